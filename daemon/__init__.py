@@ -1,0 +1,11 @@
+"""What both processes share and nothing else.
+
+flags       command-line flags with their environment variables, and the types behind them
+log         structured logging, one event a line; failures told once
+paths       where the kubelet keeps its sockets
+process     one TaskGroup a process: start, signals, an end within two seconds
+directory   directories followed by inotify, or by polling where there is none
+http        serving aiohttp applications on TCP and unix sockets
+exposition  content negotiation and kept renderings of Prometheus metrics
+text        making text from outside harmless
+"""

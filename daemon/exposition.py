@@ -1,0 +1,135 @@
+"""Prometheus exposition: which format a client gets, and renderings that are kept between scrapes.
+
+A rendering has two parts. The body is large and changes seldom (a snapshot's series): it is
+rendered and compressed once. The tail is small and changes often (a process's own counters): it is
+rendered and compressed for each scrape. Both leave as one document, and as one gzip member, for the
+compressed body ends on a byte boundary (Z_FULL_FLUSH) and its checksum can be carried on.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+from prometheus_client import Metric
+from prometheus_client.exposition import generate_latest as render_text
+from prometheus_client.openmetrics.exposition import generate_latest as render_openmetrics
+
+_GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+_LEVEL: Final = 1
+"""zlib's quickest: exposition text shrinks to a tenth even so."""
+
+
+class Format(Enum):
+    """An exposition format by its content type."""
+
+    TEXT = "text/plain; version=0.0.4; charset=utf-8"
+    OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+class Collector(Protocol):
+    """What prometheus_client renders: anything with metric families."""
+
+    def collect(self) -> Iterable[Metric]:
+        """The families, whole, at this moment."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A rendered part: its text without an end mark, deflated up to a byte boundary, with its CRC-32."""
+
+    text: bytes
+    deflated: bytes
+    crc: int
+
+
+EMPTY: Final = Body(b"", b"", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Families:
+    """Families that are there already, as a collector."""
+
+    families: Sequence[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        return self.families
+
+
+def negotiate(accept: str | None) -> Format:
+    """The format for an Accept header: OpenMetrics 1.0 where it is preferred, else text.
+
+    Never fails: what cannot be read counts as no wish at all, and an unknown version of OpenMetrics
+    is answered in text (RFC 9110, section 12.5.1, for q-values).
+    """
+    wishes = {Format.TEXT: 0.0, Format.OPENMETRICS: 0.0}
+    for clause in (accept or "*/*").split(","):
+        media, *raw = (part.strip() for part in clause.split(";"))
+        parameters = {
+            key.strip().lower(): value.strip().strip('"') for key, _, value in (p.partition("=") for p in raw)
+        }
+        quality = _quality(parameters.get("q"))
+        version = parameters.get("version")
+        match media.lower():
+            case "application/openmetrics-text" if version in {None, "1.0.0", "0.0.1"}:
+                wishes[Format.OPENMETRICS] = max(wishes[Format.OPENMETRICS], quality)
+            case "text/plain" | "text/*" | "*/*":
+                wishes[Format.TEXT] = max(wishes[Format.TEXT], quality)
+            case _:
+                continue
+    better = wishes[Format.OPENMETRICS] > 0 and wishes[Format.OPENMETRICS] >= wishes[Format.TEXT]
+    return Format.OPENMETRICS if better else Format.TEXT
+
+
+def accepts_gzip(accept_encoding: str | None) -> bool:
+    """Whether an Accept-Encoding header allows gzip."""
+    best = 0.0
+    for clause in (accept_encoding or "").split(","):
+        coding, _, parameter = clause.partition(";")
+        if coding.strip().lower() in {"gzip", "x-gzip", "*"}:
+            quality = _quality(parameter.partition("=")[2].strip() or None)
+            if coding.strip() != "*":
+                return quality > 0
+            best = quality
+    return best > 0
+
+
+def render(families: Sequence[Metric], form: Format) -> Body:
+    """Render and compress families that will be served many times. Pure; may run in a thread."""
+    text = _render(_Families(families), form)
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    deflated = compressor.compress(text) + compressor.flush(zlib.Z_FULL_FLUSH)
+    return Body(text, deflated, zlib.crc32(text))
+
+
+def assemble(body: Body, tail: Collector, form: Format, *, compress: bool) -> bytes:
+    """The whole document: a kept `body`, the families of `tail` as they are now, and the end mark."""
+    end = _render(tail, form) + (b"# EOF\n" if form is Format.OPENMETRICS else b"")
+    if not compress:
+        return body.text + end
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    deflated = compressor.compress(end) + compressor.flush(zlib.Z_FINISH)
+    size = (len(body.text) + len(end)) & 0xFFFFFFFF
+    trailer = struct.pack("<II", zlib.crc32(end, body.crc), size)
+    return _GZIP_HEADER + body.deflated + deflated + trailer
+
+
+def _render(collector: Collector, form: Format) -> bytes:
+    if form is Format.OPENMETRICS:
+        # prometheus_client leaves this renderer without types.
+        document: bytes = render_openmetrics(collector)  # type: ignore[no-untyped-call]
+        return document.removesuffix(b"# EOF\n")
+    return render_text(collector)
+
+
+def _quality(text: str | None) -> float:
+    if text is None:
+        return 1.0
+    try:
+        quality = float(text)
+    except ValueError:
+        return 0.0
+    return min(max(quality, 0.0), 1.0) if quality == quality else 0.0  # noqa: PLR0124 -- NaN

@@ -1,0 +1,154 @@
+"""Command-line flags in the Prometheus style, each with an environment variable.
+
+`--web.listen-address` is also `DEVICELENS_WEB_LISTEN_ADDRESS`: the flag wins.
+"""
+
+import re
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from daemon.log import FORMATS, LEVELS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where to listen: `path` of a unix socket, or `host` (None: all addresses) and `port` (0: any)."""
+
+    host: str | None = None
+    port: int = 0
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return f"unix:{self.path}"
+        host = self.host or ""
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a Prometheus duration: `250ms`, `5s`, `1h30m`, `30d`; `0` alone needs no unit.
+
+    Raises ValueError for anything else.
+    """
+    text = text.strip()
+    if text == "0":
+        return 0.0
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"found {text!r}, expected a duration such as 250ms, 5s, 1h30m or 30d")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def parse_listen_address(text: str) -> ListenAddress:
+    """The address of `:10190`, `127.0.0.1:10190`, `[::1]:10190` or `unix:/run/x.sock`.
+
+    Raises ValueError for anything else.
+    """
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path:
+            raise ValueError(f"found {text!r}, expected a path after unix:")
+        return ListenAddress(path=Path(path))
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"found {text!r}, expected HOST:PORT, :PORT or unix:PATH")
+    return ListenAddress(host=host or None, port=int(port))
+
+
+class _Parsed(click.ParamType[Any]):
+    """A click type around a function that raises ValueError."""
+
+    def __init__(self, name: str, parse: Callable[[str], object]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = _Parsed("duration", parse_duration)
+LISTEN_ADDRESS = _Parsed("address", parse_listen_address)
+
+
+def variable(flag: str) -> str:
+    """The environment variable of a flag: `--poll.interval` → `DEVICELENS_POLL_INTERVAL`."""
+    return "DEVICELENS_" + re.sub(r"[.-]", "_", flag.removeprefix("--")).upper()
+
+
+def flag(name: str, **settings: Any) -> Callable[[F], F]:
+    """A click option called `name`, its parameter spelled with underscores, with its variable shown."""
+    destination = re.sub(r"[.-]", "_", name.removeprefix("--"))
+    settings.setdefault("envvar", variable(name))
+    settings.setdefault("show_envvar", True)
+    settings.setdefault("show_default", True)
+    return click.option(name, destination, **settings)
+
+
+def process_flags(default_listen_address: str) -> Callable[[F], F]:
+    """The flags of both long-running processes: listening, the kubelet's root, the node, logging."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(
+            (
+                flag(
+                    "--web.listen-address",
+                    type=LISTEN_ADDRESS,
+                    default=default_listen_address,
+                    metavar="ADDRESS",
+                    help="Where to serve HTTP: HOST:PORT, :PORT or unix:PATH.",
+                ),
+                kubelet_root_flag(),
+                flag(
+                    "--node-name",
+                    envvar=[variable("--node-name"), "NODE_NAME"],
+                    default=default_node_name,
+                    show_default="the host's name",
+                    help="This node's name in Kubernetes.",
+                ),
+                *log_flags(),
+            )
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def kubelet_root_flag() -> Callable[[F], F]:
+    """--kubelet.root, from which every socket's path follows."""
+    return flag(
+        "--kubelet.root",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("/var/lib/kubelet"),
+        metavar="DIRECTORY",
+        help="The kubelet's root directory; its sockets are found below it.",
+    )
+
+
+def log_flags() -> tuple[Callable[[Any], Any], ...]:
+    """--log.level and --log.format."""
+    return (
+        flag("--log.level", type=click.Choice(LEVELS), default="info", help="Least level of events shown."),
+        flag("--log.format", type=click.Choice(FORMATS), default="logfmt", help="How events are written."),
+    )
+
+
+def default_node_name() -> str:
+    """The host's name, as the kubelet takes it: lower case."""
+    return socket.gethostname().lower()

@@ -1,0 +1,141 @@
+"""Serving an aiohttp application: on TCP or a unix socket, with safe headers, and ending quickly."""
+
+import asyncio
+import errno
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from daemon.flags import ListenAddress
+from daemon.log import Log
+from daemon.process import Fatal
+
+_log = Log("http")
+
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Nothing inline and nothing from elsewhere."""
+
+_HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def application() -> web.Application:
+    """An application with this project's middlewares and limits, and no routes yet."""
+    app = web.Application(middlewares=[_guard], client_max_size=64 * 1024)
+    app.on_response_prepare.append(_add_headers)
+    return app
+
+
+def json_response(
+    document: object, *, status: int = 200, content_type: str = "application/json"
+) -> web.Response:
+    """`document` (anything msgspec encodes) as a JSON answer."""
+    return web.Response(body=msgspec.json.encode(document), status=status, content_type=content_type)
+
+
+def problem(status: int, detail: str, **members: object) -> web.Response:
+    """An error as application/problem+json (RFC 9457)."""
+    document = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    return json_response(document | members, status=status, content_type="application/problem+json")
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Read only; an error under /api/ is a problem document, elsewhere a line of text."""
+    if request.method not in {"GET", "HEAD"}:
+        refusal = problem(405, f"{request.method} is not served: nothing changes state over HTTP")
+        refusal.headers["Allow"] = "GET, HEAD"
+        return refusal
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < HTTPStatus.BAD_REQUEST:
+            raise
+        detail = error.text if error.text and error.content_type == "text/plain" else error.reason
+        if request.path.startswith("/api/"):
+            return problem(error.status, detail)
+        return web.Response(text=f"{detail}\n", status=error.status)
+    except Exception as error:  # noqa: BLE001 -- one bad request must not end a process
+        _log.error("request failed", path=request.path, error=f"{type(error).__name__}: {error}")
+        return problem(500, "the request could not be answered; the log says why")
+
+
+async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+
+
+async def serve(app: web.Application, address: ListenAddress, *, purpose: str) -> None:
+    """Serve `app` at `address` until cancelled; then close within a second, cutting streams short.
+
+    Raises Fatal when the address cannot be listened on, saying which and why.
+    """
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
+    await runner.setup()
+    try:
+        site = _site(runner, address)
+        try:
+            await site.start()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise Fatal(f"--web.listen-address {address}: cannot listen: {reason}") from error
+        for url in _urls(runner, address):
+            _log.info("listening", purpose=purpose, url=url)
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+
+
+def _site(runner: web.AppRunner, address: ListenAddress) -> web.BaseSite:
+    if address.path is None:
+        return web.TCPSite(runner, address.host, address.port)
+    _remove_stale_socket(address.path)
+    return web.UnixSite(runner, address.path)
+
+
+def _remove_stale_socket(path: Path) -> None:
+    """Make way for a new socket where a process that was killed left its own.
+
+    Raises Fatal for anything else at `path`: a file that is not a socket, or one that is served.
+    """
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise Fatal(f"--web.listen-address unix:{path}: there is a file that is not a socket")
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(0.5)
+            probe.connect(str(path))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno != errno.ECONNREFUSED:
+            raise Fatal(f"--web.listen-address unix:{path}: {error.strerror or error}") from error
+        path.unlink(missing_ok=True)
+        return
+    raise Fatal(f"--web.listen-address unix:{path}: another process serves it already")
+
+
+def _urls(runner: web.AppRunner, address: ListenAddress) -> list[str]:
+    if address.path is not None:
+        return [f"unix:{address.path}"]
+    urls: list[str] = []
+    for name in runner.addresses:
+        host, port = name[0], name[1]
+        urls.append(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    return urls

@@ -1,0 +1,141 @@
+"""Structured logging: one event a line, as logfmt or JSON, on standard error.
+
+A thin layer over the standard library's logging, so that libraries' own messages come out in the
+same form. Events are short fixed texts; what varies goes into fields.
+"""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from typing import Final, Literal, TextIO
+
+from daemon.text import visible
+
+LEVELS: Final = ("debug", "info", "warn", "error")
+FORMATS: Final = ("logfmt", "json")
+
+_LEVEL_NUMBERS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+}
+_LEVEL_NAMES: Final = {number: name for name, number in _LEVEL_NUMBERS.items()} | {logging.CRITICAL: "error"}
+_FIELDS: Final = "devicelens_fields"
+
+
+class Log:
+    """A named source of structured events: `log.info("registered", resource=name)`."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, component: str) -> None:
+        self._logger = logging.getLogger(f"devicelens.{component}")
+
+    def debug(self, event: str, /, **fields: object) -> None:
+        """Something only a developer asks for."""
+        self._emit(logging.DEBUG, event, fields)
+
+    def info(self, event: str, /, **fields: object) -> None:
+        """Something that happened as it should."""
+        self._emit(logging.INFO, event, fields)
+
+    def warn(self, event: str, /, **fields: object) -> None:
+        """Something that somebody should look at; the process carries on."""
+        self._emit(logging.WARNING, event, fields)
+
+    def error(self, event: str, /, **fields: object) -> None:
+        """Something that does not work until somebody acts."""
+        self._emit(logging.ERROR, event, fields)
+
+    def _emit(self, level: int, event: str, fields: Mapping[str, object]) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", event, extra={_FIELDS: fields})
+
+
+class Episode:
+    """A failure that may last: logged when it starts, when it changes and when it ends, not each time.
+
+    `failed` and `recovered` may be called as often as the thing is tried.
+    """
+
+    __slots__ = ("_count", "_event", "_fields", "_log", "_reason")
+
+    def __init__(self, log: Log, event: str, /, **fields: object) -> None:
+        self._log = log
+        self._event = event
+        self._fields = fields
+        self._reason: str | None = None
+        self._count = 0
+
+    @property
+    def reason(self) -> str | None:
+        """The present failure in words, None while all is well."""
+        return self._reason
+
+    def failed(self, reason: str, *, level: Literal["info", "warn", "error"] = "warn") -> None:
+        """Tell that it failed, once for each different `reason` in a row."""
+        self._count += 1
+        if reason != self._reason:
+            self._reason = reason
+            getattr(self._log, level)(self._event, reason=reason, **self._fields)
+
+    def recovered(self) -> None:
+        """Tell that it works again, if it had failed."""
+        if self._reason is not None:
+            self._log.info(f"{self._event}: over", failures=self._count, **self._fields)
+        self._reason = None
+        self._count = 0
+
+
+class _Formatter(logging.Formatter):
+    """Turns a record into its parts: time, level, component, message, fields."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self._render = _as_json if form == "json" else _as_logfmt
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        parts: dict[str, object] = {
+            "ts": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": _LEVEL_NAMES.get(record.levelno, "info"),
+            "component": record.name.removeprefix("devicelens."),
+            "msg": record.getMessage(),
+        }
+        fields: Mapping[str, object] = getattr(record, _FIELDS, {})
+        parts |= {key: value for key, value in fields.items() if value is not None}
+        if record.exc_info:
+            parts["exception"] = self.formatException(record.exc_info)
+        return self._render(parts)
+
+
+def _as_json(parts: Mapping[str, object]) -> str:
+    return json.dumps(parts, default=str, ensure_ascii=True)
+
+
+def _as_logfmt(parts: Mapping[str, object]) -> str:
+    return " ".join(f"{key}={_logfmt_value(value)}" for key, value in parts.items())
+
+
+def _logfmt_value(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = visible(text, limit=8192)
+    if text and text.isprintable() and not any(c in text for c in ' ="\\'):
+        return text
+    return '"' + text.replace('"', '\\"') + '"'
+
+
+def configure(level: str = "info", form: str = "logfmt", stream: TextIO | None = None) -> None:
+    """Send every event of at least `level` (one of LEVELS) to `stream`, in `form` (one of FORMATS).
+
+    Replaces what was configured before, so that it may be called once for each command.
+    """
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(_Formatter(form))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("devicelens").setLevel(_LEVEL_NUMBERS[level])

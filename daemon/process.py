@@ -1,0 +1,80 @@
+"""The life of a process: start its actors in one TaskGroup, end them on SIGTERM or SIGINT.
+
+Each actor is a plain coroutine that runs for ever. One that fails ends the process: an actor
+handles what the field throws itself, so what reaches this module is a defect or a Fatal.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from daemon.log import Log
+
+END_WITHIN: Final = 1.8
+"""Seconds from the first signal to the end, whatever hangs; the contract says two."""
+
+_log = Log("process")
+
+Actor = Coroutine[Any, Any, None]
+
+
+class Fatal(Exception):  # noqa: N818 -- it is the end, not an error to handle
+    """The process cannot do what it was asked for; the message says why, in one line."""
+
+
+async def run_actors(actors: Iterable[Actor], stop: asyncio.Event) -> None:
+    """Run `actors` together until `stop` is set, then cancel and await each of them.
+
+    Raises an ExceptionGroup if one of them fails; the others are cancelled first.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(actor) for actor in actors]
+        await stop.wait()
+        for task in tasks:
+            task.cancel()
+
+
+def run(main: Callable[[asyncio.Event], Actor]) -> int:
+    """Run `main(stop)` to its end and return the process's exit status.
+
+    `stop` is set at the first SIGTERM or SIGINT; a second one, or END_WITHIN seconds, end the process
+    at once. Status 0: ended as asked. 1: a Fatal, told in one line on standard error.
+    """
+    status = 0
+    try:
+        asyncio.run(_with_signals(main))
+    except* Fatal as group:
+        print(f"devicelens: {_first(group)}", file=sys.stderr)  # noqa: T201 -- the one clear line
+        status = 1
+    return status
+
+
+async def _with_signals(main: Callable[[asyncio.Event], Actor]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            os._exit(1)
+        _log.info("ending", signal=signal.Signals(number).name)
+        stop.set()
+        loop.call_later(END_WITHIN, _leave)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    await main(stop)
+
+
+def _leave() -> None:
+    _log.warn("did not end in time, leaving", seconds=END_WITHIN)
+    os._exit(1)
+
+
+def _first(group: BaseExceptionGroup[Fatal]) -> BaseException:
+    error: Fatal | BaseExceptionGroup[Fatal] = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,34 @@
+"""Text from outside, made harmless for a terminal or a log line."""
+
+import unicodedata
+
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def is_hostile(character: str) -> bool:
+    """Whether a character can move the cursor, hide text or turn its direction.
+
+    Unicode's categories Cc (control), Cf (format: bidirectional marks, zero-width), Cs (lone
+    surrogates), Zl and Zp (line and paragraph separators).
+    """
+    return unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def visible(text: str, limit: int = 1024) -> str:
+    r"""`text` with hostile characters spelled out (`\x1b`, `\u202e`) and cut to `limit` characters."""
+    if text.isascii() and text.isprintable() and len(text) <= limit:
+        return text
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "".join(_spelled(c) if is_hostile(c) else c for c in cut)
+
+
+def _spelled(character: str) -> str:
+    known = _ESCAPES.get(character)
+    if known is not None:
+        return known
+    code = ord(character)
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    if code <= 0xFFFF:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"

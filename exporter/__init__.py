@@ -1,0 +1,1 @@
+"""Who holds what: asks the kubelet, and tells Prometheus, people and programs. Never imports plugin."""

@@ -1,0 +1,1 @@
+"""The device plugin: discovery, health, allocation, registration. Never imports exporter."""

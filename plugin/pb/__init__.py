@@ -1,0 +1,1 @@
+"""Generated from proto/deviceplugin and proto/pluginregistration by `make proto`; do not edit."""

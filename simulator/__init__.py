@@ -1,0 +1,1 @@
+"""A simulated kubelet: what the demo, the tests and plugin authors run against."""
