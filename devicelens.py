@@ -1,0 +1,65 @@
+"""The front door: the command `devicelens` and its table of sub-commands.
+
+Each sub-command is imported only when it is asked for: the two processes that run on every node pay
+for what they use alone.
+"""
+
+import sys
+from importlib import import_module
+from typing import Final, NamedTuple
+
+import click
+
+__version__ = "0.1.0"
+
+
+class Entry(NamedTuple):
+    """Where a sub-command lives (`module:attribute`), and its line in the help."""
+
+    target: str
+    summary: str
+
+
+COMMANDS: Final[dict[str, Entry]] = {
+    "demo": Entry("simulator.demo:demo", "The whole system on this machine, with pods that come and go."),
+    "exporter": Entry("exporter.cli:exporter", "The sidecar: who holds what, for Prometheus and people."),
+    "plugin": Entry("plugin.cli:plugin", "The device plugin, driven by configuration."),
+    "who": Entry("exporter.who:who", "Which pod holds which device."),
+    "kubelet": Entry("simulator.cli:kubelet", "A simulated kubelet, for authors of plugins and monitors."),
+}
+
+
+class FrontDoor(click.Group):
+    """A group whose commands are imported by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's signature
+        """The commands in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 -- click's signature
+        """The command itself, imported now."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, attribute = entry.target.split(":")
+        command = getattr(import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{entry.target} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The table itself, so that --help imports nothing."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+@click.group(
+    cls=FrontDoor, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.version_option(__version__, prog_name="devicelens")
+def main() -> None:
+    """Which pod holds which device, on every Kubernetes node, right now."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""The snapshot's data: what the kubelet said at one moment, sorted and without repetition."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceKey:
+    """A device's name on this node: ids are unique within a resource only."""
+
+    resource: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Holder:
+    """A container of a pod. `pod_uid` is empty where no source of identity tells it."""
+
+    namespace: str
+    pod: str
+    container: str
+    pod_uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device that is allocatable or held.
+
+    `parent` is the physical device behind a replica or a slice, "" for a whole device. `numa_nodes`
+    is sorted, and empty where nothing tells. `allocatable` means that the kubelet would hand it out
+    (or has): its plugin is there and says Healthy. `holders` is sorted, and empty when it is free.
+    """
+
+    key: DeviceKey
+    parent: str = ""
+    numa_nodes: tuple[int, ...] = ()
+    allocatable: bool = True
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ClaimDeviceKey:
+    """A device given through a ResourceClaim (DRA). `share_id` is "" unless it is shared by capacity."""
+
+    driver: str
+    pool: str
+    device: str
+    share_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ClaimHolder:
+    """A container, and the claim through which it holds a device."""
+
+    holder: Holder
+    claim_namespace: str
+    claim: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDevice:
+    """One claimed device with all its holders, and the names of its CDI devices."""
+
+    key: ClaimDeviceKey
+    holders: tuple[ClaimHolder, ...]
+    cdi_devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PinnedMemory:
+    """Memory given to one container by the static memory manager: bytes of one type on some NUMA nodes."""
+
+    memory_type: str
+    numa_nodes: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container that holds something: devices, claimed devices, exclusive CPUs or pinned memory.
+
+    `numa_nodes` are those that its devices, CPUs and memory span, as far as they are known.
+    """
+
+    holder: Holder
+    devices: Mapping[str, int] = field(default_factory=dict[str, int])
+    cpu_ids: tuple[int, ...] = ()
+    memory: tuple[PinnedMemory, ...] = ()
+    numa_nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceCounts:
+    """One resource's devices: `known` = allocatable or held; `unhealthy` = known but not allocatable."""
+
+    known: int
+    allocatable: int
+    allocated: int
+    unhealthy: int
+    free: int
+    """Allocatable and without holder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the kubelet said at one moment.
+
+    Everything is sorted by key, so that two answers that say the same are equal whatever their order.
+    `complete` is False where the kubelet cannot tell what is allocatable (UNIMPLEMENTED, old kubelets):
+    then only held devices are known, and nothing can be said of their health.
+    """
+
+    devices: tuple[Device, ...] = ()
+    claims: tuple[ClaimDevice, ...] = ()
+    containers: tuple[Container, ...] = ()
+    pods: int = 0
+    complete: bool = True
+
+    def resources(self) -> dict[str, ResourceCounts]:
+        """Counts of each resource, by name."""
+        tallies: dict[str, list[int]] = {}
+        for device in self.devices:
+            tally = tallies.setdefault(device.key.resource, [0, 0, 0, 0, 0])
+            tally[0] += 1
+            tally[1] += device.allocatable
+            tally[2] += bool(device.holders)
+            tally[3] += not device.allocatable
+            tally[4] += device.allocatable and not device.holders
+        return {resource: ResourceCounts(*tally) for resource, tally in sorted(tallies.items())}

@@ -1,0 +1,190 @@
+"""The kubelet's answers made into one snapshot.
+
+Works on PodResources v1 messages; v1alpha1's are a subset of the same field numbers (kubelet.md,
+section 1) and are decoded as v1 by the client. Rules of the kubelet that are applied here:
+
+- a container may have several entries of one resource, one for each NUMA group: they are joined;
+- NUMA node 0 is a NUMANode with no field set; a negative node is no node;
+- allocatable lists healthy devices only: a held device that is not there is not healthy;
+- pod-level CPUs and memory overlap the containers' on purpose and are left out;
+- a claim that pods share repeats its devices, and their CDI names inside: both are counted once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.core.ids import RULES, Rule, read
+from exporter.core.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Container,
+    Device,
+    DeviceKey,
+    Holder,
+    PinnedMemory,
+    Snapshot,
+)
+from exporter.pb.podresources.v1 import api_pb2
+
+_Nodes = tuple[int, ...]
+
+
+def build(
+    listed: api_pb2.ListPodResourcesResponse,
+    allocatable: api_pb2.AllocatableResourcesResponse | None,
+    *,
+    cpu_numa: Mapping[int, int] | None = None,
+    rules: Sequence[Rule] = RULES,
+) -> Snapshot:
+    """The snapshot of one List and the GetAllocatableResources that goes with it.
+
+    `allocatable` None: the kubelet cannot tell; every held device then counts as allocatable, and the
+    snapshot is not `complete`. `cpu_numa` maps a CPU's number to its NUMA node, for containers with
+    exclusive CPUs. `rules` read device ids.
+    """
+    numa = _offered(allocatable)
+    offered = frozenset(numa)
+    held = _Held()
+    for pod in listed.pod_resources:
+        for container in pod.containers:
+            held.add(Holder(pod.namespace, pod.name, container.name), container, offered, numa)
+
+    devices = tuple(
+        Device(
+            key=key,
+            parent=read(key.device, rules).parent,
+            numa_nodes=numa.get(key, ()),
+            allocatable=allocatable is None or key in offered,
+            holders=tuple(sorted(held.holders.get(key, ()))),
+        )
+        for key in sorted(offered | held.holders.keys())
+    )
+    containers = [_container(found, numa, cpu_numa or {}) for found in held.containers]
+    containers.sort(key=lambda c: c.holder)
+    return Snapshot(
+        devices=devices,
+        claims=held.claims.result(),
+        containers=tuple(containers),
+        pods=len(listed.pod_resources),
+        complete=allocatable is not None,
+    )
+
+
+def _offered(allocatable: api_pb2.AllocatableResourcesResponse | None) -> dict[DeviceKey, _Nodes]:
+    """Each allocatable device with its NUMA nodes."""
+    numa: dict[DeviceKey, _Nodes] = {}
+    for entry in allocatable.devices if allocatable is not None else ():
+        nodes = _nodes(entry.topology)
+        for device_id in entry.device_ids:
+            _add_nodes(numa, DeviceKey(entry.resource_name, device_id), nodes)
+    return numa
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A container that holds something, as the kubelet listed it, its device ids by resource."""
+
+    holder: Holder
+    listed: api_pb2.ContainerResources
+    ids: Mapping[str, set[str]]
+
+
+class _Held:
+    """Gathers what containers hold."""
+
+    def __init__(self) -> None:
+        self.holders: dict[DeviceKey, set[Holder]] = {}
+        self.claims = _Claims()
+        self.containers: list[_Found] = []
+
+    def add(
+        self,
+        holder: Holder,
+        listed: api_pb2.ContainerResources,
+        offered: frozenset[DeviceKey],
+        numa: dict[DeviceKey, _Nodes],
+    ) -> None:
+        """Take in one container. Of a device that is not `offered` its own entry tells the NUMA nodes."""
+        ids: dict[str, set[str]] = {}
+        for entry in listed.devices:
+            if not entry.device_ids:
+                continue
+            nodes = _nodes(entry.topology)
+            ids.setdefault(entry.resource_name, set()).update(entry.device_ids)
+            for device_id in entry.device_ids:
+                key = DeviceKey(entry.resource_name, device_id)
+                self.holders.setdefault(key, set()).add(holder)
+                if key not in offered:
+                    _add_nodes(numa, key, nodes)
+        self.claims.add(holder, listed.dynamic_resources)
+        if ids or listed.cpu_ids or listed.memory or listed.dynamic_resources:
+            self.containers.append(_Found(holder, listed, ids))
+
+
+class _Claims:
+    """Gathers claimed devices: once for each driver, pool, device and share, with all holders."""
+
+    def __init__(self) -> None:
+        self._holders: dict[ClaimDeviceKey, set[ClaimHolder]] = {}
+        self._cdi: dict[ClaimDeviceKey, set[str]] = {}
+
+    def add(self, holder: Holder, resources: Iterable[api_pb2.DynamicResource]) -> None:
+        for resource in resources:
+            for claimed in resource.claim_resources:
+                key = ClaimDeviceKey(
+                    claimed.driver_name, claimed.pool_name, claimed.device_name, claimed.share_id
+                )
+                through = ClaimHolder(holder, resource.claim_namespace, resource.claim_name)
+                self._holders.setdefault(key, set()).add(through)
+                self._cdi.setdefault(key, set()).update(cdi.name for cdi in claimed.cdi_devices)
+
+    def result(self) -> tuple[ClaimDevice, ...]:
+        return tuple(
+            ClaimDevice(key, tuple(sorted(holders)), tuple(sorted(self._cdi[key])))
+            for key, holders in sorted(self._holders.items())
+        )
+
+
+def _container(found: _Found, numa: Mapping[DeviceKey, _Nodes], cpu_numa: Mapping[int, int]) -> Container:
+    memory = _memory(found.listed.memory)
+    cpu_ids = tuple(sorted(set(found.listed.cpu_ids)))
+    spanned: set[int] = {cpu_numa[cpu] for cpu in cpu_ids if cpu in cpu_numa}
+    for resource, ids in found.ids.items():
+        for device_id in ids:
+            spanned.update(numa.get(DeviceKey(resource, device_id), ()))
+    for block in memory:
+        spanned.update(block.numa_nodes)
+    return Container(
+        holder=found.holder,
+        devices={resource: len(ids) for resource, ids in sorted(found.ids.items())},
+        cpu_ids=cpu_ids,
+        memory=memory,
+        numa_nodes=tuple(sorted(spanned)),
+    )
+
+
+def _memory(blocks: Iterable[api_pb2.ContainerMemory]) -> tuple[PinnedMemory, ...]:
+    sizes: dict[tuple[str, _Nodes], int] = {}
+    for block in blocks:
+        where = (block.memory_type, _nodes(block.topology))
+        sizes[where] = sizes.get(where, 0) + block.size
+    return tuple(PinnedMemory(kind, nodes, size) for (kind, nodes), size in sorted(sizes.items()))
+
+
+def _nodes(topology: api_pb2.TopologyInfo) -> _Nodes:
+    nodes = topology.nodes
+    if not nodes:
+        return ()
+    if len(nodes) == 1:
+        node = nodes[0].ID
+        return (node,) if node >= 0 else ()
+    return tuple(sorted({node.ID for node in nodes if node.ID >= 0}))
+
+
+def _add_nodes(numa: dict[DeviceKey, _Nodes], key: DeviceKey, nodes: _Nodes) -> None:
+    known = numa.get(key)
+    if known is None or not known:
+        numa[key] = nodes
+    elif nodes and nodes != known:
+        numa[key] = tuple(sorted({*known, *nodes}))
