@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import click
 
-__version__ = "0.1.0"
+from daemon.version import __version__
 
 
 class Entry(NamedTuple):

@@ -3,5 +3,7 @@
 board    where the present state hangs
 refresh  the loop that asks the kubelet
 triggers what makes it ask: the timer and the kubelet's directories
-metrics  the families that Prometheus gets
+families what Prometheus gets of each snapshot
+metrics  all that Prometheus gets, kept between scrapes
+clock    unix time that does not jump while it matters
 """

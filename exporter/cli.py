@@ -1,0 +1,63 @@
+"""The command `devicelens exporter`: flags in, exit status out."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from daemon.flags import DURATION, ListenAddress, flag, process_flags
+from daemon.log import configure
+from daemon.process import run
+from daemon.version import __version__
+
+
+@click.command()
+@process_flags(":10190")
+@flag(
+    "--poll.interval",
+    type=DURATION,
+    default="5s",
+    metavar="DURATION",
+    help="The kubelet is asked at least this often; a change that it tells of is seen at once.",
+)
+@flag("--poll.timeout", type=DURATION, default="3s", metavar="DURATION", help="Limit of each call.")
+@flag(
+    "--stale-after",
+    type=DURATION,
+    default="60s",
+    metavar="DURATION",
+    help="Age at which the mapping is no longer told to Prometheus.",
+)
+def exporter(
+    *,
+    web_listen_address: ListenAddress,
+    kubelet_root: Path,
+    node_name: str,
+    poll_interval: float,
+    poll_timeout: float,
+    stale_after: float,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """The sidecar: asks the kubelet who holds what, and tells Prometheus, people and programs."""
+    for name, value, least in (
+        ("--poll.interval", poll_interval, 0.1),
+        ("--poll.timeout", poll_timeout, 0.1),
+        ("--stale-after", stale_after, poll_interval),
+    ):
+        if value < least:
+            raise click.BadParameter(f"found {value:g}s, expected at least {least:g}s", param_hint=name)
+    configure(log_level, log_format)
+    # Imported when it is sure to run: --help and a wrong flag answer at once.
+    from exporter.main import Settings, main  # noqa: PLC0415
+
+    settings = Settings(
+        version=__version__,
+        listen_address=web_listen_address,
+        kubelet_root=kubelet_root,
+        node=node_name,
+        poll_interval=poll_interval,
+        poll_timeout=poll_timeout,
+        stale_after=stale_after,
+    )
+    sys.exit(run(lambda stop: main(settings, stop)))

@@ -1,0 +1,102 @@
+"""The exporter's composition root: the one place that makes its parts and puts them together."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import disable_created_metrics
+
+from daemon.directory import DirectoryWatcher
+from daemon.flags import ListenAddress
+from daemon.http import serve
+from daemon.log import Log
+from daemon.paths import KubeletPaths
+from daemon.process import Actor, Fatal, run_actors
+from exporter.kubelet.client import KubeletClient
+from exporter.kubelet.cpus import numa_of_cpus
+from exporter.services.board import Board
+from exporter.services.clock import SteadyClock
+from exporter.services.metrics import Metrics
+from exporter.services.refresh import Refresher, Timing
+from exporter.services.triggers import follow_device_plugins, follow_pod_resources
+from exporter.web.app import Site, build
+
+_log = Log("exporter")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the flags say; times in seconds."""
+
+    version: str
+    listen_address: ListenAddress
+    kubelet_root: Path
+    node: str
+    poll_interval: float
+    poll_timeout: float
+    stale_after: float
+
+
+async def main(settings: Settings, stop: asyncio.Event) -> None:
+    """Run the exporter until `stop` is set. Raises Fatal where it cannot."""
+    disable_created_metrics()
+    paths = KubeletPaths(settings.kubelet_root)
+    clock = SteadyClock()
+    board = Board()
+    watcher = DirectoryWatcher()
+    metrics = Metrics(
+        board,
+        node=settings.node,
+        version=settings.version,
+        stale_after=settings.stale_after,
+        clock=clock.now,
+    )
+    try:
+        client = KubeletClient(paths.pod_resources_socket, timeout=settings.poll_timeout)
+    except ValueError as error:
+        raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
+    refresher = Refresher(
+        client,
+        board,
+        metrics.counters,
+        timing=Timing(settings.poll_interval),
+        clock=clock,
+        cpu_numa=numa_of_cpus(),
+    )
+    site = Site(
+        board=board,
+        node=settings.node,
+        stale_after=settings.stale_after,
+        poll_interval=settings.poll_interval,
+        clock=clock.now,
+        metrics=metrics,
+        triggers=lambda: _triggers(watcher, settings),
+        version=settings.version,
+    )
+    _log.info(
+        "starting",
+        version=settings.version,
+        node=settings.node,
+        socket=paths.pod_resources_socket,
+        poll_interval_seconds=settings.poll_interval,
+    )
+    actors: list[Actor] = [
+        watcher.run(),
+        refresher.run(),
+        follow_device_plugins(watcher, paths, refresher.trigger),
+        follow_pod_resources(watcher, paths, refresher.trigger),
+        serve(build(site), settings.listen_address, purpose="status page, API and metrics"),
+    ]
+    async with client:
+        try:
+            await run_actors(actors, stop)
+        finally:
+            metrics.close()
+
+
+def _triggers(watcher: DirectoryWatcher, settings: Settings) -> tuple[str, ...]:
+    timer = f"timer every {settings.poll_interval:g} s"
+    reason = watcher.polling_because
+    if reason is None:
+        return (timer, "inotify on device-plugins", "inotify on pod-resources")
+    return (timer, f"device-plugins and pod-resources are polled every second: {reason}")

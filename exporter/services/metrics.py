@@ -1,0 +1,169 @@
+"""What Prometheus gets: the mapping, rendered once for each snapshot, and the exporter's own metrics."""
+
+import asyncio
+import platform
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
+
+from daemon.exposition import EMPTY, Body, Format, assemble, render
+from exporter.core.holdings import Step
+from exporter.core.state import Freshness, State
+from exporter.services.board import Board
+from exporter.services.families import of_snapshot, of_stale
+from exporter.services.refresh import Trigger
+
+_HOLD_BUCKETS: Final = (10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400, 30 * 86400)
+_REFRESH_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Counters:
+    """The exporter's own counters, written by the refresh loop. Implements its Observer."""
+
+    def __init__(self, node: str, registry: CollectorRegistry) -> None:
+        self._node = node
+        self._allocations = Counter(
+            "devicelens_allocations_total",
+            "Allocations seen since the exporter started, one for each device and holder. [STABLE]",
+            ("node", "resource"),
+            registry=registry,
+        )
+        self._releases = Counter(
+            "devicelens_releases_total",
+            "Releases seen since the exporter started, one for each device and holder. [STABLE]",
+            ("node", "resource"),
+            registry=registry,
+        )
+        self._held = Histogram(
+            "devicelens_allocation_hold_seconds",
+            "How long released devices were held, as far as it was seen, in seconds. [STABLE]",
+            ("node", "resource"),
+            buckets=_HOLD_BUCKETS,
+            registry=registry,
+        )
+        self._refreshes = Counter(
+            "devicelens_refreshes_total",
+            "Refreshes by what asked for them; one that several asked for counts for each. [STABLE]",
+            ("trigger",),
+            registry=registry,
+        )
+        self._errors = Counter(
+            "devicelens_refresh_errors_total",
+            "Refreshes that failed, by the kubelet's method and the gRPC code; UNDECODABLE for nonsense. "
+            "[STABLE]",
+            ("method", "code"),
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "devicelens_refresh_duration_seconds",
+            "How long a refresh took, from asking the kubelet to the published snapshot, in seconds. "
+            "[STABLE]",
+            buckets=_REFRESH_BUCKETS,
+            registry=registry,
+        )
+
+    def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:
+        """Count one refresh for each of its `triggers`."""
+        for trigger in triggers:
+            self._refreshes.labels(trigger.value).inc()
+        self._duration.observe(seconds)
+
+    def failed(self, method: str, code: str) -> None:
+        """Count a refresh that failed."""
+        self._errors.labels(method, code).inc()
+
+    def stepped(self, state: State, step: Step) -> None:
+        """Count what a snapshot brought; every resource known has its counters, at 0 to begin with."""
+        for resource in state.snapshot.resources():
+            self._allocations.labels(self._node, resource)
+            self._releases.labels(self._node, resource)
+        for holding in step.change.began:
+            self._allocations.labels(self._node, holding.key.resource).inc()
+        for released in step.released:
+            resource = released.holding.key.resource
+            self._releases.labels(self._node, resource).inc()
+            self._held.labels(self._node, resource).observe(released.seconds)
+
+
+class _Now:
+    """The families that depend on the moment of the scrape."""
+
+    def __init__(self, board: Board, version: str, fresh: Callable[[], bool]) -> None:
+        self._board = board
+        self._version = version
+        self._fresh = fresh
+
+    def collect(self) -> Iterable[Metric]:
+        state = self._board.state
+        yield GaugeMetricFamily(
+            "devicelens_up",
+            "Whether the last refresh succeeded: the mapping is what the kubelet says. [STABLE]",
+            value=int(self._fresh()),
+        )
+        if state.taken_at is not None:
+            yield GaugeMetricFamily(
+                "devicelens_last_refresh_success_timestamp_seconds",
+                "When the last good answer was asked for, in unix time. [STABLE]",
+                value=state.taken_at,
+            )
+        build = GaugeMetricFamily(
+            "devicelens_build_info",
+            "The exporter's version, its Python's, and the PodResources API it speaks (1). [STABLE]",
+            labels=("version", "python_version", "api_version"),
+        )
+        build.add_metric((self._version, platform.python_version(), state.api_version), 1)
+        yield build
+
+
+class Metrics:
+    """The whole exposition. A scrape never asks the kubelet."""
+
+    def __init__(
+        self, board: Board, *, node: str, version: str, stale_after: float, clock: Callable[[], float]
+    ) -> None:
+        """`stale_after` in seconds; `clock` tells unix time as the board's states have it."""
+        self._board = board
+        self._node = node
+        self._stale_after = stale_after
+        self._clock = clock
+        self._registry = CollectorRegistry(auto_describe=False)
+        self.counters = Counters(node, self._registry)
+        self._registry.register(_Now(board, version, lambda: self._freshness() is Freshness.FRESH))
+        self._bodies: dict[Format, tuple[tuple[int, bool], Body]] = {}
+        self._locks: dict[Format, asyncio.Lock] = {form: asyncio.Lock() for form in Format}
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
+
+    async def document(self, form: Format, *, compress: bool) -> bytes:
+        """The exposition at this moment, as `form`, gzipped if `compress` says so."""
+        body = await self._body(form)
+        return assemble(body, self._registry, form, compress=compress)
+
+    def close(self) -> None:
+        """End the thread that renders."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _freshness(self) -> Freshness:
+        return self._board.state.freshness(self._clock(), self._stale_after)
+
+    async def _body(self, form: Format) -> Body:
+        """The mapping's part: kept for as long as the snapshot and its freshness last."""
+        async with self._locks[form]:
+            state, freshness = self._board.state, self._freshness()
+            if freshness is Freshness.UNKNOWN:
+                return EMPTY
+            stale = freshness is Freshness.STALE
+            key = (state.generation, stale)
+            kept = self._bodies.get(form)
+            if kept is not None and kept[0] == key:
+                return kept[1]
+            body = await asyncio.get_running_loop().run_in_executor(
+                self._worker, self._render, state, stale, form
+            )
+            self._bodies[form] = (key, body)
+            return body
+
+    def _render(self, state: State, stale: bool, form: Format) -> Body:  # noqa: FBT001 -- by position, in a thread
+        return render(of_stale(self._node) if stale else of_snapshot(state, self._node), form)
