@@ -1,0 +1,73 @@
+# Two commands do everything: `make demo` and `make test`. Both set up what they need first.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STUBS ?= .
+
+.PHONY: help demo test lint format proto lock system-tools clean
+
+help: ## What can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+# Installed again only when a lock file or the packaging changed.
+$(VENV)/.runtime: requirements/runtime.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/runtime.txt
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(VENV)/.runtime ## The whole system on a simulated kubelet; prints the page's address
+	@$(BIN)/python -m devicelens demo
+
+test: $(VENV)/.dev system-tools ## All tests
+	$(BIN)/python -m pytest
+
+# Prometheus and Chromium for the tests that need them, where they can be had; elsewhere those tests
+# skip and say so (under CI=true such a skip is a failure).
+system-tools:
+	@missing=; command -v promtool >/dev/null && command -v prometheus >/dev/null || missing="prometheus"; \
+	command -v chromium >/dev/null || missing="$$missing chromium"; \
+	if [ -n "$$missing" ] && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  echo "installing $$missing"; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing; } \
+	    >/tmp/devicelens-apt.log 2>&1 || { tail -20 /tmp/devicelens-apt.log; echo "could not install $$missing: the tests that need it will skip"; }; \
+	fi
+
+lint: $(VENV)/.dev ## Style, types, layers
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/mypy
+	$(BIN)/pyright --warnings
+
+format: $(VENV)/.dev ## Put the code into its form
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+EXPORTER_PROTOS := podresources/v1/api podresources/v1alpha1/api pods/v1alpha1/api core/v1/pod
+PLUGIN_PROTOS := deviceplugin/v1beta1/api pluginregistration/v1/api
+PROTOC = PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc \
+	--python_out=$(STUBS) --grpc_python_out=$(STUBS) --mypy_out=quiet:$(STUBS) --mypy_grpc_out=quiet:$(STUBS)
+
+proto: $(VENV)/.dev ## The stubs made anew from proto/ (into STUBS, here unless said otherwise)
+	$(PROTOC) -I exporter/pb=proto $(EXPORTER_PROTOS:%=exporter/pb/%.proto)
+	$(PROTOC) -I plugin/pb=proto $(PLUGIN_PROTOS:%=plugin/pb/%.proto)
+	@rm $(STUBS)/exporter/pb/core/v1/pod_pb2_grpc.py $(STUBS)/exporter/pb/core/v1/pod_pb2_grpc.pyi # a message alone
+
+LOCK = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-emit-index-url --no-emit-find-links
+
+lock: ## The lock files made anew (needs uv)
+	$(LOCK) $(UPGRADE) pyproject.toml -o requirements/runtime.txt
+	$(LOCK) $(UPGRADE) pyproject.toml --group dev -c requirements/runtime.txt -o requirements/dev.txt
+
+clean: ## Everything that can be made again
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
