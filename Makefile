@@ -13,19 +13,21 @@ STUBS ?= .
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
+PIP = $(BIN)/python -m pip --quiet --disable-pip-version-check
+
 # Installed again only when a lock file or the packaging changed.
-$(VENV)/.runtime: requirements/runtime.txt pyproject.toml
+$(VENV)/.runtime: requirements/runtime.txt requirements/build.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/runtime.txt
+	$(PIP) install --require-hashes -r requirements/runtime.txt -r requirements/build.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(PIP) install --require-hashes -r requirements/dev.txt
 	@touch $@
 
 demo: $(VENV)/.runtime ## The whole system on a simulated kubelet; prints the page's address
-	@$(BIN)/python -m devicelens demo
+	@$(BIN)/devicelens demo
 
 test: $(VENV)/.dev system-tools ## All tests
 	$(BIN)/python -m pytest
@@ -67,7 +69,8 @@ LOCK = uv pip compile --quiet --universal --python-version 3.11 --generate-hashe
 
 lock: ## The lock files made anew (needs uv)
 	$(LOCK) $(UPGRADE) pyproject.toml -o requirements/runtime.txt
-	$(LOCK) $(UPGRADE) pyproject.toml --group dev -c requirements/runtime.txt -o requirements/dev.txt
+	$(LOCK) $(UPGRADE) --group build -o requirements/build.txt
+	$(LOCK) $(UPGRADE) pyproject.toml --group dev -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt
 
 clean: ## Everything that can be made again
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
