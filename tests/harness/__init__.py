@@ -1,0 +1,9 @@
+"""What the end-to-end tests stand on: nodes, processes, and waiting for a condition.
+
+node       a node as a test sees it, whichever kubelet is behind it
+simulated  a node of the simulated kubelet, as a process of its own
+cluster    a node of a real cluster
+processes  devicelens' processes, started and ended
+waiting    waiting for a condition, with a limit
+owners     who holds what, read from each place that tells it
+"""

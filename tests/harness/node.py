@@ -1,0 +1,67 @@
+"""A node as the end-to-end tests see it: one small interface, whichever kubelet is behind it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Holding:
+    """One device in one container, as the kubelet tells it."""
+
+    resource: str
+    device: str
+    pod: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that asks for devices: `containers` maps names to counts by resource.
+
+    `sidecars` are restartable init containers, likewise.
+    """
+
+    name: str
+    containers: dict[str, dict[str, int]]
+    sidecars: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+
+
+class Refused(Exception):  # noqa: N818 -- an answer, not a fault
+    """The kubelet did not admit the pod; the message is its own."""
+
+
+class Node(Protocol):
+    """What a test may ask of a node. Everything waits until it is done, within a limit."""
+
+    name: str
+    root: Path
+    """The kubelet's root directory."""
+    namespace: str
+    """Where pods are made."""
+    limit: float
+    """Seconds that this node may take for what a test waits for."""
+
+    async def add_pod(self, pod: Pod) -> None:
+        """Admit the pod; its devices are allocated afterwards. Raises Refused."""
+        ...
+
+    async def delete_pod(self, name: str) -> None:
+        """Delete the pod; it is gone afterwards."""
+        ...
+
+    async def restart_kubelet(self) -> None:
+        """Restart the kubelet; it may not answer yet afterwards. Skips the test where that is not allowed."""
+        ...
+
+    async def capacity(self, resource: str) -> int:
+        """The node's capacity of a resource, 0 for an unknown one."""
+        ...
+
+    async def allocatable(self, resource: str) -> int:
+        """How much of a resource can be given out, held or free."""
+        ...
+
+    async def holdings(self) -> frozenset[Holding]:
+        """The kubelet's own truth of who holds what, this namespace's pods alone."""
+        ...

@@ -1,0 +1,100 @@
+"""devicelens' processes as on a node: started with flags, read by their log, ended by signal."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Self
+
+from harness.waiting import until
+
+_URL = re.compile(r"\burl=\"?(http://[^\s\"]+|unix:[^\s\"]+)")
+
+
+class Process:
+    """`devicelens` with `arguments`; its log is kept, and told when something fails."""
+
+    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        self.arguments = arguments
+        self.lines: deque[str] = deque(maxlen=2000)
+        self._environment = environment or {}
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the one that runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, None while it runs."""
+        return None if self._process is None else self._process.returncode
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.stop()
+        if kind is not None:
+            print(f"--- devicelens {' '.join(self.arguments)}", *self.lines, sep="\n")
+
+    async def start(self) -> None:
+        """Start it, anew if it ran before."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("DEVICELENS_")}
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "devicelens", *self.arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=Path(__file__).parents[2],
+            env=environment | {"PYTHONUNBUFFERED": "1"} | self._environment,
+        )
+        self._reader = asyncio.create_task(self._read(self._process))
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            self.lines.append(line.decode(errors="replace").rstrip("\n"))
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, await the end, and return the exit status."""
+        process = self._process
+        assert process is not None
+        if process.returncode is None:
+            process.send_signal(number)
+        try:
+            async with asyncio.timeout(10):
+                status = await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            raise AssertionError(f"devicelens {self.arguments[0]} did not end on {number.name}") from None
+        assert self._reader is not None
+        await self._reader
+        return status
+
+    async def kill(self) -> None:
+        """End it at once, as the kernel would."""
+        await self.stop(signal.SIGKILL)
+
+    async def line(self, part: str, *, limit: float = 20.0) -> str:
+        """The first line of the log that contains `part`."""
+
+        async def found() -> str | None:
+            assert self.status is None, f"devicelens {self.arguments[0]} ended with {self.status}"
+            return next((line for line in self.lines if part in line), None)
+
+        return await until(f"{part!r} in the log of devicelens {self.arguments[0]}", found, limit=limit)
+
+    async def url(self) -> str:
+        """The address it listens on, as its log tells."""
+        match = _URL.search(await self.line("listening"))
+        assert match is not None
+        return match[1]

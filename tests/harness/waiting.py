@@ -1,0 +1,47 @@
+"""Waiting for a condition, with a limit: never for a time."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+LIMIT = 20.0
+"""Seconds for what takes milliseconds on a machine that is not overloaded."""
+
+
+async def until(
+    what: str, probe: Callable[[], Awaitable[T | None]], *, limit: float = LIMIT, pause: float = 0.02
+) -> T:
+    """The first truthy value of `probe`; fails after `limit` seconds, saying what was waited for.
+
+    An AssertionError of the probe counts as not yet, and is told in the end.
+    """
+    end = time.monotonic() + limit
+    while True:
+        last: object
+        try:
+            value = await probe()
+        except AssertionError as error:
+            last = error
+        else:
+            if value:
+                return value
+            last = value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {limit:g} s for: {what}; last seen: {last!r}")
+        await asyncio.sleep(pause)
+
+
+async def until_equal(
+    what: str, probe: Callable[[], Awaitable[T]], expected: T, *, limit: float = LIMIT
+) -> None:
+    """Wait until `probe` gives `expected`; fails with both after `limit` seconds."""
+
+    async def equal() -> bool:
+        seen = await probe()
+        assert seen == expected, f"expected {expected!r}, saw {seen!r}"
+        return True
+
+    await until(what, equal, limit=limit)
