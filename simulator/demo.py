@@ -1,0 +1,204 @@
+"""The command `devicelens demo`: a simulated kubelet, the real plugin and exporter, and life on the node.
+
+The plugin and the exporter are processes of their own, started as on a node, with nothing in common
+but the kubelet's directory. Everything lies below one temporary directory, which goes with the demo.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections import deque
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import click
+
+from daemon.flags import DURATION, LISTEN_ADDRESS, ListenAddress, flag, log_flags
+from daemon.log import Log, configure
+from daemon.process import Fatal, run, run_actors
+from simulator import AdmissionError, PodSpec, SimulatedKubelet
+from simulator.scenario import Act, Arrive, Fail, Leave, Recover, Scenario
+
+NODE: Final = "demo-node"
+CONFIGURATION: Final = Path(__file__).with_name("demo.yaml")
+RESOURCES: Final = ("example.com/camera", "example.com/gpu", "example.com/nic")
+
+_DEVICE_FILES: Final = (
+    *(f"dev/video{n}" for n in range(4)),
+    *(f"dev/gpu{n}" for n in range(2)),
+    *(f"dev/nic{n}" for n in range(4)),
+)
+_log = Log("demo")
+
+
+@click.command()
+@flag(
+    "--web.listen-address",
+    type=LISTEN_ADDRESS,
+    default="127.0.0.1:10190",
+    metavar="ADDRESS",
+    help="Where the exporter serves its page and metrics.",
+)
+@flag("--pace", type=DURATION, default="3s", metavar="DURATION", help="Time between two things that happen.")
+@flag("--seed", type=int, default=None, show_default="another each time", help="Makes the demo repeatable.")
+def demo(
+    web_listen_address: ListenAddress, pace: float, seed: int | None, log_level: str, log_format: str
+) -> None:
+    """The whole system on this machine: a simulated kubelet, the plugin and the exporter, with pods that
+    come and go. Runs until Ctrl-C and leaves nothing behind.
+    """
+    if web_listen_address.path is not None:
+        raise click.BadParameter("found a unix socket, expected HOST:PORT", param_hint="--web.listen-address")
+    if pace <= 0:
+        raise click.BadParameter(f"found {pace:g}s, expected more than 0", param_hint="--pace")
+    configure(log_level, log_format)
+    sys.exit(run(lambda stop: main(web_listen_address, pace, Random(seed), stop)))  # noqa: S311 -- a show
+
+
+for _option in log_flags():
+    demo = _option(demo)
+
+
+async def main(address: ListenAddress, pace: float, rng: Random, stop: asyncio.Event) -> None:
+    """Run the demo until `stop` is set. Raises Fatal when one of the processes cannot start or ends."""
+    # A short path: unix sockets take 107 bytes.
+    directory = Path(tempfile.mkdtemp(prefix="devicelens-demo-"))
+    host, root = directory / "host", directory / "kubelet"
+    plugin = Child(
+        "plugin",
+        *("--config", str(CONFIGURATION), "--host-root", str(host), "--kubelet.root", str(root)),
+        *("--node-name", NODE, "--web.listen-address", f"unix:{directory / 'plugin.sock'}"),
+    )
+    exporter = Child(
+        "exporter",
+        *("--kubelet.root", str(root), "--node-name", NODE, "--web.listen-address", str(address)),
+    )
+    try:
+        for name in _DEVICE_FILES:
+            _touch(host / name)
+        async with SimulatedKubelet(root, node_name=NODE, numa_nodes=2) as kubelet:
+            try:
+                await run_actors(
+                    [
+                        plugin.run(),
+                        exporter.run(),
+                        _live(kubelet, host, pace, Scenario(rng)),
+                        _announce(exporter, root),
+                    ],
+                    stop,
+                )
+            finally:
+                await asyncio.gather(plugin.end(), exporter.end())
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class Child:
+    """One of devicelens' processes, started as on a node, its log kept short."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._arguments = arguments
+        self._lines: deque[str] = deque(maxlen=200)
+        self._process: asyncio.subprocess.Process | None = None
+        self.url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """The first address that it says it listens on."""
+
+    async def run(self) -> None:
+        """Start it and read its log. Raises Fatal when it ends, with its last words."""
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("DEVICELENS_")
+        }
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "devicelens", *self._arguments, "--log.format", "json"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+        )
+        if self._process.stderr is None:
+            raise TypeError("standard error is a pipe")
+        async for raw in self._process.stderr:
+            self._take(raw.decode(errors="replace").strip())
+        status = await self._process.wait()
+        last = self._lines[-1] if self._lines else "it said nothing"
+        raise Fatal(f"the {self._arguments[0]} ended with status {status}: {last}")
+
+    async def end(self) -> None:
+        """End it, and wait until it has ended."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+            await self._process.wait()
+
+    def _take(self, line: str) -> None:
+        self._lines.append(line)
+        _log.debug(self._arguments[0], line=line)
+        with contextlib.suppress(ValueError, AttributeError):
+            url = json.loads(line).get("url")
+            if url and not self.url.done():
+                self.url.set_result(url)
+
+
+async def _announce(exporter: Child, root: Path) -> None:
+    url = await exporter.url
+    click.echo(
+        f"""
+devicelens demo: a simulated kubelet, the device plugin and the exporter, with pods that come and go.
+
+  status page   {url}/
+  metrics       {url}/metrics
+  ask           devicelens who --url {url}
+                devicelens kubelet show --kubelet.root {root}
+
+Ctrl-C ends it and leaves nothing behind.
+"""
+    )
+
+
+async def _live(kubelet: SimulatedKubelet, host: Path, pace: float, scenario: Scenario) -> None:
+    """Let things happen on the node, one each `pace` seconds."""
+    while any(kubelet.allocatable(resource) == 0 for resource in RESOURCES):
+        await asyncio.sleep(0.05)  # noqa: ASYNC110 -- asked of it as anyone would ask a kubelet
+    pods: dict[str, PodSpec] = {}
+    failed: list[str] = []
+    for arrival in scenario.opening():
+        await _do(arrival, kubelet, host, pods, failed)
+    while True:
+        await asyncio.sleep(pace)
+        await _do(scenario.next(tuple(pods.values()), tuple(failed)), kubelet, host, pods, failed)
+
+
+async def _do(
+    act: Act, kubelet: SimulatedKubelet, host: Path, pods: dict[str, PodSpec], failed: list[str]
+) -> None:
+    match act:
+        case Arrive(pod):
+            try:
+                await kubelet.add_pod(pod)
+            except AdmissionError as error:
+                _log.info("pod refused", pod=f"{pod.namespace}/{pod.name}", reason=error)
+            else:
+                pods[pod.name] = pod
+                _log.info("pod came", pod=f"{pod.namespace}/{pod.name}")
+        case Leave(namespace, name):
+            await kubelet.delete_pod(namespace, name)
+            del pods[name]
+            _log.info("pod went", pod=f"{namespace}/{name}")
+        case Fail(path):
+            (host / path).unlink()
+            failed.append(path)
+            _log.info("device failed", path=f"/{path}")
+        case Recover(path):
+            _touch(host / path)
+            failed.remove(path)
+            _log.info("device came back", path=f"/{path}")
+
+
+def _touch(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
