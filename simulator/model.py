@@ -1,0 +1,165 @@
+"""What a person asks of a simulated node: pods, their containers, claims; and what comes of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class AdmissionError(Exception):
+    """The kubelet refused a pod; `reason` and `message` are as in a real pod's status."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(reason, message)
+        self.reason = reason
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"
+
+
+class ContainerError(Exception):
+    """A container of an admitted pod could not be started (PreStartContainer failed).
+
+    The pod stays and keeps its devices, as with a real kubelet, which would try again and again.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDevice:
+    """One device that a ResourceClaim was given. `cdi`: names of CDI devices."""
+
+    driver: str
+    pool: str
+    device: str
+    cdi: tuple[str, ...] = ()
+    share_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """A ResourceClaim as allocated. Given to several containers or pods by the same name, it is shared."""
+
+    name: str
+    devices: tuple[ClaimDevice, ...]
+    namespace: str = ""
+    """Empty: the pod's own, the only one Kubernetes allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """A container and what it asks for.
+
+    `resources`: extended resource to number of devices. `exclusive_cpus`: whole CPUs (static CPU
+    manager). `memory`: bytes pinned by type, "memory" or "hugepages-2Mi" (static memory manager).
+    `sidecar`: among init containers, one that is restartable and keeps running.
+    """
+
+    name: str
+    resources: Mapping[str, int] = field(default_factory=dict[str, int])
+    exclusive_cpus: int = 0
+    memory: Mapping[str, int] = field(default_factory=dict[str, int])
+    claims: tuple[ClaimSpec, ...] = ()
+    sidecar: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a container needs a name")
+        for what, amount in (*self.resources.items(), *self.memory.items()):
+            if amount < 0:
+                raise ValueError(f"container {self.name}: {what}: found {amount}, expected no less than 0")
+        if self.exclusive_cpus < 0:
+            raise ValueError(f"container {self.name}: exclusive_cpus: found {self.exclusive_cpus}")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The controller that a pod belongs to."""
+
+    kind: str
+    name: str
+    uid: str = ""
+    api_version: str = "apps/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class PodSpec:
+    """A pod as bound to this node. `qos_class` and `uid` are worked out where empty.
+
+    Raises ValueError for a pod that an API server would not have taken.
+    """
+
+    name: str
+    namespace: str = "default"
+    containers: tuple[ContainerSpec, ...] = (ContainerSpec("main"),)
+    init_containers: tuple[ContainerSpec, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    owner: Owner | None = None
+    priority_class: str = ""
+    qos_class: str = ""
+    uid: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.namespace:
+            raise ValueError("a pod needs a name and a namespace")
+        names = [container.name for container in self.all_containers()]
+        if not self.containers:
+            raise ValueError(f"pod {self.namespace}/{self.name}: it needs a container")
+        if len(set(names)) != len(names):
+            raise ValueError(f"pod {self.namespace}/{self.name}: two containers have the same name")
+        if any(container.sidecar for container in self.containers):
+            raise ValueError(f"pod {self.namespace}/{self.name}: only init containers can be sidecars")
+
+    def all_containers(self) -> tuple[ContainerSpec, ...]:
+        """Every container in the order in which the kubelet admits and starts them."""
+        return self.init_containers + self.containers
+
+    def listed_containers(self) -> tuple[ContainerSpec, ...]:
+        """Those that PodResources lists: sidecars, then app containers (seen in the recordings)."""
+        return tuple(c for c in self.init_containers if c.sidecar) + self.containers
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Holding:
+    """One device in one container's hands."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    device: str
+
+
+class Phase(StrEnum):
+    """A pod's phase."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclass(slots=True, eq=False)
+class Pod:
+    """A pod as the node has it. Times are seconds since the Unix epoch."""
+
+    spec: PodSpec
+    uid: str
+    created: float
+    phase: Phase = Phase.PENDING
+    deleted: float | None = None
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether the kubelet counts it: neither refused nor ended."""
+        return self.phase in {Phase.PENDING, Phase.RUNNING}
+
+    @property
+    def qos_class(self) -> str:
+        """Given, else Guaranteed for pods with exclusive CPUs or pinned memory, else BestEffort."""
+        if self.spec.qos_class:
+            return self.spec.qos_class
+        pinned = any(c.exclusive_cpus or c.memory for c in self.spec.all_containers())
+        return "Guaranteed" if pinned else "BestEffort"

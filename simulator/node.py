@@ -1,0 +1,140 @@
+"""The node around the kubelet: what stays when the kubelet restarts.
+
+Pods as the API server has them, what their containers have pinned, what was seen, and how this node
+was configured.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from simulator.claims import Claims
+from simulator.devices import VIOLATIONS_KEPT
+from simulator.faults import Gate
+from simulator.model import Pod
+from simulator.pinning import Pinning
+from simulator.topology import Policy
+
+T = TypeVar("T")
+Older = Literal["no-get", "no-allocatable", "v1alpha1"]
+Event = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Recorded answers, served byte for byte. `allocatable`: None leaves that answer to the simulation."""
+
+    listed: bytes
+    allocatable: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the kubelet is. Times are seconds; `older`: what an older kubelet lacks."""
+
+    root: Path
+    node_name: str
+    numa_nodes: tuple[int, ...]
+    grace_period: float
+    dial_timeout: float
+    registry_interval: float
+    topology_policy: Policy
+    topology_after_restart: bool
+    ignore_unknown_resources: bool
+    pods_api: bool
+    older: Older | None
+    replay: Replay | None
+
+    @property
+    def device_plugins(self) -> Path:
+        """Directory of the Registration socket, the plugins' sockets and the checkpoint."""
+        return self.root / "device-plugins"
+
+    @property
+    def registration_socket(self) -> Path:
+        """Where plugins register."""
+        return self.device_plugins / "kubelet.sock"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The device manager's checkpoint."""
+        return self.device_plugins / "kubelet_internal_checkpoint"
+
+    @property
+    def pod_resources_socket(self) -> Path:
+        """Where monitors ask."""
+        return self.root / "pod-resources" / "kubelet.sock"
+
+    @property
+    def pods_api_socket(self) -> Path:
+        """Where the Pods API is served, if it is on."""
+        return self.root / "pods-api" / "pods-api.sock"
+
+    @property
+    def plugins_registry(self) -> Path:
+        """Directory of plugins that register by being there."""
+        return self.root / "plugins_registry"
+
+    @property
+    def private(self) -> Path:
+        """Directory of this simulator's own."""
+        return self.root / ".simulator"
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """What outlives the kubelet's process."""
+
+    settings: Settings
+    gate: Gate
+    pinning: Pinning
+    monotonic: Callable[[], float]
+    wall: Callable[[], float]
+    random: random.Random
+    on_event: Event
+    claims: Claims = field(default_factory=Claims)
+    pods: dict[tuple[str, str], Pod] = field(default_factory=dict[tuple[str, str], Pod])
+    calls: Counter[str] = field(default_factory=Counter[str])
+    violations: list[str] = field(default_factory=list[str])
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def shuffle(self, things: Iterable[T]) -> list[T]:
+        """All of `things` in an order of the kubelet's own."""
+        shuffled = list(things)
+        self.random.shuffle(shuffled)
+        return shuffled
+
+    def shuffle_ids(self, ids: Iterable[str]) -> list[str]:
+        """As shuffle, and the same for the same seed whatever order a set has in this process."""
+        return self.shuffle(sorted(ids))
+
+    def count(self, method: str) -> None:
+        """A call was made or served."""
+        self.calls[method] += 1
+
+    def violation(self, what: str) -> None:
+        """A plugin did what it must not."""
+        if len(self.violations) < VIOLATIONS_KEPT:
+            self.violations.append(what)
+        self.event("violation", what=what)
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Something happened that a person may want to see."""
+        self.on_event(event, **fields)
+
+    def active(self) -> frozenset[str]:
+        """Uids of the pods that count."""
+        return frozenset(pod.uid for pod in self.pods.values() if pod.active)
+
+    def changed(self) -> None:
+        """Wake whoever waits for a change."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def change(self) -> None:
+        """Wait for the next change."""
+        await self._changed.wait()

@@ -1,0 +1,101 @@
+"""PodResourcesLister on pod-resources/kubelet.sock: v1, v1alpha1, rate limit, faults, replay."""
+
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+from grpc import StatusCode
+
+from exporter.pb.podresources.v1 import api_pb2 as v1
+from simulator.answers import Answers
+from simulator.devices import DeviceState
+from simulator.node import Node
+from simulator.ratelimit import TokenBucket
+from simulator.rpc import Context, RawService, UnaryMethod
+
+
+class _NotFoundError(Exception):
+    """Get for a pod that is not there."""
+
+
+class PodResources:
+    """The API of one kubelet's life, new or old (kubelet.md, section 3)."""
+
+    def __init__(self, node: Node, state: DeviceState, answers: Answers) -> None:
+        self._node = node
+        self._state = state
+        self._answers = answers
+        self._replay = node.settings.replay
+        self._limiter = TokenBucket(node.monotonic)
+
+    def services(self) -> tuple[RawService, ...]:
+        """What this kubelet serves."""
+        alpha = {"List": self._method("v1alpha1.List", self._listed_v1alpha1)}
+        methods = {
+            "List": self._method("List", self._listed),
+            "GetAllocatableResources": self._method("GetAllocatableResources", self._allocatable),
+            "Get": self._method("Get", self._get),
+        }
+        match self._node.settings.older:
+            case "no-get":
+                del methods["Get"]
+            case "no-allocatable":
+                del methods["Get"], methods["GetAllocatableResources"]
+            case "v1alpha1":
+                return (RawService("v1alpha1.PodResourcesLister", alpha),)
+            case None:
+                pass
+        return (
+            RawService("v1.PodResourcesLister", methods),
+            RawService("v1alpha1.PodResourcesLister", alpha),
+        )
+
+    def _method(self, name: str, produce: Callable[[bytes], bytes]) -> UnaryMethod:
+        """`produce` behind the limit that all callers share, and behind the present faults."""
+
+        async def serve(content: bytes, context: Context) -> bytes:
+            self._node.count(name)
+            if not self._limiter.allow() or self._node.gate.used_up(name):
+                await context.abort(StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+            instead = await self._node.gate.answer(name)
+            if isinstance(instead, StatusCode):
+                await context.abort(instead, "simulated failure")
+            if isinstance(instead, bytes):
+                return instead
+            try:
+                return produce(content)
+            except DecodeError as error:
+                await context.abort(StatusCode.INTERNAL, f"grpc: error unmarshalling request: {error}")
+            except _NotFoundError as error:
+                await context.abort(StatusCode.UNKNOWN, str(error))
+
+        return serve
+
+    def _listed(self, _content: bytes) -> bytes:
+        if self._replay is not None:
+            return self._replay.listed
+        self._state.reclaim(self._node.active())
+        return self._answers.listed(self._node.pods.values()).SerializeToString()
+
+    def _listed_v1alpha1(self, _content: bytes) -> bytes:
+        self._state.reclaim(self._node.active())
+        return self._answers.listed_v1alpha1(self._node.pods.values()).SerializeToString()
+
+    def _allocatable(self, _content: bytes) -> bytes:
+        if self._replay is not None and self._replay.allocatable is not None:
+            return self._replay.allocatable
+        return self._answers.allocatable().SerializeToString()
+
+    def _get(self, content: bytes) -> bytes:
+        request = v1.GetPodResourcesRequest.FromString(content)
+        found = self._find(request.pod_namespace, request.pod_name)
+        return v1.GetPodResourcesResponse(pod_resources=found).SerializeToString()
+
+    def _find(self, namespace: str, name: str) -> v1.PodResources:
+        if self._replay is not None:
+            for recorded in v1.ListPodResourcesResponse.FromString(self._replay.listed).pod_resources:
+                if (recorded.namespace, recorded.name) == (namespace, name):
+                    return recorded
+        pod = self._node.pods.get((namespace, name))
+        if pod is None or not pod.active:
+            raise _NotFoundError(f"pod {name} in namespace {namespace} not found")
+        return self._answers.pod(pod)

@@ -1,0 +1,118 @@
+"""The Pods API: this node's pods as core/v1, listed and watched."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from grpc import StatusCode
+
+from exporter.pb.core.v1 import pod_pb2
+from exporter.pb.pods.v1alpha1 import api_pb2
+from simulator.model import Pod
+from simulator.node import Node
+from simulator.rpc import Context, RawService
+
+BUFFERED: Final = 100
+"""Events kept for a watcher that is slow; the kubelet drops what is more, without a word."""
+
+
+class PodsApi:
+    """Pods and their watchers, of one kubelet's life."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._watchers: set[asyncio.Queue[bytes]] = set()
+
+    def service(self) -> RawService:
+        """The service (kubelet.md, section 1)."""
+        return RawService(
+            "v1alpha1.Pods", {"ListPods": self._list, "GetPod": self._get}, {"WatchPods": self._watch}
+        )
+
+    def added(self, pod: Pod) -> None:
+        """A pod was bound to this node."""
+        self._publish(api_pb2.ADDED, self._message(pod))
+
+    def modified(self, pod: Pod) -> None:
+        """A pod's spec, status or metadata changed."""
+        self._publish(api_pb2.MODIFIED, self._message(pod))
+
+    def deleted(self, pod: Pod) -> None:
+        """A pod has gone; the event carries name, namespace and uid alone."""
+        meta = pod_pb2.ObjectMeta(name=pod.spec.name, namespace=pod.spec.namespace, uid=pod.uid)
+        gone = pod_pb2.Pod(metadata=meta, spec=pod_pb2.PodSpec(), status=pod_pb2.PodStatus())
+        self._publish(api_pb2.DELETED, gone)
+
+    def _publish(self, kind: api_pb2.EventType.ValueType, pod: pod_pb2.Pod) -> None:
+        event = _event(kind, pod)
+        for watcher in self._watchers:
+            try:
+                watcher.put_nowait(event)
+            except asyncio.QueueFull:
+                self._node.event("watcher is slow, event dropped")
+
+    def _sorted(self) -> list[pod_pb2.Pod]:
+        return [self._message(pod) for pod in sorted(self._node.pods.values(), key=lambda pod: pod.uid)]
+
+    async def _list(self, _content: bytes, _context: Context) -> bytes:
+        self._node.count("ListPods")
+        pods = [pod.SerializeToString() for pod in self._sorted()]
+        return api_pb2.ListPodsResponse(pods=pods).SerializeToString()
+
+    async def _get(self, content: bytes, context: Context) -> bytes:
+        self._node.count("GetPod")
+        try:
+            uid = api_pb2.GetPodRequest.FromString(content).podUID
+        except DecodeError as error:
+            await context.abort(StatusCode.INTERNAL, f"grpc: error unmarshalling request: {error}")
+        pod = next((pod for pod in self._node.pods.values() if pod.uid == uid), None)
+        if pod is None:
+            await context.abort(StatusCode.NOT_FOUND, f"pod with UID {uid} not found")
+        return api_pb2.GetPodResponse(pod=self._message(pod).SerializeToString()).SerializeToString()
+
+    async def _watch(self, _content: bytes, _context: Context) -> AsyncIterator[bytes]:
+        self._node.count("WatchPods")
+        watcher: asyncio.Queue[bytes] = asyncio.Queue(BUFFERED)
+        # kubelet: watched first and listed then, so a change in between is told twice.
+        self._watchers.add(watcher)
+        try:
+            for pod in self._sorted():
+                yield _event(api_pb2.ADDED, pod)
+            yield api_pb2.WatchPodsEvent(type=api_pb2.INITIAL_SYNC_COMPLETE).SerializeToString()
+            while True:
+                yield await watcher.get()
+        finally:
+            self._watchers.discard(watcher)
+
+    def _message(self, pod: Pod) -> pod_pb2.Pod:
+        spec = pod.spec
+        meta = pod_pb2.ObjectMeta(
+            name=spec.name,
+            namespace=spec.namespace,
+            uid=pod.uid,
+            creationTimestamp=pod_pb2.Time(seconds=int(pod.created)),
+            labels=spec.labels,
+            annotations=spec.annotations,
+        )
+        if pod.deleted is not None:
+            meta.deletionTimestamp.seconds = int(pod.deleted)
+        if spec.owner is not None:
+            meta.ownerReferences.add(
+                kind=spec.owner.kind,
+                name=spec.owner.name,
+                uid=spec.owner.uid,
+                apiVersion=spec.owner.api_version,
+                controller=True,
+            )
+        return pod_pb2.Pod(
+            metadata=meta,
+            spec=pod_pb2.PodSpec(
+                nodeName=self._node.settings.node_name, priorityClassName=spec.priority_class
+            ),
+            status=pod_pb2.PodStatus(phase=pod.phase.value, qosClass=pod.qos_class),
+        )
+
+
+def _event(kind: api_pb2.EventType.ValueType, pod: pod_pb2.Pod) -> bytes:
+    return api_pb2.WatchPodsEvent(type=kind, pod=pod.SerializeToString()).SerializeToString()
