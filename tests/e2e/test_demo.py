@@ -1,0 +1,67 @@
+"""The demo as a newcomer runs it."""
+
+import asyncio
+import re
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from harness import owners
+from harness.processes import Process
+from harness.waiting import until
+
+pytestmark = [pytest.mark.simulated, pytest.mark.timeout(180)]
+
+
+def _traces() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("devicelens-demo-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals) -> None:
+    before = _traces()
+    flags = ("--web.listen-address", "127.0.0.1:0", "--pace", "50ms", "--seed", "3", "--log.level", "debug")
+    async with Process("demo", *flags) as demo:
+        url = (await demo.line("status page", limit=40)).split()[-1].rstrip("/")
+
+        async def lively() -> bool:
+            samples = await owners.scrape(url)
+            resources = {labels["resource"] for labels, _ in samples.of("devicelens_resource_devices")}
+            assert resources == {"example.com/camera", "example.com/gpu", "example.com/nic"}
+            released = sum(value for _, value in samples.of("devicelens_releases_total"))
+            shared = [
+                labels["parent"]
+                for labels, _ in samples.of("devicelens_device_info", resource="example.com/gpu")
+            ]
+            assert len(shared) == 8
+            assert len(set(shared)) == 2
+            return released >= 3
+
+        await until("pods have come and gone", lively, limit=40)
+        await demo.line("device failed", limit=40)
+        await demo.line("device came back", limit=40)
+        assert (await owners.get(url, "/"))[0] == 200
+
+        children = _children(demo.pid)
+        assert len(children) == 2
+        async with asyncio.timeout(3):
+            assert await demo.stop(number) == 0
+    assert _traces() <= before
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    assert not [line for line in demo.lines if re.search(r"level=error|Traceback", line)]
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def test_a_port_that_is_taken_is_told_in_one_clear_line() -> None:
+    async with Process("demo", "--web.listen-address", "127.0.0.1:0", "--pace", "1h") as demo:
+        address = (await demo.line("status page", limit=40)).split("//")[-1].rstrip("/")
+        status, _, errors = await owners.devicelens("demo", "--web.listen-address", address)
+        assert status == 1
+        assert address in errors
+        assert "cannot listen" in errors
+        assert "Traceback" not in errors

@@ -1,0 +1,180 @@
+"""What the exporter says when the kubelet does not answer as it should: the truth, with its age."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from harness import owners
+from harness.node import Holding, Pod
+from harness.simulated import SimulatedNode
+from harness.stack import Stack
+from harness.waiting import until, until_equal
+from simulator import Faults
+
+pytestmark = pytest.mark.simulated
+
+STALE_AFTER = 4.0
+
+
+@pytest.fixture
+async def stack(node: SimulatedNode) -> AsyncGenerator[Stack]:
+    flags = ("--poll.interval", "300ms", "--poll.timeout", "500ms", "--stale-after", f"{STALE_AFTER:g}s")
+    async with Stack(node, *flags) as running:
+        running.add_devices("cherry", "classic")
+        await running.capacity_is(2)
+        yield running
+
+
+@pytest.fixture
+async def held(stack: Stack) -> frozenset[Holding]:
+    await stack.node.add_pod(Pod("steady", {"main": {stack.resource: 1}}))
+    held = await stack.held()
+    await stack.everyone_says(held)
+    return held
+
+
+@pytest.mark.parametrize(
+    ("faults", "code"),
+    [
+        (Faults(hang=True), "DEADLINE_EXCEEDED"),
+        (Faults(slow=3.0), "DEADLINE_EXCEEDED"),
+        (Faults(garbage=True), "UNDECODABLE"),
+        (Faults(gone=True), "UNAVAILABLE"),
+        (Faults(rate_limited=1), "RESOURCE_EXHAUSTED"),
+        (Faults(error="INTERNAL"), "INTERNAL"),
+        (Faults(garbage=True, methods=("GetAllocatableResources",)), "UNDECODABLE"),
+    ],
+    ids=str,
+)
+async def test_the_last_good_mapping_is_kept_marked_and_in_the_end_withdrawn(
+    node: SimulatedNode, stack: Stack, held: frozenset[Holding], faults: Faults, code: str
+) -> None:
+    await node.fault(faults)
+
+    async def failing() -> bool:
+        samples = await owners.scrape(stack.url)
+        assert samples.value("devicelens_up") == 0
+        assert any(
+            labels["code"] == code and value > 0
+            for labels, value in samples.of("devicelens_refresh_errors_total")
+        )
+        return True
+
+    await until("the exporter says that it fails", failing)
+    status, text = await owners.get(stack.url, "/-/ready")
+    assert status == 503
+    assert code in text
+    # The process is well all the same.
+    assert (await owners.get(stack.url, "/-/healthy"))[0] == 200
+
+    document = await owners.get_json(stack.url, "/api/v1/devices")
+    assert document["error"]["code"] == code
+    assert document["age_seconds"] >= 0
+    if document["freshness"] == "ageing":
+        assert await owners.from_api(stack.url, stack.resource) == held
+
+    async def withdrawn() -> bool:
+        samples = await owners.scrape(stack.url)
+        assert samples.of("devicelens_device_owner_info") == []
+        assert samples.of("devicelens_device_info") == []
+        assert [labels["kind"] for labels, _ in samples.of("devicelens_anomaly_info")] == ["stale"]
+        return True
+
+    await until("the mapping is withdrawn from Prometheus", withdrawn)
+    # People still see it, with its age.
+    assert await owners.from_api(stack.url, stack.resource) == held
+    assert (await owners.get_json(stack.url, "/api/v1/devices"))["freshness"] == "stale"
+
+    await node.fault(Faults())
+    await stack.ready()
+    await stack.everyone_says(held)
+
+
+async def test_an_exporter_without_any_answer_yet_says_so_instead_of_showing_nothing(
+    node: SimulatedNode, stack: Stack
+) -> None:
+    await node.fault(Faults(hang=True))
+    await stack.exporter.stop()
+    stack.exporter.lines.clear()
+    await stack.exporter.start()
+    stack.url = await stack.exporter.url()
+    status, text = await owners.get(stack.url, "/api/v1/devices")
+    assert status == 503
+    assert "application/problem+json" not in text
+    assert (await owners.get(stack.url, "/-/ready"))[0] == 503
+    samples = await owners.scrape(stack.url)
+    assert samples.value("devicelens_up") == 0
+    assert samples.of("devicelens_device_info") == []
+    status, _, errors = await owners.devicelens("who", "--url", stack.url)
+    assert status == 1
+    assert errors.strip()
+
+    await node.fault(Faults())
+    await stack.ready()
+
+
+async def test_another_caller_who_uses_the_rate_limit_up_now_and_then_disturbs_nothing(
+    node: SimulatedNode, stack: Stack, held: frozenset[Holding]
+) -> None:
+    await node.fault(Faults(rate_limited=2))
+    before = (await owners.scrape(stack.url)).value("devicelens_refresh_errors_total") or 0
+
+    async def limited() -> bool:
+        found = (await owners.scrape(stack.url)).of(
+            "devicelens_refresh_errors_total", code="RESOURCE_EXHAUSTED"
+        )
+        return sum(value for _, value in found) >= before + 3
+
+    await until("some calls were refused", limited)
+    assert await owners.from_metrics(stack.url, stack.resource) == held
+
+
+async def test_a_kubelet_that_comes_late_is_waited_for_by_both(node: SimulatedNode) -> None:
+    await node.process.stop()
+    async with Stack(node) as stack:
+        stack.add_devices("cherry")
+        status, text = await owners.get(stack.url, "/-/ready")
+        assert status == 503
+        assert "kubelet" in text
+        node.process.lines.clear()
+        await node.process.start()
+        await node.process.line("ready")
+        await stack.capacity_is(1)
+        await stack.ready()
+        await stack.metric_is(1, "devicelens_resource_allocatable_devices")
+
+
+@pytest.mark.parametrize("older", ["no-get", "no-allocatable", "v1alpha1"])
+async def test_older_kubelets_are_asked_what_they_can_tell(older: str) -> None:
+    async with SimulatedNode("--older", older) as node, Stack(node) as stack:
+        stack.add_devices("cherry", "classic")
+        await stack.capacity_is(2)
+        await node.add_pod(Pod("steady", {"main": {stack.resource: 1}}))
+        held = await stack.held()
+        await stack.everyone_says(held)
+        (holding,) = held
+        healthy = await stack.metric("devicelens_device_healthy", device=holding.device)
+        # A kubelet that cannot tell what is allocatable cannot tell health: nothing is claimed.
+        assert healthy == (1 if older == "no-get" else None)
+        versions = (await owners.scrape(stack.url)).of("devicelens_build_info")
+        assert [labels["api_version"] for labels, _ in versions] == [
+            "v1alpha1" if older == "v1alpha1" else "v1"
+        ]
+        status = await owners.get_json(stack.url, "/api/v1/status")
+        assert bool(status["notes"]) == (older != "no-get")
+
+
+async def test_an_answer_larger_than_grpcs_default_is_read(node: SimulatedNode) -> None:
+    """Some 300 pods with long names and many devices: more than 4 MiB."""
+    async with Stack(node) as stack:
+        names = [f"{n:05}-{'long' * 45}" for n in range(24_000)]
+        stack.add_devices(*names)
+        await stack.capacity_is(len(names))
+        for pod in range(240):
+            await node.add_pod(Pod(f"large-{pod}", {"main": {stack.resource: 100}}))
+
+        async def seen() -> float | None:
+            return await stack.metric("devicelens_resource_allocated_devices")
+
+        await until_equal("all devices are seen as held", seen, 24_000.0, limit=60)
+        assert (await owners.scrape(stack.url)).value("devicelens_up") == 1
