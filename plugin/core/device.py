@@ -1,0 +1,43 @@
+"""A device as a source finds it, and as a resource knows it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+_NUMBER: Final = re.compile(r"(\d{1,18})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One device as a source found it on the host.
+
+    `path` is the host's path, empty where the source knows none. `absent` says why a device that is
+    written down is not there; empty where it is. `numa_node` is what the source itself was told.
+    """
+
+    name: str
+    path: str = ""
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    absent: str = ""
+    numa_node: int | None = None
+    rdev: tuple[str, int, int] | None = None
+    """("char" or "block", major, minor) of a device node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One physical device of a resource. `id` is unique in it; `numa_nodes` never holds a negative."""
+
+    id: str
+    name: str
+    path: str = ""
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    numa_nodes: tuple[int, ...] = ()
+
+
+def natural(text: str) -> tuple[tuple[str, int], ...]:
+    """A sort key under which `video10` comes after `video2`."""
+    parts = _NUMBER.split(text)
+    key = [(parts[i], int(parts[i + 1])) for i in range(0, len(parts) - 1, 2)]
+    return (*key, (parts[-1], -1), (text, -1))

@@ -1,0 +1,99 @@
+"""From what sources found to a resource's devices: which count, by what id, on which NUMA node."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from plugin.core.config import ResourcePlan
+from plugin.core.device import Device, Found, natural
+from plugin.core.errors import quoted
+from plugin.core.names import id_problem
+from plugin.core.templates import TemplateError
+
+NumaNodes = Callable[[Found], tuple[int, ...]]
+"""The NUMA nodes of what was found, as the host tells; asked only where the plan says `auto`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """A device with its id. `absent` says why it is not there; empty where it is."""
+
+    device: Device
+    absent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The devices in the order of their ids, and what was left out: its name and why."""
+
+    devices: tuple[Identified, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+
+class Identifier:
+    """Gives ids, and remembers who has which: two that claim one id do not take turns."""
+
+    def __init__(self, plan: ResourcePlan) -> None:
+        self._plan = plan
+        self._owners: dict[str, tuple[str, str]] = {}
+        self._known: dict[tuple[str, str], tuple[Found, Identified | str | None]] = {}
+
+    def identify(self, found: Iterable[Found], numa_nodes: NumaNodes) -> Identity:
+        """The devices among `found`. Never fails: what cannot be a device is left out, with the reason."""
+        left_out: list[tuple[str, str]] = []
+        known: dict[tuple[str, str], tuple[Found, Identified | str | None]] = {}
+        candidates: dict[str, list[Identified]] = {}
+        for item in found:
+            key = (item.name, item.path)
+            if key in known:
+                continue
+            before = self._known.get(key)
+            result = before[1] if before is not None and before[0] == item else self._one(item, numa_nodes)
+            known[key] = (item, result)
+            if isinstance(result, str):
+                left_out.append((item.path or item.name, result))
+            elif result is not None:
+                candidates.setdefault(result.device.id, []).append(result)
+        self._known = known
+        chosen = {device_id: self._choose(rivals, left_out) for device_id, rivals in candidates.items()}
+        self._owners = {i: (c.device.name, c.device.path) for i, c in chosen.items()}
+        return Identity(tuple(chosen[i] for i in sorted(chosen, key=natural)), tuple(left_out))
+
+    def _choose(self, rivals: list[Identified], left_out: list[tuple[str, str]]) -> Identified:
+        """The one that had the id keeps it while it is there; else the first that was found."""
+        owner = self._owners.get(rivals[0].device.id)
+        winner = next((r for r in rivals if (r.device.name, r.device.path) == owner), rivals[0])
+        place = winner.device.path or winner.device.name
+        for rival in rivals:
+            if rival is not winner and rival.device.path != winner.device.path:
+                reason = f"its id {quoted(rival.device.id)} is taken by {place}"
+                left_out.append((rival.device.path or rival.device.name, reason))
+        return winner
+
+    def _one(self, found: Found, numa_nodes: NumaNodes) -> Identified | str | None:
+        """The device, why it cannot be one, or None where `match` does not hold."""
+        plan = self._plan
+        variables = {"device": found}
+        try:
+            if plan.match is not None and not plan.match.holds(variables):
+                return None
+        except TemplateError as error:
+            return f"match: {error}"
+        try:
+            device_id = found.name if plan.id is None else plan.id.render(variables)
+        except TemplateError as error:
+            return f"id: {error}"
+        problem = id_problem(device_id)
+        if problem is not None:
+            return f"it cannot have the id {quoted(device_id)}: {problem}"
+        attrs = dict(found.attrs)
+        device = Device(device_id, found.name, found.path, attrs, self._numa(found, numa_nodes))
+        return Identified(device, found.absent)
+
+    def _numa(self, found: Found, numa_nodes: NumaNodes) -> tuple[int, ...]:
+        numa = self._plan.numa
+        if numa == "off":
+            return ()
+        if isinstance(numa, int):
+            return (numa,)
+        nodes = (found.numa_node,) if found.numa_node is not None else numa_nodes(found)
+        return tuple(sorted({node for node in nodes if node >= 0}))

@@ -1,0 +1,257 @@
+"""What a resource advertises: discovery and health merged, tombstones kept, replicas counted out.
+
+The rule above all (kubelet: dropping a device that is allocated makes its pod look healthy, dropping
+one whose Allocate is in flight makes the kubelet panic): an id that the kubelet was shown stays in the
+list, unhealthy, until nobody can hold it. No I/O and no clock in here; time is handed in.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from plugin.core.device import Device, natural
+
+GONE: Final = "not found any more"
+ORPHAN: Final = "held by a pod, but not found"
+RELEASE_AFTER: Final = 60.0
+"""Seconds for which a tombstone is kept at least, since it vanished and since Allocate last named it."""
+MAX_LIST_BYTES: Final = 3 * 1024 * 1024
+"""How large the advertised list may grow; the kubelet takes messages of 4 MiB."""
+_ENTRY_BYTES: Final = 40
+"""What an entry of the list needs beside its id: health, topology, field marks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point in time: `wall` in seconds since 1970 for people, `steady` for measuring."""
+
+    wall: float
+    steady: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A device as discovery and health see it now; `reason` says why it is unhealthy, empty: healthy."""
+
+    device: Device
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A device that is advertised. `since`: wall time of its last change of health.
+
+    `vanished`: steady time since when discovery does not find it; None while it does.
+    """
+
+    device: Device
+    reason: str
+    since: float
+    vanished: float | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it is advertised as healthy."""
+        return not self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """One entry of the list that the kubelet sees: a device, or one of its replicas."""
+
+    id: str
+    known: Known
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A device's change of health, or its first appearance (`new`)."""
+
+    id: str
+    healthy: bool
+    reason: str
+    new: bool = False
+
+
+class Inventory:
+    """The devices of one resource. `generation` grows whenever the advertised list changes."""
+
+    def __init__(self, replicas: int | None = None) -> None:
+        """`replicas`: how many times each device is advertised, as `id::n`; None: once, by its own id."""
+        self._replicas = replicas
+        self._devices: dict[str, Known] = {}
+        self._orphans: dict[str, Known] = {}
+        self._shown: set[str] = set()
+        self._named: dict[str, Moment] = {}
+        self._parents: dict[str, str] = {}
+        self._bytes = 0
+        self._advertised: tuple[Advertised, ...] | None = ()
+        self.generation = 0
+        self.left_out = 0
+        """Devices that the last survey saw and that found no room in the list."""
+
+    def __len__(self) -> int:
+        return len(self._parents) + len(self._orphans)
+
+    @property
+    def devices(self) -> Mapping[str, Known]:
+        """Physical devices by id."""
+        return self._devices
+
+    def advertised(self) -> tuple[Advertised, ...]:
+        """The whole list, in the natural order of ids; each id once."""
+        if self._advertised is None:
+            ordered = sorted(self._devices, key=natural)
+            entries = [Advertised(r, self._devices[i]) for i in ordered for r in self._ids(i)]
+            entries += [Advertised(i, self._orphans[i]) for i in sorted(self._orphans, key=natural)]
+            self._advertised = tuple(entries)
+        return self._advertised
+
+    def find(self, advertised_id: str) -> Known | None:
+        """What is behind an advertised id; None for one that is not advertised."""
+        parent = self._parents.get(advertised_id)
+        return self._devices[parent] if parent is not None else self._orphans.get(advertised_id)
+
+    def last_named(self, advertised_id: str) -> float | None:
+        """Wall time when Allocate last named this id; None if it never did."""
+        moment = self._named.get(advertised_id)
+        return None if moment is None else moment.wall
+
+    def survey(self, sightings: Iterable[Sighting], now: Moment) -> tuple[Transition, ...]:
+        """Take in everything that discovery found; what it did not find becomes a tombstone."""
+        transitions: list[Transition] = []
+        seen: set[str] = set()
+        self.left_out = 0
+        for sighting in sightings:
+            device_id = sighting.device.id
+            if device_id in seen:
+                continue
+            seen.add(device_id)
+            self._see(sighting, now, transitions)
+        for device_id in [
+            i for i, known in self._devices.items() if i not in seen and known.vanished is None
+        ]:
+            self._vanish(device_id, now, transitions)
+        return tuple(transitions)
+
+    def shown(self) -> None:
+        """The list as it is now goes to the kubelet: from here on its ids may be held."""
+        self._shown.update(self._devices)
+
+    def adopt(self, held: Iterable[str], now: Moment) -> None:
+        """Take in ids that pods hold already, from before this process: none of them is ever dropped."""
+        for advertised_id in held:
+            if self.find(advertised_id) is None and self._has_room(advertised_id, 1):
+                orphan = Known(Device(advertised_id, advertised_id), ORPHAN, now.wall, now.steady)
+                self._orphans[advertised_id] = orphan
+                self._bytes += _cost(advertised_id)
+                self._changed()
+
+    def name(self, advertised_ids: Iterable[str], now: Moment) -> None:
+        """Allocate names these ids: they may be held from now on."""
+        for advertised_id in advertised_ids:
+            if self.find(advertised_id) is not None:
+                self._named[advertised_id] = now
+
+    def releasable(self, now: Moment) -> frozenset[str]:
+        """Tombstones and orphans that may go once it is known that nobody holds them."""
+        ids = [i for i, known in self._devices.items() if self._ripe(known, self._ids(i), now)]
+        ids += [i for i, known in self._orphans.items() if self._ripe(known, (i,), now)]
+        return frozenset(ids)
+
+    def release(self, candidates: Collection[str], held: Collection[str], now: Moment) -> tuple[str, ...]:
+        """Drop those of `candidates` that nobody holds; returns what was dropped.
+
+        `candidates`: what `releasable` said before the holders were asked for, `held`: every advertised
+        id that is held by the answer. What was named or seen again in between stays.
+        """
+        dropped: list[str] = []
+        ripe = self.releasable(now)
+        for device_id in (i for i in candidates if i in ripe):
+            if device_id in self._devices and not any(i in held for i in self._ids(device_id)):
+                self._drop(device_id)
+                dropped.append(device_id)
+            elif device_id in self._orphans and device_id not in held:
+                self._drop_orphan(device_id)
+                dropped.append(device_id)
+        return tuple(dropped)
+
+    def _see(self, sighting: Sighting, now: Moment, transitions: list[Transition]) -> None:
+        device = sighting.device
+        known = self._devices.get(device.id)
+        if known is None:
+            ids = tuple(self._ids(device.id))
+            adopted = [i for i in ids if i in self._orphans]
+            if not adopted and not self._has_room(device.id, len(ids)):
+                self.left_out += 1
+                return
+            for advertised_id in adopted:
+                self._drop_orphan(advertised_id, keep_named=True)
+            self._devices[device.id] = Known(device, sighting.reason, now.wall)
+            self._parents.update(dict.fromkeys(ids, device.id))
+            self._bytes += sum(_cost(i) for i in ids)
+            if adopted:
+                self._shown.add(device.id)
+            transitions.append(Transition(device.id, not sighting.reason, sighting.reason, new=True))
+            self._changed()
+            return
+        healthy = not sighting.reason
+        since = known.since if healthy == known.healthy else now.wall
+        new = Known(device, sighting.reason, since)
+        if new == known:
+            return
+        if healthy != known.healthy:
+            transitions.append(Transition(device.id, healthy, sighting.reason))
+        self._devices[device.id] = new
+        self._changed()
+
+    def _vanish(self, device_id: str, now: Moment, transitions: list[Transition]) -> None:
+        known = self._devices[device_id]
+        if device_id not in self._shown and not any(i in self._named for i in self._ids(device_id)):
+            self._drop(device_id)
+            return
+        since = now.wall if known.healthy else known.since
+        self._devices[device_id] = replace(known, reason=GONE, since=since, vanished=now.steady)
+        if known.healthy:
+            transitions.append(Transition(device_id, healthy=False, reason=GONE))
+        self._changed()
+
+    def _ripe(self, known: Known, ids: Iterable[str], now: Moment) -> bool:
+        if known.vanished is None or now.steady - known.vanished < RELEASE_AFTER:
+            return False
+        named = (self._named[i].steady for i in ids if i in self._named)
+        return all(now.steady - steady >= RELEASE_AFTER for steady in named)
+
+    def _drop(self, device_id: str) -> None:
+        for advertised_id in self._ids(device_id):
+            del self._parents[advertised_id]
+            self._named.pop(advertised_id, None)
+            self._bytes -= _cost(advertised_id)
+        del self._devices[device_id]
+        self._shown.discard(device_id)
+        self._changed()
+
+    def _drop_orphan(self, advertised_id: str, *, keep_named: bool = False) -> None:
+        del self._orphans[advertised_id]
+        self._bytes -= _cost(advertised_id)
+        if not keep_named:
+            self._named.pop(advertised_id, None)
+        self._changed()
+
+    def _ids(self, device_id: str) -> Iterator[str]:
+        if self._replicas is None:
+            yield device_id
+        else:
+            yield from (f"{device_id}::{n}" for n in range(self._replicas))
+
+    def _has_room(self, device_id: str, count: int) -> bool:
+        # Replicas' ids are a little longer than the device's own; six digits cover every number.
+        return self._bytes + (_cost(device_id) + 8) * count <= MAX_LIST_BYTES
+
+    def _changed(self) -> None:
+        self.generation += 1
+        self._advertised = None
+
+
+def _cost(advertised_id: str) -> int:
+    return len(advertised_id.encode()) + _ENTRY_BYTES

@@ -1,0 +1,114 @@
+"""Names as the kubelet takes them: resource names, device ids, CDI names, environment variables."""
+
+import re
+from typing import Final
+
+MAX_ID_BYTES: Final = 512
+"""The longest device id that is advertised; the kubelet knows no limit, its checkpoint and our list do."""
+
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME_PART: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_CDI_CLASS: Final = re.compile(r"[A-Za-z]([-A-Za-z0-9_]*[A-Za-z0-9])?")
+_CDI_VENDOR: Final = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_CDI_DEVICE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][-A-Za-z0-9_.]*")
+
+
+def resource_problem(name: str) -> str | None:
+    """What makes `name` unfit for an extended resource, in words; None where it is fit.
+
+    kubelet: IsExtendedResourceName. A pod's quota prefixes it with `requests.`, so that this prefix
+    is forbidden and its nine characters count against a domain's 253.
+    """
+    domain, slash, rest = name.partition("/")
+    longest = 253 - len("requests.")
+    rules = (
+        (slash and "/" not in rest, "expected DOMAIN/NAME with one slash"),
+        ("kubernetes.io/" not in name, "expected a domain of your own: kubernetes.io is Kubernetes' own"),
+        (
+            not domain.startswith("requests."),
+            "expected a domain without the prefix 'requests.', which quotas use",
+        ),
+        (
+            _SUBDOMAIN.fullmatch(domain),
+            "expected a domain of lower-case letters, digits, '-' and '.' before the slash",
+        ),
+        (len(domain) <= longest, f"expected a domain of at most {longest} characters"),
+        (len(rest) <= 63, "expected at most 63 characters after the slash"),
+        (
+            _NAME_PART.fullmatch(rest),
+            "expected letters, digits, '-', '_' and '.' after the slash, a letter or digit at both ends",
+        ),
+    )
+    return next((problem for holds, problem in rules if not holds), None)
+
+
+def id_problem(text: str) -> str | None:
+    """What makes `text` unfit for a device id, in words; None where it is fit.
+
+    kubelet: an id that is not valid UTF-8 ends the endpoint. Control characters are refused because
+    ids go on into environment variables, paths and CDI names.
+    """
+    if not text:
+        return "it is empty"
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError:
+        return "it is not valid UTF-8"
+    if length > MAX_ID_BYTES:
+        return f"it is {length} bytes long, at most {MAX_ID_BYTES} work"
+    if any(ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0 for character in text):
+        return "it has control characters"
+    return None
+
+
+def cdi_problem(name: str) -> str | None:
+    """What makes `name` unfit for a fully qualified CDI device; None where it is fit.
+
+    CDI specification: vendor/class=device, as container runtimes check it.
+    """
+    kind, equals, device = name.partition("=")
+    vendor, slash, class_ = kind.partition("/")
+    if (
+        equals
+        and slash
+        and _CDI_VENDOR.fullmatch(vendor)
+        and _CDI_CLASS.fullmatch(class_)
+        and _CDI_DEVICE.fullmatch(device)
+    ):
+        return None
+    return "expected a CDI name such as vendor.example/class=device"
+
+
+def variable_problem(name: str) -> str | None:
+    """What makes `name` unfit for an environment variable of a container; None where it is fit."""
+    if _VARIABLE.fullmatch(name) and len(name) <= 256:
+        return None
+    return "expected a variable's name: letters, digits, '_', '-' and '.', no digit first"
+
+
+def path_problem(text: str) -> str | None:
+    """What makes `text` unfit for an absolute path; None where it is fit."""
+    if not text.startswith("/"):
+        return "expected an absolute path"
+    if "\0" in text or len(text) > 4095:
+        return "expected a path of at most 4095 characters without NUL"
+    if ".." in text.split("/"):
+        return "expected a path without '..'"
+    return None
+
+
+def annotation_problem(key: str) -> str | None:
+    """What makes `key` unfit for an annotation's key; None where it is fit."""
+    prefix, slash, name = key.rpartition("/")
+    fits = len(name) <= 63 and _NAME_PART.fullmatch(name)
+    if fits and (not slash or (len(prefix) <= 253 and _SUBDOMAIN.fullmatch(prefix))):
+        return None
+    return "expected an annotation's key: NAME or DOMAIN/NAME"
+
+
+def permissions_problem(text: str) -> str | None:
+    """What makes `text` unfit for a device node's permissions; None where it is fit."""
+    if text and set(text) <= set("rwm") and len(set(text)) == len(text):
+        return None
+    return "expected some of r (read), w (write), m (mknod)"
