@@ -22,7 +22,8 @@ from daemon.log import Episode, Log
 
 _log = Log("directory")
 
-_ENTRIES: Final = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE | Mask.MOVED_FROM | Mask.CLOSE_WRITE | Mask.ATTRIB
+_ENTRIES: Final = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE | Mask.MOVED_FROM
+_CONTENTS: Final = Mask.CLOSE_WRITE | Mask.ATTRIB
 _ITSELF: Final = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
 _LOST: Final = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.IGNORED | Mask.UNMOUNT
 
@@ -49,6 +50,7 @@ class Change:
     name: str = ""
 
 
+_OF_CONTENTS: Final = frozenset({Kind.WRITTEN, Kind.ATTRIBUTES})
 _RESCAN: Final = Change(Kind.RESCAN)
 _Listing = dict[str, tuple[int, int, int]]
 
@@ -58,6 +60,7 @@ class _Follower:
     """One subscription: what it follows, what it has not been told yet, and how it is followed now."""
 
     directory: Path
+    contents: bool
     pending: deque[Change] = field(default_factory=lambda: deque([_RESCAN]))
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     watch: Watch | None = None
@@ -107,9 +110,13 @@ class DirectoryWatcher:
                 self._inotify.close()
                 self._inotify = None
 
-    async def follow(self, directory: Path) -> AsyncIterator[Change]:
-        """Every change in `directory`, RESCAN first. A directory that is missing is waited for."""
-        with self._following(directory) as follower:
+    async def follow(self, directory: Path, *, contents: bool = True) -> AsyncIterator[Change]:
+        """Every change in `directory`, RESCAN first. A directory that is missing is waited for.
+
+        Without `contents` only what appears and vanishes is told: a follower of /dev would otherwise be
+        woken whenever somebody closes /dev/null.
+        """
+        with self._following(directory, contents=contents) as follower:
             while True:
                 while follower.pending:
                     yield follower.pending.popleft()
@@ -117,8 +124,8 @@ class DirectoryWatcher:
                 await follower.wake.wait()
 
     @contextmanager
-    def _following(self, directory: Path) -> Generator[_Follower]:
-        follower = _Follower(directory)
+    def _following(self, directory: Path, *, contents: bool) -> Generator[_Follower]:
+        follower = _Follower(directory, contents)
         self._followers.add(follower)
         self._attach(follower)
         try:
@@ -162,7 +169,7 @@ class DirectoryWatcher:
                 self._attach(follower)
             elif event.name is not None:
                 kind = _kind(event.mask)
-                if kind is not None:
+                if kind is not None and (follower.contents or kind not in _OF_CONTENTS):
                     follower.tell(Change(kind, str(event.name)))
 
     async def _poll_for(self, seconds: float | None) -> None:
@@ -193,8 +200,10 @@ class DirectoryWatcher:
         identity = _identity(follower.directory)
         if identity is None:
             return
+        # MASK_ADD: a directory has one watch, which other followers may want more of.
+        mask = _ENTRIES | _ITSELF | Mask.MASK_ADD | (_CONTENTS if follower.contents else Mask(0))
         try:
-            follower.watch = self._inotify.add_watch(follower.directory, _ENTRIES | _ITSELF)
+            follower.watch = self._inotify.add_watch(follower.directory, mask)
         except OSError as error:
             if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
                 self._episode.failed(_inotify_advice(error))
@@ -227,7 +236,7 @@ class DirectoryWatcher:
         for name, facts in new.items():
             if name not in old or old[name][0] != facts[0]:
                 follower.tell(Change(Kind.APPEARED, name))
-            elif old[name] != facts:
+            elif old[name] != facts and follower.contents:
                 follower.tell(Change(Kind.WRITTEN, name))
 
 

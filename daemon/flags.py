@@ -17,7 +17,13 @@ from daemon.log import FORMATS, LEVELS
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
+# As in Prometheus, each unit once and the larger first.
+_DURATION = re.compile(
+    "".join(f"(?:(?P<{unit}>{_NUMBER}){unit})?" for unit in ("w", "d", "h", "m", "s", "ms"))
+)
+_TCP = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]*:[^\[\]\s/]*)\]|(?P<name>[^\[\]:/\s]*)):(?P<port>[0-9]{1,5})")
+_NODE_NAME_LIMIT = 253
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +49,10 @@ def parse_duration(text: str) -> float:
     text = text.strip()
     if text == "0":
         return 0.0
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
         raise ValueError(f"found {text!r}, expected a duration such as 250ms, 5s, 1h30m or 30d")
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return sum(float(number) * _UNITS[unit] for unit, number in match.groupdict(default="0").items())
 
 
 def parse_listen_address(text: str) -> ListenAddress:
@@ -59,11 +65,20 @@ def parse_listen_address(text: str) -> ListenAddress:
         if not path:
             raise ValueError(f"found {text!r}, expected a path after unix:")
         return ListenAddress(path=Path(path))
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"found {text!r}, expected HOST:PORT, :PORT or unix:PATH")
-    return ListenAddress(host=host or None, port=int(port))
+    match = _TCP.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError(f"found {text!r}, expected HOST:PORT, [IPV6]:PORT, :PORT or unix:PATH")
+    return ListenAddress(host=match["v6"] or match["name"] or None, port=int(match["port"]))
+
+
+def parse_node_name(text: str) -> str:
+    """A node's name as it may be: it is a label of every series, so nothing unprintable.
+
+    Raises ValueError for anything else.
+    """
+    if not 0 < len(text) <= _NODE_NAME_LIMIT or not text.isprintable() or " " in text:
+        raise ValueError(f"found {text!r}, expected a node's name of at most {_NODE_NAME_LIMIT} characters")
+    return text
 
 
 class _Parsed(click.ParamType[Any]):
@@ -84,6 +99,7 @@ class _Parsed(click.ParamType[Any]):
 
 DURATION = _Parsed("duration", parse_duration)
 LISTEN_ADDRESS = _Parsed("address", parse_listen_address)
+NODE_NAME = _Parsed("name", parse_node_name)
 
 
 def variable(flag: str) -> str:
@@ -116,6 +132,7 @@ def process_flags(default_listen_address: str) -> Callable[[F], F]:
                 kubelet_root_flag(),
                 flag(
                     "--node-name",
+                    type=NODE_NAME,
                     envvar=[variable("--node-name"), "NODE_NAME"],
                     default=default_node_name,
                     show_default="the host's name",

@@ -25,6 +25,7 @@ CONTENT_SECURITY_POLICY: Final = (
 """Nothing inline and nothing from elsewhere."""
 
 _HEADERS: Final = {
+    "Server": "devicelens",
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -79,7 +80,7 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
     for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
+        response.headers[name] = value
 
 
 async def serve(app: web.Application, address: ListenAddress, *, purpose: str) -> None:

@@ -6,6 +6,7 @@ same form. Events are short fixed texts; what varies goes into fields.
 
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ _LEVEL_NUMBERS: Final = {
 }
 _LEVEL_NAMES: Final = {number: name for name, number in _LEVEL_NUMBERS.items()} | {logging.CRITICAL: "error"}
 _FIELDS: Final = "devicelens_fields"
+_VALUE_LIMIT: Final = 8192
+"""Characters of one value; more are cut."""
 
 
 class Log:
@@ -106,14 +109,24 @@ class _Formatter(logging.Formatter):
             "msg": record.getMessage(),
         }
         fields: Mapping[str, object] = getattr(record, _FIELDS, {})
-        parts |= {key: value for key, value in fields.items() if value is not None}
+        for key, value in fields.items():
+            if value is not None:
+                # A field of the same name must not take the place of the level or the time.
+                parts[f"{key}_" if key in parts else key] = value
         if record.exc_info:
             parts["exception"] = self.formatException(record.exc_info)
         return self._render(parts)
 
 
 def _as_json(parts: Mapping[str, object]) -> str:
-    return json.dumps(parts, default=str, ensure_ascii=True)
+    return json.dumps({key: _json_value(value) for key, value in parts.items()}, ensure_ascii=True)
+
+
+def _json_value(value: object) -> bool | int | float | str:
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    text = str(value)
+    return text if len(text) <= _VALUE_LIMIT else text[: _VALUE_LIMIT - 1] + "…"
 
 
 def _as_logfmt(parts: Mapping[str, object]) -> str:
@@ -121,8 +134,11 @@ def _as_logfmt(parts: Mapping[str, object]) -> str:
 
 
 def _logfmt_value(value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    text = visible(text, limit=8192)
+    plain = str(value).lower() if isinstance(value, bool) else str(value)
+    if len(plain) > _VALUE_LIMIT:
+        plain = plain[: _VALUE_LIMIT - 1] + "…"
+    # Backslashes first: those that `visible` and the quotes bring must stay single.
+    text = visible(plain.replace("\\", "\\\\"), limit=2 * _VALUE_LIMIT)
     if text and text.isprintable() and not any(c in text for c in ' ="\\'):
         return text
     return '"' + text.replace('"', '\\"') + '"'

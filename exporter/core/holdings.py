@@ -47,7 +47,7 @@ class Ledger:
     """Follows holdings from snapshot to snapshot."""
 
     _last: Snapshot | None = None
-    _since: Mapping[Holding, Since] = field(default=_EMPTY)
+    _since: Mapping[Holding, Since] = field(default_factory=lambda: _EMPTY)
 
     def advance(self, snapshot: Snapshot, now: float) -> Step:
         """Take in the snapshot of unix time `now`. The first one begins nothing: what it holds is older."""

@@ -54,7 +54,7 @@ class State:
     snapshot: Snapshot = field(default_factory=Snapshot)
     taken_at: float | None = None
     changed_at: float | None = None
-    since: Mapping[Holding, Since] = _NOBODY
+    since: Mapping[Holding, Since] = field(default_factory=lambda: _NOBODY)
     anomalies: tuple[Anomaly, ...] = ()
     failure: Failure | None = None
     api_version: str = ""

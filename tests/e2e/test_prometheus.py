@@ -22,10 +22,10 @@ global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 scrape_configs:
   - job_name: honoured
     honor_labels: true
-    static_configs: [{{targets: ["{target}"]}}]
+    static_configs: [{{targets: ["{target}"], labels: {{namespace: obs, pod: x, container: exporter}}}}]
   - job_name: renamed
     honor_labels: false
-    static_configs: [{{targets: ["{target}"], labels: {{namespace: monitoring, pod: devicelens-x, container: exporter}}}}]
+    static_configs: [{{targets: ["{target}"], labels: {{namespace: obs, pod: x, container: exporter}}}}]
 """
 
 
@@ -115,13 +115,13 @@ async def test_prometheus_knows_who_holds_a_device(demo: str, prometheus: str) -
         assert all(sample["value"][1] == "1" for sample in found)
     # The exporter's own identity must not pass for a free device's holder.
     free = await _query(prometheus, 'devicelens_device_healthy{job="honoured", pod=""}')
-    assert {sample["metric"].get("pod", "") for sample in free} == {""}
+    assert {sample["metric"]["device"] for sample in free} == {
+        device["device"] for device in devices if not device["holders"]
+    }
 
     device = next(iter(expected))
-    (answer,) = await _query(
-        prometheus,
-        f'devicelens_device_owner_info{{job="honoured", resource="{device[0]}", device="{device[1]}", pod="{device[3]}"}}',
-    )
+    selector = f'job="honoured", resource="{device[0]}", device="{device[1]}", pod="{device[3]}"'
+    (answer,) = await _query(prometheus, f"devicelens_device_owner_info{{{selector}}}")
     assert answer["metric"]["namespace"] == device[2]
     up = await _query(prometheus, "up")
     assert {sample["value"][1] for sample in up} == {"1"}

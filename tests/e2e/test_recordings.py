@@ -1,5 +1,6 @@
 """What a real kubelet answered, replayed: the owners must be those of the recording's text form."""
 
+import json
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -79,6 +80,7 @@ async def test_a_recorded_answer_gives_its_owners(name: str) -> None:
     assert _owners_of(samples) == expected
     assert _owners_of_document(document) == expected
     assert status == 0, errors
+    assert _owners_of_document(json.loads(out)) == expected
     seen_claims = {
         (
             labels["driver"],
