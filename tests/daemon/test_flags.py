@@ -1,0 +1,231 @@
+"""daemon.flags: durations, addresses, and flags with their environment variables."""
+
+import math
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daemon.flags import (
+    DURATION,
+    ListenAddress,
+    default_node_name,
+    flag,
+    parse_duration,
+    parse_listen_address,
+    process_flags,
+    variable,
+)
+
+QUICK = settings(max_examples=100, deadline=None, derandomize=True)
+
+_SECONDS = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0),
+        ("0s", 0),
+        ("250ms", 0.25),
+        ("5s", 5),
+        ("1.5s", 1.5),
+        ("1h30m", 5400),
+        ("30d", 30 * 86400),
+        ("1w2d3h4m5s6ms", 604800 + 2 * 86400 + 3 * 3600 + 4 * 60 + 5 + 0.006),
+        (" 5s\n", 5),
+    ],
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "5", "s", "5 s", "-5s", "+5s", "5S", "5sec", "1h 30m", "5s!", "1e3s", ".5s", "5.s"),
+        *("inf", "nan", "00", "5s\x00", "\u0665s", "9" * 400 + "s", "9" * 5000 + "d", "5y"),
+        *("5s5s", "1m1h", "1ms1s"),
+    ],
+)
+def test_what_is_no_duration_is_refused_with_what_was_found_and_expected(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a duration such as 250ms, 5s, 1h30m or 30d"):
+        parse_duration(text)
+
+
+@QUICK
+@given(st.lists(st.sampled_from(list(_SECONDS)), min_size=1, unique=True), st.data())
+def test_a_duration_is_the_sum_of_its_parts(units: list[str], data: st.DataObject) -> None:
+    units.sort(key=lambda unit: -_SECONDS[unit])
+    numbers = [data.draw(st.integers(0, 10_000)) for _ in units]
+    text = "".join(f"{number}{unit}" for number, unit in zip(numbers, units, strict=True))
+    expected = sum(number * _SECONDS[unit] for number, unit in zip(numbers, units, strict=True))
+    assert parse_duration(text) == pytest.approx(expected)
+
+
+@QUICK
+@given(st.text(max_size=12) | st.text("0123456789.smhdw -", max_size=12))
+def test_any_text_is_a_finite_duration_or_refused(text: str) -> None:
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        return
+    assert math.isfinite(seconds)
+    assert seconds >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (":10190", ListenAddress(port=10190)),
+        (":0", ListenAddress(port=0)),
+        ("127.0.0.1:80", ListenAddress("127.0.0.1", 80)),
+        ("localhost:65535", ListenAddress("localhost", 65535)),
+        ("[::1]:9", ListenAddress("::1", 9)),
+        ("[::]:9", ListenAddress("::", 9)),
+        ("[fe80::1%eth0]:9", ListenAddress("fe80::1%eth0", 9)),
+        ("unix:/run/x.sock", ListenAddress(path=Path("/run/x.sock"))),
+        ("unix:x.sock", ListenAddress(path=Path("x.sock"))),
+    ],
+)
+def test_addresses_are_read_and_shown_alike(text: str, address: ListenAddress) -> None:
+    assert parse_listen_address(text) == address
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", ":", "10190", "localhost", "localhost:", ":65536", ":-1", ":+1", ":1e3", ":٣", ": 80", ":80 "),
+        *("unix:", "http://localhost:80", "a b:80", "[::1:80", "::1]:80", "::1:80", "[]:80", "[::1]80"),
+        *("[::1]x:80", "host\n:80", ":" + "9" * 5000, "tcp:localhost:80"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_what_was_found_and_expected(text: str) -> None:
+    with pytest.raises(ValueError, match=r"found .*, expected") as caught:
+        parse_listen_address(text)
+    assert repr(text) in str(caught.value)
+
+
+_NAMES = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)
+_ADDRESSES = st.builds(
+    ListenAddress,
+    host=st.none() | _NAMES | st.ip_addresses(v=4).map(str) | st.ip_addresses(v=6).map(str),
+    port=st.integers(0, 65535),
+) | st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), min_size=1).map(
+    lambda text: ListenAddress(path=Path(text))
+)
+
+
+@QUICK
+@given(_ADDRESSES)
+def test_every_address_comes_back_from_its_text(address: ListenAddress) -> None:
+    assert parse_listen_address(str(address)) == address
+
+
+@QUICK
+@given(st.text(max_size=20) | st.text("[]:/.unix0a%", max_size=20))
+def test_any_text_is_an_address_that_comes_back_or_refused(text: str) -> None:
+    try:
+        address = parse_listen_address(text)
+    except ValueError:
+        return
+    assert parse_listen_address(str(address)) == address
+
+
+def test_a_flag_has_the_variable_of_its_name() -> None:
+    assert variable("--web.listen-address") == "DEVICELENS_WEB_LISTEN_ADDRESS"
+    assert variable("--poll.interval") == "DEVICELENS_POLL_INTERVAL"
+
+
+@click.command()
+@process_flags(":10190")
+@flag("--poll.interval", type=DURATION, default="5s", help="How often.")
+def _show(**values: object) -> None:
+    for name, value in sorted(values.items()):
+        click.echo(f"{name}={value}")
+
+
+def _values(*arguments: str, **environment: str | None) -> dict[str, str]:
+    cleared: dict[str, str | None] = {"NODE_NAME": None, "DEVICELENS_NODE_NAME": None}
+    result = CliRunner().invoke(_show, arguments, env=cleared | environment)
+    assert result.exit_code == 0, result.output
+    return dict(line.split("=", 1) for line in result.output.splitlines())
+
+
+def _refusal(*arguments: str, **environment: str) -> str:
+    result = CliRunner().invoke(_show, arguments, env=environment)
+    assert result.exit_code == 2, result.output
+    return result.output
+
+
+def test_defaults_are_those_of_the_contract() -> None:
+    assert _values() == {
+        "kubelet_root": "/var/lib/kubelet",
+        "log_format": "logfmt",
+        "log_level": "info",
+        "node_name": default_node_name(),
+        "poll_interval": "5.0",
+        "web_listen_address": ":10190",
+    }
+
+
+def test_a_flag_wins_over_its_variable_and_that_over_the_default() -> None:
+    assert _values(DEVICELENS_POLL_INTERVAL="250ms")["poll_interval"] == "0.25"
+    assert _values("--poll.interval", "1m", DEVICELENS_POLL_INTERVAL="250ms")["poll_interval"] == "60.0"
+    assert _values(DEVICELENS_WEB_LISTEN_ADDRESS="unix:/x")["web_listen_address"] == "unix:/x"
+    assert _values(DEVICELENS_KUBELET_ROOT="/elsewhere")["kubelet_root"] == "/elsewhere"
+
+
+def test_the_nodes_name_is_the_flags_then_its_variables_then_node_names_then_the_hosts() -> None:
+    everything = {"DEVICELENS_NODE_NAME": "b", "NODE_NAME": "c"}
+    assert _values("--node-name", "a", **everything)["node_name"] == "a"
+    assert _values(**everything)["node_name"] == "b"
+    assert _values(NODE_NAME="c")["node_name"] == "c"
+    assert _values(DEVICELENS_NODE_NAME="", NODE_NAME="c")["node_name"] == "c"
+    assert _values()["node_name"] == default_node_name()
+
+
+def test_the_hosts_name_is_lower_case_as_the_kubelet_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Node-7.Example")
+    assert default_node_name() == "node-7.example"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\nb", "\udcff", "x" * 254])
+def test_a_name_that_no_node_can_have_is_refused(name: str) -> None:
+    assert "expected a node's name" in _refusal("--node-name", name)
+
+
+def test_a_wrong_value_is_named_with_its_flag_or_variable_what_was_found_and_expected() -> None:
+    by_flag = _refusal("--poll.interval", "soon")
+    assert "--poll.interval" in by_flag
+    assert "found 'soon', expected a duration" in by_flag
+    by_variable = _refusal(DEVICELENS_POLL_INTERVAL="soon")
+    assert "DEVICELENS_POLL_INTERVAL" in by_variable
+    assert "found 'soon', expected a duration" in by_variable
+    assert "'loud' is not one of" in _refusal("--log.level", "loud")
+
+
+def test_the_kubelets_root_must_not_be_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert "is a file" in _refusal("--kubelet.root", str(file))
+
+
+def test_help_shows_every_flag_with_its_variable_and_default() -> None:
+    text = " ".join(CliRunner().invoke(_show, ["--help"], terminal_width=200).output.split())
+    for name, default in (
+        ("--web.listen-address", ":10190"),
+        ("--kubelet.root", "/var/lib/kubelet"),
+        ("--node-name", "(the host's name)"),
+        ("--log.level", "info"),
+        ("--log.format", "logfmt"),
+        ("--poll.interval", "5s"),
+    ):
+        assert name in text
+        assert variable(name) in text
+        assert f"default: {default}" in text
+    assert "DEVICELENS_NODE_NAME, NODE_NAME" in text

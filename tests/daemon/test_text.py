@@ -1,0 +1,50 @@
+"""daemon.text: nothing from outside moves a cursor, hides or turns around."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daemon.text import is_hostile, visible
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""),
+        ("gpu-0", "gpu-0"),
+        ("größe 東京", "größe 東京"),
+        ("a\nb\rc\td", r"a\nb\rc\td"),
+        ("\x1b[31mred", r"\x1b[31mred"),
+        ("\x00\x7f\x85", r"\x00\x7f\x85"),
+        ("user\u202etxt.exe", r"user\u202etxt.exe"),
+        ("zero\u200bwidth\ufeff", r"zero\u200bwidth\ufeff"),
+        ("\u2028\u2029", r"\u2028\u2029"),
+        ("\ud800", r"\ud800"),
+        ("\U000e0041", r"\U000e0041"),
+    ],
+)
+def test_hostile_characters_are_spelled_out_and_others_kept(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.text(st.characters(exclude_categories=())))
+def test_what_is_visible_is_one_line_that_any_terminal_can_print(text: str) -> None:
+    shown = visible(text)
+    assert not any(is_hostile(character) for character in shown)
+    assert len(shown.splitlines()) <= 1
+    shown.encode()
+    if not any(is_hostile(character) for character in text):
+        assert shown == text
+
+
+@pytest.mark.parametrize("text", ["x" * 11, "é" * 11, "\n" * 11])
+def test_a_text_that_is_too_long_is_cut_and_says_so(text: str) -> None:
+    shown = visible(text, limit=10)
+    assert shown.endswith("…")
+    assert shown == visible(text[:9]) + "…"
+
+
+@pytest.mark.parametrize("text", ["x" * 10, "é" * 10])
+def test_a_text_that_just_fits_is_whole(text: str) -> None:
+    assert visible(text, limit=10) == text
