@@ -1,0 +1,31 @@
+"""The source `files`: every regular file of a directory is a device, named like the file."""
+
+import stat
+from dataclasses import dataclass
+
+from plugin.core.device import Found, natural
+from plugin.discovery.host import HostRoot
+from plugin.discovery.source import Findings
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSource:
+    """The regular files of `directory`, links to regular files among them (a ConfigMap has only such)."""
+
+    directory: str
+
+    def discover(self, host: HostRoot) -> Findings:
+        """The files as they are now; a directory that is missing has none."""
+        base = self.directory.rstrip("/")
+        follow = ((self.directory, "*"),)
+        try:
+            found = [
+                Found(entry.name, f"{base}/{entry.name}")
+                for entry in host.entries(self.directory)
+                if entry.status is not None and stat.S_ISREG(entry.status.st_mode)
+            ]
+        except FileNotFoundError:
+            return Findings((), follow, (f"{self.directory} is not there",))
+        found.sort(key=lambda item: natural(item.name))
+        notes = () if found else (f"{self.directory} has no regular file",)
+        return Findings(tuple(found), follow, notes)

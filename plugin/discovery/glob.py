@@ -1,0 +1,89 @@
+"""The source `glob`: every path that matches a pattern is a device, named by its last component."""
+
+import errno
+import fnmatch
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from plugin.core.device import Found, natural
+from plugin.discovery.host import HostRoot, node_of
+from plugin.discovery.source import Findings
+
+MAX_FOUND: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class GlobSource:
+    """The paths that match one of `patterns`. As in a shell, `*` matches no leading dot."""
+
+    patterns: tuple[str, ...]
+
+    def discover(self, host: HostRoot) -> Findings:
+        """The matching paths as they are now; links are kept as they are named, dangling ones are not."""
+        found: dict[str, Found] = {}
+        follow: dict[tuple[str, str], None] = {}
+        for pattern in self.patterns:
+            parts = [part for part in pattern.split("/") if part]
+            for path, status in _matches(host, "", parts, follow):
+                if path not in found:
+                    found[path] = _found(host, path, status)
+                if len(found) > MAX_FOUND:
+                    raise OSError(errno.EFBIG, f"more than {MAX_FOUND} paths match", pattern)
+        notes = () if found else (f"nothing matches {', '.join(self.patterns)}",)
+        ordered = sorted(found.values(), key=lambda item: natural(item.path))
+        return Findings(tuple(ordered), tuple(follow), notes)
+
+
+def _matches(
+    host: HostRoot, base: str, parts: list[str], follow: dict[tuple[str, str], None]
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Every path below `base` that matches the remaining components, with its status."""
+    part, rest = parts[0], parts[1:]
+    if rest and not _is_pattern(part):
+        yield from _matches(host, f"{base}/{part}", rest, follow)
+        return
+    follow[base or "/", part] = None
+    if not _is_pattern(part):
+        path = f"{base}/{part}"
+        with suppress(FileNotFoundError, NotADirectoryError):
+            yield path, host.stat(path)
+        return
+    pattern = compiled(part)
+    try:
+        for entry in host.entries(base or "/"):
+            if entry.status is None or pattern.match(entry.name) is None:
+                continue
+            path = f"{base}/{entry.name}"
+            if not rest:
+                yield path, entry.status
+            else:
+                yield from _matches(host, path, rest, follow)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _found(host: HostRoot, path: str, status: os.stat_result) -> Found:
+    node = node_of(status)
+    attrs: dict[str, str] = {}
+    if node is not None:
+        attrs = {"type": node[0], "major": str(node[1]), "minor": str(node[2])}
+    target = host.real(path)
+    if target != path:
+        attrs["target"] = target
+    return Found(path.rpartition("/")[2], path, attrs, rdev=node)
+
+
+def _is_pattern(part: str) -> bool:
+    return any(character in part for character in "*?[")
+
+
+@lru_cache(maxsize=256)
+def compiled(part: str) -> re.Pattern[str]:
+    """One component of a pattern; a wildcard at its start matches no dot."""
+    dots = "" if part.startswith(".") else r"(?!\.)"
+    return re.compile(dots + fnmatch.translate(part))

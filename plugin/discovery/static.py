@@ -1,0 +1,38 @@
+"""The source `static`: devices that are written down."""
+
+from dataclasses import dataclass
+from glob import escape
+
+from msgspec import UNSET
+
+from plugin.core.device import Found
+from plugin.core.model import StaticDevice
+from plugin.discovery.host import HostRoot, node_of
+from plugin.discovery.source import Findings
+
+
+@dataclass(frozen=True, slots=True)
+class StaticSource:
+    """The devices as they are written; one with a path is absent while the path is."""
+
+    devices: tuple[StaticDevice, ...]
+
+    def discover(self, host: HostRoot) -> Findings:
+        """All of them, always."""
+        follow: dict[tuple[str, str], None] = {}
+        found: list[Found] = []
+        for device in self.devices:
+            path = "" if device.path is UNSET else device.path
+            numa_node = None if device.numa is UNSET else device.numa
+            if not path:
+                found.append(Found(device.name, attrs=device.attrs, numa_node=numa_node))
+                continue
+            parent, _, name = path.rstrip("/").rpartition("/")
+            follow[parent or "/", escape(name)] = None
+            node, absent = None, ""
+            try:
+                node = node_of(host.stat(path))
+            except (FileNotFoundError, NotADirectoryError):
+                absent = f"{path} is not there"
+            found.append(Found(device.name, path, device.attrs, absent, numa_node, node))
+        return Findings(tuple(found), tuple(follow))
