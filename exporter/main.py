@@ -39,7 +39,7 @@ class Settings:
 
 async def main(settings: Settings, stop: asyncio.Event) -> None:
     """Run the exporter until `stop` is set. Raises Fatal where it cannot."""
-    disable_created_metrics()
+    disable_created_metrics()  # type: ignore[no-untyped-call] # prometheus_client leaves it so
     paths = KubeletPaths(settings.kubelet_root)
     clock = SteadyClock()
     board = Board()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from exporter.core.ids import RULES, read
+from exporter.core.ids import read
 from exporter.core.model import Device, DeviceKey, Holder, Snapshot
 
 
@@ -57,7 +57,7 @@ def _of_device(device: Device, *, plugin_gone: bool) -> Iterator[Anomaly]:
                 "unhealthy_held", key.resource, key.device, holder, "it is held but not allocatable"
             )
     pods = {(holder.namespace, holder.pod) for holder in device.holders}
-    if len(pods) > 1 and not read(key.device, RULES).replica:
+    if len(pods) > 1 and not read(key.device).replica:
         names = ", ".join(f"{namespace}/{pod}" for namespace, pod in sorted(pods))
         for holder in device.holders:
             yield Anomaly(

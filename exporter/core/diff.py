@@ -1,12 +1,12 @@
 """What changed between two snapshots: who was given what, who gave what back."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from exporter.core.model import DeviceKey, Holder, Snapshot
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Holding:
+class Holding(NamedTuple):
     """One holder of one device. A shared device has several holdings, a free one none."""
 
     key: DeviceKey

@@ -61,16 +61,25 @@ RULES: Final = (
 """The forms known without configuration, the more particular first."""
 
 
-@lru_cache(maxsize=65536)
-def _read(device: str, rules: tuple[Rule, ...]) -> Reading:
-    for candidate in rules:
-        match = candidate.pattern.fullmatch(device)
-        if match is not None:
-            groups = match.groupdict()
-            return Reading(candidate.name, groups["parent"] or "", groups.get("replica") or "")
-    return WHOLE
+class Reader:
+    """Reads ids by a table of rules, tried in order. What was read is remembered: ids come again."""
+
+    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+        self._rules = tuple(rules)
+        self._remembered = lru_cache(maxsize=65536)(self._read)
+
+    def __call__(self, device: str) -> Reading:
+        """How `device`'s id reads."""
+        return self._remembered(device)
+
+    def _read(self, device: str) -> Reading:
+        for candidate in self._rules:
+            match = candidate.pattern.fullmatch(device)
+            if match is not None:
+                groups = match.groupdict()
+                return Reading(candidate.name, groups["parent"] or "", groups.get("replica") or "")
+        return WHOLE
 
 
-def read(device: str, rules: Sequence[Rule] = RULES) -> Reading:
-    """How `device`'s id reads under `rules`."""
-    return _read(device, tuple(rules))
+read: Final = Reader()
+"""Reads ids by the forms that are known without configuration."""

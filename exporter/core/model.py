@@ -1,19 +1,22 @@
-"""The snapshot's data: what the kubelet said at one moment, sorted and without repetition."""
+"""The snapshot's data: what the kubelet said at one moment, sorted and without repetition.
+
+Keys are named tuples: they are hashed and sorted by the thousand at each refresh, and a tuple's own
+hash and order are several times quicker than a dataclass's.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class DeviceKey:
+class DeviceKey(NamedTuple):
     """A device's name on this node: ids are unique within a resource only."""
 
     resource: str
     device: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Holder:
+class Holder(NamedTuple):
     """A container of a pod. `pod_uid` is empty where no source of identity tells it."""
 
     namespace: str
@@ -38,8 +41,7 @@ class Device:
     holders: tuple[Holder, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ClaimDeviceKey:
+class ClaimDeviceKey(NamedTuple):
     """A device given through a ResourceClaim (DRA). `share_id` is "" unless it is shared by capacity."""
 
     driver: str
@@ -48,8 +50,7 @@ class ClaimDeviceKey:
     share_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ClaimHolder:
+class ClaimHolder(NamedTuple):
     """A container, and the claim through which it holds a device."""
 
     holder: Holder
@@ -66,8 +67,7 @@ class ClaimDevice:
     cdi_devices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PinnedMemory:
+class PinnedMemory(NamedTuple):
     """Memory given to one container by the static memory manager: bytes of one type on some NUMA nodes."""
 
     memory_type: str

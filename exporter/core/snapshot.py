@@ -10,10 +10,10 @@ section 1) and are decoded as v1 by the client. Rules of the kubelet that are ap
 - a claim that pods share repeats its devices, and their CDI names inside: both are counted once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from exporter.core.ids import RULES, Rule, read
+from exporter.core.ids import Reader, read
 from exporter.core.model import (
     ClaimDevice,
     ClaimDeviceKey,
@@ -35,13 +35,13 @@ def build(
     allocatable: api_pb2.AllocatableResourcesResponse | None,
     *,
     cpu_numa: Mapping[int, int] | None = None,
-    rules: Sequence[Rule] = RULES,
+    reader: Reader = read,
 ) -> Snapshot:
     """The snapshot of one List and the GetAllocatableResources that goes with it.
 
     `allocatable` None: the kubelet cannot tell; every held device then counts as allocatable, and the
     snapshot is not `complete`. `cpu_numa` maps a CPU's number to its NUMA node, for containers with
-    exclusive CPUs. `rules` read device ids.
+    exclusive CPUs. `reader` reads device ids.
     """
     numa = _offered(allocatable)
     offered = frozenset(numa)
@@ -53,7 +53,7 @@ def build(
     devices = tuple(
         Device(
             key=key,
-            parent=read(key.device, rules).parent,
+            parent=reader(key.device).parent,
             numa_nodes=numa.get(key, ()),
             allocatable=allocatable is None or key in offered,
             holders=tuple(sorted(held.holders.get(key, ()))),
