@@ -1,0 +1,119 @@
+"""/api/v1/events: a word to each open page whenever there is something new to fetch.
+
+event `generation`: the mapping, its freshness or its failure changed. The data is the generation's
+number, the id the tag of what there is to see; the first comes at once. Event `refreshed`: the kubelet
+answered and said the same; the data is when, in RFC 3339.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Final, cast
+
+from aiohttp import hdrs, web
+from aiohttp_sse import EventSourceResponse
+
+from daemon.http import problem
+from exporter.core.state import Freshness, State
+from exporter.web.documents import Moment
+from exporter.web.site import Site
+from exporter.web.words import rfc3339
+
+LIMIT: Final = 256
+"""Connections at once: each is a socket and three tasks."""
+SPACING: Final = 0.25
+"""Seconds between two events of a connection: the first is told at once, those behind it share the next."""
+_PING: Final = 15.0
+_SEND_WITHIN: Final = 10.0
+_RETRY_MS: Final = 2000
+_LOOK_AGAIN: Final = 5.0
+"""Seconds after which freshness is judged again, whatever the clock did."""
+
+
+class Events:
+    """The open streams."""
+
+    def __init__(self, site: Site, *, limit: int = LIMIT, spacing: float = SPACING) -> None:
+        self._site = site
+        self._limit = limit
+        self._spacing = spacing
+        self._open = 0
+        self._ending = asyncio.Event()
+
+    async def end(self, _app: web.Application) -> None:
+        """End every stream: the process is about to."""
+        self._ending.set()
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Tell one client until it goes or the process ends; 503 when there are too many."""
+        if self._open >= self._limit:
+            refused = problem(503, f"{self._limit} pages follow this exporter already, at most that many can")
+            refused.headers[hdrs.RETRY_AFTER] = "30"
+            return refused
+        response = EventSourceResponse(ping_interval=_PING, send_timeout=_SEND_WITHIN)
+        self._open += 1
+        try:
+            await response.prepare(request)
+            async with response:
+                await self._until_over(response)
+        except ConnectionResetError:
+            pass  # the client went, which is how most streams end
+        finally:
+            self._open -= 1
+        return response
+
+    async def _until_over(self, response: EventSourceResponse) -> None:
+        feed = asyncio.create_task(self._feed(response))
+        others = (asyncio.create_task(response.wait()), asyncio.create_task(self._ending.wait()))
+        try:
+            await asyncio.wait((feed, *others), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (feed, *others):
+                task.cancel()
+            outcome, *_ = await asyncio.gather(feed, *others, return_exceptions=True)
+        if isinstance(outcome, Exception) and not isinstance(outcome, ConnectionResetError | TimeoutError):
+            raise outcome
+
+    async def _feed(self, response: EventSourceResponse) -> None:
+        told_tag, told_at = "", None
+        async with aclosing(self._moments()) as moments:
+            async for moment in moments:
+                tag, taken_at = self._site.tag(moment), moment.state.taken_at
+                if tag != told_tag:
+                    number = str(moment.state.generation)
+                    await response.send(number, id=tag, event="generation", retry=_RETRY_MS)
+                elif taken_at is not None and taken_at != told_at:
+                    await response.send(rfc3339(taken_at), event="refreshed")
+                else:
+                    continue
+                told_tag, told_at = tag, taken_at
+                await asyncio.sleep(self._spacing)
+
+    async def _moments(self) -> AsyncGenerator[Moment]:
+        """The present moment, and another one when the state changes or time alone may change how fresh it
+        is.
+        """
+        async with aclosing(cast("AsyncGenerator[State]", self._site.board.follow())) as states:
+            upcoming = asyncio.ensure_future(_next(states))
+            try:
+                while True:
+                    moment = self._site.moment()
+                    done, _ = await asyncio.wait((upcoming,), timeout=_patience(moment))
+                    if done:
+                        upcoming = asyncio.ensure_future(_next(states))
+                    yield self._site.moment()
+            finally:
+                upcoming.cancel()
+                await asyncio.gather(upcoming, return_exceptions=True)
+
+
+async def _next(states: AsyncIterator[State]) -> State:
+    return await anext(states)
+
+
+def _patience(moment: Moment) -> float:
+    """Seconds until the mapping may be stale, at most _LOOK_AGAIN."""
+    age = moment.state.age(moment.now)
+    if age is None or moment.freshness is Freshness.STALE:
+        return _LOOK_AGAIN
+    return min(max(moment.stale_after - age, 0.0) + 0.01, _LOOK_AGAIN)

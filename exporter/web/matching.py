@@ -1,0 +1,141 @@
+"""Which devices, pods, claims and containers a filter keeps. Pure.
+
+A filter that a row cannot satisfy leaves it out: a claimed device is of no device plugin's resource, so
+`resource` keeps none.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from exporter.core.model import ClaimDevice, Container, Device, Holder, Snapshot
+from exporter.web.query import DeviceState, Filters
+from exporter.web.words import spelled
+
+
+def devices(snapshot: Snapshot, filters: Filters) -> list[Device]:
+    """The devices that `filters` keep, whole: with every holder, also those that did not match."""
+    if not filters.any:
+        return list(snapshot.devices)
+    match = _Match(filters)
+    return [d for d in snapshot.devices if match.device(d, complete=snapshot.complete)]
+
+
+def claims(snapshot: Snapshot, filters: Filters) -> list[ClaimDevice]:
+    """The claimed devices that `filters` keep."""
+    if not filters.any:
+        return list(snapshot.claims)
+    match = _Match(filters)
+    return [claim for claim in snapshot.claims if match.claim(claim)]
+
+
+def containers(snapshot: Snapshot, filters: Filters) -> list[Container]:
+    """The containers with exclusive CPUs or pinned memory that `filters` keep."""
+    pinned = (c for c in snapshot.containers if c.cpu_ids or c.memory)
+    if not filters.any:
+        return list(pinned)
+    match = _Match(filters)
+    return [c for c in pinned if match.container(c)]
+
+
+PodKey = tuple[str, str]
+"""A pod's namespace and name."""
+
+
+def pods(snapshot: Snapshot, filters: Filters) -> frozenset[PodKey]:
+    """The pods that `filters` keep, of those that hold anything: a pod is kept, and whole, where the filters
+    keep one of its devices, claimed devices or containers for its own sake.
+    """
+    match = _Match(filters)
+    kept: set[Holder] = {c.holder for c in snapshot.containers if match.container(c)}
+    for device in snapshot.devices:
+        kept.update(
+            holder
+            for holder in device.holders
+            if holder not in kept
+            and match.device(replace(device, holders=(holder,)), complete=snapshot.complete)
+        )
+    for claim in snapshot.claims:
+        kept.update(
+            through.holder for through in claim.holders if match.claim(replace(claim, holders=(through,)))
+        )
+    return frozenset((holder.namespace, holder.pod) for holder in kept)
+
+
+def folded(raw: str) -> str:
+    """`raw` as texts are compared without regard to case: as it is shown, and case-folded."""
+    return spelled(raw).casefold()
+
+
+class _Match:
+    """Filters made ready for many rows."""
+
+    def __init__(self, filters: Filters) -> None:
+        self._f = filters
+        self._q = filters.q.casefold()
+        self._device = filters.device.casefold()
+        self._pod = filters.pod.casefold()
+
+    def device(self, device: Device, *, complete: bool) -> bool:
+        f = self._f
+        if f.resource and spelled(device.key.resource) != f.resource:
+            return False
+        if f.state is not None and f.state not in states(device, complete=complete):
+            return False
+        if self._device and self._device not in folded(device.key.device):
+            return False
+        if (f.namespace or f.pod) and not any(map(self.named, device.holders)):
+            return False
+        return not self._q or self._found(
+            device.key.device, device.parent, device.key.resource, *_names(device.holders)
+        )
+
+    def claim(self, claim: ClaimDevice) -> bool:
+        f = self._f
+        if f.resource or f.state in {DeviceState.FREE, DeviceState.UNHEALTHY}:
+            return False
+        if self._device and self._device not in folded(claim.key.device):
+            return False
+        holders = [through.holder for through in claim.holders]
+        if (f.namespace or f.pod) and not any(map(self.named, holders)):
+            return False
+        key = claim.key
+        return not self._q or self._found(
+            *(key.driver, key.pool, key.device, key.share_id),
+            *(name for through in claim.holders for name in (through.claim_namespace, through.claim)),
+            *_names(holders),
+        )
+
+    def container(self, container: Container) -> bool:
+        f = self._f
+        if f.resource or f.device or f.state is not None or not self.named(container.holder):
+            return False
+        return not self._q or self._found(*_names((container.holder,)))
+
+    def named(self, holder: Holder) -> bool:
+        """Whether the holder's namespace and pod are the ones that are asked for."""
+        f = self._f
+        if f.namespace and spelled(holder.namespace) != f.namespace:
+            return False
+        return not self._pod or self._pod in folded(holder.pod)
+
+    def _found(self, *texts: str) -> bool:
+        return any(self._q in folded(text) for text in texts)
+
+
+def _names(holders: Iterable[Holder]) -> Iterator[str]:
+    for holder in holders:
+        yield f"{holder.namespace}/{holder.pod}"
+        yield holder.container
+        yield holder.pod_uid
+
+
+def states(device: Device, *, complete: bool) -> frozenset[DeviceState]:
+    """What can be said of a device. Of health, nothing where the snapshot is not `complete`."""
+    said: set[DeviceState] = set()
+    if device.holders:
+        said.add(DeviceState.HELD)
+    elif device.allocatable:
+        said.add(DeviceState.FREE)
+    if complete and not device.allocatable:
+        said.add(DeviceState.UNHEALTHY)
+    return frozenset(said)

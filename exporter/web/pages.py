@@ -1,0 +1,99 @@
+"""The status page, and the page for an address that nothing is at."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aiohttp import hdrs, web
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from daemon.http import problem
+from exporter.web.answers import answer, squeeze, wants_gzip
+from exporter.web.assets import Assets
+from exporter.web.query import PageQuery, QueryError, address, parse_page
+from exporter.web.site import Site
+from exporter.web.view import status_page
+from exporter.web.words import spelled, text
+
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+_HTML: Final = "text/html; charset=utf-8"
+_KEPT: Final = 16
+"""Renderings kept: pages that follow one node ask for the same few addresses at the same moment."""
+_API: Final = "devices, pods, claims, resources, anomalies, status, events"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendering:
+    """A page as it was at one second: good for everyone who asks for it within the same one."""
+
+    key: tuple[str, float | None, int]
+    plain: bytes
+    gzipped: bytes
+
+
+class Pages:
+    """The pages, their templates compiled once."""
+
+    def __init__(self, site: Site, assets: Assets) -> None:
+        self._site = site
+        self._kept: dict[str, _Rendering] = {}
+        environment = Environment(
+            loader=FileSystemLoader(_TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        offered: dict[str, object] = {"asset": assets.address, "version": spelled(site.version)}
+        self._status = environment.get_template("status.html", globals=offered)
+        self._message = environment.get_template("message.html", globals=offered)
+
+    async def status(self, request: web.Request) -> web.Response:
+        """`/`: who holds what. 400 for an address that asks for what there is not."""
+        try:
+            query = parse_page(request.query.items())
+        except QueryError as error:
+            return self.message(400, "This address cannot be read", str(error))
+        rendering = await self._rendering(query)
+        if wants_gzip(request):
+            return answer(rendering.gzipped, _HTML, gzipped=True)
+        return answer(rendering.plain, _HTML)
+
+    async def _rendering(self, query: PageQuery) -> _Rendering:
+        moment = self._site.moment()
+        tag = self._site.tag(moment)
+        key = (tag, moment.state.taken_at, int(moment.now))
+        where = address(query)
+        kept = self._kept.pop(where, None)
+        if kept is None or kept.key != key:
+            page = status_page(moment, query, tag=tag, triggers=self._site.triggers())
+            plain = self._status.render(page=page).encode(errors="replace")
+            kept = _Rendering(key, plain, await squeeze(plain))
+        self._kept[where] = kept
+        while len(self._kept) > _KEPT:
+            del self._kept[next(iter(self._kept))]
+        return kept
+
+    def message(self, status: int, headline: str, detail: str) -> web.Response:
+        """A page that says one thing."""
+        rendered = self._message.render(
+            node=spelled(self._site.node), headline=headline, detail=text(detail, limit=600).shown
+        )
+        return answer(rendered.encode(errors="replace"), _HTML, status=status)
+
+    @web.middleware
+    async def not_found(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """An address that nothing is at: a problem below /api/, a page for a browser, else a line of text."""
+        try:
+            return await handler(request)
+        except web.HTTPNotFound:
+            where = spelled(request.path)
+            if request.path.startswith("/api/"):
+                return problem(404, f"nothing is at {where}: below /api/v1/ there are {_API}")
+            if "text/html" in request.headers.get(hdrs.ACCEPT, ""):
+                return self.message(404, "Nothing is here", f"This exporter serves nothing at {where}.")
+            return web.Response(text=f"nothing is at {where}\n", status=404)

@@ -1,0 +1,146 @@
+"""Filters and paging, read from an address and written into one. Pure.
+
+The API and the page's form share the names. Text is compared as it is shown, so that what was copied
+from the page finds its device: hostile characters are spelled out on both sides.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Final
+from urllib.parse import urlencode
+
+from daemon.text import visible
+
+TEXT_LIMIT: Final = 512
+"""Characters of one filter."""
+PER_PAGE: Final = 200
+PER_PAGE_LIMIT: Final = 1000
+_PAGE_LIMIT: Final = 1_000_000
+
+
+class QueryError(ValueError):
+    """A query parameter that cannot be honoured: which, what was found, what was expected."""
+
+    def __init__(self, parameter: str, found: str, expected: str) -> None:
+        self.parameter = visible(parameter, limit=80)
+        self.found = visible(found, limit=80)
+        self.expected = expected
+        super().__init__(f"query parameter {self.parameter!r}: found {self.found!r}, expected {expected}")
+
+
+class DeviceState(StrEnum):
+    """What a device may be filtered by. A device that is held may be unhealthy too."""
+
+    HELD = "held"
+    FREE = "free"
+    UNHEALTHY = "unhealthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What to keep; "" and None keep all.
+
+    `resource` and `namespace` are whole names; `pod` and `device` are parts of names, `q` is part of any
+    of a row's texts, these three without regard to case.
+    """
+
+    q: str = ""
+    resource: str = ""
+    namespace: str = ""
+    pod: str = ""
+    device: str = ""
+    state: DeviceState | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is filtered at all."""
+        return self != _NONE
+
+
+_NONE: Final = Filters()
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """The status page's address: what to keep, and which page of the rows (from 1)."""
+
+    filters: Filters = field(default_factory=Filters)
+    page: int = 1
+    per_page: int = PER_PAGE
+
+    def at_page(self, page: int) -> "PageQuery":
+        """The same, at another page."""
+        return replace(self, page=page)
+
+
+Pairs = Iterable[tuple[str, str]]
+
+_FILTERS: Final = tuple(f.name for f in fields(Filters))
+_TEXTS: Final = frozenset(_FILTERS) - {"state"}
+
+
+def no_parameters(pairs: Pairs) -> None:
+    """Raises QueryError for any parameter at all."""
+    _single(pairs, ())
+
+
+def parse_filters(pairs: Pairs) -> Filters:
+    """The filters of an address. Raises QueryError for a parameter or a value that is not known."""
+    return _filters(_single(pairs, _FILTERS))
+
+
+def parse_page(pairs: Pairs) -> PageQuery:
+    """The filters and the page of an address. Raises QueryError as parse_filters does."""
+    found = _single(pairs, (*_FILTERS, "page", "per_page"))
+    return PageQuery(
+        filters=_filters(found),
+        page=_number("page", found.get("page", ""), 1, _PAGE_LIMIT),
+        per_page=_number("per_page", found.get("per_page", ""), PER_PAGE, PER_PAGE_LIMIT),
+    )
+
+
+def address(query: PageQuery | Filters) -> str:
+    """The address of the status page that shows `query`, each query with one address only."""
+    query = query if isinstance(query, PageQuery) else PageQuery(query)
+    pairs = {name: str(value) for name, value in asdict(query.filters).items() if value}
+    if query.page > 1:
+        pairs["page"] = str(query.page)
+    if query.per_page != PER_PAGE:
+        pairs["per_page"] = str(query.per_page)
+    return f"/?{urlencode(pairs)}" if pairs else "/"
+
+
+def _single(pairs: Pairs, known: tuple[str, ...]) -> dict[str, str]:
+    """Each parameter's one value. A form sends empty ones: they count as not given."""
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known:
+            expected = f"one of {', '.join(known)}" if known else "no parameters here"
+            raise QueryError(name, value, expected)
+        if name in found:
+            raise QueryError(name, value, "it once")
+        if len(value) > TEXT_LIMIT:
+            raise QueryError(name, value, f"at most {TEXT_LIMIT} characters")
+        found[name] = value
+    return {name: value for name, value in found.items() if value.strip()}
+
+
+def _filters(found: Mapping[str, str]) -> Filters:
+    texts = {name: visible(value.strip(), limit=8192) for name, value in found.items() if name in _TEXTS}
+    return Filters(**texts, state=_state(found.get("state", "").strip()))
+
+
+def _state(value: str) -> DeviceState | None:
+    try:
+        return DeviceState(value) if value else None
+    except ValueError:
+        raise QueryError("state", value, f"one of {', '.join(DeviceState)}") from None
+
+
+def _number(name: str, value: str, default: int, limit: int) -> int:
+    if not value:
+        return default
+    if not (value.isascii() and value.isdigit() and len(value) <= 7 and 1 <= int(value) <= limit):
+        raise QueryError(name, value, f"a number from 1 to {limit}")
+    return int(value)

@@ -1,0 +1,207 @@
+"""The shapes of the JSON API's documents. `devicelens who` decodes and writes the same.
+
+Times are RFC 3339 in UTC. What is not known is null, never an empty text: a whole device's `parent`, a
+`pod_uid` that no source tells, `healthy` where the kubelet cannot tell what is allocatable.
+"""
+
+from msgspec import Struct
+
+
+class ErrorEntry(Struct, frozen=True):
+    """Why the last refresh failed, and since when."""
+
+    method: str
+    code: str
+    message: str
+    since: str
+
+
+class Envelope(Struct, frozen=True, kw_only=True):
+    """What every answer about the mapping begins with."""
+
+    node: str
+    generation: int
+    taken_at: str | None
+    age_seconds: float | None
+    freshness: str
+    error: ErrorEntry | None
+
+
+class HolderEntry(Struct, frozen=True):
+    """A container that holds a device. `since_exact` false: it held it already when it was first seen."""
+
+    namespace: str
+    pod: str
+    container: str
+    pod_uid: str | None
+    since: str | None
+    since_exact: bool
+
+
+class DeviceEntry(Struct, frozen=True):
+    """A device that is allocatable or held."""
+
+    resource: str
+    device: str
+    parent: str | None
+    numa_nodes: tuple[int, ...]
+    healthy: bool | None
+    holders: tuple[HolderEntry, ...]
+
+
+class DevicesDocument(Envelope, frozen=True, kw_only=True):
+    """/api/v1/devices, by resource and device."""
+
+    devices: tuple[DeviceEntry, ...]
+
+
+class HeldDeviceEntry(Struct, frozen=True):
+    """A device, from its holder's side."""
+
+    resource: str
+    device: str
+    parent: str | None
+    healthy: bool | None
+    since: str | None
+    since_exact: bool
+
+
+class HeldClaimEntry(Struct, frozen=True):
+    """A claimed device, from its holder's side."""
+
+    claim_namespace: str
+    claim: str
+    driver: str
+    pool: str
+    device: str
+    share_id: str | None
+
+
+class MemoryEntry(Struct, frozen=True):
+    """Memory of one type, pinned to NUMA nodes."""
+
+    type: str
+    numa_nodes: tuple[int, ...]
+    bytes: int
+
+
+class ContainerEntry(Struct, frozen=True):
+    """A container that holds something."""
+
+    name: str
+    devices: tuple[HeldDeviceEntry, ...]
+    claims: tuple[HeldClaimEntry, ...]
+    cpu_ids: tuple[int, ...]
+    memory: tuple[MemoryEntry, ...]
+    numa_nodes: tuple[int, ...]
+
+
+class PodEntry(Struct, frozen=True):
+    """A pod that holds something."""
+
+    namespace: str
+    name: str
+    uid: str | None
+    containers: tuple[ContainerEntry, ...]
+
+
+class PodsDocument(Envelope, frozen=True, kw_only=True):
+    """/api/v1/pods, by namespace and name."""
+
+    pods: tuple[PodEntry, ...]
+
+
+class ClaimHolderEntry(Struct, frozen=True):
+    """A container, and the claim through which it holds a device."""
+
+    claim_namespace: str
+    claim: str
+    namespace: str
+    pod: str
+    container: str
+    pod_uid: str | None
+
+
+class ClaimEntry(Struct, frozen=True):
+    """A device given through ResourceClaims."""
+
+    driver: str
+    pool: str
+    device: str
+    share_id: str | None
+    cdi_devices: tuple[str, ...]
+    holders: tuple[ClaimHolderEntry, ...]
+
+
+class ClaimsDocument(Envelope, frozen=True, kw_only=True):
+    """/api/v1/claims, by driver, pool, device and share."""
+
+    claims: tuple[ClaimEntry, ...]
+
+
+class ResourceEntry(Struct, frozen=True):
+    """Counts of a resource's devices; null where the kubelet cannot tell what is allocatable."""
+
+    resource: str
+    known: int
+    allocatable: int | None
+    allocated: int
+    unhealthy: int | None
+    free: int | None
+
+
+class ResourcesDocument(Envelope, frozen=True, kw_only=True):
+    """/api/v1/resources, by name."""
+
+    resources: tuple[ResourceEntry, ...]
+
+
+class AnomalyHolderEntry(Struct, frozen=True):
+    """The container that an anomaly hits."""
+
+    namespace: str
+    pod: str
+    container: str
+    pod_uid: str | None
+
+
+class AnomalyEntry(Struct, frozen=True):
+    """One thing that is wrong, with the evidence in words."""
+
+    kind: str
+    resource: str | None
+    device: str | None
+    holder: AnomalyHolderEntry | None
+    evidence: str
+
+
+class AnomaliesDocument(Envelope, frozen=True, kw_only=True):
+    """/api/v1/anomalies."""
+
+    anomalies: tuple[AnomalyEntry, ...]
+
+
+class Counts(Struct, frozen=True):
+    """How much of everything there is; null where the kubelet cannot tell what is allocatable."""
+
+    resources: int
+    devices: int
+    held: int
+    free: int | None
+    unhealthy: int | None
+    claimed_devices: int
+    containers: int
+    pods: int
+    anomalies: int
+
+
+class StatusDocument(Envelope, frozen=True, kw_only=True):
+    """/api/v1/status: about the exporter. `counts` is null until the kubelet has answered."""
+
+    api_version: str | None
+    notes: tuple[str, ...]
+    triggers: tuple[str, ...]
+    poll_interval_seconds: float
+    stale_after_seconds: float
+    version: str
+    counts: Counts | None

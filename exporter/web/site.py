@@ -1,0 +1,55 @@
+"""What the application is given, and the present moment made of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import blake2s
+from secrets import token_hex
+from typing import Protocol
+
+from daemon.exposition import Format
+from exporter.services.board import Board
+from exporter.web.documents import Moment
+
+
+class MetricsSource(Protocol):
+    """Where the exposition comes from."""
+
+    async def document(self, form: Format, *, compress: bool) -> bytes:
+        """The exposition at this moment, as `form`, gzipped if `compress` says so."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Everything the pages and the API are made of. Times are in seconds; `clock` tells unix time.
+
+    `triggers` says in words what makes the exporter ask the kubelet at present. `run` names this run of
+    the process, for generations begin anew with each.
+    """
+
+    board: Board
+    node: str
+    stale_after: float
+    poll_interval: float
+    clock: Callable[[], float]
+    metrics: MetricsSource
+    triggers: Callable[[], tuple[str, ...]]
+    version: str
+    run: str = field(default_factory=lambda: token_hex(4))
+
+    def moment(self) -> Moment:
+        """The board's state as it is seen now."""
+        return Moment(self.board.state, self.node, self.clock(), self.stale_after)
+
+    def tag(self, moment: Moment) -> str:
+        """Names all that an answer depends on besides its address and the time that passes.
+
+        Two moments of one tag show the same mapping, with the same freshness and the same failure.
+        """
+        state = moment.state
+        parts = (
+            *(self.run, state.generation, moment.freshness.value, state.failure),
+            *(state.api_version, state.notes, self.triggers()),
+        )
+        digest = blake2s(repr(parts).encode(errors="surrogatepass"), digest_size=6).hexdigest()
+        return f"{state.generation}-{digest}"
