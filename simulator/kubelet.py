@@ -8,6 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -58,6 +59,7 @@ class SimulatedKubelet:
         old: Older | None = None,
         replay: Replay | None = None,
         seed: int = 0,
+        faults: Faults = NO_FAULTS,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         on_event: Callable[..., None] | None = None,
@@ -71,7 +73,7 @@ class SimulatedKubelet:
         recording of that state: it does). `ignore_unknown_resources`: whether a pod that asks for a
         resource nobody ever registered is let in without (a kubelet takes it for a cluster-level one)
         or refused, as a scheduler would. `seed` decides orders and choices that a kubelet leaves to
-        chance. `on_event(event, **fields)` is told what happens.
+        chance. `faults`: those it starts with. `on_event(event, **fields)` is told what happens.
 
         Raises ValueError for what no kubelet would start with.
         """
@@ -98,7 +100,7 @@ class SimulatedKubelet:
         share = [range(cpus * n // numa_nodes, cpus * (n + 1) // numa_nodes) for n in nodes]
         self._node = Node(
             settings=settings,
-            gate=Gate(NO_FAULTS),
+            gate=Gate(faults),
             pinning=Pinning(
                 {n: [c for c in share[n] if c >= reserved_cpus] for n in nodes} if cpus else {},
                 {MEMORY: dict.fromkeys(nodes, memory)} if memory else {},
@@ -110,7 +112,7 @@ class SimulatedKubelet:
         )
         self._life = Life(self._node)
         self._up = asyncio.Event()
-        self._stopped = False
+        self._stopped = asyncio.Event()
         self._lock: int | None = None
         self._sync_loop = asyncio.Lock()
         self._lives = asyncio.Lock()
@@ -122,6 +124,17 @@ class SimulatedKubelet:
     def root(self) -> Path:
         """The directory that everything is below."""
         return self._node.settings.root
+
+    @property
+    def node_name(self) -> str:
+        """The node's name in Kubernetes."""
+        return self._node.settings.node_name
+
+    def paths(self) -> dict[str, Path]:
+        """The sockets that it serves, by what they are for."""
+        settings = self._node.settings
+        paths = {"registration": settings.registration_socket, "pod_resources": settings.pod_resources_socket}
+        return paths | ({"pods_api": settings.pods_api_socket} if settings.pods_api else {})
 
     async def start(self) -> None:
         """Serve. Raises RootInUseError where another kubelet does already."""
@@ -145,17 +158,17 @@ class SimulatedKubelet:
 
     async def stop(self) -> None:
         """End, and remove the sockets; the checkpoint stays. Raises what failed inside meanwhile."""
+        self._stopped.set()
         async with self._lives:
-            if self._stopped or self._lock is None:
+            if self._lock is None:
                 return
-            self._stopped = True
             for task in self._applying:
                 task.cancel()
             try:
                 await self._life.end(remove=True)
             finally:
                 # A kubelet that is down has left sockets that no life owns.
-                for path in self._sockets():
+                for path in self.paths().values():
                     path.unlink(missing_ok=True)
                 self._unlock()
                 self._up.set()
@@ -172,7 +185,10 @@ class SimulatedKubelet:
             self._up.clear()
             await self._life.end(remove=False)
             self._node.event("kubelet down", seconds=down_for)
-            await asyncio.sleep(down_for)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(down_for):
+                    await self._stopped.wait()
+            self._check_running()
             self._life = Life(self._node)
             await self._life.begin()
             self._up.set()
@@ -326,7 +342,7 @@ class SimulatedKubelet:
 
     async def _apply_faults(self) -> None:
         async with self._lives:
-            if self._up.is_set() and not self._stopped:
+            if self._up.is_set() and not self._stopped.is_set():
                 await self._life.apply_faults()
 
     # Inside
@@ -376,7 +392,7 @@ class SimulatedKubelet:
         self._check_running()
 
     def _check_running(self) -> None:
-        if self._stopped or self._lock is None:
+        if self._stopped.is_set() or self._lock is None:
             raise RuntimeError("the simulated kubelet does not run")
 
     def _pod(self, namespace: str, name: str) -> Pod:
@@ -404,11 +420,6 @@ class SimulatedKubelet:
         """What its containers had pinned is free. Devices are freed later, by whoever needs to know."""
         self._node.pinning.release(pod.uid)
         self._node.claims.release(pod.uid)
-
-    def _sockets(self) -> tuple[Path, ...]:
-        settings = self._node.settings
-        pods_api = (settings.pods_api_socket,) if settings.pods_api else ()
-        return (settings.registration_socket, settings.pod_resources_socket, *pods_api)
 
     def _unlock(self) -> None:
         if self._lock is not None:

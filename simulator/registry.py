@@ -84,7 +84,7 @@ class Registry:
         async with grpc.aio.insecure_channel(target(path), options=CHANNEL_OPTIONS) as channel:
             async with asyncio.timeout(self._node.settings.dial_timeout):
                 await channel.channel_ready()
-            stub: "api_pb2_grpc.RegistrationAsyncStub" = api_pb2_grpc.RegistrationStub(channel)
+            stub: api_pb2_grpc.RegistrationAsyncStub = api_pb2_grpc.RegistrationStub(channel)
             self._node.count("GetInfo")
             info = await call(stub.GetInfo(api_pb2.InfoRequest(), timeout=GET_INFO_TIMEOUT))
             refusal = self._refusal(path, info)
@@ -92,7 +92,7 @@ class Registry:
                 known = self._known[path]
                 known.resource, known.endpoint = info.name, info.endpoint or path
                 try:
-                    await self._manager.register(known.resource, known.endpoint)
+                    await self._manager.register(info.name, known.endpoint)
                 except RefusedError as error:
                     # kubelet: it counts as registered from here on, so it is not tried again.
                     await self._notify(stub, f"plugin registration failed with err: {error}")
