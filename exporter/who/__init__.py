@@ -1,0 +1,15 @@
+"""`devicelens who`: which pod holds which device, from an exporter or straight from a kubelet.
+
+cli      the command: flags, exit codes, the one clear line when it cannot
+address  where an exporter is
+ask      an exporter's answer, over HTTP
+kubelet  a kubelet's answer, made into the same document
+select   which of the devices are asked for
+show     the answer as a table or as JSON
+
+gRPC and rich are imported only where they are used: the command is to start quickly.
+"""
+
+from exporter.who.cli import who
+
+__all__ = ["who"]

@@ -1,0 +1,158 @@
+"""An exporter's answer, over HTTP."""
+
+import http.client
+import queue
+import socket
+import ssl
+import threading
+from typing import Final
+
+import msgspec
+
+from daemon.text import visible
+from exporter.web.schema import DevicesDocument
+from exporter.who.address import Address
+
+_WHERE: Final = "/api/v1/devices"
+_LIMIT: Final = 64 * 1024 * 1024
+"""Bytes of an answer that are read: ten times what the fullest node has."""
+
+
+class AskError(Exception):
+    """It could not be asked; the message says what of, and why, in one line."""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: str, *, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _Problem(msgspec.Struct):
+    """What is needed of application/problem+json."""
+
+    detail: str
+
+
+def fetch(address: Address, *, timeout: float) -> DevicesDocument:
+    """The exporter's devices, all of them, within `timeout` seconds whatever it does.
+
+    Raises AskError.
+    """
+    # A thread, for neither the resolver nor a server that answers a byte at a time keeps to a socket's
+    # time-out. It does not hold up the process's end.
+    outcome: queue.SimpleQueue[DevicesDocument | BaseException] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            outcome.put(_fetch(address, timeout))
+        except BaseException as error:  # noqa: BLE001 -- told to the one who waits
+            outcome.put(error)
+
+    threading.Thread(target=work, name="ask", daemon=True).start()
+    try:
+        result = outcome.get(timeout=timeout)
+    except queue.Empty:
+        raise AskError(f"{address}: no answer within {timeout:g} s") from None
+    if isinstance(result, DevicesDocument):
+        return result
+    if isinstance(result, AskError):
+        raise result
+    raise AskError(f"{address}: {_why(address, result, timeout)}") from result
+
+
+def _fetch(address: Address, timeout: float) -> DevicesDocument:
+    connection = _connection(address, timeout)
+    try:
+        headers = {"Accept": "application/json", "User-Agent": "devicelens-who"}
+        if address.authorization:
+            headers["Authorization"] = address.authorization
+        prefix = "" if address.scheme == "unix" else address.path
+        connection.request("GET", prefix + _WHERE, headers=headers)
+        response = connection.getresponse()
+        body = response.read(_LIMIT + 1)
+        if len(body) > _LIMIT:
+            raise AskError(f"{address}: the answer is larger than {_LIMIT >> 20} MiB")
+        if response.status != http.client.OK:
+            raise AskError(f"{address}: {_refused(response, body)}")
+        return _decoded(address, response, body)
+    finally:
+        connection.close()
+
+
+def _connection(address: Address, timeout: float) -> http.client.HTTPConnection:
+    if address.scheme == "unix":
+        return _UnixConnection(address.path, timeout=timeout)
+    if address.scheme == "https":
+        return http.client.HTTPSConnection(
+            address.host, address.port, timeout=timeout, context=ssl.create_default_context()
+        )
+    return http.client.HTTPConnection(address.host, address.port, timeout=timeout)
+
+
+def _decoded(address: Address, response: http.client.HTTPResponse, body: bytes) -> DevicesDocument:
+    try:
+        return msgspec.json.decode(body, type=DevicesDocument)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        kind = visible(response.headers.get_content_type(), limit=60)
+        found = f"{_WHERE} is {kind}: {visible(str(error), limit=200)}"
+        raise AskError(
+            f"{address}: this is not a devicelens exporter, or not of this version; {found}"
+        ) from None
+
+
+def _refused(response: http.client.HTTPResponse, body: bytes) -> str:
+    """What an answer that is none says."""
+    said = visible(f"{response.status} {response.reason}", limit=100)
+    if response.headers.get_content_type() == "application/problem+json":
+        try:
+            return f"{said}: {visible(msgspec.json.decode(body, type=_Problem).detail)}"
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return said
+    match response.status:
+        case 401:
+            return f"{said}: it wants a name and a password, https://NAME:PASSWORD@HOST:PORT"
+        case 404:
+            return f"{said}: this is not a devicelens exporter, or there is another path before {_WHERE}"
+        case 301 | 302 | 303 | 307 | 308:
+            return f"{said}: it sends on to {visible(response.headers.get('Location', '?'), limit=200)}"
+        case _:
+            return said
+
+
+_PLAIN: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (ConnectionRefusedError, "connection refused: nothing listens there"),
+    (FileNotFoundError, "there is no such socket"),
+    (PermissionError, "no permission to connect to this socket"),
+    (http.client.IncompleteRead, "it broke off in the middle of its answer"),
+)
+
+
+def _why(address: Address, error: BaseException, timeout: float) -> str:  # noqa: PLR0911 -- a reason each
+    """Why asking failed, in words to act upon."""
+    for kind, words in _PLAIN:
+        if isinstance(error, kind):
+            return words
+    match error:
+        case TimeoutError():
+            return f"no answer within {timeout:g} s"
+        case socket.gaierror():
+            return f"the host's name is not known: {error.strerror}"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not trusted: {visible(error.verify_message)}"
+        case ssl.SSLError():
+            return f"TLS fails ({visible(error.reason or str(error))}): does it serve https at all?"
+        case ConnectionResetError() | BrokenPipeError():
+            hint = ": does it serve https?" if address.scheme == "http" else ""
+            return f"it closed the connection without an answer{hint}"
+        case http.client.HTTPException():
+            return f"it does not speak HTTP: {visible(repr(error), limit=200)}"
+        case _:
+            return visible(getattr(error, "strerror", None) or repr(error), limit=200)

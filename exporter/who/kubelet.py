@@ -1,0 +1,50 @@
+"""A kubelet's answer, made into the document that an exporter would give."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from daemon.text import visible
+from exporter.core.anomalies import find
+from exporter.core.snapshot import build
+from exporter.core.state import State
+from exporter.kubelet.client import Answer, KubeletClient, KubeletError
+from exporter.web import documents
+from exporter.web.documents import Moment
+from exporter.web.query import Filters
+from exporter.web.schema import DevicesDocument
+from exporter.who.ask import AskError
+
+
+def fetch(
+    path: Path, *, node: str, timeout: float, clock: Callable[[], float]
+) -> tuple[DevicesDocument, tuple[str, ...]]:
+    """What the kubelet at the socket `path` says within `timeout` seconds, and notes on what it cannot tell.
+
+    Since when a device is held is not known: the kubelet does not say. Raises AskError; ValueError for a
+    path that is too long for a socket.
+    """
+    now = clock()
+    try:
+        answer = asyncio.run(_ask(path, timeout))
+    except KubeletError as error:
+        why = visible(f"{error.method}: {error.code}: {error.message}")
+        raise AskError(f"the kubelet at {visible(str(path))} cannot be asked: {why}") from error
+    except TimeoutError:
+        raise AskError(f"the kubelet at {visible(str(path))}: no answer within {timeout:g} s") from None
+    snapshot = build(answer.listed, answer.allocatable)
+    state = State(
+        generation=1,
+        snapshot=snapshot,
+        taken_at=now,
+        changed_at=now,
+        anomalies=find(snapshot),
+        api_version=answer.api_version,
+        notes=answer.notes,
+    )
+    return documents.devices(Moment(state, node, now, stale_after=timeout), Filters()), answer.notes
+
+
+async def _ask(path: Path, timeout: float) -> Answer:  # noqa: ASYNC109 -- the client has one for each call, this is for all
+    async with KubeletClient(path, timeout=timeout) as client, asyncio.timeout(timeout):
+        return await client.fetch()
