@@ -97,11 +97,28 @@ async def serve(app: web.Application, address: ListenAddress, *, purpose: str) -
         except OSError as error:
             reason = error.strerror or str(error)
             raise Fatal(f"--web.listen-address {address}: cannot listen: {reason}") from error
+        made = _identity(address.path)
         for url in _urls(runner, address):
             _log.info("listening", purpose=purpose, url=url)
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # Only our own: by now another process may serve at this path.
+            if address.path is not None and made is not None and _identity(address.path) == made:
+                address.path.unlink(missing_ok=True)
     finally:
         await runner.cleanup()
+
+
+def _identity(path: Path | None) -> tuple[int, int] | None:
+    """What tells one socket from another at the same path."""
+    if path is None:
+        return None
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _site(runner: web.AppRunner, address: ListenAddress) -> web.BaseSite:

@@ -30,3 +30,12 @@ def diff(old: Snapshot, new: Snapshot) -> Diff:
     """What makes `new` of `old`: holdings(old) without `ended` and with `began` are holdings(new)."""
     before, after = holdings(old), holdings(new)
     return Diff(began=tuple(sorted(after - before)), ended=tuple(sorted(before - after)))
+
+
+def pods_gone(old: Snapshot, new: Snapshot) -> frozenset[tuple[str, str]]:
+    """Namespace and name of each pod that held something in `old` and holds nothing in `new`."""
+    return _holding_pods(old) - _holding_pods(new)
+
+
+def _holding_pods(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
+    return frozenset((found.holder.namespace, found.holder.pod) for found in snapshot.containers)

@@ -8,14 +8,18 @@ soon, with growing, jittered pauses.
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Final, Protocol
+
+import grpc
 
 from daemon.log import Episode, Log
 from exporter.core.anomalies import Anomaly, find
+from exporter.core.diff import pods_gone
 from exporter.core.holdings import Ledger, Step
 from exporter.core.model import DeviceKey, Snapshot
 from exporter.core.snapshot import build
@@ -33,7 +37,14 @@ SETTLING: Final = (0.2, 1.0)
 plugin's devices only when their first list has arrived, and tells nobody.
 """
 
+DOUBT: Final = 10.0
+"""Seconds after a kubelet's return within which pods that are missing from List are not believed gone."""
+
+UNSETTLED: Final = "UNSETTLED"
+"""Stands where a gRPC code would, for a List in which a kubelet that just came up leaves pods out."""
+
 _FIRST_RETRY: Final = 0.1
+_UNSETTLED_RETRY: Final = 0.2
 
 _log = Log("refresh")
 
@@ -109,8 +120,12 @@ class _Understanding:
         self._news: _News | None = None
         self._allocatable: api_pb2.AllocatableResourcesResponse | None = None
 
-    def read(self, raw: Raw, now: float) -> _News | None:
-        """The news in `raw`, received at unix time `now`. Raises KubeletError for what does not decode.
+    def read(self, raw: Raw, now: float, *, doubtful: bool) -> _News | None:
+        """The news in `raw`, received at unix time `now`.
+
+        Raises KubeletError for what does not decode, and, if the kubelet is `doubtful`, for a List that
+        leaves out pods that held something: for about a second after its return, until it has heard
+        from the API server, a kubelet lists no pod at all, and answers OK.
 
         None if only List was asked and a device in it is not known to be allocatable, nor known not to
         be: GetAllocatableResources must be asked before it is called unhealthy.
@@ -124,6 +139,10 @@ class _Understanding:
         snapshot = build(listed, allocatable, cpu_numa=self._cpu_numa)
         if not raw.asked_allocatable and not _unhealthy(snapshot) <= self._known_unhealthy():
             return None
+        if doubtful and self._news is not None:
+            missing = pods_gone(self._news.snapshot, snapshot)
+            if missing:
+                raise KubeletError("List", UNSETTLED, _unsettled(missing))
         self._raw, self._allocatable = raw, allocatable
         if self._news is not None and snapshot == self._news.snapshot:
             return replace(self._news, step=None)
@@ -132,6 +151,13 @@ class _Understanding:
 
     def _known_unhealthy(self) -> frozenset[DeviceKey]:
         return frozenset() if self._news is None else _unhealthy(self._news.snapshot)
+
+
+def _unsettled(missing: Collection[tuple[str, str]]) -> str:
+    return (
+        f"the kubelet has just come back and does not list all pods yet: {len(missing)} that held devices "
+        "are missing"
+    )
 
 
 def _unhealthy(snapshot: Snapshot) -> frozenset[DeviceKey]:
@@ -162,6 +188,7 @@ class Refresher:
         self._wake = asyncio.Event()
         self._reset = False
         self._failures = 0
+        self._doubtful_until = 0.0
         self._full_at = 0.0
         self._needs_full = True
         self._episode = Episode(_log, "the kubelet does not tell who holds what")
@@ -170,8 +197,12 @@ class Refresher:
         """Ask for a refresh. Never blocks; reasons that wait are merged."""
         if cause is Trigger.SOCKET:
             self._reset = True
+            self._doubt()
         self._wanted[cause] = None
         self._wake.set()
+
+    def _doubt(self) -> None:
+        self._doubtful_until = asyncio.get_running_loop().time() + DOUBT
 
     async def run(self) -> None:
         """Refresh until cancelled."""
@@ -203,6 +234,9 @@ class Refresher:
             self._wanted[cause] = None
 
     def _retry_pause(self) -> float:
+        failure = self._board.state.failure
+        if failure is not None and failure.code == UNSETTLED:
+            return _UNSETTLED_RETRY
         ceiling = min(self._timing.interval, _FIRST_RETRY * 2.0 ** min(self._failures - 1, 10))
         return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 -- jitter
 
@@ -223,6 +257,8 @@ class Refresher:
                 full = await self._ask(worker, allocatable=True)
             self._needs_full = False
         except KubeletError as error:
+            if error.code == grpc.StatusCode.UNAVAILABLE.name:
+                self._doubt()
             self._fail(Failure(error.method, error.code, error.message, self._clock.now()))
         except Exception as error:  # noqa: BLE001 -- an answer nobody foresaw must not end the process
             _log.error("an answer could not be understood", error=f"{type(error).__name__}: {error}")
@@ -237,7 +273,9 @@ class Refresher:
         raw = await self._source.fetch_raw(allocatable=allocatable)
         self._clock.set_right()
         asked_at = self._clock.now() - (loop.time() - asked)
-        news = await loop.run_in_executor(worker, self._understanding.read, raw, self._clock.now())
+        doubtful = loop.time() < self._doubtful_until
+        read = partial(self._understanding.read, raw, self._clock.now(), doubtful=doubtful)
+        news = await loop.run_in_executor(worker, read)
         if news is None:
             return False
         self._publish(raw, news, asked_at)

@@ -75,6 +75,7 @@ async def test_a_recorded_answer_gives_its_owners(name: str) -> None:
             status, out, errors = await owners.devicelens(
                 "who", "--socket", str(node.root / "pod-resources" / "kubelet.sock"), "-o", "json"
             )
+        # It is empty: the exporter took its socket away.
         socket.parent.rmdir()
 
     assert _owners_of(samples) == expected
