@@ -9,15 +9,22 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-NO_STREAM: Final = 5.0
-"""Seconds after which a registration that the kubelet accepted, but opened no stream for, is repeated."""
-LOST_STREAM: Final = 1.0
-"""Seconds after which a registration whose stream ended is repeated."""
 FIRST_RETRY: Final = 0.01
 LAST_RETRY: Final = 1.0
 """Seconds between attempts that found nobody listening: doubled from the first to the last."""
 LAST_RETRY_REFUSED: Final = 30.0
 """The same for attempts that the kubelet answered with an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds after which a registration that the kubelet accepted is repeated.
+
+    `no_stream`: the kubelet never opened one for it; `lost_stream`: the last one ended.
+    """
+
+    no_stream: float = 5.0
+    lost_stream: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class Situation:
 
     `own_socket`: ours is there; `kubelet`: its socket, None where there is none; `accepted_by`: the one
     that accepted our registration; `quiet_since`: since when no stream is open; `had_stream`: one was
-    open since the registration; `retry_at`: no attempt before.
+    open since the registration; `retry_at`: no attempt before; `renew`: a new incarnation is asked for.
     """
 
     own_socket: bool
@@ -54,6 +61,7 @@ class Situation:
     quiet_since: float = 0.0
     had_stream: bool = False
     retry_at: float = 0.0
+    renew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +72,9 @@ class Decision:
     until: float | None = None
 
 
-def decide(situation: Situation, now: float) -> Decision:
+def decide(situation: Situation, now: float, patience: Patience) -> Decision:
     """The next step."""
-    if not situation.own_socket:
+    if not situation.own_socket or situation.renew:
         return Decision(Step.RENEW)
     if situation.kubelet is None:
         return Decision(Step.WAIT)
@@ -76,8 +84,8 @@ def decide(situation: Situation, now: float) -> Decision:
         return _at(situation.retry_at, now)
     if situation.streams:
         return Decision(Step.WAIT)
-    patience = LOST_STREAM if situation.had_stream else NO_STREAM
-    return _at(max(situation.quiet_since + patience, situation.retry_at), now)
+    wait = patience.lost_stream if situation.had_stream else patience.no_stream
+    return _at(max(situation.quiet_since + wait, situation.retry_at), now)
 
 
 def _at(time: float, now: float) -> Decision:

@@ -9,11 +9,9 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
-
-MAX_STUCK: Final = 4
 
 
 class StuckError(Exception):
@@ -21,16 +19,17 @@ class StuckError(Exception):
 
 
 class Offload:
-    """Threads for one resource's looks. No more are begun while MAX_STUCK hang."""
+    """Threads for one resource's looks. No more are begun while `most` hang."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 4) -> None:
+        self._most = most
         self._stuck: set[threading.Thread] = set()
 
     async def run(self, look: Callable[[], T], *, limit: float) -> T:
         """`look()` in a thread. Raises what it raises, and StuckError after `limit` seconds."""
         self._stuck = {stuck for stuck in self._stuck if stuck.is_alive()}
-        if len(self._stuck) >= MAX_STUCK:
-            raise StuckError(f"{len(self._stuck)} earlier looks at the host still hang")
+        if len(self._stuck) >= self._most:
+            raise StuckError("an earlier look at the host still hangs")
         thread: _Look[T] = _Look(look)
         thread.start()
         try:

@@ -19,7 +19,6 @@ from plugin.discovery.source import Source
 from plugin.discovery.static import StaticSource
 from plugin.discovery.topology import numa_nodes
 
-
 MAX_FOLLOWED: Final = 256
 """Directories followed for one resource; what changes elsewhere is seen at the next rescan."""
 MAX_PATTERNS: Final = 32

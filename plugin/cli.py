@@ -1,0 +1,63 @@
+"""The command `devicelens plugin`: flags in, exit status out."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from daemon.flags import ListenAddress, flag, process_flags
+from daemon.log import configure
+from daemon.process import run
+from daemon.version import __version__
+from plugin.presets import preset_names
+
+
+@click.command()
+@flag(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Configuration file: which resources, from which devices.",
+)
+@flag(
+    "--preset",
+    type=click.Choice(preset_names()),
+    multiple=True,
+    help="A ready-made configuration; may be given several times.",
+)
+@process_flags(":10191")
+@flag(
+    "--host-root",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/"),
+    metavar="DIRECTORY",
+    help="Where the host's files are: devices are looked for below it. Pods are given paths without it.",
+)
+def plugin(
+    *,
+    config: Path | None,
+    preset: tuple[str, ...],
+    web_listen_address: ListenAddress,
+    kubelet_root: Path,
+    node_name: str,
+    log_level: str,
+    log_format: str,
+    host_root: Path,
+) -> None:
+    """The device plugin: advertises the devices that a configuration describes."""
+    if config is None and not preset:
+        raise click.UsageError("expected --config FILE or --preset NAME: nothing says which devices to serve")
+    configure(log_level, log_format)
+    # Imported when it is sure to run: --help and a wrong flag answer at once.
+    from plugin.main import Settings, main  # noqa: PLC0415
+
+    settings = Settings(
+        version=__version__,
+        listen_address=web_listen_address,
+        kubelet_root=kubelet_root,
+        node=node_name,
+        config=config,
+        presets=preset,
+        host_root=host_root,
+    )
+    sys.exit(run(lambda stop: main(settings, stop)))

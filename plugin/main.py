@@ -1,0 +1,107 @@
+"""The plugin's composition root: the one place that makes its parts and puts them together."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from daemon.directory import DirectoryWatcher
+from daemon.flags import ListenAddress
+from daemon.http import serve
+from daemon.log import Log
+from daemon.paths import KubeletPaths
+from daemon.process import Actor, Fatal, run_actors
+from plugin.core.config import ResourcePlan, combine, load
+from plugin.core.errors import ConfigError
+from plugin.core.yaml_document import MAX_BYTES
+from plugin.discovery.host import HostRoot
+from plugin.discovery.survey import os_problem
+from plugin.presets import preset_path
+from plugin.services.clock import Clock
+from plugin.services.fleet import Fleet
+from plugin.services.metrics import ConfigStatus
+from plugin.services.pod_resources import PodResources
+from plugin.services.resource import Resource
+from plugin.services.surroundings import Surroundings
+from plugin.services.web import Site, build
+
+TOKEN_BYTES: Final = 4
+"""Eight characters in a socket's name: four thousand million incarnations of a resource."""
+
+_log = Log("plugin")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the flags say."""
+
+    version: str
+    listen_address: ListenAddress
+    kubelet_root: Path
+    node: str
+    config: Path | None
+    presets: Sequence[str]
+    host_root: Path
+
+
+async def main(settings: Settings, stop: asyncio.Event) -> None:
+    """Run the plugin until `stop` is set. Raises Fatal where it cannot."""
+    plans = read(settings)
+    clock = Clock()
+    watcher = DirectoryWatcher()
+    paths = KubeletPaths(settings.kubelet_root.absolute())
+    surroundings = Surroundings(
+        host=HostRoot(settings.host_root),
+        paths=paths,
+        watcher=watcher,
+        pod_resources=PodResources(paths, clock),
+        token=lambda: secrets.token_hex(TOKEN_BYTES),
+        clock=clock,
+    )
+    fleet = Fleet(_maker(surroundings))
+    fleet.apply(plans)
+    config = ConfigStatus(successful=True, succeeded_at=clock.wall())
+    _log.info(
+        "starting",
+        version=settings.version,
+        node=settings.node,
+        resources=",".join(plan.name for plan in plans),
+        directory=paths.device_plugins,
+        host_root=settings.host_root,
+    )
+    actors: list[Actor] = [
+        watcher.run(),
+        fleet.run(),
+        serve(build(Site(fleet, lambda: config)), settings.listen_address, purpose="metrics and devices"),
+    ]
+    await run_actors(actors, stop)
+
+
+def read(settings: Settings) -> tuple[ResourcePlan, ...]:
+    """The resources of the configuration file and of the presets. Raises Fatal for a bad one."""
+    parts: list[tuple[str, tuple[ResourcePlan, ...]]] = []
+    files = [(f"preset {name}", preset_path(name)) for name in settings.presets]
+    if settings.config is not None:
+        files.insert(0, (str(settings.config), settings.config))
+    try:
+        for source, path in files:
+            with path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+            parts.append((source, load(content, source)))
+        return combine(parts)
+    except OSError as error:
+        raise Fatal(f"cannot read the configuration: {os_problem(error)}") from error
+    except ConfigError as error:
+        raise Fatal(str(error)) from error
+
+
+def _maker(surroundings: Surroundings) -> Callable[[ResourcePlan], Resource]:
+    def make(plan: ResourcePlan) -> Resource:
+        try:
+            return Resource(plan, surroundings)
+        except ValueError as error:
+            raise Fatal(f"--kubelet.root: {error}") from error
+
+    return make

@@ -1,0 +1,17 @@
+"""What acts: one actor for each resource, and what they share.
+
+clock         time, handed in
+tally         what a resource counts
+board         the advertised list, as the open streams get it
+endpoint      one incarnation of a resource's DevicePlugin server, on a socket of its own
+allocator     answers to Allocate and GetPreferredAllocation
+registrar     one Register call
+registration  keeps a resource registered, through everything that a kubelet does
+lease         one process serves a resource on a node; a second one stands by
+pod_resources what the kubelet says of holders and of what it takes for allocatable
+resource      one resource: discovery, list, registration, tombstones
+fleet         the set of resources that is being served
+status        what can be said of a resource at this moment
+metrics       Prometheus families
+web           /metrics, /api/v1/devices, /-/healthy, /-/ready
+"""

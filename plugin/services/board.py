@@ -1,0 +1,79 @@
+"""The advertised list, as every open ListAndWatch stream gets it: the whole list whenever it changes."""
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+
+from plugin.core.inventory import Advertised
+from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
+
+
+class Board:
+    """Holds the newest list. A stream that is slow skips to the newest, never to an older one."""
+
+    def __init__(self, on_shown: Callable[[], None]) -> None:
+        """`on_shown` is called whenever a list is about to go to a kubelet."""
+        self.message = pb.ListAndWatchResponse()
+        self.version = 0
+        self.on_shown = on_shown
+        self._encoded = b""
+        self._streams: set[Stream] = set()
+
+    def publish(self, advertised: Iterable[Advertised]) -> None:
+        """Send this list to every stream, unless it is what they have."""
+        message = pb.ListAndWatchResponse(devices=[_device(entry) for entry in advertised])
+        encoded = message.SerializeToString(deterministic=True)
+        if encoded != self._encoded:
+            self.message, self._encoded = message, encoded
+            self.version += 1
+            for stream in self._streams:
+                stream.wake()
+
+    @contextmanager
+    def follow(self) -> Generator["Stream"]:
+        """A new stream's view: the list as it is now, then each change."""
+        stream = Stream(self)
+        self._streams.add(stream)
+        try:
+            yield stream
+        finally:
+            self._streams.discard(stream)
+
+
+class Stream:
+    """What one ListAndWatch stream has been given and still needs."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._sent: int | None = None
+        self._wake = asyncio.Event()
+        self._ended = False
+
+    async def next(self) -> pb.ListAndWatchResponse | None:
+        """The newest list that this stream has not had yet, waited for; None when it is to end."""
+        while not self._ended:
+            if self._sent != self._board.version:
+                self._sent = self._board.version
+                self._board.on_shown()
+                return self._board.message
+            self._wake.clear()
+            await self._wake.wait()
+        return None
+
+    def wake(self) -> None:
+        """There is a newer list."""
+        self._wake.set()
+
+    def end(self) -> None:
+        """Let `next` say that it is over."""
+        self._ended = True
+        self._wake.set()
+
+
+def _device(entry: Advertised) -> pb.Device:
+    """One entry of the list. kubelet: without NUMA nodes, topology is left out altogether."""
+    device = pb.Device(ID=entry.id, health="Healthy" if entry.known.healthy else "Unhealthy")
+    nodes = entry.known.device.numa_nodes
+    if nodes:
+        device.topology.CopyFrom(pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in nodes]))
+    return device

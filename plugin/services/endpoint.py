@@ -1,0 +1,164 @@
+"""One incarnation of a resource's DevicePlugin server, on a socket that no other ever had."""
+
+# ruff: noqa: ARG002, N802 -- the names and parameters of the methods are the API's
+
+import os
+import stat
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from daemon.log import Log
+from daemon.paths import socket_target
+from daemon.text import visible
+from plugin.core.allocation import ContainerAnswer, RefusedError
+from plugin.core.lifecycle import SocketIdentity
+from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
+from plugin.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
+from plugin.services.allocator import Allocator
+from plugin.services.board import Board, Stream
+
+END_WITHIN: Final = 0.5
+"""Seconds for calls under way when an incarnation ends."""
+
+_log = Log("endpoint")
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Endpoint:
+    """Serves one resource on `path`. Raises OSError from `open` where it cannot.
+
+    grpc.aio removes its socket's path when it stops, whoever has that path by then: so `path` must be
+    a name that is never used again.
+    """
+
+    def __init__(
+        self, path: Path, *, board: Board, allocator: Allocator, on_streams: Callable[[], None]
+    ) -> None:
+        self.path = path
+        self._board = board
+        self._on_streams = on_streams
+        self._closing = False
+        self._open: set[Stream] = set()
+        self._identity: SocketIdentity | None = None
+        self._server = grpc.aio.server()
+        pb_grpc.add_DevicePluginServicer_to_server(_Servicer(self, allocator), self._server)
+
+    async def open(self) -> None:
+        """Start serving."""
+        try:
+            self._server.add_insecure_port(socket_target(self.path))
+        except RuntimeError as error:
+            reason = "it is not there" if not self.path.parent.is_dir() else "cannot listen there"
+            raise OSError(f"{self.path.parent}: {reason}") from error
+        await self._server.start()
+        self.path.chmod(0o600)
+        self._identity = socket_identity(self.path)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the socket is where it was made: a kubelet that restarts removes it."""
+        return self._identity is not None and socket_identity(self.path) == self._identity
+
+    async def close(self) -> None:
+        """End every stream, then the server, then remove the socket."""
+        self._closing = True
+        for stream in self._open:
+            stream.end()
+        await self._server.stop(END_WITHIN)
+        self.path.unlink(missing_ok=True)
+
+    @property
+    def streams(self) -> int:
+        """How many ListAndWatch streams are open."""
+        return len(self._open)
+
+    @contextmanager
+    def stream(self) -> Generator[Stream]:
+        """One ListAndWatch stream, counted while it is open."""
+        with self._board.follow() as stream:
+            if self._closing:
+                stream.end()
+            self._open.add(stream)
+            self._on_streams()
+            try:
+                yield stream
+            finally:
+                self._open.discard(stream)
+                self._on_streams()
+
+
+class _Servicer(pb_grpc.DevicePluginServicer):
+    """The DevicePlugin service; every method's name and shape is the API's."""
+
+    def __init__(self, endpoint: Endpoint, allocator: Allocator) -> None:
+        self._endpoint = endpoint
+        self._allocator = allocator
+
+    async def GetDevicePluginOptions(self, request: pb.Empty, context: _Context) -> pb.DevicePluginOptions:
+        return pb.DevicePluginOptions(get_preferred_allocation_available=self._allocator.prefers)
+
+    # Written to the context rather than yielded: a generator would learn late that its stream has ended.
+    async def ListAndWatch(self, request: pb.Empty, context: _Context) -> None:  # type: ignore[override]
+        with self._endpoint.stream() as stream:
+            while (message := await stream.next()) is not None:
+                await context.write(message)
+
+    async def Allocate(self, request: pb.AllocateRequest, context: _Context) -> pb.AllocateResponse:
+        containers = [list(container.devices_ids) for container in request.container_requests]
+        try:
+            answers = await self._allocator.allocate(containers)
+        except RefusedError as error:
+            await context.abort(grpc.StatusCode[error.refusal.name], visible(str(error), 2048))
+        return pb.AllocateResponse(container_responses=[_response(made) for made in answers])
+
+    async def GetPreferredAllocation(
+        self, request: pb.PreferredAllocationRequest, context: _Context
+    ) -> pb.PreferredAllocationResponse:
+        return pb.PreferredAllocationResponse(
+            container_responses=[
+                pb.ContainerPreferredAllocationResponse(
+                    deviceIDs=self._allocator.preferred(
+                        container.available_deviceIDs,
+                        container.must_include_deviceIDs,
+                        container.allocation_size,
+                    )
+                )
+                for container in request.container_requests
+            ]
+        )
+
+    async def PreStartContainer(
+        self, request: pb.PreStartContainerRequest, context: _Context
+    ) -> pb.PreStartContainerResponse:
+        return pb.PreStartContainerResponse()
+
+
+def socket_identity(path: Path) -> SocketIdentity | None:
+    """Which socket is at `path` now; None where there is none, or something else."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    if not stat.S_ISSOCK(status.st_mode):
+        return None
+    return SocketIdentity(status.st_dev, status.st_ino, status.st_mtime_ns)
+
+
+def _response(made: ContainerAnswer) -> pb.ContainerAllocateResponse:
+    return pb.ContainerAllocateResponse(
+        envs=made.env,
+        mounts=[
+            pb.Mount(container_path=m.container, host_path=m.host, read_only=m.read_only) for m in made.mounts
+        ],
+        devices=[
+            pb.DeviceSpec(container_path=d.container, host_path=d.host, permissions=d.permissions)
+            for d in made.devices
+        ],
+        annotations=made.annotations,
+        cdi_devices=[pb.CDIDevice(name=name) for name in made.cdi],
+    )

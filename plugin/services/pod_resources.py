@@ -1,0 +1,103 @@
+"""What the kubelet says: who holds devices, and what it takes for allocatable.
+
+Never required: without an answer nothing is concluded. Resources share answers, for the kubelet allows
+all its clients together a hundred calls a second.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from daemon.log import Log
+from daemon.paths import KubeletPaths, socket_target
+from plugin.core import holders
+from plugin.core.holders import Held, UnreadableError
+from plugin.services.clock import Clock
+
+ASK_LIMIT: Final = 2.0
+FRESH_FOR: Final = 1.0
+"""Seconds for which an answer serves every resource that asks."""
+MAX_ANSWER: Final = 16 * 1024 * 1024
+"""As the kubelet's own clients: grpc's default of 4 MiB is not enough on large nodes."""
+MAX_CHECKPOINT: Final = 64 * 1024 * 1024
+
+_log = Log("pod-resources")
+
+
+class PodResources:
+    """Asks the PodResources socket and reads the device manager's checkpoint."""
+
+    def __init__(self, paths: KubeletPaths, clock: Clock) -> None:
+        self._paths = paths
+        self._list = _Answer(holders.LIST_METHOD, holders.from_list, paths, clock)
+        self._allocatable = _Answer(holders.ALLOCATABLE_METHOD, holders.from_allocatable, paths, clock)
+
+    async def listed(self) -> Held | None:
+        """What pods hold by List; None without an answer. Ordinary init containers are not in it."""
+        return await self._list.ask()
+
+    async def allocatable(self) -> Held | None:
+        """What is healthy to the kubelet by GetAllocatableResources; None without an answer."""
+        return await self._allocatable.ask()
+
+    def checkpointed(self) -> Held | None:
+        """What the checkpoint says is held, by pods that have ended as well; None where it says nothing.
+
+        Blocking. A checkpoint that is not there yet holds nothing: the kubelet never allocated.
+        """
+        try:
+            if self._paths.checkpoint.stat().st_size > MAX_CHECKPOINT:
+                return None
+            return holders.from_checkpoint(self._paths.checkpoint.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, UnreadableError) as error:
+            _log.debug("checkpoint unreadable", reason=error)
+            return None
+
+
+class _Answer:
+    """One method's newest answer."""
+
+    def __init__(self, method: str, read: Callable[[bytes], Held], paths: KubeletPaths, clock: Clock) -> None:
+        self._method = method
+        self._read = read
+        self._paths = paths
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._known: Held | None = None
+        self._asked = float("-inf")
+
+    async def ask(self) -> Held | None:
+        async with self._lock:
+            if self._clock.steady() - self._asked >= FRESH_FOR:
+                self._known = await self._call()
+                self._asked = self._clock.steady()
+            return self._known
+
+    async def _call(self) -> Held | None:
+        settings = [
+            ("grpc.max_receive_message_length", MAX_ANSWER),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.default_authority", "localhost"),
+        ]
+        try:
+            target = socket_target(self._paths.pod_resources_socket)
+            async with grpc.aio.insecure_channel(target, options=settings) as channel:
+                call = channel.unary_unary(
+                    self._method, request_serializer=_as_it_is, response_deserializer=_as_it_is
+                )
+                answer: bytes = await call(b"", timeout=ASK_LIMIT)
+            return self._read(answer)
+        except grpc.aio.AioRpcError as error:
+            _log.debug("no answer", method=self._method, code=error.code().name, reason=error.details())
+        except (UnreadableError, ValueError) as error:
+            _log.debug("no answer", method=self._method, reason=error)
+        return None
+
+
+def _as_it_is(message: bytes) -> bytes:
+    return message
