@@ -316,10 +316,15 @@ class SimulatedKubelet:
     async def wait_until(
         self, condition: Callable[["SimulatedKubelet"], object], limit: float = 10.0
     ) -> None:
-        """Wait until `condition(self)` holds. Raises TimeoutError after `limit` seconds."""
+        """Wait until `condition(self)` holds; looked at with each change, and now and then without one.
+
+        Raises TimeoutError after `limit` seconds.
+        """
         async with asyncio.timeout(limit):
             while not condition(self):
-                await self._node.change()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await self._node.change()
 
     # Faults
 
