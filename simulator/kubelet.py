@@ -353,6 +353,7 @@ class SimulatedKubelet:
     # Inside
 
     async def _admit(self, life: Life, pod: Pod) -> None:
+        life.forget_expired()
         try:
             await life.admission.admit(pod)
         except AdmissionError as error:

@@ -37,7 +37,8 @@ def test_aligned_devices_come_first_when_they_do_not_suffice() -> None:
     choice = begin("r", 2, reusable=(), available=numa, numa=numa, mask=frozenset({0}), order=in_order)
     assert choice.taken == {"a"}
     assert choice.offer is not None
-    assert (choice.offer.available, choice.offer.must_include) == ({"a", "b", "c", "d"}, {"a"})
+    assert choice.offer.available == {"a", "b", "c", "d"}
+    assert choice.offer.must_include == {"a"}
     assert finish(choice, ["d"], in_order) == {"a", "d"}
     assert finish(choice, [], in_order) == {"a", "b"}
 
@@ -92,10 +93,8 @@ def test_whatever_a_plugin_prefers_the_choice_is_right(
     assert chosen <= available | reusable
     assert len(chosen & reusable) == min(len(reusable), required)
     aligned, unaligned, nowhere = split(numa, available, mask)
-    assert (aligned | unaligned | nowhere, len(aligned) + len(unaligned) + len(nowhere)) == (
-        available,
-        len(available),
-    )
+    assert aligned | unaligned | nowhere == available
+    assert len(aligned) + len(unaligned) + len(nowhere) == len(available)
     fresh = chosen - reusable
     # Nothing from elsewhere while something aligned is left.
     assert not fresh - aligned or aligned <= fresh

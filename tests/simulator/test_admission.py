@@ -1,0 +1,465 @@
+"""Pods that are let in and refused; who gets which devices."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+import pytest
+
+from plugin.pb.deviceplugin.v1beta1 import api_pb2
+from simulator import (
+    AdmissionError,
+    ContainerError,
+    ContainerSpec,
+    Phase,
+    PodSpec,
+    SimulatedKubelet,
+)
+from simulator.devices import Device, Options
+from simulator.scripted import Allocate, PluginFailure, ScriptedPlugin
+
+R = "example.com/camera"
+NIC = "example.com/nic"
+FOUR = tuple(Device(f"d{n}", numa=(n % 2,)) for n in range(4))
+
+
+def pod(name: str = "p", count: int = 1, resource: str = R) -> PodSpec:
+    return PodSpec(name, containers=(ContainerSpec("c", {resource: count}),))
+
+
+def devices_of(kubelet: SimulatedKubelet, name: str, container: str = "c") -> set[str]:
+    return {h.device for h in kubelet.holdings() if (h.pod, h.container) == (name, container)}
+
+
+async def up(kubelet: SimulatedKubelet, plugin: ScriptedPlugin) -> None:
+    await plugin.register()
+    await kubelet.wait_until(lambda k: k.allocatable(plugin.resource) == len(plugin.devices))
+
+
+async def test_a_pod_gets_devices_by_one_allocate_for_each_container_and_resource(
+    kubelet: SimulatedKubelet,
+) -> None:
+    nic = ScriptedPlugin(kubelet.root, NIC, [Device("n0")], socket="nic.sock")
+    async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin, nic:
+        await up(kubelet, plugin)
+        await up(kubelet, nic)
+        containers = (ContainerSpec("a", {R: 2, NIC: 1}), ContainerSpec("b", {R: 1}), ContainerSpec("idle"))
+        uid = await kubelet.add_pod(PodSpec("p", "space", containers))
+        assert sorted(map(len, plugin.allocated)) == [1, 2]
+        assert nic.allocated == [("n0",)]
+        assert [pod.uid for pod in kubelet.pods()] == [uid]
+        assert len(devices_of(kubelet, "p", "a")) == 3
+        held = devices_of(kubelet, "p", "b")
+        answer = kubelet.alloc_response("space", "p", "b", R)
+        assert dict(answer.envs) == {"DEVICES": ",".join(held)}
+        with pytest.raises(KeyError):
+            kubelet.alloc_response("space", "p", "idle", R)
+
+
+async def test_devices_come_from_one_numa_node_where_one_has_enough(kubelet: SimulatedKubelet) -> None:
+    async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
+        await up(kubelet, plugin)
+        await kubelet.add_pod(pod("one", 2))
+        assert devices_of(kubelet, "one") in ({"d0", "d2"}, {"d1", "d3"})
+        await kubelet.add_pod(pod("two", 2))
+        assert devices_of(kubelet, "two") in ({"d0", "d2"}, {"d1", "d3"})
+
+
+async def test_without_topology_manager_the_plugin_is_offered_everything(root: Path) -> None:
+    options = Options(preferred_allocation=True)
+    async with (
+        SimulatedKubelet(root, topology_policy="none") as kubelet,
+        ScriptedPlugin(root, R, FOUR, options=options, prefer=_first_and_last) as plugin,
+    ):
+        await up(kubelet, plugin)
+        await kubelet.add_pod(pod("split", 2))
+        assert sorted(plugin.offered[0].available_deviceIDs) == ["d0", "d1", "d2", "d3"]
+        assert devices_of(kubelet, "split") == {"d0", "d3"}
+
+
+async def test_a_policy_can_refuse_what_would_be_split(root: Path) -> None:
+    async with (
+        SimulatedKubelet(root, topology_policy="restricted") as kubelet,
+        ScriptedPlugin(root, R, FOUR[:3]) as plugin,
+    ):
+        await up(kubelet, plugin)
+        # d0 and d2 could have served two together; with one of them taken, d1 is on another node.
+        await kubelet.add_pod(pod("one"))
+        assert devices_of(kubelet, "one") < {"d0", "d2"}
+        with pytest.raises(AdmissionError) as refused:
+            await kubelet.add_pod(pod("split", 2))
+        assert str(refused.value) == (
+            "TopologyAffinityError: Resources cannot be allocated with Topology locality"
+        )
+
+
+async def _first_and_last(request: api_pb2.ContainerPreferredAllocationRequest) -> Sequence[str]:
+    ids = sorted(request.available_deviceIDs)
+    return [ids[0], ids[-1]]
+
+
+async def test_the_plugin_is_asked_only_where_there_is_a_choice_and_heard_only_on_what_was_offered(
+    kubelet: SimulatedKubelet,
+) -> None:
+    async def prefer(_request: api_pb2.ContainerPreferredAllocationRequest) -> Sequence[str]:
+        return ["nonsense", "d2"]
+
+    options = Options(preferred_allocation=True)
+    devices = [Device(f"d{n}") for n in range(4)]
+    async with ScriptedPlugin(kubelet.root, R, devices, options=options, prefer=prefer) as plugin:
+        await up(kubelet, plugin)
+        await kubelet.add_pod(pod("one", 2))
+        assert "d2" in devices_of(kubelet, "one")
+        assert len(devices_of(kubelet, "one")) == 2
+        assert (len(plugin.offered), plugin.offered[0].allocation_size) == (1, 2)
+        await kubelet.add_pod(pod("rest", 2))
+        assert len(plugin.offered) == 1
+        assert any("were not offered" in violation for violation in kubelet.violations)
+
+
+async def test_a_plugin_that_does_not_offer_it_is_not_asked(kubelet: SimulatedKubelet) -> None:
+    async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
+        await up(kubelet, plugin)
+        await kubelet.add_pod(pod())
+        assert kubelet.calls["GetPreferredAllocation"] == 0
+
+
+async def test_init_containers_hand_their_devices_on_and_sidecars_keep_theirs(
+    kubelet: SimulatedKubelet,
+) -> None:
+    options = Options(preferred_allocation=True)
+    devices = [Device(f"d{n}") for n in range(6)]
+    async with ScriptedPlugin(kubelet.root, R, devices, options=options) as plugin:
+        await up(kubelet, plugin)
+        spec = PodSpec(
+            "p",
+            init_containers=(ContainerSpec("init", {R: 2}), ContainerSpec("side", {R: 1}, sidecar=True)),
+            containers=(ContainerSpec("main", {R: 2}),),
+        )
+        await kubelet.add_pod(spec)
+        init, side, main = (set(ids) for ids in plugin.allocated)
+        # The sidecar took one that the init container had, and the app container what was left of them.
+        assert side < init
+        assert init - side < main
+        assert [sorted(offer.must_include_deviceIDs) for offer in plugin.offered] == [
+            [],
+            sorted(init - side),
+        ]
+        assert {h.container for h in kubelet.holdings()} == {"side", "main"}
+        assert (devices_of(kubelet, "p", "side"), devices_of(kubelet, "p", "main")) == (side, main)
+        assert kubelet.alloc_response("default", "p", "init", R).envs["DEVICES"] == ",".join(sorted(init))
+
+
+async def test_what_an_init_container_had_more_stays_with_the_pod_unlisted(kubelet: SimulatedKubelet) -> None:
+    async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
+        await up(kubelet, plugin)
+        await kubelet.add_pod(
+            PodSpec(
+                "p",
+                init_containers=(ContainerSpec("init", {R: 3}),),
+                containers=(ContainerSpec("main", {R: 1}),),
+            )
+        )
+        assert len(kubelet.holdings()) == 1
+        with pytest.raises(AdmissionError, match="Requested: 2, Available: 1"):
+            await kubelet.add_pod(pod("q", 2))
+        await kubelet.delete_pod("default", "p")
+        await kubelet.add_pod(pod("r", 4))
+
+
+class TestRefusals:
+    async def test_too_few_devices(self, kubelet: SimulatedKubelet) -> None:
+        async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
+            await up(kubelet, plugin)
+            await kubelet.add_pod(pod("p", 3))
+            with pytest.raises(AdmissionError) as refused:
+                await kubelet.add_pod(pod("q", 2))
+            assert refused.value.reason == "UnexpectedAdmissionError"
+            assert refused.value.message == (
+                "Allocate failed due to requested number of devices unavailable for example.com/camera. "
+                "Requested: 2, Available: 1, which is unexpected"
+            )
+            assert [(p.spec.name, p.phase) for p in kubelet.pods()] == [
+                ("p", Phase.RUNNING),
+                ("q", Phase.FAILED),
+            ]
+            await kubelet.delete_pod("default", "p")
+            await kubelet.add_pod(pod("q", 2))
+
+    async def test_a_plugin_that_says_no(self, kubelet: SimulatedKubelet) -> None:
+        async def no(_ids: Sequence[str]) -> api_pb2.ContainerAllocateResponse:
+            raise PluginFailure(grpc.StatusCode.FAILED_PRECONDITION, "d1 is on fire")
+
+        async with ScriptedPlugin(kubelet.root, R, FOUR, allocate=no) as plugin:
+            await up(kubelet, plugin)
+            with pytest.raises(AdmissionError) as refused:
+                await kubelet.add_pod(pod())
+            assert refused.value.message == (
+                "Allocate failed due to rpc error: code = FailedPrecondition desc = d1 is on fire, "
+                "which is unexpected"
+            )
+            assert kubelet.holdings() == frozenset()
+
+    async def test_a_plugin_that_answers_for_no_container(self, kubelet: SimulatedKubelet) -> None:
+        async def nothing(_ids: Sequence[str]) -> None:
+            return None
+
+        async with ScriptedPlugin(kubelet.root, R, FOUR, allocate=nothing) as plugin:
+            await up(kubelet, plugin)
+            with pytest.raises(AdmissionError, match="no containers return in allocation response"):
+                await kubelet.add_pod(pod())
+
+    async def test_no_healthy_devices(self, kubelet: SimulatedKubelet) -> None:
+        async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
+            await up(kubelet, plugin)
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
+        with pytest.raises(AdmissionError) as refused:
+            await kubelet.add_pod(pod())
+        assert refused.value.message == (
+            "Allocate failed due to no healthy devices present; "
+            "cannot allocate unhealthy devices example.com/camera, which is unexpected"
+        )
+
+    async def test_after_a_restart_until_the_plugin_is_back(self, kubelet: SimulatedKubelet) -> None:
+        async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
+            await up(kubelet, plugin)
+            await kubelet.restart()
+            with pytest.raises(AdmissionError, match="no healthy devices present"):
+                await kubelet.add_pod(pod())
+
+    async def test_in_the_handover_race_allocate_is_not_even_tried(self, kubelet: SimulatedKubelet) -> None:
+        old = ScriptedPlugin(kubelet.root, R, FOUR, socket="old.sock")
+        await old.serve()
+        await old.register()
+        async with ScriptedPlugin(kubelet.root, R, FOUR, socket="new.sock") as new:
+            await new.register()
+            await kubelet.wait_until(lambda _: new.streams == 1)
+            await old.stop()
+            await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
+            new.send(FOUR)
+            await kubelet.wait_until(lambda k: k.allocatable(R) == 4)
+            with pytest.raises(AdmissionError, match=r"endpoint example\.com/camera has been stopped"):
+                await kubelet.add_pod(pod())
+            assert new.allocated == []
+
+    async def test_a_resource_that_nobody_registered(self, kubelet: SimulatedKubelet) -> None:
+        with pytest.raises(AdmissionError) as refused:
+            await kubelet.add_pod(pod(count=2))
+        assert str(refused.value) == (
+            "OutOfexample.com/camera: Node didn't have enough resource: example.com/camera, "
+            "requested: 2, used: 0, capacity: 0"
+        )
+
+    async def test_a_kubelet_can_let_pass_what_it_never_heard_of(self, root: Path) -> None:
+        async with SimulatedKubelet(root, ignore_unknown_resources=True) as kubelet:
+            await kubelet.add_pod(pod())
+            assert kubelet.holdings() == frozenset()
+
+    async def test_a_resource_that_was_forgotten(self, root: Path) -> None:
+        now = 0.0
+        async with SimulatedKubelet(root, monotonic=lambda: now, ignore_unknown_resources=True) as kubelet:
+            async with ScriptedPlugin(root, R, FOUR) as plugin:
+                await up(kubelet, plugin)
+            await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
+            now = 301
+            with pytest.raises(AdmissionError, match="capacity: 0"):
+                await kubelet.add_pod(pod())
+
+    async def test_a_pod_of_a_name_that_is_taken(self, kubelet: SimulatedKubelet) -> None:
+        await kubelet.add_pod(PodSpec("p"))
+        with pytest.raises(ValueError, match="pod default/p exists already"):
+            await kubelet.add_pod(PodSpec("p"))
+
+    async def test_what_was_allocated_before_the_refusal_is_free_again(
+        self, kubelet: SimulatedKubelet
+    ) -> None:
+        async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
+            await up(kubelet, plugin)
+            spec = PodSpec("p", containers=(ContainerSpec("a", {R: 3}), ContainerSpec("b", {R: 3})))
+            with pytest.raises(AdmissionError):
+                await kubelet.add_pod(spec)
+            await kubelet.add_pod(pod("q", 4))
+
+
+class TestInFlight:
+    @staticmethod
+    def held_up() -> tuple[asyncio.Event, Allocate]:
+        go = asyncio.Event()
+
+        async def allocate(_ids: Sequence[str]) -> api_pb2.ContainerAllocateResponse:
+            await go.wait()
+            return api_pb2.ContainerAllocateResponse(envs={"DONE": "1"})
+
+        return go, allocate
+
+    async def test_a_device_dropped_while_its_allocate_is_in_flight_is_a_panic(
+        self, kubelet: SimulatedKubelet
+    ) -> None:
+        go, allocate = self.held_up()
+        async with ScriptedPlugin(kubelet.root, R, FOUR[:1], allocate=allocate) as plugin:
+            await up(kubelet, plugin)
+            adding = asyncio.create_task(kubelet.add_pod(pod()))
+            await kubelet.wait_until(lambda _: plugin.allocated)
+            plugin.send([])
+            await kubelet.wait_until(lambda k: k.capacity(R) == 0)
+            go.set()
+            await adding
+        assert kubelet.violations[0] == (
+            "example.com/camera: device 'd0' was dropped while its Allocate was in flight: "
+            "a kubelet panics here"
+        )
+
+    async def test_an_allocate_that_hangs_holds_up_all_other_pods(self, kubelet: SimulatedKubelet) -> None:
+        go, allocate = self.held_up()
+        async with ScriptedPlugin(kubelet.root, R, FOUR, allocate=allocate) as plugin:
+            await up(kubelet, plugin)
+            first = asyncio.create_task(kubelet.add_pod(pod("first")))
+            await kubelet.wait_until(lambda _: plugin.allocated)
+            second = asyncio.create_task(kubelet.add_pod(PodSpec("second")))
+            await kubelet.wait_until(lambda k: len(k.pods()) == 2)
+            await asyncio.wait((first, second), timeout=0.1)
+            assert not first.done()
+            assert not second.done()
+            go.set()
+            await asyncio.gather(first, second)
+
+    async def test_a_restart_meanwhile_admits_the_pod_anew(self, kubelet: SimulatedKubelet) -> None:
+        _, allocate = self.held_up()
+        async with ScriptedPlugin(kubelet.root, R, FOUR, allocate=allocate) as plugin:
+            await up(kubelet, plugin)
+            adding = asyncio.create_task(kubelet.add_pod(pod()))
+            await kubelet.wait_until(lambda _: plugin.allocated)
+            await kubelet.restart()
+            # The new kubelet does not know the plugin yet, as after a node's reboot.
+            with pytest.raises(AdmissionError, match="no healthy devices present"):
+                await adding
+
+    async def test_a_plugin_that_dies_meanwhile_fails_the_pod(self, kubelet: SimulatedKubelet) -> None:
+        _, allocate = self.held_up()
+        async with ScriptedPlugin(kubelet.root, R, FOUR, allocate=allocate) as plugin:
+            await up(kubelet, plugin)
+            adding = asyncio.create_task(kubelet.add_pod(pod()))
+            await kubelet.wait_until(lambda _: plugin.allocated)
+            await plugin.stop()
+            with pytest.raises(AdmissionError, match=r"due to rpc error: code = (Unavailable|Canceled)"):
+                await adding
+
+    async def test_who_stops_waiting_takes_the_pod_back(self, kubelet: SimulatedKubelet) -> None:
+        _, allocate = self.held_up()
+        async with ScriptedPlugin(kubelet.root, R, FOUR, allocate=allocate) as plugin:
+            await up(kubelet, plugin)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(kubelet.add_pod(pod()), 0.2)
+            assert kubelet.pods() == ()
+            await kubelet.add_pod(PodSpec("next"))
+
+
+class TestContainers:
+    async def test_prestart_comes_before_each_start_and_allocate_only_once(
+        self, kubelet: SimulatedKubelet
+    ) -> None:
+        options = Options(pre_start_required=True)
+        async with ScriptedPlugin(kubelet.root, R, FOUR, options=options) as plugin:
+            await up(kubelet, plugin)
+            await kubelet.add_pod(pod())
+            assert plugin.started == plugin.allocated
+            answers = await kubelet.restart_container("default", "p", "c")
+            assert answers[R].envs["DEVICES"] == plugin.allocated[0][0]
+            assert (len(plugin.started), len(plugin.allocated)) == (2, 1)
+
+    async def test_a_prestart_that_fails_leaves_the_pod_with_its_devices(
+        self, kubelet: SimulatedKubelet
+    ) -> None:
+        fails = True
+
+        async def pre_start(_ids: Sequence[str]) -> None:
+            if fails:
+                raise PluginFailure(grpc.StatusCode.INTERNAL, "no firmware")
+
+        options = Options(pre_start_required=True)
+        async with ScriptedPlugin(kubelet.root, R, FOUR, options=options, pre_start=pre_start) as plugin:
+            await up(kubelet, plugin)
+            with pytest.raises(ContainerError) as failed:
+                await kubelet.add_pod(pod())
+            assert str(failed.value) == (
+                "device plugin PreStartContainer rpc failed with err: "
+                "rpc error: code = Internal desc = no firmware"
+            )
+            assert len(kubelet.holdings()) == 1
+            assert kubelet.pods()[0].phase is Phase.PENDING
+            fails = False
+            await kubelet.restart_container("default", "p", "c")
+
+    async def test_a_container_starts_again_after_a_restart_without_its_plugin(
+        self, kubelet: SimulatedKubelet
+    ) -> None:
+        options = Options(pre_start_required=True)
+        async with ScriptedPlugin(kubelet.root, R, FOUR, options=options) as plugin:
+            await up(kubelet, plugin)
+            await kubelet.add_pod(pod())
+            await kubelet.restart()
+            answers = await kubelet.restart_container("default", "p", "c")
+            assert answers[R].envs["DEVICES"] == plugin.allocated[0][0]
+
+
+async def test_the_checkpoint_follows_allocations_and_lists_but_no_release(kubelet: SimulatedKubelet) -> None:
+    path = kubelet.root / "device-plugins" / "kubelet_internal_checkpoint"
+    async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
+        await up(kubelet, plugin)
+        uid = await kubelet.add_pod(pod())
+        written = path.read_bytes()
+        data = json.loads(written)["Data"]
+        assert [entry["PodUID"] for entry in data["PodDeviceEntries"]] == [uid]
+        assert data["RegisteredDevices"] == {R: ["d0", "d1", "d2", "d3"]}
+        inode = path.stat().st_ino
+        await kubelet.delete_pod("default", "p")
+        assert kubelet.holdings() == frozenset()
+        assert (path.read_bytes(), path.stat().st_ino) == (written, inode)
+        await kubelet.add_pod(pod("next"))
+        assert uid not in path.read_text()
+
+
+async def test_a_device_on_two_nodes_is_kept_under_both(kubelet: SimulatedKubelet) -> None:
+    path = kubelet.root / "device-plugins" / "kubelet_internal_checkpoint"
+    async with ScriptedPlugin(kubelet.root, R, [Device("wide", numa=(0, 1)), Device("bare")]) as plugin:
+        await up(kubelet, plugin)
+        await kubelet.add_pod(pod(count=2))
+        kept = json.loads(path.read_text())["Data"]["PodDeviceEntries"][0]["DeviceIDs"]
+        assert kept == {"-1": ["bare"], "0": ["wide"], "1": ["wide"]}
+
+
+class TestPinning:
+    async def test_cpus_and_devices_share_a_numa_node(self, kubelet: SimulatedKubelet) -> None:
+        async with ScriptedPlugin(kubelet.root, R, [Device("d", numa=(1,))]) as plugin:
+            await up(kubelet, plugin)
+            spec = PodSpec(
+                "p", containers=(ContainerSpec("c", {R: 1}, exclusive_cpus=2, memory={"memory": 1 << 30}),)
+            )
+            uid = await kubelet.add_pod(spec)
+            pinned = kubelet._node.pinning.of(uid, "c")
+            assert pinned.cpus == (4, 5)
+            assert [block.nodes for block in pinned.memory] == [(1,)]
+            assert kubelet.pods()[0].qos_class == "Guaranteed"
+
+    async def test_too_few_cpus_are_refused_and_released_ones_come_back(
+        self, kubelet: SimulatedKubelet
+    ) -> None:
+        greedy = PodSpec("greedy", containers=(ContainerSpec("c", exclusive_cpus=6),))
+        await kubelet.add_pod(greedy)
+        with pytest.raises(AdmissionError) as refused:
+            await kubelet.add_pod(PodSpec("late", containers=(ContainerSpec("c", exclusive_cpus=2),)))
+        assert refused.value.message == (
+            "Allocate failed due to not enough cpus available to satisfy request: "
+            "requested=2, available=1, which is unexpected"
+        )
+        await kubelet.complete_pod("default", "greedy")
+        await kubelet.add_pod(PodSpec("late", containers=(ContainerSpec("c", exclusive_cpus=7),)))
+
+    async def test_memory_beyond_one_node_spans_two(self, kubelet: SimulatedKubelet) -> None:
+        large = (ContainerSpec("c", memory={"memory": 9 << 30}),)
+        uid = await kubelet.add_pod(PodSpec("p", containers=large))
+        assert kubelet._node.pinning.of(uid, "c").memory[0].nodes == (0, 1)
+        with pytest.raises(AdmissionError, match="insufficient memory"):
+            await kubelet.add_pod(PodSpec("q", containers=large))

@@ -1,0 +1,264 @@
+"""Restarts: what stays, what goes, and in which order, against what was recorded on a real kubelet."""
+
+import asyncio
+import re
+import socket
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from asyncinotify import Inotify, Mask
+
+from simulator import (
+    AdmissionError,
+    ContainerSpec,
+    Phase,
+    PodSpec,
+    RootInUseError,
+    SimulatedKubelet,
+)
+from simulator.devices import Device
+from simulator.scripted import ScriptedPlugin
+
+R = "example.com/camera"
+TWO = (Device("a", numa=(0,)), Device("b", numa=(1,)))
+POD = PodSpec("p", containers=(ContainerSpec("c", {R: 1}),))
+
+DIRECTORIES = ("pod-resources", "device-plugins", "plugins_registry")
+OF_INTEREST = (
+    Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.CLOSE_WRITE | Mask.CLOSE_NOWRITE
+    | Mask.OPEN | Mask.ACCESS
+)  # fmt: skip
+
+
+class Events:
+    """What inotify said of a kubelet's directories, in order, names of temporary files as N."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, str]] = []
+
+    def add(self, directory: str, event: str, name: str) -> None:
+        self.seen.append((directory, event, re.sub(r"^\d+$", "N", name)))
+
+    def of(self, directory: str, *events: str) -> list[tuple[str, str]]:
+        return [(e, name) for d, e, name in self.seen if d == directory and (not events or e in events)]
+
+
+@contextmanager
+def watched(root: Path) -> Generator[Events]:
+    events = Events()
+    with Inotify(sync_timeout=0) as inotify:
+        for directory in DIRECTORIES:
+            inotify.add_watch(root / directory, OF_INTEREST)
+        yield events
+        for event in inotify:
+            assert event.watch is not None
+            mask = event.mask & OF_INTEREST
+            is_directory = ",ISDIR" if event.mask & Mask.ISDIR else ""
+            (name,) = [m.name for m in Mask if m in mask and m.value.bit_count() == 1]
+            events.add(Path(event.watch.path).name, str(name) + is_directory, str(event.name or ""))
+
+
+def recorded(path: Path) -> Events:
+    events = Events()
+    for line in path.read_text().splitlines():
+        _, directory, what, name = line.split(" ", 3)
+        plain = what.removesuffix(",CLOSE").replace("CLOSE_NOWRITE,CLOSE,ISDIR", "CLOSE_NOWRITE,ISDIR")
+        events.add(Path(directory).name, plain, name.replace("held.example_foo.sock", "plugin.sock"))
+    return events
+
+
+async def test_the_directories_see_what_was_recorded_on_a_real_kubelet(
+    kubelet: SimulatedKubelet, recordings: Path
+) -> None:
+    async with ScriptedPlugin(kubelet.root, R, TWO, socket="plugin.sock") as plugin:
+        await plugin.register()
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 2)
+        with watched(kubelet.root) as ours:
+            await kubelet.restart()
+    real = recorded(recordings / "inotify-kubelet-restart.txt")
+    names = ("CREATE", "DELETE", "MOVED_FROM", "MOVED_TO")
+    assert ours.of("pod-resources") == real.of("pod-resources")
+    assert ours.of("pod-resources", "MOVED_TO") == [("MOVED_TO", "kubelet.sock")]
+    # The two sockets go in the order in which the directory happens to give them.
+    assert sorted(ours.of("device-plugins", "DELETE")) == sorted(real.of("device-plugins", "DELETE"))
+    assert ours.of("device-plugins", "CREATE", "MOVED_TO") == real.of("device-plugins", "CREATE", "MOVED_TO")
+    assert [kind for kind, _ in ours.of("device-plugins", *names)] == ["DELETE", "DELETE", "CREATE"]
+    reads = ("OPEN", "ACCESS", "CLOSE_NOWRITE")
+    assert ours.of("device-plugins", *reads)[:3] == real.of("device-plugins", *reads)
+    directories = [(d, event) for d, event, _ in ours.seen if event in names]
+    assert directories == sorted(directories, key=lambda seen: DIRECTORIES.index(seen[0]))
+
+
+async def test_holders_stay_and_capacity_is_none_until_the_plugin_is_back(kubelet: SimulatedKubelet) -> None:
+    async with ScriptedPlugin(kubelet.root, R, TWO) as plugin:
+        await plugin.register()
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 2)
+        await kubelet.add_pod(POD)
+        before = kubelet.holdings()
+        await kubelet.restart()
+        assert (kubelet.capacity(R), kubelet.allocatable(R), kubelet.resources()) == (0, 0, (R,))
+        assert kubelet.holdings() == before
+        await kubelet.wait_until(lambda _: plugin.streams == 0)
+        # Its socket is gone, so it has to come back under a new one.
+        assert not plugin.path.exists()
+    async with ScriptedPlugin(kubelet.root, R, TWO, socket="again.sock") as again:
+        await again.register()
+        await kubelet.wait_until(lambda k: k.capacity(R) == 2)
+        (held,) = before
+        await kubelet.add_pod(PodSpec("q", containers=(ContainerSpec("c", {R: 1}),)))
+        assert {h.device for h in kubelet.holdings()} == {"a", "b"}
+        with pytest.raises(AdmissionError, match="Requested: 1, Available: 0"):
+            await kubelet.add_pod(PodSpec("r", containers=(ContainerSpec("c", {R: 1}),)))
+        assert held in kubelet.holdings()
+        assert again.allocated != []
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_restored_devices_come_without_topology_unless_told_otherwise(root: Path, keeps: bool) -> None:
+    async with (
+        SimulatedKubelet(root, topology_after_restart=keeps) as kubelet,
+        ScriptedPlugin(root, R, TWO) as plugin,
+    ):
+        await plugin.register()
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 2)
+        await kubelet.add_pod(POD)
+
+        def has_topology() -> bool:
+            listed = kubelet._life.answers.listed(kubelet.pods())
+            return listed.pod_resources[0].containers[0].devices[0].HasField("topology")
+
+        assert has_topology()
+        await kubelet.restart()
+        assert has_topology() is keeps
+        await plugin.stop()
+        await plugin.serve()
+        await plugin.register()
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 2)
+        assert has_topology()
+
+
+async def test_while_it_is_down_its_sockets_are_there_and_refuse(kubelet: SimulatedKubelet) -> None:
+    sockets = list(kubelet.paths().values())
+    assert len(sockets) == 3
+    restarting = asyncio.create_task(kubelet.restart(down_for=0.3))
+    await kubelet.wait_until(lambda k: not k._up.is_set())
+    await kubelet.wait_until(lambda _: not any(listens(path) for path in sockets))
+    assert not restarting.done()
+    assert all(stat.S_ISSOCK(path.stat().st_mode) for path in sockets)
+    await restarting
+    assert all(listens(path) for path in sockets)
+
+
+def listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+async def test_a_pod_that_comes_while_it_is_down_waits(kubelet: SimulatedKubelet) -> None:
+    restarting = asyncio.create_task(kubelet.restart(down_for=0.2))
+    await kubelet.wait_until(lambda k: not k._up.is_set())
+    await kubelet.add_pod(PodSpec("late"))
+    assert restarting.done()
+    assert kubelet.pods()[0].phase is Phase.RUNNING
+
+
+async def test_regular_files_stay_and_every_socket_goes(kubelet: SimulatedKubelet) -> None:
+    directory = kubelet.root / "device-plugins"
+    (directory / "notes.txt").write_text("mine")
+    (directory / "folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as orphan:
+        orphan.bind(str(directory / "orphan.sock"))
+        (directory / "link.sock").symlink_to(directory / "orphan.sock")
+        await kubelet.restart()
+    left = {path.name for path in directory.iterdir()}
+    # A link to a socket that is gone already is no socket any more: it may stay, as with a kubelet.
+    assert left - {"link.sock"} == {"notes.txt", "folder", "kubelet.sock"}
+
+
+async def test_another_process_reads_the_checkpoint_and_forgets_pods_it_does_not_know(root: Path) -> None:
+    async with SimulatedKubelet(root) as first, ScriptedPlugin(root, R, TWO) as plugin:
+        await plugin.register()
+        await first.wait_until(lambda k: k.allocatable(R) == 2)
+        await first.add_pod(POD)
+    async with SimulatedKubelet(root) as second:
+        assert second.resources() == (R,)
+        assert second._life.state.in_use(R)
+        async with ScriptedPlugin(root, R, TWO) as plugin:
+            await plugin.register()
+            await second.wait_until(lambda k: k.allocatable(R) == 2)
+            await second.add_pod(PodSpec("q", containers=(ContainerSpec("c", {R: 2}),)))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"Data":{}}'])
+async def test_a_corrupt_checkpoint_is_told_and_done_without(root: Path, content: bytes) -> None:
+    told: list[str] = []
+    (root / "device-plugins").mkdir()
+    (root / "device-plugins" / "kubelet_internal_checkpoint").write_bytes(content)
+    async with SimulatedKubelet(root, on_event=lambda event, **_: told.append(event)) as kubelet:
+        assert kubelet.resources() == ()
+    assert told == ["cannot read the checkpoint, starting without"]
+
+
+async def test_many_restarts_in_a_row_while_a_plugin_comes_and_goes(kubelet: SimulatedKubelet) -> None:
+    for n in range(10):
+        async with ScriptedPlugin(kubelet.root, R, TWO, socket=f"p{n}.sock") as plugin:
+            restarting = asyncio.create_task(kubelet.restart()) if n % 2 else None
+            if restarting is not None:
+                await restarting
+            if not plugin.path.exists():
+                await plugin.stop()
+                await plugin.serve()
+            await plugin.register()
+            await kubelet.wait_until(lambda k: k.allocatable(R) == 2)
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
+
+
+class TestRoot:
+    async def test_a_directory_in_use_is_refused(self, kubelet: SimulatedKubelet) -> None:
+        with pytest.raises(RootInUseError, match="a kubelet serves"):
+            await SimulatedKubelet(kubelet.root).start()
+        assert kubelet.paths()["registration"].exists()
+
+    async def test_a_directory_in_use_by_one_that_is_down_is_refused(self, kubelet: SimulatedKubelet) -> None:
+        restarting = asyncio.create_task(kubelet.restart(down_for=0.3))
+        await kubelet.wait_until(lambda k: not k._up.is_set())
+        await kubelet.wait_until(lambda k: not any(listens(path) for path in k.paths().values()))
+        with pytest.raises(RootInUseError, match="another simulated kubelet runs here"):
+            await SimulatedKubelet(kubelet.root).start()
+        await restarting
+
+    async def test_stopping_removes_the_sockets_and_leaves_the_checkpoint(self, root: Path) -> None:
+        async with SimulatedKubelet(root, pods_api=True) as kubelet, ScriptedPlugin(root, R, TWO) as plugin:
+            await plugin.register()
+            await kubelet.wait_until(lambda k: k.allocatable(R) == 2)
+        left = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
+        assert left == {".simulator/lock", "device-plugins/kubelet_internal_checkpoint"}
+        await kubelet.stop()
+
+    async def test_stopping_does_not_wait_for_what_is_under_way(self, root: Path) -> None:
+        kubelet = SimulatedKubelet(root)
+        await kubelet.start()
+        restarting = asyncio.create_task(kubelet.restart(down_for=3600))
+        await kubelet.wait_until(lambda k: not k._up.is_set())
+        adding = asyncio.create_task(kubelet.add_pod(PodSpec("p")))
+        async with asyncio.timeout(5):
+            await kubelet.stop()
+        for task in (restarting, adding):
+            with pytest.raises(RuntimeError, match="does not run"):
+                await task
+
+    @pytest.mark.parametrize("nodes", [0, 9])
+    def test_no_kubelet_starts_with_such_numa_nodes(self, root: Path, nodes: int) -> None:
+        with pytest.raises(ValueError, match=f"numa_nodes: found {nodes}, expected 1 to 8"):
+            SimulatedKubelet(root, numa_nodes=nodes)
+
+    def test_a_root_too_long_for_sockets_is_refused(self, root: Path) -> None:
+        with pytest.raises(ValueError, match="too long for the sockets below it"):
+            SimulatedKubelet(root / ("d" * 100))
