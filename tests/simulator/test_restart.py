@@ -140,16 +140,19 @@ async def test_restored_devices_come_without_topology_unless_told_otherwise(root
         assert has_topology()
 
 
-async def test_while_it_is_down_its_sockets_are_there_and_refuse(kubelet: SimulatedKubelet) -> None:
+async def test_while_it_is_down_its_sockets_are_there_and_refuse(root: Path) -> None:
+    kubelet = SimulatedKubelet(root, pods_api=True)
+    await kubelet.start()
     sockets = list(kubelet.paths().values())
-    assert len(sockets) == 3
-    restarting = asyncio.create_task(kubelet.restart(down_for=0.3))
-    await kubelet.wait_until(lambda k: not k._up.is_set())
-    await kubelet.wait_until(lambda _: not any(listens(path) for path in sockets))
-    assert not restarting.done()
-    assert all(stat.S_ISSOCK(path.stat().st_mode) for path in sockets)
-    await restarting
     assert all(listens(path) for path in sockets)
+    restarting = asyncio.create_task(kubelet.restart(down_for=3600))
+    await kubelet.wait_until(lambda _: not any(listens(path) for path in sockets))
+    assert len(sockets) == 3
+    assert all(stat.S_ISSOCK(path.stat().st_mode) for path in sockets)
+    await kubelet.stop()
+    assert not any(path.exists() for path in sockets)
+    with pytest.raises(RuntimeError):
+        await restarting
 
 
 def listens(path: Path) -> bool:
@@ -226,13 +229,16 @@ class TestRoot:
             await SimulatedKubelet(kubelet.root).start()
         assert kubelet.paths()["registration"].exists()
 
-    async def test_a_directory_in_use_by_one_that_is_down_is_refused(self, kubelet: SimulatedKubelet) -> None:
-        restarting = asyncio.create_task(kubelet.restart(down_for=0.3))
-        await kubelet.wait_until(lambda k: not k._up.is_set())
+    async def test_a_directory_in_use_by_one_that_is_down_is_refused(self, root: Path) -> None:
+        kubelet = SimulatedKubelet(root)
+        await kubelet.start()
+        restarting = asyncio.create_task(kubelet.restart(down_for=3600))
         await kubelet.wait_until(lambda k: not any(listens(path) for path in k.paths().values()))
         with pytest.raises(RootInUseError, match="another simulated kubelet runs here"):
-            await SimulatedKubelet(kubelet.root).start()
-        await restarting
+            await SimulatedKubelet(root).start()
+        await kubelet.stop()
+        with pytest.raises(RuntimeError):
+            await restarting
 
     async def test_stopping_removes_the_sockets_and_leaves_the_checkpoint(self, root: Path) -> None:
         async with SimulatedKubelet(root, pods_api=True) as kubelet, ScriptedPlugin(root, R, TWO) as plugin:
