@@ -19,14 +19,15 @@ T = TypeVar("T", bound=Struct)
 _PLACE: Final = re.compile(r"^(?P<problem>.*?)(?: - at `\$(?P<place>.*)`)?$", re.DOTALL)
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[([0-9]+|\.\.\.)\]")
 _EXPECTED: Final = re.compile(r"Expected (.*?)(?:, got `.*`)?$", re.DOTALL)
+_KINDS: Final = re.compile(r"`([^`]*)`")
 _WORDS: Final = {
-    "`str`": "text",
-    "`int`": "a whole number",
-    "`bool`": "true or false",
-    "`float`": "a number",
-    "`array`": "a list",
-    "`object`": "a mapping",
-    "`null`": "nothing",
+    "str": "text",
+    "int": "a whole number",
+    "bool": "true or false",
+    "float": "a number",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "nothing",
 }
 
 
@@ -78,10 +79,9 @@ def _explained(document: Document, info: inspect.Type, text: str) -> ConfigError
         return document.error(path, f"found {found}, expected {_one_of(values)}{hint}")
     if expected is None:
         return document.error(path, f"found {found}: {problem}")
-    wanted = expected[1]
-    for name, word in _WORDS.items():
-        wanted = wanted.replace(name, word)
-    wanted = wanted.replace("`", "").replace(" | ", " or ")
+    wanted = _KINDS.sub(
+        lambda kinds: " or ".join(_WORDS.get(k, k) for k in kinds[1].split(" | ")), expected[1]
+    )
     hint = (
         ": put it in quotes"
         if wanted == "text" and isinstance(document.node(path).value, (int, float))

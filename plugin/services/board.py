@@ -73,7 +73,7 @@ class Stream:
 def _device(entry: Advertised) -> pb.Device:
     """One entry of the list. kubelet: without NUMA nodes, topology is left out altogether."""
     device = pb.Device(ID=entry.id, health="Healthy" if entry.known.healthy else "Unhealthy")
-    nodes = entry.known.device.numa_nodes
+    nodes = [node for node in entry.known.device.numa_nodes if node >= 0]
     if nodes:
         device.topology.CopyFrom(pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in nodes]))
     return device

@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+
+from plugin.core import model
+from plugin.core.config import combine, load
+from plugin.core.errors import ConfigError
+from plugin.presets import preset_names, preset_path
+
+EXAMPLE = b"""\
+version: 1
+resources:
+  - name: example.com/camera
+    discover:
+      - glob: {paths: [/dev/video*]}
+      - static: {devices: [{name: "0", numa: 1, attrs: {model: C9}}]}
+    match: "{{ device.attrs.get('model', '').startswith('C9') }}"
+    id: "{{ device.name }}"
+    numa: off
+    share: {replicas: 4, max_per_container: 1}
+    health: [{exists: "{{ device.path }}"}]
+    prefer: packed
+    allocate:
+      env: {CAMERAS: "{{ devices | map(attribute='id') | join(',') }}"}
+      devices: [{host: "{{ device.path }}", container: "{{ device.path }}", permissions: rw}]
+      mounts: [{host: /etc/cameras, container: /etc/cameras, read_only: true}]
+      annotations: {}
+      cdi: ["vendor.example/camera={{ device.id }}"]
+"""
+
+
+def test_the_language_is_read_as_the_design_writes_it() -> None:
+    (plan,) = load(EXAMPLE, "x")
+    assert plan.name == "example.com/camera"
+    assert plan.sources == (
+        model.Glob(["/dev/video*"]),
+        model.Static([model.StaticDevice("0", numa=1, attrs={"model": "C9"})]),
+    )
+    assert (plan.numa, plan.replicas, plan.max_per_container, plan.prefer) == ("off", 4, 1, "packed")
+    assert [e.name.text for e in plan.allocate.env] == ["CAMERAS"]
+    assert plan.allocate.mounts[0].read_only
+    assert not plan.advertise_empty
+
+
+def test_the_same_text_makes_equal_plans_and_a_change_is_seen() -> None:
+    assert load(EXAMPLE, "x") == load(EXAMPLE, "y")
+    assert load(EXAMPLE, "x") != load(EXAMPLE.replace(b"rw}", b"r}"), "x")
+    assert load(EXAMPLE, "x") != load(EXAMPLE.replace(b"join(',')", b"join(';')"), "x")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("off", "off"), ('"off"', "off"), ("false", "off"), ("auto", "auto"), ("0", 0), ("3", 3)],
+)
+def test_numa_is_read_as_it_is_meant(written: str, meant: object) -> None:
+    (plan,) = load(EXAMPLE.replace(b"numa: off", f"numa: {written}".encode()), "x")
+    assert plan.numa == meant
+
+
+def test_aliases_stand_for_what_they_name() -> None:
+    text = EXAMPLE.replace(b"annotations: {}", b"annotations: &a {x: y}").replace(
+        b'CAMERAS: "', b'B: "", CAMERAS: "'
+    )
+    (plan,) = load(text, "x")
+    assert [e.name.text for e in plan.allocate.annotations] == ["x"]
+
+
+def test_resources_of_several_files_are_served_together_but_never_the_same_twice() -> None:
+    one = load(EXAMPLE, "one")
+    other = load(EXAMPLE.replace(b"example.com/camera", b"example.com/lamp"), "two")
+    assert [p.name for p in combine([("one", one), ("two", other)])] == [
+        "example.com/camera",
+        "example.com/lamp",
+    ]
+    with pytest.raises(ConfigError, match=r"two: found 'example\.com/camera', which one has too"):
+        combine([("one", one), ("two", one)])
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_can_be_read(name: str) -> None:
+    assert load(preset_path(name).read_bytes(), name)
+
+
+def test_a_preset_is_found_by_its_name_alone() -> None:
+    with pytest.raises(KeyError):
+        preset_path("../core/config")
+    assert {"cola", "sample"} <= set(preset_names())
+    assert all(Path(preset_path(name)).is_file() for name in preset_names())

@@ -1,0 +1,95 @@
+from plugin.core.config import ResourcePlan, load
+from plugin.core.device import Found, natural
+from plugin.core.identify import Identifier
+
+
+def plan(**keys: str) -> ResourcePlan:
+    text = "version: 1\nresources:\n- name: a.b/c\n  discover: [{static: {devices: [{name: x}]}}]\n"
+    (made,) = load((text + "".join(f"  {k}: {v}\n" for k, v in keys.items())).encode(), "x")
+    return made
+
+
+def no_numa(_found: Found) -> tuple[int, ...]:
+    return ()
+
+
+def ids(identifier: Identifier, *found: Found) -> list[str]:
+    return [item.device.id for item in identifier.identify(found, no_numa).devices]
+
+
+def test_a_device_is_called_by_its_name_unless_a_template_says_otherwise() -> None:
+    found = Found("video0", "/dev/video0", {"serial": "S1"})
+    assert ids(Identifier(plan()), found) == ["video0"]
+    assert ids(Identifier(plan(id='"{{ device.attrs.serial }}"')), found) == ["S1"]
+
+
+def test_ids_are_in_natural_order() -> None:
+    assert ids(Identifier(plan()), Found("v10"), Found("v2"), Found("v1")) == ["v1", "v2", "v10"]
+    assert sorted(["a", "a1", "a01", "a1b", "b"], key=natural) == ["a", "a01", "a1", "a1b", "b"]
+
+
+def test_only_what_matches_is_a_device() -> None:
+    identifier = Identifier(plan(match="\"{{ device.attrs.get('m') == 'x' }}\""))
+    assert ids(identifier, Found("a", attrs={"m": "x"}), Found("b"), Found("c", attrs={"m": "y"})) == ["a"]
+
+
+def test_what_cannot_be_a_device_is_left_out_with_the_reason() -> None:
+    identifier = Identifier(plan(id='"{{ device.attrs.serial }}"'))
+    made = identifier.identify(
+        [Found("a", "/dev/a"), Found("b", attrs={"serial": "x\ny"}), Found("c", attrs={"serial": "ok"})],
+        no_numa,
+    )
+    assert [item.device.id for item in made.devices] == ["ok"]
+    assert made.left_out[0][0] == "/dev/a"
+    assert "has no attribute 'serial'" in made.left_out[0][1]
+    assert made.left_out[1] == ("b", "it cannot have the id 'x\\ny': it has control characters")
+
+
+def test_a_file_name_that_is_not_utf8_is_left_out() -> None:
+    made = Identifier(plan()).identify([Found("a\udcff", "/x/a\udcff"), Found("b")], no_numa)
+    assert [item.device.id for item in made.devices] == ["b"]
+    assert "not valid UTF-8" in made.left_out[0][1]
+
+
+def test_the_same_thing_found_twice_is_one_device() -> None:
+    made = Identifier(plan()).identify([Found("a", "/dev/a"), Found("a", "/dev/a")], no_numa)
+    assert (len(made.devices), made.left_out) == (1, ())
+
+
+def test_who_has_an_id_keeps_it_when_another_claims_it() -> None:
+    identifier = Identifier(plan(id='"{{ device.attrs.serial }}"'))
+    first, rival = Found("v1", "/dev/v1", {"serial": "S"}), Found("v0", "/dev/v0", {"serial": "S"})
+    identifier.identify([first], no_numa)
+    made = identifier.identify([rival, first], no_numa)
+    assert [item.device.path for item in made.devices] == ["/dev/v1"]
+    assert made.left_out == (("/dev/v0", "its id 'S' is taken by /dev/v1"),)
+    # It goes, and the other one has it.
+    assert [i.device.path for i in identifier.identify([rival], no_numa).devices] == ["/dev/v0"]
+
+
+def test_numa_is_what_the_host_tells_what_is_written_or_nothing() -> None:
+    found, told = Found("a"), Found("b", numa_node=3)
+
+    def nodes(_found: Found) -> tuple[int, ...]:
+        return (1, -1)
+
+    def numa(made: ResourcePlan, item: Found) -> tuple[int, ...]:
+        return Identifier(made).identify([item], nodes).devices[0].device.numa_nodes
+
+    assert numa(plan(), found) == (1,)
+    assert numa(plan(), told) == (3,)
+    assert numa(plan(numa="off"), told) == ()
+    assert numa(plan(numa="2"), found) == (2,)
+
+
+def test_what_did_not_change_is_not_looked_at_again() -> None:
+    asked: list[str] = []
+
+    def nodes(found: Found) -> tuple[int, ...]:
+        asked.append(found.name)
+        return ()
+
+    identifier = Identifier(plan())
+    identifier.identify([Found("a"), Found("b")], nodes)
+    identifier.identify([Found("a"), Found("b", attrs={"new": "1"})], nodes)
+    assert asked == ["a", "b", "b"]

@@ -1,0 +1,225 @@
+"""The rule above all: what was shown to the kubelet and may be held is never dropped."""
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from plugin.core.device import Device
+from plugin.core.inventory import (
+    GONE,
+    MAX_LIST_BYTES,
+    ORPHAN,
+    RELEASE_AFTER,
+    Inventory,
+    Moment,
+    Sighting,
+    Transition,
+)
+
+
+def at(seconds: float) -> Moment:
+    return Moment(1e9 + seconds, seconds)
+
+
+def seen(*names: str, reason: str = "") -> list[Sighting]:
+    return [Sighting(Device(name, name, f"/dev/{name}"), reason) for name in names]
+
+
+def listed(inventory: Inventory) -> dict[str, str]:
+    return {entry.id: entry.known.reason for entry in inventory.advertised()}
+
+
+def test_a_device_that_vanishes_is_unhealthy_and_kept_and_comes_back_with_its_id() -> None:
+    inventory = Inventory()
+    assert inventory.survey(seen("a", "b"), at(0)) == (
+        Transition("a", healthy=True, reason="", new=True),
+        Transition("b", healthy=True, reason="", new=True),
+    )
+    inventory.shown()
+    assert inventory.survey(seen("b"), at(1)) == (Transition("a", healthy=False, reason=GONE),)
+    assert listed(inventory) == {"a": GONE, "b": ""}
+    assert inventory.devices["a"].since == 1e9 + 1
+    assert inventory.survey(seen("a", "b"), at(2)) == (Transition("a", healthy=True, reason=""),)
+    assert listed(inventory) == {"a": "", "b": ""}
+
+
+def test_a_device_that_no_kubelet_was_shown_may_simply_go() -> None:
+    inventory = Inventory()
+    inventory.survey(seen("a", "b"), at(0))
+    assert inventory.survey(seen("b"), at(1)) == ()
+    assert listed(inventory) == {"b": ""}
+
+
+def test_since_is_the_last_change_of_health_not_of_its_reason() -> None:
+    inventory = Inventory()
+    inventory.survey(seen("a", reason="x"), at(0))
+    inventory.survey(seen("a", reason="y"), at(5))
+    assert (inventory.devices["a"].reason, inventory.devices["a"].since) == ("y", 1e9)
+
+
+def test_replicas_are_listed_in_place_of_their_device_and_go_together() -> None:
+    inventory = Inventory(2)
+    inventory.survey(seen("a", "b"), at(0))
+    inventory.shown()
+    assert list(listed(inventory)) == ["a::0", "a::1", "b::0", "b::1"]
+    assert inventory.find("a") is None
+    inventory.survey(seen("b"), at(0))
+    late = at(RELEASE_AFTER)
+    assert inventory.release(inventory.releasable(late), {"a::1"}, late) == ()
+    assert inventory.release(inventory.releasable(late), {"b::1"}, late) == ("a",)
+    assert list(listed(inventory)) == ["b::0", "b::1"]
+
+
+def test_a_tombstone_goes_when_nobody_holds_it_and_not_within_a_minute_of_its_allocation() -> None:
+    inventory = Inventory()
+    inventory.survey(seen("a"), at(0))
+    inventory.shown()
+    inventory.survey([], at(0))
+    inventory.name(["a"], at(30))
+    assert inventory.releasable(at(RELEASE_AFTER)) == frozenset()
+    ripe = at(30 + RELEASE_AFTER)
+    assert inventory.releasable(ripe) == {"a"}
+    assert inventory.release({"a"}, {"a"}, ripe) == ()
+    assert inventory.release({"a"}, set(), ripe) == ("a",)
+    assert listed(inventory) == {}
+    assert len(inventory) == 0
+
+
+def test_a_device_that_came_back_while_the_kubelet_was_asked_stays() -> None:
+    inventory = Inventory()
+    inventory.survey(seen("a"), at(0))
+    inventory.shown()
+    inventory.survey([], at(0))
+    candidates = inventory.releasable(at(RELEASE_AFTER))
+    inventory.survey(seen("a"), at(RELEASE_AFTER))
+    assert inventory.release(candidates, set(), at(RELEASE_AFTER)) == ()
+    assert listed(inventory) == {"a": ""}
+
+
+def test_an_allocation_while_the_kubelet_was_asked_keeps_the_tombstone() -> None:
+    inventory = Inventory()
+    inventory.survey(seen("a"), at(0))
+    inventory.shown()
+    inventory.survey([], at(0))
+    candidates = inventory.releasable(at(RELEASE_AFTER))
+    inventory.name(["a"], at(RELEASE_AFTER))
+    assert inventory.release(candidates, set(), at(RELEASE_AFTER)) == ()
+
+
+def test_what_pods_hold_from_before_is_advertised_until_it_is_found_or_released() -> None:
+    inventory = Inventory(2)
+    inventory.survey(seen("a"), at(0))
+    inventory.adopt(["a::1", "b::0", "b::7"], at(0))
+    assert listed(inventory) == {"a::0": "", "a::1": "", "b::0": ORPHAN, "b::7": ORPHAN}
+    inventory.survey(seen("a", "b"), at(1))
+    assert listed(inventory) == {"a::0": "", "a::1": "", "b::0": "", "b::1": "", "b::7": ORPHAN}
+    late = at(RELEASE_AFTER)
+    assert inventory.release(inventory.releasable(late), set(), late) == ("b::7",)
+
+
+def test_an_adopted_device_that_was_found_and_vanishes_again_is_a_tombstone() -> None:
+    inventory = Inventory()
+    inventory.adopt(["a"], at(0))
+    inventory.survey(seen("a"), at(1))
+    inventory.survey([], at(2))
+    assert listed(inventory) == {"a": GONE}
+
+
+def test_the_list_never_outgrows_what_the_kubelet_takes() -> None:
+    inventory = Inventory()
+    names = [f"{n:06d}" + "x" * 494 for n in range(8000)]
+    inventory.survey(seen(*names), at(0))
+    assert inventory.left_out == 8000 - len(inventory.advertised())
+    assert inventory.left_out > 0
+    assert sum(len(entry.id) + 30 for entry in inventory.advertised()) < MAX_LIST_BYTES
+    # Those that are listed keep their place; a newcomer does not push them out.
+    before = set(inventory.devices)
+    inventory.survey(seen("000000", *names), at(1))
+    assert before <= set(inventory.devices)
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d10", "d9"])
+
+
+class Life(RuleBasedStateMachine):
+    """Surveys, health, lists shown, allocations, adoption and releases in any order."""
+
+    @initialize(replicas=st.sampled_from([None, 1, 3]))
+    def begin(self, replicas: int | None) -> None:
+        self.inventory = Inventory(replicas)
+        self.now = 0.0
+        self.shown: set[str] = set()
+        self.held: set[str] = set()
+        self.named: dict[str, float] = {}
+        self.present: set[str] = set()
+
+    def moment(self) -> Moment:
+        return at(self.now)
+
+    @rule(names=st.sets(NAMES), sick=st.sets(NAMES))
+    def survey(self, names: set[str], sick: set[str]) -> None:
+        self.inventory.survey([*seen(*(names - sick)), *seen(*(names & sick), reason="sick")], self.moment())
+        self.present = names
+        healthy = {self.inventory.devices[name].device.id for name in names - sick}
+        assert {i for i, known in self.inventory.devices.items() if known.healthy} == healthy
+
+    @rule()
+    def show(self) -> None:
+        self.shown |= {entry.id for entry in self.inventory.advertised()}
+        self.inventory.shown()
+
+    @rule(data=st.data())
+    def allocate(self, data: st.DataObject) -> None:
+        """The kubelet only asks for what it was shown, and from then on a pod holds it."""
+        if not self.shown:
+            return
+        chosen = data.draw(st.sampled_from(sorted(self.shown)))
+        assert self.inventory.find(chosen) is not None
+        self.inventory.name([chosen], self.moment())
+        self.named[chosen] = self.now
+        self.held.add(chosen)
+
+    @rule(data=st.data())
+    def end_a_pod(self, data: st.DataObject) -> None:
+        if self.held:
+            self.held.remove(data.draw(st.sampled_from(sorted(self.held))))
+
+    @rule(names=st.sets(st.sampled_from(["a", "a::0", "z", "z::5"])))
+    def adopt(self, names: set[str]) -> None:
+        self.inventory.adopt(names, self.moment())
+        self.shown |= {name for name in names if self.inventory.find(name) is not None}
+        self.held |= {name for name in names if self.inventory.find(name) is not None}
+
+    @rule()
+    def release(self) -> None:
+        now = self.moment()
+        before = {entry.id for entry in self.inventory.advertised()}
+        self.inventory.release(self.inventory.releasable(now), frozenset(self.held), now)
+        dropped = before - {entry.id for entry in self.inventory.advertised()}
+        assert not dropped & self.held
+        assert all(self.now - self.named.get(i, -1e9) >= RELEASE_AFTER for i in dropped)
+        self.shown -= dropped
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, RELEASE_AFTER, 1000.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @invariant()
+    def nothing_that_was_shown_is_missing(self) -> None:
+        if hasattr(self, "inventory"):
+            assert self.shown <= {entry.id for entry in self.inventory.advertised()}
+            assert self.held <= self.shown | set(self.named)
+
+    @invariant()
+    def no_id_is_listed_twice_and_every_one_can_be_found(self) -> None:
+        if hasattr(self, "inventory"):
+            entries = self.inventory.advertised()
+            assert all(count == 1 for count in Counter(entry.id for entry in entries).values())
+            assert len(entries) == len(self.inventory)
+            assert all(self.inventory.find(entry.id) is entry.known for entry in entries)
+
+
+Life.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestLife = Life.TestCase

@@ -1,0 +1,100 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugin.core.lifecycle import (
+    LAST_RETRY,
+    LAST_RETRY_REFUSED,
+    Decision,
+    Patience,
+    Situation,
+    SocketIdentity,
+    Step,
+    decide,
+    retry_delay,
+)
+
+OLD, NEW = SocketIdentity(1, 1, 1), SocketIdentity(1, 1, 2)
+REGISTER, RENEW, WAIT = Decision(Step.REGISTER), Decision(Step.RENEW), Decision(Step.WAIT)
+
+
+@pytest.mark.parametrize(
+    ("situation", "decision"),
+    [
+        # Nothing there yet.
+        (Situation(own_socket=True, kubelet=None), WAIT),
+        # A kubelet: register at once, or when the last failure allows it.
+        (Situation(own_socket=True, kubelet=NEW), REGISTER),
+        (Situation(own_socket=True, kubelet=NEW, retry_at=101.0), Decision(Step.WAIT, 101.0)),
+        # An attempt that was given up may have left a stream: registering once more is harmless.
+        (Situation(own_socket=True, kubelet=NEW, streams=1), REGISTER),
+        # Registered and served.
+        (Situation(own_socket=True, kubelet=NEW, accepted_by=NEW, streams=1, had_stream=True), WAIT),
+        # Registered, but no stream was opened.
+        (
+            Situation(own_socket=True, kubelet=NEW, accepted_by=NEW, quiet_since=99.0),
+            Decision(Step.WAIT, 104.0),
+        ),
+        (Situation(own_socket=True, kubelet=NEW, accepted_by=NEW, quiet_since=95.0), REGISTER),
+        # The stream ended.
+        (
+            Situation(own_socket=True, kubelet=NEW, accepted_by=NEW, quiet_since=99.5, had_stream=True),
+            Decision(Step.WAIT, 100.5),
+        ),
+        (
+            Situation(own_socket=True, kubelet=NEW, accepted_by=NEW, quiet_since=99.0, had_stream=True),
+            REGISTER,
+        ),
+        # The kubelet restarted: its streams ended already, or are to be ended first.
+        (Situation(own_socket=True, kubelet=NEW, accepted_by=OLD), REGISTER),
+        (Situation(own_socket=True, kubelet=NEW, accepted_by=OLD, streams=1), RENEW),
+        (Situation(own_socket=False, kubelet=NEW, accepted_by=OLD), RENEW),
+        (Situation(own_socket=False, kubelet=None), RENEW),
+        # The kubelet's socket is gone, its stream is not: nothing to do but wait.
+        (Situation(own_socket=True, kubelet=None, accepted_by=OLD, streams=1), WAIT),
+        # Asked for.
+        (Situation(own_socket=True, kubelet=NEW, accepted_by=NEW, streams=1, renew=True), RENEW),
+    ],
+)
+def test_what_a_registration_needs_next(situation: Situation, decision: Decision) -> None:
+    assert decide(situation, 100.0, Patience()) == decision
+
+
+identities = st.sampled_from([OLD, NEW])
+situations = st.builds(
+    Situation,
+    own_socket=st.booleans(),
+    kubelet=st.none() | identities,
+    accepted_by=st.none() | identities,
+    streams=st.integers(0, 2),
+    quiet_since=st.floats(0, 100),
+    had_stream=st.booleans(),
+    retry_at=st.floats(0, 200),
+    renew=st.booleans(),
+)
+
+
+@given(situations)
+def test_an_open_stream_is_never_registered_over(situation: Situation) -> None:
+    decision = decide(situation, 100.0, Patience())
+    if decision.step is Step.REGISTER and situation.accepted_by is not None:
+        assert situation.streams == 0
+
+
+@given(situations)
+def test_waiting_without_an_end_is_for_events_alone(situation: Situation) -> None:
+    decision = decide(situation, 100.0, Patience())
+    if decision.step is Step.WAIT:
+        served = situation.accepted_by == situation.kubelet and situation.streams > 0
+        assert (decision.until is None) == (situation.kubelet is None or served)
+        assert decision.until is None or decision.until > 100.0
+
+
+@pytest.mark.parametrize(("refused", "last"), [(False, LAST_RETRY), (True, LAST_RETRY_REFUSED)])
+def test_attempts_are_quick_at_first_and_bounded_at_last(*, refused: bool, last: float) -> None:
+    delays = [retry_delay(n, refused=refused) for n in range(1, 100)]
+    assert delays[0] == 0.01
+    assert delays == sorted(delays)
+    assert delays[-1] == last
+    # A kubelet that comes back within half a second is met without a long pause.
+    assert sum(delays[:5]) < 0.5

@@ -1,0 +1,144 @@
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugin.core.device import Device
+from plugin.core.templates import (
+    DEVICE_FIELDS,
+    MAX_OUTPUT,
+    Template,
+    TemplateError,
+    compile_template,
+)
+
+NAMES = frozenset({"device", "devices", "ids"})
+ONE = Device("gpu0", "zero", "/dev/gpu0", {"model": "C9", "serial": "x"}, (1,))
+TWO = Device("gpu1", "one", "/dev/gpu1", {"model": "D1"}, ())
+
+
+def compiled(text: str) -> Template:
+    return compile_template(text, NAMES, DEVICE_FIELDS)
+
+
+def rendered(text: str, **variables: Any) -> str:
+    return compiled(text).render(
+        {"device": ONE, "devices": [ONE, TWO], "ids": ["gpu0::1", "gpu1::0"], **variables}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("plain", "plain"),
+        ("a {# note #}b", "a b"),
+        ("{{ device.id }}", "gpu0"),
+        ("{{ device.attrs.model }}-{{ device.attrs['serial'] }}", "C9-x"),
+        ("{{ device.attrs.get('none', 'else') }}", "else"),
+        ("{{ device.attrs.get('model', '').startswith('C9') }}", "True"),
+        ("{{ devices | map(attribute='id') | join(',') }}", "gpu0,gpu1"),
+        ("{{ ids | join(' ') }}", "gpu0::1 gpu1::0"),
+        ("{% for d in devices %}{{ loop.index }}={{ d.path }};{% endfor %}", "1=/dev/gpu0;2=/dev/gpu1;"),
+        ("{{ (devices | first).name }}{{ devices[1].name }}", "zeroone"),
+        ("{% if device.numa_nodes %}{{ device.numa_nodes[0] }}{% else %}none{% endif %}", "1"),
+        ("{{ device.path.removeprefix('/dev/') | upper }}", "GPU0"),
+        ("{{ device.attrs | tojson }}", '{"model":"C9","serial":"x"}'),
+        ("{{ 2 * 3 + 10 % 4 }}", "8"),
+    ],
+)
+def test_templates_say_what_devices_are(text: str, result: str) -> None:
+    assert rendered(text) == result
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{{ dvice.id }}", "did you mean 'device'?"),
+        ("{{ device.idd }}", "did you mean 'id'?"),
+        ("{{ device['idd'] }}", "did you mean 'id'?"),
+        ("{{ devices[0].pth }}", "did you mean 'path'?"),
+        ("{{ (devices | last).pth }}", "did you mean 'path'?"),
+        ("{{ devices[1:] | map(attribute='pth') | join }}", "did you mean 'path'?"),
+        ("{{ devices | selectattr('nam') | list | length }}", "did you mean 'name'?"),
+        ("{% for d in devices | sort(attribute='id') %}{{ d.pth }}{% endfor %}", "did you mean 'path'?"),
+        (
+            "{% for d in ids %}{% for e in ids %}{% for f in ids %}{% endfor %}{% endfor %}{% endfor %}",
+            "deep",
+        ),
+        ("{% for d in devices recursive %}{% endfor %}", "recursive"),
+        ("{% set x = 1 %}", "expected only expressions, if and for"),
+        ("{% macro x() %}{% endmacro %}", "expected only expressions, if and for"),
+        ("{% include 'x' %}", "expected only expressions, if and for"),
+        ("{% filter upper %}x{% endfilter %}", "expected only expressions, if and for"),
+        ("{{ 2 ** 9 }}", "expected only expressions, if and for"),
+        ("{{ range(9) }}", "a call of something that is not a method"),
+        ("{{ self }}", "unknown name 'self'"),
+        ("{{ ids.append('x') }}", "unknown method 'append'"),
+        ("{{ '%s'.format(1) }}", "unknown method 'format'"),
+        ("{{ ids | random }}", "unknown filter 'random'"),
+        ("{{ device.__class__ }}", "which a device does not have"),
+        ("{{ unclosed", "not a template"),
+        ("{% if x %}", "not a template"),
+        ("{{ " + "(" * 500 + "1" + ")" * 500 + " }}", "nested too deeply"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error_when_it_is_loaded(text: str, words: str) -> None:
+    with pytest.raises(TemplateError, match=r".") as caught:
+        compiled(text)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{{ device.attrs.nope }}", "has no attribute 'nope'"),
+        ("{{ device.attrs.get('nope') }}", "gives nothing"),
+        ("{{ devices }}", "gives a list"),
+        ("{{ devices | map(attribute='id') }}", "gives a list"),
+        ("{{ device.attrs }}", "gives a mapping"),
+        ("{{ device }}", "gives an object"),
+        ("{{ 1 // 0 }}", "zero"),
+        ("{{ ids['x'] }}", "has no attribute"),
+        ("{{ 'a' * 1000000000 }}", "numbers only"),
+        ("{{ '%999999999d' % 1 }}", "numbers only"),
+        ("{{ 'aaaa'.replace('a', ids[0]) | replace('g', 'x' ~ ids[0]) }}{{ long }}", "more than"),
+        ("{{ (9999999999 * 9999999999) * 9999999999 * 2 }}", "too large"),
+        ("{{ device.attrs['model'].__class__.__mro__ }}", "unsafe"),
+        ("{{ long | replace('x', 'xxxxxxxx') }}", "more than"),
+        ("{{ long.replace('x', 'xxxxxxxx') }}", "more than"),
+        ("{{ long + long }}", "more than"),
+    ],
+)
+def test_what_goes_wrong_in_rendering_is_one_clear_error(text: str, words: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        compile_template(text, NAMES | {"long"}, DEVICE_FIELDS).render(
+            {"device": ONE, "devices": [ONE], "ids": ["gpu0"], "long": "x" * MAX_OUTPUT}
+        )
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [("{{ 1 == 1 }}", True), ("true", True), ("{{ device.id == 'x' }}", False), ("", False)],
+)
+def test_a_condition_holds_or_does_not(text: str, *, holds: bool) -> None:
+    assert compiled(text).holds({"device": ONE}) is holds
+
+
+def test_a_condition_that_is_neither_is_an_error() -> None:
+    with pytest.raises(TemplateError, match="expected true or false"):
+        compiled("{{ device.id }}").holds({"device": ONE})
+
+
+def test_templates_of_one_text_are_equal_and_say_what_they_use() -> None:
+    assert compiled("{{ ids | join }}") == compiled("{{ ids | join }}")
+    assert compiled("{{ ids | join }}").uses == {"ids"}
+    assert compiled("x").uses == frozenset()
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_template_or_a_clear_error(text: str) -> None:
+    with suppress(TemplateError):
+        compiled(text).render({"device": ONE, "devices": [ONE], "ids": ["x"]})

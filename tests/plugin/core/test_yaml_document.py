@@ -1,0 +1,93 @@
+import math
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugin.core.errors import ConfigError
+from plugin.core.yaml_document import parse
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**17), 10**17)
+    | st.floats(allow_nan=False, allow_infinity=False, width=32)
+    | st.text(
+        st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff0123456789"), max_size=20
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text("abcdefgh", min_size=1, max_size=4), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def refusal(content: bytes) -> ConfigError | None:
+    try:
+        parse(content, "x")
+    except ConfigError as error:
+        return error
+    return None
+
+
+@given(plain)
+def test_what_a_yaml_library_writes_is_read_back(value: object) -> None:
+    # Text without digits: `1e3` and `0o7` are text to YAML 1.1, and numbers here.
+    text = yaml.safe_dump(value, allow_unicode=True)
+    read = parse(text.encode(), "x").root.plain()
+    assert read == value or (
+        isinstance(value, float) and isinstance(read, float) and math.isclose(read, value)
+    )
+
+
+@given(st.binary(max_size=200))
+def test_bytes_are_a_document_or_a_clear_error_and_never_anything_else(content: bytes) -> None:
+    error = refusal(content)
+    assert error is None or (str(error).startswith("x") and str(error).isprintable())
+
+
+@given(st.text("{}[]:,&*!|>'\"%@`#-? \nab1", max_size=80))
+def test_fragments_of_yaml_are_a_document_or_a_clear_error(text: str) -> None:
+    error = refusal(text.encode())
+    assert error is None or str(error).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("off", "off"),
+        ("no", "no"),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("1:30", "1:30"),
+        ("012", 12),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("1_000", "1_000"),
+        ("2026-11-20", "2026-11-20"),
+        ("true", True),
+        ("~", None),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("'1'", "1"),
+        ("!!str 1", "1"),
+        ("-.inf", -math.inf),
+    ],
+)
+def test_scalars_are_what_they_look_like(text: str, value: object) -> None:
+    assert parse(f"a: {text}".encode(), "x").root.plain() == {"a": value}
+
+
+def test_lines_are_known_for_keys_items_and_what_is_missing() -> None:
+    document = parse(b"a:\n  b: 1\n  c:\n    - x\n    - y\n", "x")
+    assert document.line(("a",)) == 1
+    assert document.line(("a", "b")) == 2
+    assert document.line(("a", "c", 1)) == 5
+    assert document.line(("a", "d")) == 2
+    assert document.line(("a", "c", 7, "z")) == 4
+
+
+def test_a_byte_order_mark_is_no_part_of_the_document() -> None:
+    assert parse(b"\xef\xbb\xbfa: 1", "x").root.plain() == {"a": 1}
