@@ -20,6 +20,11 @@ class Following:
         self._changed = changed
         self._tasks: dict[Path, tuple[frozenset[str], asyncio.Task[None]]] = {}
 
+    @property
+    def followed(self) -> frozenset[Path]:
+        """The directories that are followed now, as this process sees them."""
+        return frozenset(self._tasks)
+
     def follow(self, wanted: Iterable[tuple[str, str]], group: asyncio.TaskGroup) -> None:
         """Follow these (directory, pattern) pairs from now on, and nothing else. Tasks go to `group`."""
         patterns: dict[Path, frozenset[str]] = {}

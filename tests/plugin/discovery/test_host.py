@@ -1,0 +1,72 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from plugin.discovery.host import MAX_LINKS, HostRoot
+
+
+def test_links_are_followed_as_the_host_would_and_never_lead_out(host: Path) -> None:
+    (host / "dev/by-id").mkdir(parents=True)
+    (host / "dev/video0").touch()
+    (host / "dev/by-id/cam").symlink_to("../video0")
+    (host / "dev/abs").symlink_to("/dev/video0")
+    (host / "up").symlink_to("../../../../../../dev/video0")
+    (host / "d").symlink_to("/dev/by-id")
+    looks = HostRoot(host)
+    for path in ("/dev/by-id/cam", "/dev/abs", "/up", "/d/cam", "/d/../video0"):
+        assert looks.real(path) == "/dev/video0"
+        assert looks.exists(path)
+    # What is only on this machine, not in the tree, is not there.
+    (host / "etc").symlink_to("/etc")
+    assert not looks.exists("/etc/passwd")
+    assert not looks.exists("/up/x")
+
+
+def test_a_loop_of_links_is_not_there(host: Path) -> None:
+    (host / "a").symlink_to("b")
+    (host / "b").symlink_to("/a")
+    assert not HostRoot(host).exists("/a")
+    with pytest.raises(OSError, match="Too many levels"):
+        HostRoot(host).real("/a")
+    for n in range(MAX_LINKS):
+        (host / f"l{n}").symlink_to(f"l{n + 1}")
+    (host / f"l{MAX_LINKS}").touch()
+    assert HostRoot(host).exists("/l0")
+
+
+def test_entries_come_with_what_they_lead_to(host: Path) -> None:
+    (host / "d").mkdir()
+    (host / "d/file").touch()
+    (host / "d/link").symlink_to("/d/file")
+    (host / "d/dangling").symlink_to("/nowhere")
+    found = {entry.name: entry for entry in HostRoot(host).entries("/d")}
+    assert found["link"].status is not None
+    assert stat.S_ISREG(found["link"].status.st_mode)
+    assert found["dangling"].status is None
+
+
+def test_what_mounts_need_is_made_once_and_kept(host: Path) -> None:
+    looks = HostRoot(host)
+    (host / "tmp").mkdir()
+    for kind in ("directory", "file"):
+        looks.make(f"/tmp/{kind}", kind)
+        looks.make(f"/tmp/{kind}", kind)
+    assert (host / "tmp/directory").is_dir()
+    assert (host / "tmp/file").is_file()
+
+
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_a_link_in_place_of_what_a_mount_needs_is_refused(host: Path, kind: str) -> None:
+    (host / "tmp").mkdir()
+    (host / "real").mkdir()
+    (host / "tmp/x").symlink_to("/real")
+    with pytest.raises(OSError, match="not a"):
+        HostRoot(host).make("/tmp/x", kind)
+    with pytest.raises(FileNotFoundError):
+        HostRoot(host).make("/none/x", kind)
+
+
+def test_what_cannot_be_known_is_an_error(host: Path) -> None:
+    with pytest.raises(OSError, match="File name too long"):
+        HostRoot(host).exists("/" + "x" * 300)

@@ -1,0 +1,173 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from plugin.core.device import Found
+from plugin.core.model import StaticDevice
+from plugin.discovery.files import FilesSource
+from plugin.discovery.glob import GlobSource
+from plugin.discovery.host import HostRoot
+from plugin.discovery.source import Findings, Source
+from plugin.discovery.static import StaticSource
+from plugin.discovery.topology import numa_nodes
+
+
+def look(source: Source, host: Path) -> Findings:
+    return source.discover(HostRoot(host))
+
+
+def paths(findings: Findings) -> list[str]:
+    return [found.path for found in findings.found]
+
+
+def test_files_are_the_regular_files_of_a_directory_hidden_ones_and_links_too(host: Path) -> None:
+    colas = host / "etc/colas"
+    (colas / "sub").mkdir(parents=True)
+    for name in ("cola10", "cola2", ".hidden"):
+        (colas / name).touch()
+    (colas / "link").symlink_to("cola2")
+    (colas / "dangling").symlink_to("nothing")
+    os.mkfifo(colas / "fifo")
+    findings = look(FilesSource("/etc/colas"), host)
+    assert [f.name for f in findings.found] == [".hidden", "cola2", "cola10", "link"]
+    assert findings.follow == (("/etc/colas", "*"),)
+
+
+def test_a_directory_that_is_missing_or_empty_has_no_files_and_says_so(host: Path) -> None:
+    assert look(FilesSource("/etc/colas"), host).notes == ("/etc/colas is not there",)
+    (host / "etc/colas").mkdir(parents=True)
+    assert look(FilesSource("/etc/colas"), host).notes == ("/etc/colas has no regular file",)
+
+
+def test_a_file_in_place_of_the_directory_is_an_error(host: Path) -> None:
+    (host / "colas").touch()
+    with pytest.raises(NotADirectoryError):
+        look(FilesSource("/colas"), host)
+
+
+def test_a_config_map_volume_is_a_directory_of_files(host: Path) -> None:
+    data = host / "etc/colas/..2026"
+    data.mkdir(parents=True)
+    (data / "cola1").touch()
+    (host / "etc/colas/..data").symlink_to("..2026")
+    (host / "etc/colas/cola1").symlink_to("..data/cola1")
+    assert [f.name for f in look(FilesSource("/etc/colas"), host).found] == ["cola1"]
+
+
+def test_glob_finds_what_a_shell_would(host: Path) -> None:
+    for path in ("dev/video0", "dev/video10", "dev/video2", "dev/.video", "dev/snd/pcm0", "dev/ttyUSB0"):
+        (host / path).parent.mkdir(parents=True, exist_ok=True)
+        (host / path).touch()
+    (host / "dev/video9").symlink_to("nothing")
+    assert paths(look(GlobSource(("/dev/video*",)), host)) == ["/dev/video0", "/dev/video2", "/dev/video10"]
+    assert paths(look(GlobSource(("/dev/*/pcm[0-9]", "/dev/tty???0")), host)) == [
+        "/dev/snd/pcm0",
+        "/dev/ttyUSB0",
+    ]
+    assert paths(look(GlobSource(("/dev/.v*", "/dev/video2", "/dev/vid*2")), host)) == [
+        "/dev/.video",
+        "/dev/video2",
+    ]
+    assert look(GlobSource(("/nope/*", "/dev/x")), host) == Findings(
+        (), (("/nope", "*"), ("/dev", "x")), ("nothing matches /nope/*, /dev/x",)
+    )
+
+
+def test_glob_says_which_directories_to_follow(host: Path) -> None:
+    (host / "sys/class/x/one").mkdir(parents=True)
+    (host / "sys/class/x/two").mkdir()
+    follow = look(GlobSource(("/sys/class/x/*/device",)), host).follow
+    assert set(follow) == {
+        ("/sys/class/x", "*"),
+        ("/sys/class/x/one", "device"),
+        ("/sys/class/x/two", "device"),
+    }
+
+
+def test_glob_keeps_a_link_by_its_own_name_and_says_where_it_leads(host: Path) -> None:
+    (host / "dev/serial/by-id").mkdir(parents=True)
+    (host / "dev/ttyUSB0").touch()
+    (host / "dev/serial/by-id/usb-x").symlink_to("../../ttyUSB0")
+    (found,) = look(GlobSource(("/dev/serial/by-id/*",)), host).found
+    assert (found.path, found.attrs) == ("/dev/serial/by-id/usb-x", {"target": "/dev/ttyUSB0"})
+
+
+@pytest.fixture
+def node(host: Path) -> Path:
+    """A character device node 81:0 in the host tree."""
+    (host / "dev").mkdir(exist_ok=True)
+    try:
+        os.mknod(host / "dev/video0", 0o600 | 0o020000, os.makedev(81, 0))
+    except PermissionError:
+        pytest.skip("making device nodes is not allowed here")
+    return host
+
+
+def test_a_device_node_is_known_by_its_numbers(node: Path) -> None:
+    (found,) = look(GlobSource(("/dev/video*",)), node).found
+    assert found.rdev == ("char", 81, 0)
+    assert found.attrs == {"type": "char", "major": "81", "minor": "0"}
+    (written,) = look(StaticSource((StaticDevice("x", path="/dev/video0"),)), node).found
+    assert (written.rdev, written.absent) == (("char", 81, 0), "")
+
+
+def test_what_is_written_down_is_always_a_device_and_absent_while_its_path_is(host: Path) -> None:
+    source = StaticSource(
+        (StaticDevice("Dev-1"), StaticDevice("fuse", path="/dev/fuse", numa=1, attrs={"a": "b"}))
+    )
+    findings = look(source, host)
+    assert [(f.name, f.absent, f.numa_node) for f in findings.found] == [
+        ("Dev-1", "", None),
+        ("fuse", "/dev/fuse is not there", 1),
+    ]
+    assert findings.follow == (("/dev", "fuse"),)
+    (host / "dev").mkdir()
+    (host / "dev/fuse").touch()
+    assert look(source, host).found[1].absent == ""
+
+
+def sysfs(host: Path, **numa_by_level: str) -> Found:
+    """A device 81:0 on a PCI function, with `numa_node` files at the levels that are named."""
+    levels = {"node": "", "pci": "/..", "bridge": "/../..", "top": "/../../../.."}
+    device = host / "sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0/video4linux"
+    (device / "video0").mkdir(parents=True)
+    (host / "sys/dev/char").mkdir(parents=True)
+    (host / "sys/dev/char/81:0").symlink_to(
+        "../../devices/pci0000:00/0000:00:01.0/0000:3b:00.0/video4linux/video0"
+    )
+    for level, text in numa_by_level.items():
+        (device / f"video0{levels[level]}" / "numa_node").write_text(text)
+    return Found("video0", "/dev/video0", rdev=("char", 81, 0))
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ({"bridge": "1\n"}, (1,)),
+        ({"pci": "0\n", "bridge": "1\n"}, (0,)),
+        ({"pci": "-1\n", "bridge": "1\n"}, (1,)),
+        ({"bridge": "-1\n"}, ()),
+        ({"bridge": "x\n"}, ()),
+        ({"bridge": "99999\n"}, ()),
+        ({"bridge": "1024\n"}, ()),
+        ({"bridge": ""}, ()),
+        ({}, ()),
+    ],
+)
+def test_the_numa_node_is_the_first_that_sysfs_tells_from_the_device_upwards(
+    host: Path, levels: dict[str, str], expected: tuple[int, ...]
+) -> None:
+    assert numa_nodes(HostRoot(host), sysfs(host, **levels)) == expected
+
+
+def test_what_is_no_device_node_or_not_in_sysfs_has_no_numa_node(host: Path) -> None:
+    assert numa_nodes(HostRoot(host), Found("x", "/x")) == ()
+    assert numa_nodes(HostRoot(host), Found("x", "/x", rdev=("block", 8, 0))) == ()
+
+
+def test_a_link_out_of_sysfs_is_not_walked(host: Path) -> None:
+    (host / "sys/dev/char").mkdir(parents=True)
+    (host / "numa_node").write_text("1")
+    (host / "sys/dev/char/81:0").symlink_to("/")
+    assert numa_nodes(HostRoot(host), Found("x", rdev=("char", 81, 0))) == ()
