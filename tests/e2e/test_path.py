@@ -112,8 +112,9 @@ async def test_a_kubelet_restart_loses_nothing(stack: Stack) -> None:
     held = await _pod_with(stack, "steady", 2)
     await stack.everyone_says(held)
 
+    (since, *_) = await _since(stack)
     registrations = await _registrations(stack)
-    watching = asyncio.create_task(_never_a_wrong_owner(stack, held))
+    watching = asyncio.create_task(_always_these_owners(stack, held))
     await stack.node.restart_kubelet()
 
     async def registered_again() -> bool:
@@ -123,9 +124,14 @@ async def test_a_kubelet_restart_loses_nothing(stack: Stack) -> None:
     await stack.capacity_is(3)
     await stack.allocatable_is(3)
     await stack.everyone_says(held)
+    await stack.ready()
     watching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await watching
+    # Held without a break, as far as anyone can see.
+    assert await _since(stack) == [since, since]
+    await stack.metric_is(2, "devicelens_allocations_total")
+    await stack.metric_is(0, "devicelens_releases_total")
 
     # What is free can be given out again, and is seen.
     await stack.everyone_says(held | await _pod_with(stack, "newcomer", 1))
@@ -138,11 +144,18 @@ async def _registrations(stack: Stack) -> float:
     return metrics.value("devicelens_plugin_registrations_total", resource=stack.resource) or 0
 
 
-async def _never_a_wrong_owner(stack: Stack, right: frozenset[Holding]) -> None:
-    """Scrape in a loop: whoever is named must be right, while the kubelet comes and goes."""
+async def _since(stack: Stack) -> list[float]:
+    found = (await owners.scrape(stack.url)).of(
+        "devicelens_device_held_since_timestamp_seconds", resource=stack.resource
+    )
+    return [value for _, value in found]
+
+
+async def _always_these_owners(stack: Stack, right: frozenset[Holding]) -> None:
+    """Scrape in a loop, while the kubelet comes and goes: nobody else is named, and nobody is forgotten."""
     while True:
         named = await owners.from_metrics(stack.url, stack.resource)
-        assert named <= right, f"named {named - right}"
+        assert named == right
         await asyncio.sleep(0.02)
 
 
