@@ -6,7 +6,7 @@ included; and it can be made slow, hung, rate-limited, garbage-answering or gone
 """
 
 from simulator.faults import Faults, RegistrationFaults
-from simulator.kubelet import RootInUseError, SimulatedKubelet
+from simulator.kubelet import SimulatedKubelet
 from simulator.model import (
     AdmissionError,
     ClaimDevice,
@@ -20,6 +20,7 @@ from simulator.model import (
     PodSpec,
 )
 from simulator.node import Replay
+from simulator.process import RootInUseError
 
 __all__ = [
     "AdmissionError",

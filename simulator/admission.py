@@ -119,7 +119,11 @@ class Admission:
             grouped = self._state.by_node(resource, self._node.shuffle_ids(ids))
             self._state.hold(pod.uid, container.name, resource, grouped, response)
             self._node.event(
-                "allocated", pod=_name(pod), container=container.name, resource=resource, devices=sorted(ids)
+                "allocated",
+                pod=pod.full_name,
+                container=container.name,
+                resource=resource,
+                devices=sorted(ids),
             )
             self._node.changed()
         if save:
@@ -228,7 +232,3 @@ def _requested(spec: PodSpec, resource: str) -> int:
     """What a pod asks for as a whole: all that run together, or the neediest init container."""
     together = sum(c.resources.get(resource, 0) for c in spec.listed_containers())
     return max([together, *(c.resources.get(resource, 0) for c in spec.init_containers)])
-
-
-def _name(pod: Pod) -> str:
-    return f"{pod.spec.namespace}/{pod.spec.name}"

@@ -14,8 +14,6 @@ from simulator.checkpoint import NO_NODE, Checkpoint, Entry
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
 
-VIOLATIONS_KEPT: Final = 1000
-
 
 @dataclass(frozen=True, slots=True)
 class Device:

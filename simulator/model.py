@@ -157,6 +157,11 @@ class Pod:
         return self.phase in {Phase.PENDING, Phase.RUNNING}
 
     @property
+    def full_name(self) -> str:
+        """Namespace and name."""
+        return f"{self.spec.namespace}/{self.spec.name}"
+
+    @property
     def qos_class(self) -> str:
         """Given, else Guaranteed for pods with exclusive CPUs or pinned memory, else BestEffort."""
         if self.spec.qos_class:

@@ -10,14 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from simulator.claims import Claims
-from simulator.devices import VIOLATIONS_KEPT
 from simulator.faults import Gate
 from simulator.model import Pod
 from simulator.pinning import Pinning
 from simulator.topology import Policy
+
+VIOLATIONS_KEPT: Final = 1000
+VIOLATION_LENGTH: Final = 1000
+"""Characters kept of each: plugins may call their devices as they like."""
 
 T = TypeVar("T")
 Older = Literal["no-get", "no-allocatable", "v1alpha1"]
@@ -74,6 +77,11 @@ class Settings:
         """Where the Pods API is served, if it is on."""
         return self.root / "pods-api" / "pods-api.sock"
 
+    def sockets(self) -> dict[str, Path]:
+        """Every socket that is served, by what it is for."""
+        sockets = {"registration": self.registration_socket, "pod_resources": self.pod_resources_socket}
+        return sockets | ({"pods_api": self.pods_api_socket} if self.pods_api else {})
+
     @property
     def plugins_registry(self) -> Path:
         """Directory of plugins that register by being there."""
@@ -119,7 +127,7 @@ class Node:
     def violation(self, what: str) -> None:
         """A plugin did what it must not."""
         if len(self.violations) < VIOLATIONS_KEPT:
-            self.violations.append(what)
+            self.violations.append(what[:VIOLATION_LENGTH])
         self.event("violation", what=what)
 
     def event(self, event: str, **fields: Any) -> None:

@@ -95,7 +95,8 @@ class PodResources:
             for recorded in v1.ListPodResourcesResponse.FromString(self._replay.listed).pod_resources:
                 if (recorded.namespace, recorded.name) == (namespace, name):
                     return recorded
+        # kubelet: Get knows ended pods too, with their devices until a List or an allocation frees them.
         pod = self._node.pods.get((namespace, name))
-        if pod is None or not pod.active:
+        if pod is None:
             raise _NotFoundError(f"pod {name} in namespace {namespace} not found")
         return self._answers.pod(pod)

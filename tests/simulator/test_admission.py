@@ -437,10 +437,10 @@ class TestPinning:
             spec = PodSpec(
                 "p", containers=(ContainerSpec("c", {R: 1}, exclusive_cpus=2, memory={"memory": 1 << 30}),)
             )
-            uid = await kubelet.add_pod(spec)
-            pinned = kubelet._node.pinning.of(uid, "c")
-            assert pinned.cpus == (4, 5)
-            assert [block.nodes for block in pinned.memory] == [(1,)]
+            await kubelet.add_pod(spec)
+            listed = kubelet.pod_resources().pod_resources[0].containers[0]
+            assert list(listed.cpu_ids) == [4, 5]
+            assert [[node.ID for node in block.topology.nodes] for block in listed.memory] == [[1]]
             assert kubelet.pods()[0].qos_class == "Guaranteed"
 
     async def test_too_few_cpus_are_refused_and_released_ones_come_back(
@@ -459,7 +459,8 @@ class TestPinning:
 
     async def test_memory_beyond_one_node_spans_two(self, kubelet: SimulatedKubelet) -> None:
         large = (ContainerSpec("c", memory={"memory": 9 << 30}),)
-        uid = await kubelet.add_pod(PodSpec("p", containers=large))
-        assert kubelet._node.pinning.of(uid, "c").memory[0].nodes == (0, 1)
+        await kubelet.add_pod(PodSpec("p", containers=large))
+        (block,) = kubelet.pod_resources().pod_resources[0].containers[0].memory
+        assert [node.ID for node in block.topology.nodes] == [0, 1]
         with pytest.raises(AdmissionError, match="insufficient memory"):
             await kubelet.add_pod(PodSpec("q", containers=large))

@@ -143,11 +143,11 @@ async def test_the_same_pods_give_the_same_answers(
         await kubelet.complete_pod("default", "job")
         if not recording.allocatable.devices:
             await kubelet.restart()
-        listed = kubelet._life.answers.listed(kubelet.pods())
+        listed = kubelet.pod_resources()
         assert in_one_order(renamed(listed)) == in_one_order(renamed(recording.listed))
         assert {h.device for h in kubelet.holdings()} <= {d.id for ds in advertised.values() for d in ds}
         assert len(kubelet.holdings()) == len(recording.chosen())
-        assert in_one_order(kubelet._life.answers.allocatable()) == in_one_order(recording.allocatable)
+        assert in_one_order(kubelet.allocatable_resources()) == in_one_order(recording.allocatable)
         assert kubelet.violations == ()
 
 

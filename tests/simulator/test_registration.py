@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from plugin.pb.pluginregistration.v1 import api_pb2 as registration
-from simulator import Faults, RegistrationFaults, SimulatedKubelet
+from simulator import ContainerSpec, Faults, PodSpec, RegistrationFaults, SimulatedKubelet
 from simulator.devices import Device, Options
 from simulator.scripted import ScriptedPlugin
 
@@ -147,8 +147,11 @@ async def test_a_list_beyond_four_mebibytes_ends_the_endpoint(kubelet: Simulated
 async def test_options_come_from_the_plugin_not_from_its_registration(kubelet: SimulatedKubelet) -> None:
     options = Options(pre_start_required=True, preferred_allocation=True)
     async with ScriptedPlugin(kubelet.root, R, THREE, options=options) as plugin:
+        # Its request says nothing of options at all.
         await plugin.register()
-        assert kubelet._life.state.endpoints[R].options == options
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+        await kubelet.add_pod(PodSpec("p", containers=(ContainerSpec("c", {R: 1}),)))
+        assert (len(plugin.offered), len(plugin.started)) == (1, 1)
 
 
 async def test_register_can_be_slow_hung_refusing_and_gone(kubelet: SimulatedKubelet) -> None:

@@ -127,8 +127,7 @@ async def test_restored_devices_come_without_topology_unless_told_otherwise(root
         await kubelet.add_pod(POD)
 
         def has_topology() -> bool:
-            listed = kubelet._life.answers.listed(kubelet.pods())
-            return listed.pod_resources[0].containers[0].devices[0].HasField("topology")
+            return kubelet.pod_resources().pod_resources[0].containers[0].devices[0].HasField("topology")
 
         assert has_topology()
         await kubelet.restart()
@@ -166,7 +165,7 @@ def listens(path: Path) -> bool:
 
 async def test_a_pod_that_comes_while_it_is_down_waits(kubelet: SimulatedKubelet) -> None:
     restarting = asyncio.create_task(kubelet.restart(down_for=0.2))
-    await kubelet.wait_until(lambda k: not k._up.is_set())
+    await kubelet.wait_until(lambda k: not k.is_up)
     await kubelet.add_pod(PodSpec("late"))
     assert restarting.done()
     assert kubelet.pods()[0].phase is Phase.RUNNING
@@ -191,8 +190,7 @@ async def test_another_process_reads_the_checkpoint_and_forgets_pods_it_does_not
         await first.wait_until(lambda k: k.allocatable(R) == 2)
         await first.add_pod(POD)
     async with SimulatedKubelet(root) as second:
-        assert second.resources() == (R,)
-        assert second._life.state.in_use(R)
+        assert (second.resources(), second.capacity(R)) == ((R,), 0)
         async with ScriptedPlugin(root, R, TWO) as plugin:
             await plugin.register()
             await second.wait_until(lambda k: k.allocatable(R) == 2)
@@ -202,9 +200,13 @@ async def test_another_process_reads_the_checkpoint_and_forgets_pods_it_does_not
 @pytest.mark.parametrize("content", [b"", b"{", b'{"Data":{}}'])
 async def test_a_corrupt_checkpoint_is_told_and_done_without(root: Path, content: bytes) -> None:
     told: list[str] = []
+
+    def on_event(event: str, **_fields: object) -> None:
+        told.append(event)
+
     (root / "device-plugins").mkdir()
     (root / "device-plugins" / "kubelet_internal_checkpoint").write_bytes(content)
-    async with SimulatedKubelet(root, on_event=lambda event, **_: told.append(event)) as kubelet:
+    async with SimulatedKubelet(root, on_event=on_event) as kubelet:
         assert kubelet.resources() == ()
     assert told == ["cannot read the checkpoint, starting without"]
 
@@ -252,7 +254,7 @@ class TestRoot:
         kubelet = SimulatedKubelet(root)
         await kubelet.start()
         restarting = asyncio.create_task(kubelet.restart(down_for=3600))
-        await kubelet.wait_until(lambda k: not k._up.is_set())
+        await kubelet.wait_until(lambda k: not k.is_up)
         adding = asyncio.create_task(kubelet.add_pod(PodSpec("p")))
         async with asyncio.timeout(5):
             await kubelet.stop()
