@@ -5,6 +5,7 @@ log         structured logging, one event a line; failures told once
 paths       where the kubelet keeps its sockets
 process     one TaskGroup a process: start, signals, an end within two seconds
 directory   directories followed by inotify, or by polling where there is none
+listing     what polling sees of a directory, and what changed between two looks
 http        serving aiohttp applications on TCP and unix sockets
 exposition  content negotiation and kept renderings of Prometheus metrics
 text        making text from outside harmless

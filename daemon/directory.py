@@ -7,18 +7,19 @@ replaced by another of the same name: it is found again, and its followers are t
 
 import asyncio
 import errno
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from asyncinotify import Event, Inotify, Mask, Watch
 
+from daemon.listing import Change, Kind, Listing, differences, identity_of, look
 from daemon.log import Episode, Log
+
+__all__ = ["Change", "DirectoryWatcher", "Kind"]
 
 _log = Log("directory")
 
@@ -31,28 +32,10 @@ _PENDING_LIMIT: Final = 4096
 """Changes kept for a follower that is busy; more become one RESCAN."""
 
 
-class Kind(Enum):
-    """What happened to an entry of a directory."""
-
-    APPEARED = "appeared"
-    VANISHED = "vanished"
-    WRITTEN = "written"
-    ATTRIBUTES = "attributes"
-    RESCAN = "rescan"
-    """Anything may have changed: at the start, when the directory came or went, when events were lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change: `name` is the entry's file name, empty for RESCAN."""
-
-    kind: Kind
-    name: str = ""
-
-
 _OF_CONTENTS: Final = frozenset({Kind.WRITTEN, Kind.ATTRIBUTES})
 _RESCAN: Final = Change(Kind.RESCAN)
-_Listing = dict[str, tuple[int, int, int]]
+_NEVER: Final = Listing(-1, {})
+"""No directory's: equal to none that is looked at."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +48,9 @@ class _Follower:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     watch: Watch | None = None
     identity: tuple[int, int] | None = None
-    listing: _Listing | None = None
+    refused: str | None = None
+    settled: bool = False
+    listing: Listing | None = _NEVER
 
     def tell(self, change: Change) -> None:
         if change.kind is Kind.RESCAN or len(self.pending) >= _PENDING_LIMIT:
@@ -81,9 +66,14 @@ class _Follower:
 class DirectoryWatcher:
     """Follows directories for a whole process. Run `run()` as an actor; `follow()` from anywhere."""
 
-    def __init__(self, *, poll_interval: float = 1.0, use_inotify: bool = True) -> None:
-        """`poll_interval`: seconds between looks at what inotify cannot tell (and at all, without it)."""
+    def __init__(
+        self, *, poll_interval: float = 1.0, use_inotify: bool = True, retry_interval: float = 30.0
+    ) -> None:
+        """`poll_interval`: seconds between looks at what inotify cannot tell (and at all, without it);
+        `retry_interval`: seconds between two tries to have an inotify instance.
+        """
         self._poll_interval = poll_interval
+        self._retry_interval = retry_interval
         self._use_inotify = use_inotify
         self._inotify: Inotify | None = None
         self._followers: set[_Follower] = set()
@@ -92,7 +82,7 @@ class DirectoryWatcher:
     @property
     def polling_because(self) -> str | None:
         """Why directories are polled rather than followed by inotify; None while inotify works."""
-        return self._episode.reason
+        return self._episode.reason if self._use_inotify else "inotify is switched off"
 
     async def run(self) -> None:
         """Deliver changes to every follower until cancelled."""
@@ -100,12 +90,14 @@ class DirectoryWatcher:
             while True:
                 inotify = self._open()
                 if inotify is None:
-                    await self._poll_for(max(self._poll_interval * 30, 30.0))
+                    await self._poll_for(self._retry_interval)
                     continue
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._read(inotify))
                     group.create_task(self._poll_for(None))
         finally:
+            for follower in self._followers:
+                follower.watch = follower.identity = None
             if self._inotify is not None:
                 self._inotify.close()
                 self._inotify = None
@@ -119,7 +111,11 @@ class DirectoryWatcher:
         with self._following(directory, contents=contents) as follower:
             while True:
                 while follower.pending:
-                    yield follower.pending.popleft()
+                    change = follower.pending.popleft()
+                    # It will look for itself, and may see what comes and goes between two looks here.
+                    follower.settled &= change.kind is not Kind.RESCAN
+                    yield change
+                    follower.settled &= change.kind is not Kind.RESCAN
                 follower.wake.clear()
                 await follower.wake.wait()
 
@@ -132,7 +128,8 @@ class DirectoryWatcher:
             yield follower
         finally:
             self._followers.discard(follower)
-            self._release(follower.watch)
+            self._detach(follower)
+            self._judge()
 
     def _open(self) -> Inotify | None:
         if self._inotify is None and self._use_inotify:
@@ -141,10 +138,10 @@ class DirectoryWatcher:
             except OSError as error:
                 self._episode.failed(_inotify_advice(error))
                 return None
-            self._episode.recovered()
             for follower in self._followers:
-                follower.listing = None
+                follower.settled, follower.listing = False, _NEVER
                 self._attach(follower)
+            self._judge()
         return self._inotify
 
     async def _read(self, inotify: Inotify) -> None:
@@ -155,17 +152,17 @@ class DirectoryWatcher:
     def _deliver(self, event: Event) -> None:
         if Mask.Q_OVERFLOW in event.mask:
             _log.warn("inotify events were lost, looking at every directory anew")
+            # The end of a directory may be among what was lost: its watch cannot be relied upon either.
             for follower in self._followers:
                 follower.tell(_RESCAN)
+                self._detach(follower)
+                self._attach(follower)
             return
         watch = event.watch
         for follower in [f for f in self._followers if f.watch is not None and f.watch is watch]:
             if event.mask & _LOST:
-                follower.watch = None
-                follower.identity = None
                 follower.tell(_RESCAN)
-                if Mask.MOVE_SELF in event.mask:
-                    self._release(watch)
+                self._detach(follower)
                 self._attach(follower)
             elif event.name is not None:
                 kind = _kind(event.mask)
@@ -184,10 +181,9 @@ class DirectoryWatcher:
     def _look(self, follower: _Follower) -> None:
         """One look: attach to a directory that came, notice one that was replaced, list the unwatched."""
         if follower.watch is not None:
-            if _identity(follower.directory) != follower.identity:
-                self._release(follower.watch)
-                follower.watch = None
+            if identity_of(follower.directory) != follower.identity:
                 follower.tell(_RESCAN)
+                self._detach(follower)
                 self._attach(follower)
             return
         self._attach(follower)
@@ -197,8 +193,10 @@ class DirectoryWatcher:
     def _attach(self, follower: _Follower) -> None:
         if self._inotify is None or follower.watch is not None:
             return
-        identity = _identity(follower.directory)
+        follower.refused = None
+        identity = identity_of(follower.directory)
         if identity is None:
+            self._judge()
             return
         # MASK_ADD: a directory has one watch, which other followers may want more of.
         mask = _ENTRIES | _ITSELF | Mask.MASK_ADD | (_CONTENTS if follower.contents else Mask(0))
@@ -206,13 +204,27 @@ class DirectoryWatcher:
             follower.watch = self._inotify.add_watch(follower.directory, mask)
         except OSError as error:
             if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
-                self._episode.failed(_inotify_advice(error))
+                follower.refused = _inotify_advice(error)
+            self._judge()
             return
         follower.identity = identity
-        follower.listing = None
+        follower.settled, follower.listing = False, _NEVER
         follower.tell(_RESCAN)
+        self._judge()
 
-    def _release(self, watch: Watch | None) -> None:
+    def _judge(self) -> None:
+        """Tell when inotify is refused for a directory, and when it is for none any more."""
+        if self._inotify is None:
+            return
+        reasons = sorted({follower.refused for follower in self._followers if follower.refused is not None})
+        if reasons:
+            self._episode.failed(reasons[0])
+        else:
+            self._episode.recovered()
+
+    def _detach(self, follower: _Follower) -> None:
+        """Give the follower's watch back, unless another follows the same directory by it."""
+        watch, follower.watch, follower.identity = follower.watch, None, None
         if watch is None or self._inotify is None or any(f.watch is watch for f in self._followers):
             return
         try:
@@ -224,20 +236,17 @@ class DirectoryWatcher:
 
     @staticmethod
     def _compare(follower: _Follower) -> None:
-        new = _list(follower.directory)
+        new = look(follower.directory)
         old, follower.listing = follower.listing, new
-        if new == old:
+        if not follower.settled:
+            # What the follower saw may lie between these two looks: it is well only if they are equal.
+            follower.settled = new == old
+            if not follower.settled:
+                follower.tell(_RESCAN)
             return
-        if old is None or new is None:
-            follower.tell(_RESCAN)
-            return
-        for name in old.keys() - new.keys():
-            follower.tell(Change(Kind.VANISHED, name))
-        for name, facts in new.items():
-            if name not in old or old[name][0] != facts[0]:
-                follower.tell(Change(Kind.APPEARED, name))
-            elif old[name] != facts and follower.contents:
-                follower.tell(Change(Kind.WRITTEN, name))
+        for change in differences(old, new):
+            if follower.contents or change.kind not in _OF_CONTENTS:
+                follower.tell(change)
 
 
 def _kind(mask: Mask) -> Kind | None:
@@ -250,29 +259,6 @@ def _kind(mask: Mask) -> Kind | None:
     if mask & Mask.ATTRIB:
         return Kind.ATTRIBUTES
     return None
-
-
-def _identity(directory: Path) -> tuple[int, int] | None:
-    try:
-        status = directory.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _list(directory: Path) -> _Listing | None:
-    found: _Listing = {}
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except OSError:
-                    continue
-                found[entry.name] = (status.st_ino, status.st_mtime_ns, status.st_size)
-    except OSError:
-        return None
-    return found
 
 
 def _inotify_advice(error: OSError) -> str:
