@@ -158,12 +158,23 @@ async def test_get_gives_one_pod_or_says_that_it_is_not_there(
 ) -> None:
     await kubelet.add_pod(pod("p"))
     assert await monitor.get("default", "p") == (await monitor.list()).pod_resources[0]
+    assert await monitor.refusal(monitor.get("other", "p")) == (
+        grpc.StatusCode.UNKNOWN,
+        "pod p in namespace other not found",
+    )
+
+
+async def test_get_knows_an_ended_pod_and_frees_nothing(
+    kubelet: SimulatedKubelet, monitor: Monitor, plugin: ScriptedPlugin
+) -> None:
+    await kubelet.add_pod(pod("p"))
     await kubelet.complete_pod("default", "p")
-    for name in ("p", "q"):
-        assert await monitor.refusal(monitor.get("default", name)) == (
-            grpc.StatusCode.UNKNOWN,
-            f"pod {name} in namespace default not found",
-        )
+    assert len((await monitor.get("default", "p")).containers[0].devices) == 1
+    assert (await monitor.list()).pod_resources == []
+    assert (await monitor.get("default", "p")).containers[0].devices == []
+    await kubelet.delete_pod("default", "p")
+    code, _ = await monitor.refusal(monitor.get("default", "p"))
+    assert code is grpc.StatusCode.UNKNOWN
 
 
 async def test_exclusive_cpus_and_pinned_memory_are_listed(
