@@ -2,7 +2,7 @@
 
 event `generation`: the mapping, its freshness or its failure changed. The data is the generation's
 number, the id the tag of what there is to see; the first comes at once. Event `refreshed`: the kubelet
-answered and said the same; the data is when, in RFC 3339.
+answered and said the same; the data is when, in RFC 3339. That too comes once at the beginning.
 """
 
 import asyncio
@@ -37,7 +37,8 @@ class Events:
         self._site = site
         self._limit = limit
         self._spacing = spacing
-        self._open = 0
+        self.open = 0
+        """Streams that are told at present."""
         self._ending = asyncio.Event()
 
     async def end(self, _app: web.Application) -> None:
@@ -46,12 +47,12 @@ class Events:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Tell one client until it goes or the process ends; 503 when there are too many."""
-        if self._open >= self._limit:
+        if self.open >= self._limit:
             refused = problem(503, f"{self._limit} pages follow this exporter already, at most that many can")
             refused.headers[hdrs.RETRY_AFTER] = "30"
             return refused
         response = EventSourceResponse(ping_interval=_PING, send_timeout=_SEND_WITHIN)
-        self._open += 1
+        self.open += 1
         try:
             await response.prepare(request)
             async with response:
@@ -59,7 +60,7 @@ class Events:
         except ConnectionResetError:
             pass  # the client went, which is how most streams end
         finally:
-            self._open -= 1
+            self.open -= 1
         return response
 
     async def _until_over(self, response: EventSourceResponse) -> None:
@@ -79,12 +80,14 @@ class Events:
         async with aclosing(self._moments()) as moments:
             async for moment in moments:
                 tag, taken_at = self._site.tag(moment), moment.state.taken_at
-                if tag != told_tag:
+                changed, answered = tag != told_tag, taken_at is not None and taken_at != told_at
+                if changed:
                     number = str(moment.state.generation)
                     await response.send(number, id=tag, event="generation", retry=_RETRY_MS)
-                elif taken_at is not None and taken_at != told_at:
+                # A page that has not been told when the kubelet answered may be older than this stream.
+                if answered and taken_at is not None and (not changed or not told_tag):
                     await response.send(rfc3339(taken_at), event="refreshed")
-                else:
+                if not changed and not answered:
                     continue
                 told_tag, told_at = tag, taken_at
                 await asyncio.sleep(self._spacing)

@@ -79,7 +79,7 @@ def _finding(group: list[Anomaly]) -> Finding:
         namespace=_of_one(group, "namespace"),
         pod=_of_one(group, "pod"),
     )
-    return Finding(_KINDS.get(first.kind, spelled(first.kind)), sentence, address(filters))
+    return Finding(_KINDS.get(first.kind, text(first.kind).shown), sentence, address(filters))
 
 
 def _of_one(group: list[Anomaly], field: str) -> str:

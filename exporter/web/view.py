@@ -185,7 +185,11 @@ def _banner(moment: Moment) -> Banner:
         taken=None if state.taken_at is None else rows.when(state.taken_at, now),
         problem=None
         if failure is None
-        else Problem(spelled(failure.method), rows.when(failure.since, now), reason(failure)),
+        else Problem(
+            text(failure.method).shown,
+            rows.when(failure.since, now),
+            text(reason(failure), limit=600).shown,
+        ),
     )
 
 

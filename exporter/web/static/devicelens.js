@@ -19,6 +19,7 @@ function start() {
   let lastFetch = 0;
   let timer = 0;
   let lostSince = 0;
+  let shown = location.pathname + location.search;
 
   function serverNow() {
     return Number(main.dataset.now) * 1000;
@@ -85,13 +86,13 @@ function start() {
     again = false;
     fetching = true;
     lastFetch = Date.now();
-    const address = location.pathname + location.search;
+    const address = shown;
     try {
       const response = await fetch(address, { headers: { Accept: "text/html" }, cache: "no-store" });
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
       if (!response.ok) throw new Error(String(response.status));
       // A filter was typed meanwhile: what came is not what is asked for any longer.
-      if (address === location.pathname + location.search) show(page);
+      if (address === shown) show(page);
       found();
     } catch {
       lost();
@@ -145,23 +146,29 @@ function start() {
     return query ? "/?" + query : "/";
   }
 
+  function at(address, change) {
+    if (address !== shown) history[change](null, "", address);
+    shown = address;
+    refresh();
+  }
+
   let typing = 0;
   main.addEventListener("input", (event) => {
     if (!event.target.closest("form.filters")) return;
     clearTimeout(typing);
     typing = setTimeout(() => {
-      history.replaceState(null, "", filtered());
-      refresh();
+      at(filtered(), "replaceState");
     }, TYPING);
   });
   main.addEventListener("submit", (event) => {
     event.preventDefault();
     clearTimeout(typing);
-    const address = filtered();
-    if (address !== location.pathname + location.search) history.pushState(null, "", address);
-    refresh();
+    at(filtered(), "pushState");
   });
-  addEventListener("popstate", () => location.reload());
+  addEventListener("popstate", () => {
+    // Also comes when only the fragment changes, as the skip link does.
+    if (location.pathname + location.search !== shown) location.reload();
+  });
 
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) {

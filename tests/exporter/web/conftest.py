@@ -1,0 +1,189 @@
+"""An exporter's application over a board that the test writes, and a browser to look at it with."""
+
+import os
+import shutil
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from playwright.async_api import Browser, BrowserContext, async_playwright
+
+from daemon.exposition import Format
+from exporter.core.anomalies import find
+from exporter.core.diff import holdings
+from exporter.core.holdings import Since
+from exporter.core.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Container,
+    Device,
+    DeviceKey,
+    Holder,
+    PinnedMemory,
+    Snapshot,
+)
+from exporter.core.state import State
+from exporter.services.board import Board
+from exporter.web.app import Site, build
+
+START = 1_793_227_263.25  # 2026-10-28T22:41:03.250Z
+
+
+class Exposition:
+    """Stands in for the metrics."""
+
+    async def document(self, form: Format, *, compress: bool) -> bytes:
+        return f"{form.name} {'gzip' if compress else 'plain'}\n".encode()
+
+
+@pytest.fixture
+def snapshot() -> Snapshot:
+    """Eight GPUs, one of them shared, one failed under its pod; a claim; a container with CPUs of its own."""
+    trainer, server, render = (
+        Holder("ml", "llama-0", "trainer", "uid-1"),
+        Holder("inference", "vllm-0", "server"),
+        Holder("batch", "render-1", "blender"),
+    )
+    claimants = Holder("dra", "shared-1", "a"), Holder("dra", "shared-2", "a")
+    engine = Holder("trading", "engine-0", "main")
+    gpus = [
+        Device(DeviceKey("nvidia.com/gpu", f"GPU-{i}"), "", (i // 4,), i != 2, holders)
+        for i, holders in enumerate([(trainer,), (trainer,), (render,), (), (), (), ()])
+    ]
+    shares = [
+        Device(DeviceKey("nvidia.com/gpu.shared", f"GPU-7::{i}"), "GPU-7", (1,), True, holders)
+        for i, holders in enumerate([(server,), ()])
+    ]
+    return Snapshot(
+        devices=tuple(sorted((*gpus, *shares), key=lambda d: d.key)),
+        claims=(
+            ClaimDevice(
+                ClaimDeviceKey("gpu.example.com", "pool-a", "gpu-0"),
+                tuple(ClaimHolder(h, "dra", "shared") for h in claimants),
+                ("example.com/gpu=claim-1",),
+            ),
+        ),
+        containers=tuple(
+            sorted(
+                (
+                    Container(trainer, {"nvidia.com/gpu": 2}, numa_nodes=(0,)),
+                    Container(server, {"nvidia.com/gpu.shared": 1}, numa_nodes=(1,)),
+                    Container(render, {"nvidia.com/gpu": 1}, numa_nodes=(0,)),
+                    *(Container(h) for h in claimants),
+                    Container(engine, {}, (1, 2, 3, 8), (PinnedMemory("memory", (0,), 200 << 20),), (0,)),
+                ),
+                key=lambda c: c.holder,
+            )
+        ),
+        pods=6,
+    )
+
+
+@pytest.fixture
+def world(snapshot: Snapshot) -> SimpleNamespace:
+    """`board`, `now` and `triggers` to change; `publish` a snapshot (as taken now); the `site` over them."""
+    board = Board()
+    found = SimpleNamespace(board=board, now=START, triggers=("timer every 5s",), snapshot=snapshot)
+
+    def publish(snapshot: Snapshot = snapshot, **changes: Any) -> State:
+        state = State(
+            generation=board.state.generation + 1,
+            snapshot=snapshot,
+            taken_at=found.now,
+            changed_at=found.now,
+            since={h: Since(START - 600, exact=h.holder.pod != "vllm-0") for h in holdings(snapshot)},
+            anomalies=find(snapshot),
+            api_version="v1",
+        )
+        state = replace(state, **changes)
+        board.publish(state)
+        return state
+
+    found.publish = publish
+    found.site = Site(
+        board=board,
+        node="worker-3",
+        stale_after=60.0,
+        poll_interval=5.0,
+        clock=lambda: found.now,
+        metrics=Exposition(),
+        triggers=lambda: found.triggers,
+        version="1.2.3",
+    )
+    return found
+
+
+Client = TestClient[web.Request, web.Application]
+
+
+@pytest.fixture
+async def client(world: SimpleNamespace) -> AsyncGenerator[Client]:
+    """A client of the application. Nothing is published yet."""
+    async with TestClient(TestServer(build(world.site)), auto_decompress=True) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncGenerator[Browser]:
+    """Chromium; where there is none the test is skipped, and under CI fails."""
+    executable = shutil.which("chromium")
+    if executable is None:
+        advice = "no chromium on the PATH: install it (Debian: apt-get install chromium)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(advice)
+        pytest.skip(advice)
+    async with async_playwright() as playwright:
+        found = await playwright.chromium.launch(
+            executable_path=executable,
+            args=[
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+            ],
+        )
+        try:
+            yield found
+        finally:
+            await found.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def visit(
+    browser: Browser, world: SimpleNamespace
+) -> AsyncGenerator[Callable[..., Awaitable[SimpleNamespace]]]:
+    """Opens the status page: `visit(path, **context)` gives `page`, the server's `base` and its `runner`.
+
+    Whatever the browser complains of (errors, violated policies, failed requests) fails the test at its
+    end, but for those that the test takes out of `complaints`.
+    """
+    opened: list[tuple[BrowserContext, web.AppRunner]] = []
+    complaints: list[str] = []
+
+    async def open_page(path: str = "/", **context: Any) -> SimpleNamespace:
+        runner = web.AppRunner(build(world.site), access_log=None, shutdown_timeout=0.5)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        where = await browser.new_context(**context)
+        opened.append((where, runner))
+        page = await where.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda m: complaints.append(f"{m.type}: {m.text}") if m.type != "log" else None)
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        await page.goto(base + path)
+        return SimpleNamespace(page=page, base=base, runner=runner, complaints=complaints)
+
+    yield open_page
+    for where, runner in opened:
+        await where.close()
+        await runner.cleanup()
+    assert complaints == []

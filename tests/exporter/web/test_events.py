@@ -1,0 +1,161 @@
+"""/api/v1/events: a word whenever there is something new."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from aiohttp import ClientResponse, ClientSession, web
+from aiohttp.test_utils import TestClient, TestServer
+
+from exporter.core.state import Failure
+from exporter.web.app import build
+from exporter.web.events import Events
+from harness.waiting import until
+
+Client = TestClient[web.Request, web.Application]
+LIMIT = 5.0
+"""Seconds within which an event must have come."""
+
+
+async def event(stream: ClientResponse) -> dict[str, str]:
+    """The next event's fields."""
+    fields: dict[str, str] = {}
+    async with asyncio.timeout(LIMIT):
+        while True:
+            line = (await stream.content.readline()).decode().rstrip("\r\n")
+            if line:
+                name, _, value = line.partition(":")
+                fields[name] = value.strip()
+            elif fields:
+                return fields
+
+
+def told(fields: dict[str, str]) -> tuple[str, str]:
+    return fields["event"], fields["data"]
+
+
+async def test_the_present_generation_comes_at_once_and_each_change_after_it(
+    client: Client, world: SimpleNamespace
+) -> None:
+    world.publish()
+    async with client.get("/api/v1/events") as stream:
+        assert stream.content_type == "text/event-stream"
+        first = await event(stream)
+        assert told(first) == ("generation", "1")
+        assert first["id"] == world.site.tag(world.site.moment())
+        assert told(await event(stream)) == ("refreshed", "2026-10-28T22:41:03.250Z")
+        state = world.publish()
+        assert told(await event(stream)) == ("generation", "2")
+        world.now += 5
+        world.board.publish(replace(state, taken_at=world.now))
+        assert told(await event(stream)) == ("refreshed", "2026-10-28T22:41:08.250Z")
+        world.board.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", world.now)))
+        failing = await event(stream)
+        assert told(failing) == ("generation", "2")
+        assert failing["id"] != first["id"]
+
+
+async def test_a_burst_of_changes_is_told_as_few(client: Client, world: SimpleNamespace) -> None:
+    world.publish()
+    async with client.get("/api/v1/events") as stream:
+        await event(stream)
+        await event(stream)
+        for _ in range(50):
+            world.publish()
+            await asyncio.sleep(0)
+        numbers = [(await event(stream))["data"]]
+        while numbers[-1] != "51":
+            numbers.append((await event(stream))["data"])
+        assert len(numbers) <= 3
+
+
+async def test_time_alone_makes_a_mapping_stale_and_that_is_told(world: SimpleNamespace) -> None:
+    world.publish()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    start = world.now
+    site = replace(world.site, stale_after=0.6, clock=lambda: start + loop.time() - began)
+    async with TestClient(TestServer(build(site))) as client, client.get("/api/v1/events") as stream:
+        fresh = await event(stream)
+        assert told(await event(stream))[0] == "refreshed"
+        stale = await event(stream)
+        assert (told(stale), stale["id"] != fresh["id"]) == (("generation", "1"), True)
+        assert loop.time() - began >= 0.6
+
+
+@asynccontextmanager
+async def served(site: object, **limits: float) -> AsyncGenerator[tuple[str, Events, web.AppRunner]]:
+    """A server of the events alone."""
+    events = Events(site, **limits)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- from the world
+    app = web.Application()
+    app.add_routes([web.get("/", events.stream, allow_head=False)])
+    app.on_shutdown.append(events.end)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=30)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/", events, runner
+    finally:
+        await runner.cleanup()
+
+
+async def test_there_are_only_so_many_streams_and_one_that_ends_makes_room(world: SimpleNamespace) -> None:
+    world.publish()
+    async with served(world.site, limit=2, spacing=0.01) as (url, events, _), ClientSession() as session:
+        first, second = await session.get(url), await session.get(url)
+        refused = await session.get(url)
+        assert (refused.status, refused.headers["Retry-After"]) == (503, "30")
+        assert "2 pages follow this exporter already" in (await refused.json(content_type=None))["detail"]
+        first.close()
+
+        async def one_left() -> bool:
+            # A stream learns that its client went when it next has something to tell.
+            world.publish()
+            return events.open == 1
+
+        await until("the stream that was closed is let go", one_left)
+        third = await session.get(url)
+        assert third.status == 200
+        second.close()
+        third.close()
+
+
+async def test_the_process_s_end_ends_every_stream_at_once(world: SimpleNamespace) -> None:
+    world.publish()
+    async with served(world.site) as (url, events, runner), ClientSession() as session:
+        streams = [await session.get(url) for _ in range(3)]
+        for stream in streams:
+            await event(stream)
+            await event(stream)
+        async with asyncio.timeout(2):
+            await runner.cleanup()
+            for stream in streams:
+                assert await stream.content.read() == b""
+        assert events.open == 0
+
+
+async def test_a_defect_is_not_mistaken_for_a_client_that_went(world: SimpleNamespace) -> None:
+    def broken() -> tuple[str, ...]:
+        raise RuntimeError("a defect")
+
+    errors: list[BaseException] = []
+
+    @web.middleware
+    async def note(request: web.Request, handler: object) -> web.StreamResponse:
+        try:
+            return await handler(request)  # type: ignore[operator, no-any-return] # pyright: ignore -- aiohttp's own
+        except RuntimeError as error:
+            errors.append(error)
+            raise
+
+    events = Events(replace(world.site, triggers=broken))
+    app = web.Application(middlewares=[note])
+    app.add_routes([web.get("/", events.stream, allow_head=False)])
+    async with TestClient(TestServer(app)) as client:
+        with pytest.raises(Exception):  # noqa: B017, PT011 -- however the connection ends
+            async with client.get("/") as stream:
+                await stream.content.readexactly(1)
+    assert [str(error) for error in errors] == ["a defect"]

@@ -1,0 +1,302 @@
+"""The page in a browser: its tasks, with JavaScript and without, and that it stays put while it changes."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from playwright.async_api import Page, expect
+
+from exporter.core.holdings import Since
+from exporter.core.model import Device, DeviceKey, Holder, Snapshot
+from exporter.core.state import Failure
+from exporter.web.words import lasting
+from harness.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # one browser for all of them
+
+Visit = Callable[..., Awaitable[SimpleNamespace]]
+
+
+def rows(page: Page) -> Callable[[], Awaitable[list[str]]]:
+    async def read() -> list[str]:
+        return [" ".join(text.split()) for text in await page.locator(".devices tbody").all_inner_texts()]
+
+    return read
+
+
+def with_holders(snapshot: Snapshot, name: str, *holders: Holder) -> Snapshot:
+    return replace(
+        snapshot,
+        devices=tuple(replace(d, holders=holders) if d.key.device == name else d for d in snapshot.devices),
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_who_holds_a_device_is_found_by_part_of_its_id(
+    visit: Visit, world: SimpleNamespace, scheme: str
+) -> None:
+    world.publish()
+    page: Page = (await visit(color_scheme=scheme)).page
+    await page.get_by_label("Search").fill("7::0")
+    await expect(page.locator(".summary")).to_have_text("1 of 9 devices")
+    (found,) = await rows(page)()
+    assert "vllm-0" in found
+    assert page.url.endswith("/?q=7%3A%3A0"), "what is seen can be sent to a colleague"
+    await expect(page.get_by_label("Search")).to_be_focused()
+
+
+async def test_without_javascript_the_form_and_the_pages_work(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit(java_script_enabled=False)).page
+    assert await page.locator("noscript meta[http-equiv=refresh]").count() == 1
+    await page.get_by_label("Namespace").select_option("ml")
+    await page.get_by_label("State").select_option("held")
+    await page.get_by_role("button", name="Filter").click()
+    assert [text.split()[0] for text in await rows(page)()] == ["GPU-0", "GPU-1"]
+    await expect(page.get_by_label("Namespace")).to_have_value("ml")
+    await page.get_by_role("link", name="Clear").click()
+    await expect(page.locator(".summary")).to_have_text("9 devices")
+    await page.get_by_role("link", name="GPU-2, which is no longer healthy").click()
+    assert len(await rows(page)()) == 1
+
+
+async def test_a_change_shows_by_itself_and_focus_selection_scroll_and_details_stay(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    page: Page = (await visit(viewport={"width": 900, "height": 400})).page
+    await page.locator(".claims summary").click()
+    await page.get_by_label("Search").fill("GPU")
+    await expect(page.locator(".summary")).to_have_text("9 of 9 devices")
+    link = page.locator(".devices a.pod", has_text="vllm-0")
+    await link.focus()
+    await page.evaluate(
+        "getSelection().selectAllChildren(document.querySelector('.devices tbody:nth-of-type(5) .id'))"
+    )
+    await page.evaluate("scrollTo(0, 500)")
+    scrolled = await page.evaluate("scrollY")
+    assert scrolled > 100
+    # Another holder, and a new device before them all.
+    changed = with_holders(world.snapshot, "GPU-5", Holder("new", "arrival-0", "main"))
+    earlier = Device(DeviceKey("a.example/first", "zero"), "", (), True, (Holder("new", "first-0", "main"),))
+    world.publish(replace(changed, devices=(earlier, *changed.devices)))
+    await page.get_by_label("Search").evaluate("field => field.value")
+    await expect(page.locator(".devices", has_text="arrival-0")).to_have_count(1)
+    await expect(link).to_be_focused()
+    assert await page.evaluate("getSelection().toString()") == "GPU-4"
+    assert await page.locator(".claims details").get_attribute("open") is not None
+    assert await page.get_by_label("Search").input_value() == "GPU"
+    assert abs(await page.evaluate("scrollY") - scrolled) < 60
+
+
+async def test_what_is_typed_while_the_page_changes_is_not_lost(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    search = page.get_by_label("Search")
+    await search.focus()
+    for character in "shared":
+        await page.keyboard.type(character)
+        world.publish()
+    await expect(page.locator(".devices tbody")).to_have_count(2)
+    await expect(search).to_have_value("shared")
+    await expect(search).to_be_focused()
+
+
+async def test_a_choice_stays_when_the_choices_change(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    await page.get_by_label("Resource", exact=True).select_option("nvidia.com/gpu.shared")
+    await expect(page.locator(".devices tbody")).to_have_count(2)
+    more = Device(DeviceKey("nvidia.com/aaa", "first"))
+    world.publish(replace(world.snapshot, devices=(more, *world.snapshot.devices)))
+    await expect(page.get_by_label("Resource", exact=True).locator("option")).to_have_count(4)
+    await expect(page.get_by_label("Resource", exact=True)).to_have_value("nvidia.com/gpu.shared")
+    await expect(page.locator(".devices tbody")).to_have_count(2)
+
+
+async def test_a_device_that_fails_is_seen_with_who_is_hit(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    devices = tuple(
+        replace(d, allocatable=False) if d.key.device == "GPU-0" else d for d in world.snapshot.devices
+    )
+    world.publish(replace(world.snapshot, devices=devices))
+    await expect(page.locator(".findings li")).to_have_count(2)
+    await page.get_by_role("link", name="ml/llama-0 (trainer) holds nvidia.com/gpu GPU-0").click()
+    await expect(page.locator(".devices tbody.unhealthy")).to_have_count(1)
+
+
+async def test_a_kubelet_that_does_not_answer_is_told_and_so_is_its_return(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    state = world.publish()
+    page: Page = (await visit()).page
+    banner = page.locator(".banner [role=status]")
+    await expect(banner).to_have_text("The mapping is fresh.")
+    world.now += 10
+    world.board.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", world.now)))
+    await expect(banner).to_have_text("The kubelet does not answer.")
+    assert (await page.title()).startswith("No answer: ")
+    world.now += 60
+    # Nothing is published: the exporter itself notices that time has passed.
+    await expect(banner).to_have_text("Do not trust this mapping.", timeout=10_000)
+    assert (await page.title()).startswith("STALE: ")
+    world.publish()
+    await expect(banner).to_have_text("The mapping is fresh.")
+
+
+async def test_a_refresh_that_changes_nothing_changes_nothing_but_its_time(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    state = world.publish()
+    page: Page = (await visit()).page
+    await page.evaluate(
+        """() => {
+            window.changes = [];
+            new MutationObserver((all) => {
+                for (const one of all) {
+                    const where = one.target.nodeType === 1 ? one.target : one.target.parentElement;
+                    if (!where.closest("[data-taken], [data-lasting]")) window.changes.push(where.outerHTML);
+                }
+            }).observe(document.querySelector("main"),
+                { subtree: true, childList: true, characterData: true, attributes: true });
+        }"""
+    )
+    world.now += 5
+    world.board.publish(replace(state, taken_at=world.now))
+    clock = page.locator("time[data-taken]:not([data-lasting])")
+    await expect(clock).to_have_text("22:41:08")
+    assert await page.evaluate("window.changes") == []
+
+
+async def test_an_exporter_that_is_gone_is_told_and_so_is_its_return(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    visited = await visit()
+    page: Page = visited.page
+    await visited.runner.cleanup()
+    await expect(page.locator("#link")).to_contain_text("the exporter does not answer")
+    await expect(page.locator(".devices tbody")).to_have_count(9)
+    # The browser itself notes that it could not connect.
+    visited.complaints[:] = [c for c in visited.complaints if "ERR_" not in c]
+
+
+async def test_too_many_pages_are_told_and_the_page_stays(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    visited = await visit()
+    page: Page = visited.page
+
+    async def refuse(route: object) -> None:
+        await route.fulfill(status=503, body="{}")  # type: ignore[attr-defined] # pyright: ignore -- playwright's Route
+
+    await page.route("**/api/v1/events", refuse)  # pyright: ignore[reportArgumentType]
+    await page.reload()
+    await expect(page.locator("#link")).to_contain_text("Not live since")
+    await expect(page.locator(".devices tbody")).to_have_count(9)
+    visited.complaints[:] = [c for c in visited.complaints if "503" not in c]
+
+
+async def test_the_module_counts_ages_as_the_server_words_them(visit: Visit, world: SimpleNamespace) -> None:
+    ages = (0, 59, 60, 3599, 3600, 7500, 86400, 90000, 400 * 86400)
+    holders = [Holder("ns", f"pod-{i}", "c") for i in range(len(ages))]
+    snapshot = Snapshot(tuple(Device(DeviceKey("r/x", f"d{i}"), holders=(h,)) for i, h in enumerate(holders)))
+    state = world.publish(snapshot)
+    since = {holding: Since(world.now - 0.2 - ages[int(holding.key.device[1:])]) for holding in state.since}
+    world.board.publish(replace(state, since=since))
+    page: Page = (await visit()).page
+    cells = page.locator(".devices .since time[data-lasting]")
+    shown = await cells.all_inner_texts()
+    assert shown == [lasting(age + 0.2) for age in ages]
+    # A minute of the browser's clock later each is what the server would say then.
+    await page.evaluate("(now => { Date.now = () => now + 60000; })(Date.now())")
+
+    async def counted() -> bool:
+        found = await cells.all_inner_texts()
+        return any(found == [lasting(age + 60.2 + late) for age in ages] for late in (0, 1, 2, 3, 4, 5))
+
+    await until("ages count on by themselves", counted)
+
+
+async def test_the_page_is_walked_by_keyboard(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    await page.keyboard.press("Tab")
+    skip = page.get_by_role("link", name="Skip to the content")
+    await expect(skip).to_be_focused()
+    await expect(skip).to_be_in_viewport()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("main")).to_be_focused()
+    reached: list[str] = []
+    for _ in range(30):
+        await page.keyboard.press("Tab")
+        reached.append(
+            await page.evaluate("document.activeElement.name || document.activeElement.textContent")
+        )
+    for name in ("q", "resource", "namespace", "state", "More", "Filter", "ml/llama-0"):
+        assert name in reached
+    outline = await page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid", "focus is seen"
+
+
+async def test_tables_are_tables_to_a_screen_reader(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    for width in (1280, 360):
+        page: Page = (await visit(viewport={"width": width, "height": 800})).page
+        table = page.get_by_role("table", name="Devices, their state and who holds them since when")
+        assert await table.get_by_role("columnheader").all_inner_texts() == [
+            *("Device", "Resource", "State", "Pod", "Container", "Held since", "NUMA")
+        ]
+        await expect(table.get_by_role("rowheader")).to_have_count(9)
+        for landmark in ("banner", "main", "contentinfo", "search"):
+            await expect(page.get_by_role(landmark)).to_have_count(1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- names of roles
+        assert await page.locator("[aria-live], [role=status]").count() == 2
+
+
+@pytest.mark.parametrize("width", [320, 390, 760, 1280])
+async def test_no_width_scrolls_sideways(visit: Visit, world: SimpleNamespace, width: int) -> None:
+    long = Holder("a-namespace-with-a-long-name", "a-pod-" + "with-a-very-long-name-" * 8, "c" * 63)
+    device = Device(
+        DeviceKey("vendor.example.com/" + "r" * 60, "W" * 4096), "P" * 300, (0, 1), False, (long, long)
+    )
+    world.publish(replace(world.snapshot, devices=(*world.snapshot.devices, device)))
+    page: Page = (await visit(viewport={"width": width, "height": 800})).page
+    wide = await page.evaluate(
+        """() => [...document.querySelectorAll("body *")]
+            .filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll"))
+            .map(e => e.tagName + "." + e.className)"""
+    )
+    assert wide == []
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+async def test_hostile_names_are_text_in_a_browser(visit: Visit, world: SimpleNamespace) -> None:
+    markup = "\"><img src=x onerror=\"document.title='pwned'\"><script>document.title='pwned'</script>"
+    holder = Holder(f"ns{markup}", f"pod\u202e{markup}", f"c\x1b[31m{markup}")
+    hostile = Snapshot((Device(DeviceKey(f"r/{markup}", f"d\u202e{markup}"), "", (), False, (holder,)),))
+    world.publish(hostile)
+    page: Page = (await visit(f"/?q={'%22%3E%3Cimg src=x%3E'}")).page
+    await page.get_by_role("link", name="Clear").click()
+    await expect(page.locator(".devices tbody")).to_have_count(1)
+    world.publish(hostile)
+    await page.get_by_label("Search").fill("<img")
+    await expect(page.locator(".summary")).to_have_text("1 of 1 device")
+    assert await page.locator("img, main script").count() == 0
+    assert "pwned" not in await page.title()
+
+
+async def test_two_thousand_devices_are_usable_within_a_second(visit: Visit, world: SimpleNamespace) -> None:
+    holder = Holder("ns", "pod-1", "c")
+    world.publish(
+        Snapshot(tuple(Device(DeviceKey("r/x", f"d-{i}"), holders=(holder,) * (i % 2)) for i in range(2000)))
+    )
+    page: Page = (await visit()).page
+    await expect(page.locator(".summary")).to_have_text("1 to 200 of 2000 devices")
+    timing = await page.evaluate(
+        """() => { const t = performance.getEntriesByType('navigation')[0];
+            return {first: t.responseStart - t.requestStart, usable: t.domContentLoadedEventEnd}; }"""
+    )
+    assert timing["usable"] < 1000, timing
+    await page.get_by_role("link", name="Next").click()
+    await expect(page.locator(".summary")).to_have_text("201 to 400 of 2000 devices")

@@ -1,0 +1,330 @@
+"""The status page as it is served: what it says, and that whatever it is told stays text."""
+
+import asyncio
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from daemon.text import is_hostile
+from exporter.core.anomalies import Anomaly
+from exporter.core.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Container,
+    Device,
+    DeviceKey,
+    Holder,
+    PinnedMemory,
+    Snapshot,
+)
+from exporter.core.state import Failure, State
+from exporter.services.board import Board
+from exporter.web.assets import Assets
+from exporter.web.pages import Pages
+from exporter.web.query import Filters, PageQuery
+from exporter.web.site import Site
+from exporter.web.view import status_page
+
+Client = TestClient[web.Request, web.Application]
+
+START = 1_793_227_263.25
+
+
+class Reader(HTMLParser):
+    """The page's tags with their attributes' names, its text, all values, and each parent's keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, tuple[str, ...]]] = []
+        self.words: list[str] = []
+        self.values: list[str] = []
+        self.keys: list[tuple[int, str]] = []
+        self._parents: list[tuple[int, str]] = [(0, "")]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        # A hint is there where something was cut.
+        self.tags.append((tag, tuple(name for name, _ in attrs if name != "title")))
+        self.values += [value for _, value in attrs if value is not None]
+        parent = self._parents[-1][0]
+        self.keys += [(parent, value) for name, value in attrs if name == "data-key" and value is not None]
+        if tag not in {"meta", "link", "input"}:
+            self._parents.append((len(self.tags), tag))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._parents.pop()[1] == tag, "every element is closed where it should be"
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def read(html: str) -> Reader:
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    return reader
+
+
+async def page(client: Client, path: str = "/", status: int = 200) -> Reader:
+    answer = await client.get(path, headers={"Accept": "text/html"})
+    assert answer.status == status
+    assert answer.content_type == "text/html"
+    return read(await answer.text())
+
+
+async def test_the_page_answers_who_holds_what_since_when_and_what_is_free(
+    client: Client, world: SimpleNamespace
+) -> None:
+    world.publish()
+    world.now += 3
+    text = (await page(client)).text
+    for words in (
+        "The mapping is fresh. The kubelet answered 3 s ago, at 22:41:03 .",
+        "Asked on: timer every 5s",
+        "held, not healthy batch/render-1 (blender) holds nvidia.com/gpu GPU-2, which is no longer healthy.",
+        "nvidia.com/gpu 3 4 1 6",
+        "9 devices",
+        "GPU-0 nvidia.com/gpu held ml / llama-0 trainer 22:31:03 10 min 0",
+        "GPU-2 nvidia.com/gpu unhealthy, held batch / render-1 blender 22:31:03 10 min 0",
+        "GPU-3 nvidia.com/gpu free",
+        "GPU-7 ::0 nvidia.com/gpu.shared held inference / vllm-0 server before 22:31:03 over 10 min 1",
+        "gpu-0 CDI example.com/gpu=claim-1 gpu.example.com pool-a dra / shared-1 a shared dra / shared-2 a",
+        "trading / engine-0 main 1-3,8 4 CPUs 200 MiB memory on NUMA 0 0",
+        "devicelens 1.2.3",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("age", "failure", "words"),
+    [
+        (
+            20,
+            Failure("List", "UNAVAILABLE", "there is no socket", START + 5),
+            (
+                "The kubelet does not answer. This is the mapping of 22:41:03 , 20 s old . What you see is "
+                "older than it should be; after 1 min it is no longer told to Prometheus. "
+                "List fails since 22:41:08 ( 15 s ): UNAVAILABLE: there is no socket"
+            ),
+        ),
+        (
+            120,
+            Failure("List", "DEADLINE_EXCEEDED", "no answer within 3 s", START + 60),
+            (
+                "Do not trust this mapping. This is the mapping of 22:41:03 , 2 min old . It is older than "
+                "1 min: pods and devices may have changed hands since. It is no longer told to Prometheus. "
+                "List fails since 22:42:03 ( 1 min ): DEADLINE_EXCEEDED: no answer within 3 s"
+            ),
+        ),
+        (120, None, "Do not trust this mapping. This is the mapping of 22:41:03 , 2 min old ."),
+    ],
+)
+async def test_a_mapping_that_is_not_fresh_is_shown_under_a_banner(
+    client: Client, world: SimpleNamespace, age: float, failure: Failure | None, words: str
+) -> None:
+    state = world.publish()
+    world.board.publish(replace(state, failure=failure))
+    world.now += age
+    text = (await page(client)).text
+    assert words in text
+    assert "GPU-0 nvidia.com/gpu held" in text
+
+
+async def test_before_the_kubelet_has_answered_the_page_says_why_there_is_nothing(
+    client: Client, world: SimpleNamespace
+) -> None:
+    failure = Failure("List", "UNAVAILABLE", "there is no socket", START - 61)
+    world.board.publish(State(failure=failure))
+    text = (await page(client)).text
+    assert "There is no mapping yet. The kubelet has not answered since the exporter started." in text
+    assert "List fails since 22:40:02 ( 1 min ): UNAVAILABLE: there is no socket" in text
+    assert "0 devices" not in text
+
+
+async def test_an_empty_node_says_so(client: Client, world: SimpleNamespace) -> None:
+    world.publish(Snapshot())
+    found = await page(client)
+    assert "No device plugin has registered with this node's kubelet, and no pod holds a device" in found.text
+    assert "form" not in {tag for tag, _ in found.tags}
+    world.publish(Snapshot(complete=False), notes=("this kubelet does not serve GetAllocatableResources",))
+    text = (await page(client)).text
+    assert "this kubelet does not serve GetAllocatableResources" in text
+    assert "This kubelet does not tell which devices are free." in text
+
+
+async def test_the_page_is_filtered_by_its_address(client: Client, world: SimpleNamespace) -> None:
+    world.publish()
+    text = (await page(client, "/?q=llama&state=held")).text
+    assert "2 of 9 devices" in text
+    assert "GPU-1 nvidia.com/gpu" in text
+    assert "GPU-2 nvidia.com/gpu" not in text
+    assert "No claimed device matches." in text
+    nothing = await page(client, "/?device=none&namespace=gone&per_page=7")
+    assert "No device matches. Show all devices" in nothing.text
+    assert {"none", "gone", "7"} <= set(nothing.values), "the form keeps what was asked"
+
+
+async def test_an_address_that_cannot_be_read_is_explained(client: Client, world: SimpleNamespace) -> None:
+    world.publish()
+    text = (await page(client, "/?state=%3Cb%3E&q=", 400)).text
+    assert "query parameter 'state': found '<b>', expected one of held, free, unhealthy" in text
+
+
+async def test_an_address_that_nothing_is_at_has_a_page(client: Client) -> None:
+    text = (await page(client, "/%3Cscript%3E%E2%80%AE", 404)).text
+    assert "This exporter serves nothing at /<script>\\u202e." in text
+    plain = await client.get("/nothing", headers={"Accept": "*/*"})
+    assert (plain.status, await plain.text()) == (404, "nothing is at /nothing\n")
+
+
+def many(count: int) -> Snapshot:
+    holder = Holder("ns", "pod", "c")
+    return Snapshot(
+        tuple(Device(DeviceKey("r/x", f"dev-{i:04}"), holders=(holder,) * (i % 2)) for i in range(count))
+    )
+
+
+async def test_many_devices_come_in_pages_with_counts_of_all(client: Client, world: SimpleNamespace) -> None:
+    world.publish(many(450))
+    first = await page(client)
+    assert "1 to 200 of 450 devices Page 1 of 3 Next" in first.text
+    assert "r/x 225 225 0 450" in first.text
+    assert first.text.count(" r/x held ") == 100
+    last = await page(client, "/?page=3")
+    assert "401 to 450 of 450 devices Previous Page 3 of 3" in last.text
+    assert "dev-0449" in last.text
+    beyond = await page(client, "/?page=99")
+    assert "Page 3 of 3" in beyond.text, "a page that is no more shows the last one"
+    filtered = await page(client, "/?state=held&per_page=100&page=2")
+    assert "101 to 200 of 225 of 450 devices" in filtered.text
+    assert "/?state=held&page=3&per_page=100" in filtered.values
+
+
+async def test_pages_that_follow_the_same_address_are_rendered_once_a_second(
+    client: Client, world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered: list[PageQuery] = []
+
+    def count(moment: object, query: PageQuery, **rest: object) -> object:
+        rendered.append(query)
+        return status_page(moment, query, **rest)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- as it came
+
+    monkeypatch.setattr("exporter.web.pages.status_page", count)
+    world.publish()
+    for encoding in ("gzip", "identity", "gzip"):
+        await client.get("/?q=&namespace=ml", headers={"Accept-Encoding": encoding})
+    assert len(rendered) == 1
+    await client.get("/")
+    assert len(rendered) == 2
+    world.now += 1
+    await client.get("/")
+    assert len(rendered) == 3, "ages moved on"
+    world.publish()
+    assert "GPU-0" in await (await client.get("/")).text()
+    assert len(rendered) == 4, "the mapping changed"
+    for i in range(100):
+        await client.get(f"/?q={i}")
+    assert "GPU-0" in await (await client.get("/")).text()
+
+
+NAMES = st.text(
+    st.one_of(
+        st.characters(exclude_categories=["Cs"]),
+        st.sampled_from("<>&\"'`/\\\0\x1b\x7f\x9b\u202e\u2066\u2028\ufeff\n"),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+def everything(names: list[str]) -> State:
+    """A state with each of the ten `names` wherever a text from outside may be."""
+    resource, name, parent, namespace, pod, container, driver, memory, note, code = names
+    holders = (Holder(namespace, pod, container, "uid"), Holder(namespace, pod + "2", container, "uid"))
+    key = DeviceKey(resource, name)
+    claim_key = ClaimDeviceKey(driver, name, parent, code)
+    return State(
+        generation=1,
+        snapshot=Snapshot(
+            devices=(Device(key, parent, (0,), False, holders),),
+            claims=(ClaimDevice(claim_key, tuple(ClaimHolder(h, pod, name) for h in holders), (note,)),),
+            containers=(Container(holders[0], {}, (1,), (PinnedMemory(memory, (0,), 1),), (0,)),),
+        ),
+        taken_at=START,
+        anomalies=(
+            Anomaly("unhealthy_held", resource, name, holders[0], note),
+            Anomaly("numa_split", resource, "", holders[1], note),
+            Anomaly(code, resource, name, None, note),
+        ),
+        failure=Failure(container, code, note, START),
+        notes=(note,),
+    )
+
+
+def render(state: State, query: PageQuery) -> str:
+    board = Board()
+    board.publish(state)
+    site = Site(board, "node", 60.0, 5.0, lambda: START, None, lambda: state.notes, "1")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- no metrics here
+    pages = Pages(site, Assets())
+    shown = status_page(site.moment(), query, tag=site.tag(site.moment()), triggers=site.triggers())
+    return pages._status.render(page=shown)
+
+
+PLAIN = [f"name-{i}" for i in range(10)]
+
+
+@settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(st.lists(NAMES, min_size=10, max_size=10), NAMES)
+def test_whatever_it_is_told_stays_text(names: list[str], asked: str) -> None:
+    ours = PageQuery(Filters())
+    hostile, plain = read(render(everything(names), ours)), read(render(everything(PLAIN), ours))
+    # The parent of a share may be shown within its id, the claim's namespace not at all.
+    assert {tag for tag, _ in hostile.tags} == {tag for tag, _ in plain.tags}
+    assert {attribute for _, found in hostile.tags for attribute in found} <= {
+        attribute for _, found in plain.tags for attribute in found
+    } | {"colspan"}
+    for text in (*hostile.words, *hostile.values):
+        assert not any(is_hostile(c) for c in text.replace("\n", ""))
+    assert len(set(hostile.keys)) == len(hostile.keys), "the module finds rows by keys"
+    echoed = read(render(everything(PLAIN), PageQuery(Filters(q=asked, pod=asked, resource=asked))))
+    assert {tag for tag, _ in echoed.tags} <= {tag for tag, _ in plain.tags} | {"option"}
+
+
+def test_an_id_of_four_kilobytes_is_cut_and_whole_in_its_hint() -> None:
+    long = "A" * 4096
+    html = render(everything([long] * 10), PageQuery())
+    reader = read(html)
+    assert long in reader.values
+    assert max(len(word) for word in reader.words) < 1500
+    assert len(html) < 400_000
+
+
+def test_nothing_in_the_page_is_inline() -> None:
+    html = render(everything(PLAIN), PageQuery())
+    assert not re.search(r"<style|style=|\son[a-z]+=|javascript:", html)
+    scripts = re.findall(r"<script[^>]*>", html)
+    assert len(scripts) == 1
+    assert 'src="/static/' in scripts[0]
+    assert "//" not in html.replace("<!doctype html>", "").split("<body", 1)[0], "nothing from elsewhere"
+
+
+async def test_two_thousand_devices_do_not_hold_up_the_loop(client: Client, world: SimpleNamespace) -> None:
+    world.publish(many(2000))
+    await client.get("/")
+    world.now += 1
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    answer = await client.get("/")
+    assert answer.status == 200
+    assert loop.time() - began < 1.0

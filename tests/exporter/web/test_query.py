@@ -1,0 +1,72 @@
+"""exporter.web.query: addresses read and written."""
+
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.web.query import (
+    DeviceState,
+    Filters,
+    PageQuery,
+    QueryError,
+    address,
+    no_parameters,
+    parse_filters,
+    parse_page,
+)
+
+TEXTS = st.text(max_size=60).map(str.strip)
+
+
+@given(st.dictionaries(st.sampled_from(["q", "resource", "namespace", "pod", "device"]), TEXTS))
+def test_an_address_reads_as_it_was_written(texts: dict[str, str]) -> None:
+    query = parse_page(texts.items())
+    assert parse_page(parse_qsl(urlsplit(address(query)).query)) == query
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000), st.sampled_from(DeviceState))
+def test_pages_and_states_read_as_they_were_written(page: int, per_page: int, state: DeviceState) -> None:
+    query = PageQuery(Filters(state=state), page, per_page)
+    assert parse_page(parse_qsl(urlsplit(address(query)).query)) == query
+
+
+def test_the_fields_that_a_form_leaves_empty_count_as_not_given() -> None:
+    empty = [(name, "") for name in ("q", "resource", "namespace", "pod", "device", "state", "page")]
+    assert parse_page(empty) == PageQuery()
+    assert address(PageQuery()) == "/"
+    assert not parse_page([("q", "  ")]).filters.any
+
+
+@pytest.mark.parametrize(
+    ("pairs", "parameter", "found", "expected"),
+    [
+        ([("colour", "red")], "colour", "red", "one of q, resource, namespace, pod, device, state"),
+        ([("state", "broken")], "state", "broken", "one of held, free, unhealthy"),
+        ([("q", "a"), ("q", "b")], "q", "b", "it once"),
+        ([("q", "x" * 513)], "q", "x" * 79 + "…", "at most 512 characters"),
+        ([("\x1b[2J", "\u202e")], "\\x1b[2J", "\\u202e", "one of"),
+    ],
+)
+def test_what_cannot_be_honoured_is_named(
+    pairs: list[tuple[str, str]], parameter: str, found: str, expected: str
+) -> None:
+    with pytest.raises(QueryError) as caught:
+        parse_filters(pairs)
+    assert caught.value.parameter == parameter
+    assert caught.value.found == found
+    assert caught.value.expected.startswith(expected)
+    assert str(caught.value).startswith("query parameter ")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "x", "²", "1001", "9" * 400])
+def test_a_number_of_rows_is_from_1_to_1000(value: str) -> None:
+    with pytest.raises(QueryError, match=r"per_page.*expected a number from 1 to 1000"):
+        parse_page([("per_page", value)])
+
+
+def test_where_nothing_is_asked_nothing_may_be() -> None:
+    no_parameters([])
+    with pytest.raises(QueryError, match="'q': found 'x', expected no parameters here"):
+        no_parameters([("q", "x")])

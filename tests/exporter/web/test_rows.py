@@ -1,0 +1,153 @@
+"""The status page's rows, resources and findings."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.core.anomalies import Anomaly
+from exporter.core.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Container,
+    Device,
+    DeviceKey,
+    Holder,
+    PinnedMemory,
+    ResourceCounts,
+    Snapshot,
+)
+from exporter.core.state import State
+from exporter.web import rows
+from exporter.web.findings import findings
+from exporter.web.resources import bars
+
+HOLDER = Holder("ml", "pod-1", "main")
+
+
+def device(name: str, parent: str = "", *, healthy: bool = True, holders: int = 0) -> Device:
+    held = tuple(Holder("ns", f"pod-{i}", "c") for i in range(holders))
+    return Device(DeviceKey("r.example/x", name), parent, (), healthy, held)
+
+
+def row(found: Device, *, complete: bool = True) -> rows.DeviceRow:
+    return rows.device_row(found, State(snapshot=Snapshot((found,), complete=complete), taken_at=0), 100.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "words"),
+    [
+        (device("d"), "free", "free"),
+        (device("d", holders=1), "held", "held"),
+        (device("d", holders=3), "held", "held by 3"),
+        (device("d", healthy=False, holders=1), "unhealthy", "unhealthy, held"),
+        (device("d", healthy=False), "unhealthy", "unhealthy"),
+    ],
+)
+def test_a_device_s_state_is_a_sign_and_words(found: Device, state: str, words: str) -> None:
+    assert (row(found).state, row(found).words) == (state, words)
+
+
+def test_without_allocatable_nothing_is_called_unhealthy() -> None:
+    assert row(device("d", healthy=False, holders=1), complete=False).state == "held"
+
+
+def test_what_a_share_has_in_common_with_its_device_is_set_apart() -> None:
+    share = row(device("GPU-1::3", "GPU-1"))
+    assert (share.stem, share.tail, share.parent) == ("GPU-1", "::3", None)
+    slice_of = row(device("MIG-GPU-1/7/0", "GPU-1"))
+    assert (slice_of.stem, slice_of.tail) == ("", "MIG-GPU-1/7/0")
+    assert slice_of.parent is not None
+    assert slice_of.parent.shown == "GPU-1"
+    assert row(device("whole")).parent is None
+
+
+def test_a_device_of_very_many_pods_shows_some_and_counts_the_rest() -> None:
+    found = row(device("d", holders=rows.HOLDERS_LIMIT + 7))
+    assert len(found.holders) == rows.HOLDERS_LIMIT
+    assert found.more == 7
+
+
+def test_names_are_ordered_by_their_numbers_but_not_hexadecimal_ones() -> None:
+    names = ["dev-10", "dev-2", "dev-1", "GPU-9f-a", "GPU-52e-a", "0000:3b:00.1", "0000:3b:00.0"]
+    ordered = sorted((device(name) for name in names), key=rows.order)
+    assert [d.key.device for d in ordered] == [
+        *("0000:3b:00.0", "0000:3b:00.1", "GPU-52e-a", "GPU-9f-a", "dev-1", "dev-2", "dev-10")
+    ]
+
+
+@given(st.lists(st.text(max_size=20), max_size=20))
+def test_any_names_can_be_ordered(names: list[str]) -> None:
+    ordered = sorted((device(name) for name in names), key=rows.order)
+    assert sorted(d.key.device for d in ordered) == sorted(names)
+
+
+def test_claims_and_containers_have_rows_of_their_own() -> None:
+    holders = (ClaimHolder(HOLDER, "ml", "mine"), ClaimHolder(HOLDER, "other", "theirs"))
+    claim = rows.claim_row(ClaimDevice(ClaimDeviceKey("drv", "pool", "gpu-0", "s1"), holders, ("cdi=1",)))
+    assert [line.claim.shown for line in claim.holders] == ["mine", "other/theirs"]
+    assert claim.share is not None
+    memory = (PinnedMemory("hugepages-1Gi", (0, 1), 4 << 30), PinnedMemory("memory", (), 1 << 20))
+    container = rows.container_row(Container(HOLDER, {}, (0, 1, 2, 9), memory, (0, 1)))
+    assert (container.cpus, container.cpu_count, container.numa) == ("0-2,9", "4 CPUs", "0-1")
+    assert [m.shown for m in container.memory] == ["4 GiB hugepages-1Gi on NUMA 0-1", "1 MiB memory"]
+
+
+@given(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000))
+def test_a_bar_shows_every_state_that_there_is_and_stays_within_its_bounds(
+    held: int, unhealthy: int, free: int
+) -> None:
+    known = held + unhealthy + free
+    counts = ResourceCounts(known, held + free, held + unhealthy, unhealthy, free)
+    found = bars(counts, complete=True)
+    expected = {"held": held, "unhealthy": unhealthy, "free": free}
+    assert {bar.state for bar in found} == {state for state, count in expected.items() if count}
+    assert all(bar.width > 0 and bar.x >= 0 and bar.x + bar.width <= 1000 for bar in found)
+    assert [bar.x for bar in found] == sorted(bar.x for bar in found)
+    if known <= 32:
+        assert len(found) == known
+
+
+def test_an_anomaly_of_several_holders_is_one_sentence() -> None:
+    holders = [Holder("a", "one", "c"), Holder("b", "two", "c")]
+    found = findings(Anomaly("double_held", "r/x", "d-1", h, "2 pods hold it") for h in holders)
+    assert [f.sentence for f in found.first] == [
+        "r/x d-1 is not shared, yet a/one (c) and b/two (c) hold it."
+    ]
+    assert found.first[0].address == "/?device=d-1"
+
+
+@pytest.mark.parametrize(
+    ("anomaly", "sentence", "address"),
+    [
+        (
+            Anomaly("unhealthy_held", "r/x", "d", HOLDER, "…"),
+            "ml/pod-1 (main) holds r/x d, which is no longer healthy.",
+            "/?device=d",
+        ),
+        (
+            Anomaly("plugin_gone", "r/x", evidence="none is allocatable, while 2 of its devices are held"),
+            (
+                "r/x: none is allocatable, while 2 of its devices are held. "
+                "Its plugin is gone, or none of them is healthy."
+            ),
+            "/?resource=r%2Fx",
+        ),
+        (
+            Anomaly("numa_split", "r/x", holder=HOLDER, evidence="its 2 devices span NUMA nodes 0, 1"),
+            "ml/pod-1 (main), r/x: its 2 devices span NUMA nodes 0, 1.",
+            "/?resource=r%2Fx&namespace=ml&pod=pod-1",
+        ),
+        (Anomaly("unheard_of", "r/x", "d", None, "it hums"), "r/x d: it hums", "/?device=d"),
+    ],
+)
+def test_each_kind_of_anomaly_has_its_sentence_and_the_rows_it_is_about(
+    anomaly: Anomaly, sentence: str, address: str
+) -> None:
+    (found,) = findings([anomaly]).first
+    assert (found.sentence, found.address) == (sentence, address)
+
+
+def test_very_many_anomalies_are_folded_away_and_counted() -> None:
+    found = findings(Anomaly("unhealthy_held", "r/x", f"d-{i}", HOLDER, "") for i in range(150))
+    assert (len(found.first), len(found.further), found.left_out, len(found)) == (6, 94, 50, 150)

@@ -1,0 +1,89 @@
+"""exporter.web.words: what a person reads."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.text import is_hostile
+from exporter.web.words import clock_time, counted, lasting, listed, ranges, rfc3339, size, text
+
+HOUR, DAY = 3600, 86400
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-5, "0 s"),
+        (0, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (HOUR - 1, "59 min"),
+        (HOUR, "1 h"),
+        (2 * HOUR + 300, "2 h 5 min"),
+        (DAY, "1 d"),
+        (3 * DAY + HOUR, "3 d 1 h"),
+    ],
+)
+def test_a_length_of_time_has_at_most_two_units(seconds: float, words: str) -> None:
+    assert lasting(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("at", "shown"),
+    [
+        (1_793_227_263.25, "22:41:03"),
+        (1_793_227_263 - DAY, "27 Oct 22:41"),
+        (1_793_227_263 - 400 * DAY, "2025-09-23 22:41"),
+    ],
+)
+def test_a_time_is_as_short_as_the_present_allows(at: float, shown: str) -> None:
+    assert clock_time(at, 1_793_227_263.25) == shown
+
+
+def test_rfc_3339_is_utc_with_milliseconds() -> None:
+    assert rfc3339(1_793_227_263.25) == "2026-10-28T22:41:03.250Z"
+    assert rfc3339(0) == "1970-01-01T00:00:00.000Z"
+
+
+@given(st.text(max_size=400), st.integers(8, 100))
+def test_text_from_outside_hides_nothing_and_is_bounded(raw: str, limit: int) -> None:
+    found = text(raw, limit)
+    assert len(found.shown) <= limit
+    assert not any(map(is_hostile, found.shown + found.whole))
+    assert bool(found.whole) == (found.shown.count("…") > raw.count("…") or len(found.whole) > limit)
+
+
+def test_a_long_text_keeps_both_its_ends() -> None:
+    found = text("A" * 50 + "the end", limit=30)
+    assert found.shown.startswith("AAAA")
+    assert found.shown.endswith("the end")
+    assert found.whole == "A" * 50 + "the end"
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_ranges_are_what_the_kernel_writes(numbers: set[int]) -> None:
+    read: set[int] = set()
+    for part in filter(None, ranges(numbers).split(",")):
+        first, _, last = part.partition("-")
+        read |= set(range(int(first), int(last or first) + 1))
+    assert read == numbers
+
+
+def test_ranges_of_neighbours_are_joined() -> None:
+    assert ranges([8, 0, 2, 1, 3, 3]) == "0-3,8"
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(0, "0 B"), (1023, "1023 B"), (200 << 20, "200 MiB"), (3 << 29, "1.5 GiB")]
+)
+def test_sizes_are_in_binary_units(number: int, shown: str) -> None:
+    assert size(number) == shown
+
+
+def test_words_are_counted_and_listed() -> None:
+    assert counted(1, "device") == "1 device"
+    assert counted(0, "device") == "0 devices"
+    assert listed([]) == ""
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed(["a", "b", "c", "d"], limit=2) == "a, b and 2 more"
