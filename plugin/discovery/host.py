@@ -7,7 +7,8 @@ followed as the host would: an absolute link starts at the root again, and none 
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -70,7 +71,8 @@ class HostRoot:
 
     def stat(self, path: str) -> os.stat_result:
         """The status of what `path` leads to."""
-        return os.lstat(self.here(self.real(path)))
+        with _named(path):
+            return os.lstat(self.here(self.real(path)))
 
     def exists(self, path: str) -> bool:
         """Whether `path` leads to something. Raises OSError where that cannot be known."""
@@ -84,7 +86,9 @@ class HostRoot:
 
     def entries(self, directory: str) -> Iterator[DirectoryEntry]:
         """What is in a directory, with what each entry leads to."""
-        with os.scandir(self.here(self.real(directory))) as found:
+        with _named(directory):
+            scan = os.scandir(self.here(self.real(directory)))
+        with scan as found:
             for count, entry in enumerate(found):
                 if count >= MAX_ENTRIES:
                     raise OSError(errno.EFBIG, f"more than {MAX_ENTRIES} entries", directory)
@@ -98,7 +102,7 @@ class HostRoot:
 
     def read(self, path: str) -> str:
         """A small text file, such as sysfs has; bytes that are not UTF-8 are replaced."""
-        with self.here(self.real(path)).open("rb") as file:
+        with _named(path), self.here(self.real(path)).open("rb") as file:
             return file.read(MAX_FILE_BYTES).decode(errors="replace").strip()
 
     def make(self, path: str, kind: str) -> None:
@@ -108,18 +112,26 @@ class HostRoot:
         write to the parent could point it anywhere.
         """
         parent, _, name = path.rstrip("/").rpartition("/")
-        place = self.here(self.real(parent or "/")) / name
-        try:
-            if kind == "directory":
-                place.mkdir(mode=0o755)
-            else:
-                os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o644))
-        except FileExistsError:
-            mode = place.lstat().st_mode
-            if not (stat.S_ISDIR(mode) if kind == "directory" else stat.S_ISREG(mode)):
-                raise FileExistsError(
-                    errno.EEXIST, f"there is something that is not a {kind}", path
-                ) from None
+        with _named(path):
+            place = self.here(self.real(parent or "/")) / name
+            try:
+                if kind == "directory":
+                    place.mkdir(mode=0o755)
+                else:
+                    os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o644))
+            except FileExistsError:
+                mode = place.lstat().st_mode
+                if not (stat.S_ISDIR(mode) if kind == "directory" else stat.S_ISREG(mode)):
+                    raise FileExistsError(errno.EEXIST, f"there is something that is not a {kind}") from None
+
+
+@contextmanager
+def _named(path: str) -> Generator[None]:
+    """An OSError from within names the host's path, not where that is for this process."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def node_of(status: os.stat_result) -> tuple[str, int, int] | None:

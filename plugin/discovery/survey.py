@@ -46,7 +46,7 @@ class Surveyor:
     """Looks for one resource's devices. Blocking; one look at a time."""
 
     def __init__(self, plan: ResourcePlan, host: HostRoot) -> None:
-        self._plan = plan
+        self.plan = plan
         self._host = host
         self._sources = tuple(_source(written) for written in plan.sources)
         self._identifier = Identifier(plan)
@@ -90,7 +90,7 @@ class Surveyor:
 
     def _unhealthy(self, device: Device, probed: Callable[[str], None]) -> str:
         """Why a device is unhealthy by its probes; empty where it is healthy."""
-        for index, template in enumerate(self._plan.exists):
+        for index, template in enumerate(self.plan.exists):
             try:
                 path = template.render({"device": device})
             except TemplateError as error:

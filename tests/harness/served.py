@@ -1,0 +1,98 @@
+"""A plugin without its process: a fleet of resources that a test can look into."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemon.directory import DirectoryWatcher
+from daemon.paths import KubeletPaths
+from harness.waiting import until
+from plugin.core.config import load
+from plugin.core.lifecycle import Patience
+from plugin.discovery.host import HostRoot
+from plugin.services.clock import Clock
+from plugin.services.fleet import Fleet
+from plugin.services.pod_resources import PodResources
+from plugin.services.resource import Resource
+from plugin.services.status import ResourceStatus
+from plugin.services.surroundings import Pace, Surroundings
+
+_TOKENS = itertools.count()
+
+
+@dataclass
+class Hands:
+    """A clock whose hands a test can move forward."""
+
+    ahead: float = 0.0
+
+    def clock(self) -> Clock:
+        return Clock(lambda: time.time() + self.ahead, lambda: time.monotonic() + self.ahead)
+
+
+@dataclass
+class Served:
+    """A fleet that runs."""
+
+    fleet: Fleet
+    hands: Hands
+
+    def status(self, name: str) -> ResourceStatus:
+        """The status of one resource."""
+        return next(status for status in self.fleet.statuses() if status.name == name)
+
+    def apply(self, configuration: str) -> None:
+        """Serve another configuration from now on."""
+        self.fleet.apply(load(configuration.encode(), "test"))
+
+    async def until(self, condition: Callable[[], object], limit: float = 10.0) -> None:
+        """Wait for a condition."""
+
+        async def holds() -> object:
+            return condition()
+
+        await until("the condition", holds, limit=limit, pause=0.005)
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+@asynccontextmanager
+async def serving(
+    kubelet_root: Path,
+    host: Path,
+    configuration: str,
+    *,
+    pace: Pace | None = None,
+    patience: Patience | None = None,
+) -> AsyncGenerator[Served]:
+    """Serve a configuration from a host tree to the kubelet at a root, until the context ends."""
+    hands = Hands()
+    paths = KubeletPaths(kubelet_root)
+    watcher = DirectoryWatcher(poll_interval=0.1)
+    clock = hands.clock()
+    surroundings = Surroundings(
+        host=HostRoot(host),
+        paths=paths,
+        watcher=watcher,
+        pod_resources=PodResources(paths, clock),
+        token=lambda: f"{next(_TOKENS):08d}",
+        clock=clock,
+        pace=pace or Pace(),
+        patience=patience or Patience(),
+    )
+    fleet = Fleet(lambda plan: Resource(plan, surroundings))
+    fleet.apply(load(configuration.encode(), "test"))
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(watcher.run()), group.create_task(fleet.run())]
+        served = Served(fleet, hands)
+        try:
+            await served.until(lambda: fleet.settled)
+            yield served
+        finally:
+            for task in tasks:
+                task.cancel()

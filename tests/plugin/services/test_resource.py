@@ -1,0 +1,417 @@
+"""Resources against a simulated kubelet: what a device goes through, and what a kubelet does."""
+
+import asyncio
+import errno
+import random
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from daemon.paths import socket_target
+from harness.served import Serve, Served
+from plugin.core.lifecycle import Patience
+from plugin.discovery.files import FilesSource
+from plugin.discovery.host import HostRoot
+from plugin.discovery.source import Findings
+from plugin.discovery.survey import Survey, Surveyor
+from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
+from plugin.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
+from plugin.services.surroundings import Pace
+from simulator import (
+    AdmissionError,
+    ContainerSpec,
+    Faults,
+    PodSpec,
+    RegistrationFaults,
+    SimulatedKubelet,
+)
+from simulator.scripted import ScriptedPlugin
+
+COLA = "myway5.com/cola"
+"""Sources, ids and environment as the preset has them."""
+
+
+def configuration(*resources: str) -> str:
+    return "version: 1\nresources:\n" + "".join(resources)
+
+
+def cola(name: str = COLA, more: str = "") -> str:
+    """The preset's language, for a resource of any name; ids differ from one resource to the other."""
+    own = "" if name == COLA else f"{name.rpartition('/')[2]}-"
+    return (
+        f"  - name: {name}\n    discover: [{{files: {{directory: /etc/colas}}}}]\n"
+        f'    id: "{own}{{{{ device.name }}}}"\n'
+        f"    allocate: {{env: {{COLA_DEVICES: \"{{{{ ids | join(',') }}}}\"}}}}\n{more}"
+    )
+
+
+def pod(name: str, **wishes: int) -> PodSpec:
+    resources = {f"myway5.com/{resource}": count for resource, count in wishes.items()}
+    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources=resources),))
+
+
+def reasons(served: Served) -> dict[str, str]:
+    """Why each device of COLA is unhealthy; empty for those that are healthy."""
+    return {entry.id: entry.known.reason for entry in served.status(COLA).advertised}
+
+
+def sockets(root: Path) -> list[Path]:
+    return sorted((root / "k/device-plugins").glob("devicelens-*.sock"))
+
+
+async def test_a_file_becomes_a_device_is_allocated_vanishes_and_comes_back(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path
+) -> None:
+    (colas / "a").touch()
+    async with serve(configuration(cola())) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        (colas / "b").touch()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+        await kubelet.add_pod(pod("p", cola=2))
+        assert dict(kubelet.alloc_response("default", "p", "c", COLA).envs) == {"COLA_DEVICES": "a,b"}
+        assert {holding.device for holding in kubelet.holdings()} == {"a", "b"}
+        (colas / "a").unlink()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        assert kubelet.capacity(COLA) == 2
+        assert reasons(served) == {
+            "a": "not found any more",
+            "b": "",
+        }
+        (colas / "a").touch()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+        tally = served.status(COLA).tally
+        assert (tally.allocations, tally.allocation_errors, tally.registrations) == (1, 0, 1)
+        assert dict(tally.transitions) == {"unhealthy": 1, "healthy": 1}
+        assert sum(tally.allocation_seconds.counts) == 1
+
+
+async def test_a_kubelet_that_restarts_is_registered_with_at_once(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path
+) -> None:
+    (colas / "a").touch()
+    async with serve(configuration(cola())):
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await kubelet.add_pod(pod("p", cola=1))
+        for down_for in (0.0, 0.05, 0.3):
+            await kubelet.restart(down_for=down_for)
+            up = time.monotonic()
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+            assert time.monotonic() - up < 0.5
+            assert [h.device for h in kubelet.holdings()] == ["a"]
+
+
+async def test_restarts_at_any_moment_leave_every_resource_registered(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path
+) -> None:
+    for n in range(5):
+        (colas / str(n)).touch()
+    names = [f"a.b/r{n}" for n in range(8)]
+    moments = random.Random(1)
+    async with serve(configuration(*(cola(name) for name in names))) as served:
+        for n in range(12):
+            await asyncio.sleep(moments.choice([0.0, 0.001, 0.01, 0.03]))
+            (colas / f"new{n}").touch()
+            await kubelet.restart(down_for=moments.choice([0.0, 0.0, 0.01, 0.05]))
+        await kubelet.wait_until(lambda k: all(k.allocatable(name) == 17 for name in names))
+        await served.until(lambda: all(s.registered and s.streams == 1 for s in served.fleet.statuses()))
+
+
+async def test_a_kubelet_that_is_not_there_yet_is_waited_for(root: Path, serve: Serve, colas: Path) -> None:
+    (colas / "a").touch()
+    async with serve(configuration(cola())) as served:
+        await served.until(lambda: "is not there" in served.status(COLA).state)
+        assert not served.status(COLA).ready
+        async with SimulatedKubelet(root / "k") as kubelet:
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+            assert served.status(COLA).ready
+        # It is gone for good: no stream is left, and it is waited for again.
+        await served.until(lambda: served.status(COLA).streams == 0)
+        async with SimulatedKubelet(root / "k") as kubelet:
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+
+
+async def test_a_socket_that_is_removed_is_made_anew_under_another_name(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path
+) -> None:
+    (colas / "a").touch()
+    async with serve(configuration(cola())) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        (before,) = sockets(root)
+        before.unlink()
+        await served.until(lambda: served.status(COLA).tally.registrations == 2)
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        (after,) = sockets(root)
+        assert after != before
+        assert after.stat().st_mode & 0o777 == 0o600
+
+
+async def test_registering_goes_on_while_the_kubelet_hangs_or_refuses(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path
+) -> None:
+    (colas / "a").touch()
+    await kubelet.set_faults(Faults(registration=RegistrationFaults(error="INTERNAL")))
+    async with serve(configuration(cola())) as served:
+        await served.until(lambda: served.status(COLA).tally.registration_errors >= 3)
+        assert "INTERNAL" in served.status(COLA).state
+        assert not served.status(COLA).ready
+        await kubelet.set_faults(Faults())
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+
+
+async def test_a_registration_that_hangs_holds_up_neither_the_streams_nor_a_restart(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path
+) -> None:
+    (colas / "a").touch()
+    await kubelet.set_faults(Faults(registration=RegistrationFaults(hang=True)))
+    async with serve(configuration(cola())) as served:
+        await served.until(lambda: kubelet.calls["Register"] or served.status(COLA).state == "registering")
+        # A hung call is given up when there is another kubelet, long before its own limit.
+        restart = asyncio.create_task(kubelet.restart())
+        await kubelet.set_faults(Faults())
+        await restart
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1, limit=5.0)
+
+
+class SilentKubelet(pb_grpc.RegistrationServicer):
+    """Accepts every registration, and opens a stream only when it is told to."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.endpoints: list[str] = []
+
+    async def Register(self, request: pb.RegisterRequest, context: object) -> pb.Empty:  # noqa: N802 -- the API's name
+        self.endpoints.append(request.endpoint)
+        return pb.Empty()
+
+
+async def test_a_registration_without_a_stream_is_repeated_and_so_is_one_that_lost_it(
+    root: Path, serve: Serve, colas: Path
+) -> None:
+    (colas / "a").touch()
+    directory = root / "k/device-plugins"
+    directory.mkdir(parents=True)
+    kubelet = SilentKubelet(directory)
+    server = grpc.aio.server()
+    pb_grpc.add_RegistrationServicer_to_server(kubelet, server)
+    server.add_insecure_port(socket_target(directory / "kubelet.sock"))
+    await server.start()
+    try:
+        async with serve(configuration(cola()), patience=Patience(no_stream=0.2, lost_stream=0.1)) as served:
+            await served.until(lambda: len(kubelet.endpoints) >= 3)
+            assert served.status(COLA).state == "registered, but the kubelet has opened no stream"
+            assert not served.status(COLA).ready
+            # The socket served all along: registering again needs no other.
+            assert len(set(kubelet.endpoints)) == 1
+            target = socket_target(directory / kubelet.endpoints[0])
+            async with grpc.aio.insecure_channel(target) as channel:
+                stream = pb_grpc.DevicePluginStub(channel).ListAndWatch(pb.Empty())
+                first = await stream.read()
+                assert [d.ID for d in first.devices] == ["a"]
+                count = len(kubelet.endpoints)
+                await served.until(lambda: served.status(COLA).ready)
+                await asyncio.sleep(0.3)
+                assert len(kubelet.endpoints) == count
+                stream.cancel()
+            await served.until(lambda: len(kubelet.endpoints) > count)
+    finally:
+        await server.stop(None)
+
+
+async def test_every_stream_gets_every_update_and_begins_with_the_whole_list(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path
+) -> None:
+    (colas / "a").touch()
+    async with serve(configuration(cola())) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        async with grpc.aio.insecure_channel(socket_target(sockets(root)[0])) as channel:
+            stub = pb_grpc.DevicePluginStub(channel)
+            streams = [stub.ListAndWatch(pb.Empty()) for _ in range(3)]
+            for stream in streams:
+                assert [(d.ID, d.health) for d in (await stream.read()).devices] == [("a", "Healthy")]
+            assert served.status(COLA).streams == 4
+            (colas / "b").touch()
+            for stream in streams:
+                assert [d.ID for d in (await stream.read()).devices] == ["a", "b"]
+            for stream in streams:
+                stream.cancel()
+            await served.until(lambda: served.status(COLA).streams == 1)
+    async with asyncio.timeout(2):
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
+
+
+async def test_no_devices_means_waiting_and_being_ready_and_once_registered_always_registered(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path
+) -> None:
+    text = configuration(cola(), cola("a.b/empty", "    advertise_empty: true\n"))
+    async with serve(text) as served:
+        await served.until(lambda: served.status("a.b/empty").registered)
+        waiting = "waiting for devices: /etc/colas has no regular file"
+        await served.until(lambda: served.status(COLA).state == waiting)
+        assert served.status(COLA).ready
+        assert kubelet.resources() == ("a.b/empty",)
+        (colas / "a").touch()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        (colas / "a").unlink()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
+        assert kubelet.capacity(COLA) == 1
+        assert served.status(COLA).registered
+        await kubelet.restart()
+        await kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
+
+
+async def test_a_defect_in_one_resource_leaves_the_others_alone_and_is_survived(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (colas / "a").touch()
+    look, broken = Surveyor.look, {"a.b/broken"}
+
+    def looking(self: Surveyor) -> Survey:
+        if self.plan.name in broken:
+            raise KeyError("a defect")
+        return look(self)
+
+    monkeypatch.setattr(Surveyor, "look", looking)
+    text = configuration(cola("a.b/broken"), cola())
+    async with serve(text, pace=Pace(restart=(0.05,))) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await served.until(lambda: "defect: KeyError: 'a defect'" in served.status("a.b/broken").state)
+        assert not served.status("a.b/broken").ready
+        broken.clear()
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/broken") == 1)
+        broken.add(COLA)
+        (colas / "b").touch()
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/broken") == 2)
+        broken.clear()
+        # It begins again, and nothing that was advertised has been forgotten.
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+
+
+async def test_discovery_that_fails_changes_nothing_and_is_told(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (colas / "a").touch()
+    async with serve(configuration(cola()), pace=Pace(retry=0.05)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        with monkeypatch.context() as broken:
+            broken.setattr(FilesSource, "discover", unreadable)
+            (colas / "b").touch()
+            failing = "discovery fails: /etc/colas: Permission denied"
+            await served.until(lambda: failing in served.status(COLA).state)
+            (colas / "a").unlink()
+            await served.until(lambda: served.status(COLA).tally.discovery_errors >= 3)
+            assert reasons(served) == {"a": ""}
+            assert kubelet.allocatable(COLA) == 1
+        await served.until(lambda: reasons(served) == {"a": "not found any more", "b": ""})
+        assert served.status(COLA).state == "registered, streams open: 1, devices healthy: 1 of 2"
+
+
+def unreadable(_source: FilesSource, _host: HostRoot) -> Findings:
+    raise PermissionError(errno.EACCES, "Permission denied", "/etc/colas")
+
+
+async def test_a_tombstone_is_dropped_when_its_pod_is_gone_and_not_before(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path
+) -> None:
+    for name in ("a", "b", "c"):
+        (colas / name).touch()
+    async with serve(configuration(cola()), pace=Pace(release=0.05)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 3)
+        await kubelet.add_pod(pod("p", cola=3))
+        for name in ("a", "b"):
+            (colas / name).unlink()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        served.hands.ahead += 120.0
+        asked = kubelet.calls["List"]
+        await kubelet.wait_until(lambda k: k.calls["List"] >= asked + 2)
+        assert kubelet.capacity(COLA) == 3
+        await kubelet.delete_pod("default", "p")
+        # The next allocation rewrites the checkpoint, which knows the ended pod until then.
+        await kubelet.add_pod(pod("q", cola=1))
+        served.hands.ahead += 120.0
+        await kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
+        assert [entry.id for entry in served.status(COLA).advertised] == ["c"]
+
+
+async def test_a_tombstone_is_kept_while_the_kubelet_does_not_say_who_holds_what(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path
+) -> None:
+    (colas / "a").touch()
+    (colas / "b").touch()
+    async with serve(configuration(cola()), pace=Pace(release=0.02)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+        await kubelet.set_faults(Faults(error="UNAVAILABLE"))
+        (colas / "a").unlink()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        served.hands.ahead += 120.0
+        await asyncio.sleep(0.3)
+        assert kubelet.capacity(COLA) == 2
+        await kubelet.set_faults(Faults())
+        served.hands.ahead += 120.0
+        await kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
+
+
+async def test_what_a_pod_holds_from_before_is_never_dropped_by_a_plugin_that_starts(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path
+) -> None:
+    (colas / "a").touch()
+    (colas / "b").touch()
+    async with serve(configuration(cola())):
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+        await kubelet.add_pod(pod("p", cola=2))
+    (colas / "a").unlink()
+    async with serve(configuration(cola())) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        assert kubelet.capacity(COLA) == 2
+        assert reasons(served) == {
+            "a": "held by a pod, but not found",
+            "b": "",
+        }
+    # Nothing is found at all, and the kubelet says nothing: its checkpoint does.
+    (colas / "b").unlink()
+    await kubelet.set_faults(Faults(error="UNAVAILABLE"))
+    async with serve(configuration(cola())) as served:
+        await served.until(lambda: {e.id for e in served.status(COLA).advertised} == {"a", "b"})
+        await served.until(lambda: served.status(COLA).registered)
+    await kubelet.set_faults(Faults())
+
+
+async def test_a_device_that_went_unnoticed_is_refused_by_allocate(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (colas / "a").touch()
+    async with serve(configuration(cola())) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        monkeypatch.setattr(Surveyor, "recheck", lambda _self, _devices: [("a", "/etc/colas/a is not there")])
+        with pytest.raises(AdmissionError, match="'a' is unhealthy"):
+            await kubelet.add_pod(pod("p", cola=1))
+        assert served.status(COLA).tally.allocation_errors == 1
+
+
+async def test_ending_leaves_nothing_behind_and_nothing_of_others_is_touched(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path
+) -> None:
+    (colas / "a").touch()
+    directory = root / "k/device-plugins"
+    (directory / ".devicelens-of-another.lock").touch()
+    async with ScriptedPlugin(root / "k", "a.b/other"):
+        before = {path.name for path in directory.iterdir()}
+        async with serve(configuration(cola(), cola("a.b/second"))):
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.allocatable("a.b/second") == 1)
+            assert len(sockets(root)) == 2
+        assert {path.name for path in directory.iterdir()} == before | {"kubelet_internal_checkpoint"}
+
+
+async def test_reloading_disturbs_only_what_changed(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path
+) -> None:
+    (colas / "a").touch()
+    same, changed, removed, new = (f"a.b/{n}" for n in ("same", "changed", "removed", "new"))
+    async with serve(configuration(cola(same), cola(changed), cola(removed))) as served:
+        await kubelet.wait_until(lambda k: all(k.allocatable(n) == 1 for n in (same, changed, removed)))
+        served.apply(configuration(cola(new), cola(changed, "    share: {replicas: 3}\n"), cola(same)))
+        await kubelet.wait_until(lambda k: k.allocatable(changed) == 3 and k.allocatable(new) == 1)
+        await kubelet.wait_until(lambda k: k.allocatable(removed) == 0)
+        assert [status.name for status in served.fleet.statuses()] == [new, changed, same]
+        assert served.status(same).tally.registrations == 1
