@@ -86,15 +86,19 @@ def negotiate(accept: str | None) -> Format:
 
 def accepts_gzip(accept_encoding: str | None) -> bool:
     """Whether an Accept-Encoding header allows gzip."""
-    best = 0.0
+    named: list[float] = []
+    anything = 0.0
     for clause in (accept_encoding or "").split(","):
         coding, _, parameter = clause.partition(";")
-        if coding.strip().lower() in {"gzip", "x-gzip", "*"}:
-            quality = _quality(parameter.partition("=")[2].strip() or None)
-            if coding.strip() != "*":
-                return quality > 0
-            best = quality
-    return best > 0
+        quality = _quality(parameter.partition("=")[2].strip() or None)
+        match coding.strip().lower():
+            case "gzip" | "x-gzip":
+                named.append(quality)
+            case "*":
+                anything = quality
+            case _:
+                continue
+    return max(named, default=anything) > 0
 
 
 def render(families: Sequence[Metric], form: Format) -> Body:

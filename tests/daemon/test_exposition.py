@@ -1,0 +1,263 @@
+"""daemon.exposition: who gets which format, and documents that every reader takes."""
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import generate_latest as plain_text
+from prometheus_client.openmetrics.exposition import generate_latest as plain_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from daemon.exposition import EMPTY, Collector, Format, accepts_gzip, assemble, negotiate, render
+
+QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+
+PARSERS: dict[Format, Callable[[str], Iterable[Metric]]] = {
+    Format.TEXT: parse_text,
+    Format.OPENMETRICS: parse_openmetrics,
+}
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        # Prometheus 3.x, 2.54, 2.43, 2.5, 1.8 and its protobuf flavours, as they send it.
+        (
+            (
+                "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+                "application/openmetrics-text;version=0.0.1;q=0.5,"
+                "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+            ),
+            Format.OPENMETRICS,
+        ),
+        (
+            (
+                "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
+                "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+            ),
+            Format.OPENMETRICS,
+        ),
+        (
+            (
+                "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+                "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+            ),
+            Format.OPENMETRICS,
+        ),
+        (
+            "application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            Format.OPENMETRICS,
+        ),
+        (
+            (
+                "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7,"
+                "text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
+            ),
+            Format.TEXT,
+        ),
+        (
+            (
+                "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7,"
+                "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
+            ),
+            Format.OPENMETRICS,
+        ),
+        # curl, browsers, and nobody.
+        ("*/*", Format.TEXT),
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", Format.TEXT),
+        ("text/*", Format.TEXT),
+        ("", Format.TEXT),
+        (None, Format.TEXT),
+        # q-values decide; a tie goes to OpenMetrics; 0 is a refusal.
+        ("application/openmetrics-text;q=0.4,text/plain;q=0.5", Format.TEXT),
+        ("application/openmetrics-text;q=0.5,text/plain;q=0.5", Format.OPENMETRICS),
+        ("application/openmetrics-text;q=0", Format.TEXT),
+        ("application/openmetrics-text;q=0,text/plain;q=0", Format.TEXT),
+        ("APPLICATION/OpenMetrics-Text ; Version=1.0.0 ; Q=1", Format.OPENMETRICS),
+        ('application/openmetrics-text;version="1.0.0"', Format.OPENMETRICS),
+        # Versions that nobody here writes.
+        ("application/openmetrics-text;version=2.0.0", Format.TEXT),
+        ("application/openmetrics-text;version=2.0.0,application/openmetrics-text;q=0.1", Format.OPENMETRICS),
+        # Garbage is no wish.
+        ("application/openmetrics-text;q=high,text/plain;q=0.1", Format.TEXT),
+        ("application/openmetrics-text;q=nan", Format.TEXT),
+        (";;,,;q=,=;/,", Format.TEXT),
+    ],
+)
+def test_the_format_is_the_one_the_client_prefers(accept: str | None, form: Format) -> None:
+    assert negotiate(accept) is form
+
+
+_CLAUSES = st.lists(
+    st.sampled_from(
+        [
+            *(
+                "application/openmetrics-text",
+                "text/plain",
+                "*/*",
+                ",",
+                ";",
+                "q=0.5",
+                "q=nan",
+                "q=-1",
+                "q=1e999",
+            ),
+            *("version=1.0.0", "version=", "=", '"', " ", "q", "\x00"),
+        ]
+    )
+).map("".join)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.text() | _CLAUSES)
+def test_no_header_makes_the_negotiation_fail(header: str) -> None:
+    assert negotiate(header) in Format
+    assert accepts_gzip(header) in {True, False}
+
+
+@pytest.mark.parametrize(
+    ("header", "allowed"),
+    [
+        ("gzip", True),
+        ("gzip, deflate, br", True),
+        ("deflate, GZIP;q=0.5", True),
+        ("x-gzip", True),
+        ("*", True),
+        ("*;q=0.1", True),
+        ("gzip;q=0", False),
+        ("gzip;q=0, *", False),
+        ("*;q=0, gzip", True),
+        ("*;q=0", False),
+        ("x-gzip;q=0, gzip", True),
+        ("gzip; q=0.0", False),
+        ("gzip;q=much", False),
+        ("identity", False),
+        ("deflate", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_gzip_is_used_only_where_it_is_accepted(header: str | None, allowed: bool) -> None:
+    assert accepts_gzip(header) is allowed
+
+
+class Listed:
+    """Families as a collector."""
+
+    def __init__(self, *families: Metric) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _gauge(name: str, *rows: Sequence[str], labels: Sequence[str] = ("node", "device")) -> Metric:
+    family = GaugeMetricFamily(name, "Help \\ with\nodd characters.", labels=labels)
+    for number, row in enumerate(rows):
+        family.add_metric(row, number + 0.5)
+    return family
+
+
+def _plain(form: Format, *collectors: Collector) -> bytes:
+    families = Listed(*(family for collector in collectors for family in collector.collect()))
+    if form is Format.TEXT:
+        return plain_text(families)
+    document: bytes = plain_openmetrics(families)  # type: ignore[no-untyped-call]
+    return document
+
+
+def _own_metrics() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    Counter("dl_asked_total", "Asked.", ("code",), registry=registry).labels("OK").inc(3)
+    Histogram("dl_took_seconds", "Took.", registry=registry, buckets=(0.1, 1)).observe(0.5)
+    return registry
+
+
+_VALUES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
+    [
+        '"',
+        "\\",
+        "\n",
+        '\\"',
+        "\\n",
+        '",x="',
+        "}",
+        "} 1\n",
+        "# EOF\n",
+        "\r",
+        "\x00",
+        "\u2028",
+        "",
+        " ",
+        "é東\U0001f600",
+    ]
+)
+_ROWS = st.lists(st.tuples(_VALUES, _VALUES), max_size=6, unique=True)
+
+
+@QUICK
+@given(rows=_ROWS, form=st.sampled_from(Format), with_body=st.booleans())
+def test_what_is_assembled_is_what_would_be_rendered_whole(
+    rows: list[tuple[str, str]], form: Format, with_body: bool
+) -> None:
+    body, tail = Listed(_gauge("dl_body", *rows)), _own_metrics()
+    kept = render(list(body.collect()), form) if with_body else EMPTY
+    document = assemble(kept, tail, form, compress=False)
+    assert document == (_plain(form, body, tail) if with_body else _plain(form, tail))
+    assert document.endswith(b"# EOF\n") is (form is Format.OPENMETRICS)
+
+
+@QUICK
+@given(rows=_ROWS, form=st.sampled_from(Format), with_body=st.booleans())
+def test_compressed_it_is_one_valid_gzip_member_with_the_same_text(
+    rows: list[tuple[str, str]], form: Format, with_body: bool
+) -> None:
+    kept = render([_gauge("dl_body", *rows)], form) if with_body else EMPTY
+    tail = _own_metrics()
+    compressed = assemble(kept, tail, form, compress=True)
+    expected = assemble(kept, tail, form, compress=False)
+    assert gzip.decompress(compressed) == expected
+    member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    assert member.decompress(compressed) == expected
+    assert member.eof
+    assert member.unused_data == b""
+
+
+def test_a_large_body_is_compressed_once_and_to_a_tenth() -> None:
+    body = render([_gauge("dl_body", *(("node", f"GPU-{n:032x}") for n in range(20_000)))], Format.TEXT)
+    assert len(body.deflated) * 8 < len(body.text)
+    first = assemble(body, _own_metrics(), Format.TEXT, compress=True)
+    assert body.deflated in first
+    assert gzip.decompress(first).startswith(body.text)
+
+
+@QUICK
+@given(rows=_ROWS, form=st.sampled_from(Format))
+def test_hostile_label_values_come_back_as_they_were(rows: list[tuple[str, str]], form: Format) -> None:
+    body = render([_gauge("dl_body", *rows)], form)
+    document = assemble(body, _own_metrics(), form, compress=False).decode()
+    families = {family.name: family for family in PARSERS[form](document)}
+    assert [(s.labels, s.value) for s in families["dl_body"].samples] == [
+        ({"node": node, "device": device}, number + 0.5) for number, (node, device) in enumerate(rows)
+    ]
+    assert families["dl_asked"].type == "counter"
+    assert families["dl_took_seconds"].type == "histogram"
+
+
+def test_a_tail_that_changed_shows_with_the_body_that_was_kept() -> None:
+    registry = CollectorRegistry()
+    counter = Counter("dl_asked", "Asked.", registry=registry)
+    body = render([_gauge("dl_body", ("a", "b"))], Format.TEXT)
+    before = assemble(body, registry, Format.TEXT, compress=False)
+    counter.inc()
+    after = assemble(body, registry, Format.TEXT, compress=False)
+    assert b"dl_asked_total 0.0\n" in before
+    assert b"dl_asked_total 1.0\n" in after
+    assert before.startswith(body.text)
+    assert after.startswith(body.text)
