@@ -4,13 +4,16 @@ import asyncio
 import errno
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from daemon.paths import socket_target
 from harness.served import Serve, Served
+from plugin.core.device import Device
 from plugin.core.lifecycle import Patience
 from plugin.discovery.files import FilesSource
 from plugin.discovery.host import HostRoot
@@ -174,6 +177,13 @@ async def test_a_registration_that_hangs_holds_up_neither_the_streams_nor_a_rest
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1, limit=5.0)
 
 
+async def read(stream: Any) -> list[tuple[str, str]]:
+    """The next list of a stream: ids with their health."""
+    message = await stream.read()
+    assert isinstance(message, pb.ListAndWatchResponse)
+    return [(device.ID, device.health) for device in message.devices]
+
+
 class SilentKubelet(pb_grpc.RegistrationServicer):
     """Accepts every registration, and opens a stream only when it is told to."""
 
@@ -207,8 +217,7 @@ async def test_a_registration_without_a_stream_is_repeated_and_so_is_one_that_lo
             target = socket_target(directory / kubelet.endpoints[0])
             async with grpc.aio.insecure_channel(target) as channel:
                 stream = pb_grpc.DevicePluginStub(channel).ListAndWatch(pb.Empty())
-                first = await stream.read()
-                assert [d.ID for d in first.devices] == ["a"]
+                assert await read(stream) == [("a", "Healthy")]
                 count = len(kubelet.endpoints)
                 await served.until(lambda: served.status(COLA).ready)
                 await asyncio.sleep(0.3)
@@ -229,11 +238,11 @@ async def test_every_stream_gets_every_update_and_begins_with_the_whole_list(
             stub = pb_grpc.DevicePluginStub(channel)
             streams = [stub.ListAndWatch(pb.Empty()) for _ in range(3)]
             for stream in streams:
-                assert [(d.ID, d.health) for d in (await stream.read()).devices] == [("a", "Healthy")]
+                assert await read(stream) == [("a", "Healthy")]
             assert served.status(COLA).streams == 4
             (colas / "b").touch()
             for stream in streams:
-                assert [d.ID for d in (await stream.read()).devices] == ["a", "b"]
+                assert await read(stream) == [("a", "Healthy"), ("b", "Healthy")]
             for stream in streams:
                 stream.cancel()
             await served.until(lambda: served.status(COLA).streams == 1)
@@ -383,10 +392,14 @@ async def test_a_device_that_went_unnoticed_is_refused_by_allocate(
     (colas / "a").touch()
     async with serve(configuration(cola())) as served:
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-        monkeypatch.setattr(Surveyor, "recheck", lambda _self, _devices: [("a", "/etc/colas/a is not there")])
+        monkeypatch.setattr(Surveyor, "recheck", gone)
         with pytest.raises(AdmissionError, match="'a' is unhealthy"):
             await kubelet.add_pod(pod("p", cola=1))
         assert served.status(COLA).tally.allocation_errors == 1
+
+
+def gone(_surveyor: Surveyor, devices: Sequence[Device]) -> list[tuple[str, str]]:
+    return [(device.id, "it is not there") for device in devices]
 
 
 async def test_ending_leaves_nothing_behind_and_nothing_of_others_is_touched(

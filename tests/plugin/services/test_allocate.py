@@ -1,0 +1,154 @@
+"""Allocate and GetPreferredAllocation over the socket: exact answers, and refusals by name."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from daemon.paths import socket_target
+from harness.served import Serve, Served
+from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
+from plugin.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
+from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+
+GPU = "example.com/gpu"
+CONFIGURATION = f"""\
+version: 1
+resources:
+  - name: {GPU}
+    discover: [{{glob: {{paths: ["/dev/gpu*"]}}}}]
+    numa: 1
+    share: {{replicas: 2, max_per_container: 3}}
+    prefer: spread
+    allocate:
+      env:
+        GPUS: "{{{{ devices | map(attribute='id') | join(',') }}}}"
+        BAD: "{{{{ devices[0].attrs.broken if devices | length > 1 else 'fine' }}}}"
+      devices: [{{host: "{{{{ device.path }}}}", permissions: rw}}]
+      mounts: [{{host: "/run/{{{{ device.id }}}}", container: /run/gpu, read_only: true, create: directory}}]
+      annotations: {{"example.com/x": "y"}}
+      cdi: ["example.com/gpu={{{{ device.id }}}}"]
+"""
+
+
+@pytest.fixture
+async def served(kubelet: SimulatedKubelet, serve: Serve, host: Path) -> AsyncIterator[Served]:
+    for name in ("dev", "run"):
+        (host / name).mkdir()
+    for n in range(3):
+        (host / f"dev/gpu{n}").touch()
+    async with serve(CONFIGURATION) as running:
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 6)
+        yield running
+
+
+@pytest.fixture
+async def stub(served: Served, root: Path) -> AsyncIterator["pb_grpc.DevicePluginAsyncStub"]:
+    (socket,) = (root / "k/device-plugins").glob("devicelens-*.sock")
+    async with grpc.aio.insecure_channel(socket_target(socket)) as channel:
+        yield pb_grpc.DevicePluginStub(channel)
+
+
+def request(*containers: list[str]) -> pb.AllocateRequest:
+    return pb.AllocateRequest(
+        container_requests=[pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
+    )
+
+
+async def test_one_call_answers_for_many_containers(
+    stub: "pb_grpc.DevicePluginAsyncStub", host: Path, served: Served
+) -> None:
+    answer = await stub.Allocate(request(["gpu1::0", "gpu1::1"], ["gpu2::0"]))
+    expected = [
+        pb.ContainerAllocateResponse(
+            envs={"GPUS": gpu, "BAD": "fine"},
+            devices=[pb.DeviceSpec(container_path=f"/dev/{gpu}", host_path=f"/dev/{gpu}", permissions="rw")],
+            mounts=[pb.Mount(container_path="/run/gpu", host_path=f"/run/{gpu}", read_only=True)],
+            annotations={"example.com/x": "y"},
+            cdi_devices=[pb.CDIDevice(name=f"example.com/gpu={gpu}")],
+        )
+        for gpu in ("gpu1", "gpu2")
+    ]
+    assert list(answer.container_responses) == expected
+    assert (host / "run/gpu1").is_dir()
+    assert served.status(GPU).tally.allocations == 2
+    entries = {
+        entry.id: served.status(GPU).last_allocated(entry.id) for entry in served.status(GPU).advertised
+    }
+    assert [i for i, at in entries.items() if at is not None] == ["gpu1::0", "gpu1::1", "gpu2::0"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "code", "words"),
+    [
+        (["gpu9::0"], grpc.StatusCode.FAILED_PRECONDITION, "'gpu9::0' is unknown"),
+        (["gpu0"], grpc.StatusCode.FAILED_PRECONDITION, "'gpu0' is unknown"),
+        ([], grpc.StatusCode.INVALID_ARGUMENT, "names no device"),
+        (["gpu0::0", "gpu1::0", "gpu2::0", "gpu2::1"], grpc.StatusCode.INVALID_ARGUMENT, "at most 3, 4 were"),
+        (
+            ["gpu0::0", "gpu1::0"],
+            grpc.StatusCode.INTERNAL,
+            "allocate.env.BAD: 'dict object' has no",
+        ),
+        (["\x1b[2J\n"], grpc.StatusCode.FAILED_PRECONDITION, "'\\x1b[2J\\n' is unknown"),
+    ],
+)
+async def test_a_refusal_says_what_and_why_and_the_process_lives(
+    stub: "pb_grpc.DevicePluginAsyncStub", served: Served, ids: list[str], code: grpc.StatusCode, words: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Allocate(request(["gpu0::1"], ids))
+    assert caught.value.code() is code
+    assert words in (caught.value.details() or "")
+    assert served.status(GPU).tally.allocation_errors == 1
+    assert (await stub.Allocate(request(["gpu0::1"]))).container_responses[0].envs["GPUS"] == "gpu0"
+
+
+async def test_what_the_host_cannot_give_is_refused(
+    stub: "pb_grpc.DevicePluginAsyncStub", host: Path, served: Served, kubelet: SimulatedKubelet
+) -> None:
+    (host / "run/gpu0").symlink_to("/dev")
+    with pytest.raises(grpc.aio.AioRpcError, match="/run/gpu0: there is something that is not a directory"):
+        await stub.Allocate(request(["gpu0::0"]))
+    (host / "dev/gpu1").unlink()
+    await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
+    with pytest.raises(grpc.aio.AioRpcError, match="'gpu1::0' is unhealthy"):
+        await stub.Allocate(request(["gpu1::0"]))
+
+
+async def test_a_device_node_is_looked_up_when_it_is_asked_for(
+    stub: "pb_grpc.DevicePluginAsyncStub", host: Path, kubelet: SimulatedKubelet
+) -> None:
+    os.rename(host / "dev/gpu0", host / "dev/gpu7")  # noqa: PTH104 -- beside the pathlib of discovery
+    await kubelet.wait_until(lambda k: k.capacity(GPU) == 8)
+    answer = await stub.Allocate(request(["gpu7::0"]))
+    assert answer.container_responses[0].devices[0].host_path == "/dev/gpu7"
+
+
+async def test_the_preferred_allocation_spreads_replicas_and_is_announced(
+    stub: "pb_grpc.DevicePluginAsyncStub",
+) -> None:
+    assert (await stub.GetDevicePluginOptions(pb.Empty())).get_preferred_allocation_available
+    offer = pb.ContainerPreferredAllocationRequest(
+        available_deviceIDs=["gpu0::0", "gpu0::1", "gpu1::1", "gpu2::0", "gpu2::1"],
+        must_include_deviceIDs=["gpu0::0"],
+        allocation_size=2,
+    )
+    answer = await stub.GetPreferredAllocation(
+        pb.PreferredAllocationRequest(container_requests=[offer, offer])
+    )
+    assert [list(container.deviceIDs) for container in answer.container_responses] == [
+        ["gpu0::0", "gpu2::0"]
+    ] * 2
+
+
+async def test_the_kubelet_gets_what_it_prefers_and_the_topology(
+    served: Served, kubelet: SimulatedKubelet
+) -> None:
+    wish = ContainerSpec("c", resources={GPU: 1})
+    for name in ("p", "q", "r"):
+        await kubelet.add_pod(PodSpec(namespace="default", name=name, containers=(wish,)))
+    assert {holding.device.partition("::")[0] for holding in kubelet.holdings()} == {"gpu0", "gpu1", "gpu2"}
+    assert served.status(GPU).advertised[0].known.device.numa_nodes == (1,)

@@ -1,0 +1,52 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugin.core.device import Device
+from plugin.core.inventory import Advertised, Known
+from plugin.services.board import Board
+
+
+def entry(name: str, reason: str = "", numa: tuple[int, ...] = ()) -> Advertised:
+    return Advertised(name, Known(Device(name, name, numa_nodes=numa), reason, 0.0))
+
+
+async def test_only_a_list_that_changed_is_sent() -> None:
+    shown: list[int] = []
+    board = Board(lambda: shown.append(1))
+    board.publish([entry("a")])
+    with board.follow() as stream:
+        first = await stream.next()
+        assert first is not None
+        assert [(d.ID, d.health) for d in first.devices] == [("a", "Healthy")]
+        version = board.version
+        board.publish([entry("a")])
+        assert board.version == version
+        # A reason is for people: the kubelet's list is the same with another one.
+        board.publish([entry("a", "x")])
+        board.publish([entry("a", "y")])
+        assert board.version == version + 1
+        second = await stream.next()
+        assert second is not None
+        assert second.devices[0].health == "Unhealthy"
+        stream.end()
+        assert await stream.next() is None
+    assert len(shown) == 2
+
+
+async def test_a_slow_stream_skips_to_the_newest_list() -> None:
+    board = Board(lambda: None)
+    with board.follow() as stream:
+        for name in "abc":
+            board.publish([entry(name)])
+        message = await stream.next()
+        assert message is not None
+        assert [device.ID for device in message.devices] == ["c"]
+
+
+@given(st.lists(st.integers(-2, 3), max_size=3))
+def test_topology_is_left_out_where_no_node_is_known_and_never_negative(nodes: list[int]) -> None:
+    board = Board(lambda: None)
+    board.publish([entry("a", numa=tuple(nodes))])
+    device = board.message.devices[0]
+    assert [node.ID for node in device.topology.nodes] == [node for node in nodes if node >= 0]
+    assert device.HasField("topology") == any(node >= 0 for node in nodes)

@@ -1,0 +1,193 @@
+"""Two plugins for one resource: an upgrade, an accident, a plugin of somebody else."""
+
+import asyncio
+import errno
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.served import Serve, Served
+from plugin.services.lease import Lease
+from plugin.services.sockets import PREFIX, SocketNames
+from plugin.services.surroundings import Pace
+from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator.devices import Device
+from simulator.scripted import ScriptedPlugin
+
+COLA = "myway5.com/cola"
+CONFIGURATION = (
+    f"version: 1\nresources:\n  - name: {COLA}\n    discover: [{{files: {{directory: /etc/colas}}}}]\n"
+)
+
+
+async def test_a_second_plugin_stands_by_ready_and_takes_over_when_the_first_ends(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path
+) -> None:
+    (colas / "a").touch()
+    async with serve(CONFIGURATION) as second_to_last:
+        async with serve(CONFIGURATION) as first:
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+            served, waiting = (
+                (first, second_to_last) if first.status(COLA).registered else (second_to_last, first)
+            )
+            await waiting.until(lambda: "another process on this node" in waiting.status(COLA).state)
+            assert waiting.status(COLA).ready
+            assert kubelet.streams(COLA) == 1
+            # Restarts change nothing between the two.
+            await kubelet.restart()
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.streams(COLA) == 1)
+            assert served.status(COLA).registered
+            assert not waiting.status(COLA).registered
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await second_to_last.until(lambda: second_to_last.status(COLA).registered)
+        (colas / "b").touch()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+
+
+async def until_ready(served: Served) -> None:
+    """Wait until it says that it is ready, as a rollout does."""
+    await served.until(lambda: served.status(COLA).ready)
+
+
+async def until_served(served: Served) -> None:
+    """Wait until the kubelet has it registered with a stream."""
+    await served.until(lambda: served.status(COLA).registered and served.status(COLA).streams == 1)
+
+
+async def test_upgrades_in_a_row_leave_the_newest_in_charge(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path
+) -> None:
+    (colas / "a").touch()
+    old = serve(CONFIGURATION)
+    await old.__aenter__()
+    await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+    for _ in range(5):
+        new = serve(CONFIGURATION)
+        served = await new.__aenter__()
+        await until_ready(served)
+        await old.__aexit__(None, None, None)
+        await until_served(served)
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await kubelet.add_pod(
+            PodSpec(namespace="default", name="p", containers=(ContainerSpec("c", resources={COLA: 1}),))
+        )
+        await kubelet.delete_pod("default", "p")
+        old = new
+    await old.__aexit__(None, None, None)
+    assert not list((root / "k/device-plugins").glob(f"*{PREFIX}*"))
+
+
+async def test_somebody_elses_plugin_that_leaves_takes_nothing_with_it_for_long(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path
+) -> None:
+    (colas / "a").touch()
+    pace = Pace(verify=60.0, verify_again=0.6)
+    foreign = ScriptedPlugin(root / "k", COLA, [Device("a")])
+    await foreign.serve()
+    await foreign.register()
+    await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+    async with serve(CONFIGURATION, pace=pace) as served:
+        await until_served(served)
+        # The kubelet takes the old stream's end for ours: nothing is allocatable, and nobody tells us.
+        await foreign.stop()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        assert served.status(COLA).tally.registrations == 2
+
+
+async def test_a_lease_is_one_holders_and_goes_to_who_waits(root: Path) -> None:
+    path = root / ".lease"
+    first, second, third = Lease(path), Lease(path), Lease(path)
+    arrivals: list[asyncio.Task[int]] = []
+    await first.acquire(lambda: pytest.fail("nobody else has it"))
+    told = asyncio.Barrier(3)
+    waits = asyncio.create_task(second.acquire(lambda: arrivals.append(asyncio.create_task(told.wait()))))
+    given_up = asyncio.create_task(third.acquire(lambda: arrivals.append(asyncio.create_task(told.wait()))))
+    async with asyncio.timeout(5):
+        await told.wait()
+    given_up.cancel()
+    await asyncio.wait({given_up})
+    assert not waits.done()
+    first.release()
+    async with asyncio.timeout(5):
+        await waits
+    assert path.exists()
+    second.release()
+    assert not path.exists()
+    second.release()
+    await third.acquire(lambda: None)
+    third.release()
+
+
+async def test_a_lease_goes_with_the_process_that_was_killed(root: Path) -> None:
+    path = root / ".lease"
+    script = (
+        "import fcntl, os, sys, time\n"
+        f"file = os.open({str(path)!r}, os.O_RDWR | os.O_CREAT)\n"
+        "fcntl.flock(file, fcntl.LOCK_EX)\nprint('held', flush=True)\ntime.sleep(60)\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(10):
+        assert await process.stdout.readline() == b"held\n"
+        lease = Lease(path)
+        waiting = asyncio.Event()
+        waits = asyncio.create_task(lease.acquire(waiting.set))
+        await waiting.wait()
+        process.kill()
+        await waits
+        await process.wait()
+    lease.release()
+
+
+async def test_where_there_can_be_no_lease_it_says_so(root: Path) -> None:
+    with pytest.raises(OSError, match="No such file") as caught:
+        await Lease(root / "none/.lease").acquire(lambda: None)
+    assert caught.value.errno == errno.ENOENT
+
+
+def names(directory: Path, resource: str = COLA) -> SocketNames:
+    tokens = iter(f"{n:08d}" for n in range(100))
+    return SocketNames(directory, resource, lambda: next(tokens))
+
+
+def test_socket_names_say_whose_they_are_and_are_never_used_again(root: Path) -> None:
+    made = names(root)
+    one, two = made.fresh(), made.fresh()
+    assert one != two
+    assert one.name.startswith("devicelens-myway5.com_cola-")
+    assert made.lease.name.startswith(".devicelens-myway5.com_cola-")
+    assert names(root, "myway5.com/cola.").lease != made.lease
+
+
+@pytest.mark.parametrize("length", [5, 40, 60, 75])
+def test_socket_paths_fit_into_what_the_kernel_takes(length: int) -> None:
+    directory = Path("/" + "d" * (length - 1))
+    for resource in (COLA, "a.b/c", "x" * 200 + ".com/" + "y" * 63):
+        assert len(bytes(names(directory, resource).fresh())) <= 107
+
+
+def test_a_directory_that_leaves_no_room_is_an_error() -> None:
+    with pytest.raises(ValueError, match="expected a path of at most"):
+        names(Path("/" + "d" * 90))
+
+
+def test_sockets_of_a_process_that_was_killed_are_removed_and_no_others(root: Path) -> None:
+    made = names(root)
+    stale, served = made.fresh(), made.fresh()
+    foreign, file = root / "foreign.sock", root / made.fresh().name
+    file.write_text("not a socket")
+    with socket.socket(socket.AF_UNIX) as listens:
+        listens.bind(str(served))
+        listens.listen()
+        for path in (stale, foreign):
+            with socket.socket(socket.AF_UNIX) as left:
+                left.bind(str(path))
+        assert made.remove_stale() == [stale]
+    assert {path.name for path in root.iterdir()} == {served.name, foreign.name, file.name}
+    assert os.path.lexists(served)
