@@ -61,7 +61,7 @@ def problem(status: int, detail: str, **members: object) -> web.Response:
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Read only; an error under /api/ is a problem document, elsewhere a line of text."""
     if request.method not in {"GET", "HEAD"}:
-        refusal = problem(405, f"{request.method} is not served: nothing changes state over HTTP")
+        refusal = _refusal(request, 405, f"{request.method} is not served: nothing changes state over HTTP")
         refusal.headers["Allow"] = "GET, HEAD"
         return refusal
     try:
@@ -70,12 +70,29 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if error.status < HTTPStatus.BAD_REQUEST:
             raise
         detail = error.text if error.text and error.content_type == "text/plain" else error.reason
-        if request.path.startswith("/api/"):
-            return problem(error.status, detail)
-        return web.Response(text=f"{detail}\n", status=error.status)
+        answer = _refusal(request, error.status, detail)
+        for name, value in error.headers.items():
+            answer.headers.setdefault(name, value)
+        return answer
     except Exception as error:  # noqa: BLE001 -- one bad request must not end a process
-        _log.error("request failed", path=request.path, error=f"{type(error).__name__}: {error}")
-        return problem(500, "the request could not be answered; the log says why")
+        return _failure(request, error)
+
+
+def _refusal(request: web.Request, status: int, detail: str) -> web.Response:
+    if request.path.startswith("/api/"):
+        return problem(status, detail)
+    return web.Response(text=f"{detail}\n", status=status)
+
+
+def _failure(request: web.Request, error: Exception) -> web.Response:
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        return web.Response()  # the client left, and with it the reason to say anything
+    _log.error("request failed", path=request.path, error=f"{type(error).__name__}: {error}")
+    if request.writer.output_size > 0:
+        # A part of an answer is out: nothing honest can follow it but an early end.
+        transport.close()
+    return _refusal(request, 500, "the request could not be answered; the log says why")
 
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
@@ -91,8 +108,8 @@ async def serve(app: web.Application, address: ListenAddress, *, purpose: str) -
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
     await runner.setup()
     try:
-        site = _site(runner, address)
         try:
+            site = _site(runner, address)
             await site.start()
         except OSError as error:
             reason = error.strerror or str(error)
@@ -122,10 +139,23 @@ def _identity(path: Path | None) -> tuple[int, int] | None:
 
 
 def _site(runner: web.AppRunner, address: ListenAddress) -> web.BaseSite:
+    if address.path is None and address.host is None:
+        return web.SockSite(runner, _everywhere(address.port))
     if address.path is None:
         return web.TCPSite(runner, address.host, address.port)
     _remove_stale_socket(address.path)
     return web.UnixSite(runner, address.path)
+
+
+def _everywhere(port: int) -> socket.socket:
+    """A socket that listens on all addresses of both families, or of IPv4 where the node has no IPv6."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128)
+        except OSError as error:
+            if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
+                raise
+    return socket.create_server(("", port), backlog=128)
 
 
 def _remove_stale_socket(path: Path) -> None:
