@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from daemon.http import problem
 from exporter.web.answers import answer, squeeze, wants_gzip
 from exporter.web.assets import Assets
+from exporter.web.documents import Moment
 from exporter.web.query import PageQuery, QueryError, address, parse_page
 from exporter.web.site import Site
 from exporter.web.view import status_page
@@ -70,13 +71,17 @@ class Pages:
         where = address(query)
         kept = self._kept.pop(where, None)
         if kept is None or kept.key != key:
-            page = status_page(moment, query, tag=tag, triggers=self._site.triggers())
-            plain = self._status.render(page=page).encode(errors="replace")
+            plain = self.render(moment, tag, query)
             kept = _Rendering(key, plain, await squeeze(plain))
         self._kept[where] = kept
         while len(self._kept) > _KEPT:
             del self._kept[next(iter(self._kept))]
         return kept
+
+    def render(self, moment: Moment, tag: str, query: PageQuery) -> bytes:
+        """The status page at `moment`."""
+        page = status_page(moment, query, tag=tag, triggers=self._site.triggers())
+        return self._status.render(page=page).encode(errors="replace")
 
     def message(self, status: int, headline: str, detail: str) -> web.Response:
         """A page that says one thing."""

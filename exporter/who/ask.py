@@ -80,6 +80,8 @@ def _fetch(address: Address, timeout: float) -> DevicesDocument:
         body = response.read(_LIMIT + 1)
         if len(body) > _LIMIT:
             raise AskError(f"{address}: the answer is larger than {_LIMIT >> 20} MiB")
+        if response.length:
+            raise http.client.IncompleteRead(body, response.length)
         if response.status != http.client.OK:
             raise AskError(f"{address}: {_refused(response, body)}")
         return _decoded(address, response, body)

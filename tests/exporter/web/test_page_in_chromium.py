@@ -250,7 +250,7 @@ async def test_tables_are_tables_to_a_screen_reader(visit: Visit, world: SimpleN
         ]
         await expect(table.get_by_role("rowheader")).to_have_count(9)
         for landmark in ("banner", "main", "contentinfo", "search"):
-            await expect(page.get_by_role(landmark)).to_have_count(1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- names of roles
+            await expect(page.get_by_role(landmark)).to_have_count(1)  # pyright: ignore[reportArgumentType] -- names of roles
         assert await page.locator("[aria-live], [role=status]").count() == 2
 
 

@@ -276,9 +276,7 @@ def render(state: State, query: PageQuery) -> str:
     board = Board()
     board.publish(state)
     site = Site(board, "node", 60.0, 5.0, lambda: START, None, lambda: state.notes, "1")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- no metrics here
-    pages = Pages(site, Assets())
-    shown = status_page(site.moment(), query, tag=site.tag(site.moment()), triggers=site.triggers())
-    return pages._status.render(page=shown)
+    return Pages(site, Assets()).render(site.moment(), site.tag(site.moment()), query).decode()
 
 
 PLAIN = [f"name-{i}" for i in range(10)]

@@ -1,0 +1,344 @@
+"""devicelens who: the command, against servers that answer and servers that do not."""
+
+import asyncio
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
+from click.testing import CliRunner, Result
+
+from devicelens import main
+from exporter.core.diff import holdings
+from exporter.core.holdings import Since
+from exporter.core.model import Device, DeviceKey, Holder, Snapshot
+from exporter.core.state import Failure, State
+from exporter.services.board import Board
+from exporter.web.app import Site, build
+from simulator import Faults, Replay, SimulatedKubelet
+
+START = 1_793_227_263.25
+RECORDINGS = Path(__file__).parents[3] / "shared" / "recordings"
+
+
+def who(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(main, ["who", *arguments], env={"DEVICELENS_URL": None, **environment})
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+Answering = Callable[..., str]
+
+
+def say(connection: socket.socket, answer: bytes, drip: float, over: threading.Event) -> None:
+    connection.recv(65536)
+    if not drip:
+        connection.sendall(answer)
+    for byte in answer if drip else b"":
+        connection.sendall(bytes([byte]))
+        if over.wait(drip):
+            return
+
+
+@pytest.fixture
+def answering() -> Iterator[Answering]:
+    """Starts a server that answers every request with the same bytes, and gives its address.
+
+    `close` False: it keeps the connection open after that. `drip`: seconds between two bytes.
+    """
+    listeners: list[socket.socket] = []
+    kept: list[socket.socket] = []
+    over = threading.Event()
+
+    def serve(listener: socket.socket, answer: bytes, *, close: bool, drip: float) -> None:
+        while not over.is_set():
+            with suppress(OSError):  # the client went, or the listener did
+                connection, _ = listener.accept()
+                kept.append(connection)
+                say(connection, answer, drip, over)
+                if close:
+                    connection.close()
+
+    def start(answer: bytes, *, close: bool = True, drip: float = 0.0) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+        arguments = {"close": close, "drip": drip}
+        threading.Thread(target=serve, args=(listener, answer), kwargs=arguments, daemon=True).start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    over.set()
+    for listener in listeners:
+        # Wakes the thread that waits in accept.
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+    for connection in kept:
+        connection.close()
+
+
+class Exposition:
+    async def document(self, form: object, *, compress: bool) -> bytes:
+        return b""
+
+
+def application(state: State, *, now: float = START) -> web.Application:
+    board = Board()
+    board.publish(state)
+    site = Site(board, "worker-3", 60.0, 5.0, lambda: now, Exposition(), tuple, "1")
+    return build(site)
+
+
+SNAPSHOT = Snapshot(
+    (
+        Device(DeviceKey("nvidia.com/gpu", "GPU-0"), holders=(Holder("ml", "llama-0", "trainer"),)),
+        Device(DeviceKey("nvidia.com/gpu", "GPU-1")),
+    )
+)
+STATE = State(
+    1,
+    SNAPSHOT,
+    START,
+    START,
+    {holding: Since(START - 600) for holding in holdings(SNAPSHOT)},
+    api_version="v1",
+)
+
+
+async def against(app: web.Application, *arguments: str) -> Result:
+    async with TestServer(app) as server:
+        return await asyncio.to_thread(who, "--url", str(server.make_url("/")), *arguments)
+
+
+async def test_an_exporter_tells_who_holds_what() -> None:
+    result = await against(application(STATE), "gpu")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "RESOURCE        DEVICE  STATE  NAMESPACE/POD  CONTAINER  SINCE",
+        "nvidia.com/gpu  GPU-0   held   ml/llama-0     trainer    22:31:03Z (10 min)",
+        "nvidia.com/gpu  GPU-1   free",
+    ]
+    assert result.stderr == ""
+
+
+async def test_json_has_the_api_s_shape() -> None:
+    app = application(STATE)
+    async with TestServer(app) as server:
+        url = str(server.make_url("/"))
+        result = await asyncio.to_thread(who, "--url", url, "nvidia.com/gpu=GPU-0", "-o", "json")
+        async with ClientSession() as session, session.get(f"{url}api/v1/devices?device=GPU-0") as answer:
+            assert json.loads(result.stdout) == await answer.json()
+
+
+async def test_an_exporter_on_a_unix_socket_and_by_environment(sockets: Path) -> None:
+    runner = web.AppRunner(application(STATE), access_log=None)
+    await runner.setup()
+    await web.UnixSite(runner, sockets / "web.sock").start()
+    try:
+        by_flag = await asyncio.to_thread(who, "--url", f"unix:{sockets}/web.sock")
+        by_variable = await asyncio.to_thread(who, DEVICELENS_URL=f"unix:{sockets}/web.sock")
+    finally:
+        await runner.cleanup()
+    assert by_flag.exit_code == by_variable.exit_code == 0
+    assert by_flag.stdout == by_variable.stdout
+    assert "GPU-0" in by_flag.stdout
+
+
+async def test_nothing_that_matches_is_3_and_a_node_without_devices_is_0() -> None:
+    nothing = await against(application(STATE), "--pod", "ml/other")
+    assert nothing.exit_code == 3
+    assert nothing.stderr == "devicelens: no device on worker-3 is held by ml/other\n"
+    empty = await against(application(replace(STATE, snapshot=Snapshot())))
+    assert (empty.exit_code, empty.stdout) == (0, "")
+    assert empty.stderr == "devicelens: worker-3 has no devices of device plugins\n"
+    asked = await against(application(replace(STATE, snapshot=Snapshot())), "gpu")
+    assert asked.exit_code == 3
+
+
+async def test_a_mapping_that_is_not_fresh_is_said_on_standard_error() -> None:
+    failure = Failure("List", "UNAVAILABLE", "no socket\x1b[2J", START + 5)
+    result = await against(application(replace(STATE, failure=failure), now=START + 20), "-o", "json")
+    assert result.exit_code == 0
+    assert len(json.loads(result.stdout)["devices"]) == 2
+    assert result.stderr == (
+        "devicelens: the mapping of worker-3 is ageing, 20 s old, of 2026-10-28T22:41:03.250Z; "
+        "List fails since 2026-10-28T22:41:08.250Z: UNAVAILABLE: no socket\\x1b[2J\n"
+    )
+
+
+async def test_an_exporter_without_a_mapping_is_said() -> None:
+    result = await against(application(State()))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "503 Service Unavailable: no mapping yet; the kubelet has not answered" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"", "it closed the connection without an answer: does it serve https?"),
+        (b"SSH-2.0-OpenSSH_9\r\n", "it does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", "it broke off in the middle of its answer"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",
+            "this is not a devicelens exporter, or not of this version; /api/v1/devices is text/html",
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "missing required field"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n\xff\xfe", "this is not a devicelens exporter"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "404 Not Found: this is not a devicelens"),
+        (b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n", "401 No: it wants a name and a password"),
+        (
+            b"HTTP/1.1 302 Found\r\nLocation: https://x/\x1b[2J\r\nContent-Length: 0\r\n\r\n",
+            "302 Found: it sends on to https://x/\\x1b[2J",
+        ),
+        (b"HTTP/1.1 500 \x1b[2J\r\nContent-Length: 0\r\n\r\n", "500 \\x1b[2J"),
+        (
+            b"HTTP/1.1 503 No\r\nContent-Type: application/problem+json\r\nContent-Length: 4\r\n\r\nnull",
+            "503 No",
+        ),
+    ],
+)
+def test_what_is_not_an_exporter_is_said_in_one_line(answering: Answering, answer: bytes, words: str) -> None:
+    url = answering(answer)
+    result = who("--url", url, "--timeout", "5s")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"devicelens: {url}: ")
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "drip"),
+    [
+        (b"", 0.0),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", 0.0),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000, 0.02),
+    ],
+)
+def test_the_answer_may_not_take_longer_however_it_comes(
+    answering: Answering, answer: bytes, drip: float
+) -> None:
+    url = answering(answer, close=False, drip=drip)
+    result = who("--url", url, "--timeout", "300ms")
+    assert (result.exit_code, result.stderr) == (1, f"devicelens: {url}: no answer within 0.3 s\n")
+
+
+def test_where_nothing_listens(sockets: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+    refused = who("--url", f"http://127.0.0.1:{port}")
+    assert refused.exit_code == 1
+    assert (
+        refused.stderr == f"devicelens: http://127.0.0.1:{port}: connection refused: nothing listens there\n"
+    )
+    missing = who("--url", f"unix:{sockets}/none.sock")
+    assert missing.stderr == f"devicelens: unix:{sockets}/none.sock: there is no such socket\n"
+    (sockets / "file").touch()
+    assert "connection refused" in who("--url", f"unix:{sockets}/file").stderr
+
+
+def test_https_of_a_server_that_speaks_http(answering: Answering) -> None:
+    url = answering(b"HTTP/1.1 400 Bad Request\r\n\r\n").replace("http:", "https:")
+    result = who("--url", url)
+    assert result.exit_code == 1
+    assert "does it serve https at all?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--url", "node:10190"), "found 'node:10190', expected http://HOST:PORT"),
+        (("--pod", "llama"), "found 'llama', expected NAMESPACE/NAME"),
+        (("gpu=",), "expected RESOURCE or RESOURCE=DEVICE"),
+        (("--timeout", "5"), "expected a duration such as"),
+        (("--timeout", "0"), "expected a duration above 0"),
+        (("--url", "http://x", "--socket", "/x"), "--url and --socket: expected one of them"),
+        (("--socket", "/" + "x" * 200), "socket path is 201 bytes long"),
+        (("-o", "yaml"), "'yaml' is not one of"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_what_was_expected(arguments: tuple[str, ...], words: str) -> None:
+    result = who(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+async def test_a_short_name_of_two_resources_is_wrong_usage() -> None:
+    other = Device(DeviceKey("amd.com/gpu", "0"))
+    result = await against(
+        application(replace(STATE, snapshot=replace(SNAPSHOT, devices=(other, *SNAPSHOT.devices)))), "gpu"
+    )
+    assert result.exit_code == 2
+    assert "'gpu' may be amd.com/gpu and nvidia.com/gpu: say which" in result.stderr
+
+
+@pytest.fixture
+def recorded() -> Replay:
+    if not RECORDINGS.is_dir():
+        pytest.skip("the recordings of a real kubelet are not here: ../shared/recordings")
+    name = "init-sidecar-guaranteed-and-completed-job"
+    return Replay(
+        (RECORDINGS / f"{name}.list.binpb").read_bytes(),
+        (RECORDINGS / f"{name}.allocatable.binpb").read_bytes(),
+    )
+
+
+async def test_a_kubelet_is_asked_straight(sockets: Path, recorded: Replay) -> None:
+    path = str(sockets / "pod-resources" / "kubelet.sock")
+    async with SimulatedKubelet(sockets, replay=recorded) as kubelet:
+        table = await asyncio.to_thread(
+            who, "foo=dev-10", "--socket", path, DEVICELENS_URL="http://x.invalid"
+        )
+        document = await asyncio.to_thread(who, "--socket", path, "-o", "json")
+        await kubelet.set_faults(Faults(hang=True))
+        hung = await asyncio.to_thread(who, "--socket", path, "--timeout", "300ms")
+    assert table.exit_code == 0, table.stderr
+    assert table.stdout.splitlines()[1].split() == [
+        *("held.example/foo", "dev-10", "held", "kube-system/guaranteed", "main")
+    ]
+    read = json.loads(document.stdout)
+    assert (read["freshness"], read["error"]) == ("fresh", None)
+    (entry,) = (d for d in read["devices"] if d["device"] == "dev-10")
+    assert entry["holders"] == [
+        {
+            "namespace": "kube-system",
+            "pod": "guaranteed",
+            "container": "main",
+            "pod_uid": None,
+            "since": None,
+            "since_exact": False,
+        }
+    ]
+    assert hung.exit_code == 1
+    assert "no answer within 0.3 s" in hung.stderr
+
+
+async def test_a_kubelet_that_is_not_there_is_said(sockets: Path) -> None:
+    result = await asyncio.to_thread(who, "--socket", f"{sockets}/kubelet.sock")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(
+        f"devicelens: the kubelet at {sockets}/kubelet.sock cannot be asked: List: "
+    )
+    assert "the kubelet is not up" in result.stderr
+
+
+def test_the_command_starts_without_what_it_does_not_need() -> None:
+    code = (
+        "import sys, exporter.who\n"
+        "print(sorted({'grpc', 'aiohttp', 'rich', 'jinja2', 'google.protobuf'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
