@@ -10,6 +10,7 @@ templates      Jinja2, sandboxed, strict and bounded
 expressions    what a template may contain, and the names that it may use
 device         a device as a source finds it, and as a resource knows it
 identify       from what sources found to a resource's devices: match, id, NUMA
+identities     ids across resources
 inventory      what is advertised: discovery and health merged, tombstones, replicas
 allocation     the answer to Allocate
 preference     the answer to GetPreferredAllocation

@@ -70,8 +70,9 @@ class Registration:
         self._blocked = Episode(_log, "waiting to register", resource=resource)
         self.stands_by = False
         """Whether another process on this node serves the resource."""
-        self.neighbour_left = asyncio.Event()
-        """Set when a socket of somebody else vanished: the kubelet may have taken it for ours."""
+        self.doubt = asyncio.Event()
+        """Set when the kubelet may have taken another's leaving for ours: after a registration, and when
+        somebody else's socket vanished."""
 
     @property
     def registered(self) -> bool:
@@ -111,7 +112,7 @@ class Registration:
             if change.kind is Kind.RESCAN or change.name in {kubelet, own}:
                 self._wake.set()
             elif change.kind is Kind.VANISHED and change.name.endswith(".sock"):
-                self.neighbour_left.set()
+                self.doubt.set()
 
     async def _take_lease(self) -> None:
         """Wait until no other process serves the resource. Where there can be no lease, go without."""
@@ -219,6 +220,7 @@ class Registration:
         self._quiet_since = self._clock.steady()
         self._failing.recovered()
         self._blocked.recovered()
+        self.doubt.set()
         _log.info("registered", resource=self._resource)
 
     async def _retry_later(self, reason: str, *, refused: bool) -> None:

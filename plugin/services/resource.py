@@ -79,23 +79,27 @@ class Resource:
         self._discovery = Episode(_log, "discovery fails", resource=plan.name)
         self._empty = Episode(_log, "no devices", resource=plan.name)
         self._left_out = Episode(_log, "left out", resource=plan.name)
+        self._clashing = Episode(_log, "ids of another resource too", resource=plan.name)
         self._defect = Episode(_log, "defect, beginning again", resource=plan.name)
 
     async def run(self) -> None:
         """Serve until cancelled; a defect is told, and survived."""
         pauses = self._surroundings.pace.restart
         failures = 0
-        while True:
-            started = self._clock.steady()
-            try:
-                await self._serve()
-            except Exception as error:  # noqa: BLE001 -- one resource's defect must not end the others
-                if self._clock.steady() - started > 2 * pauses[-1]:
-                    failures = 0
-                    self._defect.recovered()
-                self._defect.failed(_innermost(error), level="error")
-            await asyncio.sleep(pauses[min(failures, len(pauses) - 1)])
-            failures += 1
+        try:
+            while True:
+                started = self._clock.steady()
+                try:
+                    await self._serve()
+                except Exception as error:  # noqa: BLE001 -- one resource's defect must not end the others
+                    if self._clock.steady() - started > 2 * pauses[-1]:
+                        failures = 0
+                        self._defect.recovered()
+                    self._defect.failed(_innermost(error), level="error")
+                await asyncio.sleep(pauses[min(failures, len(pauses) - 1)])
+                failures += 1
+        finally:
+            self._surroundings.identities.release(self.plan.name)
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -139,7 +143,9 @@ class Resource:
         self._tell(self._inventory.survey(survey.sightings, self._clock.now()))
         self._tell_left_out(survey)
         self._notes = survey.notes
-        self._board.publish(self._inventory.advertised())
+        advertised = self._inventory.advertised()
+        self._board.publish(advertised)
+        self._tell_clashes(self._surroundings.identities.claim(self.plan.name, [e.id for e in advertised]))
         self._surveyed.set()
         if self._upkeep.adopted:
             self._want()
@@ -187,6 +193,14 @@ class Resource:
             return
         more = f" and {len(reasons) - MAX_TOLD} more" if len(reasons) > MAX_TOLD else ""
         self._left_out.failed("; ".join(reasons[:MAX_TOLD]) + more)
+
+    def _tell_clashes(self, clashes: dict[str, str]) -> None:
+        if not clashes:
+            self._clashing.recovered()
+            return
+        told = [f"{i} ({other})" for i, other in sorted(clashes.items())[:MAX_TOLD]]
+        more = f" and {len(clashes) - MAX_TOLD} more" if len(clashes) > MAX_TOLD else ""
+        self._clashing.failed(f"the kubelet tells health by id alone: {', '.join(told)}{more}")
 
     def status(self) -> ResourceStatus:
         """Everything that can be said of it now."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from daemon.directory import DirectoryWatcher
 from daemon.paths import KubeletPaths
+from plugin.core.identities import Identities
 from plugin.core.lifecycle import Patience
 from plugin.discovery.host import HostRoot
 from plugin.services.clock import Clock
@@ -41,6 +42,7 @@ class Surroundings:
     watcher: DirectoryWatcher
     pod_resources: PodResources
     token: Callable[[], str]
+    identities: Identities = field(default_factory=Identities)
     clock: Clock = field(default_factory=Clock)
     pace: Pace = field(default_factory=Pace)
     patience: Patience = field(default_factory=Patience)

@@ -85,9 +85,9 @@ class Upkeep:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._registration.neighbour_left.wait()
+                    await self._registration.doubt.wait()
                     await asyncio.sleep(self._pace.verify_again)
-            self._registration.neighbour_left.clear()
+            self._registration.doubt.clear()
             if not await self._is_doubtful():
                 pause = self._pace.verify
                 continue
