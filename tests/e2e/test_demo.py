@@ -2,8 +2,10 @@
 
 import asyncio
 import re
+import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +17,19 @@ from harness.waiting import until
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(180)]
 
 
-def _traces() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("devicelens-demo-*"))
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A temporary directory of the demo's own: what it leaves there is its own."""
+    directory = Path(tempfile.mkdtemp(prefix="dl-"))
+    yield directory
+    shutil.rmtree(directory)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals) -> None:
-    before = _traces()
+async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals, temporary: Path) -> None:
     flags = ("--web.listen-address", "127.0.0.1:0", "--pace", "50ms", "--seed", "3", "--log.level", "debug")
-    async with Process("demo", *flags) as demo:
-        url = (await demo.line("status page", limit=40)).split()[-1].rstrip("/")
+    async with Process("demo", *flags, environment={"TMPDIR": str(temporary)}) as demo:
+        url = (await demo.line("  status page ", limit=40)).split()[-1].rstrip("/")
 
         async def lively() -> bool:
             samples = await owners.scrape(url)
@@ -48,7 +53,7 @@ async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals) 
         assert len(children) == 2
         async with asyncio.timeout(3):
             assert await demo.stop(number) == 0
-    assert _traces() <= before
+    assert list(temporary.iterdir()) == []
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
     assert not [line for line in demo.lines if re.search(r"level=error|Traceback", line)]
 
@@ -59,7 +64,7 @@ def _children(pid: int) -> list[int]:
 
 async def test_a_port_that_is_taken_is_told_in_one_clear_line() -> None:
     async with Process("demo", "--web.listen-address", "127.0.0.1:0", "--pace", "1h") as demo:
-        address = (await demo.line("status page", limit=40)).split("//")[-1].rstrip("/")
+        address = (await demo.line("  status page ", limit=40)).split("//")[-1].rstrip("/")
         status, _, errors = await owners.devicelens("demo", "--web.listen-address", address)
         assert status == 1
         assert address in errors

@@ -1,11 +1,14 @@
 """What the exporter says when the kubelet does not answer as it should: the truth, with its age."""
 
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 
+from exporter.pb.podresources.v1 import api_pb2
 from harness import owners
 from harness.node import Holding, Pod
+from harness.processes import Process
 from harness.simulated import SimulatedNode
 from harness.stack import Stack
 from harness.waiting import until, until_equal
@@ -164,17 +167,27 @@ async def test_older_kubelets_are_asked_what_they_can_tell(older: str) -> None:
         assert bool(status["notes"]) == (older != "no-get")
 
 
-async def test_an_answer_larger_than_grpcs_default_is_read(node: SimulatedNode) -> None:
-    """Some 300 pods with long names and many devices: more than 4 MiB."""
-    async with Stack(node) as stack:
-        names = [f"{n:05}-{'long' * 45}" for n in range(24_000)]
-        stack.add_devices(*names)
-        await stack.capacity_is(len(names))
-        for pod in range(240):
-            await node.add_pod(Pod(f"large-{pod}", {"main": {stack.resource: 100}}))
+async def test_an_answer_larger_than_grpcs_default_is_read(tmp_path: Path) -> None:
+    """gRPC's default is 4 MiB; this is 13 MiB of 400 pods with 64 devices each, served as recorded."""
+    listed = api_pb2.ListPodResourcesResponse()
+    for number in range(400):
+        container = listed.pod_resources.add(name=f"large-{number}", namespace="default").containers.add(
+            name="main"
+        )
+        for device in range(64):
+            container.devices.add(
+                resource_name="example.com/large", device_ids=[f"{number}-{device}-{'x' * 480}"]
+            )
+    recorded = listed.SerializeToString()
+    assert 12 << 20 < len(recorded) < 16 << 20
+    recording = tmp_path / "large.list.binpb"
+    recording.write_bytes(recorded)
+    async with SimulatedNode("--replay", str(recording)) as node:
+        flags = ("--kubelet.root", str(node.root), "--web.listen-address", "127.0.0.1:0")
+        async with Process("exporter", *flags) as exporter:
+            url = await exporter.url()
 
-        async def seen() -> float | None:
-            return await stack.metric("devicelens_resource_allocated_devices")
+            async def counted() -> float | None:
+                return (await owners.scrape(url)).value("devicelens_resource_allocated_devices")
 
-        await until_equal("all devices are seen as held", seen, 24_000.0, limit=60)
-        assert (await owners.scrape(stack.url)).value("devicelens_up") == 1
+            await until_equal("all devices are seen as held", counted, 400 * 64.0, limit=40)

@@ -34,7 +34,7 @@ async def demo() -> AsyncGenerator[str]:
     """The demo's address, with pods that stay."""
     flags = ("--web.listen-address", "127.0.0.1:0", "--pace", "1h", "--seed", "1", "--log.level", "debug")
     async with Process("demo", *flags) as process:
-        line = await process.line("status page", limit=40)
+        line = await process.line("  status page ", limit=40)
         url = line.split()[-1].rstrip("/")
 
         async def populated() -> bool:
