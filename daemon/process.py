@@ -5,16 +5,22 @@ handles what the field throws itself, so what reaches this module is a defect or
 """
 
 import asyncio
+import faulthandler
 import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable
+from types import FrameType
 from typing import Any, Final
 
 from daemon.log import Log
+from daemon.text import visible
 
-END_WITHIN: Final = 1.8
+END_WITHIN: Final = 1.7
 """Seconds from the first signal to the end, whatever hangs; the contract says two."""
+
+_CUT_OFF: Final = 1.8
+"""Seconds after which not even the event loop is relied upon."""
 
 _log = Log("process")
 
@@ -41,13 +47,14 @@ def run(main: Callable[[asyncio.Event], Actor]) -> int:
     """Run `main(stop)` to its end and return the process's exit status.
 
     `stop` is set at the first SIGTERM or SIGINT; a second one, or END_WITHIN seconds, end the process
-    at once. Status 0: ended as asked. 1: a Fatal, told in one line on standard error.
+    at once with status 1; if that is because a thread or the event loop itself is blocked, its stack is
+    written to standard error. Status 0: ended as asked. 1: a Fatal, told in one line on standard error.
     """
     status = 0
     try:
         asyncio.run(_with_signals(main))
     except* Fatal as group:
-        print(f"devicelens: {_first(group)}", file=sys.stderr)  # noqa: T201 -- the one clear line
+        print(f"devicelens: {visible(str(_first(group)))}", file=sys.stderr)  # noqa: T201 -- the one clear line
         status = 1
     return status
 
@@ -56,15 +63,25 @@ async def _with_signals(main: Callable[[asyncio.Event], Actor]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def on_signal(number: int) -> None:
-        if stop.is_set():
+    asked = False
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked or loop.is_closed():
             os._exit(1)
+        asked = True
+        # Neither a blocked event loop nor a thread that Python joins at its exit can hold this up.
+        faulthandler.dump_traceback_later(_CUT_OFF, exit=True)
+        loop.call_soon_threadsafe(end, number)
+
+    def end(number: int) -> None:
         _log.info("ending", signal=signal.Signals(number).name)
         stop.set()
         loop.call_later(END_WITHIN, _leave)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
+        # Not the loop's own handlers: those wait for a loop that may be what is blocked.
+        signal.signal(number, on_signal)
     await main(stop)
 
 

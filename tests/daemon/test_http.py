@@ -377,10 +377,13 @@ async def test_a_file_in_the_way_is_left_alone(path: Path) -> None:
 
 
 async def test_a_link_or_a_directory_in_the_way_is_left_alone(path: Path) -> None:
-    for make in (lambda: path.symlink_to("/dev/null"), path.mkdir):
-        make()
-        assert "not a socket" in await _refusal(ListenAddress(path=path))
-        path.unlink() if path.is_symlink() else path.rmdir()
+    path.symlink_to("/dev/null")
+    assert "not a socket" in await _refusal(ListenAddress(path=path))
+    assert path.is_symlink()
+    path.unlink()
+    path.mkdir()
+    assert "not a socket" in await _refusal(ListenAddress(path=path))
+    assert path.is_dir()
 
 
 async def test_a_path_that_cannot_be_is_told(sockets: Path) -> None:

@@ -1,0 +1,270 @@
+"""daemon.process as real processes: whatever hangs, a signal ends them within two seconds."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+WITHIN = 2.5
+"""Seconds of which the contract gives two, and a busy machine takes some."""
+
+START_LIMIT = 30.0
+"""Seconds for a Python process to come up on a busy machine."""
+
+ROOT = Path(__file__).parents[2]
+
+PRELUDE = """
+import asyncio, os, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from daemon.log import configure
+from daemon.process import Fatal, run, run_actors
+configure()
+
+async def idle():
+    print("ready", flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        print("cancelled", flush=True)
+
+def started(*actors):
+    async def main(stop):
+        await run_actors([*(actor() for actor in actors)], stop)
+    sys.exit(run(main))
+"""
+
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a process from the end of a program; what still runs at the end is killed."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def begin(program: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + textwrap.dedent(program)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def _until_ready(process: "subprocess.Popen[str]") -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+def _end(process: "subprocess.Popen[str]", *signals: signal.Signals) -> tuple[int, float, str, str]:
+    """Send signals to a process that is ready; its status, seconds until its end, and what it wrote."""
+    _until_ready(process)
+    began = time.monotonic()
+    for number in signals:
+        process.send_signal(number)
+    out, err = process.communicate(timeout=START_LIMIT)
+    return process.returncode, time.monotonic() - began, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(number: signal.Signals, start: Start) -> None:
+    status, seconds, out, err = _end(start("started(idle)"), number)
+    assert (status, out) == (0, "cancelled\n")
+    assert seconds < WITHIN
+    (line,) = err.splitlines()
+    assert line.endswith(f"level=info component=process msg=ending signal={number.name}")
+
+
+def test_an_actor_that_does_not_end_is_left(start: Start) -> None:
+    status, seconds, _, err = _end(
+        start(
+            """
+            async def stubborn():
+                print("ready", flush=True)
+                while True:
+                    try:
+                        await asyncio.sleep(3600)
+                    except asyncio.CancelledError:
+                        pass
+            started(stubborn)
+            """
+        ),
+        signal.SIGTERM,
+    )
+    assert status == 1
+    assert 1 < seconds < WITHIN
+    assert 'msg="did not end in time, leaving"' in err
+
+
+BLOCKED = {
+    "a thread of the default executor": """
+        async def blocked():
+            asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)
+            await idle()
+        started(blocked)
+        """,
+    "a thread of an executor of its own": """
+        async def blocked():
+            with ThreadPoolExecutor(1) as pool:
+                asyncio.get_running_loop().run_in_executor(pool, time.sleep, 60)
+                await idle()
+        started(blocked)
+        """,
+    "a thread that is not a daemon": """
+        async def blocked():
+            threading.Thread(target=time.sleep, args=(60,)).start()
+            await idle()
+        started(blocked)
+        """,
+    "the event loop": """
+        async def blocked():
+            print("ready", flush=True)
+            time.sleep(60)
+        started(blocked)
+        """,
+    "the event loop on the way out": """
+        async def blocked():
+            try:
+                await idle()
+            finally:
+                time.sleep(60)
+        started(blocked)
+        """,
+    "a lock": """
+        async def blocked():
+            lock = threading.Lock()
+            lock.acquire()
+            print("ready", flush=True)
+            lock.acquire()
+        started(blocked)
+        """,
+}
+
+
+def test_it_ends_in_time_whatever_blocks(start: Start) -> None:
+    """All of them together: each takes its whole two seconds."""
+    processes = {what: start(program) for what, program in BLOCKED.items()}
+    for process in processes.values():
+        _until_ready(process)
+    began = time.monotonic()
+    for process in processes.values():
+        process.send_signal(signal.SIGTERM)
+    for what, process in processes.items():
+        _, err = process.communicate(timeout=START_LIMIT)
+        assert process.returncode == 1, what
+        assert time.monotonic() - began < WITHIN, what
+        # Either the loop could still say so, or the stacks tell what held it up.
+        assert "did not end in time" in err or "most recent call first" in err, what
+
+
+def test_a_second_signal_ends_it_at_once(start: Start) -> None:
+    process = start(
+        """
+        async def slow():
+            try:
+                await idle()
+            finally:
+                print("ending", flush=True)
+                await asyncio.sleep(3600)
+        started(slow)
+        """
+    )
+    _until_ready(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    assert [process.stdout.readline(), process.stdout.readline()] == ["cancelled\n", "ending\n"]
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(START_LIMIT) == 1
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        ('Fatal("--flag x: found this, expected that")', "devicelens: --flag x: found this, expected that\n"),
+        ('ExceptionGroup("both", [Fatal("one"), Fatal("two")])', "devicelens: one\n"),
+        (r'Fatal("unix:/a\nb\x1b[2J: no")', "devicelens: unix:/a\\nb\\x1b[2J: no\n"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(raised: str, told: str, start: Start) -> None:
+    process = start(
+        f"""
+        async def failing():
+            raise {raised}
+        started(idle, failing)
+        """
+    )
+    out, err = process.communicate(timeout=START_LIMIT)
+    assert (process.returncode, err) == (1, told)
+    assert out == "ready\ncancelled\n"
+
+
+def test_a_fatal_before_any_actor_is_told_alike(start: Start) -> None:
+    process = start(
+        """
+        async def main(stop):
+            raise Fatal("cannot")
+        sys.exit(run(main))
+        """
+    )
+    assert process.communicate(timeout=START_LIMIT) == ("", "devicelens: cannot\n")
+    assert process.returncode == 1
+
+
+def test_a_defect_ends_the_process_with_its_traceback(start: Start) -> None:
+    process = start(
+        """
+        async def failing():
+            raise KeyError("a defect")
+        started(idle, failing)
+        """
+    )
+    out, err = process.communicate(timeout=START_LIMIT)
+    assert process.returncode == 1
+    assert "KeyError: 'a defect'" in err
+    assert out == "ready\ncancelled\n"
+
+
+def test_a_fatal_beside_a_defect_hides_neither(start: Start) -> None:
+    process = start(
+        """
+        async def failing():
+            raise KeyError("a defect")
+        async def fatal():
+            raise Fatal("cannot")
+        started(failing, fatal)
+        """
+    )
+    _, err = process.communicate(timeout=START_LIMIT)
+    assert process.returncode == 1
+    assert "devicelens: cannot\n" in err
+    assert "KeyError: 'a defect'" in err
+
+
+def test_a_signal_while_it_starts_ends_it_once_it_can(start: Start) -> None:
+    process = start(
+        """
+        async def main(stop):
+            print("ready", flush=True)
+            time.sleep(0.3)
+            await run_actors([idle()], stop)
+        sys.exit(run(main))
+        """
+    )
+    status, seconds, _, _ = _end(process, signal.SIGTERM)
+    assert status == 0
+    assert seconds < WITHIN
