@@ -1,5 +1,6 @@
 """The command `devicelens plugin`: flags in, exit status out."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -48,6 +49,8 @@ def plugin(
     if config is None and not preset:
         raise click.UsageError("expected --config FILE or --preset NAME: nothing says which devices to serve")
     configure(log_level, log_format)
+    # gRPC's core would write lines of its own form; what matters of them comes as errors too.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported when it is sure to run: --help and a wrong flag answer at once.
     from plugin.main import Settings, main  # noqa: PLC0415
 

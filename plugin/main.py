@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,8 @@ from plugin.discovery.survey import os_problem
 from plugin.presets import preset_path
 from plugin.services.clock import Clock
 from plugin.services.fleet import Fleet
-from plugin.services.metrics import ConfigStatus
 from plugin.services.pod_resources import PodResources
+from plugin.services.reload import ConfigRefusedError, Content, Reloader
 from plugin.services.resource import Resource
 from plugin.services.surroundings import Surroundings
 from plugin.services.web import Site, build
@@ -48,7 +49,6 @@ class Settings:
 
 async def main(settings: Settings, stop: asyncio.Event) -> None:
     """Run the plugin until `stop` is set. Raises Fatal where it cannot."""
-    plans = read(settings)
     clock = Clock()
     watcher = DirectoryWatcher()
     paths = KubeletPaths(settings.kubelet_root.absolute())
@@ -61,8 +61,13 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         clock=clock,
     )
     fleet = Fleet(_maker(surroundings))
-    fleet.apply(plans)
-    config = ConfigStatus(successful=True, succeeded_at=clock.wall())
+    files = _files(settings)
+    reloader = Reloader(lambda: read(files), parse, fleet=fleet, clock=clock)
+    try:
+        plans = reloader.begin()
+    except ConfigRefusedError as error:
+        raise Fatal(str(error)) from error
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
     _log.info(
         "starting",
         version=settings.version,
@@ -71,30 +76,40 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         directory=paths.device_plugins,
         host_root=settings.host_root,
     )
+    site = Site(fleet, lambda: reloader.status)
     actors: list[Actor] = [
         watcher.run(),
         fleet.run(),
-        serve(build(Site(fleet, lambda: config)), settings.listen_address, purpose="metrics and devices"),
+        reloader.run(settings.config, watcher),
+        serve(build(site), settings.listen_address, purpose="metrics and devices"),
     ]
     await run_actors(actors, stop)
 
 
-def read(settings: Settings) -> tuple[ResourcePlan, ...]:
-    """The resources of the configuration file and of the presets. Raises Fatal for a bad one."""
-    parts: list[tuple[str, tuple[ResourcePlan, ...]]] = []
-    files = [(f"preset {name}", preset_path(name)) for name in settings.presets]
-    if settings.config is not None:
-        files.insert(0, (str(settings.config), settings.config))
-    try:
-        for source, path in files:
+def _files(settings: Settings) -> tuple[tuple[str, Path], ...]:
+    """(what messages call it, path) of the configuration file and of each preset."""
+    own = [(str(settings.config), settings.config)] if settings.config is not None else []
+    return (*own, *((f"preset {name}", preset_path(name)) for name in settings.presets))
+
+
+def read(files: Sequence[tuple[str, Path]]) -> Content:
+    """The files' bytes, bounded. Raises ConfigRefusedError."""
+    contents: list[tuple[str, bytes]] = []
+    for source, path in files:
+        try:
             with path.open("rb") as file:
-                content = file.read(MAX_BYTES + 1)
-            parts.append((source, load(content, source)))
-        return combine(parts)
-    except OSError as error:
-        raise Fatal(f"cannot read the configuration: {os_problem(error)}") from error
+                contents.append((source, file.read(MAX_BYTES + 1)))
+        except OSError as error:
+            raise ConfigRefusedError(f"cannot read the configuration: {os_problem(error)}") from error
+    return tuple(contents)
+
+
+def parse(content: Content) -> tuple[ResourcePlan, ...]:
+    """The resources of all files together. Raises ConfigRefusedError."""
+    try:
+        return combine([(source, load(text, source)) for source, text in content])
     except ConfigError as error:
-        raise Fatal(str(error)) from error
+        raise ConfigRefusedError(str(error)) from error
 
 
 def _maker(surroundings: Surroundings) -> Callable[[ResourcePlan], Resource]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 _NUMBER: Final = re.compile(r"(\d{1,18})", re.ASCII)
@@ -36,6 +37,7 @@ class Device:
     numa_nodes: tuple[int, ...] = ()
 
 
+@lru_cache(maxsize=32_768)
 def natural(text: str) -> tuple[tuple[str, int], ...]:
     """A sort key under which `video10` comes after `video2`."""
     parts = _NUMBER.split(text)

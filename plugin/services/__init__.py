@@ -10,6 +10,7 @@ registration  keeps a resource registered, through everything that a kubelet doe
 lease         one process serves a resource on a node; a second one stands by
 pod_resources what the kubelet says of holders and of what it takes for allocatable
 resource      one resource: discovery, list, registration, tombstones
+reload        the configuration read again when it changes
 fleet         the set of resources that is being served
 status        what can be said of a resource at this moment
 metrics       Prometheus families

@@ -26,6 +26,9 @@ class Lease:
 
         Raises OSError where there can be no such lock: the directory is missing or read-only.
         """
+        if self._file is not None and not self._is_current(self._file):
+            # Its directory was replaced, or somebody removed it: by now another may hold a new one.
+            self.release()
         while self._file is None:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:

@@ -25,6 +25,8 @@ class ConfigStatus:
 
     successful: bool
     succeeded_at: float
+    problem: str = ""
+    """Why it was refused; empty where it was not."""
 
 
 def device_families(statuses: Sequence[ResourceStatus]) -> list[Metric]:

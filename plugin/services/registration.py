@@ -68,6 +68,7 @@ class Registration:
         self._renew = False
         self._failing = Episode(_log, "cannot register", resource=resource)
         self._blocked = Episode(_log, "waiting to register", resource=resource)
+        self._unleased = Episode(_log, "cannot tell other plugin processes apart", resource=resource)
         self.stands_by = False
         """Whether another process on this node serves the resource."""
         self.doubt = asyncio.Event()
@@ -99,8 +100,8 @@ class Registration:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow())
             try:
-                await self._take_lease()
                 while True:
+                    await self._take_lease()
                     await self._incarnation()
             finally:
                 self._lease.release()
@@ -124,7 +125,9 @@ class Registration:
             for path in self._names.remove_stale():
                 _log.info("removed a stale socket", resource=self._resource, path=path)
         except OSError as error:
-            _log.warn("cannot tell other plugin processes apart", resource=self._resource, reason=error)
+            self._unleased.failed(error.strerror or str(error))
+        else:
+            self._unleased.recovered()
         self.stands_by = False
         self._blocked.recovered()
 

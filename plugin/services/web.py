@@ -115,6 +115,9 @@ async def _ready(request: web.Request) -> web.Response:
     fleet = request.app[_SITE].fleet
     statuses = fleet.statuses()
     lines = [f"{'ready' if s.ready else 'not ready'} {s.name}: {visible(s.state)}" for s in statuses]
+    problem = request.app[_SITE].config().problem
+    if problem:
+        lines.append(f"configuration refused, the last one is served on: {visible(problem)}")
     ready = fleet.settled and all(status.ready for status in statuses)
     if not fleet.settled:
         lines.append("not ready: resources are being started")

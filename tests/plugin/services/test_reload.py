@@ -1,0 +1,147 @@
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from daemon.directory import DirectoryWatcher
+from harness.served import Served, serving
+from harness.waiting import until
+from plugin.main import parse, read
+from plugin.services.clock import Clock
+from plugin.services.reload import ConfigRefusedError, Reloader
+from simulator import SimulatedKubelet
+
+ONE, TWO = "a.b/one", "a.b/two"
+
+
+def text(*resources: str) -> str:
+    return "version: 1\nresources:\n" + "".join(
+        f"  - name: {name}\n    discover: [{{static: {{devices: [{{name: {name[-3:]}}}]}}}}]\n"
+        for name in resources
+    )
+
+
+@dataclass
+class Followed:
+    """A configuration file that is followed."""
+
+    file: Path
+    reloader: Reloader
+    served: Served
+
+
+@pytest.fixture
+async def followed(kubelet: SimulatedKubelet, root: Path, host: Path) -> AsyncIterator[Followed]:
+    (root / "c").mkdir()
+    file = root / "c/plugin.yaml"
+    file.write_text(text(ONE))
+    watcher = DirectoryWatcher(poll_interval=0.1)
+    async with serving(root / "k", host, text(ONE)) as served:
+        files = (("plugin.yaml", file),)
+        reloader = Reloader(lambda: read(files), parse, fleet=served.fleet, clock=Clock())
+        reloader.begin()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(watcher.run()), group.create_task(reloader.run(file, watcher))]
+            await kubelet.wait_until(lambda k: k.allocatable(ONE) == 1)
+            yield Followed(file, reloader, served)
+            for task in tasks:
+                task.cancel()
+
+
+async def test_a_file_that_is_rewritten_or_replaced_is_followed(
+    followed: Followed, kubelet: SimulatedKubelet
+) -> None:
+    followed.file.write_text(text(ONE, TWO))
+    await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1)
+    new = followed.file.with_name("new")
+    new.write_text(text(TWO))
+    new.rename(followed.file)
+    await kubelet.wait_until(lambda k: k.allocatable(ONE) == 0)
+    assert kubelet.allocatable(TWO) == 1
+    assert followed.served.status(TWO).tally.registrations == 1
+    assert followed.reloader.status.successful
+
+
+async def test_a_broken_file_changes_nothing_and_is_told_until_it_is_mended(
+    followed: Followed, kubelet: SimulatedKubelet
+) -> None:
+    before = followed.reloader.status.succeeded_at
+    followed.file.write_text(text(ONE).replace("discover", "discvoer"))
+    await followed.served.until(lambda: not followed.reloader.status.successful)
+    assert "did you mean 'discover'?" in followed.reloader.status.problem
+    assert followed.reloader.status.succeeded_at == before
+    followed.file.unlink()
+    await followed.served.until(lambda: "No such file" in followed.reloader.status.problem)
+    assert kubelet.allocatable(ONE) == 1
+    # What was served all along comes back: nothing is disturbed.
+    followed.file.write_text(text(ONE))
+    await followed.served.until(lambda: followed.reloader.status.successful)
+    assert followed.served.status(ONE).tally.registrations == 1
+
+
+async def test_a_config_map_that_is_swapped_is_followed(
+    kubelet: SimulatedKubelet, root: Path, host: Path
+) -> None:
+    volume = root / "v"
+    for name, resource in (("..1", ONE), ("..2", TWO)):
+        (volume / name).mkdir(parents=True)
+        (volume / name / "plugin.yaml").write_text(text(resource))
+    (volume / "..data").symlink_to("..1")
+    (volume / "plugin.yaml").symlink_to("..data/plugin.yaml")
+    watcher = DirectoryWatcher(poll_interval=0.1)
+    async with serving(root / "k", host, text(ONE)) as served:
+        file = volume / "plugin.yaml"
+        reloader = Reloader(lambda: read((("c", file),)), parse, fleet=served.fleet, clock=Clock())
+        reloader.begin()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(watcher.run()), group.create_task(reloader.run(file, watcher))]
+            await kubelet.wait_until(lambda k: k.allocatable(ONE) == 1)
+            (volume / "..tmp").symlink_to("..2")
+            os.replace(volume / "..tmp", volume / "..data")  # noqa: PTH105 -- as the kubelet does it
+            await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1 and k.allocatable(ONE) == 0)
+            for task in tasks:
+                task.cancel()
+
+
+async def test_it_is_read_when_it_is_asked_for(kubelet: SimulatedKubelet, root: Path, host: Path) -> None:
+    contents = [text(ONE)]
+    async with serving(root / "k", host, text(ONE)) as served:
+        reloader = Reloader(lambda: (("c", contents[-1].encode()),), parse, fleet=served.fleet, clock=Clock())
+        reloader.begin()
+        run = asyncio.create_task(reloader.run(None, DirectoryWatcher()))
+        contents.append(text(TWO))
+        reloader.ask()
+        await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1)
+        run.cancel()
+        await asyncio.wait({run})
+
+
+def test_what_cannot_be_read_at_the_start_is_refused(root: Path) -> None:
+    with pytest.raises(ConfigRefusedError, match="No such file"):
+        read((("c", root / "none"),))
+    with pytest.raises(ConfigRefusedError, match="c:1: found an empty file"):
+        parse((("c", b""),))
+
+
+async def test_probes_and_metrics_tell_of_a_refused_file(followed: Followed) -> None:
+    from aiohttp.test_utils import TestClient, TestServer  # noqa: PLC0415 -- this test alone needs it
+
+    from plugin.services.web import Site, build  # noqa: PLC0415
+
+    followed.file.write_text("version: 2\n")
+    await followed.served.until(lambda: not followed.reloader.status.successful)
+    site = Site(followed.served.fleet, lambda: followed.reloader.status)
+    async with TestClient(TestServer(build(site))) as client:
+
+        async def ready() -> bool:
+            answer = await client.get("/-/ready")
+            return answer.status == 200
+
+        await until("ready", ready)
+        text_of_ready = await (await client.get("/-/ready")).text()
+        assert "configuration refused, the last one is served on: plugin.yaml:1" in text_of_ready
+        metrics = await (await client.get("/metrics")).text()
+        assert "devicelens_plugin_config_last_reload_successful 0.0" in metrics
