@@ -4,6 +4,7 @@ Each sub-command is imported only when it is asked for: the two processes that r
 for what they use alone.
 """
 
+import os
 import sys
 from importlib import import_module
 from typing import Final, NamedTuple
@@ -59,6 +60,8 @@ class FrontDoor(click.Group):
 @click.version_option(__version__, prog_name="devicelens")
 def main() -> None:
     """Which pod holds which device, on every Kubernetes node, right now."""
+    # gRPC's C core would write lines of its own among the structured log's.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,10 @@ def judge(state: State, now: float, stale_after: float) -> Standing:
         return Standing(freshness, "the mapping is fresh", f"the kubelet answered {age} ago")
     if freshness is Freshness.AGEING:
         return Standing(
-            freshness, "the kubelet does not answer", f"this is the mapping of {taken} UTC, {age} old", error
+            freshness,
+            "the kubelet does not answer as it should",
+            f"this is the mapping of {taken} UTC, {age} old",
+            error,
         )
     return Standing(
         freshness,

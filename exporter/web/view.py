@@ -165,7 +165,7 @@ def _banner(moment: Moment) -> Banner:
     failure = state.failure
     level, sign, headline = {
         Freshness.FRESH: ("ok", "✓", "The mapping is fresh."),
-        Freshness.AGEING: ("warn", "!", "The kubelet does not answer."),
+        Freshness.AGEING: ("warn", "!", "The kubelet does not answer as it should."),
         Freshness.STALE: ("bad", "✕", "Do not trust this mapping."),
         Freshness.UNKNOWN: ("bad", "✕", "There is no mapping yet."),
     }[moment.freshness]

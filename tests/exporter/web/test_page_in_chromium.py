@@ -136,7 +136,7 @@ async def test_a_kubelet_that_does_not_answer_is_told_and_so_is_its_return(
     await expect(banner).to_have_text("The mapping is fresh.")
     world.now += 10
     world.board.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", world.now)))
-    await expect(banner).to_have_text("The kubelet does not answer.")
+    await expect(banner).to_have_text("The kubelet does not answer as it should.")
     assert (await page.title()).startswith("No answer: ")
     world.now += 60
     # Nothing is published: the exporter itself notices that time has passed.

@@ -42,7 +42,9 @@ async def test_ready_says_why_not(client: Client, world: SimpleNamespace) -> Non
     world.board.publish(replace(state, failure=replace(failure, since=world.now)))
     status, text = await ready(client)
     assert status == 503
-    assert text.startswith("not ready: the kubelet does not answer; this is the mapping of 22:41:03 UTC, 3 s")
+    assert text.startswith(
+        "not ready: the kubelet does not answer as it should; this is the mapping of 22:41:03 UTC, 3 s"
+    )
     world.board.publish(state)
     world.now += 60
     status, text = await ready(client)
