@@ -113,8 +113,8 @@ async def test_the_page_answers_who_holds_what_since_when_and_what_is_free(
             20,
             Failure("List", "UNAVAILABLE", "there is no socket", START + 5),
             (
-                "The kubelet does not answer as it should. This is the mapping of 22:41:03 , 20 s old . What you see is "
-                "older than it should be; after 1 min it is no longer told to Prometheus. "
+                "The kubelet does not answer as it should. This is the mapping of 22:41:03 , 20 s old . "
+                "What you see is older than it should be; after 1 min it is no longer told to Prometheus. "
                 "List fails since 22:41:08 ( 15 s ): UNAVAILABLE: there is no socket"
             ),
         ),
