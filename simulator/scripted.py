@@ -180,8 +180,12 @@ class ScriptedPlugin:
             await _hook(self.pre_start(ids), context)
         return b""
 
+    async def say_who(self) -> registration.PluginInfo:
+        """The answer to GetInfo."""
+        return self.info
+
     async def _info(self, _content: bytes, _context: Context) -> bytes:
-        return self.info.SerializeToString()
+        return (await self.say_who()).SerializeToString()
 
     async def _notify(self, content: bytes, _context: Context) -> bytes:
         self.notified.append(registration.RegistrationStatus.FromString(content))

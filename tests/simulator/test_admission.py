@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import random
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -16,6 +19,8 @@ from simulator import (
     Phase,
     PodSpec,
     SimulatedKubelet,
+    checkpoint,
+    endpoint,
 )
 from simulator.devices import Device, Options
 from simulator.scripted import Allocate, PluginFailure, ScriptedPlugin
@@ -230,12 +235,12 @@ class TestRefusals:
                 await kubelet.add_pod(pod())
 
     async def test_in_the_handover_race_allocate_is_not_even_tried(self, kubelet: SimulatedKubelet) -> None:
-        old = ScriptedPlugin(kubelet.root, R, FOUR, socket="old.sock")
+        old = ScriptedPlugin(kubelet.root, R, FOUR[:3], socket="old.sock")
         await old.serve()
         await old.register()
         async with ScriptedPlugin(kubelet.root, R, FOUR, socket="new.sock") as new:
             await new.register()
-            await kubelet.wait_until(lambda _: new.streams == 1)
+            await kubelet.wait_until(lambda k: k.allocatable(R) == 4)
             await old.stop()
             await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
             new.send(FOUR)
@@ -392,6 +397,20 @@ class TestContainers:
             fails = False
             await kubelet.restart_container("default", "p", "c")
 
+    async def test_a_prestart_has_a_time_limit(
+        self, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def hangs(_ids: Sequence[str]) -> None:
+            await asyncio.Event().wait()
+
+        assert endpoint.PRE_START_TIMEOUT == 30
+        monkeypatch.setattr(endpoint, "PRE_START_TIMEOUT", 0.1)
+        options = Options(pre_start_required=True)
+        async with ScriptedPlugin(kubelet.root, R, FOUR, options=options, pre_start=hangs) as plugin:
+            await up(kubelet, plugin)
+            with pytest.raises(ContainerError, match="rpc error: code = DeadlineExceeded"):
+                await kubelet.add_pod(pod())
+
     async def test_a_container_starts_again_after_a_restart_without_its_plugin(
         self, kubelet: SimulatedKubelet
     ) -> None:
@@ -428,6 +447,88 @@ async def test_a_device_on_two_nodes_is_kept_under_both(kubelet: SimulatedKubele
         await kubelet.add_pod(pod(count=2))
         kept = json.loads(path.read_text())["Data"]["PodDeviceEntries"][0]["DeviceIDs"]
         assert kept == {"-1": ["bare"], "0": ["wide"], "1": ["wide"]}
+
+
+class Walk:
+    """A random walk: pods come and go, devices fail and come back, the kubelet restarts, the plugin moves."""
+
+    def __init__(self, kubelet: SimulatedKubelet, seed: int) -> None:
+        self.kubelet = kubelet
+        self.chance = random.Random(seed)
+        self.devices = {f"d{n}": Device(f"d{n}", numa=(n % 2,) if n % 3 else None) for n in range(8)}
+        self.held: dict[str, int] = {}
+        self.plugin = ScriptedPlugin(kubelet.root, R)
+
+    async def come(self, socket: str) -> None:
+        await self.plugin.stop()
+        self.plugin = ScriptedPlugin(self.kubelet.root, R, self.devices.values(), socket=socket)
+        await self.plugin.serve()
+        await self.plugin.register()
+
+    async def step(self, n: int) -> None:
+        match self.chance.choice(["add", "add", "add", "delete", "complete", "health", "restart", "move"]):
+            case "add":
+                await self.add(f"p{n}", self.chance.randint(1, 3))
+            case "delete" if self.held:
+                await self.kubelet.delete_pod("default", self.any_pod())
+            case "complete" if self.held:
+                await self.kubelet.complete_pod("default", self.any_pod())
+            case "health":
+                device = self.devices[self.chance.choice(sorted(self.devices))]
+                health = "Unhealthy" if device.health == "Healthy" else "Healthy"
+                self.devices[device.id] = replace(device, health=health)
+                self.plugin.send(self.devices.values())
+            case "restart":
+                await self.kubelet.restart()
+                await self.come(f"s{n}.sock")
+            case "move":
+                await self.plugin.stop()
+                await self.kubelet.wait_until(lambda k: k.streams(R) == 0)
+                await self.come(f"s{n}.sock")
+            case _:
+                pass
+
+    async def add(self, name: str, count: int) -> None:
+        free = sum(d.health == "Healthy" for d in self.devices.values() if d.id not in self.taken())
+        if count <= free:
+            await self.kubelet.add_pod(pod(name, count))
+            self.held[name] = count
+        else:
+            with pytest.raises(AdmissionError, match=r"Available|no healthy devices"):
+                await self.kubelet.add_pod(pod(name, count))
+
+    def any_pod(self) -> str:
+        name = self.chance.choice(sorted(self.held))
+        del self.held[name]
+        return name
+
+    def taken(self) -> set[str]:
+        return {h.device for h in self.kubelet.holdings()}
+
+    def settled(self, kubelet: SimulatedKubelet) -> bool:
+        healthy = sum(device.health == "Healthy" for device in self.devices.values())
+        return (kubelet.capacity(R), kubelet.allocatable(R)) == (8, healthy)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_happens_no_device_is_in_two_hands(root: Path, seed: int) -> None:
+    async with SimulatedKubelet(root, seed=seed) as kubelet:
+        walk = Walk(kubelet, seed)
+        try:
+            await walk.come("first.sock")
+            for n in range(60):
+                await kubelet.wait_until(walk.settled)
+                await walk.step(n)
+                holdings = kubelet.holdings()
+                assert len(walk.taken()) == len(holdings)
+                assert Counter(h.pod for h in holdings) == walk.held
+                kept = checkpoint.read(root / "device-plugins" / "kubelet_internal_checkpoint")
+                assert kept is not None
+                in_file = {i for entry in kept.entries for ids in entry.devices.values() for i in ids}
+                assert walk.taken() <= in_file
+            assert kubelet.violations == ()
+        finally:
+            await walk.plugin.stop()
 
 
 class TestPinning:

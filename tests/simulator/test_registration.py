@@ -103,14 +103,15 @@ async def test_in_the_handover_race_the_new_plugin_loses_too(kubelet: SimulatedK
     old = ScriptedPlugin(kubelet.root, R, THREE, socket="old.sock")
     await old.serve()
     await old.register()
-    async with ScriptedPlugin(kubelet.root, R, THREE, socket="new.sock") as new:
+    four = (*THREE, Device("d"))
+    async with ScriptedPlugin(kubelet.root, R, four, socket="new.sock") as new:
         await new.register()
-        await kubelet.wait_until(lambda k: k.calls["ListAndWatch"] == 2 and k.allocatable(R) == 3)
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 4)
         await old.stop()
         await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
-        assert (kubelet.capacity(R), new.streams) == (3, 1)
+        assert (kubelet.capacity(R), new.streams) == (4, 1)
         await new.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 4)
 
 
 async def test_an_orderly_handover_works(kubelet: SimulatedKubelet) -> None:
@@ -217,6 +218,22 @@ class TestByDirectory:
             assert plugin.notified[0].error.startswith("RegisterPlugin error -- ")
             assert said in plugin.notified[0].error
         assert kubelet.resources() == ()
+
+    async def test_one_that_does_not_say_who_it_is_within_a_second_is_asked_again(
+        self, kubelet: SimulatedKubelet
+    ) -> None:
+        class Slow(ScriptedPlugin):
+            asked = 0
+
+            async def say_who(self) -> registration.PluginInfo:
+                self.asked += 1
+                if self.asked == 1:
+                    await asyncio.Event().wait()
+                return self.info
+
+        async with Slow(kubelet.root, R, THREE, directory="plugins_registry") as plugin:
+            await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+            assert (plugin.asked, kubelet.calls["GetInfo"]) == (2, 2)
 
     async def test_a_stream_that_broke_is_not_retried_until_the_socket_is_made_anew(
         self, kubelet: SimulatedKubelet

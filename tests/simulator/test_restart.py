@@ -26,6 +26,8 @@ R = "example.com/camera"
 TWO = (Device("a", numa=(0,)), Device("b", numa=(1,)))
 POD = PodSpec("p", containers=(ContainerSpec("c", {R: 1}),))
 
+POD_WITHOUT = PodSpec("without")
+
 DIRECTORIES = ("pod-resources", "device-plugins", "plugins_registry")
 OF_INTEREST = (
     Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.CLOSE_WRITE | Mask.CLOSE_NOWRITE
@@ -169,6 +171,14 @@ async def test_a_pod_that_comes_while_it_is_down_waits(kubelet: SimulatedKubelet
     await kubelet.add_pod(PodSpec("late"))
     assert restarting.done()
     assert kubelet.pods()[0].phase is Phase.RUNNING
+
+
+async def test_a_restart_goes_on_when_nobody_waits_for_it(kubelet: SimulatedKubelet) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(kubelet.restart(down_for=0.2), 0.05)
+    assert not kubelet.is_up
+    await kubelet.wait_until(lambda k: k.is_up)
+    await kubelet.add_pod(POD_WITHOUT)
 
 
 async def test_regular_files_stay_and_every_socket_goes(kubelet: SimulatedKubelet) -> None:
