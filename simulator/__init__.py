@@ -3,6 +3,26 @@
 It behaves as a real one does towards device plugins (Registration, ListAndWatch, Allocate, checkpoint,
 restart), towards monitors (PodResources, Pods API) and towards people (pods that are refused), oddities
 included; and it can be made slow, hung, rate-limited, garbage-answering or gone. Nothing needs a node.
+
+model        what a person asks for: pods, containers, claims; and what comes of it
+names, topology, allocation, devices, pinning, claims, checkpoint, ratelimit, faults, answers
+             what decides and what is kept, each for itself
+node         what outlives the kubelet's process: pods, pinned CPUs, settings
+rpc, sockets, tasks
+             gRPC in Go's words, sockets that come and go as a kubelet's do, tasks that end together
+endpoint, manager, registration, registry, admission
+             the device manager: plugins' connections and streams, who registers, who gets what
+podresources, pods
+             what monitors ask
+life, process, workload, kubelet
+             one life of the process, one after another, the node's pods, all of it together
+scripted     a device plugin that does what it is told
+control, control_server
+             the control socket, from both ends
+cli, remote, fault_words, main
+             the command `devicelens kubelet`
+demo, scenario
+             the command `devicelens demo`
 """
 
 from simulator.faults import Faults, RegistrationFaults
