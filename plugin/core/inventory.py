@@ -64,6 +64,17 @@ class Advertised:
 
 
 @dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What is gone and still advertised: a device with all its ids, or the single id of an orphan.
+
+    Told apart because an orphan, from another configuration, may be called as a device is now.
+    """
+
+    id: str
+    orphan: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Transition:
     """A device's change of health, or its first appearance (`new`)."""
 
@@ -141,7 +152,10 @@ class Inventory:
     def adopt(self, held: Iterable[str], now: Moment) -> None:
         """Take in ids that pods hold already, from before this process: none of them is ever dropped."""
         for advertised_id in held:
-            if self.find(advertised_id) is None and self._has_room(advertised_id, 1):
+            parent = self._parents.get(advertised_id)
+            if parent is not None:
+                self._shown.add(parent)
+            elif advertised_id not in self._orphans and self._has_room(advertised_id, 1):
                 orphan = Known(Device(advertised_id, advertised_id), ORPHAN, now.wall, now.steady)
                 self._orphans[advertised_id] = orphan
                 self._bytes += _cost(advertised_id)
@@ -153,27 +167,30 @@ class Inventory:
             if self.find(advertised_id) is not None:
                 self._named[advertised_id] = now
 
-    def releasable(self, now: Moment) -> frozenset[str]:
-        """Tombstones and orphans that may go once it is known that nobody holds them."""
-        ids = [i for i, known in self._devices.items() if self._ripe(known, self._ids(i), now)]
-        ids += [i for i, known in self._orphans.items() if self._ripe(known, (i,), now)]
-        return frozenset(ids)
+    def releasable(self, now: Moment) -> frozenset[Tombstone]:
+        """What may go once it is known that nobody holds it."""
+        devices = (i for i, known in self._devices.items() if self._ripe(known, self._ids(i), now))
+        orphans = (i for i, known in self._orphans.items() if self._ripe(known, (i,), now))
+        return frozenset([*map(Tombstone, devices), *(Tombstone(i, orphan=True) for i in orphans)])
 
-    def release(self, candidates: Collection[str], held: Collection[str], now: Moment) -> tuple[str, ...]:
+    def release(
+        self, candidates: frozenset[Tombstone], held: Collection[str], now: Moment
+    ) -> tuple[str, ...]:
         """Drop those of `candidates` that nobody holds; returns what was dropped.
 
         `candidates`: what `releasable` said before the holders were asked for, `held`: every advertised
         id that is held by the answer. What was named or seen again in between stays.
         """
         dropped: list[str] = []
-        ripe = self.releasable(now)
-        for device_id in (i for i in candidates if i in ripe):
-            if device_id in self._devices and not any(i in held for i in self._ids(device_id)):
-                self._drop(device_id)
-                dropped.append(device_id)
-            elif device_id in self._orphans and device_id not in held:
-                self._drop_orphan(device_id)
-                dropped.append(device_id)
+        for tombstone in self.releasable(now) & candidates:
+            ids = (tombstone.id,) if tombstone.orphan else tuple(self._ids(tombstone.id))
+            if any(i in held for i in ids):
+                continue
+            if tombstone.orphan:
+                self._drop_orphan(tombstone.id)
+            else:
+                self._drop(tombstone.id)
+            dropped.append(tombstone.id)
         return tuple(dropped)
 
     def _see(self, sighting: Sighting, now: Moment, transitions: list[Transition]) -> None:

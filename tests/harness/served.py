@@ -69,11 +69,12 @@ async def serving(
     *,
     pace: Pace | None = None,
     patience: Patience | None = None,
+    use_inotify: bool = True,
 ) -> AsyncGenerator[Served]:
     """Serve a configuration from a host tree to the kubelet at a root, until the context ends."""
     hands = Hands()
     paths = KubeletPaths(kubelet_root)
-    watcher = DirectoryWatcher(poll_interval=0.1)
+    watcher = DirectoryWatcher(poll_interval=0.1, use_inotify=use_inotify)
     clock = hands.clock()
     surroundings = Surroundings(
         host=HostRoot(host),

@@ -15,6 +15,7 @@ from plugin.core.inventory import (
     Inventory,
     Moment,
     Sighting,
+    Tombstone,
     Transition,
 )
 
@@ -80,9 +81,9 @@ def test_a_tombstone_goes_when_nobody_holds_it_and_not_within_a_minute_of_its_al
     inventory.name(["a"], at(30))
     assert inventory.releasable(at(RELEASE_AFTER)) == frozenset()
     ripe = at(30 + RELEASE_AFTER)
-    assert inventory.releasable(ripe) == {"a"}
-    assert inventory.release({"a"}, {"a"}, ripe) == ()
-    assert inventory.release({"a"}, set(), ripe) == ("a",)
+    assert inventory.releasable(ripe) == {Tombstone("a")}
+    assert inventory.release(frozenset({Tombstone("a")}), {"a"}, ripe) == ()
+    assert inventory.release(frozenset({Tombstone("a")}), set(), ripe) == ("a",)
     assert listed(inventory) == {}
     assert len(inventory) == 0
 
@@ -124,6 +125,23 @@ def test_an_adopted_device_that_was_found_and_vanishes_again_is_a_tombstone() ->
     inventory.adopt(["a"], at(0))
     inventory.survey(seen("a"), at(1))
     inventory.survey([], at(2))
+    assert listed(inventory) == {"a": GONE}
+
+
+def test_an_orphan_that_is_called_as_a_device_is_now_is_not_taken_for_it() -> None:
+    inventory = Inventory(1)
+    inventory.adopt(["a"], at(0))
+    inventory.survey(seen("a"), at(1))
+    late = at(RELEASE_AFTER)
+    assert inventory.release(inventory.releasable(late), {"a::0"}, late) == ("a",)
+    assert listed(inventory) == {"a::0": ""}
+
+
+def test_a_device_that_a_pod_holds_from_before_is_kept_though_no_list_was_shown_yet() -> None:
+    inventory = Inventory()
+    inventory.survey(seen("a"), at(0))
+    inventory.adopt(["a"], at(0))
+    inventory.survey([], at(1))
     assert listed(inventory) == {"a": GONE}
 
 
@@ -221,5 +239,5 @@ class Life(RuleBasedStateMachine):
             assert all(self.inventory.find(entry.id) is entry.known for entry in entries)
 
 
-Life.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+Life.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
 TestLife = Life.TestCase

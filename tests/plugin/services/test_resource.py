@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import random
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import grpc
 import pytest
 
 from daemon.paths import socket_target
-from harness.served import Serve, Served
+from harness.served import Serve, Served, serving
 from plugin.core.device import Device
 from plugin.core.lifecycle import Patience
 from plugin.discovery.files import FilesSource
@@ -428,3 +429,30 @@ async def test_reloading_disturbs_only_what_changed(
         await kubelet.wait_until(lambda k: k.allocatable(removed) == 0)
         assert [status.name for status in served.fleet.statuses()] == [new, changed, same]
         assert served.status(same).tally.registrations == 1
+
+
+async def test_a_directory_that_is_replaced_is_found_again(root: Path, serve: Serve, colas: Path) -> None:
+    (colas / "a").touch()
+    async with serve(configuration(cola())) as served:
+        for _ in range(2):
+            async with SimulatedKubelet(root / "k") as kubelet:
+                await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+            shutil.rmtree(root / "k")
+            await served.until(lambda: not served.status(COLA).registered)
+            await served.until(lambda: "is not there" in served.status(COLA).state)
+        assert served.status(COLA).tally.registrations == 2
+
+
+async def test_without_inotify_everything_works_by_polling(
+    kubelet: SimulatedKubelet, root: Path, host: Path, colas: Path
+) -> None:
+    (colas / "a").touch()
+    async with serving(root / "k", host, configuration(cola()), use_inotify=False) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        (colas / "b").touch()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+        await kubelet.restart()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+        sockets(root)[0].unlink()
+        await served.until(lambda: served.status(COLA).tally.registrations == 3)
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
