@@ -7,11 +7,12 @@ section 1) and are decoded as v1 by the client. Rules of the kubelet that are ap
 - NUMA node 0 is a NUMANode with no field set; a negative node is no node;
 - allocatable lists healthy devices only: a held device that is not there is not healthy;
 - pod-level CPUs and memory overlap the containers' on purpose and are left out;
-- a claim that pods share repeats its devices, and their CDI names inside: both are counted once.
+- a claim that pods share repeats its devices, and their CDI names inside: both are counted once;
+- what is listed twice under one name of pod and container is one holder's.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from exporter.core.ids import Reader, read
 from exporter.core.model import (
@@ -60,13 +61,14 @@ def build(
         )
         for key in sorted(offered | held.holders.keys())
     )
-    containers = [_container(found, numa, cpu_numa or {}) for found in held.containers]
-    containers.sort(key=lambda c: c.holder)
+    containers = tuple(
+        _container(holder, found, numa, cpu_numa or {}) for holder, found in sorted(held.containers.items())
+    )
     return Snapshot(
         devices=devices,
         claims=held.claims.result(),
-        containers=tuple(containers),
-        pods=len(listed.pod_resources),
+        containers=containers,
+        pods=len({(pod.namespace, pod.name) for pod in listed.pod_resources}),
         complete=allocatable is not None,
     )
 
@@ -81,13 +83,13 @@ def _offered(allocatable: api_pb2.AllocatableResourcesResponse | None) -> dict[D
     return numa
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Found:
-    """A container that holds something, as the kubelet listed it, its device ids by resource."""
+    """What a container was found to hold: device ids by resource, CPUs, bytes by memory type and nodes."""
 
-    holder: Holder
-    listed: api_pb2.ContainerResources
-    ids: Mapping[str, set[str]]
+    ids: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    cpu_ids: set[int] = field(default_factory=set[int])
+    memory: dict[tuple[str, _Nodes], int] = field(default_factory=dict[tuple[str, _Nodes], int])
 
 
 class _Held:
@@ -96,7 +98,7 @@ class _Held:
     def __init__(self) -> None:
         self.holders: dict[DeviceKey, set[Holder]] = {}
         self.claims = _Claims()
-        self.containers: list[_Found] = []
+        self.containers: dict[Holder, _Found] = {}
 
     def add(
         self,
@@ -106,20 +108,27 @@ class _Held:
         numa: dict[DeviceKey, _Nodes],
     ) -> None:
         """Take in one container. Of a device that is not `offered` its own entry tells the NUMA nodes."""
-        ids: dict[str, set[str]] = {}
+        claims = self.claims.add(holder, listed.dynamic_resources)
+        if not (
+            claims or listed.cpu_ids or listed.memory or any(entry.device_ids for entry in listed.devices)
+        ):
+            return
+        # The same name may come twice: a static pod and its successor.
+        found = self.containers.setdefault(holder, _Found())
+        found.cpu_ids.update(listed.cpu_ids)
+        for block in listed.memory:
+            where = (block.memory_type, _nodes(block.topology))
+            found.memory[where] = found.memory.get(where, 0) + block.size
         for entry in listed.devices:
             if not entry.device_ids:
                 continue
             nodes = _nodes(entry.topology)
-            ids.setdefault(entry.resource_name, set()).update(entry.device_ids)
+            found.ids.setdefault(entry.resource_name, set()).update(entry.device_ids)
             for device_id in entry.device_ids:
                 key = DeviceKey(entry.resource_name, device_id)
                 self.holders.setdefault(key, set()).add(holder)
                 if key not in offered:
                     _add_nodes(numa, key, nodes)
-        self.claims.add(holder, listed.dynamic_resources)
-        if ids or listed.cpu_ids or listed.memory or listed.dynamic_resources:
-            self.containers.append(_Found(holder, listed, ids))
 
 
 class _Claims:
@@ -129,7 +138,9 @@ class _Claims:
         self._holders: dict[ClaimDeviceKey, set[ClaimHolder]] = {}
         self._cdi: dict[ClaimDeviceKey, set[str]] = {}
 
-    def add(self, holder: Holder, resources: Iterable[api_pb2.DynamicResource]) -> None:
+    def add(self, holder: Holder, resources: Iterable[api_pb2.DynamicResource]) -> bool:
+        """Take in one container's claims; whether they hold any device."""
+        held = False
         for resource in resources:
             for claimed in resource.claim_resources:
                 key = ClaimDeviceKey(
@@ -138,6 +149,8 @@ class _Claims:
                 through = ClaimHolder(holder, resource.claim_namespace, resource.claim_name)
                 self._holders.setdefault(key, set()).add(through)
                 self._cdi.setdefault(key, set()).update(cdi.name for cdi in claimed.cdi_devices)
+                held = True
+        return held
 
     def result(self) -> tuple[ClaimDevice, ...]:
         return tuple(
@@ -146,30 +159,22 @@ class _Claims:
         )
 
 
-def _container(found: _Found, numa: Mapping[DeviceKey, _Nodes], cpu_numa: Mapping[int, int]) -> Container:
-    memory = _memory(found.listed.memory)
-    cpu_ids = tuple(sorted(set(found.listed.cpu_ids)))
-    spanned: set[int] = {cpu_numa[cpu] for cpu in cpu_ids if cpu in cpu_numa}
+def _container(
+    holder: Holder, found: _Found, numa: Mapping[DeviceKey, _Nodes], cpu_numa: Mapping[int, int]
+) -> Container:
+    spanned: set[int] = {cpu_numa[cpu] for cpu in found.cpu_ids if cpu in cpu_numa}
     for resource, ids in found.ids.items():
         for device_id in ids:
             spanned.update(numa.get(DeviceKey(resource, device_id), ()))
-    for block in memory:
-        spanned.update(block.numa_nodes)
+    for _, nodes in found.memory:
+        spanned.update(nodes)
     return Container(
-        holder=found.holder,
+        holder=holder,
         devices={resource: len(ids) for resource, ids in sorted(found.ids.items())},
-        cpu_ids=cpu_ids,
-        memory=memory,
+        cpu_ids=tuple(sorted(found.cpu_ids)),
+        memory=tuple(PinnedMemory(kind, nodes, size) for (kind, nodes), size in sorted(found.memory.items())),
         numa_nodes=tuple(sorted(spanned)),
     )
-
-
-def _memory(blocks: Iterable[api_pb2.ContainerMemory]) -> tuple[PinnedMemory, ...]:
-    sizes: dict[tuple[str, _Nodes], int] = {}
-    for block in blocks:
-        where = (block.memory_type, _nodes(block.topology))
-        sizes[where] = sizes.get(where, 0) + block.size
-    return tuple(PinnedMemory(kind, nodes, size) for (kind, nodes), size in sorted(sizes.items()))
 
 
 def _nodes(topology: api_pb2.TopologyInfo) -> _Nodes:
