@@ -40,7 +40,8 @@ def rule(name: str, pattern: str) -> Rule:
     Raises ValueError for a pattern that does not compile or has no group `parent`.
     """
     try:
-        compiled = re.compile(pattern)
+        # Digits are 0 to 9, and a line break in an id is a character like another.
+        compiled = re.compile(pattern, re.ASCII | re.DOTALL)
     except re.error as error:
         raise ValueError(f"id rule {name}: {pattern!r} is not a regular expression: {error}") from error
     if "parent" not in compiled.groupindex:

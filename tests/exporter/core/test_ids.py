@@ -1,0 +1,112 @@
+"""exporter.core.ids: which physical device is behind an id, by the forms that plugins use."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.core.ids import RULES, WHOLE, Reader, Reading, read, rule
+
+UUID = "GPU-8dfe7ad1-9d3c-2b8e-7b1a-0c3a2f7d1e55"
+MIG = "MIG-3f3bbbd2-9f0c-5c9b-9f5f-4d2f5d0f9a11"
+
+
+@pytest.mark.parametrize(
+    ("device", "reading"),
+    [
+        # NVIDIA's plugin: whole, shared, MIG by its own UUID, MIG shared.
+        (UUID, WHOLE),
+        (f"{UUID}::0", Reading("replica", UUID, "0")),
+        (f"{UUID}::12", Reading("replica", UUID, "12")),
+        (MIG, WHOLE),
+        (f"{MIG}::3", Reading("replica", MIG, "3")),
+        # The older MIG UUID names its GPU.
+        (f"MIG-{UUID}/7/0", Reading("mig-of-gpu", UUID)),
+        (f"MIG-{UUID}/13/2::1", Reading("mig-of-gpu", UUID, "1")),
+        # GKE's plugin, with slashes.
+        ("nvidia0", WHOLE),
+        ("nvidia0/gi1", Reading("gke-mig", "nvidia0")),
+        ("nvidia12/gi7/vgpu3", Reading("gke-mig-share", "nvidia12", "3")),
+        ("nvidia0/vgpu0", Reading("gke-share", "nvidia0", "0")),
+        # Others' ids are whole devices, however near they come to a form.
+        ("0000:3b:02.0", WHOLE),
+        ("card0-1", WHOLE),
+        ("mlx5_0", WHOLE),
+        ("", WHOLE),
+        ("::0", WHOLE),
+        (f"{UUID}::", WHOLE),
+        (f"{UUID}::x", WHOLE),
+        (f"{UUID}::-1", WHOLE),
+        (f"{UUID}:0", WHOLE),
+        ("nvidia/gi1", WHOLE),
+        ("nvidia0/gi", WHOLE),
+        ("nvidia0/gi1/", WHOLE),
+        ("nvidia0/gi1/vgpu", WHOLE),
+        ("xnvidia0/gi1", WHOLE),
+        ("nvidia0/gi1\n", WHOLE),
+        ("nvidia\u0663/gi1", WHOLE),
+        (f"{UUID}::\u0663", WHOLE),
+        (f"MIG-{UUID}/7", WHOLE),
+        # A replica of something odd is still one of it.
+        ("a::1::2", Reading("replica", "a::1", "2")),
+        ("line\nbreak::1", Reading("replica", "line\nbreak", "1")),
+        ("fe80::1", Reading("replica", "fe80", "1")),
+    ],
+)
+def test_an_id_reads_as_its_plugin_meant_it(device: str, reading: Reading) -> None:
+    assert read(device) == reading
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.text(max_size=40) | st.text("nvidia0/gvpu:MIGPU-1", max_size=30))
+def test_any_id_can_be_read_and_is_whole_or_has_a_parent_within_it(device: str) -> None:
+    reading = read(device)
+    if reading == WHOLE:
+        return
+    assert reading.parent
+    assert reading.parent in device
+    assert reading.parent != device
+    assert reading.rule in {known.name for known in RULES}
+    assert reading.replica == "" or reading.replica.isdigit()
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "::" * 100_000,
+        "a" * 200_000 + "::" + "1" * 200_000 + "x",
+        "MIG-GPU-" + "a-" * 100_000,
+        "::1" * 70_000 + "x",
+    ],
+)
+def test_a_monstrous_id_is_read_in_no_time(device: str) -> None:
+    began = time.perf_counter()
+    Reader()(device)
+    assert time.perf_counter() - began < 1
+
+
+def test_a_rule_of_ones_own_comes_before_those_after_it() -> None:
+    reader = Reader([rule("mine", r"(?P<parent>card\d+)-(?P<replica>\d+)"), *RULES])
+    assert reader("card0-3") == Reading("mine", "card0", "3")
+    assert reader(f"{UUID}::0") == Reading("replica", UUID, "0")
+    assert read("card0-3") == WHOLE
+
+
+def test_a_group_that_did_not_take_part_is_empty() -> None:
+    reader = Reader([rule("loose", r"(?:(?P<parent>a)|b)(?P<replica>\d)?")])
+    assert reader("b") == Reading("loose", "", "")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (r"(?P<parent>", "is not a regular expression: "),
+        (r"(?P<replica>\d+)", r"has no group (?P<parent>…)"),
+    ],
+)
+def test_a_rule_that_cannot_work_is_refused(pattern: str, message: str) -> None:
+    with pytest.raises(ValueError, match="id rule mine: ") as caught:
+        rule("mine", pattern)
+    assert message in str(caught.value)
+    assert repr(pattern) in str(caught.value)
