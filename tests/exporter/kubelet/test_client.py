@@ -1,0 +1,456 @@
+"""exporter.kubelet.client against servers on real unix sockets, well-behaved and not."""
+
+import asyncio
+import gc
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import grpc
+import grpc.aio
+import pytest
+
+from exporter.kubelet.client import (
+    MAX_MESSAGE_BYTES,
+    UNDECODABLE,
+    KubeletClient,
+    KubeletError,
+    decode_allocatable,
+    decode_list,
+    unreachable,
+)
+from exporter.pb.podresources.v1 import api_pb2
+from exporter.pb.podresources.v1alpha1 import api_pb2 as alpha_pb2
+
+LIST = "/v1.PodResourcesLister/List"
+ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
+ALPHA = "/v1alpha1.PodResourcesLister/List"
+
+LISTED = api_pb2.ListPodResourcesResponse(
+    pod_resources=[
+        api_pb2.PodResources(
+            name="p",
+            namespace="n",
+            containers=[
+                api_pb2.ContainerResources(
+                    name="c", devices=[api_pb2.ContainerDevices(resource_name="r", device_ids=["d"])]
+                )
+            ],
+        )
+    ]
+)
+OFFERED = api_pb2.AllocatableResourcesResponse(
+    devices=[api_pb2.ContainerDevices(resource_name="r", device_ids=["d", "free"])]
+)
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+Behaviour = Callable[[Context], Awaitable[bytes]]
+
+
+def _gives(answer: bytes) -> Behaviour:
+    async def behave(_: Context) -> bytes:
+        return answer
+
+    return behave
+
+
+def _fails(code: grpc.StatusCode, details: str) -> Behaviour:
+    async def behave(context: Context) -> bytes:
+        await context.abort(code, details)
+
+    return behave
+
+
+async def _hangs(_: Context) -> bytes:
+    await asyncio.Event().wait()
+    return b""
+
+
+WELL = {LIST: _gives(LISTED.SerializeToString()), ALLOCATABLE: _gives(OFFERED.SerializeToString())}
+
+
+class Scripted(grpc.GenericRpcHandler):
+    """A kubelet that does as its table says, and answers UNIMPLEMENTED to what is not in it."""
+
+    def __init__(self, behaviours: dict[str, Behaviour]) -> None:
+        self.behaviours = behaviours
+        self.calls: list[str] = []
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        method = handler_call_details.method
+        behaviour = self.behaviours.get(method)
+        self.calls.append(method)
+        if behaviour is None:
+            return None
+
+        async def answer(_: bytes, context: Context) -> bytes:
+            return await behaviour(context)
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
+    yield directory / "kubelet.sock"
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@asynccontextmanager
+async def kubelet(path: Path, behaviours: dict[str, Behaviour]) -> AsyncGenerator[Scripted]:
+    server = grpc.aio.server(
+        options=[("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    )
+    scripted = Scripted(behaviours)
+    server.add_generic_rpc_handlers([scripted])
+    server.add_insecure_port(f"unix:{path}")
+    await server.start()
+    try:
+        yield scripted
+    finally:
+        await server.stop(None)
+
+
+async def _refusal(client: KubeletClient) -> KubeletError:
+    with pytest.raises(KubeletError) as caught:
+        await client.fetch()
+    return caught.value
+
+
+async def test_both_answers_come_as_they_were_given(path: Path) -> None:
+    async with kubelet(path, WELL) as server, KubeletClient(path, timeout=5) as client:
+        answer = await client.fetch()
+        assert (answer.listed, answer.allocatable) == (LISTED, OFFERED)
+        assert (answer.api_version, answer.notes) == ("v1", ())
+        raw = await client.fetch_raw(allocatable=False)
+        assert (raw.listed, raw.allocatable) == (LISTED.SerializeToString(), None)
+        assert raw.asked_allocatable is False
+        assert server.calls == [LIST, ALLOCATABLE, LIST]
+
+
+async def test_what_a_newer_kubelet_adds_is_passed_over(path: Path) -> None:
+    unknown = b"\xfa\x3e\x03new"
+    behaviours = WELL | {LIST: _gives(LISTED.SerializeToString() + unknown)}
+    async with kubelet(path, behaviours), KubeletClient(path, timeout=5) as client:
+        assert (await client.fetch()).listed.pod_resources == LISTED.pod_resources
+
+
+@pytest.mark.parametrize(
+    "allocatable",
+    [
+        None,
+        _fails(grpc.StatusCode.UNIMPLEMENTED, "method GetAllocatableResources not implemented"),
+        _fails(grpc.StatusCode.UNKNOWN, "PodResources API GetAllocatableResources disabled"),
+    ],
+)
+async def test_a_kubelet_that_cannot_tell_what_is_allocatable_is_asked_once(
+    allocatable: Behaviour | None, path: Path
+) -> None:
+    behaviours = {LIST: WELL[LIST]} | ({} if allocatable is None else {ALLOCATABLE: allocatable})
+    async with kubelet(path, behaviours) as server, KubeletClient(path, timeout=5) as client:
+        for _ in range(2):
+            answer = await client.fetch()
+            assert (answer.listed, answer.allocatable, answer.api_version) == (LISTED, None, "v1")
+            (note,) = answer.notes
+            assert "does not serve GetAllocatableResources" in note
+        assert server.calls == [LIST, ALLOCATABLE, LIST]
+
+
+async def test_an_old_kubelet_is_asked_by_its_own_api_from_then_on(path: Path) -> None:
+    listed = alpha_pb2.ListPodResourcesResponse(
+        pod_resources=[
+            alpha_pb2.PodResources(
+                name="p",
+                namespace="n",
+                containers=[
+                    alpha_pb2.ContainerResources(
+                        name="c", devices=[alpha_pb2.ContainerDevices(resource_name="r", device_ids=["d"])]
+                    )
+                ],
+            )
+        ]
+    )
+    async with (
+        kubelet(path, {ALPHA: _gives(listed.SerializeToString())}) as server,
+        KubeletClient(path, timeout=5) as client,
+    ):
+        for _ in range(2):
+            answer = await client.fetch()
+            assert (answer.listed, answer.allocatable, answer.api_version) == (LISTED, None, "v1alpha1")
+            assert len(answer.notes) == 2
+            assert "v1alpha1 only" in answer.notes[0]
+        assert server.calls == [LIST, ALPHA, ALPHA]
+
+
+async def test_what_serves_neither_api_is_told_so(path: Path) -> None:
+    async with kubelet(path, {}), KubeletClient(path, timeout=5) as client:
+        error = await _refusal(client)
+        assert (error.method, error.code, error.rate_limited) == ("List", "UNIMPLEMENTED", False)
+
+
+async def test_after_an_upgrade_the_newer_api_is_found(path: Path) -> None:
+    async with KubeletClient(path, timeout=5) as client:
+        async with kubelet(path, {ALPHA: _gives(b"")}):
+            assert (await client.fetch()).api_version == "v1alpha1"
+        await client.reset()
+        async with kubelet(path, WELL):
+            answer = await client.fetch()
+            assert (answer.api_version, answer.allocatable) == ("v1", OFFERED)
+
+
+async def test_the_rate_limit_is_told_from_an_answer_that_is_too_large(path: Path) -> None:
+    limited = _fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+    async with kubelet(path, WELL) as server, KubeletClient(path, timeout=5) as client:
+        for method in (LIST, ALLOCATABLE):
+            server.behaviours = WELL | {method: limited}
+            error = await _refusal(client)
+            assert (error.method, error.code) == (method.rpartition("/")[2], "RESOURCE_EXHAUSTED")
+            assert error.rate_limited
+            assert "rate limit for all its PodResources clients together" in error.message
+
+        server.behaviours = WELL | {
+            LIST: _fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "trying to send message")
+        }
+        error = await _refusal(client)
+        assert not error.rate_limited
+        assert error.message == "the answer is too large: trying to send message"
+
+
+def _large(size: int) -> bytes:
+    """A List answer of exactly `size` bytes."""
+    entry = api_pb2.ContainerDevices(resource_name="r", device_ids=["x"])
+    listed = api_pb2.ListPodResourcesResponse(
+        pod_resources=[api_pb2.PodResources(containers=[api_pb2.ContainerResources(devices=[entry])])]
+    )
+    devices = listed.pod_resources[0].containers[0].devices[0]
+    devices.device_ids[0] = "x" * (size - 64)
+    devices.device_ids[0] += "x" * (size - listed.ByteSize())
+    assert listed.ByteSize() == size
+    return listed.SerializeToString()
+
+
+async def test_the_largest_answer_that_a_kubelet_may_give_is_taken(path: Path) -> None:
+    async with kubelet(path, WELL) as server, KubeletClient(path, timeout=20) as client:
+        for size in (15 * 1024 * 1024, MAX_MESSAGE_BYTES):
+            server.behaviours = WELL | {LIST: _gives(_large(size))}
+            assert len((await client.fetch_raw(allocatable=True)).listed) == size
+        for size in (MAX_MESSAGE_BYTES + 1, 17 * 1024 * 1024):
+            server.behaviours = WELL | {LIST: _gives(_large(size))}
+            error = await _refusal(client)
+            assert (error.code, error.rate_limited) == ("RESOURCE_EXHAUSTED", False)
+            assert error.message.startswith("the answer is too large: ")
+            assert str(size) in error.message
+        server.behaviours = WELL
+        assert (await client.fetch()).listed == LISTED
+
+
+@pytest.mark.parametrize("method", [LIST, ALLOCATABLE])
+async def test_an_answer_that_is_no_message_is_told_by_its_method(method: str, path: Path) -> None:
+    async with (
+        kubelet(path, WELL | {method: _gives(b"\x0a\xff\xff garbage")}),
+        KubeletClient(path, timeout=5) as client,
+    ):
+        error = await _refusal(client)
+        assert (error.method, error.code) == (method.rpartition("/")[2], UNDECODABLE)
+        assert error.message.startswith("the answer of 11 bytes does not decode: ")
+
+
+@pytest.mark.parametrize("decode", [decode_list, decode_allocatable])
+@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05abc", b"\x0a\x04\x0a\x02\xff\xfe"])
+def test_bytes_that_do_not_decode_are_refused(decode: Callable[[bytes], object], data: bytes) -> None:
+    with pytest.raises(KubeletError, match="does not decode"):
+        decode(data)
+
+
+async def test_a_kubelet_that_hangs_is_given_up_at_the_deadline(path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    async with kubelet(path, WELL | {ALLOCATABLE: _hangs}), KubeletClient(path, timeout=0.1) as client:
+        began = loop.time()
+        error = await _refusal(client)
+        assert loop.time() - began < 0.5
+        assert (error.method, error.code) == ("GetAllocatableResources", "DEADLINE_EXCEEDED")
+        assert error.message == "no answer within 0.1 s"
+
+
+async def test_a_socket_that_nobody_reads_is_given_up_at_the_deadline(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(path))
+        deaf.listen(0)
+        async with KubeletClient(path, timeout=0.1) as client:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            error = await _refusal(client)
+            assert loop.time() - began < 1
+            assert error.code in {"DEADLINE_EXCEEDED", "UNAVAILABLE"}
+
+
+async def test_what_speaks_another_language_is_told(path: Path) -> None:
+    async def babble(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+    server = await asyncio.start_unix_server(babble, path)
+    async with server, KubeletClient(path, timeout=5) as client:
+        error = await _refusal(client)
+        assert error.code == "UNAVAILABLE"
+        assert str(path) in error.message
+
+
+async def test_other_codes_keep_their_name_and_words(path: Path) -> None:
+    async with (
+        kubelet(path, {LIST: _fails(grpc.StatusCode.PERMISSION_DENIED, "not you")}),
+        KubeletClient(path, timeout=5) as client,
+    ):
+        error = await _refusal(client)
+        assert (error.code, error.message) == ("PERMISSION_DENIED", "not you")
+        assert str(error) == "List: PERMISSION_DENIED: not you"
+
+
+async def test_a_code_that_says_cancelled_cancels_nobody(path: Path) -> None:
+    async with (
+        kubelet(path, {LIST: _fails(grpc.StatusCode.CANCELLED, "going away")}),
+        KubeletClient(path, timeout=5) as client,
+    ):
+        assert (await _refusal(client)).code == "CANCELLED"
+
+
+async def test_why_nothing_can_be_reached_is_told_in_words_to_act_upon(path: Path) -> None:
+    missing = path.parent / "pod-resources" / "kubelet.sock"
+    async with KubeletClient(missing, timeout=5) as client:
+        assert (await _refusal(client)).message == (
+            f"there is no directory {missing.parent}: is the kubelet's root right, and is it mounted?"
+        )
+    async with KubeletClient(path, timeout=5) as client:
+        assert (await _refusal(client)).message == f"there is no socket {path}: the kubelet is not up"
+        path.touch()
+        assert (await _refusal(client)).message == (
+            f"{path} is not a socket: mount the directory {path.parent}, not the socket"
+        )
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as left_behind:
+            left_behind.bind(str(path))
+        error = await _refusal(client)
+        assert error.code == "UNAVAILABLE"
+        assert error.message.startswith(f"nobody answers on {path}: the kubelet is not up, or ")
+    beneath = path / "kubelet.sock"
+    assert unreachable(beneath) == f"{beneath}: Not a directory"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody without permission")
+@pytest.mark.parametrize(("directory", "file"), [(0o700, 0o777), (0o755, 0o700)])
+def test_who_has_no_permission_is_told_so(directory: int, file: int, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+        path.chmod(file)
+        path.parent.chmod(directory)
+        program = (
+            "import os, sys; from pathlib import Path; from exporter.kubelet.client import unreachable; "
+            "os.setuid(65534); print(unreachable(Path(sys.argv[1])))"
+        )
+        told = subprocess.run(
+            [sys.executable, "-c", program, str(path)],
+            cwd=Path(__file__).parents[3],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+    assert told.startswith("no permission to ")
+    assert str(path) in told
+    assert "it takes root" in told
+
+
+def test_a_path_that_no_socket_can_have_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="at most 107 work"):
+        KubeletClient(Path("/" + "x" * 107), timeout=1)
+
+
+async def test_a_kubelet_that_restarted_answers_at_once(path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    async with KubeletClient(path, timeout=5) as client:
+        for turn in range(5):
+            behaviours = WELL | {ALLOCATABLE: _gives(b"")} if turn % 2 else WELL
+            async with kubelet(path, behaviours):
+                began = loop.time()
+                answer = await client.fetch()
+                assert loop.time() - began < 0.3
+                assert (answer.allocatable == OFFERED) is (turn % 2 == 0)
+            assert (await _refusal(client)).code == "UNAVAILABLE"
+
+
+async def test_a_kubelet_that_was_replaced_unnoticed_costs_one_call_at_most(path: Path) -> None:
+    """No fetch while it was away: the connection only looks as if it stood."""
+    loop = asyncio.get_running_loop()
+    async with KubeletClient(path, timeout=5) as client:
+        async with kubelet(path, WELL):
+            await client.fetch()
+        async with kubelet(path, WELL):
+            began = loop.time()
+            try:
+                answer = await client.fetch()
+            except KubeletError:
+                answer = await client.fetch()
+            assert loop.time() - began < 0.3
+            assert answer.listed == LISTED
+
+
+async def test_a_reset_leads_to_the_new_socket_though_the_old_still_answers(path: Path) -> None:
+    async with kubelet(path, WELL) as old, KubeletClient(path, timeout=5) as client:
+        await client.fetch()
+        path.rename(path.with_suffix(".old"))
+        async with kubelet(path, WELL) as new:
+            await client.reset()
+            await client.fetch()
+            assert (old.calls, new.calls) == ([LIST, ALLOCATABLE], [LIST, ALLOCATABLE])
+
+
+async def test_a_rate_limited_connection_is_kept_and_any_other_failure_ends_it(path: Path) -> None:
+    async with kubelet(path, WELL) as server, KubeletClient(path, timeout=5) as client:
+        await client.fetch()
+        kept = client._channel  # pyright: ignore[reportPrivateUsage]
+        server.behaviours = {LIST: _fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")}
+        await _refusal(client)
+        assert client._channel is kept  # pyright: ignore[reportPrivateUsage]
+        server.behaviours = {LIST: _fails(grpc.StatusCode.INTERNAL, "no")}
+        await _refusal(client)
+        assert client._channel is None  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_nothing_is_left_open_after_many_failures(path: Path) -> None:
+    async with KubeletClient(path, timeout=0.5) as client:
+        await _refusal(client)
+        gc.collect()
+        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- names, not paths
+        for _ in range(10):
+            await _refusal(client)
+            async with kubelet(path, WELL):
+                await client.fetch()
+        await _refusal(client)
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) <= before + 4  # noqa: PTH208 -- names, not paths
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_call_that_is_cancelled_leaves_nothing_behind(path: Path) -> None:
+    async with kubelet(path, WELL | {LIST: _hangs}) as server, KubeletClient(path, timeout=5) as client:
+        for _ in range(3):
+            asked = asyncio.create_task(client.fetch())
+            calls = len(server.calls)
+            async with asyncio.timeout(5):
+                while len(server.calls) == calls:  # noqa: ASYNC110 -- the server's thread sets no event
+                    await asyncio.sleep(0.001)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            assert asked.cancelled()
+        server.behaviours = WELL
+        assert (await client.fetch()).listed == LISTED
