@@ -13,7 +13,7 @@ from plugin.services.surroundings import Surroundings
 
 CHECKPOINT_LIMIT = 5.0
 LONGEST_VERIFY = 3600.0
-"""Seconds between looks at a registration that beginning anew does not help."""
+"""Seconds between registrations that do not help: doubled from one to the next up to this."""
 
 _log = Log("upkeep")
 
@@ -81,22 +81,21 @@ class Upkeep:
         kubelet: an older plugin that leaves after this one registered takes this one's endpoint with it,
         and nobody tells.
         """
-        pause = self._pace.verify
+        pause, not_before = self._pace.verify, 0.0
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(self._pace.verify):
                     await self._registration.doubt.wait()
                     await asyncio.sleep(self._pace.verify_again)
             self._registration.doubt.clear()
-            if not await self._is_doubtful():
-                pause = self._pace.verify
-                continue
-            await asyncio.sleep(self._pace.verify_again)
             if await self._is_doubtful():
-                _log.warn(
-                    "the kubelet has nothing allocatable of it, registering anew", resource=self._resource
-                )
+                await asyncio.sleep(self._pace.verify_again)
+            if not await self._is_doubtful():
+                pause, not_before = self._pace.verify, 0.0
+            elif self._clock.steady() >= not_before:
+                _log.warn("nothing of it is allocatable, registering anew", resource=self._resource)
                 self._registration.renew()
+                not_before = self._clock.steady() + pause
                 pause = min(2 * pause, LONGEST_VERIFY)
 
     async def _is_doubtful(self) -> bool:

@@ -1,6 +1,8 @@
 """`devicelens plugin` as a process: how it starts, what it refuses, how it ends."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -41,7 +43,7 @@ def colas(host: Path) -> Path:
 async def test_two_presets_are_served_and_sigterm_ends_it_clean(
     kubelet: SimulatedKubelet, root: Path, colas: Path
 ) -> None:
-    plugin = Process(*flags(root, "--preset", "cola", "--preset", "sample"))
+    plugin = Process(*flags(root, "--preset", "cola", "--preset", "sample", "--log.level", "debug"))
     async with plugin:
         await kubelet.wait_until(
             lambda k: k.allocatable(COLA) == 1 and k.allocatable("example.com/resource") == 2, limit=20.0
@@ -52,6 +54,8 @@ async def test_two_presets_are_served_and_sigterm_ends_it_clean(
         document = await get_json(address, "/api/v1/devices")
         assert [resource["name"] for resource in document["resources"]] == [COLA, "example.com/resource"]
         assert (await get(address, "/-/ready"))[0] == 200
+        os.kill(plugin.pid, signal.SIGHUP)
+        await plugin.line("configuration unchanged")
         began = time.monotonic()
         assert await plugin.stop() == 0
         assert time.monotonic() - began < 2.0

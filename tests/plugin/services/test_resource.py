@@ -4,6 +4,7 @@ import asyncio
 import errno
 import random
 import shutil
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -260,7 +261,7 @@ async def test_no_devices_means_waiting_and_being_ready_and_once_registered_alwa
         waiting = "waiting for devices: /etc/colas has no regular file"
         await served.until(lambda: served.status(COLA).state == waiting)
         assert served.status(COLA).ready
-        assert kubelet.resources() == ("a.b/empty",)
+        await kubelet.wait_until(lambda k: k.resources() == ("a.b/empty",))
         (colas / "a").touch()
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         (colas / "a").unlink()
@@ -456,3 +457,36 @@ async def test_without_inotify_everything_works_by_polling(
         sockets(root)[0].unlink()
         await served.until(lambda: served.status(COLA).tally.registrations == 3)
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+
+
+async def test_a_look_that_hangs_is_given_up_and_told_while_everything_is_served_on(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (colas / "a").touch()
+    release = threading.Event()
+
+    def hang(*_arguments: object) -> None:
+        release.wait(60)
+
+    async with serve(configuration(cola()), pace=Pace(look_limit=0.1, retry=0.05)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        with monkeypatch.context() as hanging:
+            hanging.setattr(FilesSource, "discover", hang)
+            (colas / "b").touch()
+            await served.until(lambda: "an earlier look at the host still hangs" in served.status(COLA).state)
+        assert served.status(COLA).ready
+        await kubelet.add_pod(pod("p", cola=1))
+        await kubelet.restart()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        release.set()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+
+
+async def test_ids_that_another_resource_has_too_are_told(
+    root: Path, serve: Serve, colas: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (colas / "a").touch()
+    text = configuration(cola(), cola().replace(COLA, "a.b/twin"))
+    async with SimulatedKubelet(root / "k") as kubelet, serve(text):
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.allocatable("a.b/twin") == 1)
+    assert "ids of another resource too" in caplog.messages

@@ -5,12 +5,15 @@ import errno
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from harness.served import Serve, Served
+from plugin.core.holders import Held
 from plugin.services.lease import Lease
+from plugin.services.pod_resources import PodResources
 from plugin.services.sockets import PREFIX, SocketNames
 from plugin.services.surroundings import Pace
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
@@ -96,6 +99,23 @@ async def test_somebody_elses_plugin_that_leaves_takes_nothing_with_it_for_long(
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         assert served.status(COLA).tally.registrations == 2
+
+
+async def test_registering_anew_that_does_not_help_is_done_ever_more_seldom(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (colas / "a").touch()
+    monkeypatch.setattr(PodResources, "allocatable", nothing)
+    async with serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.01)) as served:
+        began = time.monotonic()
+        await served.until(lambda: served.status(COLA).tally.registrations == 4)
+        # At once, then after 0.2 and after 0.4 s more.
+        assert time.monotonic() - began > 0.6
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+
+
+async def nothing(_pod_resources: PodResources) -> Held:
+    return {}
 
 
 async def test_a_lease_is_one_holders_and_goes_to_who_waits(root: Path) -> None:
