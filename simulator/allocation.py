@@ -83,8 +83,10 @@ def begin(
     if needed <= len(aligned):
         offer = Offer(aligned | taken, taken, required) if needed < len(aligned) else None
         return Choice(required, taken, aligned, (aligned,), offer)
+    # kubelet: asked here even where nothing is left to choose; only aligned devices that settle it alone
+    # make the question needless.
     taken |= aligned
-    offer = Offer(free | taken, taken, required) if needed < len(free) else None
+    offer = Offer(free | taken, taken, required)
     return Choice(required, taken, free - aligned, (unaligned, nowhere), offer)
 
 

@@ -9,6 +9,7 @@ import click
 from daemon.flags import DURATION, flag, log_flags
 from daemon.log import configure
 from daemon.process import run
+from simulator.kubelet import SYNC_DELAY
 from simulator.main import ALLOCATABLE, LISTED, main
 from simulator.node import Older
 from simulator.remote import SUBCOMMANDS, chosen_root, root_flag
@@ -21,6 +22,12 @@ from simulator.topology import POLICIES
 @flag("--numa-nodes", type=click.IntRange(1, 8), default=2, help="NUMA nodes that the node has.")
 @flag("--cpus", type=click.IntRange(0, 4096), default=8, help="CPUs of the node; the first is reserved.")
 @flag("--topology-policy", type=click.Choice(POLICIES), default="best-effort", help="The topology manager's.")
+@flag(
+    "--sync-delay",
+    type=DURATION,
+    default=f"{SYNC_DELAY:g}s",
+    help="After a restart no pod is listed for this long: the API server has not been heard yet.",
+)
 @flag("--grace-period", type=DURATION, default="5m", help="After it a resource without plugin is forgotten.")
 @flag("--pods-api", is_flag=True, help="Serve the Pods API too.")
 @flag("--older", type=click.Choice(get_args(Older)), default=None, help="Be an older one, that lacks this.")

@@ -22,6 +22,7 @@ from daemon.flags import DURATION, LISTEN_ADDRESS, ListenAddress, flag, log_flag
 from daemon.log import Log, configure
 from daemon.process import Fatal, run, run_actors
 from simulator import AdmissionError, PodSpec, SimulatedKubelet
+from simulator.control_server import control_server
 from simulator.scenario import Act, Arrive, Fail, Leave, Recover, Scenario
 
 NODE: Final = "demo-node"
@@ -33,6 +34,9 @@ _DEVICE_FILES: Final = (
     *(f"dev/gpu{n}" for n in range(2)),
     *(f"dev/nic{n}" for n in range(4)),
 )
+_START_WITHIN: Final = 30.0
+"""Seconds in which the plugin must have registered everything."""
+
 _log = Log("demo")
 
 
@@ -81,7 +85,8 @@ async def main(address: ListenAddress, pace: float, rng: Random, stop: asyncio.E
     try:
         for name in _DEVICE_FILES:
             _touch(host / name)
-        async with SimulatedKubelet(root, node_name=NODE, numa_nodes=2) as kubelet:
+        simulated = SimulatedKubelet(root, node_name=NODE, numa_nodes=2)
+        async with simulated as kubelet, control_server(kubelet):
             try:
                 await run_actors(
                     [
@@ -162,8 +167,7 @@ Ctrl-C ends it and leaves nothing behind.
 
 async def _live(kubelet: SimulatedKubelet, host: Path, pace: float, scenario: Scenario) -> None:
     """Let things happen on the node, one each `pace` seconds."""
-    while any(kubelet.allocatable(resource) == 0 for resource in RESOURCES):
-        await asyncio.sleep(0.05)  # noqa: ASYNC110 -- asked of it as anyone would ask a kubelet
+    await kubelet.wait_until(lambda node: all(map(node.allocatable, RESOURCES)), _START_WITHIN)
     pods: dict[str, PodSpec] = {}
     failed: list[str] = []
     for arrival in scenario.opening():

@@ -25,6 +25,8 @@ from simulator.topology import Policy
 from simulator.workload import Workload
 
 GIB: Final = 1024**3
+SYNC_DELAY: Final = 0.8
+"""Seconds, as seen on 1.36 beside its API server."""
 
 
 class SimulatedKubelet:
@@ -46,8 +48,9 @@ class SimulatedKubelet:
         grace_period: float = 300.0,
         dial_timeout: float = DIAL_TIMEOUT,
         registry_interval: float = 1.0,
+        sync_delay: float = SYNC_DELAY,
         topology_policy: Policy = "best-effort",
-        topology_after_restart: bool = False,
+        topology_after_restart: bool = True,
         ignore_unknown_resources: bool = False,
         pods_api: bool = False,
         old: Older | None = None,
@@ -62,12 +65,13 @@ class SimulatedKubelet:
 
         `cpus` are spread evenly over `numa_nodes`; the first `reserved_cpus` are not allocatable.
         `cpus=0` or `memory=0`: that static manager is off and lists nothing. `old`: what an older
-        kubelet lacks. `topology_after_restart`: whether List keeps the NUMA nodes of devices read back
-        from the checkpoint while their plugin has not registered again (kubelet.md: it does not; the
-        recording of that state: it does). `ignore_unknown_resources`: whether a pod that asks for a
-        resource nobody ever registered is let in without (a kubelet takes it for a cluster-level one)
-        or refused, as a scheduler would. `seed` decides orders and choices that a kubelet leaves to
-        chance. `faults`: those it starts with. `on_event(event, **fields)` is told what happens.
+        kubelet lacks. `sync_delay`: seconds after a restart until the API server is heard, before which
+        no pod is listed. `topology_after_restart`: whether List keeps the NUMA nodes of devices read
+        back from the checkpoint while their plugin has not registered again, as 1.36 does.
+        `ignore_unknown_resources`: whether a pod that asks for a resource nobody ever registered is let
+        in without (a kubelet takes it for a cluster-level one) or refused, as a scheduler would. `seed`
+        decides orders and choices that a kubelet leaves to chance. `faults`: those it starts with.
+        `on_event(event, **fields)` is told what happens.
 
         Raises ValueError for what no kubelet would start with.
         """
@@ -84,6 +88,7 @@ class SimulatedKubelet:
             grace_period=grace_period,
             dial_timeout=dial_timeout,
             registry_interval=registry_interval,
+            sync_delay=sync_delay,
             topology_policy=topology_policy,
             topology_after_restart=topology_after_restart,
             ignore_unknown_resources=ignore_unknown_resources,

@@ -9,6 +9,7 @@ from simulator.admission import Admission
 from simulator.answers import Answers
 from simulator.checkpoint import CorruptCheckpointError
 from simulator.devices import DeviceState
+from simulator.heard import Heard
 from simulator.manager import DeviceManager
 from simulator.node import Node
 from simulator.podresources import PodResources
@@ -23,7 +24,8 @@ from simulator.tasks import Tasks
 class Life:
     """Everything that a kubelet forgets when it ends."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, sync_delay: float = 0.0) -> None:
+        """`sync_delay`: seconds until it hears from the API server which pods there are."""
         settings = node.settings
         self._node = node
         self.tasks = Tasks()
@@ -43,7 +45,8 @@ class Life:
             dial_timeout=settings.dial_timeout,
         )
         self.admission = Admission(node, self.manager)
-        self.pods_api = PodsApi(node)
+        self.heard = Heard(node, sync_delay)
+        self.pods_api = PodsApi(node, self.heard)
         self.answers = Answers(
             self.state,
             node.pinning,
@@ -60,7 +63,7 @@ class Life:
         self._pod_resources = ServedSocket(
             settings.pod_resources_socket,
             settings.private / "p.sock",
-            (*PodResources(node, self.state, self.answers).services(), unknown),
+            (*PodResources(node, self.state, self.answers, self.heard).services(), unknown),
         )
         self._pods = ServedSocket(
             settings.pods_api_socket, settings.private / "w.sock", (self.pods_api.service(), unknown)
@@ -81,6 +84,8 @@ class Life:
             await self._registration.open(renamed=False)
         settings.plugins_registry.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.tasks.spawn(Registry(self._node, self.manager, self.tasks).run())
+        if not self.heard.yet:
+            self.tasks.spawn(self._hear())
         self._node.changed()
 
     async def end(self, *, remove: bool) -> None:
@@ -107,6 +112,10 @@ class Life:
             elif not self._registration.is_open:
                 _make_way(self._node.settings.registration_socket)
                 await self._registration.open(renamed=False)
+
+    async def _hear(self) -> None:
+        await self.heard.hear()
+        self.pods_api.synced()
 
     def forget_expired(self) -> None:
         """What a kubelet does with each report of its node's status."""

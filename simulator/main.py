@@ -43,6 +43,7 @@ async def main(root: Path, settings: dict[str, Any], stop: asyncio.Event) -> Non
             cpus=settings["cpus"],
             topology_policy=settings["topology_policy"],
             grace_period=settings["grace_period"],
+            sync_delay=settings["sync_delay"],
             pods_api=settings["pods_api"],
             old=settings["older"],
             replay=_replay(settings["replay"]),

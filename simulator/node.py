@@ -45,6 +45,7 @@ class Settings:
     grace_period: float
     dial_timeout: float
     registry_interval: float
+    sync_delay: float
     topology_policy: Policy
     topology_after_restart: bool
     ignore_unknown_resources: bool

@@ -8,6 +8,7 @@ from grpc import StatusCode
 from exporter.pb.podresources.v1 import api_pb2 as v1
 from simulator.answers import Answers
 from simulator.devices import DeviceState
+from simulator.heard import Heard
 from simulator.node import Node
 from simulator.ratelimit import TokenBucket
 from simulator.rpc import Context, RawService, UnaryMethod
@@ -20,10 +21,11 @@ class _NotFoundError(Exception):
 class PodResources:
     """The API of one kubelet's life, new or old (kubelet.md, section 3)."""
 
-    def __init__(self, node: Node, state: DeviceState, answers: Answers) -> None:
+    def __init__(self, node: Node, state: DeviceState, answers: Answers, heard: Heard) -> None:
         self._node = node
         self._state = state
         self._answers = answers
+        self._heard = heard
         self._replay = node.settings.replay
         self._limiter = TokenBucket(node.monotonic)
 
@@ -74,11 +76,11 @@ class PodResources:
         if self._replay is not None:
             return self._replay.listed
         self._state.reclaim(self._node.active())
-        return self._answers.listed(self._node.pods.values()).SerializeToString()
+        return self._answers.listed(self._heard.pods()).SerializeToString()
 
     def _listed_v1alpha1(self, _content: bytes) -> bytes:
         self._state.reclaim(self._node.active())
-        return self._answers.listed_v1alpha1(self._node.pods.values()).SerializeToString()
+        return self._answers.listed_v1alpha1(self._heard.pods()).SerializeToString()
 
     def _allocatable(self, _content: bytes) -> bytes:
         if self._replay is not None and self._replay.allocatable is not None:
@@ -96,7 +98,7 @@ class PodResources:
                 if (recorded.namespace, recorded.name) == (namespace, name):
                     return recorded
         # kubelet: Get knows ended pods too, with their devices until a List or an allocation frees them.
-        pod = self._node.pods.get((namespace, name))
+        pod = self._heard.pod(namespace, name)
         if pod is None:
             raise _NotFoundError(f"pod {name} in namespace {namespace} not found")
         return self._answers.pod(pod)

@@ -9,6 +9,7 @@ from grpc import StatusCode
 
 from exporter.pb.core.v1 import pod_pb2
 from exporter.pb.pods.v1alpha1 import api_pb2
+from simulator.heard import Heard
 from simulator.model import Pod
 from simulator.node import Node
 from simulator.rpc import Context, RawService
@@ -20,8 +21,9 @@ BUFFERED: Final = 100
 class PodsApi:
     """Pods and their watchers, of one kubelet's life."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, heard: Heard) -> None:
         self._node = node
+        self._heard = heard
         self._watchers: set[asyncio.Queue[bytes]] = set()
 
     def service(self) -> RawService:
@@ -29,6 +31,11 @@ class PodsApi:
         return RawService(
             "v1alpha1.Pods", {"ListPods": self._list, "GetPod": self._get}, {"WatchPods": self._watch}
         )
+
+    def synced(self) -> None:
+        """The API server was heard: every pod is told."""
+        for pod in self._heard.pods():
+            self.added(pod)
 
     def added(self, pod: Pod) -> None:
         """A pod was bound to this node."""
@@ -45,6 +52,8 @@ class PodsApi:
         self._publish(api_pb2.DELETED, gone)
 
     def _publish(self, kind: api_pb2.EventType.ValueType, pod: pod_pb2.Pod) -> None:
+        if not self._heard.yet:
+            return
         event = _event(kind, pod)
         for watcher in self._watchers:
             try:
@@ -53,7 +62,7 @@ class PodsApi:
                 self._node.event("watcher is slow, event dropped")
 
     def _sorted(self) -> list[pod_pb2.Pod]:
-        return [self._message(pod) for pod in sorted(self._node.pods.values(), key=lambda pod: pod.uid)]
+        return [self._message(pod) for pod in sorted(self._heard.pods(), key=lambda pod: pod.uid)]
 
     async def _list(self, _content: bytes, _context: Context) -> bytes:
         self._node.count("ListPods")
@@ -66,7 +75,7 @@ class PodsApi:
             uid = api_pb2.GetPodRequest.FromString(content).podUID
         except DecodeError as error:
             await context.abort(StatusCode.INTERNAL, f"grpc: error unmarshalling request: {error}")
-        pod = next((pod for pod in self._node.pods.values() if pod.uid == uid), None)
+        pod = next((pod for pod in self._heard.pods() if pod.uid == uid), None)
         if pod is None:
             await context.abort(StatusCode.NOT_FOUND, f"pod with UID {uid} not found")
         return api_pb2.GetPodResponse(pod=self._message(pod).SerializeToString()).SerializeToString()

@@ -109,7 +109,7 @@ class KubeletProcess:
                 async with asyncio.timeout(down_for):
                     await self._stopped.wait()
             self._check()
-            self.life = Life(self._node)
+            self.life = Life(self._node, sync_delay=self._node.settings.sync_delay)
             await self.life.begin()
             self._up.set()
             self._node.event("kubelet up")

@@ -43,6 +43,7 @@ class Workload:
         # kubelet: the same loop takes deletions.
         async with self._sync_loop:
             pod = self.pod(namespace, name)
+            await self._process.in_life(lambda life: life.heard.wait())
             life = await self._process.running()
             pod.deleted = self._node.wall()
             life.pods_api.modified(pod)
@@ -73,6 +74,7 @@ class Workload:
             raise KeyError(f"pod {namespace}/{name} not found") from None
 
     async def _admit(self, life: Life, pod: Pod) -> None:
+        await life.heard.wait()
         life.forget_expired()
         try:
             await life.admission.admit(pod)

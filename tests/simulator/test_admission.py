@@ -105,7 +105,7 @@ async def _first_and_last(request: api_pb2.ContainerPreferredAllocationRequest) 
     return [ids[0], ids[-1]]
 
 
-async def test_the_plugin_is_asked_only_where_there_is_a_choice_and_heard_only_on_what_was_offered(
+async def test_the_plugin_is_asked_and_heard_only_on_what_was_offered(
     kubelet: SimulatedKubelet,
 ) -> None:
     async def prefer(_request: api_pb2.ContainerPreferredAllocationRequest) -> Sequence[str]:
@@ -119,8 +119,10 @@ async def test_the_plugin_is_asked_only_where_there_is_a_choice_and_heard_only_o
         assert "d2" in devices_of(kubelet, "one")
         assert len(devices_of(kubelet, "one")) == 2
         assert (len(plugin.offered), plugin.offered[0].allocation_size) == (1, 2)
+        # No choice is left, and it is asked all the same.
         await kubelet.add_pod(pod("rest", 2))
-        assert len(plugin.offered) == 1
+        assert len(plugin.offered) == 2
+        assert len(devices_of(kubelet, "rest")) == 2
         assert any("were not offered" in violation for violation in kubelet.violations)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.allocation import UnavailableError, begin, finish, split
+from simulator.allocation import Offer, UnavailableError, begin, finish, split
 
 Numa = dict[str, Sequence[int] | None]
 
@@ -23,13 +23,19 @@ def test_aligned_devices_are_asked_about_and_the_rest_is_not_offered() -> None:
     assert finish(choice, ["c", "d", "a"], in_order) == {"a", "c"}
 
 
-def test_nothing_is_asked_where_there_is_no_choice() -> None:
+def test_nothing_is_asked_where_aligned_devices_settle_it() -> None:
     numa: Numa = {"a": (0,), "b": (0,), "c": (1,)}
     aligned = begin("r", 2, reusable=(), available=numa, numa=numa, mask=frozenset({0}), order=in_order)
     assert aligned.offer is None
     assert finish(aligned, [], in_order) == {"a", "b"}
+
+
+def test_the_plugin_is_asked_even_for_all_there_is_where_nothing_is_aligned() -> None:
+    """Seen on 1.36: one device free and one asked for, or two of two, and the plugin is asked."""
+    numa: Numa = {"a": (0,), "b": (0,), "c": (1,)}
     everything = begin("r", 3, reusable=(), available=numa, numa=numa, mask=None, order=in_order)
-    assert everything.offer is None
+    assert everything.offer == Offer(frozenset(numa), frozenset(), 3)
+    assert finish(everything, [], in_order) == set(numa)
 
 
 def test_aligned_devices_come_first_when_they_do_not_suffice() -> None:

@@ -19,6 +19,7 @@ from simulator.node import Older
 from simulator.scripted import ScriptedPlugin
 
 R = "example.com/camera"
+ONE = [Device("only")]
 SIXTEEN_MIB = 16 * 1024 * 1024
 
 
@@ -51,6 +52,9 @@ class Monitor:
     async def list_v1alpha1(self) -> v1alpha1.ListPodResourcesResponse:
         stub: v1alpha1_grpc.PodResourcesListerAsyncStub = v1alpha1_grpc.PodResourcesListerStub(self.channel)
         return await stub.List(v1alpha1.ListPodResourcesRequest(), timeout=5)
+
+    async def pods(self) -> set[str]:
+        return {pod.name for pod in (await self.list()).pod_resources}
 
     async def refusal(self, call: Any) -> tuple[grpc.StatusCode, str | None]:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -388,3 +392,30 @@ class TestFaults:
     def test_a_code_that_is_none_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="found 'BROKEN', expected one of ABORTED"):
             Faults(error="BROKEN")
+
+
+async def test_a_kubelet_that_has_just_come_back_lists_no_pod_until_it_hears_of_them(root: Path) -> None:
+    """Seen on 1.36: the socket answers OK for 0.8 to 0.9 s before the API server is heard."""
+    async with SimulatedKubelet(root, sync_delay=0.2) as kubelet, ScriptedPlugin(root, R, ONE) as plugin:
+        await plugin.register()
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 1)
+        await kubelet.add_pod(PodSpec("p", containers=(ContainerSpec("c", {R: 1}),)))
+        (held,) = kubelet.holdings()
+        await kubelet.restart()
+        monitor = Monitor(root)
+        try:
+            assert await monitor.pods() == set()
+            code, details = await monitor.refusal(monitor.get("default", "p"))
+            assert (code, details) == (grpc.StatusCode.UNKNOWN, "pod p in namespace default not found")
+            # The truth is another.
+            assert kubelet.holdings() == {held}
+            async with asyncio.timeout(5):
+                while await monitor.pods() != {"p"}:
+                    await asyncio.sleep(0.05)
+            assert (await monitor.get("default", "p")).name == "p"
+            # What comes now waits until the kubelet has heard of it.
+            await kubelet.restart()
+            await kubelet.delete_pod("default", "p")
+            assert await monitor.pods() == set()
+        finally:
+            await monitor.channel.close()

@@ -145,3 +145,17 @@ async def test_a_slow_watcher_loses_events_without_a_word(root: Path) -> None:
 async def test_it_is_not_there_unless_it_is_switched_on(root: Path) -> None:
     async with SimulatedKubelet(root):
         assert not (root / "pods-api").exists()
+
+
+async def test_after_a_restart_the_watch_says_complete_before_it_knows_any_pod(root: Path) -> None:
+    """Seen on 1.36: INITIAL_SYNC_COMPLETE comes first, ADDED for each pod later."""
+    async with SimulatedKubelet(root, pods_api=True, sync_delay=0.2) as kubelet:
+        await kubelet.add_pod(PodSpec("one"))
+        await kubelet.restart()
+        client = Client(root)
+        try:
+            kinds = [kind for kind, _ in await client.events("ADDED")]
+            assert kinds == ["INITIAL_SYNC_COMPLETE", "ADDED"]
+        finally:
+            client.stream.cancel()
+            await client.channel.close()
