@@ -1,8 +1,9 @@
 """The answer to GetPreferredAllocation: which of the offered devices a container should get."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from plugin.core.config import Prefer
 from plugin.core.device import natural
@@ -45,63 +46,69 @@ def prefer(
     """
     by_id = {offer.id: offer for offer in available}
     chosen = [by_id[i] for i in dict.fromkeys(must_include) if i in by_id]
+    taken = Counter(offer.device for offer in chosen)
     included = {offer.id for offer in chosen}
-    rest = sorted((o for o in available if o.id not in included), key=lambda o: natural(o.id))
-    free = Counter(offer.device for offer in available)
-    state = _Choice(how, Counter({device: total.get(device, 0) - free[device] for device in free}))
-    state.taken.update(offer.device for offer in chosen)
+    rest: defaultdict[str, deque[Offer]] = defaultdict(deque)
+    for offer in sorted(by_id.values(), key=lambda o: natural(o.id)):
+        if offer.id not in included:
+            rest[offer.device].append(offer)
+    free = Counter(offer.device for offer in by_id.values())
+    weight = _weights(how, {device: total.get(device, 0) - free[device] for device in free})
     while len(chosen) < size and rest:
-        best = min(rest, key=state.weigher(chosen, rest, size - len(chosen)))
-        rest.remove(best)
-        chosen.append(best)
-        state.taken[best.device] += 1
+        devices = _nearest(chosen, rest, size - len(chosen)) if how == "numa" else tuple(rest)
+        chosen += _spread(devices, rest, taken, weight, size - len(chosen))
     return tuple(offer.id for offer in chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """How to choose, how many ids of each device are `used` by others, and `taken` by this choice."""
-
-    how: Prefer
-    used: Counter[str]
-    taken: Counter[str] = field(default_factory=Counter[str])
-
-    def weigher(
-        self, chosen: Sequence[Offer], rest: Sequence[Offer], missing: int
-    ) -> Callable[[Offer], tuple[int, ...]]:
-        """What to take the least of; ties go by the order of `rest`."""
-        used, taken = self.used, self.taken
-        match self.how:
-            case "packed":
-                return lambda o: (taken[o.device], -used[o.device])
-            case "spread":
-                return lambda o: (taken[o.device], used[o.device])
-            case "numa":
-                rank = _numa_rank(chosen, rest, missing)
-                return lambda o: (rank(o), taken[o.device], used[o.device])
-            case "none":
-                return lambda o: (taken[o.device],)
+def _weights(how: Prefer, used: Mapping[str, int]) -> Callable[[str], int]:
+    """What to take the least of, by what others use of a device; ties go by the natural order of ids."""
+    match how:
+        case "packed":
+            return lambda device: -used[device]
+        case "spread" | "numa":
+            return lambda device: used[device]
+        case "none":
+            return lambda _device: 0
 
 
-def _numa_rank(chosen: Sequence[Offer], rest: Sequence[Offer], missing: int) -> Callable[[Offer], int]:
-    """0 for devices of a node that is in the choice already, then nodes by how well they fit.
+def _spread(
+    devices: Iterable[str],
+    rest: dict[str, deque[Offer]],
+    taken: Counter[str],
+    weight: Callable[[str], int],
+    missing: int,
+) -> list[Offer]:
+    """Up to `missing` offers of `devices`, taken out of `rest`: of each one before of any a second."""
+    heap = [(taken[d], weight(d), natural(rest[d][0].id), d) for d in devices]
+    heapify(heap)
+    chosen: list[Offer] = []
+    while heap and len(chosen) < missing:
+        _, own, _, device = heappop(heap)
+        chosen.append(rest[device].popleft())
+        taken[device] += 1
+        if rest[device]:
+            heappush(heap, (taken[device], own, natural(rest[device][0].id), device))
+        else:
+            del rest[device]
+    return chosen
+
+
+def _nearest(chosen: Sequence[Offer], rest: Mapping[str, deque[Offer]], missing: int) -> tuple[str, ...]:
+    """The devices on nodes that are in the choice already; if there are none, those of the best node.
 
     A node that holds all that is missing comes before one that does not; of those the one with the
-    fewest devices to spare, so that larger nodes stay whole; of the others the one with the most.
+    fewest offers to spare, so that larger nodes stay whole; of the others the one with the most.
+    Devices that sit on no node come last.
     """
-    present = {node for offer in chosen for node in offer.numa_nodes}
-    room: defaultdict[int, int] = defaultdict(int)
-    for offer in rest:
-        for node in offer.numa_nodes:
-            room[node] += 1
-    fitting = sorted((n for n in room if room[n] >= missing), key=lambda n: (room[n], n))
-    others = sorted((n for n in room if room[n] < missing), key=lambda n: (-room[n], n))
-    order = {node: place + 1 for place, node in enumerate([*fitting, *others])}
-    last = len(order) + 1
-
-    def rank(offer: Offer) -> int:
-        if present.intersection(offer.numa_nodes):
-            return 0
-        return min((order[node] for node in offer.numa_nodes), default=last)
-
-    return rank
+    nodes = {device: frozenset(offers[0].numa_nodes) for device, offers in rest.items()}
+    present = frozenset(node for offer in chosen for node in offer.numa_nodes)
+    near = tuple(device for device in rest if nodes[device] & present)
+    if near:
+        return near
+    room: Counter[int] = Counter()
+    for device, offers in rest.items():
+        room.update(dict.fromkeys(nodes[device], len(offers)))
+    if not room:
+        return tuple(rest)
+    best = min(room, key=lambda node: (room[node] < missing, abs(room[node] - missing), node))
+    return tuple(device for device in rest if best in nodes[device])
