@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from daemon.text import visible
 from exporter.core.anomalies import find
@@ -14,6 +15,9 @@ from exporter.web.documents import Moment
 from exporter.web.query import Filters
 from exporter.web.schema import DevicesDocument
 from exporter.who.ask import AskError
+
+DOUBT: Final = 10.0
+"""Seconds after a kubelet's return within which pods may be missing from its answer."""
 
 
 def fetch(
@@ -42,7 +46,19 @@ def fetch(
         api_version=answer.api_version,
         notes=answer.notes,
     )
-    return documents.devices(Moment(state, node, now, stale_after=timeout), Filters()), answer.notes
+    document = documents.devices(Moment(state, node, now, stale_after=timeout), Filters())
+    return document, (*answer.notes, *_doubts(path, now))
+
+
+def _doubts(path: Path, now: float) -> tuple[str, ...]:
+    """A kubelet lists no pod until it has heard from the API server, and answers all the same."""
+    try:
+        age = now - path.stat().st_mtime
+    except OSError:
+        return ()
+    if not 0 <= age < DOUBT:
+        return ()
+    return (f"the kubelet came back {age:.0f} s ago and may not list all pods yet: ask again",)
 
 
 async def _ask(path: Path, timeout: float) -> Answer:  # noqa: ASYNC109 -- the client has one for each call, this is for all

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -114,20 +115,17 @@ async def test_a_kubelet_restart_loses_nothing(stack: Stack) -> None:
 
     (since, *_) = await _since(stack)
     registrations = await _registrations(stack)
-    watching = asyncio.create_task(_always_these_owners(stack, held))
-    await stack.node.restart_kubelet()
+    async with _always_these_owners(stack, held):
+        await stack.node.restart_kubelet()
 
-    async def registered_again() -> bool:
-        return await _registrations(stack) > registrations
+        async def registered_again() -> bool:
+            return await _registrations(stack) > registrations
 
-    await until("the plugin registered again", registered_again, limit=stack.node.limit)
-    await stack.capacity_is(3)
-    await stack.allocatable_is(3)
-    await stack.everyone_says(held)
-    await stack.ready()
-    watching.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await watching
+        await until("the plugin registered again", registered_again, limit=stack.node.limit)
+        await stack.capacity_is(3)
+        await stack.allocatable_is(3)
+        await stack.everyone_says(held)
+        await stack.ready()
     # Held without a break, as far as anyone can see.
     assert await _since(stack) == [since, since]
     await stack.metric_is(2, "devicelens_allocations_total")
@@ -151,12 +149,19 @@ async def _since(stack: Stack) -> list[float]:
     return [value for _, value in found]
 
 
-async def _always_these_owners(stack: Stack, right: frozenset[Holding]) -> None:
+@asynccontextmanager
+async def _always_these_owners(stack: Stack, right: frozenset[Holding]) -> AsyncGenerator[None]:
     """Scrape in a loop, while the kubelet comes and goes: nobody else is named, and nobody is forgotten."""
-    while True:
-        named = await owners.from_metrics(stack.url, stack.resource)
-        assert named == right
-        await asyncio.sleep(0.02)
+
+    async def watch() -> None:
+        while True:
+            assert await owners.from_metrics(stack.url, stack.resource) == right
+            await asyncio.sleep(0.02)
+
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(watch())
+        yield
+        watching.cancel()
 
 
 async def test_a_plugin_that_is_killed_comes_back_and_takes_nothing_away(stack: Stack) -> None:

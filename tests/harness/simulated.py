@@ -5,12 +5,11 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from simulator.control import ControlClient
-
 from harness.node import Holding, Pod, Refused
 from harness.processes import Process
 from harness.waiting import LIMIT
 from simulator import AdmissionError, ContainerSpec, Faults, PodSpec
+from simulator.control import ControlClient
 
 
 class SimulatedNode:

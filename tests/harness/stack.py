@@ -97,8 +97,8 @@ class Stack:
         await until_equal("owners in /metrics", self._metrics, wanted, limit=self.node.limit)
         await until_equal("owners in the API", self._api, wanted, limit=self.node.limit)
         assert await owners.from_who(self.resource, "--url", self.url) == wanted
-        socket = self.node.root / "pod-resources" / "kubelet.sock"
-        assert await owners.from_who(self.resource, "--socket", str(socket)) == wanted
+        # Without an exporter there is nobody to doubt a kubelet that has just come back: ask again.
+        await until_equal("owners by the kubelet's socket", self._socket, wanted, limit=self.node.limit)
         status, page = await owners.get(self.url, f"/?resource={self.resource}")
         assert status == 200
         for holding in wanted:
@@ -110,6 +110,10 @@ class Stack:
 
     async def _api(self) -> frozenset[Holding]:
         return await owners.from_api(self.url, self.resource)
+
+    async def _socket(self) -> frozenset[Holding]:
+        socket = self.node.root / "pod-resources" / "kubelet.sock"
+        return await owners.from_who(self.resource, "--socket", str(socket))
 
     async def metric(self, name: str, **labels: str) -> float | None:
         """The value of one series of this stack's resource."""

@@ -35,7 +35,7 @@ async def until(
 
 
 async def until_equal(
-    what: str, probe: Callable[[], Awaitable[T]], expected: T, *, limit: float = LIMIT
+    what: str, probe: Callable[[], Awaitable[object]], expected: object, *, limit: float = LIMIT
 ) -> None:
     """Wait until `probe` gives `expected`; fails with both after `limit` seconds."""
 
