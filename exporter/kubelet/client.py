@@ -212,6 +212,10 @@ class KubeletClient:
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return KubeletError(method, code.name, f"no answer within {self._timeout:g} s")
         if code is grpc.StatusCode.UNAVAILABLE:
+            if "HTTP/2" in details:
+                return KubeletError(
+                    method, code.name, f"what answers on {self._socket} is no kubelet: {details}"
+                )
             return KubeletError(method, code.name, unreachable(self._socket) or details)
         return KubeletError(method, code.name, details)
 

@@ -21,6 +21,10 @@ class SteadyClock:
         self._offset = 0.0
         self.set_right()
 
+    def wall(self) -> float:
+        """The wall clock's own time, jumps and all."""
+        return self._wall()
+
     def set_right(self) -> None:
         """Take the wall clock's time."""
         self._offset = self._wall() - self._steady()

@@ -1,0 +1,54 @@
+"""exporter.services.board: whoever follows sees the present state, and misses none that stays."""
+
+import asyncio
+
+from exporter.core.state import State
+from exporter.services.board import Board
+
+
+async def test_who_follows_begins_with_the_present_and_ends_with_the_last() -> None:
+    board = Board()
+    seen: list[int] = []
+
+    async def follow() -> None:
+        async for state in board.follow():
+            seen.append(state.generation)
+            await asyncio.sleep(0)
+            if state.generation == 9:
+                return
+
+    followers = [asyncio.create_task(follow()) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert seen == [0, 0]
+    for generation in range(1, 10):
+        board.publish(State(generation=generation))
+        if generation % 3 == 0:
+            await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await asyncio.gather(*followers)
+    assert seen[-1] == 9
+    assert board.state.generation == 9
+
+
+async def test_what_is_published_while_a_follower_is_busy_reaches_it_afterwards() -> None:
+    board = Board()
+    states = board.follow()
+    assert (await anext(states)).generation == 0
+    board.publish(State(generation=1))
+    board.publish(State(generation=2))
+    async with asyncio.timeout(5):
+        assert (await anext(states)).generation == 2
+
+
+async def test_the_same_state_is_not_told_twice() -> None:
+    board = Board()
+    states = board.follow()
+    state = await anext(states)
+    board.publish(state)
+    waiting = asyncio.ensure_future(anext(states))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    board.publish(State(generation=1))
+    async with asyncio.timeout(5):
+        assert (await waiting).generation == 1

@@ -1,0 +1,624 @@
+"""exporter.services.refresh with a scripted kubelet: when it is asked, and what becomes of its answers."""
+
+# A test may look inside.
+# pyright: reportPrivateUsage=false
+
+import asyncio
+import itertools
+import logging
+import threading
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from exporter.core import anomalies, snapshot
+from exporter.core.holdings import Step
+from exporter.core.model import Snapshot
+from exporter.core.state import Freshness, State
+from exporter.kubelet.client import KubeletError, Raw
+from exporter.pb.podresources.v1 import api_pb2
+from exporter.services import refresh, understanding
+from exporter.services.board import Board
+from exporter.services.clock import SteadyClock
+from exporter.services.refresh import Refresher, Timing, Trigger
+
+LIMIT = 5.0
+"""Seconds within which what is waited for must have come."""
+
+LONG = 3600.0
+"""An interval that plays no part in a test."""
+
+R = "example.com/gpu"
+
+
+def _listed(**held: str) -> bytes:
+    """A List answer: device id → pod."""
+    pods = [
+        api_pb2.PodResources(
+            namespace="n",
+            name=pod,
+            containers=[
+                api_pb2.ContainerResources(
+                    name="c", devices=[api_pb2.ContainerDevices(resource_name=R, device_ids=[device])]
+                )
+            ],
+        )
+        for device, pod in held.items()
+    ]
+    return api_pb2.ListPodResourcesResponse(pod_resources=pods).SerializeToString()
+
+
+def _offered(*ids: str) -> bytes:
+    entry = api_pb2.ContainerDevices(resource_name=R, device_ids=ids)
+    return api_pb2.AllocatableResourcesResponse(devices=[entry]).SerializeToString()
+
+
+def _unavailable() -> KubeletError:
+    return KubeletError("List", "UNAVAILABLE", "the kubelet is not up")
+
+
+async def _nothing() -> None:
+    return
+
+
+@dataclass
+class Kubelet:
+    """A Source that answers as it is set to at the moment, and remembers when it was asked for what."""
+
+    listed: bytes = field(default_factory=lambda: _listed(a="p"))
+    offered: bytes | None = field(default_factory=lambda: _offered("a", "b"))
+    error: Exception | None = None
+    reset_error: Exception | None = None
+    notes: tuple[str, ...] = ()
+    before: Callable[[], Awaitable[object]] = _nothing
+    calls: list[tuple[float, bool]] = field(default_factory=list[tuple[float, bool]])
+    resets: list[int] = field(default_factory=list[int])
+    at_once: int = 0
+    most_at_once: int = 0
+
+    async def fetch_raw(self, *, allocatable: bool) -> Raw:
+        self.calls.append((asyncio.get_running_loop().time(), allocatable))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self.before()
+            if self.error is not None:
+                raise self.error
+            return Raw(self.listed, self.offered if allocatable else None, allocatable, "v1", self.notes)
+        finally:
+            self.at_once -= 1
+
+    async def reset(self) -> None:
+        self.resets.append(len(self.calls))
+        if self.reset_error is not None:
+            raise self.reset_error
+
+    @property
+    def asked(self) -> list[bool]:
+        """Whether allocatable was asked, for each call."""
+        return [allocatable for _, allocatable in self.calls]
+
+
+@dataclass
+class Watching:
+    """An Observer that keeps what it is told."""
+
+    refreshes: list[tuple[Trigger, ...]] = field(default_factory=list[tuple[Trigger, ...]])
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    steps: list[tuple[State, Step]] = field(default_factory=list[tuple[State, Step]])
+    error: Exception | None = None
+
+    def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:
+        assert seconds >= 0
+        self.refreshes.append(tuple(triggers))
+
+    def failed(self, method: str, code: str) -> None:
+        self.failures[method, code] += 1
+
+    def stepped(self, state: State, step: Step) -> None:
+        self.steps.append((state, step))
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass
+class Running:
+    """A refresh loop that runs, with everything around it."""
+
+    kubelet: Kubelet
+    board: Board
+    observer: Watching
+    refresher: Refresher
+    clock: SteadyClock
+    task: "asyncio.Task[None]"
+
+    @property
+    def state(self) -> State:
+        return self.board.state
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LIMIT):
+            while not condition():
+                assert not self.task.done(), self.task
+                await asyncio.sleep(0.0005)
+
+    async def refreshed(self, times: int = 1) -> None:
+        """Wait for so many refreshes from now."""
+        wanted = len(self.observer.refreshes) + times
+        await self.until(lambda: len(self.observer.refreshes) >= wanted)
+
+    async def trigger(self, *causes: Trigger) -> None:
+        """Ask, and wait until that was done."""
+        for cause in causes:
+            self.refresher.trigger(cause)
+        await self.refreshed()
+
+
+@asynccontextmanager
+async def running(
+    kubelet: Kubelet | None = None,
+    *,
+    interval: float = LONG,
+    spacing: float = 0.0,
+    settling: tuple[float, ...] = (),
+    clock: SteadyClock | None = None,
+    started: bool = True,
+) -> AsyncGenerator[Running]:
+    kubelet = kubelet or Kubelet()
+    board, observer, clock = Board(), Watching(), clock or SteadyClock()
+    refresher = Refresher(
+        kubelet, board, observer, timing=Timing(interval, spacing, settling), clock=clock, cpu_numa={}
+    )
+    task = asyncio.create_task(refresher.run())
+    loop = Running(kubelet, board, observer, refresher, clock, task)
+    try:
+        if started:
+            await loop.until(lambda: len(observer.refreshes) >= 1)
+        yield loop
+    finally:
+        task.cancel()
+        outcome = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(outcome[0], asyncio.CancelledError), outcome
+
+
+def _owners(state: State) -> dict[str, list[str]]:
+    return {device.key.device: [holder.pod for holder in device.holders] for device in state.snapshot.devices}
+
+
+async def test_at_the_start_everything_is_asked_at_once_and_published() -> None:
+    kubelet = Kubelet(notes=("it is old",))
+    async with running(kubelet) as loop:
+        assert kubelet.asked == [True]
+        assert loop.observer.refreshes == [(Trigger.START,)]
+        state = loop.state
+        assert _owners(state) == {"a": ["p"], "b": []}
+        assert (state.generation, state.api_version, state.notes) == (1, "v1", ("it is old",))
+        assert state.failure is None
+        assert state.freshness(loop.clock.now(), 60) is Freshness.FRESH
+        assert state.changed_at == state.taken_at
+        assert len(state.since) == 1
+
+
+async def test_reasons_that_come_while_one_is_under_way_share_the_next() -> None:
+    gate = asyncio.Event()
+    kubelet = Kubelet(before=gate.wait)
+    async with running(kubelet, started=False) as loop:
+        await loop.until(lambda: kubelet.at_once == 1)
+        for _ in range(50):
+            for cause in (Trigger.ALLOCATION, Trigger.REGISTRATION):
+                loop.refresher.trigger(cause)
+        gate.set()
+        await loop.until(lambda: len(loop.observer.refreshes) == 2)
+        await asyncio.sleep(0.02)
+        assert loop.observer.refreshes == [(Trigger.START,), (Trigger.ALLOCATION, Trigger.REGISTRATION)]
+        assert kubelet.most_at_once == 1
+
+
+async def test_the_first_reason_acts_at_once() -> None:
+    async with running(spacing=0.01) as loop:
+        await asyncio.sleep(0.02)
+        began = asyncio.get_running_loop().time()
+        await loop.trigger(Trigger.ALLOCATION)
+        assert loop.kubelet.calls[-1][0] - began < 0.01
+
+
+async def test_list_is_never_called_oftener_than_is_fair_whatever_happens() -> None:
+    spacing = 0.02
+    # The device that is never offered makes each allocation a second, full question.
+    async with running(Kubelet(), spacing=spacing) as loop:
+        loop.kubelet.before = _make_suspicious(loop.kubelet)
+
+        async def pester() -> None:
+            while True:
+                loop.refresher.trigger(Trigger.ALLOCATION)
+                await asyncio.sleep(0.001)
+
+        pestering = asyncio.create_task(pester())
+        await loop.until(lambda: len(loop.kubelet.calls) >= 12)
+        pestering.cancel()
+        times = [at for at, _ in loop.kubelet.calls]
+        assert min(after - before for before, after in itertools.pairwise(times)) >= spacing * 0.95
+        assert {False, True} <= set(loop.kubelet.asked)
+
+
+def _make_suspicious(kubelet: Kubelet) -> Callable[[], Awaitable[object]]:
+    """Before each answer another device is held that was never offered."""
+    number = 0
+
+    async def change() -> None:
+        nonlocal number
+        number += 1
+        kubelet.listed = _listed(**{f"unoffered-{number}": "p"})
+
+    return change
+
+
+async def test_an_allocation_alone_asks_list_alone() -> None:
+    async with running() as loop:
+        loop.kubelet.listed = _listed(a="p", b="q")
+        await loop.trigger(Trigger.ALLOCATION)
+        assert loop.kubelet.asked == [True, False]
+        assert _owners(loop.state) == {"a": ["p"], "b": ["q"]}
+        await loop.trigger(Trigger.ALLOCATION, Trigger.REGISTRATION)
+        await loop.trigger(Trigger.SETTLING)
+        assert loop.kubelet.asked == [True, False, True, True]
+
+
+async def test_a_device_that_was_not_offered_yet_is_asked_about_before_it_is_called_unhealthy() -> None:
+    async with running() as loop:
+        loop.kubelet.listed = _listed(a="p", new="q")
+        loop.kubelet.offered = _offered("a", "b", "new")
+        await loop.trigger(Trigger.ALLOCATION)
+        assert loop.kubelet.asked == [True, False, True]
+        assert [device.allocatable for device in loop.state.snapshot.devices] == [True] * 3
+        assert len(loop.state.anomalies) == 0
+        assert loop.state.generation == 2
+
+        loop.kubelet.listed = _listed(a="p", new="q", ill="r")
+        await loop.trigger(Trigger.ALLOCATION)
+        assert loop.kubelet.asked[3:] == [False, True]
+        assert [anomaly.kind for anomaly in loop.state.anomalies] == ["unhealthy_held"]
+        # It is known now, and asked about no more.
+        loop.kubelet.listed = _listed(a="p", new="q", ill="r", b="s")
+        await loop.trigger(Trigger.ALLOCATION)
+        assert loop.kubelet.asked[5:] == [False]
+
+
+async def test_everything_is_asked_each_interval_though_allocations_never_cease() -> None:
+    interval = 0.05
+    async with running(interval=interval) as loop:
+
+        async def allocate() -> None:
+            while True:
+                loop.refresher.trigger(Trigger.ALLOCATION)
+                await asyncio.sleep(0)
+
+        allocating = asyncio.create_task(allocate())
+        await loop.until(lambda: loop.kubelet.asked.count(True) >= 5)
+        allocating.cancel()
+        full = [at for at, allocatable in loop.kubelet.calls if allocatable]
+        assert loop.kubelet.asked.count(False) > 5
+        assert min(after - before for before, after in itertools.pairwise(full)) >= interval * 0.9
+
+
+async def test_the_timer_asks_everything_when_nothing_else_does() -> None:
+    async with running(interval=0.01) as loop:
+        await loop.refreshed(3)
+        assert loop.observer.refreshes[:3] == [(Trigger.START,), (Trigger.TIMER,), (Trigger.TIMER,)]
+        assert set(loop.kubelet.asked) == {True}
+
+
+async def test_an_answer_that_says_the_same_changes_nothing_but_its_age() -> None:
+    async with running() as loop:
+        before = loop.state
+        await loop.trigger(Trigger.TIMER)
+        # The same in another order and by another question.
+        loop.kubelet.listed += b""
+        loop.kubelet.offered = _offered("b", "a")
+        await loop.trigger(Trigger.TIMER)
+        await loop.trigger(Trigger.ALLOCATION)
+        after = loop.state
+        assert after.generation == before.generation == 1
+        assert after.snapshot is before.snapshot
+        assert (after.taken_at or 0) > (before.taken_at or 0)
+        assert after.changed_at == before.changed_at
+        assert len(loop.observer.steps) == 1
+
+
+async def test_what_changed_is_told_with_the_state_that_it_led_to() -> None:
+    async with running() as loop:
+        loop.kubelet.listed = _listed(b="q")
+        await loop.trigger(Trigger.ALLOCATION)
+        state, step = loop.observer.steps[-1]
+        assert state.generation == 2
+        assert state.snapshot is loop.state.snapshot
+        assert [holding.holder.pod for holding in step.change.began] == ["q"]
+        assert [holding.holder.pod for holding in step.change.ended] == ["p"]
+        assert dict(loop.state.since) == dict(step.since)
+
+
+async def test_a_failure_keeps_the_last_good_snapshot_and_says_since_when() -> None:
+    async with running() as loop:
+        good = loop.state
+        loop.kubelet.error = KubeletError(
+            "GetAllocatableResources", "DEADLINE_EXCEEDED", "no answer within 3 s"
+        )
+        await loop.trigger(Trigger.TIMER)
+        first = loop.state.failure
+        assert first is not None
+        assert (first.method, first.code, first.message) == (
+            "GetAllocatableResources",
+            "DEADLINE_EXCEEDED",
+            "no answer within 3 s",
+        )
+        assert (loop.state.snapshot, loop.state.taken_at) == (good.snapshot, good.taken_at)
+        assert loop.state.freshness(loop.clock.now(), 60) is Freshness.AGEING
+
+        loop.kubelet.error = _unavailable()
+        await loop.trigger(Trigger.TIMER)
+        assert loop.state.failure is not None
+        assert (loop.state.failure.code, loop.state.failure.since) == ("UNAVAILABLE", first.since)
+        assert loop.observer.failures["GetAllocatableResources", "DEADLINE_EXCEEDED"] >= 1
+        assert loop.observer.failures["List", "UNAVAILABLE"] >= 1
+        assert loop.observer.failures.total() == len(loop.observer.refreshes) - 1
+
+
+async def test_a_recovery_is_told_once_and_forgets_the_failure(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    async with running(Kubelet(error=_unavailable())) as loop:
+        assert loop.state.freshness(loop.clock.now(), 60) is Freshness.UNKNOWN
+        await loop.refreshed(3)
+        loop.kubelet.error = None
+        await loop.until(lambda: loop.state.failure is None)
+        assert loop.state.freshness(loop.clock.now(), 60) is Freshness.FRESH
+        assert loop.refresher._failures == 0
+        calls = len(loop.kubelet.calls)
+        await asyncio.sleep(0.05)
+        assert len(loop.kubelet.calls) == calls
+    assert [record.message for record in caplog.records if record.name == "devicelens.refresh"] == [
+        "the kubelet does not tell who holds what",
+        "the kubelet does not tell who holds what: over",
+    ]
+
+
+@pytest.mark.parametrize("luck", [0.5, 1.0])
+async def test_retries_come_soon_then_seldom_never_seldomer_than_the_timer(
+    luck: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose(low: float, high: float) -> float:
+        assert (low, high) == (0.5, 1.0)
+        return luck
+
+    monkeypatch.setattr("random.uniform", choose)
+    async with running(interval=5.0) as loop:
+        pauses: list[float] = []
+        for failures in range(1, 2000, 1):
+            loop.refresher._failures = failures
+            pauses.append(loop.refresher._retry_pause())
+        loop.refresher._failures = 0
+    assert pauses[:6] == pytest.approx([luck * seconds for seconds in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)])
+    assert set(pauses[6:]) == {5.0 * luck}
+
+
+async def test_a_retry_asks_everything() -> None:
+    async with running() as loop:
+        loop.kubelet.error = _unavailable()
+        await loop.trigger(Trigger.ALLOCATION)
+        loop.kubelet.error = None
+        await loop.until(lambda: loop.state.failure is None)
+        assert loop.kubelet.asked[-1] is True
+        assert loop.observer.refreshes[-1] == (Trigger.RETRY,)
+
+
+async def test_the_rate_limit_is_waited_out_whatever_is_triggered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def longest(_: float, high: float) -> float:
+        return high
+
+    monkeypatch.setattr("random.uniform", longest)
+    async with running() as loop:
+        loop.kubelet.error = KubeletError("List", "RESOURCE_EXHAUSTED", "rate limit", rate_limited=True)
+        loop.refresher.trigger(Trigger.TIMER)
+        await loop.until(lambda: len(loop.kubelet.calls) == 2)
+
+        async def pester() -> None:
+            while True:
+                loop.refresher.trigger(Trigger.ALLOCATION)
+                await asyncio.sleep(0.001)
+
+        pestering = asyncio.create_task(pester())
+        await loop.until(lambda: len(loop.kubelet.calls) == 4)
+        pestering.cancel()
+        times = [at for at, _ in loop.kubelet.calls]
+        assert times[2] - times[1] >= 0.095
+        assert times[3] - times[2] >= 0.19
+
+
+async def test_what_does_not_decode_is_a_failure_of_its_method() -> None:
+    async with running() as loop:
+        good = loop.state.snapshot
+        loop.kubelet.listed = b"\xff\xff"
+        await loop.trigger(Trigger.ALLOCATION)
+        assert loop.observer.failures == {("List", "UNDECODABLE"): 1}
+        assert loop.state.snapshot is good
+        loop.kubelet.listed, loop.kubelet.offered = _listed(a="p"), b"\xff\xff"
+        await loop.until(lambda: ("GetAllocatableResources", "UNDECODABLE") in loop.observer.failures)
+        loop.kubelet.offered = _offered("a")
+        await loop.until(lambda: loop.state.failure is None)
+        assert _owners(loop.state) == {"a": ["p"]}
+
+
+async def test_what_nobody_foresaw_does_not_end_the_loop() -> None:
+    async with running() as loop:
+        loop.kubelet.error = ZeroDivisionError("odd")
+        await loop.trigger(Trigger.TIMER)
+        assert loop.state.failure is not None
+        assert (loop.state.failure.code, loop.state.failure.message) == ("INTERNAL", "ZeroDivisionError: odd")
+        loop.kubelet.error = None
+        await loop.until(lambda: loop.state.failure is None)
+
+        loop.kubelet.reset_error = RuntimeError("cannot be closed")
+        await loop.trigger(Trigger.SOCKET)
+        assert loop.state.failure is not None
+        loop.kubelet.reset_error = None
+        await loop.until(lambda: loop.state.failure is None)
+
+
+async def test_a_step_that_failed_halfway_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as loop:
+        find = anomalies.find
+
+        def fail(_: Snapshot) -> None:
+            raise ZeroDivisionError("odd")
+
+        monkeypatch.setattr(understanding, "find", fail)
+        loop.kubelet.listed = _listed(a="p", b="q")
+        await loop.trigger(Trigger.ALLOCATION)
+        assert _owners(loop.state) == {"a": ["p"], "b": []}
+        assert loop.state.failure is not None
+        monkeypatch.setattr(understanding, "find", find)
+        await loop.until(lambda: loop.state.failure is None)
+        assert _owners(loop.state) == {"a": ["p"], "b": ["q"]}
+        assert [holding.holder.pod for holding in loop.observer.steps[-1][1].change.began] == ["q"]
+
+
+async def test_an_observer_that_fails_does_not_hold_back_the_snapshot() -> None:
+    async with running() as loop:
+        loop.observer.error = ZeroDivisionError("odd")
+        loop.kubelet.listed = _listed(a="p", b="q")
+        await loop.trigger(Trigger.ALLOCATION)
+        loop.observer.error = None
+        await loop.until(lambda: loop.state.failure is None)
+        assert _owners(loop.state) == {"a": ["p"], "b": ["q"]}
+        assert len(loop.state.since) == 2
+
+
+async def test_a_socket_that_came_or_went_is_met_with_a_new_connection() -> None:
+    async with running() as loop:
+        assert loop.kubelet.resets == []
+        await loop.trigger(Trigger.ALLOCATION)
+        await loop.trigger(Trigger.SOCKET)
+        assert loop.kubelet.resets == [2]
+        assert loop.kubelet.asked == [True, False, True]
+
+
+@pytest.mark.parametrize("cause", [Trigger.REGISTRATION, Trigger.SOCKET])
+async def test_after_a_registration_it_is_asked_again_when_the_devices_have_come(cause: Trigger) -> None:
+    async with running(settling=(0.01, 0.03)) as loop:
+        await loop.trigger(cause)
+        await loop.until(lambda: len(loop.observer.refreshes) == 4)
+        assert loop.observer.refreshes == [
+            (Trigger.START,),
+            (cause,),
+            (Trigger.SETTLING,),
+            (Trigger.SETTLING,),
+        ]
+        assert loop.kubelet.asked == [True] * 4
+
+
+async def test_a_note_is_logged_when_it_is_new(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    async with running(Kubelet(notes=("it is old",))) as loop:
+        await loop.trigger(Trigger.TIMER)
+        loop.kubelet.notes = ()
+        await loop.trigger(Trigger.TIMER)
+        assert loop.state.notes == ()
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == ["it is old"]
+
+
+async def test_a_kubelet_that_came_back_is_not_believed_while_it_leaves_pods_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(refresh, "_UNSETTLED_RETRY", 0.005)
+    async with running() as loop:
+        loop.kubelet.listed = _listed()
+        await loop.trigger(Trigger.SOCKET)
+        await loop.refreshed(2)
+        assert _owners(loop.state) == {"a": ["p"], "b": []}
+        assert loop.state.failure is not None
+        assert loop.state.failure.code == "UNSETTLED"
+        assert "1 that held devices are missing" in loop.state.failure.message
+        # It lists them again: nobody ever let go.
+        loop.kubelet.listed = _listed(a="p")
+        await loop.until(lambda: loop.state.failure is None)
+        assert loop.state.generation == 1
+
+
+async def test_what_a_kubelet_leaves_out_for_long_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refresh, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(refresh, "DOUBT", 0.1)
+    async with running() as loop:
+        loop.kubelet.listed = _listed()
+        loop.kubelet.error = _unavailable()
+        await loop.trigger(Trigger.TIMER)
+        loop.kubelet.error = None
+        await loop.until(lambda: loop.state.failure is not None and loop.state.failure.code == "UNSETTLED")
+        await loop.until(lambda: loop.state.failure is None)
+        assert _owners(loop.state) == {"a": [], "b": []}
+
+
+async def test_a_release_soon_after_the_start_is_believed() -> None:
+    """The directory is looked at for the first time then, which says that the socket may have come."""
+    async with running(started=False) as loop:
+        loop.refresher.trigger(Trigger.SOCKET)
+        await loop.until(lambda: loop.state.generation == 1)
+        loop.kubelet.listed = _listed()
+        await loop.trigger(Trigger.ALLOCATION)
+        assert loop.state.failure is None
+        assert _owners(loop.state) == {"a": [], "b": []}
+
+
+async def test_a_clock_that_is_set_while_an_answer_is_read_makes_nothing_stale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1_000_000.0]
+    clock = SteadyClock(wall=lambda: now[0])
+    reading, go_on = threading.Event(), threading.Event()
+    build = snapshot.build
+
+    def slow(*arguments: object, **settings: object) -> Snapshot:
+        reading.set()
+        assert go_on.wait(LIMIT)
+        return build(*arguments, **settings)  # type: ignore[arg-type]
+
+    async with running(clock=clock) as loop:
+        monkeypatch.setattr(understanding, "build", slow)
+        for hours in (+5, -9):
+            reading.clear()
+            go_on.clear()
+            now[0] += hours * 3600
+            loop.kubelet.listed = _listed(a="p", **{f"new{hours}": "q"})
+            loop.refresher.trigger(Trigger.TIMER)
+            await loop.until(reading.is_set)
+            assert loop.state.age(clock.now()) == pytest.approx(0, abs=LIMIT)
+            assert loop.state.freshness(clock.now(), 60) is Freshness.FRESH
+            generation = loop.state.generation
+            go_on.set()
+            await loop.until(lambda generation=generation: loop.state.generation > generation)  # type: ignore[misc]
+            assert loop.state.taken_at == pytest.approx(now[0], abs=LIMIT)
+            assert loop.state.age(clock.now()) == pytest.approx(0, abs=LIMIT)
+        newest = [since for holding, since in loop.state.since.items() if holding.key.device == "new-9"]
+        assert [since.at for since in newest] == pytest.approx(now, abs=LIMIT)
+
+
+async def test_the_end_does_not_wait_for_an_answer_that_is_being_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+
+    def slow(*_: object, **__: object) -> Snapshot:
+        reading.set()
+        go_on.wait(LIMIT)
+        return Snapshot()
+
+    monkeypatch.setattr(understanding, "build", slow)
+    loop = asyncio.get_running_loop()
+    try:
+        async with running(started=False) as refreshing:
+            await refreshing.until(reading.is_set)
+            began = loop.time()
+        assert loop.time() - began < 1
+    finally:
+        go_on.set()
