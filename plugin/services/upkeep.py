@@ -48,9 +48,8 @@ class Upkeep:
         """
         if self.adopted:
             return
-        held = await self._pod_resources.listed()
-        if held is None:
-            held = await self._checkpointed() or {}
+        # kubelet: List answers and names nobody, for about a second after a restart. The checkpoint knows.
+        held = await self._pod_resources.listed() or await self._checkpointed() or {}
         self._inventory.adopt(sorted(held.get(self._resource, ())), self._clock.now())
         self._board.publish(self._inventory.advertised())
         self.adopted = True

@@ -306,6 +306,8 @@ async def test_a_kubelet_is_asked_straight(sockets: Path, recorded: Replay) -> N
         await kubelet.set_faults(Faults(hang=True))
         hung = await asyncio.to_thread(who, "--socket", path, "--timeout", "300ms")
     assert table.exit_code == 0, table.stderr
+    # Its socket is seconds old: for all that can be seen it has not heard from the API server yet.
+    assert "may not list all pods yet" in table.stderr
     assert table.stdout.splitlines()[1].split() == [
         *("held.example/foo", "dev-10", "held", "kube-system/guaranteed", "main")
     ]

@@ -388,6 +388,23 @@ async def test_what_a_pod_holds_from_before_is_never_dropped_by_a_plugin_that_st
     await kubelet.set_faults(Faults())
 
 
+async def test_what_a_pod_holds_is_not_dropped_while_a_kubelet_that_came_back_lists_no_pod(
+    root: Path, serve: Serve, colas: Path
+) -> None:
+    (colas / "a").touch()
+    async with SimulatedKubelet(root / "k", sync_delay=3600) as kubelet:
+        async with serve(configuration(cola())):
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+            await kubelet.add_pod(pod("p", cola=1))
+        (colas / "a").unlink()
+        await kubelet.restart()
+        async with serve(configuration(cola())) as served:
+            await served.until(lambda: {e.id for e in served.status(COLA).advertised} == {"a"})
+            await kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
+            assert kubelet.allocatable(COLA) == 0
+        assert kubelet.violations == ()
+
+
 async def test_a_device_that_went_unnoticed_is_refused_by_allocate(
     kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
