@@ -1,0 +1,44 @@
+"""devicelens exporter: flags that cannot be are refused before anything is started."""
+
+import pytest
+from click.testing import CliRunner
+
+from exporter.cli import exporter
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--poll.interval", "50ms"],
+            "Invalid value for --poll.interval: found 0.05s, expected at least 0.1s",
+        ),
+        (["--poll.timeout", "0"], "Invalid value for --poll.timeout: found 0s, expected at least 0.1s"),
+        (["--stale-after", "4s"], "Invalid value for --stale-after: found 4s, expected at least 5s"),
+        (["--poll.interval", "2m"], "Invalid value for --stale-after: found 60s, expected at least 120s"),
+        (["--poll.interval", "5"], "found '5', expected a duration"),
+        (["--web.listen-address", "10190"], "found '10190', expected HOST:PORT"),
+        (["--log.format", "xml"], "'xml' is not one of 'logfmt', 'json'"),
+        (["--unknown"], "No such option"),
+    ],
+)
+def test_wrong_usage_is_told_with_what_was_found_and_expected(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(exporter, arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_help_names_every_flag_of_the_contract() -> None:
+    result = CliRunner().invoke(exporter, ["--help"])
+    assert result.exit_code == 0
+    for name in (
+        "--web.listen-address",
+        "--kubelet.root",
+        "--node-name",
+        "--poll.interval",
+        "--poll.timeout",
+        "--stale-after",
+        "--log.level",
+        "--log.format",
+    ):
+        assert name in result.output
