@@ -1,7 +1,5 @@
 """An exporter's application over a board that the test writes, and a browser to look at it with."""
 
-import os
-import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +9,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from playwright.async_api import Browser, BrowserContext, async_playwright
+from playwright.async_api import Browser, BrowserContext
 
 from daemon.exposition import Format
 from exporter.core.anomalies import find
@@ -31,6 +29,7 @@ from exporter.core.model import (
 from exporter.core.state import State
 from exporter.services.board import Board
 from exporter.web.app import Site, build
+from harness.browser import chromium
 
 START = 1_793_227_263.25  # 2026-10-28T22:41:03.250Z
 
@@ -131,29 +130,9 @@ async def client(world: SimpleNamespace) -> AsyncGenerator[Client]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncGenerator[Browser]:
-    """Chromium; where there is none the test is skipped, and under CI fails."""
-    executable = shutil.which("chromium")
-    if executable is None:
-        advice = "no chromium on the PATH: install it (Debian: apt-get install chromium)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(advice)
-        pytest.skip(advice)
-    async with async_playwright() as playwright:
-        found = await playwright.chromium.launch(
-            executable_path=executable,
-            args=[
-                "--no-sandbox",
-                "--disable-gpu",
-                "--no-first-run",
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
-            ],
-        )
-        try:
-            yield found
-        finally:
-            await found.close()
+    """One browser for a module's tests."""
+    async with chromium() as found:
+        yield found
 
 
 @pytest_asyncio.fixture(loop_scope="module")
