@@ -118,7 +118,7 @@ async def watching(
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(LIMIT):
-        while not condition():  # noqa: ASYNC110 -- the kernel's state sets no event
+        while not condition():
             await asyncio.sleep(0.001)
 
 

@@ -106,7 +106,7 @@ async def serving(
     task = asyncio.create_task(serve(_app(), address, purpose="tests"))
     try:
         async with asyncio.timeout(LIMIT):
-            while not _urls(caplog) and not task.done():  # noqa: ASYNC110 -- a log line sets no event
+            while not _urls(caplog) and not task.done():
                 await asyncio.sleep(0.001)
         if task.done():
             await task
@@ -247,7 +247,7 @@ async def test_a_client_that_leaves_a_stream_is_no_error(
     writer.close()
     await writer.wait_closed()
     async with asyncio.timeout(LIMIT):
-        while any(not task.done() for task in handlers):  # noqa: ASYNC110 -- not our task to await
+        while any(not task.done() for task in handlers):
             await asyncio.sleep(0.001)
     async with client.get(f"{URL}/text") as answer:
         assert answer.status == 200
