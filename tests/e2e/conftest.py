@@ -7,13 +7,20 @@ import pytest
 
 from harness.node import Node
 
+REAL = bool(os.environ.get("DEVICELENS_E2E_KUBECONFIG"))
+
+
+@pytest.fixture(autouse=True)
+def only_simulated(request: pytest.FixtureRequest) -> None:
+    """Skips what only a simulation can do where the tests run on a real cluster."""
+    if REAL and request.node.get_closest_marker("simulated"):
+        pytest.skip("only a simulated kubelet can do this")
+
 
 @pytest.fixture
-async def node(request: pytest.FixtureRequest) -> AsyncGenerator[Node]:
+async def node() -> AsyncGenerator[Node]:
     """A real cluster's node where DEVICELENS_E2E_KUBECONFIG names one, else a simulated one."""
-    if os.environ.get("DEVICELENS_E2E_KUBECONFIG"):
-        if request.node.get_closest_marker("simulated"):
-            pytest.skip("only a simulated kubelet can do this")
+    if REAL:
         from harness.cluster import ClusterNode  # noqa: PLC0415 -- lightkube only where it is needed
 
         async with ClusterNode() as real:
