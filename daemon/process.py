@@ -19,8 +19,8 @@ from daemon.text import visible
 END_WITHIN: Final = 1.7
 """Seconds from the first signal to the end, whatever hangs; the contract says two."""
 
-_CUT_OFF: Final = 1.8
-"""Seconds after which not even the event loop is relied upon."""
+_CUT_OFF: Final = 0.1
+"""Seconds after that at which not even the event loop is relied upon."""
 
 _log = Log("process")
 
@@ -43,26 +43,25 @@ async def run_actors(actors: Iterable[Actor], stop: asyncio.Event) -> None:
             task.cancel()
 
 
-def run(main: Callable[[asyncio.Event], Actor]) -> int:
+def run(main: Callable[[asyncio.Event], Actor], *, end_within: float = END_WITHIN) -> int:
     """Run `main(stop)` to its end and return the process's exit status.
 
-    `stop` is set at the first SIGTERM or SIGINT; a second one, or END_WITHIN seconds, end the process
+    `stop` is set at the first SIGTERM or SIGINT; a second one, or `end_within` seconds, end the process
     at once with status 1; if that is because a thread or the event loop itself is blocked, its stack is
     written to standard error. Status 0: ended as asked. 1: a Fatal, told in one line on standard error.
     """
     status = 0
     try:
-        asyncio.run(_with_signals(main))
+        asyncio.run(_with_signals(main, end_within))
     except* Fatal as group:
         print(f"devicelens: {visible(str(_first(group)))}", file=sys.stderr)  # noqa: T201 -- the one clear line
         status = 1
     return status
 
 
-async def _with_signals(main: Callable[[asyncio.Event], Actor]) -> None:
+async def _with_signals(main: Callable[[asyncio.Event], Actor], end_within: float) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-
     asked = False
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
@@ -71,13 +70,13 @@ async def _with_signals(main: Callable[[asyncio.Event], Actor]) -> None:
             os._exit(1)
         asked = True
         # Neither a blocked event loop nor a thread that Python joins at its exit can hold this up.
-        faulthandler.dump_traceback_later(_CUT_OFF, exit=True)
+        faulthandler.dump_traceback_later(end_within + _CUT_OFF, exit=True)
         loop.call_soon_threadsafe(end, number)
 
     def end(number: int) -> None:
         _log.info("ending", signal=signal.Signals(number).name)
         stop.set()
-        loop.call_later(END_WITHIN, _leave)
+        loop.call_later(end_within, _leave, end_within)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         # Not the loop's own handlers: those wait for a loop that may be what is blocked.
@@ -85,8 +84,8 @@ async def _with_signals(main: Callable[[asyncio.Event], Actor]) -> None:
     await main(stop)
 
 
-def _leave() -> None:
-    _log.warn("did not end in time, leaving", seconds=END_WITHIN)
+def _leave(seconds: float) -> None:
+    _log.warn("did not end in time, leaving", seconds=seconds)
     os._exit(1)
 
 
