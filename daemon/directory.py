@@ -7,8 +7,9 @@ replaced by another of the same name: it is found again, and its followers are t
 
 import asyncio
 import errno
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,9 @@ _ENTRIES: Final = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE | Mask.MOVED_FROM
 _CONTENTS: Final = Mask.CLOSE_WRITE | Mask.ATTRIB
 _ITSELF: Final = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
 _LOST: Final = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.IGNORED | Mask.UNMOUNT
+
+_FILE_CLOCK: Final = 0.02
+"""Seconds, amply, by which the kernel tells the times of two changes apart: its tick is 1 to 10 ms."""
 
 _PENDING_LIMIT: Final = 4096
 """Changes kept for a follower that is busy; more become one RESCAN."""
@@ -50,7 +54,7 @@ class _Follower:
     identity: tuple[int, int] | None = None
     refused: str | None = None
     settled: bool = False
-    listing: Listing | None = _NEVER
+    listing: Listing = _NEVER
 
     def tell(self, change: Change) -> None:
         if change.kind is Kind.RESCAN or len(self.pending) >= _PENDING_LIMIT:
@@ -67,11 +71,18 @@ class DirectoryWatcher:
     """Follows directories for a whole process. Run `run()` as an actor; `follow()` from anywhere."""
 
     def __init__(
-        self, *, poll_interval: float = 1.0, use_inotify: bool = True, retry_interval: float = 30.0
+        self,
+        *,
+        poll_interval: float = 1.0,
+        use_inotify: bool = True,
+        retry_interval: float = 30.0,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """`poll_interval`: seconds between looks at what inotify cannot tell (and at all, without it);
-        `retry_interval`: seconds between two tries to have an inotify instance.
+        `retry_interval`: seconds between two tries to have an inotify instance; `wall`: unix time in
+        seconds, as files have it.
         """
+        self._wall = wall
         self._poll_interval = poll_interval
         self._retry_interval = retry_interval
         self._use_inotify = use_inotify
@@ -234,13 +245,13 @@ class DirectoryWatcher:
             if error.errno != errno.EINVAL:
                 raise
 
-    @staticmethod
-    def _compare(follower: _Follower) -> None:
+    def _compare(self, follower: _Follower) -> None:
         new = look(follower.directory)
         old, follower.listing = follower.listing, new
         if not follower.settled:
-            # What the follower saw may lie between these two looks: it is well only if they are equal.
-            follower.settled = new == old
+            # What the follower saw may lie between these two looks. It is well only if they are equal, and
+            # if a change between them would have shown as another time.
+            follower.settled = new == old and abs(self._wall() - new.modified / 1e9) > _FILE_CLOCK
             if not follower.settled:
                 follower.tell(_RESCAN)
             return

@@ -41,10 +41,14 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A directory at one moment: when it was `modified` (nanoseconds), and its entries by name."""
+    """A directory at one moment: when it was `modified` (nanoseconds of unix time), and its entries by name.
+
+    One that is missing, or cannot be read, has no `entries`, and was `modified` when the nearest
+    directory above it was: it may have come and gone since then, but not later.
+    """
 
     modified: int
-    entries: dict[str, Facts]
+    entries: dict[str, Facts] | None
 
 
 def identity_of(directory: Path) -> tuple[int, int] | None:
@@ -56,11 +60,12 @@ def identity_of(directory: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def look(directory: Path) -> Listing | None:
-    """The directory at this moment; None where it cannot be read."""
+def look(directory: Path) -> Listing:
+    """The directory at this moment."""
+    # Before the entries: what changes while they are read shows as another time at the next look.
+    above = _modified_above(directory)
     found: dict[str, Facts] = {}
     try:
-        # Before its entries: what changes while they are read shows as another time at the next look.
         modified = directory.stat().st_mtime_ns
         with os.scandir(directory) as scanned:
             for entry in scanned:
@@ -69,17 +74,17 @@ def look(directory: Path) -> Listing | None:
                 except OSError:
                     continue  # gone since
     except OSError:
-        return None
+        return Listing(above, None)
     return Listing(modified, found)
 
 
-def differences(old: Listing | None, new: Listing | None) -> Iterator[Change]:
+def differences(old: Listing, new: Listing) -> Iterator[Change]:
     """The changes that make `new` of `old`. RESCAN where the directory came or went, and where it was
     modified though its entries are the same: something came and went between the two looks.
     """
-    if old == new:
+    if old == new or (old.entries is None and new.entries is None):
         return
-    if old is None or new is None or old.entries == new.entries:
+    if old.entries is None or new.entries is None or old.entries == new.entries:
         yield Change(Kind.RESCAN)
         return
     for name in old.entries.keys() - new.entries.keys():
@@ -92,6 +97,15 @@ def differences(old: Listing | None, new: Listing | None) -> Iterator[Change]:
             yield Change(Kind.WRITTEN, name)
         elif before.changed != facts.changed:
             yield Change(Kind.ATTRIBUTES, name)
+
+
+def _modified_above(directory: Path) -> int:
+    for parent in directory.parents:
+        try:
+            return parent.stat().st_mtime_ns
+        except OSError:
+            continue
+    return 0
 
 
 def _facts(status: os.stat_result) -> Facts:

@@ -483,10 +483,7 @@ def test_followers_come_to_know_the_entries_whatever_happens(
             for number, step in enumerate(steps):
                 _take(step, base, path, number)
                 for _ in range(data.draw(st.integers(0, 3))):
-                    await asyncio.sleep(0 if use_inotify else 0.001)
-                if not use_inotify:
-                    # Polling tells times apart as far as the kernel's clock of files does: 4 ms, or 10.
-                    await asyncio.sleep(data.draw(st.sampled_from([0.011, 0.02])))
+                    await asyncio.sleep(data.draw(st.sampled_from([0, 0, 0.001, 0.004])))
             for follower in followers:
                 await follower.knows_only(*_names(path))
                 await follower.leave()
