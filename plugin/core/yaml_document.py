@@ -26,7 +26,7 @@ _NULL: Final = re.compile(r"~|null|Null|NULL|")
 _BOOL: Final = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INT: Final = re.compile(r"[-+]?[0-9]{1,18}|0o[0-7]{1,18}|0x[0-9a-fA-F]{1,15}")
 _FLOAT: Final = re.compile(
-    r"[-+]?(?:\.[0-9]{1,18}|[0-9]{1,18}(?:\.[0-9]{0,18})?)(?:[eE][-+]?[0-9]{1,3})?"
+    r"[-+]?(?:\.[0-9]{1,24}|[0-9]{1,18}(?:\.[0-9]{0,24})?)(?:[eE][-+]?[0-9]{1,3})?"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plugin.core.errors import ConfigError
@@ -33,6 +33,8 @@ def refusal(content: bytes) -> ConfigError | None:
 
 
 @given(plain)
+@example(0.0005000000237487257)  # as many decimal places as a float is written with
+@example(0.00012345678901234567)
 def test_what_a_yaml_library_writes_is_read_back(value: object) -> None:
     # Text without digits: `1e3` and `0o7` are text to YAML 1.1, and numbers here.
     text = yaml.safe_dump(value, allow_unicode=True)
