@@ -1,24 +1,29 @@
 # One image for both processes. The base is an argument, so that it can be built where no registry of
-# images is reachable. Everything installed is locked by version and hash.
+# images is reachable: any Linux with Python 3.11 or newer and its venv. What is installed is locked by
+# version and hash.
 ARG BASE=python:3.13-slim
 
 FROM ${BASE} AS build
 WORKDIR /src
-RUN python3 -m venv /opt/devicelens
+# pip and hatchling have an environment of their own: what is shipped has neither.
+RUN python3 -m venv /opt/build \
+ && python3 -m venv --without-pip /opt/devicelens
 COPY requirements/runtime.txt requirements/build.txt requirements/
-RUN /opt/devicelens/bin/python -m pip install --no-cache-dir --no-compile --require-hashes -r requirements/runtime.txt \
- && python3 -m venv /opt/build \
- && /opt/build/bin/python -m pip install --no-cache-dir --require-hashes -r requirements/build.txt
+RUN /opt/build/bin/python -m pip install --no-cache-dir --require-hashes -r requirements/build.txt \
+ && /opt/build/bin/python -m pip --python /opt/devicelens/bin/python install --no-cache-dir --no-compile \
+    --only-binary :all: --require-hashes -r requirements/runtime.txt
 COPY pyproject.toml README.md LICENSE devicelens.py ./
 COPY daemon daemon
 COPY exporter exporter
 COPY plugin plugin
 COPY simulator simulator
-# The image runs the wheel, as anyone would who installs it.
+# The image runs the wheel, as anyone would who installs it. Its compiled modules are valid by their
+# content's hash, whatever a registry or a builder does to the times of files.
 RUN /opt/build/bin/python -m hatchling build -t wheel -d /dist \
- && /opt/devicelens/bin/python -m pip install --no-cache-dir --no-deps --no-index /dist/*.whl \
- && /opt/devicelens/bin/python -m pip uninstall --yes --quiet pip \
- && /opt/devicelens/bin/python -m compileall -q -j 0 /opt/devicelens/lib \
+ && /opt/build/bin/python -m pip --python /opt/devicelens/bin/python install --no-cache-dir --no-compile \
+    --no-deps --no-index /dist/*.whl \
+ && /opt/devicelens/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/devicelens/lib \
+ && rm -r /opt/devicelens/include /opt/devicelens/bin/*ctivate* \
  && /opt/devicelens/bin/devicelens --version
 
 FROM ${BASE}
@@ -26,8 +31,10 @@ LABEL org.opencontainers.image.title="devicelens" \
       org.opencontainers.image.description="Which pod holds which device, on every Kubernetes node" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/devicelens /opt/devicelens
+# python:3.13-slim has Python's own modules uncompiled, and a read-only root would have them compiled anew
+# at each start. Importing both processes once keeps what they use.
+RUN ["/opt/devicelens/bin/python", "-c", "import devicelens, exporter.main, exporter.who, plugin.main"]
 ENV PATH=/opt/devicelens/bin:$PATH \
-    PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
 # Both processes reach sockets that belong to root; each manifest takes away every capability.
 USER 0:0
