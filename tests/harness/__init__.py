@@ -4,6 +4,11 @@ node       a node as a test sees it, whichever kubelet is behind it
 simulated  a node of the simulated kubelet, as a process of its own
 cluster    a node of a real cluster
 processes  devicelens' processes, started and ended
+stack      the plugin and the exporter beside a node's kubelet
+served     a plugin without its process, for tests that look inside
 waiting    waiting for a condition, with a limit
 owners     who holds what, read from each place that tells it
+answers    a kubelet's answers, made up by hypothesis
+browser    Chromium
+tools      programs that some tests need
 """
