@@ -34,13 +34,13 @@ test: $(VENV)/.dev system-tools ## All tests
 
 # Prometheus and Chromium for the tests that need them, where they can be had; elsewhere those tests
 # skip and say so (under CI=true such a skip is a failure).
-system-tools:
+system-tools: | $(VENV)/.dev
 	@missing=; command -v promtool >/dev/null && command -v prometheus >/dev/null || missing="prometheus"; \
 	command -v chromium >/dev/null || missing="$$missing chromium"; \
 	if [ -n "$$missing" ] && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 	  echo "installing $$missing"; \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing; } \
-	    >/tmp/devicelens-apt.log 2>&1 || { tail -20 /tmp/devicelens-apt.log; echo "could not install $$missing: the tests that need it will skip"; }; \
+	    >$(VENV)/apt.log 2>&1 || { tail -20 $(VENV)/apt.log; echo "could not install $$missing: the tests that need it will skip"; }; \
 	fi
 
 lint: $(VENV)/.dev ## Style, types, layers

@@ -43,6 +43,16 @@ async def run_actors(actors: Iterable[Actor], stop: asyncio.Event) -> None:
             task.cancel()
 
 
+def end_at_once_on_signals() -> None:
+    """Until `run` is reached, have SIGTERM and SIGINT end the process with status 0: it has nothing to undo.
+
+    For what takes its time before that. The kernel keeps from the first process of a container any signal
+    that it does not handle, so the pod would only end with its grace period.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end_at_once)
+
+
 def run(main: Callable[[asyncio.Event], Actor], *, end_within: float = END_WITHIN) -> int:
     """Run `main(stop)` to its end and return the process's exit status.
 
@@ -82,6 +92,10 @@ async def _with_signals(main: Callable[[asyncio.Event], Actor], end_within: floa
         # Not the loop's own handlers: those wait for a loop that may be what is blocked.
         signal.signal(number, on_signal)
     await main(stop)
+
+
+def _end_at_once(_number: int, _frame: FrameType | None) -> None:
+    os._exit(0)
 
 
 def _leave(seconds: float) -> None:

@@ -7,7 +7,7 @@ import click
 
 from daemon.flags import DURATION, ListenAddress, flag, process_flags
 from daemon.log import configure
-from daemon.process import run
+from daemon.process import end_at_once_on_signals, run
 from daemon.version import __version__
 
 
@@ -48,6 +48,7 @@ def exporter(
         if value < least:
             raise click.BadParameter(f"found {value:g}s, expected at least {least:g}s", param_hint=name)
     configure(log_level, log_format)
+    end_at_once_on_signals()
     # Imported when it is sure to run: --help and a wrong flag answer at once.
     from exporter.main import Settings, main  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ import click
 
 from daemon.flags import ListenAddress, flag, process_flags
 from daemon.log import configure
-from daemon.process import run
+from daemon.process import end_at_once_on_signals, run
 from daemon.version import __version__
 from plugin.presets import preset_names
 
@@ -49,6 +49,7 @@ def plugin(
     if config is None and not preset:
         raise click.UsageError("expected --config FILE or --preset NAME: nothing says which devices to serve")
     configure(log_level, log_format)
+    end_at_once_on_signals()
     # gRPC's core would write lines of its own form; what matters of them comes as errors too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported when it is sure to run: --help and a wrong flag answer at once.

@@ -69,6 +69,22 @@ def _until_ready(process: "subprocess.Popen[str]") -> None:
     assert process.stdout.readline() == "ready\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_anything_runs_ends_the_process_as_asked(number: int, start: Start) -> None:
+    process = start(
+        """
+        from daemon.process import end_at_once_on_signals
+        end_at_once_on_signals()
+        print("ready", flush=True)
+        time.sleep(60)
+        """
+    )
+    _until_ready(process)
+    process.send_signal(number)
+    assert process.communicate(timeout=WITHIN) == ("", "")
+    assert process.returncode == 0
+
+
 def _end(process: "subprocess.Popen[str]", *signals: signal.Signals) -> tuple[int, float, str, str]:
     """Send signals to a process that is ready; its status, seconds until its end, and what it wrote."""
     _until_ready(process)
