@@ -14,6 +14,7 @@ from harness import owners
 from harness.processes import Process
 from harness.tools import required
 from harness.waiting import until
+from simulator.scenario import WORKLOADS
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(180)]
 
@@ -36,9 +37,10 @@ async def demo() -> AsyncGenerator[str]:
     async with Process("demo", *flags) as process:
         line = await process.line("  status page ", limit=40)
         url = line.split()[-1].rstrip("/")
+        opening = sum(sum(wish.values()) for work in WORKLOADS for wish in work.containers.values())
 
         async def populated() -> bool:
-            return len((await owners.scrape(url)).of("devicelens_device_owner_info")) >= 5
+            return len((await owners.scrape(url)).of("devicelens_device_owner_info")) == opening
 
         await until("the demo's pods are there", populated)
         yield url
