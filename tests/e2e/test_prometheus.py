@@ -15,14 +15,8 @@ from harness.processes import Process
 from harness.tools import required
 from harness.waiting import until
 from simulator.scenario import WORKLOADS
-from simulator.scenario import WORKLOADS
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(180)]
-
-HOLDINGS = sum(
-    count for workload in WORKLOADS for wish in workload.containers.values() for count in wish.values()
-)
-"""What the demo's pods hold to begin with: one pod of each workload."""
 
 _CONFIGURATION = """\
 global: {{scrape_interval: 1s, scrape_timeout: 1s}}
