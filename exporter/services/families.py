@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from exporter.core.anomalies import Anomaly
 from exporter.core.diff import Holding
-from exporter.core.model import Device, Holder, ResourceCounts
+from exporter.core.model import Container, Device, Holder, ResourceCounts
 from exporter.core.state import State
 
 _NOBODY: Final = Holder("", "", "")
@@ -164,17 +164,29 @@ def claim_device_info(state: State, node: str) -> Metric:
     return family
 
 
-def container_exclusive_cpus(state: State, node: str) -> Metric:
-    """How many CPUs are a container's alone."""
-    family = GaugeMetricFamily(
-        "devicelens_container_exclusive_cpus",
-        "CPUs that are the container's alone (static CPU manager). [STABLE]",
-        labels=("node", *_HOLDER),
-    )
-    for container in state.snapshot.containers:
-        if container.cpu_ids:
-            family.add_metric((node, *_names(container.holder)), len(container.cpu_ids))
-    return family
+def _container_gauge(name: str, text: str, value: Callable[[Container], int]) -> Family:
+    """A family with one number for each container; containers for which it is 0 are left out."""
+
+    def family_of(state: State, node: str) -> Metric:
+        family = GaugeMetricFamily(name, f"{text} [STABLE]", labels=("node", *_HOLDER))
+        for container in state.snapshot.containers:
+            if number := value(container):
+                family.add_metric((node, *_names(container.holder)), number)
+        return family
+
+    return family_of
+
+
+container_exclusive_cpus = _container_gauge(
+    "devicelens_container_exclusive_cpus",
+    "CPUs that are the container's alone (static CPU manager).",
+    lambda container: len(container.cpu_ids),
+)
+container_numa_nodes = _container_gauge(
+    "devicelens_container_numa_nodes",
+    "NUMA nodes that the container's devices, CPUs and pinned memory span; 1 is aligned.",
+    lambda container: len(container.numa_nodes),
+)
 
 
 def container_pinned_memory(state: State, node: str) -> Metric:
@@ -188,19 +200,6 @@ def container_pinned_memory(state: State, node: str) -> Metric:
         for block in container.memory:
             labels = (node, *_names(container.holder), block.memory_type, numa(block.numa_nodes))
             family.add_metric(labels, block.size_bytes)
-    return family
-
-
-def container_numa_nodes(state: State, node: str) -> Metric:
-    """How many NUMA nodes a container spans."""
-    family = GaugeMetricFamily(
-        "devicelens_container_numa_nodes",
-        "NUMA nodes that the container's devices, CPUs and pinned memory span; 1 is aligned. [STABLE]",
-        labels=("node", *_HOLDER),
-    )
-    for container in state.snapshot.containers:
-        if container.numa_nodes:
-            family.add_metric((node, *_names(container.holder)), len(container.numa_nodes))
     return family
 
 
