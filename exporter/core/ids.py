@@ -62,16 +62,22 @@ RULES: Final = (
 """The forms known without configuration, the more particular first."""
 
 
+_REMEMBERED: Final = 16_384
+"""Readings kept: more than the devices of a node, so that each is read once; 5 MiB at the usual length."""
+_LONGEST: Final = 128
+"""Characters of an id that is remembered. The kubelet would pass on megabytes; real ids have 60 at most."""
+
+
 class Reader:
     """Reads ids by a table of rules, tried in order. What was read is remembered: ids come again."""
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self._rules = tuple(rules)
-        self._remembered = lru_cache(maxsize=65536)(self._read)
+        self._remembered = lru_cache(maxsize=_REMEMBERED)(self._read)
 
     def __call__(self, device: str) -> Reading:
         """How `device`'s id reads."""
-        return self._remembered(device)
+        return self._remembered(device) if len(device) <= _LONGEST else self._read(device)
 
     def _read(self, device: str) -> Reading:
         for candidate in self._rules:

@@ -12,6 +12,7 @@ findings   anomalies as plain sentences
 resources  the status page's resources and their bars
 rows       its rows: devices, claims, containers
 view       the whole status page
+templating its HTML; imported for the first page alone
 
 With aiohttp:
 app        the application: every route

@@ -1,6 +1,7 @@
 """exporter.core.ids: which physical device is behind an id, by the forms that plugins use."""
 
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -84,6 +85,22 @@ def test_a_monstrous_id_is_read_in_no_time(device: str) -> None:
     began = time.perf_counter()
     Reader()(device)
     assert time.perf_counter() - began < 1
+
+
+def test_what_is_remembered_of_ids_is_bounded_in_number_and_length() -> None:
+    reader = Reader()
+    short, long = f"{UUID}::0", "a" * 1000 + "::0"
+    assert reader(short) is reader(short)
+    assert reader(long) == reader(long) == Reading("replica", "a" * 1000, "0")
+    assert reader(long) is not reader(long)
+    tracemalloc.start()
+    try:
+        for n in range(40_000):
+            reader(f"{'x' * 120}{n}")
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 16 * 1024 * 1024
 
 
 def test_a_rule_of_ones_own_comes_before_those_after_it() -> None:

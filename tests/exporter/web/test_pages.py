@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -220,7 +222,7 @@ async def test_pages_that_follow_the_same_address_are_rendered_once_a_second(
         rendered.append(query)
         return status_page(moment, query, **rest)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- as it came
 
-    monkeypatch.setattr("exporter.web.pages.status_page", count)
+    monkeypatch.setattr("exporter.web.templating.status_page", count)
     world.publish()
     for encoding in ("gzip", "identity", "gzip"):
         await client.get("/?q=&namespace=ml", headers={"Accept-Encoding": encoding})
@@ -236,6 +238,12 @@ async def test_pages_that_follow_the_same_address_are_rendered_once_a_second(
     for i in range(100):
         await client.get(f"/?q={i}")
     assert "GPU-0" in await (await client.get("/")).text()
+
+
+def test_what_only_a_page_needs_is_imported_for_a_page() -> None:
+    code = "import sys, exporter.main\nprint('jinja2' in sys.modules, 'exporter.web.pages' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"
 
 
 NAMES = st.text(
