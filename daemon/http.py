@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import socket
 import stat
 from collections.abc import Awaitable, Callable
@@ -10,13 +11,28 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Middleware
 
 from daemon.flags import ListenAddress
 from daemon.log import Log
 from daemon.process import Fatal
 
 _log = Log("http")
+
+
+class _NoRequest(logging.Filter):
+    """Lets what is no HTTP pass at level debug alone: whoever reaches the port could fill the log with it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether `record` is to be told."""
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, HttpProcessingError) or _clients.isEnabledFor(logging.DEBUG)
+
+
+_clients = logging.getLogger("devicelens.http.server")
+_clients.addFilter(_NoRequest())
 
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -34,12 +50,26 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
+SEND_WITHIN: Final = 30.0
+"""Seconds in which a client must have taken an answer that is whole when it is begun."""
+
+LARGE: Final = 64 * 1024
+"""Bytes from which an answer waits in this process for a client that does not read."""
+
+LARGE_AT_ONCE: Final = 32
+"""Large answers that may wait for their clients at the same time."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def application() -> web.Application:
-    """An application with this project's middlewares and limits, and no routes yet."""
-    app = web.Application(middlewares=[_guard], client_max_size=64 * 1024)
+def application(*, send_within: float = SEND_WITHIN, large_at_once: int = LARGE_AT_ONCE) -> web.Application:
+    """An application with this project's middlewares and limits, and no routes yet.
+
+    Clients that do not read cost little: an answer is cut off after `send_within` seconds, and while
+    `large_at_once` large ones are under way a further one is 503.
+    """
+    middlewares = [_outgoing(send_within, large_at_once), _guard]
+    app = web.Application(middlewares=middlewares, client_max_size=64 * 1024)
     app.on_response_prepare.append(_add_headers)
     return app
 
@@ -55,6 +85,38 @@ def problem(status: int, detail: str, **members: object) -> web.Response:
     """An error as application/problem+json (RFC 9457)."""
     document = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
     return json_response(document | members, status=status, content_type="application/problem+json")
+
+
+def _outgoing(send_within: float, large_at_once: int) -> Middleware:
+    """A middleware that sees an answer out of the process, within bounds of time and number."""
+    waiting = 0
+
+    @web.middleware
+    async def outgoing(request: web.Request, handler: Handler) -> web.StreamResponse:
+        nonlocal waiting
+        answer = await handler(request)
+        if not isinstance(answer, web.Response) or answer.prepared:
+            return answer
+        large = request.method != hdrs.METH_HEAD and (answer.content_length or 0) >= LARGE
+        if large and waiting >= large_at_once:
+            refusal = _refusal(request, 503, f"{waiting} clients have not taken their answers yet")
+            refusal.headers[hdrs.RETRY_AFTER] = "5"
+            return refusal
+        waiting += large
+        try:
+            async with asyncio.timeout(send_within):
+                await answer.prepare(request)
+                await answer.write_eof()
+        except ConnectionError:
+            pass  # the client went, which aiohttp finds out for itself
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            waiting -= large
+        return answer
+
+    return outgoing
 
 
 @web.middleware
@@ -105,7 +167,7 @@ async def serve(app: web.Application, address: ListenAddress, *, purpose: str) -
 
     Raises Fatal when the address cannot be listened on, saying which and why.
     """
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
+    runner = web.AppRunner(app, access_log=None, logger=_clients, handle_signals=False, shutdown_timeout=0.5)
     await runner.setup()
     try:
         try:

@@ -6,7 +6,7 @@ import logging
 import re
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,12 @@ async def _hanging(_: web.Request) -> web.Response:
     return web.Response()
 
 
-def _app() -> web.Application:
-    app = application()
+async def _large(_: web.Request) -> web.Response:
+    return web.Response(body=bytes(8 * 1024 * 1024))
+
+
+def _app(**limits: Any) -> web.Application:
+    app = application(**limits)
     for path, handler in {
         "/text": _text,
         "/api/document": _document,
@@ -92,6 +96,7 @@ def _app() -> web.Application:
         "/broken-stream": _broken_stream,
         "/endless": _endless,
         "/hanging": _hanging,
+        "/large": _large,
     }.items():
         app.router.add_get(path, handler)
     return app
@@ -99,11 +104,11 @@ def _app() -> web.Application:
 
 @asynccontextmanager
 async def serving(
-    address: ListenAddress, caplog: pytest.LogCaptureFixture
+    address: ListenAddress, caplog: pytest.LogCaptureFixture, **limits: Any
 ) -> AsyncGenerator[asyncio.Task[None]]:
     """Serve in a task, from the moment at which it listens."""
     caplog.set_level(logging.INFO, "devicelens")
-    task = asyncio.create_task(serve(_app(), address, purpose="tests"))
+    task = asyncio.create_task(serve(_app(**limits), address, purpose="tests"))
     try:
         async with asyncio.timeout(LIMIT):
             while not _urls(caplog) and not task.done():
@@ -264,8 +269,8 @@ async def test_a_client_that_leaves_a_stream_is_no_error(
         b"\r\n\r\n\x00\x00\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_refused_without_markup(
-    request_: bytes, path: Path, client: aiohttp.ClientSession
+async def test_what_is_no_request_is_refused_without_markup_and_without_a_line_in_the_log(
+    request_: bytes, path: Path, client: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(request_)
@@ -278,6 +283,60 @@ async def test_what_is_no_request_is_refused_without_markup(
     assert b"text/html" not in received
     async with client.get(f"{URL}/text") as answer:
         assert answer.status == 200
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def _ask(path: Path, target: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_unix_connection(path, limit=1024)
+    writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    await writer.drain()
+    return reader, writer
+
+
+async def test_a_client_that_does_not_read_is_cut_off(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(ListenAddress(path=path), caplog, send_within=0.05):
+        reader, writer = await _ask(path, "/large")
+        async with asyncio.timeout(LIMIT):
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+            while [task for task in asyncio.all_tasks() if "RequestHandler.start" in repr(task.get_coro())]:
+                await asyncio.sleep(0.001)
+            with suppress(ConnectionResetError):
+                assert len(await reader.read()) < 8 * 1024 * 1024
+        writer.close()
+        with suppress(ConnectionResetError):
+            await writer.wait_closed()
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_clients_that_do_not_read_leave_room_for_the_others(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        serving(ListenAddress(path=path), caplog, large_at_once=2),
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session,
+    ):
+        slow = [await _ask(path, "/large") for _ in range(2)]
+        for reader, _ in slow:
+            async with asyncio.timeout(LIMIT):
+                assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        async with session.get(f"{URL}/large") as answer:
+            assert answer.status == 503
+            assert answer.headers["Retry-After"] == "5"
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        async with session.head(f"{URL}/large") as answer:
+            assert answer.status == 200
+        async with session.get(f"{URL}/text") as answer:
+            assert await answer.text() == "well"
+        for _, writer in slow:
+            writer.close()
+            await writer.wait_closed()
+        async with asyncio.timeout(LIMIT):
+            while True:
+                async with session.get(f"{URL}/large") as answer:
+                    if answer.status == 200:
+                        assert len(await answer.read()) == 8 * 1024 * 1024
+                        break
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_a_problem_may_carry_more_members() -> None:
