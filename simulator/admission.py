@@ -37,7 +37,7 @@ class Admission:
             for container in pod.spec.all_containers():
                 hint = self._affinity(pod, container)
                 if not admits(self._node.settings.topology_policy, hint):
-                    raise AdmissionError(
+                    raise _rejected(
                         "TopologyAffinityError", "Resources cannot be allocated with Topology locality"
                     )
                 await self._allocate(pod, container, hint.mask)
@@ -46,9 +46,7 @@ class Admission:
                         pod.uid, container.name, container.exclusive_cpus, container.memory, hint.mask
                     )
         except (_FailedError, PinningError) as error:
-            raise AdmissionError(
-                UNEXPECTED, f"Allocate failed due to {error}, which is unexpected"
-            ) from error
+            raise _rejected(UNEXPECTED, f"Allocate failed due to {error}, which is unexpected") from error
         self._check_node_has(pod.spec)
 
     async def start(self, pod: Pod, container: ContainerSpec) -> None:
@@ -110,7 +108,7 @@ class Admission:
             except RpcError as error:
                 raise _FailedError(str(error)) from error
             if response is None:
-                raise _FailedError("no containers return in allocation response &AllocateResponse{}")
+                raise _FailedError("no containers return in allocation response ")
             for lost in sorted(ids - self._state.devices.get(resource, {}).keys()):
                 self._node.violation(
                     f"{resource}: device {lost!r} was dropped while its Allocate was in flight: "
@@ -193,7 +191,10 @@ class Admission:
         if endpoint is None:
             raise _FailedError(f"unknown Device Plugin {resource}")
         if endpoint.stopped_at is not None or not isinstance(endpoint.plugin, PluginClient):
-            raise _FailedError(f"endpoint {resource} has been stopped")
+            # kubelet: it prints the endpoint as Go does a structure: lock, resource, client, stop time.
+            raise _FailedError(
+                f"endpoint &{{{{{{}} {{0 0}}}} {resource} 0xc0 {{0 0 0x0}} <nil>}} has been stopped"
+            )
         return endpoint.plugin
 
     def _numa(self, resource: str) -> dict[str, tuple[int, ...] | None]:
@@ -222,10 +223,14 @@ class Admission:
                 continue
             if self._node.settings.ignore_unknown_resources and not self._state.forgotten(resource):
                 continue
-            raise AdmissionError(
+            raise _rejected(
                 f"OutOf{resource}",
                 f"Node didn't have enough resource: {resource}, requested: {requested}, used: 0, capacity: 0",
             )
+
+
+def _rejected(reason: str, message: str) -> AdmissionError:
+    return AdmissionError(reason, f"Pod was rejected: {message}")
 
 
 def _requested(spec: PodSpec, resource: str) -> int:

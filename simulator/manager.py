@@ -42,7 +42,8 @@ class DeviceManager:
         self._event = event
         self._count = count
         self._dial_timeout = dial_timeout
-        self._clients: dict[str, list[PluginClient]] = {}
+        self._clients: dict[str, PluginClient] = {}
+        self._live: set[PluginClient] = set()
 
     def validate(self, resource: str, versions: Collection[str]) -> None:
         """Raises RefusedError unless one version is ours and the name may be served."""
@@ -58,10 +59,13 @@ class DeviceManager:
     async def register(self, resource: str, path: str) -> None:
         """Dial a plugin back and start to follow it.
 
-        Raises RefusedError when it cannot be reached or does not say its options.
+        kubelet: its books have one client for each resource, the newest, which takes the place of an older
+        one while that is still followed. Raises RefusedError when it cannot be reached or does not say its
+        options.
         """
         client = PluginClient(resource, path, self._count)
-        self._clients.setdefault(resource, []).append(client)
+        self._clients[resource] = client
+        self._live.add(client)
         connected = False
         try:
             options = await client.connect(self._dial_timeout)
@@ -72,30 +76,28 @@ class DeviceManager:
             raise RefusedError(f"failed to get device plugin options: {error}") from error
         finally:
             if not connected:
-                # kubelet: the first connection of that path is dropped from the books, whichever it is.
-                self._deregister(resource, path)
-                await client.close()
+                # kubelet: whoever has the resource is dropped from the books, and what this one displaced
+                # is not put back: when its stream ends later, nobody marks its devices unhealthy.
+                self._clients.pop(resource, None)
+                await self._close(client)
         self.state.connected(resource, client, options)
         self._event("plugin registered", resource=resource, socket=path)
         self._changed()
         self._tasks.spawn(self._follow(client))
 
-    async def deregister(self, resource: str, path: str) -> None:
-        """A plugin's socket left plugins_registry."""
-        client = self._find(resource, path)
-        if client is not None:
-            await self._disconnect(client)
+    async def deregister(self, resource: str) -> None:
+        """A plugin's socket left plugins_registry. kubelet: whoever has the resource now is cut."""
+        await self._disconnect(resource)
 
     def streams(self, resource: str) -> int:
         """Open connections to plugins of a resource."""
-        return len(self._clients.get(resource, ()))
+        return sum(1 for client in self._live if client.resource == resource)
 
     async def close(self) -> None:
         """Cut every connection."""
-        clients = [client for clients in self._clients.values() for client in clients]
         self._clients.clear()
-        for client in clients:
-            await client.close()
+        for client in tuple(self._live):
+            await self._close(client)
 
     def save(self) -> None:
         """Write the checkpoint."""
@@ -112,27 +114,23 @@ class DeviceManager:
             self._changed()
 
         reason = await client.follow(listed)
-        # kubelet: it looks the connection up by its path and cuts the first it finds; one that is not in
-        # the books any more ends without a trace.
-        found = self._find(client.resource, client.path)
-        if found is None:
-            return
-        self._event("plugin's stream ended", resource=client.resource, reason=reason)
-        await self._disconnect(found)
+        await self._close(client)
+        # kubelet: whichever stream of a resource ends, it is the newest client that is cut. Without one in
+        # the books it ends without a trace.
+        if client.resource in self._clients:
+            self._event("plugin's stream ended", resource=client.resource, reason=reason)
+            await self._disconnect(client.resource)
 
-    async def _disconnect(self, client: PluginClient) -> None:
-        self._deregister(client.resource, client.path)
-        self.state.disconnected(client.resource)
-        self._changed()
-        await client.close()
-
-    def _find(self, resource: str, path: str) -> PluginClient | None:
-        return next((c for c in self._clients.get(resource, ()) if c.path == path), None)
-
-    def _deregister(self, resource: str, path: str) -> None:
-        client = self._find(resource, path)
+    async def _disconnect(self, resource: str) -> None:
+        client = self._clients.pop(resource, None)
         if client is not None:
-            self._clients[resource].remove(client)
+            self.state.disconnected(resource)
+            self._changed()
+            await self._close(client)
+
+    async def _close(self, client: PluginClient) -> None:
+        self._live.discard(client)
+        await client.close()
 
 
 def response(content: bytes) -> api_pb2.ContainerAllocateResponse:

@@ -34,7 +34,6 @@ class _Known:
     identity: _Identity
     task: asyncio.Task[None]
     resource: str | None = None
-    endpoint: str = ""
 
 
 class Registry:
@@ -59,7 +58,7 @@ class Registry:
                 del self._known[path]
                 known.task.cancel()
                 if known.resource is not None:
-                    await self._manager.deregister(known.resource, known.endpoint)
+                    await self._manager.deregister(known.resource)
         for path, identity in found.items():
             if path not in self._known:
                 self._known[path] = _Known(identity, self._tasks.spawn(self._register(path)))
@@ -89,10 +88,9 @@ class Registry:
             info = await call(stub.GetInfo(api_pb2.InfoRequest(), timeout=GET_INFO_TIMEOUT))
             refusal = self._refusal(path, info)
             if refusal is None:
-                known = self._known[path]
-                known.resource, known.endpoint = info.name, info.endpoint or path
+                self._known[path].resource = info.name
                 try:
-                    await self._manager.register(info.name, known.endpoint)
+                    await self._manager.register(info.name, info.endpoint or path)
                 except RefusedError as error:
                     # kubelet: it counts as registered from here on, so it is not tried again.
                     await self._notify(stub, f"plugin registration failed with err: {error}")

@@ -65,7 +65,7 @@ class ScriptedPlugin:
         self.started: list[tuple[str, ...]] = []
         self.notified: list[registration.RegistrationStatus] = []
         self._kubelet = root / "device-plugins" / "kubelet.sock"
-        self._streams: set[asyncio.Queue[bytes | None]] = set()
+        self._streams: dict[asyncio.Queue[bytes | None], None] = {}
         self._server: grpc.aio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -140,15 +140,19 @@ class ScriptedPlugin:
         for stream in self._streams:
             stream.put_nowait(None)
 
+    def end_oldest_stream(self) -> None:
+        """End the one that was opened first, and no other."""
+        next(iter(self._streams)).put_nowait(None)
+
     async def _list_and_watch(self, _content: bytes, _context: Context) -> AsyncIterator[bytes]:
         stream: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._streams.add(stream)
+        self._streams[stream] = None
         try:
             yield _list(self.devices)
             while (message := await stream.get()) is not None:
                 yield message
         finally:
-            self._streams.discard(stream)
+            self._streams.pop(stream, None)
 
     async def _options(self, _content: bytes, _context: Context) -> bytes:
         return api_pb2.DevicePluginOptions(

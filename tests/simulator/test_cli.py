@@ -92,8 +92,8 @@ def test_a_day_in_its_life(root: Path) -> None:
         refused = kubelet.do("pod", "add", "q", "--request", "example.com/camera=2")
         assert (refused.returncode, refused.stdout) == (1, "")
         assert refused.stderr == (
-            "Error: OutOfexample.com/camera: Node didn't have enough resource: example.com/camera, "
-            "requested: 2, used: 0, capacity: 0\n"
+            "Error: OutOfexample.com/camera: Pod was rejected: "
+            "Node didn't have enough resource: example.com/camera, requested: 2, used: 0, capacity: 0\n"
         )
         lines = [line.split() for line in kubelet.do("pods").stdout.splitlines()]
         assert [line[:3] for line in lines] == [

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from plugin.pb.pluginregistration.v1 import api_pb2 as registration
-from simulator import ContainerSpec, Faults, PodSpec, RegistrationFaults, SimulatedKubelet
+from simulator import AdmissionError, ContainerSpec, Faults, PodSpec, RegistrationFaults, SimulatedKubelet
 from simulator.devices import Device, Options
 from simulator.scripted import ScriptedPlugin
 
@@ -99,7 +99,7 @@ async def test_two_registrations_of_one_plugin_open_two_streams(kubelet: Simulat
         assert kubelet.streams(R) == 2
 
 
-async def test_in_the_handover_race_the_new_plugin_loses_too(kubelet: SimulatedKubelet) -> None:
+async def test_in_the_handover_race_the_new_plugin_loses_its_stream_too(kubelet: SimulatedKubelet) -> None:
     old = ScriptedPlugin(kubelet.root, R, THREE, socket="old.sock")
     await old.serve()
     await old.register()
@@ -109,9 +109,53 @@ async def test_in_the_handover_race_the_new_plugin_loses_too(kubelet: SimulatedK
         await kubelet.wait_until(lambda k: k.allocatable(R) == 4)
         await old.stop()
         await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
-        assert (kubelet.capacity(R), new.streams) == (4, 1)
+        await kubelet.wait_until(lambda _: new.streams == 0)
+        assert (kubelet.capacity(R), kubelet.streams(R)) == (4, 0)
         await new.register()
         await kubelet.wait_until(lambda k: k.allocatable(R) == 4)
+
+
+async def test_when_the_newer_plugin_leaves_the_older_one_is_not_told(kubelet: SimulatedKubelet) -> None:
+    async with ScriptedPlugin(kubelet.root, R, THREE, socket="old.sock") as old:
+        await old.register()
+        async with ScriptedPlugin(kubelet.root, R, (Device("x"),), socket="new.sock") as new:
+            await new.register()
+            await kubelet.wait_until(lambda k: k.capacity(R) == 1)
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
+        assert (old.streams, kubelet.streams(R)) == (1, 1)
+        # What it sends still counts, but nothing of it can be allocated: its endpoint is stopped.
+        old.send(THREE)
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+        with pytest.raises(AdmissionError, match="has been stopped"):
+            await kubelet.add_pod(PodSpec("p", containers=(ContainerSpec("c", {R: 1}),)))
+    # Nor is its end noticed, for it was not in the books any more.
+    await kubelet.wait_until(lambda k: k.streams(R) == 0)
+    assert kubelet.allocatable(R) == 3
+
+
+async def test_of_one_plugin_registered_twice_both_streams_go_with_the_first(
+    kubelet: SimulatedKubelet,
+) -> None:
+    async with ScriptedPlugin(kubelet.root, R, THREE) as plugin:
+        await plugin.register()
+        await kubelet.wait_until(lambda _: plugin.streams == 1)
+        await plugin.register()
+        await kubelet.wait_until(lambda k: plugin.streams == 2 and k.allocatable(R) == 3)
+        plugin.end_oldest_stream()
+        await kubelet.wait_until(lambda k: plugin.streams == 0 and k.allocatable(R) == 0)
+
+
+async def test_after_a_registration_that_failed_nobody_notices_the_end_of_the_present_plugin(
+    root: Path,
+) -> None:
+    async with SimulatedKubelet(root, dial_timeout=0.2) as kubelet:
+        async with ScriptedPlugin(root, R, THREE) as plugin:
+            await plugin.register()
+            await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await plugin.register(endpoint="nobody.sock")
+        await kubelet.wait_until(lambda k: k.streams(R) == 0)
+        assert kubelet.allocatable(R) == 3
 
 
 async def test_an_orderly_handover_works(kubelet: SimulatedKubelet) -> None:
