@@ -86,6 +86,17 @@ class Registration:
         return 0 if self._endpoint is None else self._endpoint.streams
 
     @property
+    def standing(self) -> int | None:
+        """Which registration stands and is followed, by number; None where none does.
+
+        Looked at anew: after a process was stopped for a while, what it remembers of the sockets is old.
+        """
+        endpoint = self._endpoint
+        if endpoint is None or not endpoint.streams or not endpoint.is_there:
+            return None
+        return self._tally.registrations if self._is(self._accepted_by) else None
+
+    @property
     def reason(self) -> str | None:
         """Why it is not registered, in words; None where that needs none."""
         return self._failing.reason or self._blocked.reason
@@ -213,7 +224,7 @@ class Registration:
                     await call
 
     def _is(self, kubelet: SocketIdentity | None) -> bool:
-        return socket_identity(self._paths.registration_socket) == kubelet
+        return kubelet is not None and socket_identity(self._paths.registration_socket) == kubelet
 
     def _accept(self, kubelet: SocketIdentity | None) -> None:
         self._tally.registrations += 1

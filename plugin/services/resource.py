@@ -182,7 +182,7 @@ class Resource:
                     reason=transition.reason,
                 )
         if len(changed) > MAX_TOLD:
-            _log.warn("more devices changed health", resource=self.plan.name, count=len(changed) - MAX_TOLD)
+            _log.info("more devices changed health", resource=self.plan.name, count=len(changed) - MAX_TOLD)
 
     def _tell_left_out(self, survey: Survey) -> None:
         reasons = [f"{name}: {reason}" for name, reason in survey.left_out]

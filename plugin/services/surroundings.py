@@ -28,7 +28,7 @@ class Pace:
     look_limit: float = 20.0
     look_pause: float = 0.02
     release: float = 15.0
-    verify: float = 30.0
+    verify: float = 10.0
     verify_again: float = 1.5
     restart: tuple[float, ...] = (0.1, 1.0, 5.0, 30.0)
 

@@ -2,8 +2,9 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 
-from daemon.log import Log
+from daemon.log import Episode, Log
 from plugin.core.holders import Held, union
 from plugin.core.inventory import Inventory
 from plugin.discovery.offload import Offload, StuckError
@@ -16,6 +17,14 @@ LONGEST_VERIFY = 3600.0
 """Seconds between registrations that do not help: doubled from one to the next up to this."""
 
 _log = Log("upkeep")
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspicion:
+    """Nothing of ours is allocatable under this registration; `displaced`: somebody else's devices are."""
+
+    registration: int
+    displaced: bool
 
 
 class Upkeep:
@@ -38,6 +47,7 @@ class Upkeep:
         self._clock = surroundings.clock
         self._pace = surroundings.pace
         self._offload = Offload()
+        self._displaced = Episode(_log, "another plugin serves it", resource=resource)
         self.adopted = False
         """Whether `adopt` has been done."""
 
@@ -77,8 +87,9 @@ class Upkeep:
     async def verify(self) -> None:
         """Register anew where the kubelet takes nothing of a registered resource for allocatable.
 
-        kubelet: an older plugin that leaves after this one registered takes this one's endpoint with it,
-        and nobody tells.
+        kubelet: a newer plugin of the resource that leaves takes this one's endpoint with it, and nobody
+        tells. While it stays, the kubelet asks it and not us: that is told, for two that took the
+        resource from each other in turn would serve nobody.
         """
         pause, not_before = self._pace.verify, 0.0
         while True:
@@ -87,9 +98,14 @@ class Upkeep:
                     await self._registration.doubt.wait()
                     await asyncio.sleep(self._pace.verify_again)
             self._registration.doubt.clear()
-            if await self._is_doubtful():
+            suspicion = await self._suspicion()
+            if suspicion is not None:
                 await asyncio.sleep(self._pace.verify_again)
-            if not await self._is_doubtful():
+                # Only what lasts, and of one and the same registration: a kubelet may just have restarted.
+                if await self._suspicion() != suspicion:
+                    suspicion = None
+            self._tell_displaced(suspicion)
+            if suspicion is None or suspicion.displaced:
                 pause, not_before = self._pace.verify, 0.0
             elif self._clock.steady() >= not_before:
                 _log.warn("nothing of it is allocatable, registering anew", resource=self._resource)
@@ -97,13 +113,22 @@ class Upkeep:
                 not_before = self._clock.steady() + pause
                 pause = min(2 * pause, LONGEST_VERIFY)
 
-    async def _is_doubtful(self) -> bool:
-        if not (self._registration.registered and self._registration.streams):
-            return False
-        if not any(entry.known.healthy for entry in self._inventory.advertised()):
-            return False
+    async def _suspicion(self) -> _Suspicion | None:
+        standing = self._registration.standing
+        healthy = {entry.id for entry in self._inventory.advertised() if entry.known.healthy}
+        if standing is None or not healthy:
+            return None
         allocatable = await self._pod_resources.allocatable()
-        return allocatable is not None and not allocatable.get(self._resource)
+        if allocatable is None or self._registration.standing != standing:
+            return None
+        named = allocatable.get(self._resource, frozenset())
+        return None if named & healthy else _Suspicion(standing, displaced=bool(named))
+
+    def _tell_displaced(self, suspicion: _Suspicion | None) -> None:
+        if suspicion is not None and suspicion.displaced:
+            self._displaced.failed("the devices that the kubelet takes for allocatable are none of ours")
+        else:
+            self._displaced.recovered()
 
     async def _checkpointed(self) -> Held | None:
         try:

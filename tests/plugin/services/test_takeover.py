@@ -83,22 +83,86 @@ async def test_upgrades_in_a_row_leave_the_newest_in_charge(
     assert not list((root / "k/device-plugins").glob(f"*{PREFIX}*"))
 
 
-async def test_somebody_elses_plugin_that_leaves_takes_nothing_with_it_for_long(
+async def test_an_older_plugin_of_somebody_else_that_leaves_takes_nothing_with_it_for_long(
     kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path
 ) -> None:
     (colas / "a").touch()
-    pace = Pace(verify=60.0, verify_again=0.6)
-    foreign = ScriptedPlugin(root / "k", COLA, [Device("a")])
-    await foreign.serve()
-    await foreign.register()
-    await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+    async with ScriptedPlugin(root / "k", COLA, [Device("a")]) as foreign:
+        await foreign.register()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        async with serve(CONFIGURATION, pace=Pace(verify=60.0)) as served:
+            await until_served(served)
+            # The kubelet takes the old stream's end for ours, and cuts ours too.
+            await foreign.stop()
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+            assert served.status(COLA).tally.registrations == 2
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_newer_plugin_of_somebody_else_that_leaves_takes_nothing_with_it_for_long(
+    kubelet: SimulatedKubelet,
+    serve: Serve,
+    colas: Path,
+    root: Path,
+    killed: bool,
+) -> None:
+    (colas / "a").touch()
+    # One that goes in order takes its socket along, which is seen; else it is asked about in time.
+    pace = Pace(verify=0.3 if killed else 60.0, verify_again=0.1)
     async with serve(CONFIGURATION, pace=pace) as served:
         await until_served(served)
-        # The kubelet takes the old stream's end for ours: nothing is allocatable, and nobody tells us.
-        await foreign.stop()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
+        async with ScriptedPlugin(root / "k", COLA, [Device("x"), Device("y")]) as foreign:
+            await foreign.register()
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+            if killed:
+                foreign.end_streams()
+                await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+                assert foreign.path.exists()
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-        assert served.status(COLA).tally.registrations == 2
+        await until_served(served)
+
+
+async def test_a_newer_plugin_of_somebody_else_is_told_of_and_left_in_place(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "devicelens")
+    (colas / "a").touch()
+    async with serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.05)) as served:
+        await until_served(served)
+        async with ScriptedPlugin(root / "k", COLA, [Device("x"), Device("y")]) as foreign:
+            await foreign.register()
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+            await served.until(lambda: "another plugin serves it" in caplog.messages)
+            assert served.status(COLA).tally.registrations == 1
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await served.until(lambda: "another plugin serves it: over" in caplog.messages)
+
+
+async def test_what_a_kubelet_says_that_restarts_meanwhile_casts_no_doubt(
+    kubelet: SimulatedKubelet,
+    serve: Serve,
+    colas: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (colas / "a").touch()
+    asked = 0
+
+    async def said_before_the_plugin_was_back(_pod_resources: PodResources) -> Held:
+        nonlocal asked
+        asked += 1
+        if asked > 3:
+            return {COLA: frozenset({"a"})}
+        await kubelet.restart()
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        return {}
+
+    monkeypatch.setattr(PodResources, "allocatable", said_before_the_plugin_was_back)
+    async with serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.01)) as served:
+        await served.until(lambda: asked > 3)
+        await until_served(served)
+    assert "nothing of it is allocatable, registering anew" not in caplog.messages
 
 
 async def test_registering_anew_that_does_not_help_is_done_ever_more_seldom(
