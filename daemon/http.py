@@ -50,6 +50,9 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
+KEEP_ALIVE: Final = 75.0
+"""Seconds for which a connection without a request is kept open."""
+
 SEND_WITHIN: Final = 30.0
 """Seconds in which a client must have taken an answer that is whole when it is begun."""
 
@@ -107,6 +110,8 @@ def _outgoing(send_within: float, large_at_once: int) -> Middleware:
             async with asyncio.timeout(send_within):
                 await answer.prepare(request)
                 await answer.write_eof()
+            # A connection that is kept open keeps its last answer, whose text would be kept with it.
+            answer.body = None
         except ConnectionError:
             pass  # the client went, which aiohttp finds out for itself
         except TimeoutError:
@@ -167,7 +172,14 @@ async def serve(app: web.Application, address: ListenAddress, *, purpose: str) -
 
     Raises Fatal when the address cannot be listened on, saying which and why.
     """
-    runner = web.AppRunner(app, access_log=None, logger=_clients, handle_signals=False, shutdown_timeout=0.5)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        logger=_clients,
+        handle_signals=False,
+        keepalive_timeout=KEEP_ALIVE,
+        shutdown_timeout=0.5,
+    )
     await runner.setup()
     try:
         try:

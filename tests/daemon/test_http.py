@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import logging
 import re
 import socket
@@ -337,6 +338,24 @@ async def test_clients_that_do_not_read_leave_room_for_the_others(
                         assert len(await answer.read()) == 8 * 1024 * 1024
                         break
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_connection_that_is_kept_open_does_not_keep_its_last_answer(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        serving(ListenAddress(path=path), caplog),
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session,
+    ):
+        async with session.get(f"{URL}/large") as answer:
+            assert len(await answer.read()) == 8 * 1024 * 1024
+        async with asyncio.timeout(LIMIT):
+            while any(
+                isinstance(o, web.Response) and len(o.body or b"") > 1_000_000 for o in gc.get_objects()
+            ):
+                await asyncio.sleep(0.01)
+        async with session.get(f"{URL}/text") as answer:
+            assert await answer.text() == "well"
 
 
 def test_a_problem_may_carry_more_members() -> None:
