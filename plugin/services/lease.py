@@ -2,8 +2,8 @@
 
 kubelet: when a new plugin registers while the old one's stream is open, and the old one then leaves,
 the kubelet stops the new endpoint and cuts its stream (1.36; others are said to tell nobody). So the
-new one waits for the old
-to end: on a lock that the kernel gives up with the process that holds it, however that process ends.
+new one waits for the old to end: on a lock that the kernel gives up with the process that holds it,
+however that process ends.
 """
 
 import asyncio
