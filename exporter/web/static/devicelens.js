@@ -220,7 +220,8 @@ function morph(from, to) {
     if (from.data !== to.data) from.data = to.data;
     return;
   }
-  const still = "lasting" in from.dataset && from.getAttribute("datetime") === to.getAttribute("datetime");
+  const ticking = "lasting" in from.dataset && "lasting" in to.dataset;
+  const still = ticking && from.getAttribute("datetime") === to.getAttribute("datetime");
   attributes(from, to);
   if (!still) children(from, to);
 }

@@ -137,6 +137,9 @@ async def test_a_kubelet_that_does_not_answer_is_told_and_so_is_its_return(
     world.now += 10
     world.board.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", world.now)))
     await expect(banner).to_have_text("The kubelet does not answer as it should.")
+    await expect(page.locator(".banner [data-key=taken]")).to_contain_text(
+        "the mapping of 22:41:03, 10 s old"
+    )
     assert (await page.title()).startswith("No answer: ")
     world.now += 60
     # Nothing is published: the exporter itself notices that time has passed.
