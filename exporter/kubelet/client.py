@@ -34,6 +34,8 @@ _GRACE: Final = 0.5
 
 _LIST: Final = "List"
 _ALLOCATABLE: Final = "GetAllocatableResources"
+METHODS: Final = (_LIST, _ALLOCATABLE)
+"""What the kubelet is asked."""
 
 UNDECODABLE: Final = "UNDECODABLE"
 """Stands where a gRPC code would, for an answer that is not the message it should be."""

@@ -98,11 +98,16 @@ def device_held_since(state: State, node: str) -> Metric:
     return family
 
 
-def _resource_gauge(name: str, text: str, value: Callable[[ResourceCounts], int]) -> Family:
+def _resource_gauge(
+    name: str, text: str, value: Callable[[ResourceCounts], int], *, of_health: bool = False
+) -> Family:
+    """A family with one number for each resource; `of_health`: left out where the kubelet cannot tell."""
+
     def family_of(state: State, node: str) -> Metric:
         family = GaugeMetricFamily(name, f"{text} [STABLE]", labels=("node", "resource"))
-        for resource, counts in state.snapshot.resources().items():
-            family.add_metric((node, resource), value(counts))
+        if state.snapshot.complete or not of_health:
+            for resource, counts in state.snapshot.resources().items():
+                family.add_metric((node, resource), value(counts))
         return family
 
     return family_of
@@ -117,6 +122,7 @@ resource_allocatable = _resource_gauge(
     "devicelens_resource_allocatable_devices",
     "Devices of the resource that the kubelet counts as allocatable, held or free.",
     lambda counts: counts.allocatable,
+    of_health=True,
 )
 resource_allocated = _resource_gauge(
     "devicelens_resource_allocated_devices",
@@ -127,6 +133,7 @@ resource_unhealthy = _resource_gauge(
     "devicelens_resource_unhealthy_devices",
     "Devices of the resource that are known but not allocatable.",
     lambda counts: counts.unhealthy,
+    of_health=True,
 )
 
 

@@ -12,12 +12,17 @@ from prometheus_client.core import GaugeMetricFamily
 from daemon.exposition import EMPTY, Body, Format, assemble, render
 from exporter.core.holdings import Step
 from exporter.core.state import Freshness, State
+from exporter.kubelet.client import METHODS, UNDECODABLE
 from exporter.services.board import Board
 from exporter.services.families import of_snapshot, of_stale
 from exporter.services.refresh import Trigger
+from exporter.services.understanding import UNSETTLED
 
 _HOLD_BUCKETS: Final = (10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400, 30 * 86400)
 _REFRESH_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+_FORESEEN: Final = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", UNDECODABLE)
 
 
 class Counters:
@@ -64,6 +69,13 @@ class Counters:
             buckets=_REFRESH_BUCKETS,
             registry=registry,
         )
+        # Prometheus sees no increase from "not there" to 1: what can be foreseen begins at 0.
+        for trigger in Trigger:
+            self._refreshes.labels(trigger.value)
+        for method in METHODS:
+            for code in _FORESEEN:
+                self._errors.labels(method, code)
+        self._errors.labels(METHODS[0], UNSETTLED)
 
     def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:
         """Count one refresh for each of its `triggers`."""
@@ -80,6 +92,7 @@ class Counters:
         for resource in state.snapshot.resources():
             self._allocations.labels(self._node, resource)
             self._releases.labels(self._node, resource)
+            self._held.labels(self._node, resource)
         for holding in step.change.began:
             self._allocations.labels(self._node, holding.key.resource).inc()
         for released in step.released:

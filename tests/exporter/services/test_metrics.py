@@ -244,8 +244,19 @@ async def test_nothing_is_said_of_health_where_the_kubelet_cannot_tell() -> None
     async with exposed() as its:
         its.board.publish(_state(Snapshot(devices=(Device(WHOLE, holders=(TRAINER,)),), complete=False)))
         text = await its.text()
-        assert _samples(text, "devicelens_device_healthy") == {}
-        assert len(_samples(text, "devicelens_device_info")) == 1
+        for absent in ("device_healthy", "resource_allocatable_devices", "resource_unhealthy_devices"):
+            assert _samples(text, f"devicelens_{absent}") == {}
+        for told in ("device_info", "resource_devices", "resource_allocated_devices"):
+            assert len(_samples(text, f"devicelens_{told}")) == 1
+
+
+async def test_what_can_be_foreseen_is_counted_from_0_so_that_its_first_increase_is_seen() -> None:
+    async with exposed() as its:
+        text = await its.text()
+        assert _samples(text, "devicelens_refreshes_total") == {(trigger.value,): 0.0 for trigger in Trigger}
+        errors = _samples(text, "devicelens_refresh_errors_total")
+        assert set(errors.values()) == {0.0}
+        assert {("UNSETTLED", "List"), ("DEADLINE_EXCEEDED", "GetAllocatableResources")} <= errors.keys()
 
 
 async def test_a_mapping_is_rendered_once_for_each_generation_and_format(
@@ -322,8 +333,10 @@ async def test_the_counters_count_what_happened() -> None:
         buckets = _samples(text, "devicelens_allocation_hold_seconds_bucket")
         assert buckets["60.0", "node-7", GPU] == 1.0
         assert buckets["14400.0", "node-7", GPU] == 2.0
-        assert _samples(text, "devicelens_refreshes_total") == {("start",): 1.0, ("timer",): 2.0}
-        assert _samples(text, "devicelens_refresh_errors_total") == {("UNAVAILABLE", "List"): 1.0}
+        refreshes = _samples(text, "devicelens_refreshes_total")
+        assert {key: count for key, count in refreshes.items() if count} == {("start",): 1.0, ("timer",): 2.0}
+        errors = _samples(text, "devicelens_refresh_errors_total")
+        assert {key: count for key, count in errors.items() if count} == {("UNAVAILABLE", "List"): 1.0}
         durations = _samples(text, "devicelens_refresh_duration_seconds_bucket")
         assert (durations["0.005",], durations["10.0",], durations["+Inf",]) == (1.0, 1.0, 2.0)
 
@@ -332,8 +345,8 @@ async def test_a_resource_has_its_counters_at_0_before_anything_happens() -> Non
     async with exposed() as its:
         its.metrics.counters.stepped(_state(), Ledger().advance(RICH, 0.0))
         text = await its.text()
-        assert _samples(text, "devicelens_allocations_total") == {("node-7", GPU): 0.0, ("node-7", NIC): 0.0}
-        assert _samples(text, "devicelens_releases_total") == {("node-7", GPU): 0.0, ("node-7", NIC): 0.0}
+        for family in ("allocations_total", "releases_total", "allocation_hold_seconds_count"):
+            assert _samples(text, f"devicelens_{family}") == {("node-7", GPU): 0.0, ("node-7", NIC): 0.0}
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
