@@ -1,0 +1,149 @@
+"""What the two processes take of a node at rest: memory, threads, descriptors, CPU, and time to be ready.
+
+They run as on a node, from compiled modules, beside a simulated kubelet with ten devices. The floor is a
+bare Python process that imports grpc.aio and aiohttp.web and serves one static answer: what no program of
+these parts can go below. Memory is in MiB, CPU in seconds a minute, `ready` the median of some starts.
+"""
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_FLOOR: Final = """\
+import sys, grpc.aio
+from aiohttp import web
+async def answer(request):
+    return web.Response(text="ready")
+app = web.Application()
+app.add_routes([web.get("/{any:.*}", answer)])
+web.run_app(app, path=sys.argv[1], print=None, access_log=None)
+"""
+_READY_LIMIT: Final = 60.0
+_SERIES: Final = 'devicelens_refreshes_total{trigger="allocation"} '
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A process to measure: it serves HTTP on `socket`, and is ready when /-/ready is 200 there."""
+
+    name: str
+    command: tuple[str, ...]
+    socket: Path
+
+
+async def get(subject: Subject, path: str) -> str:
+    """The body of a 200; raises OSError for any other answer, and for none."""
+    reader, writer = await asyncio.open_unix_connection(subject.socket)
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: idle\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = (await reader.read(-1)).decode().partition("\r\n\r\n")
+    finally:
+        writer.close()
+    if not head.startswith("HTTP/1.1 200 "):
+        raise OSError(f"{subject.name}: {path}: {head[:80]!r}")
+    return body
+
+
+@asynccontextmanager
+async def running(subject: Subject, environment: dict[str, str]) -> AsyncGenerator[tuple[int, float]]:
+    """The process, ready: its id, and the seconds it took to get there."""
+    began = time.perf_counter()
+    process = await asyncio.create_subprocess_exec(*subject.command, env=environment)
+    try:
+        async with asyncio.timeout(_READY_LIMIT):
+            while True:
+                assert process.returncode is None, f"{subject.name} ended with {process.returncode}"
+                with suppress(OSError):
+                    await get(subject, "/-/ready")
+                    break
+                await asyncio.sleep(0.002)
+        yield process.pid, time.perf_counter() - began
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+def memory(pid: int) -> str:
+    """RSS, the anonymous part of it, and PSS: what is shared divided among those who share it."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    kib = {key: int(value.split()[0]) for key, _, value in (line.partition(":") for line in lines)}
+    return "".join(f"{kib[key] / 1024:7.1f}" for key in ("Rss", "Anonymous", "Pss"))
+
+
+def rest(pid: int) -> tuple[float, int, int]:
+    """Seconds of CPU used so far, threads, and descriptors."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    return (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[17]), descriptors
+
+
+async def work(subjects: Sequence[Subject], checkpoint: Path, refreshes: int) -> None:
+    """Write the checkpoint again and again; each time scrape everyone until the exporter has refreshed."""
+    for number in range(refreshes):
+        checkpoint.with_name(f".{number}").write_bytes(b"")
+        checkpoint.with_name(f".{number}").unlink()
+        async with asyncio.timeout(_READY_LIMIT):
+            done = 0.0
+            while done <= number:
+                lines = "\n".join([await get(subject, "/metrics") for subject in subjects]).splitlines()
+                done = sum(float(line.removeprefix(_SERIES)) for line in lines if line.startswith(_SERIES))
+
+
+async def measure(root: Path, seconds: float, starts: int, refreshes: int) -> None:
+    """Do it all below `root`, and print the table."""
+    devices, kubelet = root / "host" / "etc" / "colas", root / "kubelet"
+    devices.mkdir(parents=True)
+    for number in range(10):
+        (devices / f"cola{number}").touch()
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("DEVICELENS_", "PYTHON"))}
+    environment["PYTHONPYCACHEPREFIX"] = str(root / "compiled")
+    devicelens = (sys.executable, "-m", "devicelens")
+    flags = ("--kubelet.root", str(kubelet), "--log.level", "error")
+    listen, cola = "--web.listen-address", ("--preset", "cola", "--host-root", str(root / "host"))
+    floor, exporter, plugin = (root / f"{name}.sock" for name in ("floor", "exporter", "plugin"))
+    subjects = (
+        Subject("floor", (sys.executable, "-c", _FLOOR, str(floor)), floor),
+        Subject("exporter", (*devicelens, "exporter", *flags, listen, f"unix:{exporter}"), exporter),
+        Subject("plugin", (*devicelens, "plugin", *cola, *flags, listen, f"unix:{plugin}"), plugin),
+    )
+    async with AsyncExitStack() as stack:
+        simulated = await asyncio.create_subprocess_exec(*devicelens, "kubelet", *flags, env=environment)
+        stack.push_async_callback(simulated.wait)
+        stack.callback(simulated.terminate)
+        ready: list[list[float]] = [[], [], []]
+        for subject, took in zip(subjects, ready, strict=True):
+            for _ in range(starts + 1):  # the first one compiles the modules
+                async with running(subject, environment) as (_, needed):
+                    took.append(needed)
+        pids = [(await stack.enter_async_context(running(s, environment)))[0] for s in subjects]
+        before = [rest(pid)[0] for pid in pids]
+        await asyncio.sleep(seconds)
+        print(" " * 10 + "    RSS   anon    PSS  threads  fds  CPU s/min  ready ms")
+        for subject, pid, used, took in zip(subjects, pids, before, ready, strict=True):
+            (cpu, threads, fds), median = rest(pid), statistics.median(took[1:])
+            per_minute = 60 * (cpu - used) / seconds
+            print(f"{subject.name:10}{memory(pid)}{threads:9}{fds:5}{per_minute:11.2f}{median * 1000:10.0f}")
+        await work(subjects, kubelet / "device-plugins" / "kubelet_internal_checkpoint", refreshes)
+        print(f"after {refreshes} refreshes, each scraped at least once")
+        for subject, pid in zip(subjects, pids, strict=True):
+            print(f"{subject.name:10}{memory(pid)}{rest(pid)[1]:9}{rest(pid)[2]:5}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=30.0, help="time at rest")
+    parser.add_argument("--starts", type=int, default=5, help="starts of which the median is told")
+    parser.add_argument("--refreshes", type=int, default=200, help="refreshes after that")
+    with tempfile.TemporaryDirectory(prefix="dl") as directory:
+        asyncio.run(measure(Path(directory), **vars(parser.parse_args())))
