@@ -16,6 +16,8 @@ from exporter.web.words import Text, clock_time, counted, lasting, ranges, rfc33
 _NUMBER: Final = re.compile(r"([0-9]+)(?![0-9A-Za-z])")
 _ID_LIMIT: Final = 52
 """Characters of an id that are shown: a share of a GPU, by UUID, is one line."""
+_REMEMBERED_LENGTH: Final = 64
+"""Characters of a name whose sort key is remembered: at most 4 KiB each, 1 KiB as ids usually are."""
 HOLDERS_LIMIT: Final = 50
 """Holders shown of one device; the API has all."""
 
@@ -228,15 +230,21 @@ def order(device: Device) -> tuple[str, tuple[tuple[int, str], ...], tuple[tuple
     return device.key.resource, _natural(device.parent or device.key.device), _natural(device.key.device)
 
 
-@lru_cache(maxsize=16384)
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
     """Numbers by value, the rest by letters. Digits before a letter count as letters, for they may be part of
     a hexadecimal number; so do more than 18 of them.
     """
+    return _remembered(name) if len(name) <= _REMEMBERED_LENGTH else _split(name[:512])
+
+
+def _split(name: str) -> tuple[tuple[int, str], ...]:
     return tuple(
         (int(part), part) if part.isascii() and part.isdigit() and len(part) <= 18 else (-1, part)
-        for part in _NUMBER.split(name[:512])
+        for part in _NUMBER.split(name)
     )
+
+
+_remembered = lru_cache(maxsize=16_384)(_split)
 
 
 def row_key(*parts: str) -> str:

@@ -8,6 +8,9 @@ from typing import Final
 
 _NUMBER: Final = re.compile(r"(\d{1,18})", re.ASCII)
 
+_LONGEST: Final = 128
+"""Characters of a text whose key is remembered: at most 4 KiB each, 1 KiB as ids usually are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -37,9 +40,15 @@ class Device:
     numa_nodes: tuple[int, ...] = ()
 
 
-@lru_cache(maxsize=32_768)
 def natural(text: str) -> tuple[tuple[str, int], ...]:
-    """A sort key under which `video10` comes after `video2`."""
+    """A sort key under which `video10` comes after `video2`. Keys of usual length are remembered."""
+    return _remembered(text) if len(text) <= _LONGEST else _key(text)
+
+
+def _key(text: str) -> tuple[tuple[str, int], ...]:
     parts = _NUMBER.split(text)
     key = [(parts[i], int(parts[i + 1])) for i in range(0, len(parts) - 1, 2)]
     return (*key, (parts[-1], -1), (text, -1))
+
+
+_remembered = lru_cache(maxsize=16_384)(_key)

@@ -82,6 +82,15 @@ def test_any_names_can_be_ordered(names: list[str]) -> None:
     assert sorted(d.key.device for d in ordered) == sorted(names)
 
 
+def test_long_names_are_in_order_too_and_only_usual_ones_are_remembered() -> None:
+    long = "1-" * 100
+    ordered = sorted((device(name) for name in (f"{long}10", f"{long}9", "a2")), key=rows.order)
+    assert [d.key.device for d in ordered] == [f"{long}9", f"{long}10", "a2"]
+    short, far = device("a2"), device(long)
+    assert rows.order(short)[2] is rows.order(short)[2]
+    assert rows.order(far)[2] is not rows.order(far)[2]
+
+
 def test_claims_and_containers_have_rows_of_their_own() -> None:
     holders = (ClaimHolder(HOLDER, "ml", "mine"), ClaimHolder(HOLDER, "other", "theirs"))
     claim = rows.claim_row(ClaimDevice(ClaimDeviceKey("drv", "pool", "gpu-0", "s1"), holders, ("cdi=1",)))

@@ -28,6 +28,13 @@ def test_ids_are_in_natural_order() -> None:
     assert sorted(["a", "a1", "a01", "a1b", "b"], key=natural) == ["a", "a01", "a1", "a1b", "b"]
 
 
+def test_long_names_are_in_natural_order_too_and_only_usual_ones_are_remembered() -> None:
+    long = "1-" * 200
+    assert sorted([f"{long}10", f"{long}9", "v2"], key=natural) == [f"{long}9", f"{long}10", "v2"]
+    assert natural("v2") is natural("v2")
+    assert natural(long) is not natural(long)
+
+
 def test_only_what_matches_is_a_device() -> None:
     identifier = Identifier(plan(match="\"{{ device.attrs.get('m') == 'x' }}\""))
     assert ids(identifier, Found("a", attrs={"m": "x"}), Found("b"), Found("c", attrs={"m": "y"})) == ["a"]
