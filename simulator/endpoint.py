@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from plugin.pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from simulator.allocation import Offer
 from simulator.devices import Device, Options
-from simulator.rpc import RpcError, call
+from simulator.rpc import RpcError, call, undecodable
 from simulator.sockets import target
 
 PRE_START_TIMEOUT: Final = 30.0
@@ -75,7 +75,8 @@ class PluginClient:
             return str(error)
         except DecodeError as error:
             return (
-                f"rpc error: code = Internal desc = grpc: failed to unmarshal the received message: {error}"
+                "rpc error: code = Internal desc = grpc: failed to unmarshal the received message: "
+                + undecodable(error)
             )
         finally:
             stream.cancel()

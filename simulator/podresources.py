@@ -1,17 +1,21 @@
 """PodResourcesLister on pod-resources/kubelet.sock: v1, v1alpha1, rate limit, faults, replay."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import Message
 from grpc import StatusCode
 
 from exporter.pb.podresources.v1 import api_pb2 as v1
+from exporter.pb.podresources.v1alpha1 import api_pb2 as v1alpha1
 from simulator.answers import Answers
 from simulator.devices import DeviceState
 from simulator.heard import Heard
 from simulator.node import Node
 from simulator.ratelimit import TokenBucket
-from simulator.rpc import Context, RawService, UnaryMethod
+from simulator.rpc import Context, RawService, UnaryMethod, decoded
+
+M = TypeVar("M", bound=Message)
 
 
 class _NotFoundError(Exception):
@@ -31,11 +35,15 @@ class PodResources:
 
     def services(self) -> tuple[RawService, ...]:
         """What this kubelet serves."""
-        alpha = {"List": self._method("v1alpha1.List", self._listed_v1alpha1)}
+        alpha = {
+            "List": self._method("v1alpha1.List", v1alpha1.ListPodResourcesRequest, self._listed_v1alpha1)
+        }
         methods = {
-            "List": self._method("List", self._listed),
-            "GetAllocatableResources": self._method("GetAllocatableResources", self._allocatable),
-            "Get": self._method("Get", self._get),
+            "List": self._method("List", v1.ListPodResourcesRequest, self._listed),
+            "GetAllocatableResources": self._method(
+                "GetAllocatableResources", v1.AllocatableResourcesRequest, self._allocatable
+            ),
+            "Get": self._method("Get", v1.GetPodResourcesRequest, self._get),
         }
         match self._node.settings.older:
             case "no-get":
@@ -51,10 +59,12 @@ class PodResources:
             RawService("v1alpha1.PodResourcesLister", alpha),
         )
 
-    def _method(self, name: str, produce: Callable[[bytes], bytes]) -> UnaryMethod:
+    def _method(self, name: str, kind: type[M], produce: Callable[[M], bytes]) -> UnaryMethod:
         """`produce` behind the limit that all callers share, and behind the present faults."""
 
         async def serve(content: bytes, context: Context) -> bytes:
+            # kubelet: before the limit, which a request that does not decode does not touch.
+            request = await decoded(kind, content, context)
             self._node.count(name)
             if not self._limiter.allow() or self._node.gate.used_up(name):
                 await context.abort(StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
@@ -64,31 +74,28 @@ class PodResources:
             if isinstance(instead, bytes):
                 return instead
             try:
-                return produce(content)
-            except DecodeError as error:
-                await context.abort(StatusCode.INTERNAL, f"grpc: error unmarshalling request: {error}")
+                return produce(request)
             except _NotFoundError as error:
                 await context.abort(StatusCode.UNKNOWN, str(error))
 
         return serve
 
-    def _listed(self, _content: bytes) -> bytes:
+    def _listed(self, _request: v1.ListPodResourcesRequest) -> bytes:
         if self._replay is not None:
             return self._replay.listed
         self._state.reclaim(self._node.active())
         return self._answers.listed(self._heard.pods()).SerializeToString()
 
-    def _listed_v1alpha1(self, _content: bytes) -> bytes:
+    def _listed_v1alpha1(self, _request: v1alpha1.ListPodResourcesRequest) -> bytes:
         self._state.reclaim(self._node.active())
         return self._answers.listed_v1alpha1(self._heard.pods()).SerializeToString()
 
-    def _allocatable(self, _content: bytes) -> bytes:
+    def _allocatable(self, _request: v1.AllocatableResourcesRequest) -> bytes:
         if self._replay is not None and self._replay.allocatable is not None:
             return self._replay.allocatable
         return self._answers.allocatable().SerializeToString()
 
-    def _get(self, content: bytes) -> bytes:
-        request = v1.GetPodResourcesRequest.FromString(content)
+    def _get(self, request: v1.GetPodResourcesRequest) -> bytes:
         found = self._find(request.pod_namespace, request.pod_name)
         return v1.GetPodResourcesResponse(pod_resources=found).SerializeToString()
 

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
 from exporter.pb.core.v1 import pod_pb2
@@ -12,7 +11,7 @@ from exporter.pb.pods.v1alpha1 import api_pb2
 from simulator.heard import Heard
 from simulator.model import Pod
 from simulator.node import Node
-from simulator.rpc import Context, RawService
+from simulator.rpc import Context, RawService, decoded
 
 BUFFERED: Final = 100
 """Events kept for a watcher that is slow; the kubelet drops what is more, without a word."""
@@ -64,23 +63,22 @@ class PodsApi:
     def _sorted(self) -> list[pod_pb2.Pod]:
         return [self._message(pod) for pod in sorted(self._heard.pods(), key=lambda pod: pod.uid)]
 
-    async def _list(self, _content: bytes, _context: Context) -> bytes:
+    async def _list(self, content: bytes, context: Context) -> bytes:
+        await decoded(api_pb2.ListPodsRequest, content, context)
         self._node.count("ListPods")
         pods = [pod.SerializeToString() for pod in self._sorted()]
         return api_pb2.ListPodsResponse(pods=pods).SerializeToString()
 
     async def _get(self, content: bytes, context: Context) -> bytes:
+        uid = (await decoded(api_pb2.GetPodRequest, content, context)).podUID
         self._node.count("GetPod")
-        try:
-            uid = api_pb2.GetPodRequest.FromString(content).podUID
-        except DecodeError as error:
-            await context.abort(StatusCode.INTERNAL, f"grpc: error unmarshalling request: {error}")
         pod = next((pod for pod in self._heard.pods() if pod.uid == uid), None)
         if pod is None:
             await context.abort(StatusCode.NOT_FOUND, f"pod with UID {uid} not found")
         return api_pb2.GetPodResponse(pod=self._message(pod).SerializeToString()).SerializeToString()
 
-    async def _watch(self, _content: bytes, _context: Context) -> AsyncIterator[bytes]:
+    async def _watch(self, content: bytes, context: Context) -> AsyncIterator[bytes]:
+        await decoded(api_pb2.WatchPodsRequest, content, context)
         self._node.count("WatchPods")
         watcher: asyncio.Queue[bytes] = asyncio.Queue(BUFFERED)
         # kubelet: watched first and listed then, so a change in between is told twice.

@@ -1,27 +1,23 @@
 """Registration on device-plugins/kubelet.sock."""
 
-from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
 from plugin.pb.deviceplugin.v1beta1 import api_pb2
 from simulator.endpoint import plugin_path
 from simulator.manager import DeviceManager, RefusedError
 from simulator.node import Node
-from simulator.rpc import Context, RawService
+from simulator.rpc import Context, RawService, decoded
 
 
 def registration_service(node: Node, manager: DeviceManager) -> RawService:
     """The service: validates, dials the plugin back, and only then answers (kubelet.md, section 2)."""
 
     async def register(content: bytes, context: Context) -> bytes:
+        request = await decoded(api_pb2.RegisterRequest, content, context)
         node.count("Register")
         failure = await node.gate.registration()
         if failure is not None:
             await context.abort(failure, "simulated failure")
-        try:
-            request = api_pb2.RegisterRequest.FromString(content)
-        except DecodeError as error:
-            await context.abort(StatusCode.INTERNAL, f"grpc: error unmarshalling request: {error}")
         path = plugin_path(node.settings.device_plugins, request.endpoint)
         try:
             manager.validate(request.resource_name, (request.version,))

@@ -4,12 +4,15 @@ from __future__ import annotations  # grpc's generic types are generic only for 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 UnaryMethod: TypeAlias = "Callable[[bytes, Context], Awaitable[bytes]]"
+
+M = TypeVar("M", bound=Message)
 
 _GO_NAMES: Final = {
     code: "".join(word.capitalize() for word in code.name.split("_")) for code in grpc.StatusCode
@@ -39,6 +42,23 @@ async def call(awaitable: Awaitable[Any]) -> Any:
         if task is None or task.cancelling():
             raise
         raise RpcError(grpc.StatusCode.CANCELLED, "grpc: the client connection is closing") from error
+
+
+async def decoded(kind: type[M], content: bytes, context: Context) -> M:
+    """A request, decoded before anything else is done with it; one that does not decode is refused."""
+    try:
+        return kind.FromString(content)
+    except DecodeError as error:
+        await context.abort(
+            grpc.StatusCode.INTERNAL, f"grpc: error unmarshalling request: {undecodable(error)}"
+        )
+
+
+def undecodable(error: DecodeError) -> str:
+    """Why a message does not decode, in Go's words."""
+    if "UTF-8" in str(error):
+        return "string field contains invalid UTF-8"
+    return "proto: cannot parse invalid wire-format data"
 
 
 class RawService(grpc.GenericRpcHandler):

@@ -365,6 +365,23 @@ class TestFaults:
         with pytest.raises(Exception, match="Error parsing message"):
             v1.ListPodResourcesResponse.FromString(content)
 
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (b"\xff", "grpc: error unmarshalling request: proto: cannot parse invalid wire-format data"),
+            (b"\x0a\x02\xff\xfe", "grpc: error unmarshalling request: string field contains invalid UTF-8"),
+        ],
+    )
+    async def test_a_request_that_does_not_decode_is_refused_and_not_counted(
+        self, kubelet: SimulatedKubelet, monitor: Monitor, content: bytes, said: str
+    ) -> None:
+        # Empty requests have no field that could be wrong; what they do not know they skip.
+        methods = ("List", "GetAllocatableResources", "Get") if content == b"\xff" else ("Get",)
+        for name in methods:
+            method: Any = monitor.channel.unary_unary(f"/v1.PodResourcesLister/{name}")
+            assert await monitor.refusal(method(content)) == (grpc.StatusCode.INTERNAL, said)
+            assert kubelet.calls[name] == 0
+
     async def test_a_limit_that_others_use_up(self, kubelet: SimulatedKubelet, monitor: Monitor) -> None:
         kubelet.faults = Faults(rate_limited=3)
         outcomes = [await monitor.outcome(monitor.list()) for _ in range(6)]

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -53,6 +54,19 @@ async def test_a_wrong_registration_is_refused_in_the_kubelets_words(
             await plugin.register(version=version)
     assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.UNKNOWN, said)
     assert kubelet.resources() == ()
+
+
+async def test_a_registration_that_does_not_decode_is_refused_in_the_kubelets_words(
+    kubelet: SimulatedKubelet,
+) -> None:
+    async with grpc.aio.insecure_channel(f"unix:{kubelet.root}/device-plugins/kubelet.sock") as channel:
+        register: Any = channel.unary_unary("/v1beta1.Registration/Register")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await register(b"\x0a\x02\xff\xfe")
+    assert (refused.value.code(), refused.value.details()) == (
+        grpc.StatusCode.INTERNAL,
+        "grpc: error unmarshalling request: string field contains invalid UTF-8",
+    )
 
 
 async def test_a_plugin_that_does_not_serve_holds_register_up_until_the_dial_times_out(root: Path) -> None:
