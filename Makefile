@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STUBS ?= .
 
-.PHONY: help demo test lint format proto lock system-tools clean
+.PHONY: help demo test bench lint format proto lock system-tools clean
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,9 @@ demo: $(VENV)/.runtime ## The whole system on a simulated kubelet; prints the pa
 
 test: $(VENV)/.dev system-tools ## All tests
 	$(BIN)/python -m pytest
+
+bench: $(VENV)/.dev ## What both processes cost while nothing happens, beside a floor
+	$(BIN)/python benchmarks/idle.py
 
 # Prometheus and Chromium for the tests that need them, where they can be had; elsewhere those tests
 # skip and say so (under CI=true such a skip is a failure).
