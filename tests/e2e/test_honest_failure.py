@@ -119,14 +119,17 @@ async def test_an_exporter_without_any_answer_yet_says_so_instead_of_showing_not
 async def test_another_caller_who_uses_the_rate_limit_up_now_and_then_disturbs_nothing(
     node: SimulatedNode, stack: Stack, held: frozenset[Holding]
 ) -> None:
-    await node.fault(Faults(rate_limited=2))
-    before = (await owners.scrape(stack.url)).value("devicelens_refresh_errors_total") or 0
-
-    async def limited() -> bool:
+    async def refused() -> float:
         found = (await owners.scrape(stack.url)).of(
             "devicelens_refresh_errors_total", code="RESOURCE_EXHAUSTED"
         )
-        return sum(value for _, value in found) >= before + 3
+        return sum(value for _, value in found)
+
+    await node.fault(Faults(rate_limited=2))
+    before = await refused()
+
+    async def limited() -> bool:
+        return await refused() >= before + 3
 
     await until("some calls were refused", limited)
     assert await owners.from_metrics(stack.url, stack.resource) == held
