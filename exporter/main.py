@@ -59,7 +59,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         client,
         board,
         metrics.counters,
-        timing=Timing(settings.poll_interval),
+        timing=Timing(settings.poll_interval, settings.stale_after),
         clock=clock,
         cpu_numa=numa_of_cpus(),
     )

@@ -19,7 +19,7 @@ import grpc
 
 from daemon.log import Episode, Log
 from exporter.core.holdings import Step
-from exporter.core.state import Failure, State
+from exporter.core.state import Failure, Freshness, State
 from exporter.kubelet.client import KubeletError, Raw
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
@@ -87,9 +87,12 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The loop's times, in seconds: `interval` between full refreshes at the latest."""
+    """The loop's times, in seconds: `interval` between full refreshes at the latest; `stale_after` is the age
+    at which the mapping is no longer told to Prometheus.
+    """
 
     interval: float
+    stale_after: float
     spacing: float = SPACING
     settling: tuple[float, ...] = SETTLING
 
@@ -124,6 +127,7 @@ class Refresher:
         self._full_at = 0.0
         self._needs_full = True
         self._episode = Episode(_log, "the kubelet does not tell who holds what")
+        self._stale = Episode(_log, "the mapping is stale and no longer told to Prometheus")
 
     def trigger(self, cause: Trigger) -> None:
         """Ask for a refresh. Never blocks; reasons that wait are merged."""
@@ -241,6 +245,7 @@ class Refresher:
     def _publish(self, raw: Raw, news: News, asked_at: float) -> None:
         self._failures = 0
         self._episode.recovered()
+        self._stale.recovered()
         state = self._board.state
         for note in raw.notes:
             if note not in state.notes:
@@ -264,6 +269,8 @@ class Refresher:
         self._observer.failed(failure.method, failure.code)
         self._episode.failed(f"{failure.method}: {failure.code}: {failure.message}")
         state = self._board.state
+        if state.freshness(self._clock.now(), self._timing.stale_after) is Freshness.STALE:
+            self._stale.failed(f"older than {self._timing.stale_after:g} s", level="error")
         if state.failure is not None:
             failure = replace(failure, since=state.failure.since)
         if failure != state.failure:

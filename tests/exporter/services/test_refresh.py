@@ -165,13 +165,13 @@ async def running(
     spacing: float = 0.0,
     settling: tuple[float, ...] = (),
     clock: SteadyClock | None = None,
+    stale_after: float = 60.0,
     started: bool = True,
 ) -> AsyncGenerator[Running]:
     kubelet = kubelet or Kubelet()
     board, observer, clock = Board(), Watching(), clock or SteadyClock()
-    refresher = Refresher(
-        kubelet, board, observer, timing=Timing(interval, spacing, settling), clock=clock, cpu_numa={}
-    )
+    timing = Timing(interval, stale_after, spacing, settling)
+    refresher = Refresher(kubelet, board, observer, timing=timing, clock=clock, cpu_numa={})
     task = asyncio.create_task(refresher.run())
     loop = Running(kubelet, board, observer, refresher, clock, task)
     try:
@@ -385,6 +385,24 @@ async def test_a_recovery_is_told_once_and_forgets_the_failure(caplog: pytest.Lo
     assert [record.message for record in caplog.records if record.name == "devicelens.refresh"] == [
         "the kubelet does not tell who holds what",
         "the kubelet does not tell who holds what: over",
+    ]
+
+
+async def test_a_mapping_that_becomes_stale_is_told_once_and_so_is_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    async with running(stale_after=0.05) as loop:
+        loop.kubelet.error = _unavailable()
+        await loop.trigger(Trigger.TIMER)
+        await loop.until(lambda: loop.state.freshness(loop.clock.now(), 0.05) is Freshness.STALE)
+        await loop.refreshed(3)
+        loop.kubelet.error = None
+        await loop.until(lambda: loop.state.failure is None)
+    told = [(record.levelname, record.message) for record in caplog.records if "stale" in record.message]
+    assert told == [
+        ("ERROR", "the mapping is stale and no longer told to Prometheus"),
+        ("INFO", "the mapping is stale and no longer told to Prometheus: over"),
     ]
 
 
