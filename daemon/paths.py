@@ -2,9 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 UNIX_PATH_BYTES = 107
 """The longest path a unix socket can have on Linux: sun_path is 108 bytes with its NUL."""
+KUBELET_SOCKET: Final = "kubelet.sock"
+"""What the kubelet calls its socket, in device-plugins and in pod-resources alike."""
+CHECKPOINT: Final = "kubelet_internal_checkpoint"
+"""What the device manager calls its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +29,12 @@ class KubeletPaths:
     @property
     def registration_socket(self) -> Path:
         """Where the kubelet serves device plugin Registration."""
-        return self.device_plugins / "kubelet.sock"
+        return self.device_plugins / KUBELET_SOCKET
 
     @property
     def checkpoint(self) -> Path:
         """The device manager's checkpoint file, renamed into place after each allocation."""
-        return self.device_plugins / "kubelet_internal_checkpoint"
+        return self.device_plugins / CHECKPOINT
 
     @property
     def pod_resources(self) -> Path:
@@ -39,7 +44,7 @@ class KubeletPaths:
     @property
     def pod_resources_socket(self) -> Path:
         """Where the kubelet serves PodResourcesLister."""
-        return self.pod_resources / "kubelet.sock"
+        return self.pod_resources / KUBELET_SOCKET
 
     @property
     def plugins_registry(self) -> Path:

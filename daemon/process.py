@@ -31,6 +31,13 @@ class Fatal(Exception):  # noqa: N818 -- it is the end, not an error to handle
     """The process cannot do what it was asked for; the message says why, in one line."""
 
 
+def innermost(error: BaseException) -> BaseException:
+    """The first error that is no group of others: what a TaskGroup in a TaskGroup wraps."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 async def run_actors(actors: Iterable[Actor], stop: asyncio.Event) -> None:
     """Run `actors` together until `stop` is set, then cancel and await each of them.
 
@@ -64,7 +71,7 @@ def run(main: Callable[[asyncio.Event], Actor], *, end_within: float = END_WITHI
     try:
         asyncio.run(_with_signals(main, end_within))
     except* Fatal as group:
-        print(f"devicelens: {visible(str(_first(group)))}", file=sys.stderr)  # noqa: T201 -- the one clear line
+        print(f"devicelens: {visible(str(innermost(group)))}", file=sys.stderr)  # noqa: T201 -- the one clear line
         status = 1
     return status
 
@@ -101,10 +108,3 @@ def _end_at_once(_number: int, _frame: FrameType | None) -> None:
 def _leave(seconds: float) -> None:
     _log.warn("did not end in time, leaving", seconds=seconds)
     os._exit(1)
-
-
-def _first(group: BaseExceptionGroup[Fatal]) -> BaseException:
-    error: Fatal | BaseExceptionGroup[Fatal] = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -6,6 +6,7 @@ hash and order are several times quicker than a dataclass's.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -101,7 +102,7 @@ class ResourceCounts:
     """Allocatable and without holder."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """What the kubelet said at one moment.
 
@@ -116,8 +117,13 @@ class Snapshot:
     pods: int = 0
     complete: bool = True
 
-    def resources(self) -> dict[str, ResourceCounts]:
+    def resources(self) -> Mapping[str, ResourceCounts]:
         """Counts of each resource, by name."""
+        return self._counts
+
+    @cached_property
+    def _counts(self) -> Mapping[str, ResourceCounts]:
+        # Several families, the page and the API ask: counted once. It is why there are no slots here.
         tallies: dict[str, list[int]] = {}
         for device in self.devices:
             tally = tallies.setdefault(device.key.resource, [0, 0, 0, 0, 0])

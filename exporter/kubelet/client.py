@@ -37,6 +37,9 @@ _ALLOCATABLE: Final = "GetAllocatableResources"
 METHODS: Final = (_LIST, _ALLOCATABLE)
 """What the kubelet is asked."""
 
+DOUBT: Final = 10.0
+"""Seconds after a kubelet's return within which pods that are missing from List are not believed gone."""
+
 UNDECODABLE: Final = "UNDECODABLE"
 """Stands where a gRPC code would, for an answer that is not the message it should be."""
 

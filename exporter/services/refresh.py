@@ -20,7 +20,7 @@ import grpc
 from daemon.log import Episode, Log
 from exporter.core.holdings import Step
 from exporter.core.state import Failure, Freshness, State
-from exporter.kubelet.client import KubeletError, Raw
+from exporter.kubelet.client import DOUBT, KubeletError, Raw
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
 from exporter.services.understanding import UNSETTLED, News, Understanding
@@ -32,9 +32,6 @@ SETTLING: Final = (0.2, 1.0)
 """Seconds after a registration at which allocatable is asked again: the kubelet makes room for a new
 plugin's devices only when their first list has arrived, and tells nobody.
 """
-
-DOUBT: Final = 10.0
-"""Seconds after a kubelet's return within which pods that are missing from List are not believed gone."""
 
 _FIRST_RETRY: Final = 0.1
 _UNSETTLED_RETRY: Final = 0.2

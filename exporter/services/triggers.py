@@ -5,13 +5,10 @@ socket for each plugin and for itself. Directories are followed, never sockets: 
 """
 
 from collections.abc import Callable
-from typing import Final
 
 from daemon.directory import Change, DirectoryWatcher, Kind
-from daemon.paths import KubeletPaths
+from daemon.paths import CHECKPOINT, KUBELET_SOCKET, KubeletPaths
 from exporter.services.refresh import Trigger
-
-_CHECKPOINT: Final = "kubelet_internal_checkpoint"
 
 Ask = Callable[[Trigger], None]
 
@@ -23,9 +20,9 @@ def of_device_plugins(change: Change) -> Trigger | None:
     from the first of the two on. Everything else that comes or goes there is a socket.
     """
     match change.kind:
-        case Kind.APPEARED if change.name == _CHECKPOINT or change.name.startswith("."):
+        case Kind.APPEARED if change.name == CHECKPOINT or change.name.startswith("."):
             return Trigger.ALLOCATION
-        case Kind.WRITTEN if change.name == _CHECKPOINT:
+        case Kind.WRITTEN if change.name == CHECKPOINT:
             return Trigger.ALLOCATION
         case Kind.APPEARED | Kind.RESCAN:
             return Trigger.REGISTRATION
@@ -39,7 +36,7 @@ def of_pod_resources(change: Change) -> Trigger | None:
     """What a change in pod-resources means: the socket is made under another name and renamed."""
     if change.kind is Kind.RESCAN:
         return Trigger.SOCKET
-    if change.name == "kubelet.sock" and change.kind in {Kind.APPEARED, Kind.VANISHED}:
+    if change.name == KUBELET_SOCKET and change.kind in {Kind.APPEARED, Kind.VANISHED}:
         return Trigger.SOCKET
     return None
 

@@ -3,21 +3,17 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from daemon.text import visible
 from exporter.core.anomalies import find
 from exporter.core.snapshot import build
 from exporter.core.state import State
-from exporter.kubelet.client import Answer, KubeletClient, KubeletError
+from exporter.kubelet.client import DOUBT, Answer, KubeletClient, KubeletError
 from exporter.web import documents
 from exporter.web.documents import Moment
 from exporter.web.query import Filters
 from exporter.web.schema import DevicesDocument
 from exporter.who.ask import AskError
-
-DOUBT: Final = 10.0
-"""Seconds after a kubelet's return within which pods may be missing from its answer."""
 
 
 def fetch(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from daemon.log import Episode, Log
+from daemon.process import innermost
 from plugin.core.config import ResourcePlan
 from plugin.core.inventory import Inventory, Transition
 from plugin.discovery.follow import Following
@@ -95,7 +96,8 @@ class Resource:
                     if self._clock.steady() - started > 2 * pauses[-1]:
                         failures = 0
                         self._defect.recovered()
-                    self._defect.failed(_innermost(error), level="error")
+                    cause = innermost(error)
+                    self._defect.failed(f"{type(cause).__name__}: {cause}", level="error")
                 await asyncio.sleep(pauses[min(failures, len(pauses) - 1)])
                 failures += 1
         finally:
@@ -230,9 +232,3 @@ class Resource:
             defect=self._defect.reason,
             inventory=self._inventory,
         )
-
-
-def _innermost(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"

@@ -18,7 +18,7 @@ from exporter.core import anomalies, snapshot
 from exporter.core.holdings import Step
 from exporter.core.model import Snapshot
 from exporter.core.state import Freshness, State
-from exporter.kubelet.client import KubeletError, Raw
+from exporter.kubelet.client import DOUBT, KubeletError, Raw
 from exporter.pb.podresources.v1 import api_pb2
 from exporter.services import refresh, understanding
 from exporter.services.board import Board
@@ -577,7 +577,7 @@ async def test_what_a_kubelet_leaves_out_for_long_is_gone(monkeypatch: pytest.Mo
         loop.kubelet.error = None
         await loop.until(lambda: loop.state.failure is not None and loop.state.failure.code == "UNSETTLED")
         remaining = loop.refresher._doubtful_until - asyncio.get_running_loop().time()
-        assert refresh.DOUBT - LIMIT < remaining <= refresh.DOUBT
+        assert DOUBT - LIMIT < remaining <= DOUBT
         loop.refresher._doubtful_until -= remaining
         await loop.until(lambda: loop.state.failure is None)
         assert _owners(loop.state) == {"a": [], "b": []}
