@@ -14,8 +14,9 @@ from daemon.http import serve
 from daemon.log import Log
 from daemon.paths import KubeletPaths
 from daemon.process import Actor, Fatal, run_actors
-from plugin.core.config import ResourcePlan, combine, load
+from plugin.core.config import combine, load
 from plugin.core.errors import ConfigError
+from plugin.core.plan import ResourcePlan
 from plugin.core.yaml_document import MAX_BYTES
 from plugin.discovery.host import HostRoot
 from plugin.discovery.survey import os_problem

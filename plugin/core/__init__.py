@@ -4,7 +4,8 @@ yaml_document  a YAML file read with its line numbers, bounded and without surpr
 errors         one clear error for a file: place, what was found, what was expected
 model          the configuration language as it is written (msgspec structs)
 places         keys and values of a document checked against the model, with advice
-config         from a file's text to the resources that it asks for, templates compiled
+plan           what a resource asks for, templates compiled
+config         from a file's text to the plans of its resources
 names          the kubelet's rules for resource names, ids and CDI names
 templates      Jinja2, sandboxed, strict and bounded
 expressions    what a template may contain, and the names that it may use

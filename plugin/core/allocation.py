@@ -6,10 +6,10 @@ from enum import Enum
 from typing import Final, Literal, TypeVar
 
 from plugin.core import names
-from plugin.core.config import AllocatePlan, Entry, MountEntry, NodeEntry, ResourcePlan
 from plugin.core.device import Device, natural
 from plugin.core.errors import quoted
 from plugin.core.inventory import Inventory
+from plugin.core.plan import AllocatePlan, Entry, MountEntry, NodeEntry, ResourcePlan
 from plugin.core.templates import Template, TemplateError
 
 T = TypeVar("T")

@@ -1,7 +1,6 @@
 """From a configuration file's text to the resources that it asks for, each template compiled."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from msgspec import UNSET, UnsetType
@@ -9,6 +8,15 @@ from msgspec import UNSET, UnsetType
 from plugin.core import model, names
 from plugin.core.errors import ConfigError, Path, quoted
 from plugin.core.places import convert
+from plugin.core.plan import (
+    AllocatePlan,
+    Entry,
+    ExistsCheck,
+    MountEntry,
+    NodeEntry,
+    ProbePlan,
+    ResourcePlan,
+)
 from plugin.core.templates import (
     DEVICE_FIELDS,
     FOUND_FIELDS,
@@ -18,69 +26,10 @@ from plugin.core.templates import (
 )
 from plugin.core.yaml_document import Document, parse
 
-Prefer = Literal["none", "packed", "spread", "numa"]
 Check = Callable[[str], str | None]
 
 _FOUND: Final = frozenset({"device"})
 _CONTAINER: Final = frozenset({"device", "devices", "ids"})
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A named value that a container gets: an environment variable, an annotation."""
-
-    name: Template
-    value: Template
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEntry:
-    """A device node that a container gets."""
-
-    host: Template
-    container: Template
-    permissions: str
-
-
-@dataclass(frozen=True, slots=True)
-class MountEntry:
-    """A mount that a container gets; `create` is what to make where nothing is there."""
-
-    host: Template
-    container: Template
-    read_only: bool
-    create: Literal["directory", "file"] | None
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatePlan:
-    """What a container gets, as templates."""
-
-    env: tuple[Entry, ...] = ()
-    devices: tuple[NodeEntry, ...] = ()
-    mounts: tuple[MountEntry, ...] = ()
-    annotations: tuple[Entry, ...] = ()
-    cdi: tuple[Template, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ResourcePlan:
-    """One resource as it was asked for. Two plans that are equal ask for the same.
-
-    `numa`: "auto", "off", or the node of every device. `replicas`: None where ids are not shared.
-    """
-
-    name: str
-    sources: tuple[model.Files | model.Glob | model.Static, ...]
-    match: Template | None = None
-    id: Template | None = None
-    numa: Literal["auto", "off"] | int = "auto"
-    replicas: int | None = None
-    max_per_container: int | None = None
-    exists: tuple[Template, ...] = ()
-    prefer: Prefer = "none"
-    allocate: AllocatePlan = field(default_factory=AllocatePlan)
-    advertise_empty: bool = False
 
 
 def load(content: bytes, source: str) -> tuple[ResourcePlan, ...]:
@@ -140,16 +89,20 @@ class _Compiler:
             numa=self._numa(written.numa),
             replicas=None if share.replicas is UNSET else share.replicas,
             max_per_container=None if share.max_per_container is UNSET else share.max_per_container,
-            exists=tuple(
-                self._template(p.exists, ("health", i, "exists"), _FOUND, names.path_problem)
-                for i, p in enumerate(written.health)
-            ),
+            probes=tuple(self._probe(p, i) for i, p in enumerate(written.health)),
             prefer=written.prefer,
             allocate=self._allocate(written.allocate),
             advertise_empty=written.advertise_empty,
         )
 
-    def _source(self, source: model.Source, path: Path) -> model.Files | model.Glob | model.Static:
+    def _probe(self, probe: model.Probe, index: int) -> ProbePlan:
+        if probe.exists is UNSET:
+            raise self._error(("health", index), "expected the key 'exists', which is missing")
+        path: Path = ("health", index, "exists")
+        template = self._template(probe.exists, path, _FOUND, names.path_problem)
+        return ProbePlan(ExistsCheck(template), f"health[{index}].exists")
+
+    def _source(self, source: model.Source, path: Path) -> model.AnySource:
         given = [s for s in (source.files, source.glob, source.static) if s is not UNSET]
         if len(given) != 1:
             found = "no source" if not given else f"{len(given)} sources in one item"

@@ -18,6 +18,9 @@ class Found:
 
     `path` is the host's path, empty where the source knows none. `absent` says why a device that is
     written down is not there; empty where it is. `numa_node` is what the source itself was told.
+    `nodes` are the device nodes that belong to it, host paths in natural order. `sysfs` is its directory
+    below /sys, from which its NUMA node is looked for. `claim` names the physical thing for all
+    resources of the process: two devices of the same claim are the same; empty: `path`, if any.
     """
 
     name: str
@@ -27,6 +30,9 @@ class Found:
     numa_node: int | None = None
     rdev: tuple[str, int, int] | None = None
     """("char" or "block", major, minor) of a device node."""
+    nodes: tuple[str, ...] = ()
+    sysfs: str = ""
+    claim: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,9 @@ class Device:
     path: str = ""
     attrs: Mapping[str, str] = field(default_factory=dict)
     numa_nodes: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    found: Found | None = field(default=None, compare=False, repr=False)
+    """As its source found it; None for a device that is known by its id alone."""
 
 
 def natural(text: str) -> tuple[tuple[str, int], ...]:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from plugin.core.config import ResourcePlan
 from plugin.core.device import Device, Found, natural
 from plugin.core.errors import quoted
 from plugin.core.names import id_problem
+from plugin.core.plan import ResourcePlan
 from plugin.core.templates import TemplateError
 
 NumaNodes = Callable[[Found], tuple[int, ...]]
@@ -86,7 +86,8 @@ class Identifier:
         if problem is not None:
             return f"it cannot have the id {quoted(device_id)}: {problem}"
         attrs = dict(found.attrs)
-        device = Device(device_id, found.name, found.path, attrs, self._numa(found, numa_nodes))
+        numa = self._numa(found, numa_nodes)
+        device = Device(device_id, found.name, found.path, attrs, numa, found.nodes, found)
         return Identified(device, found.absent)
 
     def _numa(self, found: Found, numa_nodes: NumaNodes) -> tuple[int, ...]:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from plugin.core.config import Prefer
 from plugin.core.device import natural
 from plugin.core.inventory import Inventory
+from plugin.core.plan import Prefer
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from plugin.core import expressions
 MAX_OUTPUT: Final = 128 * 1024 - 1
 """The longest text a template may render to: the kernel takes no longer argument or variable."""
 
-DEVICE_FIELDS: Final = frozenset({"id", "name", "path", "attrs", "numa_nodes"})
-FOUND_FIELDS: Final = frozenset({"name", "path", "attrs"})
+DEVICE_FIELDS: Final = frozenset({"id", "name", "path", "attrs", "numa_nodes", "nodes"})
+FOUND_FIELDS: Final = frozenset({"name", "path", "attrs", "nodes"})
 """What is known of a device before it has an id."""
 
 

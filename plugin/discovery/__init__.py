@@ -1,7 +1,8 @@
 """What looks at the host: where devices are found, where they sit, and what to follow.
 
 host      the host's file system below its root, links never leading out of it
-source    what a source is, and which one serves a configuration
+source    what a source is
+sources   which one serves which part of a configuration
 files     every regular file of a directory
 glob      every path that matches a pattern
 static    devices that are written down

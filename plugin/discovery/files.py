@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from plugin.core.device import Found, natural
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, same_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +29,7 @@ class FilesSource:
         found.sort(key=lambda item: natural(item.name))
         notes = () if found else (f"{self.directory} has no regular file",)
         return Findings(tuple(found), follow, notes)
+
+    def resolve(self, host: HostRoot, found: Found) -> Found | None:
+        """As it was found, while its path is there."""
+        return same_path(host, found)

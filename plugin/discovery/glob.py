@@ -12,7 +12,7 @@ from typing import Final
 
 from plugin.core.device import Found, natural
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, same_path
 
 MAX_FOUND: Final = 50_000
 
@@ -37,6 +37,10 @@ class GlobSource:
         notes = () if found else (f"nothing matches {', '.join(self.patterns)}",)
         ordered = sorted(found.values(), key=lambda item: natural(item.path))
         return Findings(tuple(ordered), tuple(follow), notes)
+
+    def resolve(self, host: HostRoot, found: Found) -> Found | None:
+        """As it was found, while its path is there."""
+        return same_path(host, found)
 
 
 def _matches(
@@ -75,7 +79,7 @@ def _found(host: HostRoot, path: str, status: os.stat_result) -> Found:
     target = host.real(path)
     if target != path:
         attrs["target"] = target
-    return Found(path.rpartition("/")[2], path, attrs, rdev=node)
+    return Found(path.rpartition("/")[2], path, attrs, rdev=node, nodes=(path,) if node else ())
 
 
 def _is_pattern(part: str) -> bool:

@@ -1,10 +1,10 @@
 """What a source of devices is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from plugin.core.device import Found
-from plugin.discovery.host import HostRoot
+from plugin.discovery.host import HostRoot, node_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,11 +13,14 @@ class Findings:
 
     `follow` maps a directory to patterns (as fnmatch takes them) of the entries that matter.
     `notes` say why there may be less than one would think: a directory that is missing, for one.
+    `subsystems` are those of the kernel's uevents (`pci`, `usb`, `net`, `infiniband`, …) that call for
+    another look.
     """
 
     found: tuple[Found, ...]
     follow: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    subsystems: frozenset[str] = frozenset()
 
 
 class Source(Protocol):
@@ -26,3 +29,22 @@ class Source(Protocol):
     def discover(self, host: HostRoot) -> Findings:
         """Everything that is there now. Blocking. Raises OSError where it cannot be known."""
         ...
+
+    def resolve(self, host: HostRoot, found: Found) -> Found | None:
+        """`found` as it is at this moment, for Allocate; None where it is not there any more.
+
+        Blocking, and quick: it looks at this one device. What cannot change while the path is there is
+        given back as it is. Raises OSError.
+        """
+        ...
+
+
+def same_path(host: HostRoot, found: Found) -> Found | None:
+    """What `resolve` says of a device that is its path: as it was found, while the path is there."""
+    if not found.path:
+        return found
+    try:
+        node = node_of(host.stat(found.path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if node == found.rdev else replace(found, rdev=node)

@@ -8,7 +8,7 @@ from msgspec import UNSET
 from plugin.core.device import Found
 from plugin.core.model import StaticDevice
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, same_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +34,10 @@ class StaticSource:
                 node = node_of(host.stat(path))
             except (FileNotFoundError, NotADirectoryError):
                 absent = f"{path} is not there"
-            found.append(Found(device.name, path, device.attrs, absent, numa_node, node))
+            nodes = (path,) if node else ()
+            found.append(Found(device.name, path, device.attrs, absent, numa_node, node, nodes))
         return Findings(tuple(found), tuple(follow))
+
+    def resolve(self, host: HostRoot, found: Found) -> Found | None:
+        """As it was found, while its path is there."""
+        return same_path(host, found)

@@ -5,18 +5,14 @@ from dataclasses import dataclass
 from glob import escape
 from typing import Final
 
-from plugin.core import model
-from plugin.core.config import ResourcePlan
 from plugin.core.device import Device, Found
 from plugin.core.identify import Identifier
 from plugin.core.inventory import Sighting
 from plugin.core.names import path_problem
+from plugin.core.plan import ExistsCheck, ResourcePlan
 from plugin.core.templates import TemplateError
-from plugin.discovery.files import FilesSource
-from plugin.discovery.glob import GlobSource
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Source
-from plugin.discovery.static import StaticSource
+from plugin.discovery.sources import source_of
 from plugin.discovery.topology import numa_nodes
 
 MAX_FOLLOWED: Final = 256
@@ -48,7 +44,7 @@ class Surveyor:
     def __init__(self, plan: ResourcePlan, host: HostRoot) -> None:
         self.plan = plan
         self._host = host
-        self._sources = tuple(_source(written) for written in plan.sources)
+        self._sources = tuple(source_of(written) for written in plan.sources)
         self._identifier = Identifier(plan)
 
     def look(self) -> Survey:
@@ -90,14 +86,16 @@ class Surveyor:
 
     def _unhealthy(self, device: Device, probed: Callable[[str], None]) -> str:
         """Why a device is unhealthy by its probes; empty where it is healthy."""
-        for index, template in enumerate(self.plan.exists):
+        for probe in self.plan.probes:
+            if not isinstance(probe.check, ExistsCheck):
+                continue
             try:
-                path = template.render({"device": device})
+                path = probe.check.path.render({"device": device})
             except TemplateError as error:
-                return f"health[{index}].exists: {error}"
+                return f"{probe.place}: {error}"
             problem = path_problem(path)
             if problem is not None:
-                return f"health[{index}].exists: {problem}"
+                return f"{probe.place}: {problem}"
             probed(path)
             reason = self._absent(path)
             if reason:
@@ -128,13 +126,3 @@ def os_problem(error: OSError) -> str:
     """An OSError in words: what failed, and where."""
     reason = error.strerror or str(error)
     return f"{error.filename}: {reason}" if error.filename else reason
-
-
-def _source(written: model.Files | model.Glob | model.Static) -> Source:
-    match written:
-        case model.Files():
-            return FilesSource(written.directory)
-        case model.Glob():
-            return GlobSource(tuple(written.paths))
-        case model.Static():
-            return StaticSource(tuple(written.devices))

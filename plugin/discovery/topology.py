@@ -1,4 +1,4 @@
-"""NUMA nodes: from a device node's numbers up through sysfs."""
+"""NUMA nodes: from a device's directory, or its node's numbers, up through sysfs."""
 
 from typing import Final
 
@@ -15,11 +15,14 @@ def numa_nodes(host: HostRoot, found: Found) -> tuple[int, ...]:
     Linux writes -1 where it does not know: then there is none (kubelet: never send -1). Never fails:
     what cannot be read is not known.
     """
-    if found.rdev is None:
+    start = found.sysfs
+    if not start and found.rdev is not None:
+        kind, major, minor = found.rdev
+        start = f"/sys/dev/{kind}/{major}:{minor}"
+    if not start:
         return ()
-    kind, major, minor = found.rdev
     try:
-        path = host.real(f"/sys/dev/{kind}/{major}:{minor}")
+        path = host.real(start)
     except OSError:
         return ()
     while path.startswith("/sys/devices/"):

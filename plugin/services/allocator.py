@@ -6,10 +6,10 @@ from typing import Final
 
 from daemon.log import Log
 from plugin.core.allocation import ContainerAnswer, Refusal, RefusedError, answer, choose, unavailable
-from plugin.core.config import ResourcePlan
 from plugin.core.device import Device
 from plugin.core.errors import quoted
 from plugin.core.inventory import Inventory
+from plugin.core.plan import ResourcePlan
 from plugin.core.preference import offers, prefer
 from plugin.discovery.host import HostRoot
 from plugin.discovery.offload import Offload, StuckError
@@ -77,7 +77,7 @@ class Allocator:
         devices = list({device.id: device for devices in chosen for device in devices}.values())
         answers = [answer(self._plan, ids, devices) for ids, devices in zip(containers, chosen, strict=True)]
         if (
-            self._plan.exists
+            self._plan.probes
             or any(d.path for d in devices)
             or any(m.create for a in answers for m in a.mounts)
         ):

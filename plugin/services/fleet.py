@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from daemon.log import Log
-from plugin.core.config import ResourcePlan
+from plugin.core.plan import ResourcePlan
 from plugin.services.resource import Resource
 from plugin.services.status import ResourceStatus
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from daemon.directory import DirectoryWatcher, Kind
 from daemon.log import Episode, Log
-from plugin.core.config import ResourcePlan
+from plugin.core.plan import ResourcePlan
 from plugin.discovery.offload import Offload, StuckError
 from plugin.services.clock import Clock
 from plugin.services.fleet import Fleet

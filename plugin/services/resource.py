@@ -11,8 +11,8 @@ from pathlib import Path
 
 from daemon.log import Episode, Log
 from daemon.process import innermost
-from plugin.core.config import ResourcePlan
 from plugin.core.inventory import Inventory, Transition
+from plugin.core.plan import ResourcePlan
 from plugin.discovery.follow import Following
 from plugin.discovery.offload import Offload, StuckError
 from plugin.discovery.survey import Survey, SurveyError, Surveyor

@@ -1,9 +1,10 @@
 import pytest
 
 from plugin.core.allocation import ContainerAnswer, Mount, Node, Refusal, RefusedError, answer, choose
-from plugin.core.config import ResourcePlan, load
+from plugin.core.config import load
 from plugin.core.device import Device
 from plugin.core.inventory import Inventory, Moment, Sighting
+from plugin.core.plan import ResourcePlan
 from plugin.presets import preset_path
 
 CAMERA = """\

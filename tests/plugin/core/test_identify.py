@@ -1,6 +1,7 @@
-from plugin.core.config import ResourcePlan, load
+from plugin.core.config import load
 from plugin.core.device import Found, natural
 from plugin.core.identify import Identifier
+from plugin.core.plan import ResourcePlan
 
 
 def plan(**keys: str) -> ResourcePlan:

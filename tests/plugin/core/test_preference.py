@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.core.config import Prefer
 from plugin.core.device import Device
 from plugin.core.inventory import Inventory, Moment, Sighting
+from plugin.core.plan import Prefer
 from plugin.core.preference import Offer, offers, prefer
 
 

@@ -1,0 +1,74 @@
+"""What a container gets: allocate, CDI specs, pre_start."""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from plugin.core.model.common import Command, Duration, TemplateText
+
+
+class DeviceNode(Struct, frozen=True, forbid_unknown_fields=True):
+    """A device node that a container gets.
+
+    Once for each device where a template uses `device`; once for each of its device nodes where one
+    uses `node`, a host path of `device.nodes`.
+    """
+
+    host: TemplateText
+    container: TemplateText | UnsetType = UNSET
+    """The same path as `host` if left out."""
+    permissions: str = "rw"
+    optional: bool = False
+    """Left out where the host has no such node."""
+
+
+class MountPoint(Struct, frozen=True, forbid_unknown_fields=True):
+    """A mount that a container gets; once for each device where a template uses `device`."""
+
+    host: TemplateText
+    container: TemplateText | UnsetType = UNSET
+    """The same path as `host` if left out."""
+    read_only: bool = False
+    create: Literal["directory", "file"] | UnsetType = UNSET
+    """What to make at the host path, at Allocate, where nothing is there yet."""
+    optional: bool = False
+    """Left out where the host has nothing there."""
+
+
+class SideFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """A file written on the host at Allocate and mounted, read-only, into the container."""
+
+    host: TemplateText
+    container: TemplateText
+    content: TemplateText
+    mode: str = "0444"
+
+
+class Allocate(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a container gets (`devices`, `ids`; in lists also `device`, and then once for each)."""
+
+    env: Annotated[dict[str, TemplateText], Meta(max_length=256)] = {}
+    devices: Annotated[list[DeviceNode], Meta(max_length=256)] = []
+    mounts: Annotated[list[MountPoint], Meta(max_length=256)] = []
+    files: Annotated[list[SideFile], Meta(max_length=64)] = []
+    annotations: Annotated[dict[str, TemplateText], Meta(max_length=256)] = {}
+    cdi: Annotated[list[TemplateText], Meta(max_length=256)] = []
+
+
+class CdiSpec(Struct, frozen=True, forbid_unknown_fields=True):
+    """A CDI specification written for the resource's devices; Allocate then names them by it."""
+
+    kind: str
+    """VENDOR/CLASS"""
+    name: TemplateText = "{{ device.id }}"
+    directory: str = "/var/run/cdi"
+    env: Annotated[dict[str, TemplateText], Meta(max_length=256)] = {}
+    devices: Annotated[list[DeviceNode], Meta(max_length=256)] = []
+    mounts: Annotated[list[MountPoint], Meta(max_length=256)] = []
+
+
+class PreStart(Struct, frozen=True, forbid_unknown_fields=True):
+    """A program run before a container starts, once for each device where it uses `device`."""
+
+    exec: Command
+    timeout: Duration = "20s"
