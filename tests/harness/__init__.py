@@ -10,5 +10,6 @@ waiting    waiting for a condition, with a limit
 owners     who holds what, read from each place that tells it
 answers    a kubelet's answers, made up by hypothesis
 browser    Chromium
+hosttree   a host's file system, made for a test
 tools      programs that some tests need
 """
