@@ -2,7 +2,7 @@
 
 import os
 import stat
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import pytest
@@ -43,7 +43,8 @@ class HostTree:
     def link(self, path: str, target: str) -> Path:
         """A symbolic link. An absolute `target` is the host's path, made relative as sysfs' own are."""
         place = self.at(path)
-        place.symlink_to(os.path.relpath(target, os.path.dirname(path)) if target.startswith("/") else target)
+        parent = str(PurePosixPath(path).parent)
+        place.symlink_to(os.path.relpath(target, parent) if target.startswith("/") else target)
         return place
 
     def node(self, path: str, kind: Literal["char", "block"], major: int, minor: int) -> Path:
