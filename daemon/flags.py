@@ -12,16 +12,11 @@ from typing import Any, TypeVar
 
 import click
 
+from daemon.durations import parse_duration
 from daemon.log import FORMATS, LEVELS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
-# As in Prometheus, each unit once and the larger first.
-_DURATION = re.compile(
-    "".join(f"(?:(?P<{unit}>{_NUMBER}){unit})?" for unit in ("w", "d", "h", "m", "s", "ms"))
-)
 _TCP = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]*:[^\[\]\s/]*)\]|(?P<name>[^\[\]:/\s]*)):(?P<port>[0-9]{1,5})")
 _NODE_NAME_LIMIT = 253
 
@@ -39,20 +34,6 @@ class ListenAddress:
             return f"unix:{self.path}"
         host = self.host or ""
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of a Prometheus duration: `250ms`, `5s`, `1h30m`, `30d`; `0` alone needs no unit.
-
-    Raises ValueError for anything else.
-    """
-    text = text.strip()
-    if text == "0":
-        return 0.0
-    match = _DURATION.fullmatch(text)
-    if match is None or not text:
-        raise ValueError(f"found {text!r}, expected a duration such as 250ms, 5s, 1h30m or 30d")
-    return sum(float(number) * _UNITS[unit] for unit, number in match.groupdict(default="0").items())
 
 
 def parse_listen_address(text: str) -> ListenAddress:

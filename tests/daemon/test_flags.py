@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daemon.durations import parse_duration
 from daemon.flags import (
     DURATION,
     ListenAddress,
     default_node_name,
     flag,
-    parse_duration,
     parse_listen_address,
     process_flags,
     variable,
