@@ -8,5 +8,7 @@ directory   directories followed by inotify, or by polling where there is none
 listing     what polling sees of a directory, and what changed between two looks
 http        serving aiohttp applications on TCP and unix sockets
 exposition  content negotiation and kept renderings of Prometheus metrics
+yaml_document, places, errors
+            YAML files with line numbers, checked against a model; one clear error for what is wrong in them
 text        making text from outside harmless
 """

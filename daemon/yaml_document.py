@@ -1,0 +1,204 @@
+"""A YAML document read with its line numbers, bounded in size, and without YAML's surprises.
+
+Scalars are read as in YAML 1.2's core schema (`off`, `no` and `1:30` are text). Tags, merge keys,
+duplicate keys and several documents in one file are refused; aliases work, but what they expand to
+is counted.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import yaml
+from yaml import events as ev
+
+from daemon.errors import ConfigError, Path, quoted
+
+MAX_BYTES: Final = 256 * 1024
+MAX_DEPTH: Final = 32
+MAX_NODES: Final = 50_000
+
+Scalar = str | int | float | bool | None
+Plain = Scalar | list["Plain"] | dict[str, "Plain"]
+
+_NULL: Final = re.compile(r"~|null|Null|NULL|")
+_BOOL: Final = re.compile(r"true|True|TRUE|false|False|FALSE")
+_INT: Final = re.compile(r"[-+]?[0-9]{1,18}|0o[0-7]{1,18}|0x[0-9a-fA-F]{1,15}")
+_FLOAT: Final = re.compile(
+    r"[-+]?(?:\.[0-9]{1,24}|[0-9]{1,18}(?:\.[0-9]{0,24})?)(?:[eE][-+]?[0-9]{1,3})?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One value of a document with the line it starts on (from 1), and for mappings their keys' lines."""
+
+    value: "Scalar | tuple[Node, ...] | dict[str, Node]"
+    line: int
+    size: int = 1
+    key_lines: dict[str, int] = field(default_factory=dict)
+
+    def plain(self) -> Plain:
+        """The value without its lines."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, tuple):
+            return [node.plain() for node in self.value]
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A whole file: where it came from, for messages, and its root."""
+
+    source: str
+    root: Node
+
+    def node(self, path: Path) -> Node:
+        """The node at `path`, or its nearest ancestor that is there."""
+        node = self.root
+        for step in path:
+            children = node.value
+            child: Node | None = None
+            if isinstance(children, dict) and isinstance(step, str):
+                child = children.get(step)
+            elif isinstance(children, tuple) and isinstance(step, int) and step < len(children):
+                child = children[step]
+            if child is None:
+                return node
+            node = child
+        return node
+
+    def line(self, path: Path) -> int:
+        """The line of the key or item at `path`, or of its nearest ancestor that is there."""
+        if path and isinstance(path[-1], str):
+            parent = self.node(path[:-1])
+            if path[-1] in parent.key_lines:
+                return parent.key_lines[path[-1]]
+        return self.node(path).line
+
+    def error(self, path: Path, problem: str) -> ConfigError:
+        """The error `problem` at `path`."""
+        return ConfigError(self.source, self.line(path), path, problem)
+
+
+def parse(content: bytes, source: str) -> Document:
+    """The document in `content`; `source` names it in messages.
+
+    Raises ConfigError for what is not one bounded YAML document of plain values.
+    """
+    if len(content) > MAX_BYTES:
+        raise ConfigError(source, None, (), f"found {len(content)} bytes, expected at most {MAX_BYTES}")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            source, line, (), f"found byte 0x{content[error.start]:02x}, expected UTF-8"
+        ) from None
+    try:
+        return Document(source, _Reader(source, text).document())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = error.problem or error.context or "it cannot be read"
+        raise ConfigError(source, mark.line + 1 if mark else None, (), f"not YAML: {problem}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        problem = f"found character U+{ord(text[error.position]):04X}, which YAML does not allow"
+        raise ConfigError(source, line, (), problem) from None
+
+
+class _Reader:
+    """Turns YAML events into nodes."""
+
+    def __init__(self, source: str, text: str) -> None:
+        self._source = source
+        self._events: Iterator[yaml.Event] = yaml.parse(text, Loader=yaml.SafeLoader)
+        self._anchors: dict[str, Node] = {}
+        self._count = 0
+
+    def document(self) -> Node:
+        if isinstance(self._content_start(), ev.StreamEndEvent):
+            raise ConfigError(self._source, 1, (), "found an empty file, expected a configuration")
+        root = self._node(next(self._events), (), 0)
+        next(self._events)  # the document's end
+        following = next(self._events)
+        if not isinstance(following, ev.StreamEndEvent):
+            raise self._error(following, (), "found a second document ('---'), expected one document a file")
+        return root
+
+    def _content_start(self) -> yaml.Event:
+        next(self._events)  # the stream's start
+        return next(self._events)
+
+    def _error(self, event: yaml.Event, path: Path, problem: str) -> ConfigError:
+        return ConfigError(self._source, _line(event), path, problem)
+
+    def _node(self, event: yaml.Event, path: Path, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise self._error(event, (), f"found more than {MAX_DEPTH} levels of nesting")
+        if isinstance(event, ev.AliasEvent):
+            node = self._anchors.get(event.anchor or "")
+            if node is None:
+                raise self._error(event, path, f"alias *{event.anchor} has no anchor before it")
+            self._add(event, node.size)
+            return node
+        self._add(event, 1)
+        node = self._fresh(event, path, depth)
+        anchor: str | None = getattr(event, "anchor", None)
+        if anchor is not None:
+            self._anchors[anchor] = node
+        return node
+
+    def _add(self, event: yaml.Event, size: int) -> None:
+        self._count += size
+        if self._count > MAX_NODES:
+            raise self._error(event, (), f"found more than {MAX_NODES} values, aliases expanded")
+
+    def _fresh(self, event: yaml.Event, path: Path, depth: int) -> Node:
+        line = _line(event)
+        tag: str | None = getattr(event, "tag", None)
+        if tag is not None and not (tag == "tag:yaml.org,2002:str" and isinstance(event, ev.ScalarEvent)):
+            raise self._error(event, path, f"found the tag {tag}, expected a plain value")
+        if isinstance(event, ev.ScalarEvent):
+            is_plain = event.implicit[0] and tag is None and event.style is None
+            return Node(_scalar(event.value) if is_plain else event.value, line)
+        if isinstance(event, ev.SequenceStartEvent):
+            items: list[Node] = []
+            while not isinstance(following := next(self._events), ev.SequenceEndEvent):
+                items.append(self._node(following, (*path, len(items)), depth + 1))
+            return Node(tuple(items), line, 1 + sum(item.size for item in items))
+        return self._mapping(line, path, depth)
+
+    def _mapping(self, line: int, path: Path, depth: int) -> Node:
+        entries: dict[str, Node] = {}
+        lines: dict[str, int] = {}
+        while not isinstance(event := next(self._events), ev.MappingEndEvent):
+            if not isinstance(event, ev.ScalarEvent):
+                raise self._error(event, path, "found a key that is not plain text")
+            key: str = event.value
+            if key == "<<" and event.style is None:
+                raise self._error(event, path, "found a merge key (<<), which this language does not have")
+            if key in entries:
+                raise self._error(event, (*path, key), f"found the key {quoted(key)} a second time")
+            lines[key] = _line(event)
+            entries[key] = self._node(next(self._events), (*path, key), depth + 1)
+        return Node(entries, line, 1 + sum(node.size for node in entries.values()), lines)
+
+
+def _line(event: yaml.Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark is not None else 1
+
+
+def _scalar(text: str) -> Scalar:
+    if _NULL.fullmatch(text):
+        return None
+    if _BOOL.fullmatch(text):
+        return text.lower() == "true"
+    if _INT.fullmatch(text):
+        return int(text, 0) if text[:2] in {"0x", "0o"} else int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return text
