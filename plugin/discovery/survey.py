@@ -1,7 +1,7 @@
 """One look at everything that a resource wants to know of its host: devices, NUMA, health."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import escape
 from typing import Final
 
@@ -12,6 +12,7 @@ from plugin.core.names import path_problem
 from plugin.core.plan import ExistsCheck, ResourcePlan
 from plugin.core.templates import TemplateError
 from plugin.discovery.host import HostRoot
+from plugin.discovery.source import Source
 from plugin.discovery.sources import source_of
 from plugin.discovery.topology import numa_nodes
 
@@ -34,6 +35,14 @@ class Survey:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Devices as they are at this moment. `faults`: (id, why) of those that cannot be given."""
+
+    devices: tuple[Device, ...]
+    faults: tuple[tuple[str, str], ...]
+
+
 class SurveyError(Exception):
     """A look that failed as a whole; the message says at what."""
 
@@ -46,20 +55,26 @@ class Surveyor:
         self._host = host
         self._sources = tuple(source_of(written) for written in plan.sources)
         self._identifier = Identifier(plan)
+        self._origins: dict[tuple[str, str], Source] = {}
 
     def look(self) -> Survey:
         """Everything as it is now. Raises SurveyError where a source cannot say."""
         found: list[Found] = []
         follow: dict[tuple[str, str], None] = {}
         notes: list[str] = []
+        origins: dict[tuple[str, str], Source] = {}
         for source in self._sources:
             try:
                 findings = source.discover(self._host)
             except OSError as error:
                 raise SurveyError(os_problem(error)) from error
             found += findings.found
+            if len(self._sources) > 1:
+                for item in findings.found:
+                    origins.setdefault((item.name, item.path), source)
             follow.update(dict.fromkeys(findings.follow))
             notes += findings.notes
+        self._origins = origins
         identity = self._identifier.identify(found, lambda item: numa_nodes(self._host, item))
         probed: set[str] = set()
         sightings = tuple(
@@ -71,18 +86,40 @@ class Surveyor:
             follow[parent or "/", escape(name)] = None
         return Survey(sightings, identity.left_out, _bounded(follow), tuple(notes))
 
-    def recheck(self, devices: Sequence[Device]) -> list[tuple[str, str]]:
-        """(id, why) of those of `devices` that are not there or not healthy at this moment.
+    def resolve(self, devices: Sequence[Device]) -> Resolved:
+        """`devices` as they are at this moment, for Allocate.
 
-        What discovery saw a moment ago may be gone: Allocate asks again for what it hands out.
+        What discovery saw a moment ago may be gone, or have other nodes: Allocate asks again for what it
+        hands out.
         """
+        present: list[Device] = []
         faults: list[tuple[str, str]] = []
         for device in devices:
-            reason = self._absent(device.path) if device.path else ""
-            reason = reason or self._unhealthy(device, lambda _: None)
+            now, reason = self._as_it_is(device)
+            reason = reason or self._unhealthy(now, lambda _: None)
             if reason:
                 faults.append((device.id, reason))
-        return faults
+            else:
+                present.append(now)
+        return Resolved(tuple(present), tuple(faults))
+
+    def _as_it_is(self, device: Device) -> tuple[Device, str]:
+        """A device as its source finds it now, and why it is not there; empty where it is."""
+        found = device.found
+        if found is None:
+            return device, self._absent(device.path) if device.path else ""
+        source = self._origins.get((found.name, found.path), self._sources[0])
+        try:
+            now = source.resolve(self._host, found)
+        except OSError as error:
+            return device, os_problem(error)
+        if now is None:
+            return device, f"{device.path} is not there" if device.path else "not found any more"
+        if now.absent:
+            return device, now.absent
+        if now is found or now == found:
+            return device, ""
+        return replace(device, path=now.path, attrs=dict(now.attrs), nodes=now.nodes, found=now), ""
 
     def _unhealthy(self, device: Device, probed: Callable[[str], None]) -> str:
         """Why a device is unhealthy by its probes; empty where it is healthy."""

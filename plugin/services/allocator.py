@@ -102,7 +102,7 @@ class Allocator:
     def _look_and_make(
         self, devices: Sequence[Device], answers: Sequence[ContainerAnswer]
     ) -> list[tuple[str, str]]:
-        faults = self._surveyor.recheck(devices)
+        faults = list(self._surveyor.resolve(devices).faults)
         if not faults:
             for made in {m.host: m.create for a in answers for m in a.mounts if m.create}.items():
                 self._host.make(*made)

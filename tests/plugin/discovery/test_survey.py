@@ -9,7 +9,7 @@ from plugin.core.config import load
 from plugin.discovery.follow import Following
 from plugin.discovery.host import HostRoot
 from plugin.discovery.offload import Offload, StuckError
-from plugin.discovery.survey import MAX_PATTERNS, Survey, SurveyError, Surveyor
+from plugin.discovery.survey import MAX_PATTERNS, Resolved, Survey, SurveyError, Surveyor
 
 
 def surveyor(host: Path, resource: str) -> Surveyor:
@@ -63,9 +63,9 @@ def test_allocate_looks_again_at_what_it_hands_out(host: Path) -> None:
     (host / "dev/v0").touch()
     looks = surveyor(host, "  discover: [{glob: {paths: [/dev/v*]}}]\n")
     devices = [sighting.device for sighting in looks.look().sightings]
-    assert looks.recheck(devices) == []
+    assert looks.resolve(devices) == Resolved(tuple(devices), ())
     (host / "dev/v0").unlink()
-    assert looks.recheck(devices) == [("v0", "/dev/v0 is not there")]
+    assert looks.resolve(devices).faults == (("v0", "/dev/v0 is not there"),)
 
 
 def test_a_source_that_cannot_say_fails_the_look_as_a_whole(host: Path) -> None:

@@ -20,7 +20,7 @@ from plugin.core.lifecycle import Patience
 from plugin.discovery.files import FilesSource
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings
-from plugin.discovery.survey import Survey, Surveyor
+from plugin.discovery.survey import Resolved, Survey, Surveyor
 from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from plugin.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from plugin.services.surroundings import Pace
@@ -411,14 +411,14 @@ async def test_a_device_that_went_unnoticed_is_refused_by_allocate(
     (colas / "a").touch()
     async with serve(configuration(cola())) as served:
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-        monkeypatch.setattr(Surveyor, "recheck", gone)
+        monkeypatch.setattr(Surveyor, "resolve", gone)
         with pytest.raises(AdmissionError, match="'a' is unhealthy"):
             await kubelet.add_pod(pod("p", cola=1))
         assert served.status(COLA).tally.allocation_errors == 1
 
 
-def gone(_surveyor: Surveyor, devices: Sequence[Device]) -> list[tuple[str, str]]:
-    return [(device.id, "it is not there") for device in devices]
+def gone(_surveyor: Surveyor, devices: Sequence[Device]) -> Resolved:
+    return Resolved((), tuple((device.id, "it is not there") for device in devices))
 
 
 async def test_ending_leaves_nothing_behind_and_nothing_of_others_is_touched(
