@@ -11,6 +11,8 @@ _NAME_PART: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _CDI_CLASS: Final = re.compile(r"[A-Za-z]([-A-Za-z0-9_]*[A-Za-z0-9])?")
 _CDI_VENDOR: Final = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _CDI_DEVICE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?")
+_NO_INTERFACE: Final = re.compile(r"[/:\s]")
+_URL: Final = re.compile(r"https?://[^\s/?#@]+(?:[/?#]\S*)?")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][-A-Za-z0-9_.]*")
 
 
@@ -80,6 +82,39 @@ def cdi_problem(name: str) -> str | None:
     return "expected a CDI name such as vendor.example/class=device"
 
 
+def cdi_kind_problem(kind: str) -> str | None:
+    """What makes `kind` unfit for a CDI specification's kind; None where it is fit."""
+    vendor, slash, class_ = kind.partition("/")
+    if slash and _CDI_VENDOR.fullmatch(vendor) and _CDI_CLASS.fullmatch(class_):
+        return None
+    return "expected a CDI kind such as vendor.example/class"
+
+
+def cdi_device_problem(name: str) -> str | None:
+    """What makes `name` unfit for a device of a CDI specification; None where it is fit."""
+    if _CDI_DEVICE.fullmatch(name):
+        return None
+    return "expected letters, digits, '-', '_', '.' and ':', a letter or digit at both ends"
+
+
+def interface_problem(name: str) -> str | None:
+    """What makes `name` unfit for a network interface; None where it is fit. Linux: dev_valid_name."""
+    if (
+        0 < len(name.encode(errors="replace")) <= 15
+        and name not in {".", ".."}
+        and not _NO_INTERFACE.search(name)
+    ):
+        return None
+    return "expected a network interface's name: 1 to 15 characters without '/', ':' and white space"
+
+
+def url_problem(text: str) -> str | None:
+    """What makes `text` unfit for the address of an HTTP probe; None where it is fit."""
+    if not _URL.fullmatch(text):
+        return "expected an address such as http://127.0.0.1:8080/healthz"
+    return None
+
+
 def variable_problem(name: str) -> str | None:
     """What makes `name` unfit for an environment variable of a container; None where it is fit."""
     if _VARIABLE.fullmatch(name) and len(name) <= 256:
@@ -96,6 +131,21 @@ def path_problem(text: str) -> str | None:
     if ".." in text.split("/"):
         return "expected a path without '..'"
     return None
+
+
+def glob_problem(pattern: str) -> str | None:
+    """What makes `pattern` unfit for a glob of absolute paths; None where it is fit."""
+    if "**" in pattern:
+        return "expected a pattern without '**': each '*' stands for one component"
+    return path_problem(pattern)
+
+
+def container_path_problem(text: str) -> str | None:
+    """What makes `text` unfit for a path that something is put at in a container; None where it is fit."""
+    problem = path_problem(text)
+    if problem is None and not text.strip("/."):
+        return "expected a path below '/'"
+    return problem
 
 
 def annotation_problem(key: str) -> str | None:

@@ -1,0 +1,70 @@
+"""A place in a document, from which its values are checked and its templates compiled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from daemon.durations import parse_duration
+from plugin.core.errors import ConfigError, Path, quoted
+from plugin.core.templates import DEVICE_FIELDS, Template, TemplateError, compile_template
+from plugin.core.yaml_document import Document
+
+Check = Callable[[str], str | None]
+"""What makes a text unfit, in words that begin with what was expected; None where it is fit."""
+
+FOUND: Final = frozenset({"device"})
+"""Variables where a device is all there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something is written. `resource` is the resource's name; None where devices name it."""
+
+    document: Document
+    path: Path
+    resource: str | None = None
+
+    def at(self, *steps: str | int) -> "Place":
+        """A place below."""
+        return replace(self, path=(*self.path, *steps))
+
+    def error(self, problem: str) -> ConfigError:
+        """The error `problem` at this place."""
+        return self.document.error(self.path, problem)
+
+    def check(self, text: str, check: Check) -> str:
+        """`text`, which is fit. Raises ConfigError."""
+        problem = check(text)
+        if problem is not None:
+            raise self.error(f"found {quoted(text)}, {problem}")
+        return text
+
+    def template(
+        self,
+        text: str,
+        variables: frozenset[str],
+        check: Check | None = None,
+        fields: frozenset[str] = DEVICE_FIELDS,
+    ) -> Template:
+        """Compile a template; one that no device can change is checked now as when it is rendered."""
+        try:
+            template = compile_template(text, variables, fields)
+            if check is None or template.uses - {"resource"}:
+                return template
+            if "resource" in template.uses and self.resource is None:
+                return template
+            rendered = template.render({"resource": self.resource})
+        except TemplateError as error:
+            raise self.error(f"in the template {quoted(text)}: {error}") from None
+        self.check(rendered, check)
+        return template
+
+    def duration(self, text: str, least: str, most: str) -> float:
+        """Seconds, from `least` to `most`. Raises ConfigError."""
+        try:
+            seconds = parse_duration(text)
+        except ValueError as error:
+            raise self.error(str(error)) from None
+        if not parse_duration(least) <= seconds <= parse_duration(most):
+            raise self.error(f"found {quoted(text)}, expected from {least} to {most}")
+        return seconds
