@@ -1,0 +1,82 @@
+"""Which resource has which physical device: the first that finds one keeps it.
+
+Two resources that give away the same device would give it to two pods. A device is known across
+resources by its claim: `pci:` and the address of its function, or its path.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from plugin.core.device import Found
+
+
+def claim_of(found: Found) -> str:
+    """What the physical thing is called for all resources; empty for one that nobody else can find."""
+    return found.claim or found.path
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What became of a claim. `refused`: what another resource has, and which one.
+
+    `wake`: resources that were refused something which nobody has any more.
+    """
+
+    refused: Mapping[str, str] = field(default_factory=dict)
+    wake: frozenset[str] = frozenset()
+
+
+class Claims:
+    """The claims of a process's exclusive resources. No I/O and no clock in here."""
+
+    def __init__(self) -> None:
+        self._order: tuple[str, ...] = ()
+        self._looked: set[str] = set()
+        self._holders: dict[str, str] = {}
+        self._held: dict[str, frozenset[str]] = {}
+        self._refused: dict[str, frozenset[str]] = {}
+
+    def configure(self, order: Sequence[str]) -> None:
+        """The exclusive resources that there are, in the order of the configuration."""
+        self._order = tuple(order)
+
+    def awaited(self, resource: str) -> tuple[str, ...]:
+        """The earlier resources that have not looked yet: what they find is theirs."""
+        if resource not in self._order:
+            return ()
+        earlier = self._order[: self._order.index(resource)]
+        return tuple(name for name in earlier if name not in self._looked)
+
+    def looked(self, resource: str) -> None:
+        """`resource` has looked for the first time, and claimed what it found."""
+        self._looked.add(resource)
+
+    def claim(self, resource: str, claims: Collection[str]) -> Claimed:
+        """Say everything that `resource` would have from now on; what it had besides is given back."""
+        wanted = frozenset(claims)
+        before = self._held.get(resource, frozenset())
+        refused: dict[str, str] = {}
+        for claim in wanted - before:
+            holder = self._holders.setdefault(claim, resource)
+            if holder != resource:
+                refused[claim] = holder
+        freed = before - wanted
+        for claim in freed:
+            del self._holders[claim]
+        self._held[resource] = wanted - refused.keys()
+        self._refused[resource] = frozenset(refused)
+        return Claimed(refused, self._waiting_for(freed))
+
+    def release(self, resource: str) -> frozenset[str]:
+        """`resource` is gone; returns those who were refused what it had."""
+        freed = self._held.pop(resource, frozenset())
+        for claim in freed:
+            del self._holders[claim]
+        self._refused.pop(resource, None)
+        self._looked.discard(resource)
+        return self._waiting_for(freed)
+
+    def _waiting_for(self, freed: frozenset[str]) -> frozenset[str]:
+        return (
+            frozenset(name for name, refused in self._refused.items() if refused & freed) if freed else freed
+        )

@@ -1,0 +1,57 @@
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from plugin.discovery.command import run_command
+
+
+def shell(text: str, **more: float | int) -> tuple[int | None, bytes, bytes, bool]:
+    outcome = run_command(
+        ["sh", "-c", text], limit=float(more.pop("limit", 10.0)), most=int(more.pop("most", 65536))
+    )
+    return outcome.status, outcome.output, outcome.error, outcome.cut
+
+
+def test_a_program_gives_its_status_and_what_it_wrote() -> None:
+    assert shell("echo out; echo err >&2; exit 3") == (3, b"out\n", b"err\n", False)
+    assert shell("kill -TERM $$")[0] == 128 + 15
+
+
+def test_more_than_is_wanted_is_read_and_not_kept() -> None:
+    status, output, _, cut = shell("head -c 3000000 /dev/zero; echo >&2", most=1000)
+    assert (status, len(output), cut) == (0, 1000, True)
+
+
+def test_a_program_that_hangs_is_ended_with_everything_that_it_began(tmp_path: Path) -> None:
+    began = time.monotonic()
+    pids = tmp_path / "pids"
+    status, output, _, _ = shell(f"sleep 100 & echo $! > {pids}; echo begun; wait", limit=0.5)
+    assert (status, output) == (None, b"begun\n")
+    assert time.monotonic() - began < 5
+    child = int(pids.read_text())
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() - began < 5:  # killed, and perhaps still to be reaped by the first process
+            state = Path(f"/proc/{child}/stat")
+            if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+                raise ProcessLookupError
+            os.kill(child, 0)
+
+
+def test_a_child_that_keeps_the_streams_open_holds_nothing_up() -> None:
+    began = time.monotonic()
+    assert shell("sleep 100 & echo done") == (0, b"done\n", b"", False)
+    assert time.monotonic() - began < 5
+
+
+def test_its_environment_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "x")
+    outcome = run_command(["env"], limit=10.0, environment={"GIVEN": "y"})
+    names = {line.partition(b"=")[0] for line in outcome.output.splitlines()}
+    assert names == {b"PATH", b"GIVEN"}
+
+
+def test_a_program_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        run_command(["/no/such/program"], limit=1.0)
