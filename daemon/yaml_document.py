@@ -6,7 +6,7 @@ is counted.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,12 +33,17 @@ _FLOAT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One value of a document with the line it starts on (from 1), and for mappings their keys' lines."""
+    """One value of a document with the line it starts on (from 1), and for mappings their keys' lines.
+
+    `source` says where a value came from that the file asked for rather than wrote down itself; its
+    line is then the line that asked.
+    """
 
     value: "Scalar | tuple[Node, ...] | dict[str, Node]"
     line: int
     size: int = 1
     key_lines: dict[str, int] = field(default_factory=dict)
+    source: str = ""
 
     def plain(self) -> Plain:
         """The value without its lines."""
@@ -51,10 +56,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A whole file: where it came from, for messages, and its root."""
+    """A whole file: where it came from, for messages, and its root.
+
+    `moved` has the places of what was put elsewhere than it is written: from where it is to where the
+    file has it.
+    """
 
     source: str
     root: Node
+    moved: Mapping[Path, Path] = field(default_factory=dict)
 
     def node(self, path: Path) -> Node:
         """The node at `path`, or its nearest ancestor that is there."""
@@ -81,7 +91,15 @@ class Document:
 
     def error(self, path: Path, problem: str) -> ConfigError:
         """The error `problem` at `path`."""
-        return ConfigError(self.source, self.line(path), path, problem)
+        source = self.node(path).source
+        told = f"{problem} ({source})" if source else problem
+        return ConfigError(self.source, self.line(path), self._written(path), told)
+
+    def _written(self, path: Path) -> Path:
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.moved:
+                return (*self.moved[path[:length]], *path[length:])
+        return path
 
 
 def parse(content: bytes, source: str) -> Document:

@@ -1,22 +1,32 @@
 """From a configuration file's text to the resources that it asks for, each template compiled."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
+from daemon.errors import ConfigError, Path, quoted
+from daemon.yaml_document import parse
 from plugin.core import model
+from plugin.core.adjust import expand
 from plugin.core.compile_resource import compile_resource
-from plugin.core.errors import ConfigError, Path, quoted
 from plugin.core.place import Place
 from plugin.core.places import convert
 from plugin.core.plan import ResourcePlan
-from plugin.core.yaml_document import parse
+from plugin.presets import PRESETS
+
+PRESET_SOURCE: Final = "preset "
+"""How messages name a preset as a source: with its name behind it."""
 
 
-def load(content: bytes, source: str) -> tuple[ResourcePlan, ...]:
-    """The resources of a configuration file. Raises ConfigError for the first thing wrong in it."""
+def load(content: bytes, source: str, presets: Mapping[str, bytes] = PRESETS) -> tuple[ResourcePlan, ...]:
+    """The resources of a configuration file, which `source` names in messages.
+
+    Raises ConfigError for the first thing wrong in it.
+    """
     document = parse(content, source)
     if not isinstance(document.root.value, dict):
         found = quoted(document.root.plain())
         raise document.error((), f"found {found}, expected a mapping with the keys version and resources")
+    document = expand(document, presets)
     written = convert(document, model.Document)
     first: dict[str, int] = {}
     plans: list[ResourcePlan] = []
@@ -43,7 +53,18 @@ def combine(parts: Sequence[tuple[str, tuple[ResourcePlan, ...]]]) -> tuple[Reso
         for plan in plans:
             if plan.name in first:
                 raise ConfigError(
-                    source, None, (), f"found {quoted(plan.name)}, which {first[plan.name]} has too"
+                    source,
+                    None,
+                    (),
+                    f"found {quoted(plan.name)}, which {first[plan.name]} has too{_adjusting(parts)}",
                 )
             first[plan.name] = source
     return tuple(plan for _, plans in parts for plan in plans)
+
+
+def _adjusting(parts: Sequence[tuple[str, tuple[ResourcePlan, ...]]]) -> str:
+    """What to do who asks for a preset and for a file of their own at once."""
+    presets = [source for source, _ in parts if source.startswith(PRESET_SOURCE)]
+    if not presets or len(presets) == len(parts):
+        return ""
+    return ": to adjust a preset, begin a resource of the file with the key 'preset' instead"

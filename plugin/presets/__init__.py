@@ -1,8 +1,29 @@
 """Ready-made configurations, one YAML file for each device system, in the language that users write."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 _DIRECTORY = Path(__file__).parent
+
+
+class _Presets(Mapping[str, bytes]):
+    """The presets' texts by name, read when they are asked for."""
+
+    def __getitem__(self, name: str) -> bytes:
+        return preset_path(name).read_bytes()
+
+    def __contains__(self, name: object) -> bool:
+        return name in preset_names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(preset_names())
+
+    def __len__(self) -> int:
+        return len(preset_names())
+
+
+PRESETS: Final[Mapping[str, bytes]] = _Presets()
 
 
 def preset_names() -> tuple[str, ...]:

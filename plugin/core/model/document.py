@@ -93,6 +93,5 @@ PLANNED: Final[Mapping[type, frozenset[str]]] = {
             "exec",
         }
     ),
-    Resource: frozenset({"preset"}),
 }
 """Keys that the language will have, by the struct that will have them."""

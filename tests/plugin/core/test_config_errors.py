@@ -26,7 +26,7 @@ def refused(text: str | bytes) -> ConfigError:
         ("    alocate: {}", "alocate", "did you mean 'allocate'?"),
         ("    Match: x", "Match", "did you mean 'match'?"),
         ("    colour: red", "colour", "expected one of advertise_empty, allocate"),
-        ("    preset: nvidia", "preset", "not supported yet"),
+        ("    preset: colla", "preset", "did you mean 'cola'?, expected one of "),
         ("    numa: -1", "numa", "found -1, expected auto, off, or a node's number"),
         ("    numa: 1024", "numa", "from 0 to 1023"),
         ("    numa: true", "numa", "found true, expected auto, off"),
