@@ -8,7 +8,7 @@ MAX_ID_BYTES: Final = 512
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME_PART: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_CDI_CLASS: Final = re.compile(r"[A-Za-z]([-A-Za-z0-9_]*[A-Za-z0-9])?")
+_CDI_CLASS: Final = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _CDI_VENDOR: Final = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _CDI_DEVICE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?")
 _NO_INTERFACE: Final = re.compile(r"[/:\s]")
