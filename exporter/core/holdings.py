@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from exporter.core.diff import Diff, Holding, diff, holdings
+from exporter.core.diff import Diff, Holding, Renamed, compare, holdings
 from exporter.core.model import Snapshot
 
 
@@ -32,6 +32,9 @@ class Released:
 class Step:
     """What one snapshot brought: what changed, how long what ended had lasted, and since when the rest is
     held.
+
+    `change` is told by the uids that are known: what ended has the uid that it was last known by, also
+    where the snapshot before had it in doubt.
     """
 
     change: Diff
@@ -44,25 +47,57 @@ _EMPTY: Mapping[Holding, Since] = MappingProxyType({})
 
 @dataclass(slots=True)
 class Ledger:
-    """Follows holdings from snapshot to snapshot."""
+    """Follows holdings from snapshot to snapshot.
 
-    _last: Snapshot | None = None
+    A uid is remembered while it is in doubt: if another one is learned then, the holding was a
+    successor's, and ended for the pod that was known.
+    """
+
+    _last: frozenset[Holding] | None = None
     _since: Mapping[Holding, Since] = field(default_factory=lambda: _EMPTY)
+    _doubted: dict[Holding, Holding] = field(default_factory=dict[Holding, Holding])
+    """Present holdings without a uid → the same with the uid that was known before."""
 
     def advance(self, snapshot: Snapshot, now: float) -> Step:
         """Take in the snapshot of unix time `now`. The first one begins nothing: what it holds is older."""
+        present = holdings(snapshot)
         if self._last is None:
-            self._last = snapshot
-            first = Since(now, exact=False)
-            self._since = MappingProxyType(dict.fromkeys(holdings(snapshot), first))
+            self._last = present
+            self._since = MappingProxyType(dict.fromkeys(present, Since(now, exact=False)))
             return Step(Diff(), (), self._since)
-        change = diff(self._last, snapshot)
-        self._last = snapshot
-        released = tuple(Released(ended, max(0.0, now - self._since[ended].at)) for ended in change.ended)
-        if change.began or change.ended:
-            since = dict(self._since)
-            for ended in change.ended:
-                del since[ended]
-            since |= dict.fromkeys(change.began, Since(now))
-            self._since = MappingProxyType(since)
-        return Step(change, released, self._since)
+        change = compare(self._last, present)
+        self._last = present
+        if not (change.began or change.ended or change.renamed):
+            return Step(change, (), self._since)
+        since = dict(self._since)
+        went_on: list[Renamed] = []
+        successors: list[Holding] = []
+        ended: list[Holding] = []
+        released: list[Released] = []
+
+        def end(shown: Holding) -> None:
+            known = self._doubted.pop(shown, shown)
+            ended.append(known)
+            released.append(Released(known, max(0.0, now - since.pop(shown).at)))
+
+        for holding in change.ended:
+            end(holding)
+        for pair in change.renamed:
+            known = self._doubted.get(pair.old, pair.old)
+            if known.holder.pod_uid and pair.new.holder.pod_uid not in {"", known.holder.pod_uid}:
+                end(pair.old)
+                successors.append(pair.new)
+                continue
+            self._doubted.pop(pair.old, None)
+            if not pair.new.holder.pod_uid:
+                self._doubted[pair.new] = known
+            since[pair.new] = since.pop(pair.old)
+            went_on.append(pair)
+        began = tuple(sorted((*change.began, *successors)))
+        since |= dict.fromkeys(began, Since(now))
+        self._since = MappingProxyType(since)
+        return Step(
+            Diff(began, tuple(sorted(ended)), tuple(went_on)),
+            tuple(sorted(released, key=lambda one: one.holding)),
+            self._since,
+        )

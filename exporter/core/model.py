@@ -17,8 +17,12 @@ class DeviceKey(NamedTuple):
     device: str
 
 
+PodKey = tuple[str, str]
+"""A pod's namespace and name: all that the kubelet's List calls it by."""
+
+
 class Holder(NamedTuple):
-    """A container of a pod. `pod_uid` is empty where no source of identity tells it."""
+    """A container of a pod. `pod_uid` is empty where nothing tells it, and while it is in doubt."""
 
     namespace: str
     pod: str

@@ -24,6 +24,7 @@ from exporter.core.model import (
     DeviceKey,
     Holder,
     PinnedMemory,
+    PodKey,
     Snapshot,
 )
 from exporter.pb.podresources.v1 import api_pb2
@@ -37,19 +38,22 @@ def build(
     *,
     cpu_numa: Mapping[int, int] | None = None,
     reader: Reader = read,
+    pod_uids: Mapping[PodKey, str] | None = None,
 ) -> Snapshot:
     """The snapshot of one List and the GetAllocatableResources that goes with it.
 
     `allocatable` None: the kubelet cannot tell; every held device then counts as allocatable, and the
     snapshot is not `complete`. `cpu_numa` maps a CPU's number to its NUMA node, for containers with
-    exclusive CPUs. `reader` reads device ids.
+    exclusive CPUs. `reader` reads device ids. `pod_uids`: the uid of each pod for which it is known.
     """
+    uids = pod_uids or {}
     numa = _offered(allocatable)
     offered = frozenset(numa)
     held = _Held()
     for pod in listed.pod_resources:
+        uid = uids.get((pod.namespace, pod.name), "")
         for container in pod.containers:
-            held.add(Holder(pod.namespace, pod.name, container.name), container, offered, numa)
+            held.add(Holder(pod.namespace, pod.name, container.name, uid), container, offered, numa)
 
     devices = tuple(
         Device(

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from exporter.core.anomalies import Anomaly
 from exporter.core.diff import Holding
 from exporter.core.holdings import Since
-from exporter.core.model import Snapshot
+from exporter.core.identity import Identity
+from exporter.core.model import PodKey, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,18 @@ class Freshness(Enum):
 
 
 _NOBODY: Mapping[Holding, Since] = MappingProxyType({})
+_NO_PODS: Mapping[PodKey, Identity] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """One moment. Replaced as a whole, never changed.
 
-    `generation` grows by one each time the snapshot's content changes. `taken_at` is the unix time at
-    which the kubelet was asked for the last good snapshot, `changed_at` that of the last change.
-    `since` tells from when on each present holding is known. `api_version` is the PodResources API
-    in use, "" before the first answer; `notes` say what this kubelet cannot tell.
+    `generation` grows by one each time the snapshot's content changes, or what is known of its pods.
+    `taken_at` is the unix time at which the kubelet was asked for the last good snapshot, `changed_at`
+    that of the last change. `since` tells from when on each present holding is known. `pods` tells who
+    those are that hold something, as far as it is known: their uid is their holders'. `api_version` is
+    the PodResources API in use, "" before the first answer; `notes` say what this kubelet cannot tell.
     """
 
     generation: int = 0
@@ -55,6 +58,7 @@ class State:
     taken_at: float | None = None
     changed_at: float | None = None
     since: Mapping[Holding, Since] = field(default_factory=lambda: _NOBODY)
+    pods: Mapping[PodKey, Identity] = field(default_factory=lambda: _NO_PODS)
     anomalies: tuple[Anomaly, ...] = ()
     failure: Failure | None = None
     api_version: str = ""
