@@ -1,0 +1,185 @@
+"""sysfs read quickly: links followed once and remembered for one look, texts small and clean.
+
+Everything here is one look at the host: make a `Sysfs` for each, so that nothing of it is stale. What
+vanishes half-way through reads as if it had never been there.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from daemon.text import is_hostile
+from plugin.discovery.host import MAX_ENTRIES, MAX_FILE_BYTES, MAX_LINKS, HostRoot
+
+MAX_TEXT: Final = 256
+"""Characters of an attribute; what is longer is cut."""
+
+_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ELOOP, errno.EINVAL, errno.EIO})
+
+
+class Sysfs:
+    """The host's files for the length of one look. Links never lead out of the host's root."""
+
+    def __init__(self, host: HostRoot) -> None:
+        self._root = str(host.here("/")).rstrip("/")
+        self._real: dict[str, str] = {"": ""}
+
+    def directory(self, path: str) -> "Directory | None":
+        """The directory that a host path leads to; None where there is none."""
+        try:
+            real = self._resolve(path, 0)
+        except OSError:
+            return None
+        try:
+            descriptor = os.open(self._root + real, _OPEN_DIRECTORY)
+        except OSError:
+            return None
+        os.close(descriptor)
+        return Directory(self, real)
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The entries of a directory, sorted. Raises OSError where it cannot be read."""
+        real = self._resolve(path, 0)
+        names: list[str] = []
+        with os.scandir(self._root + real) as entries:
+            for entry in entries:
+                if len(names) >= MAX_ENTRIES:
+                    raise OSError(errno.EFBIG, f"more than {MAX_ENTRIES} entries", path)
+                names.append(entry.name)
+        names.sort()
+        return tuple(names)
+
+    def read(self, path: str, limit: int = MAX_FILE_BYTES) -> str:
+        """A file's text, at most `limit` bytes of it. Raises OSError where it cannot be read."""
+        return self.read_here(self._resolve(path, 0), limit, path)
+
+    def read_here(self, real: str, limit: int, path: str) -> str:
+        """A file at a path without links; one more link in its place is not followed."""
+        try:
+            # Not blocking: a FIFO in a file's place must not hold up the look.
+            descriptor = os.open(self._root + real, _OPEN_FILE)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        try:
+            parts: list[bytes] = []
+            left = limit
+            while left > 0 and (part := os.read(descriptor, left)):
+                parts.append(part)
+                left -= len(part)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        finally:
+            os.close(descriptor)
+        return b"".join(parts).decode(errors="replace")
+
+    def target(self, path: str) -> str:
+        """The last component of what a link names, whether or not that is there; empty: no link."""
+        parent, _, name = path.rpartition("/")
+        try:
+            return os.readlink(f"{self._root}{self._resolve(parent, 0)}/{name}").rstrip("/").rpartition("/")[2]
+        except OSError:
+            return ""
+
+    def real(self, path: str) -> str:
+        """A host path with every link followed, as far as it is there. Raises OSError for a loop."""
+        return self._resolve(path, 0) or "/"
+
+    def _resolve(self, path: str, links: int) -> str:
+        path = path.rstrip("/")
+        known = self._real.get(path)
+        if known is not None:
+            return known
+        parent, _, name = path.rpartition("/")
+        base = self._resolve(parent, links)
+        real = self._step(base, name, links)
+        self._real[path] = real
+        return real
+
+    def _step(self, base: str, name: str, links: int) -> str:
+        """One component below `base`, which has no links in it."""
+        if name in {"", "."}:
+            return base
+        if name == "..":
+            return base.rpartition("/")[0]
+        path = f"{base}/{name}"
+        known = self._real.get(path)
+        if known is not None:
+            return known
+        try:
+            target = os.readlink(self._root + path)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise OSError(error.errno, error.strerror, path) from error
+            self._real[path] = path
+            return path
+        if links >= MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        real = "" if target.startswith("/") else base
+        for part in target.split("/"):
+            real = self._step(real, part, links + 1)
+        self._real[path] = real
+        return real
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """One directory of sysfs, such as a device's. `path` is the host's, without links."""
+
+    sysfs: Sysfs
+    path: str
+
+    @property
+    def name(self) -> str:
+        """Its last component."""
+        return self.path.rpartition("/")[2]
+
+    def text(self, name: str, limit: int = MAX_TEXT) -> str:
+        """The text of one of its files, made clean; empty where it cannot be read."""
+        return clean(self.raw(name), limit)
+
+    def raw(self, name: str, limit: int = MAX_FILE_BYTES) -> str:
+        """The text of one of its files as it is; empty where it cannot be read."""
+        try:
+            return self.sysfs.read_here(f"{self.path}/{name}", limit, name)
+        except OSError:
+            return ""
+
+    def number(self, name: str) -> int | None:
+        """A file's whole number, not negative; None for anything else."""
+        text = self.text(name)
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
+
+    def link(self, name: str) -> str:
+        """What one of its links is called at its end; empty where there is no such link."""
+        return clean(self.sysfs.target(f"{self.path}/{name}"))
+
+    def names(self) -> tuple[str, ...]:
+        """Its entries, sorted; none where it cannot be read."""
+        try:
+            return self.sysfs.names(self.path)
+        except OSError:
+            return ()
+
+    def sub(self, name: str) -> "Directory | None":
+        """The directory that one of its entries is or leads to."""
+        return self.sysfs.directory(f"{self.path}/{name}")
+
+    def subs(self, name: str) -> "Iterator[Directory]":
+        """The directories in one of its directories."""
+        inner = self.sub(name)
+        for entry in inner.names() if inner is not None else ():
+            found = self.sysfs.directory(f"{self.path}/{name}/{entry}")
+            if found is not None:
+                yield found
+
+
+def clean(text: str, limit: int = MAX_TEXT) -> str:
+    """Text from sysfs without hostile characters and white space at its ends, at most `limit` long."""
+    text = text.strip()
+    if not text.isprintable():
+        text = "".join(" " if is_hostile(character) else character for character in text)
+    return text[:limit].strip()
