@@ -15,6 +15,8 @@ from plugin.discovery.host import MAX_ENTRIES, MAX_FILE_BYTES, MAX_LINKS, HostRo
 
 MAX_TEXT: Final = 256
 """Characters of an attribute; what is longer is cut."""
+MAX_JOINED: Final = 4096
+"""Characters of an attribute that lists several names."""
 
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -35,7 +37,7 @@ class Sysfs:
         except OSError:
             return None
         try:
-            descriptor = os.open(self._root + real, _OPEN_DIRECTORY)
+            descriptor = os.open(self._root + real or "/", _OPEN_DIRECTORY)
         except OSError:
             return None
         os.close(descriptor)
@@ -45,7 +47,7 @@ class Sysfs:
         """The entries of a directory, sorted. Raises OSError where it cannot be read."""
         real = self._resolve(path, 0)
         names: list[str] = []
-        with os.scandir(self._root + real) as entries:
+        with os.scandir(self._root + real or "/") as entries:
             for entry in entries:
                 if len(names) >= MAX_ENTRIES:
                     raise OSError(errno.EFBIG, f"more than {MAX_ENTRIES} entries", path)
@@ -80,9 +82,10 @@ class Sysfs:
         """The last component of what a link names, whether or not that is there; empty: no link."""
         parent, _, name = path.rpartition("/")
         try:
-            return os.readlink(f"{self._root}{self._resolve(parent, 0)}/{name}").rstrip("/").rpartition("/")[2]
+            target = _readlink(f"{self._root}{self._resolve(parent, 0)}/{name}")
         except OSError:
             return ""
+        return target.rstrip("/").rpartition("/")[2]
 
     def real(self, path: str) -> str:
         """A host path with every link followed, as far as it is there. Raises OSError for a loop."""
@@ -110,7 +113,7 @@ class Sysfs:
         if known is not None:
             return known
         try:
-            target = os.readlink(self._root + path)
+            target = _readlink(self._root + path)
         except OSError as error:
             if error.errno not in _GONE:
                 raise OSError(error.errno, error.strerror, path) from error
@@ -183,3 +186,8 @@ def clean(text: str, limit: int = MAX_TEXT) -> str:
     if not text.isprintable():
         text = "".join(" " if is_hostile(character) else character for character in text)
     return text[:limit].strip()
+
+
+def _readlink(path: str) -> str:
+    # Thousands of times in one look: making a Path of each costs more than the system call.
+    return os.readlink(path)  # noqa: PTH115 -- see above

@@ -32,7 +32,7 @@ def _pci_alone() -> list[NetKind]:
     return ["pci"]
 
 
-class _Functions(Struct, frozen=True, forbid_unknown_fields=True):
+class Functions(Struct, frozen=True, forbid_unknown_fields=True):
     """What selects the PCI function that a device sits on."""
 
     vendors: Texts = []
@@ -68,7 +68,7 @@ class _Functions(Struct, frozen=True, forbid_unknown_fields=True):
                     yield (key,), f"found {key}, which select virtual functions, beside functions: physical"
 
 
-class Pci(_Functions, frozen=True, forbid_unknown_fields=True):
+class Pci(Functions, frozen=True, forbid_unknown_fields=True):
     """PCI functions, named by their addresses.
 
     Attributes: `address`, `vendor`, `device`, `class`, `subsystem_vendor`, `subsystem_device`, `revision`
@@ -88,7 +88,7 @@ class Pci(_Functions, frozen=True, forbid_unknown_fields=True):
     checks: ClassVar[Mapping[str, _Check]] = {**_FUNCTION_CHECKS, "classes": selectors.class_problem}
 
 
-class Net(_Functions, frozen=True, forbid_unknown_fields=True):
+class Net(Functions, frozen=True, forbid_unknown_fields=True):
     """Network functions, named by their PCI addresses, and on request interfaces without one.
 
     A function counts with an interface or without, as those that are bound to vfio-pci, and keeps
@@ -123,7 +123,7 @@ class Net(_Functions, frozen=True, forbid_unknown_fields=True):
     }
 
 
-class Infiniband(_Functions, frozen=True, forbid_unknown_fields=True):
+class Infiniband(Functions, frozen=True, forbid_unknown_fields=True):
     """InfiniBand and RoCE devices of /sys/class/infiniband, each joined with its network interface.
 
     Attributes: those of `pci` for the function that the device is on, and `rdma`, the device's name,
@@ -153,7 +153,7 @@ class Infiniband(_Functions, frozen=True, forbid_unknown_fields=True):
     }
 
 
-class Drm(_Functions, frozen=True, forbid_unknown_fields=True):
+class Drm(Functions, frozen=True, forbid_unknown_fields=True):
     """Graphics cards of /sys/class/drm with their render nodes, named as `card0`.
 
     Attributes: those of `pci` for the function that the card is on, and `card`, its number, `render`,
@@ -171,7 +171,7 @@ class Drm(_Functions, frozen=True, forbid_unknown_fields=True):
     checks: ClassVar[Mapping[str, _Check]] = {**_FUNCTION_CHECKS, "names": selectors.name_problem}
 
 
-class Kfd(_Functions, frozen=True, forbid_unknown_fields=True):
+class Kfd(Functions, frozen=True, forbid_unknown_fields=True):
     """AMD's compute nodes of /sys/class/kfd, whole devices and partitions, with their render nodes.
 
     Named by the PCI address, a partition as its platform device, `amdgpu_xcp_1`.

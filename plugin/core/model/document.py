@@ -82,11 +82,6 @@ PLANNED: Final[Mapping[type, frozenset[str]]] = {
         {
             "regex",
             "group",
-            "pci",
-            "net",
-            "infiniband",
-            "drm",
-            "kfd",
             "nvidia",
             "usb",
             "sysfs",

@@ -1,0 +1,145 @@
+"""Network interfaces as sysfs shows them, and which of them carry the host's default route."""
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from plugin.core.device import natural
+from plugin.discovery.pci_bus import function_address
+from plugin.discovery.sysfs import Directory, Sysfs
+
+CLASS: Final = "/sys/class/net"
+ROUTES: Final = "/proc/1/net/route"
+"""Of the host's first process: /proc/net would be the namespace of the process that reads it."""
+ROUTES_6: Final = "/proc/1/net/ipv6_route"
+MAX_ROUTES: Final = 1 << 20
+"""Bytes of a table of routes that are read."""
+MAX_ABOVE: Final = 8
+"""Bonds on VLANs on bridges …: how many of them are gone through."""
+
+LINK_TYPES: Final[Mapping[str, str]] = {"1": "ether", "32": "infiniband"}
+"""The kernel's ARPHRD numbers of interfaces that are worth a name."""
+
+_REPRESENTOR: Final = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+", re.ASCII)
+_UP: Final = 0x1
+_REJECT: Final = 0x200
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One network interface. `kind`: on a PCI function, on other `hardware`, or `virtual`."""
+
+    name: str
+    directory: Directory
+    kind: str
+    address: str
+    """The PCI function that it is on; empty for other kinds."""
+
+    def link_type(self) -> str:
+        """ether, infiniband, or the kernel's number; empty where it has gone meanwhile."""
+        number = self.directory.text("type")
+        return LINK_TYPES.get(number, number)
+
+    def is_representor(self) -> bool:
+        """Whether it stands, on the host's side of a switch, for somebody else's function."""
+        return _REPRESENTOR.fullmatch(self.directory.text("phys_port_name")) is not None
+
+
+class Interfaces:
+    """The interfaces of the host's namespace for the length of one look."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+        self._all: dict[str, Interface] | None = None
+        self._by_address: dict[str, tuple[Interface, ...]] = {}
+
+    def all(self) -> Mapping[str, Interface]:
+        """Every interface by name, lo left out; none where sysfs shows none."""
+        if self._all is None:
+            self._all = {i.name: i for i in self._read()}
+            by_address: dict[str, list[Interface]] = {}
+            for interface in self._all.values():
+                if interface.address and not interface.is_representor():
+                    by_address.setdefault(interface.address, []).append(interface)
+            self._by_address = {a: tuple(several) for a, several in by_address.items()}
+        return self._all
+
+    def of(self, address: str) -> tuple[Interface, ...]:
+        """The interfaces of the PCI function at an address, representors left out, in natural order."""
+        self.all()
+        return self._by_address.get(address, ())
+
+    def of_physical(self, address: str) -> tuple[str, ...]:
+        """The names of a function's interfaces."""
+        return tuple(interface.name for interface in self.of(address))
+
+    def _read(self) -> Iterable[Interface]:
+        try:
+            names = self._sysfs.names(CLASS)
+        except OSError:
+            return
+        for name in sorted(names, key=natural):
+            directory = self._sysfs.directory(f"{CLASS}/{name}") if name != "lo" else None
+            if directory is None or not directory.path.startswith("/sys/devices/"):
+                continue  # bonding_masters is a file in there
+            if directory.path.startswith("/sys/devices/virtual/"):
+                yield Interface(name, directory, "virtual", "")
+                continue
+            address = function_address(directory.path)
+            yield Interface(name, directory, "pci" if address else "hardware", address)
+
+    def with_default_route(self) -> frozenset[str]:
+        """The interfaces that have the host's default route, and those below them.
+
+        A bond, a bridge or a VLAN with the default route has it through the interfaces below it. Raises
+        OSError where the host does not tell its routes: to give away the wrong interface costs the node.
+        """
+        names = {*default_routes(self._sysfs.read(ROUTES, MAX_ROUTES))}
+        with suppress(FileNotFoundError):  # a host without IPv6
+            names |= default_routes_6(self._sysfs.read(ROUTES_6, MAX_ROUTES))
+        below = names
+        for _ in range(MAX_ABOVE):
+            below = {lower for name in below for lower in self._below(name)} - names
+            if not below:
+                break
+            names |= below
+        return frozenset(names)
+
+    def _below(self, name: str) -> Iterable[str]:
+        interface = self.all().get(name)
+        entries = interface.directory.names() if interface is not None else ()
+        return (entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_"))
+
+
+def default_routes(table: str) -> frozenset[str]:
+    """The interfaces of the default routes in /proc/net/route."""
+    names: set[str] = set()
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 8 or fields[1] != "00000000" or fields[7] != "00000000":
+            continue
+        if _usable(fields[3]):
+            names.add(fields[0])
+    return frozenset(names)
+
+
+def default_routes_6(table: str) -> frozenset[str]:
+    """The interfaces of the default routes in /proc/net/ipv6_route; those that refuse are no routes."""
+    names: set[str] = set()
+    for line in table.splitlines():
+        fields = line.split()
+        if len(fields) < 10 or fields[1] != "00" or fields[0].strip("0"):
+            continue
+        if _usable(fields[8]) and fields[9] != "lo":
+            names.add(fields[9])
+    return frozenset(names)
+
+
+def _usable(flags: str) -> bool:
+    try:
+        number = int(flags, 16)
+    except ValueError:
+        return False
+    return bool(number & _UP) and not number & _REJECT
