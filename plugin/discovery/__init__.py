@@ -6,6 +6,17 @@ sources   which one serves which part of a configuration
 files     every regular file of a directory
 glob      every path that matches a pattern
 static    devices that are written down
+sysfs     sysfs read quickly, for the sources that walk it
+pci_bus   PCI functions: which, of what kind, virtual ones of which physical one
+pci       … the source
+interfaces  network interfaces, and the host's default route
+net       network functions, the source
+rdma      RDMA devices, their nodes and ports
+infiniband  … the source
+drm_cards   graphics cards and render nodes
+drm       … the source
+kfd_topology  AMD's compute nodes
+kfd       … the source, with partitions
 topology  NUMA nodes by walking up sysfs
 survey    one look at everything a resource wants to know
 offload   blocking looks in threads, bounded in time
