@@ -61,16 +61,20 @@ class Log:
 class Episode:
     """A failure that may last: logged when it starts, when it changes and when it ends, not each time.
 
-    `failed` and `recovered` may be called as often as the thing is tried.
+    `failed` and `recovered` may be called as often as the thing is tried. What fails for one reason after
+    another is told of at most every `calm` seconds.
     """
 
-    __slots__ = ("_count", "_event", "_fields", "_log", "_reason")
+    __slots__ = ("_calm", "_count", "_event", "_fields", "_log", "_reason", "_told", "_told_at")
 
-    def __init__(self, log: Log, event: str, /, **fields: object) -> None:
+    def __init__(self, log: Log, event: str, /, *, calm: float = 0.0, **fields: object) -> None:
         self._log = log
         self._event = event
+        self._calm = calm
         self._fields = fields
         self._reason: str | None = None
+        self._told: str | None = None
+        self._told_at = 0.0
         self._count = 0
 
     @property
@@ -81,8 +85,10 @@ class Episode:
     def failed(self, reason: str, *, level: Literal["info", "warn", "error"] = "warn") -> None:
         """Tell that it failed, once for each different `reason` in a row."""
         self._count += 1
-        if reason != self._reason:
-            self._reason = reason
+        first, self._reason = self._reason is None, reason
+        now = time.monotonic()
+        if first or (reason != self._told and now - self._told_at >= self._calm):
+            self._told, self._told_at = reason, now
             getattr(self._log, level)(self._event, reason=reason, **self._fields)
 
     def recovered(self) -> None:

@@ -7,7 +7,9 @@ more, and a kubelet that restarted serves another socket, perhaps of another ver
 import asyncio
 import os
 import stat
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -37,9 +39,6 @@ _ALLOCATABLE: Final = "GetAllocatableResources"
 METHODS: Final = (_LIST, _ALLOCATABLE)
 """What the kubelet is asked."""
 
-DOUBT: Final = 10.0
-"""Seconds after a kubelet's return within which pods that are missing from List are not believed gone."""
-
 UNDECODABLE: Final = "UNDECODABLE"
 """Stands where a gRPC code would, for an answer that is not the message it should be."""
 
@@ -60,13 +59,19 @@ class KubeletError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Answers as bytes: List, and GetAllocatableResources where it was asked for and is served."""
+    """Answers as bytes: List, and GetAllocatableResources where it was asked for and is served.
+
+    `allocatable_error`: it was asked for, and failed. `socket_age`: seconds since the kubelet made its
+    socket, None where that cannot be told.
+    """
 
     listed: bytes
     allocatable: bytes | None
     asked_allocatable: bool
     api_version: str
     notes: tuple[str, ...] = ()
+    allocatable_error: KubeletError | None = field(default=None, compare=False)
+    socket_age: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +107,22 @@ def _undecodable(method: str, data: bytes, error: DecodeError) -> KubeletError:
 class KubeletClient:
     """Asks the kubelet at `socket`, each call within `timeout` seconds."""
 
-    def __init__(self, socket: Path, *, timeout: float) -> None:
-        """Raises ValueError for a socket path that is too long for the kernel."""
+    def __init__(
+        self,
+        socket: Path,
+        *,
+        timeout: float,
+        allocatable_timeout: float | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`allocatable_timeout`: GetAllocatableResources' own limit; `wall`: unix time, as files have it.
+
+        Raises ValueError for a socket path that is too long for the kernel.
+        """
         self._target = socket_target(socket)
         self._socket = socket
-        self._timeout = timeout
+        self._wall = wall
+        self._timeouts = {_LIST: timeout, _ALLOCATABLE: allocatable_timeout or timeout}
         self._channel: grpc.aio.Channel | None = None
         self._forget_api()
 
@@ -131,29 +147,49 @@ class KubeletClient:
             await channel.close()
 
     async def fetch(self) -> Answer:
-        """List and GetAllocatableResources, decoded. Raises KubeletError."""
+        """List and GetAllocatableResources, decoded. Raises KubeletError where List fails."""
         raw = await self.fetch_raw(allocatable=True)
-        return Answer(
-            listed=decode_list(raw.listed),
-            allocatable=None if raw.allocatable is None else decode_allocatable(raw.allocatable),
-            api_version=raw.api_version,
-            notes=raw.notes,
-        )
+        listed, offered, error = decode_list(raw.listed), None, raw.allocatable_error
+        try:
+            offered = None if raw.allocatable is None else decode_allocatable(raw.allocatable)
+        except KubeletError as undecodable:
+            error = undecodable
+        notes = raw.notes if error is None else (*raw.notes, f"free devices and health are unknown: {error}")
+        return Answer(listed, offered, raw.api_version, notes)
 
     async def fetch_raw(self, *, allocatable: bool) -> Raw:
-        """List, then GetAllocatableResources if `allocatable` says so, not decoded. Raises KubeletError.
+        """List, then GetAllocatableResources if `allocatable` says so, not decoded.
+
+        Raises KubeletError where List fails. Who holds what is known without GetAllocatableResources: if
+        that fails, the error is told with the answer.
 
         Old kubelets: without v1, List of v1alpha1 is asked (its messages are v1's with fewer fields);
         without GetAllocatableResources the answer has none. Both are said in `notes`.
         """
         try:
             listed = await self._list()
-            offered = await self._allocatable() if allocatable else None
         except KubeletError as error:
             if not error.rate_limited:
                 await self.reset()
             raise
-        return Raw(listed, offered, allocatable, self._api_version, self._notes())
+        # As it was for List: a connection that is given up forgets what this kubelet serves.
+        version = self._api_version
+        offered: bytes | None = None
+        failed: KubeletError | None = None
+        try:
+            offered = await self._allocatable() if allocatable else None
+        except KubeletError as error:
+            failed = error
+        notes = self._notes()
+        if failed is not None and not failed.rate_limited:
+            await self.reset()
+        return Raw(listed, offered, allocatable, version, notes, failed, self._socket_age())
+
+    def _socket_age(self) -> float | None:
+        try:
+            return self._wall() - self._socket.stat().st_mtime
+        except OSError:
+            return None
 
     async def _list(self) -> bytes:
         if self._api_version == "v1":
@@ -198,14 +234,15 @@ class KubeletClient:
         ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
             f"/{version}.PodResourcesLister/{method}"
         )
+        limit = self._timeouts[method]
         try:
-            async with asyncio.timeout(self._timeout + _GRACE):
-                return await ask(b"", timeout=self._timeout)
+            async with asyncio.timeout(limit + _GRACE):
+                return await ask(b"", timeout=limit)
         except grpc.aio.AioRpcError as error:
             raise self._explained(method, error) from error
         except TimeoutError as error:
             code = grpc.StatusCode.DEADLINE_EXCEEDED.name
-            raise KubeletError(method, code, f"no answer within {self._timeout:g} s") from error
+            raise KubeletError(method, code, f"no answer within {limit:g} s") from error
 
     def _explained(self, method: str, error: grpc.aio.AioRpcError) -> KubeletError:
         code, details = error.code(), error.details() or ""
@@ -215,7 +252,7 @@ class KubeletClient:
                 return KubeletError(method, code.name, advice, rate_limited=True)
             return KubeletError(method, code.name, f"the answer is too large: {details}")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return KubeletError(method, code.name, f"no answer within {self._timeout:g} s")
+            return KubeletError(method, code.name, f"no answer within {self._timeouts[method]:g} s")
         if code is grpc.StatusCode.UNAVAILABLE:
             if "HTTP/2" in details:
                 return KubeletError(

@@ -13,14 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 
 from daemon.log import Episode, Log
 from exporter.core.holdings import Step
+from exporter.core.identity import NEVER, NO_VIEW, Look, View
+from exporter.core.settling import DOUBT
 from exporter.core.state import Failure, Freshness, State
-from exporter.kubelet.client import DOUBT, KubeletError, Raw
+from exporter.kubelet.client import KubeletError, Raw
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
 from exporter.services.understanding import UNSETTLED, News, Understanding
@@ -35,6 +37,12 @@ plugin's devices only when their first list has arrived, and tells nobody.
 
 _FIRST_RETRY: Final = 0.1
 _UNSETTLED_RETRY: Final = 0.2
+_CALM: Final = 60.0
+"""Seconds for which a failure that lasts is not told again though its reason changes: a kubelet that ends
+again and again gives another one each time.
+"""
+_SAME_AGE: Final = 0.5
+"""Seconds by which two looks at one socket's age may differ."""
 
 _log = Log("refresh")
 
@@ -50,8 +58,14 @@ class Trigger(Enum):
     """A plugin's or the kubelet's socket came or went."""
     SOCKET = "socket"
     """The PodResources socket came or went."""
+    PODS = "pods"
+    """A pod ended, went or came, as a source of identity tells."""
     SETTLING = "settling"
     RETRY = "retry"
+
+
+_OF_LIST: Final = frozenset({Trigger.ALLOCATION, Trigger.PODS})
+"""After these allocatable is what it was: List alone is asked."""
 
 
 class Source(Protocol):
@@ -82,6 +96,28 @@ class Observer(Protocol):
         ...
 
 
+class Witness(Protocol):
+    """Who knows the pods."""
+
+    @property
+    def view(self) -> View:
+        """What is known of them at this moment."""
+        ...
+
+    def looked(self, state: State, look: Look) -> None:
+        """`state` is published, of the List of `look`."""
+        ...
+
+
+class Nobody:
+    """The witness of a node without a source of identity."""
+
+    view = NO_VIEW
+
+    def looked(self, state: State, look: Look) -> None:
+        """Nothing follows from it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """The loop's times, in seconds: `interval` between full refreshes at the latest; `stale_after` is the age
@@ -106,6 +142,7 @@ class Refresher:
         timing: Timing,
         clock: SteadyClock,
         cpu_numa: Mapping[int, int],
+        witness: Witness | None = None,
     ) -> None:
         """`cpu_numa` maps CPUs to NUMA nodes; pauses are the event loop's own."""
         self._source = source
@@ -113,17 +150,23 @@ class Refresher:
         self._observer = observer
         self._timing = timing
         self._clock = clock
-        self._understanding = Understanding(cpu_numa)
+        self._witness = witness or Nobody()
+        self._understanding = Understanding(cpu_numa, keep_allocatable=timing.stale_after)
         self._wanted: dict[Trigger, None] = {}
+        self._reconsider = False
         self._wake = asyncio.Event()
         self._reset = False
         self._failures = 0
+        self._allocatable_failures = 0
         self._hold_off_until = 0.0
         self._listed_at = 0.0
-        self._doubtful_until = 0.0
+        self._look = Look(-NEVER, -NEVER)
+        self._returned_at = -NEVER
+        self._born_at = -NEVER
         self._full_at = 0.0
         self._needs_full = True
-        self._episode = Episode(_log, "the kubelet does not tell who holds what")
+        self._episode = Episode(_log, "the kubelet does not tell who holds what", calm=_CALM)
+        self._allocatable = Episode(_log, "the kubelet does not tell what is allocatable", calm=_CALM)
         self._stale = Episode(_log, "the mapping is stale and no longer told to Prometheus")
 
     def trigger(self, cause: Trigger) -> None:
@@ -136,8 +179,13 @@ class Refresher:
         self._wanted[cause] = None
         self._wake.set()
 
+    def reconsider(self) -> None:
+        """Have the last answer read anew, as something more is known of the pods. Never blocks."""
+        self._reconsider = True
+        self._wake.set()
+
     def _doubt(self) -> None:
-        self._doubtful_until = asyncio.get_running_loop().time() + DOUBT
+        self._returned_at = asyncio.get_running_loop().time()
 
     async def run(self) -> None:
         """Refresh until cancelled."""
@@ -147,7 +195,7 @@ class Refresher:
         try:
             self.trigger(Trigger.START)
             while True:
-                await self._due()
+                await self._due(worker)
                 called = loop.time()
                 causes = tuple(self._wanted)
                 self._wanted.clear()
@@ -165,7 +213,7 @@ class Refresher:
         now = asyncio.get_running_loop().time()
         await asyncio.sleep(max(0.0, self._listed_at + self._timing.spacing - now))
 
-    async def _due(self) -> None:
+    async def _due(self, worker: ThreadPoolExecutor) -> None:
         """Wait for a reason. The timer is one, also when others never cease; after a failure, another try
         is. Where the kubelet's rate limit was reached no reason is good enough before the pause is over.
         """
@@ -175,24 +223,32 @@ class Refresher:
             self._wanted[Trigger.RETRY] = None
             return
         if self._failures:
-            pause, cause = self._retry_pause(), Trigger.RETRY
+            due, cause = loop.time() + self._retry_pause(), Trigger.RETRY
+        elif self._allocatable_failures:
+            due, cause = self._full_at + self._pause(self._allocatable_failures), Trigger.RETRY
         else:
-            due = self._full_at + self._timing.interval
-            pause, cause = max(0.0, due - loop.time()), Trigger.TIMER
-        if pause > 0:
+            due, cause = self._full_at + self._timing.interval, Trigger.TIMER
+        while due > loop.time():
             try:
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout_at(due):
                     await self._wake.wait()
             except TimeoutError:
-                self._wanted[cause] = None
-        else:
-            self._wanted[cause] = None
+                break
+            if self._reconsider:
+                await self._read_anew(worker)
+            if self._wanted:
+                return
+            self._wake.clear()
+        self._wanted[cause] = None
 
     def _retry_pause(self) -> float:
         failure = self._board.state.failure
         if failure is not None and failure.code == UNSETTLED:
             return _UNSETTLED_RETRY
-        ceiling = min(self._timing.interval, _FIRST_RETRY * 2.0 ** min(self._failures - 1, 10))
+        return self._pause(self._failures)
+
+    def _pause(self, failures: int) -> float:
+        ceiling = min(self._timing.interval, _FIRST_RETRY * 2.0 ** min(failures - 1, 10))
         return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 -- jitter
 
     def _look_again_after(self, causes: tuple[Trigger, ...]) -> None:
@@ -202,7 +258,7 @@ class Refresher:
                 loop.call_later(delay, self.trigger, Trigger.SETTLING)
 
     async def _refresh(self, causes: tuple[Trigger, ...], worker: ThreadPoolExecutor) -> None:
-        full = self._needs_full or causes != (Trigger.ALLOCATION,)
+        full = self._needs_full or not _OF_LIST.issuperset(causes)
         self._needs_full = True
         try:
             if self._reset:
@@ -217,7 +273,7 @@ class Refresher:
                 self._doubt()
             self._fail(Failure(error.method, error.code, error.message, self._clock.now()))
             if error.rate_limited:
-                self._hold_off_until = asyncio.get_running_loop().time() + self._retry_pause()
+                self._hold_off()
         except Exception as error:  # noqa: BLE001 -- an answer nobody foresaw must not end the process
             self._fail(Failure("List", "INTERNAL", f"{type(error).__name__}: {error}", self._clock.now()))
         if full:
@@ -228,16 +284,49 @@ class Refresher:
         loop = asyncio.get_running_loop()
         asked = self._listed_at = loop.time()
         raw = await self._source.fetch_raw(allocatable=allocatable)
-        doubtful = loop.time() < self._doubtful_until
-        read = partial(self._understanding.read, raw, self._clock.wall(), doubtful=doubtful)
+        look = Look(asked, loop.time())
+        self._notice_age(raw, look)
+        read = partial(
+            self._understanding.read,
+            raw,
+            self._clock.wall(),
+            look=look,
+            view=self._witness.view,
+            returned=self._returned_at,
+        )
         news = await loop.run_in_executor(worker, read)
         if news is None:
             return False
+        if asked >= self._returned_at:
+            self._returned_at = -NEVER
         # Together with the state that it dates: an age must not be measured by two clocks.
         self._clock.set_right()
-        asked_at = self._clock.now() - (loop.time() - asked)
-        self._publish(raw, news, asked_at)
+        self._look = look
+        self._publish(raw, news, self._clock.now() - (loop.time() - asked))
         return True
+
+    def _notice_age(self, raw: Raw, look: Look) -> None:
+        """A kubelet may be another one without its connection having failed, or its directory having told."""
+        if raw.socket_age is None or not 0 <= raw.socket_age < DOUBT:
+            return
+        born = look.answered - raw.socket_age
+        if born > self._born_at + _SAME_AGE:
+            self._born_at = born
+            if self._board.state.taken_at is not None:
+                self._returned_at = max(self._returned_at, born)
+
+    async def _read_anew(self, worker: ThreadPoolExecutor) -> None:
+        """Publish the last answer in the light of what is known of the pods by now. Nobody is asked."""
+        self._reconsider = False
+        loop = asyncio.get_running_loop()
+        read = partial(self._understanding.reconsider, self._clock.wall(), self._witness.view)
+        try:
+            news = await loop.run_in_executor(worker, read)
+            if news is not None:
+                state = self._board.state
+                self._tell(replace(state, **_changes(news, state, self._clock.now())), news)
+        except Exception as error:  # noqa: BLE001 -- the mapping stays as it is; the next refresh reads it anew
+            _log.error("the pods' identities cannot be told", error=f"{type(error).__name__}: {error}")
 
     def _publish(self, raw: Raw, news: News, asked_at: float) -> None:
         self._failures = 0
@@ -247,17 +336,36 @@ class Refresher:
         for note in raw.notes:
             if note not in state.notes:
                 _log.warn(note)
-        state = replace(state, taken_at=asked_at, failure=None, api_version=raw.api_version, notes=raw.notes)
-        if news.snapshot is not state.snapshot:
-            state = replace(
-                state,
-                generation=state.generation + 1,
-                snapshot=news.snapshot,
-                changed_at=asked_at,
-                since=news.since,
-                anomalies=news.anomalies,
-            )
+        notes = (*raw.notes, *self._of_allocatable(raw, news))
+        changes = _changes(news, state, asked_at)
+        state = replace(
+            state, taken_at=asked_at, failure=None, api_version=raw.api_version, notes=notes, **changes
+        )
+        self._tell(state, news)
+
+    def _of_allocatable(self, raw: Raw, news: News) -> tuple[str, ...]:
+        """Count and tell that GetAllocatableResources fails, or that it is over."""
+        error = news.allocatable_error
+        if error is None:
+            self._allocatable_failures = 0
+            self._allocatable.recovered()
+            return ()
+        if raw.asked_allocatable:
+            self._allocatable_failures += 1
+            self._observer.failed(error.method, error.code)
+            self._allocatable.failed(f"{error.code}: {error.message}")
+            if error.rate_limited:
+                self._hold_off()
+        told = "those of its last answer" if news.snapshot.complete else "unknown"
+        return (f"{error.method} fails ({error.code}): free devices and health are {told}",)
+
+    def _hold_off(self) -> None:
+        pause = self._pause(max(1, self._failures, self._allocatable_failures))
+        self._hold_off_until = asyncio.get_running_loop().time() + pause
+
+    def _tell(self, state: State, news: News) -> None:
         self._board.publish(state)
+        self._witness.looked(state, self._look)
         if news.step is not None:
             self._observer.stepped(state, news.step)
 
@@ -272,3 +380,17 @@ class Refresher:
             failure = replace(failure, since=state.failure.since)
         if failure != state.failure:
             self._board.publish(replace(state, failure=failure))
+
+
+def _changes(news: News, state: State, at: float) -> dict[str, Any]:
+    """What in `state` is another by the news of unix time `at`."""
+    if news.snapshot is state.snapshot and news.pods is state.pods:
+        return {}
+    return {
+        "generation": state.generation + 1,
+        "snapshot": news.snapshot,
+        "changed_at": at,
+        "since": news.since,
+        "pods": news.pods,
+        "anomalies": news.anomalies,
+    }

@@ -1,13 +1,16 @@
 """What the kubelet's answers say: decoded, compared with the ones before, and doubted where they must be."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from exporter.core.anomalies import Anomaly, find
 from exporter.core.diff import Holding, pods_gone
 from exporter.core.holdings import Ledger, Since, Step
-from exporter.core.model import DeviceKey, Snapshot
+from exporter.core.identity import NEVER, NO_VIEW, Identity, Look, View, gained, tentative
+from exporter.core.model import DeviceKey, PodKey, Snapshot
+from exporter.core.settling import after_return, at_start
 from exporter.core.snapshot import build
 from exporter.kubelet.client import KubeletError, Raw, decode_allocatable, decode_list
 from exporter.pb.podresources.v1 import api_pb2
@@ -18,67 +21,169 @@ UNSETTLED: Final = "UNSETTLED"
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a good answer says; `step` is None if it says the same as the one before."""
+    """What a good answer says; `step` is None if it says the same of holdings as the one before.
+
+    `pods` are the identities of those that hold something, as far as they are known.
+    `allocatable_error`: GetAllocatableResources failed, and what is told of it is older.
+    """
 
     snapshot: Snapshot
     since: Mapping[Holding, Since]
     step: Step | None
     anomalies: tuple[Anomaly, ...]
+    pods: Mapping[PodKey, Identity]
+    allocatable_error: KubeletError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One answer, decoded, and in which light it is seen."""
+
+    raw: Raw
+    listed: api_pb2.ListPodResourcesResponse
+    allocatable: api_pb2.AllocatableResourcesResponse | None
+    error: KubeletError | None
+    look: Look
+    view: View
+
+    def names(self) -> frozenset[PodKey]:
+        """Every pod that is listed, also those that hold nothing."""
+        return frozenset((pod.namespace, pod.name) for pod in self.listed.pod_resources)
 
 
 class Understanding:
     """Makes news of answers. Runs beside the event loop, one answer at a time."""
 
-    def __init__(self, cpu_numa: Mapping[int, int]) -> None:
+    def __init__(self, cpu_numa: Mapping[int, int], *, keep_allocatable: float) -> None:
+        """`cpu_numa` maps CPUs to NUMA nodes; `keep_allocatable`: seconds for which the last answer of
+        GetAllocatableResources is told while the method fails.
+        """
         self._cpu_numa = cpu_numa
+        self._keep_allocatable = keep_allocatable
         self._ledger = Ledger()
-        self._raw: Raw | None = None
         self._news: News | None = None
+        self._raw: Raw | None = None
+        self._look = Look(-NEVER, -NEVER)
+        self._view = NO_VIEW
         self._allocatable: api_pb2.AllocatableResourcesResponse | None = None
+        self._allocatable_at = -NEVER
 
-    def read(self, raw: Raw, now: float, *, doubtful: bool) -> News | None:
+    def read(self, raw: Raw, now: float, *, look: Look, view: View, returned: float = -NEVER) -> News | None:
         """The news in `raw`, received at unix time `now`.
 
-        Raises KubeletError for what does not decode, and, if the kubelet is `doubtful`, for a List that
-        leaves out pods that held something: for about a second after its return, until it has heard
-        from the API server, a kubelet lists no pod at all, and answers OK.
+        `look` says when List was asked and answered, `returned` when the kubelet last came back, by one
+        monotonic clock; `view` is what is known of the node's pods.
+
+        Raises KubeletError for a List that does not decode, and for one in which a kubelet that has just
+        come up leaves pods out.
 
         None if only List was asked and a device in it is not known to be allocatable, nor known not to
         be: GetAllocatableResources must be asked before it is called unhealthy.
         """
-        if self._news is not None and raw == self._raw:
-            return replace(self._news, step=None)
-        listed = decode_list(raw.listed)
-        allocatable = self._allocatable
-        if raw.asked_allocatable:
-            allocatable = None if raw.allocatable is None else decode_allocatable(raw.allocatable)
-        snapshot = build(listed, allocatable, cpu_numa=self._cpu_numa)
-        if not raw.asked_allocatable and not _unhealthy(snapshot) <= self._known_unhealthy():
+        news = self._news
+        if news is not None and view is self._view and self._same(raw, news):
+            self._look = look
+            if raw.asked_allocatable:
+                self._allocatable_at = look.answered
+            return replace(news, step=None)
+        read = self._decoded(raw, look, view)
+        snapshot, pods = self._identified(read)
+        unknown = _unhealthy(snapshot) - self._known_unhealthy()
+        if unknown and not raw.asked_allocatable and read.error is None:
             return None
-        if doubtful and self._news is not None:
+        if unknown and read.error is not None and read.allocatable is not None:
+            # kubelet: it gives out healthy devices alone. Nobody says that they have failed since.
+            read = replace(read, allocatable=_with(read.allocatable, unknown))
+            snapshot, pods = self._identified(read)
+        self._doubt(read, snapshot, returned)
+        return self._told(read, snapshot, pods, now)
+
+    def reconsider(self, now: float, view: View) -> News | None:
+        """The last answer in the light of what is known of the pods by now; None if there is none yet."""
+        if self._raw is None or self._news is None:
+            return None
+        error = self._news.allocatable_error
+        read = _Read(self._raw, decode_list(self._raw.listed), self._allocatable, error, self._look, view)
+        return self._told(read, *self._identified(read), now)
+
+    def _same(self, raw: Raw, news: News) -> bool:
+        return raw == self._raw and raw.allocatable_error is None and news.allocatable_error is None
+
+    def _decoded(self, raw: Raw, look: Look, view: View) -> _Read:
+        listed, error = decode_list(raw.listed), raw.allocatable_error
+        offered: api_pb2.AllocatableResourcesResponse | None = None
+        if raw.asked_allocatable and error is None:
+            try:
+                offered = None if raw.allocatable is None else decode_allocatable(raw.allocatable)
+            except KubeletError as undecodable:
+                error = undecodable
+        elif not raw.asked_allocatable:
+            error = None if self._news is None else self._news.allocatable_error
+        if error is not None or not raw.asked_allocatable:
+            aged = error is not None and look.answered - self._allocatable_at > self._keep_allocatable
+            offered = None if aged else self._allocatable
+        return _Read(raw, listed, offered, error, look, view)
+
+    def _identified(self, read: _Read) -> tuple[Snapshot, Mapping[PodKey, Identity]]:
+        """The snapshot, with the uids that are known; and who has them."""
+        before = {} if self._news is None else self._news.pods
+        pods, continued = tentative(read.names(), before, read.view, read.look)
+        snapshot = self._built(read, pods)
+        if continued and self._news is not None and snapshot != self._news.snapshot:
+            doubtful = continued & gained(self._news.snapshot, snapshot)
+            if doubtful:
+                pods = {key: identity for key, identity in pods.items() if key not in doubtful}
+                snapshot = self._built(read, pods)
+        holding = {(found.holder.namespace, found.holder.pod) for found in snapshot.containers}
+        return snapshot, MappingProxyType({key: pods[key] for key in sorted(holding & pods.keys())})
+
+    def _built(self, read: _Read, pods: Mapping[PodKey, Identity]) -> Snapshot:
+        uids = {key: identity.uid for key, identity in pods.items()}
+        return build(read.listed, read.allocatable, cpu_numa=self._cpu_numa, pod_uids=uids)
+
+    def _doubt(self, read: _Read, snapshot: Snapshot, returned: float) -> None:
+        """Raises KubeletError for a List that a kubelet which has just come up cannot be meaning."""
+        now = read.look.answered
+        if self._news is None:
+            reason = at_start(snapshot, read.names(), read.view, now=now, age=read.raw.socket_age)
+        elif returned > -NEVER:
             missing = pods_gone(self._news.snapshot, snapshot)
-            if missing:
-                raise KubeletError("List", UNSETTLED, _unsettled(missing))
+            reason = after_return(missing, read.view, now=now, returned=returned)
+        else:
+            return
+        if reason is not None:
+            raise KubeletError("List", UNSETTLED, reason)
+
+    def _told(self, read: _Read, snapshot: Snapshot, pods: Mapping[PodKey, Identity], now: float) -> News:
         if self._news is None or snapshot != self._news.snapshot:
             # The ledger last: what fails before it leaves nothing half understood.
             anomalies = find(snapshot)
             step = self._ledger.advance(snapshot, now)
-            self._raw, self._allocatable = raw, allocatable
-            self._news = News(snapshot, step.since, step, anomalies)
-            return self._news
-        self._raw, self._allocatable = raw, allocatable
-        return replace(self._news, step=None)
+            news = News(snapshot, step.since, step, anomalies, pods, read.error)
+        else:
+            same = pods == self._news.pods
+            pods = self._news.pods if same else pods
+            news = replace(self._news, step=None, pods=pods, allocatable_error=read.error)
+        if read.raw.asked_allocatable and read.error is None:
+            self._allocatable_at = read.look.answered
+        self._allocatable = read.allocatable
+        self._raw, self._news, self._look, self._view = read.raw, news, read.look, read.view
+        return news
 
     def _known_unhealthy(self) -> frozenset[DeviceKey]:
         return frozenset() if self._news is None else _unhealthy(self._news.snapshot)
 
 
-def _unsettled(missing: Collection[tuple[str, str]]) -> str:
-    return (
-        f"the kubelet has just come back and does not list all pods yet: {len(missing)} that held devices "
-        "are missing"
-    )
-
-
 def _unhealthy(snapshot: Snapshot) -> frozenset[DeviceKey]:
     return frozenset(device.key for device in snapshot.devices if not device.allocatable)
+
+
+def _with(
+    allocatable: api_pb2.AllocatableResourcesResponse, devices: frozenset[DeviceKey]
+) -> api_pb2.AllocatableResourcesResponse:
+    """The same, with more devices."""
+    more = api_pb2.AllocatableResourcesResponse()
+    more.CopyFrom(allocatable)
+    for key in sorted(devices):
+        more.devices.add(resource_name=key.resource, device_ids=[key.device])
+    return more

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from daemon.text import visible
 from exporter.core.anomalies import find
+from exporter.core.settling import DOUBT
 from exporter.core.snapshot import build
 from exporter.core.state import State
-from exporter.kubelet.client import DOUBT, Answer, KubeletClient, KubeletError
+from exporter.kubelet.client import Answer, KubeletClient, KubeletError
 from exporter.web import documents
 from exporter.web.documents import Moment
 from exporter.web.query import Filters
@@ -58,5 +59,9 @@ def _doubts(path: Path, now: float) -> tuple[str, ...]:
 
 
 async def _ask(path: Path, timeout: float) -> Answer:  # noqa: ASYNC109 -- the client has one for each call, this is for all
-    async with KubeletClient(path, timeout=timeout) as client, asyncio.timeout(timeout):
+    # Who holds what is told by the first of two calls: the second must leave time to say so.
+    async with (
+        KubeletClient(path, timeout=timeout, allocatable_timeout=timeout / 2) as client,
+        asyncio.timeout(timeout),
+    ):
         return await client.fetch()

@@ -223,6 +223,22 @@ def test_an_episode_is_told_when_it_starts_changes_and_ends() -> None:
     ]
 
 
+def test_reasons_that_alternate_are_told_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("daemon.log.time.monotonic", lambda: now[0])
+    stream = io.StringIO()
+    configure("info", "logfmt", stream)
+    episode = Episode(Log("part"), "it fails", calm=60.0)
+    for second, reason in enumerate(["a", "b"] * 50):
+        now[0] = 100.0 + second
+        episode.failed(reason)
+        assert episode.reason == reason
+    episode.recovered()
+    episode.failed("b")
+    told = [_logfmt(line) for line in stream.getvalue().splitlines()]
+    assert [line.get("reason", line.get("failures")) for line in told] == ["a", "b", "100", "b"]
+
+
 @QUICK
 @given(st.lists(st.sampled_from(["a", "b", None]), max_size=12))
 def test_an_episode_tells_as_many_lines_as_there_are_changes(steps: list[str | None]) -> None:

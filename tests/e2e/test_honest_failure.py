@@ -1,6 +1,7 @@
 """What the exporter says when the kubelet does not answer as it should: the truth, with its age."""
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,6 @@ async def held(stack: Stack) -> frozenset[Holding]:
         (Faults(gone=True), "UNAVAILABLE"),
         (Faults(rate_limited=1), "RESOURCE_EXHAUSTED"),
         (Faults(error="INTERNAL"), "INTERNAL"),
-        (Faults(garbage=True, methods=("GetAllocatableResources",)), "UNDECODABLE"),
     ],
     ids=str,
 )
@@ -91,6 +91,39 @@ async def test_the_last_good_mapping_is_kept_marked_and_in_the_end_withdrawn(
     await node.fault(Faults())
     await stack.ready()
     await stack.everyone_says(held)
+
+
+@pytest.mark.parametrize(
+    ("faults", "code"),
+    [(Faults(garbage=True), "UNDECODABLE"), (Faults(hang=True), "DEADLINE_EXCEEDED")],
+    ids=str,
+)
+async def test_owners_are_told_although_nobody_tells_what_is_allocatable(
+    node: SimulatedNode, stack: Stack, held: frozenset[Holding], faults: Faults, code: str
+) -> None:
+    await node.fault(replace(faults, methods=("GetAllocatableResources",)))
+
+    async def failing() -> bool:
+        samples = await owners.scrape(stack.url)
+        errors = samples.of("devicelens_refresh_errors_total", method="GetAllocatableResources", code=code)
+        assert [value > 0 for _, value in errors] == [True]
+        return True
+
+    await until("the failure is counted", failing)
+    await stack.node.add_pod(Pod("newcomer", {"main": {stack.resource: 1}}))
+    both = await stack.held()
+    assert len(both) == 2
+    await stack.everyone_says(both)
+    assert (await owners.scrape(stack.url)).value("devicelens_up") == 1
+    notes = (await owners.get_json(stack.url, "/api/v1/status"))["notes"]
+    assert any(f"GetAllocatableResources fails ({code})" in note for note in notes)
+    # Health that is older than --stale-after is nobody's word any more.
+    await stack.metric_is(None, "devicelens_device_healthy", pod="steady")
+    await stack.everyone_says(both)
+
+    await node.fault(Faults())
+    await stack.metric_is(1, "devicelens_device_healthy", pod="steady")
+    assert (await owners.get_json(stack.url, "/api/v1/status"))["notes"] == []
 
 
 async def test_an_exporter_without_any_answer_yet_says_so_instead_of_showing_nothing(

@@ -210,12 +210,11 @@ async def test_after_an_upgrade_the_newer_api_is_found(path: Path) -> None:
 async def test_the_rate_limit_is_told_from_an_answer_that_is_too_large(path: Path) -> None:
     limited = _fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
     async with kubelet(path, WELL) as server, KubeletClient(path, timeout=5) as client:
-        for method in (LIST, ALLOCATABLE):
-            server.behaviours = WELL | {method: limited}
-            error = await _refusal(client)
-            assert (error.method, error.code) == (method.rpartition("/")[2], "RESOURCE_EXHAUSTED")
-            assert error.rate_limited
-            assert "rate limit for all its PodResources clients together" in error.message
+        server.behaviours = WELL | {LIST: limited}
+        error = await _refusal(client)
+        assert (error.method, error.code) == ("List", "RESOURCE_EXHAUSTED")
+        assert error.rate_limited
+        assert "rate limit for all its PodResources clients together" in error.message
 
         server.behaviours = WELL | {
             LIST: _fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "trying to send message")
@@ -253,15 +252,44 @@ async def test_the_largest_answer_that_a_kubelet_may_give_is_taken(path: Path) -
         assert (await client.fetch()).listed == LISTED
 
 
-@pytest.mark.parametrize("method", [LIST, ALLOCATABLE])
-async def test_an_answer_that_is_no_message_is_told_by_its_method(method: str, path: Path) -> None:
+async def test_a_list_that_is_no_message_is_told_as_such(path: Path) -> None:
     async with (
-        kubelet(path, WELL | {method: _gives(b"\x0a\xff\xff garbage")}),
+        kubelet(path, WELL | {LIST: _gives(b"\x0a\xff\xff garbage")}),
         KubeletClient(path, timeout=5) as client,
     ):
         error = await _refusal(client)
-        assert (error.method, error.code) == (method.rpartition("/")[2], UNDECODABLE)
+        assert (error.method, error.code) == ("List", UNDECODABLE)
         assert error.message.startswith("the answer of 11 bytes does not decode: ")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code"),
+    [
+        (_gives(b"\x0a\xff\xff garbage"), UNDECODABLE),
+        (_fails(grpc.StatusCode.INTERNAL, "odd"), "INTERNAL"),
+        (_fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit"), "RESOURCE_EXHAUSTED"),
+        (_hangs, "DEADLINE_EXCEEDED"),
+    ],
+)
+async def test_a_list_is_good_although_allocatable_fails(behaviour: Behaviour, code: str, path: Path) -> None:
+    async with (
+        kubelet(path, WELL | {ALLOCATABLE: behaviour}),
+        KubeletClient(path, timeout=0.5) as client,
+    ):
+        answer = await client.fetch()
+        assert answer.listed == LISTED
+        assert answer.allocatable is None
+        (note,) = answer.notes
+        assert f"GetAllocatableResources: {code}: " in note
+        raw = await client.fetch_raw(allocatable=True)
+        error = raw.allocatable_error
+        if code == UNDECODABLE:
+            assert error is None
+        else:
+            assert error is not None
+            assert (error.code, error.rate_limited) == (code, code == "RESOURCE_EXHAUSTED")
+        assert raw.socket_age is not None
+        assert 0 <= raw.socket_age < 60
 
 
 @pytest.mark.parametrize("decode", [decode_list, decode_allocatable])
@@ -273,11 +301,11 @@ def test_bytes_that_do_not_decode_are_refused(decode: Callable[[bytes], object],
 
 async def test_a_kubelet_that_hangs_is_given_up_at_the_deadline(path: Path) -> None:
     loop = asyncio.get_running_loop()
-    async with kubelet(path, WELL | {ALLOCATABLE: _hangs}), KubeletClient(path, timeout=0.1) as client:
+    async with kubelet(path, WELL | {LIST: _hangs}), KubeletClient(path, timeout=0.1) as client:
         began = loop.time()
         error = await _refusal(client)
         assert loop.time() - began < 0.5
-        assert (error.method, error.code) == ("GetAllocatableResources", "DEADLINE_EXCEEDED")
+        assert (error.method, error.code) == ("List", "DEADLINE_EXCEEDED")
         assert error.message == "no answer within 0.1 s"
 
 

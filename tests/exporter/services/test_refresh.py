@@ -17,8 +17,9 @@ import pytest
 from exporter.core import anomalies, snapshot
 from exporter.core.holdings import Step
 from exporter.core.model import Snapshot
+from exporter.core.settling import DOUBT, YOUNG
 from exporter.core.state import Freshness, State
-from exporter.kubelet.client import DOUBT, KubeletError, Raw
+from exporter.kubelet.client import KubeletError, Raw
 from exporter.pb.podresources.v1 import api_pb2
 from exporter.services import refresh, understanding
 from exporter.services.board import Board
@@ -69,10 +70,11 @@ class Kubelet:
     """A Source that answers as it is set to at the moment, and remembers when it was asked for what."""
 
     listed: bytes = field(default_factory=lambda: _listed(a="p"))
-    offered: bytes | None = field(default_factory=lambda: _offered("a", "b"))
+    offered: bytes | KubeletError | None = field(default_factory=lambda: _offered("a", "b"))
     error: Exception | None = None
     reset_error: Exception | None = None
     notes: tuple[str, ...] = ()
+    socket_age: float | None = None
     before: Callable[[], Awaitable[object]] = _nothing
     calls: list[tuple[float, bool]] = field(default_factory=list[tuple[float, bool]])
     resets: list[int] = field(default_factory=list[int])
@@ -87,7 +89,9 @@ class Kubelet:
             await self.before()
             if self.error is not None:
                 raise self.error
-            return Raw(self.listed, self.offered if allocatable else None, allocatable, "v1", self.notes)
+            failed = self.offered if allocatable and isinstance(self.offered, KubeletError) else None
+            offered = self.offered if allocatable and isinstance(self.offered, bytes) else None
+            return Raw(self.listed, offered, allocatable, "v1", self.notes, failed, self.socket_age)
         finally:
             self.at_once -= 1
 
@@ -465,11 +469,67 @@ async def test_what_does_not_decode_is_a_failure_of_its_method() -> None:
         await loop.trigger(Trigger.ALLOCATION)
         assert loop.observer.failures == {("List", "UNDECODABLE"): 1}
         assert loop.state.snapshot is good
-        loop.kubelet.listed, loop.kubelet.offered = _listed(a="p"), b"\xff\xff"
-        await loop.until(lambda: ("GetAllocatableResources", "UNDECODABLE") in loop.observer.failures)
-        loop.kubelet.offered = _offered("a")
+        assert loop.state.failure is not None
+        loop.kubelet.listed = _listed(a="p")
         await loop.until(lambda: loop.state.failure is None)
+
+
+async def test_a_list_is_good_although_allocatable_fails_which_is_said_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    async with running() as loop:
+        for offered in (b"\xff\xff", KubeletError("GetAllocatableResources", "INTERNAL", "odd")):
+            before = loop.observer.failures.total()
+            loop.kubelet.offered = offered
+            loop.kubelet.listed = _listed(a="p", b="q", new="r")
+            await loop.trigger(Trigger.REGISTRATION)
+            assert _owners(loop.state) == {"a": ["p"], "b": ["q"], "new": ["r"]}
+            assert loop.state.failure is None
+            assert loop.state.freshness(loop.clock.now(), 60) is Freshness.FRESH
+            # What was given out a moment ago is not called ill by an answer that is older.
+            assert _kinds(loop.state) == []
+            (note,) = loop.state.notes
+            assert "health are those of its last answer" in note
+            assert loop.observer.failures.total() == before + 1
+            # Allocations are not held up by it.
+            loop.kubelet.listed = _listed(a="p", newer="r")
+            await loop.trigger(Trigger.ALLOCATION)
+            assert loop.kubelet.asked[-1] is False
+            assert _owners(loop.state)["newer"] == ["r"]
+            loop.kubelet.offered = _offered("a", "b")
+            await loop.until(lambda: loop.state.notes == ())
+            assert _kinds(loop.state) == ["unhealthy_held"]
+            loop.kubelet.listed = _listed(a="p")
+            await loop.trigger(Trigger.TIMER)
+    told = [record.message for record in caplog.records if "allocatable" in record.message]
+    assert (
+        told
+        == [
+            "the kubelet does not tell what is allocatable",
+            "the kubelet does not tell what is allocatable: over",
+        ]
+        * 2
+    )
+
+
+async def test_what_was_allocatable_too_long_ago_is_told_no_more() -> None:
+    async with running(stale_after=0.05) as loop:
+        loop.kubelet.offered = b"\xff\xff"
+        await loop.until(lambda: not loop.state.snapshot.complete or loop.refresher.trigger(Trigger.TIMER))
         assert _owners(loop.state) == {"a": ["p"]}
+        assert "health are unknown" in loop.state.notes[0]
+        assert loop.state.failure is None
+
+
+async def test_a_kubelet_that_never_told_what_is_allocatable_still_tells_who_holds_what() -> None:
+    async with running(Kubelet(offered=b"\xff\xff")) as loop:
+        assert _owners(loop.state) == {"a": ["p"]}
+        assert not loop.state.snapshot.complete
+        assert _kinds(loop.state) == []
+        loop.kubelet.offered = _offered("a", "b")
+        await loop.until(lambda: loop.state.snapshot.complete)
+        assert _owners(loop.state) == {"a": ["p"], "b": []}
 
 
 async def test_what_nobody_foresaw_does_not_end_the_loop() -> None:
@@ -576,10 +636,43 @@ async def test_what_a_kubelet_leaves_out_for_long_is_gone(monkeypatch: pytest.Mo
         await loop.trigger(Trigger.TIMER)
         loop.kubelet.error = None
         await loop.until(lambda: loop.state.failure is not None and loop.state.failure.code == "UNSETTLED")
-        remaining = loop.refresher._doubtful_until - asyncio.get_running_loop().time()
-        assert DOUBT - LIMIT < remaining <= DOUBT
-        loop.refresher._doubtful_until -= remaining
+        assert asyncio.get_running_loop().time() - loop.refresher._returned_at < LIMIT
+        loop.refresher._returned_at -= DOUBT
         await loop.until(lambda: loop.state.failure is None)
+        assert _owners(loop.state) == {"a": [], "b": []}
+
+
+async def test_another_kubelet_is_noticed_by_its_socket_s_age_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC makes a broken connection anew without a word, and without inotify the directory tells late."""
+    monkeypatch.setattr(refresh, "_UNSETTLED_RETRY", 0.005)
+    async with running(Kubelet(socket_age=500.0)) as loop:
+        loop.kubelet.listed, loop.kubelet.socket_age = _listed(), 0.1
+        await loop.trigger(Trigger.TIMER)
+        assert _owners(loop.state) == {"a": ["p"], "b": []}
+        assert loop.state.failure is not None
+        assert loop.state.failure.code == "UNSETTLED"
+        loop.kubelet.listed = _listed(a="p")
+        await loop.until(lambda: loop.state.failure is None)
+        # From then on it is believed at once, young as it is.
+        loop.kubelet.listed = _listed()
+        await loop.trigger(Trigger.TIMER)
+        assert _owners(loop.state) == {"a": [], "b": []}
+
+
+async def test_at_the_start_a_kubelet_that_has_just_come_up_is_not_believed_to_hold_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(refresh, "_UNSETTLED_RETRY", 0.005)
+    async with running(Kubelet(listed=_listed(), socket_age=0.3)) as loop:
+        assert loop.state.taken_at is None
+        assert loop.state.failure is not None
+        assert loop.state.failure.code == "UNSETTLED"
+        loop.kubelet.listed = _listed(a="p")
+        await loop.until(lambda: loop.state.failure is None)
+        assert _owners(loop.state) == {"a": ["p"], "b": []}
+        # Nobody knows since when.
+        assert [since.exact for since in loop.state.since.values()] == [False]
+    async with running(Kubelet(listed=_listed(), socket_age=YOUNG)) as loop:
         assert _owners(loop.state) == {"a": [], "b": []}
 
 
