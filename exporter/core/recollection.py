@@ -1,0 +1,44 @@
+"""What history remembers of the present: since when something that is held now was held before a restart."""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from exporter.core.diff import Holding
+from exporter.core.history import Certainty, Row, bounded
+
+_VAGUE: Final = frozenset({Certainty.HELD_ALREADY, Certainty.WHILE_DOWN})
+
+
+class Memory(NamedTuple):
+    """Since when (unix), whether that is when it was first seen, and the pod's uid then, "" if unknown."""
+
+    at: float
+    exact: bool
+    uid: str
+
+
+class Recollection:
+    """History's open rows, found by holding."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self._found: dict[tuple[str, ...], list[Memory]] = {}
+        for row in rows:
+            key = row.key
+            if not key.resource or row.start.not_after is None:
+                continue
+            memory = Memory(row.start.not_after, row.start.certainty not in _VAGUE, row.facts.uid)
+            names = (key.resource, key.device, key.namespace, key.pod, key.container)
+            self._found.setdefault(names, []).append(memory)
+
+    def of(self, holding: Holding) -> Memory | None:
+        """What is remembered of a holding; a uid that is unknown on one side contradicts nothing."""
+        if not self._found:
+            return None
+        holder = holding.holder
+        names = (*holding.key, holder.namespace, holder.pod, holder.container)
+        found = self._found.get(tuple(bounded(name) for name in names), [])
+        uid = holder.pod_uid
+        same = next((memory for memory in found if memory.uid == uid), None)
+        if same is not None or len(found) != 1 or (uid and found[0].uid):
+            return same
+        return found[0]

@@ -1,0 +1,376 @@
+"""The book kept in a store, through whatever happens to it. For one thread alone.
+
+What cannot be written waits in memory, within bounds, and is written when it can be. Where the file cannot
+be used at all, history is kept in memory until it can; then both are joined. A damaged file is moved aside.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from daemon.log import Episode, Log
+from exporter.core.history import Row
+from exporter.core.history_book import Book, Stored
+from exporter.core.history_query import Found, Question
+from exporter.core.history_watch import Gap, Look, Times, Watch, unseen
+from exporter.history.place import Place
+from exporter.history.store import Cut, Damaged, Failed, Store
+
+MEMORY_BYTES: Final = 8 << 20
+"""What history takes at most where it is kept in memory: some ten thousand holdings."""
+
+PENDING_LIMIT: Final = 4096
+"""Holdings that ended and wait to be written; some 2 MiB."""
+
+RETRY: Final = 5.0
+"""Seconds between two attempts to use a file that cannot be used."""
+
+STEADY_FOR: Final = 600.0
+"""Seconds for which the clock must not have been set before anything is deleted for its age: at a node's
+start the time may be years ahead, until it is set right.
+"""
+
+_WAL_BYTES: Final = 2 << 20
+_STEPS: Final = 4
+_WATCHES: Final = 1000
+
+_log = Log("history")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is kept: nothing that ended more than `age` seconds ago, and not more than `size` bytes."""
+
+    age: float
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The moment of a question: the last good look, whether the kubelet answers since, the time (unix), and
+    the seconds for which a look counts as of the present.
+    """
+
+    last: Times | None
+    failing: bool
+    time: float
+    patience: float
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How history is. `written`: nothing waits, and it is where it should be. Bytes, unix times, counts."""
+
+    written: bool = False
+    pending: int = 0
+    rows: int = 0
+    size: int = 0
+    earliest: float | None = None
+    errors: int = 0
+    dropped: int = 0
+    expired: int = 0
+
+
+class Archive:
+    """History at `path`, in memory for None. `wall` tells unix time, `steady` seconds that nobody sets."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        limits: Limits,
+        *,
+        doubt: float,
+        wall: Callable[[], float],
+        steady: Callable[[], float],
+        pending_limit: int = PENDING_LIMIT,
+        retry: float = RETRY,
+    ) -> None:
+        self._place = None if path is None else Place(path)
+        self._limits = limits
+        self._wall, self._steady = wall, steady
+        self._pending_limit = pending_limit
+        self._retry, self._retry_at = retry, 0.0
+        self._book = Book(doubt)
+        self._doubt = doubt
+        self._store: Store | None = None
+        self._last: Times | None = None
+        self._clock_set = steady()
+        self._rows = self._errors = self._dropped = self._expired = 0
+        self._homeless = Episode(_log, "history is kept in memory, for its file cannot be used", path=path)
+        self._unwritten = Episode(_log, "history cannot be written", path=path)
+        self.condition = Condition()
+        self.places = 0
+        """How often history has moved to another place, where older beginnings may be known."""
+
+    def open(self) -> tuple[Row, ...]:
+        """Open it as well as it can be. The rows that were open when it was last written."""
+        store, stored = self._open_file() or (Store(None), Stored())
+        self._book = Book(self._doubt, stored)
+        self._settle_in(store)
+        return stored.rows
+
+    def _open_file(self) -> tuple[Store, Stored] | None:
+        """The file's database and what is in it; None where it cannot be used."""
+        if self._place is None:
+            return None
+        self._retry_at = self._steady() + self._retry
+        try:
+            self._place.take()
+            try:
+                found = _read(self._place.path)
+            except Damaged as error:
+                found = self._replaced(self._place, error), Stored()
+        except (Failed, Damaged) as error:
+            self._place.release()
+            self._errors += 1
+            self._homeless.failed(str(error), level="error")
+            return None
+        self._homeless.recovered()
+        return found
+
+    def _replaced(self, place: Place, error: Damaged) -> Store:
+        """A new database in place of a damaged one. Raises Failed and Damaged."""
+        aside = place.set_aside(self._wall())
+        _log.error(
+            "history was damaged: moved aside, a new one begins", path=place.path, to=aside, reason=error
+        )
+        place.take()
+        return Store(place.path)
+
+    def _settle_in(self, store: Store) -> None:
+        if self._store is not None:
+            self._store.close()
+        self._store = store
+        self._rows = store.count()
+        self._tell()
+
+    @property
+    def _in_file(self) -> bool:
+        return self._store is not None and self._store.path is not None
+
+    def take(self, looks: Iterable[Look], latest: Times | None) -> None:
+        """Take in looks, and `latest`, a later one that showed nothing new; write what came of it."""
+        for look in looks:
+            if look.gap is Gap.CLOCK or self._last is None:
+                self._clock_set = look.times.steady
+            self._book.take(look)
+            self._last = look.times
+        if latest is not None and self._last is not None:
+            self._book.extend(latest)
+            self._last = latest
+        self._flush()
+
+    def _flush(self) -> None:
+        pending = self._book.pending
+        if self._store is None or not (pending.changes or pending.watches):
+            return
+        try:
+            if self._place is not None and self._in_file:
+                self._check_place(self._place)
+                pending = self._book.pending
+            self._store.write(pending)
+        except Damaged as error:
+            self._rescue(error)
+        except Failed as error:
+            self._errors += 1
+            self._unwritten.failed(str(error), level="error")
+            self._drop()
+        else:
+            self._rows += len(pending.fresh)
+            self._book.written()
+            self._unwritten.recovered()
+        self._tell()
+
+    def _drop(self) -> None:
+        dropped = self._book.trim(self._pending_limit)
+        if dropped:
+            self._dropped += dropped
+            _log.error("holdings are forgotten: too many wait to be written", number=dropped)
+
+    def _check_place(self, place: Place) -> None:
+        """Go on in a new file where somebody took the old one away."""
+        try:
+            place.check()
+        except Failed as error:
+            self._errors += 1
+            _log.error("history's file was taken away: what was in it is lost", path=place.path, reason=error)
+            self._move(*(self._open_file() or (Store(None), Stored())), self._waiting(), self._only_now())
+
+    def _rescue(self, error: Damaged) -> None:
+        """The store is damaged: begin a new one with all that is known without it. Raises nothing."""
+        self._errors += 1
+        if self._store is not None:
+            self._store.close()
+        store = None
+        if self._place is not None:
+            try:
+                store = self._replaced(self._place, error)
+            except (Failed, Damaged) as failure:
+                self._homeless.failed(str(failure), level="error")
+        self._move(store or Store(None), Stored(), self._waiting(), self._only_now())
+
+    def _waiting(self) -> list[Row]:
+        return list(self._book.pending.ended.values())
+
+    def _only_now(self) -> list[Watch]:
+        """The present watch from the last look on: what ended before is not known any more."""
+        watch = self._book.watch
+        return [] if watch is None else [replace(watch, since=watch.until, gap=None)]
+
+    def _move(self, store: Store, stored: Stored, past: Iterable[Row], watches: Iterable[Watch]) -> None:
+        """Go on in another store."""
+        self._book.join(stored, past, watches)
+        try:
+            store.write(self._book.pending)
+            self._book.written()
+        except (Failed, Damaged) as error:
+            # All of it waits in the book, and is tried again.
+            self._unwritten.failed(str(error), level="error")
+        self.places += 1
+        self._settle_in(store)
+
+    def tend(self) -> bool:
+        """What is to be done now and then; whether there is more of it to be done soon."""
+        if self._store is None:
+            return False
+        more = False
+        try:
+            if self._place is not None and not self._in_file and self._steady() >= self._retry_at:
+                self._come_home(self._store)
+            self._flush_again()
+            more = self._prune(self._store)
+        except Damaged as error:
+            self._rescue(error)
+        except Failed as error:
+            self._errors += 1
+            self._unwritten.failed(str(error), level="error")
+        self._tell()
+        return more
+
+    def _come_home(self, memory: Store) -> None:
+        """Try the file again, and take along what was kept in memory."""
+        found = self._open_file()
+        if found is None:
+            return
+        memory.write(self._book.pending)
+        self._book.written()
+        past = list(memory.past())
+        self._move(*found, past, memory.watches(None, None))
+        _log.info("history is in its file again", taken_along=len(past))
+
+    def _flush_again(self) -> None:
+        if self._book.pending.changes and self._steady() >= self._retry_at:
+            self._retry_at = self._steady() + self._retry
+            self._flush()
+
+    def _prune(self, store: Store) -> bool:
+        """Delete some of what is too old or too much."""
+        limit = MEMORY_BYTES if not self._in_file else self._limits.size - _WAL_BYTES
+        if not self._in_file:
+            limit = min(limit, self._limits.size)
+        cut = pruned = None
+        for _ in range(_STEPS):
+            if store.size() > limit:
+                cut = store.shrink()
+            elif self._last is not None and self._last.steady - self._clock_set >= STEADY_FOR:
+                cut = store.expire(self._last.answered - self._limits.age)
+            else:
+                cut = None
+            if cut is None:
+                break
+            pruned = cut
+            self._forget(cut)
+        if pruned is not None:
+            store.give_back()
+        return cut is not None
+
+    def _forget(self, cut: Cut) -> None:
+        self._book.forget(cut.before)
+        self._rows -= cut.rows
+        self._expired += cut.rows
+
+    def find(self, question: Question, now: Now) -> Found:
+        """The answer to `question`. Raises Failed and TooLong."""
+        for _ in range(2):
+            if self._store is None:
+                break
+            try:
+                return self._find(self._store, question, now)
+            except Damaged as error:
+                self._rescue(error)
+        raise Failed("history cannot be read")
+
+    def _find(self, store: Store, question: Question, now: Now) -> Found:
+        rows, more = store.find(question)
+        earliest = store.earliest()
+        behind = self._book.pending.changes > 0
+        watches = store.watches(question.since, question.until, _WATCHES)
+        present = self._book.watch
+        latest = present.until if present is not None and not behind else None
+        after = Gap.LOST if behind else Gap.SILENT if now.failing else Gap.LATER
+        if present is not None and not behind and now.last is not None:
+            latest = max(present.until, now.last.asked)
+            # A look counts as of the present until the next one is due.
+            fresh = now.time if now.time - now.last.answered <= now.patience else latest
+            if fresh == latest and after is Gap.LATER:
+                after = Gap.PAUSED
+            watches = [replace(w, until=max(w.until, fresh)) if w.id == present.id else w for w in watches]
+        elif watches:
+            latest = max(watch.until for watch in watches)
+        since = question.since
+        if len(watches) == _WATCHES:
+            since = max(since or 0.0, watches[0].since)
+        until = now.time if question.until is None else question.until
+        return Found(
+            rows=rows,
+            next=more,
+            earliest=earliest,
+            latest=latest,
+            unseen=tuple(unseen(watches, since, until, after)),
+            doubtful=self._book.missing,
+            resources=store.resources(),
+            kept_in="file" if store.path is not None else "memory",
+            trouble=self._homeless.reason or self._unwritten.reason or "",
+        )
+
+    def open_rows(self) -> Sequence[Row]:
+        """What is held, with its beginning as history knows it."""
+        return tuple(self._book.rows())
+
+    def close(self) -> None:
+        """Write what waits, and let another process have the file."""
+        self._flush()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        if self._place is not None:
+            self._place.release()
+
+    def _tell(self) -> None:
+        store = self._store
+        size, earliest = self.condition.size, self.condition.earliest
+        if store is not None:
+            # Whoever uses it next finds out.
+            with suppress(Failed, Damaged):
+                size, earliest = store.size(), store.earliest()
+        self.condition = Condition(
+            written=self._homeless.reason is None and self._unwritten.reason is None,
+            pending=self._book.pending.changes,
+            rows=self._rows,
+            size=size,
+            earliest=earliest,
+            errors=self._errors,
+            dropped=self._dropped,
+            expired=self._expired,
+        )
+
+
+def _read(path: Path) -> tuple[Store, Stored]:
+    store = Store(path)
+    try:
+        return store, store.stored()
+    except BaseException:
+        store.close()
+        raise

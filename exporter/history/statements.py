@@ -1,0 +1,171 @@
+"""What is said to SQLite: the schema, and the query. Pure.
+
+Rows that are held are in `present`, few, and change; rows that ended are in `past`, many, and never
+change: each index of theirs is written once. `id` is the same in both.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from exporter.core.history_query import SPANS, Question, reach, spellings
+
+APPLICATION: Final = 0x64766C73
+"""PRAGMA application_id: "dvls"."""
+VERSION: Final = 1
+"""PRAGMA user_version: of this schema."""
+
+_NAMES: Final = (
+    *("resource", "driver", "pool", "device", "share_id", "claim_namespace", "claim"),
+    *("namespace", "pod", "container", "uid", "workload_kind", "workload", "parent"),
+)
+_START: Final = ("start_not_before", "start_not_after", "start_certainty")
+_END: Final = ("end_not_before", "end_not_after", "end_certainty")
+
+PRESENT_COLUMNS: Final = ("id", *_NAMES, *_START, "assumed", "low")
+PAST_COLUMNS: Final = (*PRESENT_COLUMNS, *_END, "span")
+
+_TYPES: Final = {
+    "id": "INTEGER PRIMARY KEY",
+    "start_not_before": "REAL",
+    "start_not_after": "REAL",
+    "end_not_before": "REAL",
+    "end_not_after": "REAL NOT NULL",
+    "low": "REAL NOT NULL",
+    "span": "INTEGER NOT NULL",
+    "assumed": "INTEGER NOT NULL",
+}
+
+
+def _table(name: str, columns: tuple[str, ...]) -> str:
+    body = ", ".join(f"{column} {_TYPES.get(column, 'TEXT NOT NULL')}" for column in columns)
+    return f"CREATE TABLE {name} ({body})"
+
+
+_INDEXES: Final = {
+    "past_time": "span, low",
+    "past_resource": "resource, span, low",
+    "past_driver": "driver, span, low",
+    "past_device": "device, span, low",
+    "past_parent": "parent, span, low",
+    "past_namespace": "namespace, span, low",
+    "past_pod": "pod, span, low",
+    "past_uid": "uid, span, low",
+    "past_end": "end_not_after",
+}
+# What most rows do not have is not indexed for them.
+_PARTIAL: Final = {"past_driver": "driver", "past_parent": "parent", "past_uid": "uid"}
+
+SCHEMA: Final = (
+    _table("present", PRESENT_COLUMNS),
+    _table("past", PAST_COLUMNS),
+    "CREATE TABLE watches (id INTEGER PRIMARY KEY, since REAL NOT NULL, until REAL NOT NULL, gap TEXT)",
+    "CREATE INDEX watches_since ON watches (since)",
+    "CREATE INDEX watches_until ON watches (until)",
+    *(
+        f"CREATE INDEX {name} ON past ({columns})"
+        + (f" WHERE {_PARTIAL[name]} > ''" if name in _PARTIAL else "")
+        for name, columns in _INDEXES.items()
+    ),
+    f"PRAGMA application_id = {APPLICATION}",
+    f"PRAGMA user_version = {VERSION}",
+)
+
+
+def _insert(table: str, columns: tuple[str, ...]) -> str:
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608 -- constants
+
+
+WRITE_PRESENT: Final = _insert("present", PRESENT_COLUMNS)
+WRITE_PAST: Final = _insert("past", PAST_COLUMNS)
+WRITE_WATCH: Final = _insert("watches", ("id", "since", "until", "gap"))
+DELETE_PRESENT: Final = "DELETE FROM present WHERE id = ?"
+
+RESOURCES: Final = """\
+WITH RECURSIVE known(name) AS (
+  SELECT min(resource) FROM past INDEXED BY past_resource WHERE resource > ''
+  UNION ALL
+  SELECT (SELECT min(resource) FROM past INDEXED BY past_resource WHERE resource > name)
+  FROM known WHERE name IS NOT NULL
+)
+SELECT name FROM known WHERE name IS NOT NULL
+UNION SELECT resource FROM present WHERE resource > ''
+ORDER BY 1 LIMIT 1000"""
+"""Every resource that history knows: a step in the index for each, whatever number of rows it has."""
+
+_CHOICES: Final = (
+    ("uid", "past_uid"),
+    ("device", "past_device"),
+    ("pod", "past_pod"),
+    ("driver", "past_driver"),
+    ("namespace", "past_namespace"),
+    ("resource", "past_resource"),
+)
+"""Filters by how few rows they leave, and their indexes."""
+
+
+def find(question: Question) -> tuple[str, dict[str, object]]:
+    """The query, which gives limit + 1 rows of PAST_COLUMNS in order, and its parameters."""
+    parameters: dict[str, object] = {
+        "since": -math.inf if question.since is None else question.since,
+        "until": math.inf if question.until is None else question.until,
+        "rows": question.limit + 1,
+    }
+    wanted = [
+        _is(name, asked, parameters)
+        for name in ("resource", "driver", "namespace", "pod", "container", "uid")
+        if (asked := getattr(question, name))
+    ]
+    if question.after is not None:
+        parameters |= {"low": question.after.low, "number": question.after.id}
+        wanted.append("low <= :low AND (low < :low OR id < :number)")
+    parts: list[str] = []
+    for column in ("device", "parent") if question.device else ("",):
+        own = [_is(column, question.device, parameters), *wanted] if column else wanted
+        if column == "parent":
+            # A whole device is not its own parent: no row comes twice.
+            own.append("device <> parent")
+        index = next((i for name, i in _CHOICES if getattr(question, name)), "past_time")
+        if column and index == "past_device":
+            index = f"past_{column}"
+        parts.extend(_past(own, index, parameters))
+        parts.append(_present(own))
+    return (
+        f"{' UNION ALL '.join(parts)} ORDER BY low DESC, id DESC LIMIT :rows",
+        parameters,
+    )
+
+
+def _is(column: str, asked: str, parameters: dict[str, object]) -> str:
+    texts = spellings(asked)
+    names = [f"{column}_{number}" for number in range(len(texts))]
+    parameters.update(zip(names, texts, strict=True))
+    # The second condition is what a partial index asks for.
+    condition = f"{column} = :{names[0]}" if len(names) == 1 else f"{column} IN (:{', :'.join(names)})"
+    return f"{condition} AND {column} > ''"
+
+
+def _past(wanted: list[str], index: str, parameters: dict[str, object]) -> Iterator[str]:
+    """A search for each class of length."""
+    for span in range(SPANS):
+        parameters[f"from{span}"] = _float(parameters["since"]) - reach(span)
+        conditions = " AND ".join(
+            (f"span = {span}", f"low > :from{span}", "low <= :until", "end_not_after > :since", *wanted)
+        )
+        yield (
+            f"SELECT * FROM (SELECT {', '.join(PAST_COLUMNS)} FROM past INDEXED BY {index} "  # noqa: S608 -- constants
+            f"WHERE {conditions} ORDER BY low DESC, id DESC LIMIT :rows)"
+        )
+
+
+def _present(wanted: list[str]) -> str:
+    conditions = " AND ".join(("low <= :until", *wanted))
+    return (
+        f"SELECT * FROM (SELECT {', '.join(PRESENT_COLUMNS)}, NULL, NULL, '', NULL FROM present "  # noqa: S608 -- constants
+        f"WHERE {conditions} ORDER BY low DESC, id DESC LIMIT :rows)"
+    )
+
+
+def _float(value: object) -> float:
+    return value if isinstance(value, float) else float(str(value))
