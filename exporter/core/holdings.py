@@ -1,11 +1,14 @@
 """Since when each holder holds what it holds, and how many allocations and releases there were."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from exporter.core.diff import Diff, Holding, Renamed, compare, holdings
 from exporter.core.model import Snapshot
+from exporter.core.recollection import Recollection
+from exporter.core.settling import DOUBT
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,9 @@ _EMPTY: Mapping[Holding, Since] = MappingProxyType({})
 class Ledger:
     """Follows holdings from snapshot to snapshot.
 
+    What history remembers from before a restart goes on: what the first snapshot shows, and what a kubelet
+    that has just come up shows a little later.
+
     A uid is remembered while it is in doubt: if another one is learned then, the holding was a
     successor's, and ended for the pod that was known.
     """
@@ -57,13 +63,39 @@ class Ledger:
     _since: Mapping[Holding, Since] = field(default_factory=lambda: _EMPTY)
     _doubted: dict[Holding, Holding] = field(default_factory=dict[Holding, Holding])
     """Present holdings without a uid → the same with the uid that was known before."""
+    _recollection: Recollection = field(default_factory=Recollection)
+    _recalled_until: float = math.inf
+
+    @property
+    def since(self) -> Mapping[Holding, Since]:
+        """Since when each present holding is known."""
+        return self._since
+
+    def remember(self, recollection: Recollection) -> None:
+        """Take over what history knows: of what is older than the first snapshot, since when it is held."""
+        self._recollection = recollection
+        older = {holding: since for holding, since in self._since.items() if not since.exact}
+        recalled = {holding: self._first_seen(holding, since) for holding, since in older.items()}
+        if recalled != older:
+            self._since = MappingProxyType({**self._since, **recalled})
+
+    def _first_seen(self, holding: Holding, seen: Since) -> Since:
+        memory = self._recollection.take(holding)
+        if memory is None:
+            return seen
+        if memory.uid and not holding.holder.pod_uid:
+            known = holding.holder._replace(pod_uid=memory.uid)
+            self._doubted[holding] = Holding(holding.key, known)
+        return Since(min(memory.at, seen.at), exact=memory.exact)
 
     def advance(self, snapshot: Snapshot, now: float) -> Step:
         """Take in the snapshot of unix time `now`. The first one begins nothing: what it holds is older."""
         present = holdings(snapshot)
         if self._last is None:
             self._last = present
-            self._since = MappingProxyType(dict.fromkeys(present, Since(now, exact=False)))
+            seen = Since(now, exact=False)
+            self._since = MappingProxyType({holding: self._first_seen(holding, seen) for holding in present})
+            self._recalled_until = now + DOUBT
             return Step(Diff(), (), self._since)
         change = compare(self._last, present)
         self._last = present
@@ -94,7 +126,9 @@ class Ledger:
             since[pair.new] = since.pop(pair.old)
             went_on.append(pair)
         began = tuple(sorted((*change.began, *successors)))
-        since |= dict.fromkeys(began, Since(now))
+        if now > self._recalled_until:
+            self._recollection = Recollection()
+        since |= {holding: self._first_seen(holding, Since(now)) for holding in began}
         self._since = MappingProxyType(since)
         return Step(
             Diff(began, tuple(sorted(ended)), tuple(went_on)),

@@ -18,7 +18,7 @@ class Memory(NamedTuple):
 
 
 class Recollection:
-    """History's open rows, found by holding."""
+    """History's open rows, found by holding. Each is of use once: what begins again is another holding."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self._found: dict[tuple[str, ...], list[Memory]] = {}
@@ -30,7 +30,7 @@ class Recollection:
             names = (key.resource, key.device, key.namespace, key.pod, key.container)
             self._found.setdefault(names, []).append(memory)
 
-    def of(self, holding: Holding) -> Memory | None:
+    def take(self, holding: Holding) -> Memory | None:
         """What is remembered of a holding; a uid that is unknown on one side contradicts nothing."""
         if not self._found:
             return None
@@ -39,6 +39,8 @@ class Recollection:
         found = self._found.get(tuple(bounded(name) for name in names), [])
         uid = holder.pod_uid
         same = next((memory for memory in found if memory.uid == uid), None)
-        if same is not None or len(found) != 1 or (uid and found[0].uid):
-            return same
-        return found[0]
+        if same is None and len(found) == 1 and not (uid and found[0].uid):
+            same = found[0]
+        if same is not None:
+            found.remove(same)
+        return same

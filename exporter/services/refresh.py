@@ -20,6 +20,7 @@ import grpc
 from daemon.log import Episode, Log
 from exporter.core.holdings import Step
 from exporter.core.identity import NEVER, NO_VIEW, Look, View
+from exporter.core.recollection import Recollection
 from exporter.core.settling import DOUBT
 from exporter.core.state import Failure, Freshness, State
 from exporter.kubelet.client import KubeletError, Raw
@@ -183,6 +184,11 @@ class Refresher:
         """Have the last answer read anew, as something more is known of the pods. Never blocks."""
         self._reconsider = True
         self._wake.set()
+
+    def remember(self, recollection: Recollection) -> None:
+        """Tell since when things are held as history knows it. Never blocks."""
+        self._understanding.remember(recollection)
+        self.reconsider()
 
     def _doubt(self) -> None:
         self._returned_at = asyncio.get_running_loop().time()
@@ -384,7 +390,7 @@ class Refresher:
 
 def _changes(news: News, state: State, at: float) -> dict[str, Any]:
     """What in `state` is another by the news of unix time `at`."""
-    if news.snapshot is state.snapshot and news.pods is state.pods:
+    if news.snapshot is state.snapshot and news.pods is state.pods and news.since is state.since:
         return {}
     return {
         "generation": state.generation + 1,

@@ -10,6 +10,7 @@ from exporter.core.diff import Holding, pods_gone
 from exporter.core.holdings import Ledger, Since, Step
 from exporter.core.identity import NEVER, NO_VIEW, Identity, Look, View, gained, tentative
 from exporter.core.model import DeviceKey, PodKey, Snapshot
+from exporter.core.recollection import Recollection
 from exporter.core.settling import after_return, at_start
 from exporter.core.snapshot import build
 from exporter.kubelet.client import KubeletError, Raw, decode_allocatable, decode_list
@@ -67,6 +68,11 @@ class Understanding:
         self._view = NO_VIEW
         self._allocatable: api_pb2.AllocatableResourcesResponse | None = None
         self._allocatable_at = -NEVER
+        self._recollection: Recollection | None = None
+
+    def remember(self, recollection: Recollection) -> None:
+        """Have the next reading take over what history knows. May be called from another thread."""
+        self._recollection = recollection
 
     def read(self, raw: Raw, now: float, *, look: Look, view: View, returned: float = -NEVER) -> News | None:
         """The news in `raw`, received at unix time `now`.
@@ -81,7 +87,7 @@ class Understanding:
         be: GetAllocatableResources must be asked before it is called unhealthy.
         """
         news = self._news
-        if news is not None and view is self._view and self._same(raw, news):
+        if news is not None and view is self._view and self._recollection is None and self._same(raw, news):
             self._look = look
             if raw.asked_allocatable:
                 self._allocatable_at = look.answered
@@ -155,6 +161,9 @@ class Understanding:
             raise KubeletError("List", UNSETTLED, reason)
 
     def _told(self, read: _Read, snapshot: Snapshot, pods: Mapping[PodKey, Identity], now: float) -> News:
+        recollection, self._recollection = self._recollection, None
+        if recollection is not None:
+            self._ledger.remember(recollection)
         if self._news is None or snapshot != self._news.snapshot:
             # The ledger last: what fails before it leaves nothing half understood.
             anomalies = find(snapshot)
@@ -163,7 +172,9 @@ class Understanding:
         else:
             same = pods == self._news.pods
             pods = self._news.pods if same else pods
-            news = replace(self._news, step=None, pods=pods, allocatable_error=read.error)
+            news = replace(
+                self._news, step=None, since=self._ledger.since, pods=pods, allocatable_error=read.error
+            )
         if read.raw.asked_allocatable and read.error is None:
             self._allocatable_at = read.look.answered
         self._allocatable = read.allocatable

@@ -1,0 +1,90 @@
+"""exporter.core.recollection, and what the ledger makes of it: held-since outlives the process."""
+
+from exporter.core.diff import Diff, Holding
+from exporter.core.history import Bound, Certainty, Facts, HoldingKey, Row, bounded
+from exporter.core.holdings import Ledger, Since
+from exporter.core.model import Device, DeviceKey, Holder, Snapshot
+from exporter.core.recollection import Memory, Recollection
+
+A, B = DeviceKey("r", "a"), DeviceKey("r", "b")
+P = Holder("n", "p", "c")
+NOW = 1000.0
+
+
+def held(*keys: DeviceKey, uid: str = "") -> Snapshot:
+    return Snapshot(devices=tuple(Device(key, holders=(P._replace(pod_uid=uid),)) for key in sorted(keys)))
+
+
+def row(key: DeviceKey, *, uid: str = "", certainty: Certainty = Certainty.BETWEEN_POLLS) -> Row:
+    name = HoldingKey(key.resource, "", "", key.device, "", "", "", P.namespace, P.pod, P.container)
+    return Row(1, name, Facts(uid), Bound(90.0, 100.0, certainty))
+
+
+def since(ledger: Ledger, key: DeviceKey, uid: str = "") -> Since:
+    return ledger.since[Holding(key, P._replace(pod_uid=uid))]
+
+
+def test_what_the_first_snapshot_shows_is_held_since_history_knows_it() -> None:
+    ledger = Ledger()
+    ledger.remember(Recollection([row(A)]))
+    ledger.advance(held(A, B), NOW)
+    assert since(ledger, A) == Since(100.0, exact=True)
+    assert since(ledger, B) == Since(NOW, exact=False)
+
+
+def test_history_that_is_opened_late_is_believed_of_what_is_older_than_the_first_snapshot() -> None:
+    ledger = Ledger()
+    ledger.advance(held(A), NOW)
+    ledger.advance(held(A, B), NOW + 1)
+    ledger.remember(Recollection([row(A), row(B)]))
+    assert since(ledger, A) == Since(100.0, exact=True)
+    assert since(ledger, B) == Since(NOW + 1)
+
+
+def test_a_kubelet_that_lists_nobody_at_first_takes_nothing_away() -> None:
+    ledger = Ledger()
+    ledger.remember(Recollection([row(A), row(B)]))
+    ledger.advance(held(), NOW)
+    ledger.advance(held(A), NOW + 1)
+    assert since(ledger, A) == Since(100.0, exact=True)
+    ledger.advance(held(A, B), NOW + 60)
+    assert since(ledger, B) == Since(NOW + 60)
+
+
+def test_what_begins_again_is_not_the_holding_that_is_remembered() -> None:
+    ledger = Ledger()
+    ledger.remember(Recollection([row(A)]))
+    ledger.advance(held(A), NOW)
+    ledger.advance(held(), NOW + 1)
+    ledger.advance(held(A), NOW + 2)
+    assert since(ledger, A) == Since(NOW + 2)
+
+
+def test_another_uid_is_another_holding_and_a_uid_told_late_may_refute_what_was_assumed() -> None:
+    ledger = Ledger()
+    ledger.remember(Recollection([row(A, uid="u1"), row(B, uid="u1")]))
+    first = held(A).devices + held(B, uid="u2").devices
+    ledger.advance(Snapshot(devices=first), NOW)
+    assert since(ledger, A) == Since(100.0, exact=True)
+    assert since(ledger, B, "u2") == Since(NOW, exact=False)
+    step = ledger.advance(held(A, B, uid="u2"), NOW + 1)
+    old, new = Holding(A, P._replace(pod_uid="u1")), Holding(A, P._replace(pod_uid="u2"))
+    assert step.change == Diff(began=(new,), ended=(old,))
+    assert [(one.holding, one.seconds) for one in step.released] == [(old, NOW + 1 - 100.0)]
+    assert since(ledger, A, "u2") == Since(NOW + 1)
+
+
+def test_what_was_held_when_history_began_or_came_while_nobody_looked_is_held_since_then_or_longer() -> None:
+    for certainty in (Certainty.HELD_ALREADY, Certainty.WHILE_DOWN):
+        ledger = Ledger()
+        ledger.remember(Recollection([row(A, certainty=certainty)]))
+        ledger.advance(held(A), NOW)
+        assert since(ledger, A) == Since(100.0, exact=False)
+
+
+def test_a_name_that_is_kept_shortened_is_found() -> None:
+    key = DeviceKey("r", "x" * 5000)
+    name = HoldingKey("r", "", "", bounded(key.device), "", "", "", *P[:3])
+    found = Recollection([Row(1, name, Facts(), Bound(90.0, 100.0, Certainty.AT_ONCE))])
+    assert found.take(Holding(key, P)) == Memory(100.0, exact=True, uid="")
+    assert found.take(Holding(key, P)) is None
