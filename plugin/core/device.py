@@ -8,6 +8,9 @@ from typing import Final
 
 _NUMBER: Final = re.compile(r"(\d{1,18})", re.ASCII)
 
+_ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+"""A PCI function's address: hexadecimal and of fixed width, so that 19 comes before 3b as it is."""
+
 _LONGEST: Final = 128
 """Characters of a text whose key is remembered: at most 4 KiB each, 1 KiB as ids usually are."""
 
@@ -55,6 +58,8 @@ def natural(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _key(text: str) -> tuple[tuple[str, int], ...]:
+    if _ADDRESS.fullmatch(text) is not None:
+        return ((text, -1),)
     parts = _NUMBER.split(text)
     key = [(parts[i], int(parts[i + 1])) for i in range(0, len(parts) - 1, 2)]
     return (*key, (parts[-1], -1), (text, -1))

@@ -11,5 +11,7 @@ owners     who holds what, read from each place that tells it
 answers    a kubelet's answers, made up by hypothesis
 browser    Chromium
 hosttree   a host's file system, made for a test
+machines   parts of machines as sysfs shows them, put into a host tree
+preset     a preset served from a host tree to a simulated kubelet
 tools      programs that some tests need
 """
