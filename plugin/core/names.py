@@ -13,6 +13,7 @@ _CDI_VENDOR: Final = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _CDI_DEVICE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?")
 _NO_INTERFACE: Final = re.compile(r"[/:\s]")
 _URL: Final = re.compile(r"https?://[^\s/?#@]+(?:[/?#]\S*)?")
+_ATTRIBUTE: Final = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
 _VARIABLE: Final = re.compile(r"[A-Za-z_][-A-Za-z0-9_.]*")
 
 
@@ -137,7 +138,18 @@ def glob_problem(pattern: str) -> str | None:
     """What makes `pattern` unfit for a glob of absolute paths; None where it is fit."""
     if "**" in pattern:
         return "expected a pattern without '**': each '*' stands for one component"
+    if not pattern.strip("/"):
+        return "expected a pattern such as /dev/video*"
     return path_problem(pattern)
+
+
+def attribute_problem(name: str) -> str | None:
+    """What makes `name` unfit for a device's attribute; None where it is fit."""
+    return (
+        None
+        if _ATTRIBUTE.fullmatch(name)
+        else "expected a name such as model: a-z, 0-9 and '_', a letter first"
+    )
 
 
 def container_path_problem(text: str) -> str | None:

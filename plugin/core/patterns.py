@@ -49,6 +49,20 @@ def fullmatch(pattern: str, text: str) -> re.Match[str] | None:
 
 
 @lru_cache(maxsize=256)
+def prefix(pattern: str) -> str:
+    """What every text that matches begins with, as far as it is plain to see."""
+    if compiled(pattern).flags & re.IGNORECASE or "(?" in pattern.replace("(?P<", "("):
+        return ""
+    start = ""
+    for op, value in _flat(_parser.parse(pattern)):
+        if str(op) == "LITERAL":
+            start += chr(value)
+        elif str(op) != "AT":
+            break
+    return start
+
+
+@lru_cache(maxsize=256)
 def compiled(pattern: str) -> re.Pattern[str]:
     """The compiled expression."""
     return re.compile(pattern)

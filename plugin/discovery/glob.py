@@ -29,9 +29,9 @@ class GlobSource:
         follow: dict[tuple[str, str], None] = {}
         for pattern in self.patterns:
             parts = [part for part in pattern.split("/") if part]
-            for path, status in _matches(host, "", parts, follow):
+            for path, status in matches(host, "", parts, follow):
                 if path not in found:
-                    found[path] = _found(host, path, status)
+                    found[path] = found_at(host, path, status)
                 if len(found) > MAX_FOUND:
                     raise OSError(errno.EFBIG, f"more than {MAX_FOUND} paths match", pattern)
         notes = () if found else (f"nothing matches {', '.join(self.patterns)}",)
@@ -43,13 +43,13 @@ class GlobSource:
         return same_path(host, found)
 
 
-def _matches(
+def matches(
     host: HostRoot, base: str, parts: list[str], follow: dict[tuple[str, str], None]
 ) -> Iterator[tuple[str, os.stat_result]]:
     """Every path below `base` that matches the remaining components, with its status."""
     part, rest = parts[0], parts[1:]
     if rest and not _is_pattern(part):
-        yield from _matches(host, f"{base}/{part}", rest, follow)
+        yield from matches(host, f"{base}/{part}", rest, follow)
         return
     follow[base or "/", part] = None
     if not _is_pattern(part):
@@ -66,12 +66,13 @@ def _matches(
             if not rest:
                 yield path, entry.status
             else:
-                yield from _matches(host, path, rest, follow)
+                yield from matches(host, path, rest, follow)
     except (FileNotFoundError, NotADirectoryError):
         return
 
 
-def _found(host: HostRoot, path: str, status: os.stat_result) -> Found:
+def found_at(host: HostRoot, path: str, status: os.stat_result) -> Found:
+    """What is at `path`, named by its last component."""
     node = node_of(status)
     attrs: dict[str, str] = {}
     if node is not None:

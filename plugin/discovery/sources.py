@@ -19,7 +19,35 @@ def source_of(written: model.AnySource) -> Source:
         case model.Pci() | model.Net() | model.Infiniband() | model.Drm() | model.Kfd():
             return _bus_source(written)
         case _:
-            raise NotImplementedError(type(written).__name__)
+            return _other_source(written)
+
+
+def _other_source(
+    written: model.Regex | model.Group | model.Usb | model.Sysfs | model.Exec | model.Nvidia,
+) -> Source:
+    match written:
+        case model.Regex():
+            from plugin.discovery.regex import RegexSource  # noqa: PLC0415 -- see _bus_source
+
+            return RegexSource(written.pattern, written.directory, written.depth)
+        case model.Group():
+            from plugin.discovery.group import GroupSource  # noqa: PLC0415 -- see _bus_source
+
+            return GroupSource(written)
+        case model.Usb():
+            from plugin.discovery.usb import UsbSource  # noqa: PLC0415 -- see _bus_source
+
+            return UsbSource(written)
+        case model.Sysfs():
+            from plugin.discovery.walk import SysfsSource  # noqa: PLC0415 -- see _bus_source
+
+            return SysfsSource(written)
+        case model.Exec():
+            from plugin.discovery.program import ExecSource  # noqa: PLC0415 -- see _bus_source
+
+            return ExecSource(written)
+        case model.Nvidia():
+            raise NotImplementedError("nvidia")
 
 
 def _bus_source(written: model.Pci | model.Net | model.Infiniband | model.Drm | model.Kfd) -> Source:

@@ -16,7 +16,7 @@ from plugin.core.model.common import Command, Duration, NumaNode, TemplateText, 
 from plugin.core.model.document import PLANNED, AnySource, Document, Resource, Share, Source
 from plugin.core.model.giving import Allocate, CdiSpec, DeviceNode, MountPoint, PreStart, SideFile
 from plugin.core.model.health import ExecProbe, FileProbe, HttpProbe, Probe, XidProbe
-from plugin.core.model.others import Exec, Nvidia, Sysfs, Usb
+from plugin.core.model.others import Exec, Nvidia, Sysfs, SysfsFile, Usb
 from plugin.core.model.paths import Files, Glob, Group, GroupMember, Regex, Static, StaticDevice
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "Static",
     "StaticDevice",
     "Sysfs",
+    "SysfsFile",
     "TemplateText",
     "Texts",
     "Usb",

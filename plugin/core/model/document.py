@@ -80,12 +80,7 @@ class Document(Struct, frozen=True, forbid_unknown_fields=True):
 PLANNED: Final[Mapping[type, frozenset[str]]] = {
     Source: frozenset(
         {
-            "regex",
-            "group",
             "nvidia",
-            "usb",
-            "sysfs",
-            "exec",
         }
     ),
 }

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from plugin.core import names
+from plugin.core import names, patterns
 from plugin.core.errors import Path, quoted
 from plugin.core.model.common import NumaNode, unfit
 
@@ -22,7 +22,12 @@ class Files(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Glob(Struct, frozen=True, forbid_unknown_fields=True):
-    """Every path that matches one of the patterns is a device, named by its last component."""
+    """Every path that matches one of the patterns is a device, named by its last component.
+
+    Attributes: `type`, `major`, `minor` of a device node; `target`, where a link leads.
+
+    Nodes: the path, where it is a device node.
+    """
 
     paths: Annotated[list[str], Meta(min_length=1, max_length=64)]
     """Absolute patterns with `*`, `?` and `[…]`, none of which matches a slash."""
@@ -34,12 +39,28 @@ class Glob(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Regex(Struct, frozen=True, forbid_unknown_fields=True):
-    """Every entry of a directory whose whole name matches is a device; named groups become attributes."""
+    """Every entry of a directory whose whole name matches is a device.
+
+    Named by its path below the directory: `video0`, `snd/controlC0`. Directories are looked into, as deep
+    as asked for, and are no devices themselves; neither are links that lead nowhere.
+
+    Attributes: one for each named group of the pattern, empty where it took no part; `type`, `major`,
+    `minor` of a device node; `target`, where a link leads.
+
+    Nodes: the path, where it is a device node.
+    """
 
     pattern: str
-    """A regular expression for the entry's name."""
+    """A regular expression for the whole path below the directory; repeats in repeats are refused."""
     directory: str = "/dev"
     """Absolute path on the host."""
+    depth: Annotated[int, Meta(ge=1, le=8)] = 1
+    """How many levels are looked at; 1: the directory's own entries alone."""
+
+    def problems(self) -> Iterator[tuple[Path, str]]:
+        """What the decoder does not see: (path below `regex`, what is wrong)."""
+        yield from unfit(self.pattern, patterns.pattern_problem(self.pattern), "pattern")
+        yield from unfit(self.directory, names.path_problem(self.directory), "directory")
 
 
 class GroupMember(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +68,8 @@ class GroupMember(Struct, frozen=True, forbid_unknown_fields=True):
 
     path: str
     """Absolute pattern, as in `glob`."""
+    name: str | UnsetType = UNSET
+    """The attribute that tells the path; `member0` for the first member, and so on, if left out."""
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """How many devices may get the same path."""
     optional: bool = False
@@ -54,11 +77,32 @@ class GroupMember(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Group(Struct, frozen=True, forbid_unknown_fields=True):
-    """Several paths together are one device: the n-th path of each member makes the n-th device."""
+    """Several paths together are one device: the n-th path of each member makes the n-th device.
+
+    The first member that is not optional and whose paths are not shared names the devices, by the last
+    component of its path. A device keeps its paths while they are there. When one of them vanishes, the
+    next free path takes its place; while there is none the device stays known, and is absent.
+
+    Attributes: one for each member, its path, empty where an optional one has none.
+
+    Nodes: the paths that are device nodes.
+    """
 
     members: Annotated[list[GroupMember], Meta(min_length=1, max_length=64)]
     count: Annotated[int, Meta(ge=1, le=10_000)] = 1
-    """How many times each complete group is advertised."""
+    """How many times each complete group is a device: `name-0`, `name-1`, …"""
+
+    def problems(self) -> Iterator[tuple[Path, str]]:
+        """What the decoder does not see: (path below `group`, what is wrong)."""
+        seen: set[str] = set()
+        for index, member in enumerate(self.members):
+            yield from unfit(member.path, names.glob_problem(member.path), "members", index, "path")
+            called = f"member{index}" if member.name is UNSET else member.name
+            problem = names.attribute_problem(called)
+            if problem is None and called in seen:
+                problem = "which another member is called"
+            yield from unfit(called, problem, "members", index, "name")
+            seen.add(called)
 
 
 class StaticDevice(Struct, frozen=True, forbid_unknown_fields=True):
