@@ -82,21 +82,21 @@ _TEXTS: Final = frozenset(_FILTERS) - {"state"}
 
 def no_parameters(pairs: Pairs) -> None:
     """Raises QueryError for any parameter at all."""
-    _single(pairs, ())
+    single(pairs, ())
 
 
 def parse_filters(pairs: Pairs) -> Filters:
     """The filters of an address. Raises QueryError for a parameter or a value that is not known."""
-    return _filters(_single(pairs, _FILTERS))
+    return _filters(single(pairs, _FILTERS))
 
 
 def parse_page(pairs: Pairs) -> PageQuery:
     """The filters and the page of an address. Raises QueryError as parse_filters does."""
-    found = _single(pairs, (*_FILTERS, "page", "per_page"))
+    found = single(pairs, (*_FILTERS, "page", "per_page"))
     return PageQuery(
         filters=_filters(found),
-        page=_number("page", found.get("page", ""), 1, _PAGE_LIMIT),
-        per_page=_number("per_page", found.get("per_page", ""), PER_PAGE, PER_PAGE_LIMIT),
+        page=number("page", found.get("page", ""), 1, _PAGE_LIMIT),
+        per_page=number("per_page", found.get("per_page", ""), PER_PAGE, PER_PAGE_LIMIT),
     )
 
 
@@ -111,8 +111,11 @@ def address(query: PageQuery | Filters) -> str:
     return f"/?{urlencode(pairs)}" if pairs else "/"
 
 
-def _single(pairs: Pairs, known: tuple[str, ...]) -> dict[str, str]:
-    """Each parameter's one value. A form sends empty ones: they count as not given."""
+def single(pairs: Pairs, known: tuple[str, ...]) -> dict[str, str]:
+    """Each known parameter's one value. A form sends empty ones: they count as not given.
+
+    Raises QueryError.
+    """
     found: dict[str, str] = {}
     for name, value in pairs:
         if name not in known:
@@ -138,7 +141,8 @@ def _state(value: str) -> DeviceState | None:
         raise QueryError("state", value, f"one of {', '.join(DeviceState)}") from None
 
 
-def _number(name: str, value: str, default: int, limit: int) -> int:
+def number(name: str, value: str, default: int, limit: int) -> int:
+    """A number from 1 to `limit`, `default` for "". Raises QueryError."""
     if not value:
         return default
     if not (value.isascii() and value.isdigit() and len(value) <= 7 and 1 <= int(value) <= limit):

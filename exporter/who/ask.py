@@ -5,17 +5,18 @@ import queue
 import socket
 import ssl
 import threading
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from daemon.text import visible
-from exporter.web.schema import DevicesDocument
 from exporter.who.address import Address
 
-_WHERE: Final = "/api/v1/devices"
 _LIMIT: Final = 64 * 1024 * 1024
 """Bytes of an answer that are read: ten times what the fullest node has."""
+
+
+D = TypeVar("D", bound=msgspec.Struct)
 
 
 class AskError(Exception):
@@ -41,18 +42,26 @@ class _Problem(msgspec.Struct):
     detail: str
 
 
-def fetch(address: Address, *, timeout: float) -> DevicesDocument:
-    """The exporter's devices, all of them, within `timeout` seconds whatever it does.
+class RefusedError(AskError):
+    """What was asked for cannot be honoured (400); `detail` is the exporter's own word."""
+
+    def __init__(self, message: str, detail: str) -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+def fetch(address: Address, where: str, kind: type[D], *, timeout: float) -> D:
+    """The exporter's document at the path `where`, within `timeout` seconds whatever it does.
 
     Raises AskError.
     """
     # A thread, for neither the resolver nor a server that answers a byte at a time keeps to a socket's
     # time-out. It does not hold up the process's end.
-    outcome: queue.SimpleQueue[DevicesDocument | BaseException] = queue.SimpleQueue()
+    outcome: queue.SimpleQueue[D | BaseException] = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            outcome.put(_fetch(address, timeout))
+            outcome.put(_fetch(address, where, kind, timeout))
         except BaseException as error:  # noqa: BLE001 -- told to the one who waits
             outcome.put(error)
 
@@ -61,21 +70,21 @@ def fetch(address: Address, *, timeout: float) -> DevicesDocument:
         result = outcome.get(timeout=timeout)
     except queue.Empty:
         raise AskError(f"{address}: no answer within {timeout:g} s") from None
-    if isinstance(result, DevicesDocument):
-        return result
     if isinstance(result, AskError):
         raise result
-    raise AskError(f"{address}: {_why(address, result, timeout)}") from result
+    if isinstance(result, BaseException):
+        raise AskError(f"{address}: {_why(address, result, timeout)}") from result
+    return result
 
 
-def _fetch(address: Address, timeout: float) -> DevicesDocument:
+def _fetch(address: Address, where: str, kind: type[D], timeout: float) -> D:
     connection = _connection(address, timeout)
     try:
         headers = {"Accept": "application/json", "User-Agent": "devicelens-who"}
         if address.authorization:
             headers["Authorization"] = address.authorization
         prefix = "" if address.scheme == "unix" else address.path
-        connection.request("GET", prefix + _WHERE, headers=headers)
+        connection.request("GET", prefix + where, headers=headers)
         response = connection.getresponse()
         body = response.read(_LIMIT + 1)
         if len(body) > _LIMIT:
@@ -83,8 +92,8 @@ def _fetch(address: Address, timeout: float) -> DevicesDocument:
         if response.length:
             raise http.client.IncompleteRead(body, response.length)
         if response.status != http.client.OK:
-            raise AskError(f"{address}: {_refused(response, body)}")
-        return _decoded(address, response, body)
+            raise _refusal(address, where, response, body)
+        return _decoded(address, where, kind, response, body)
     finally:
         connection.close()
 
@@ -99,34 +108,45 @@ def _connection(address: Address, timeout: float) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(address.host, address.port, timeout=timeout)
 
 
-def _decoded(address: Address, response: http.client.HTTPResponse, body: bytes) -> DevicesDocument:
+def _decoded(
+    address: Address, where: str, kind: type[D], response: http.client.HTTPResponse, body: bytes
+) -> D:
     try:
-        return msgspec.json.decode(body, type=DevicesDocument)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        kind = visible(response.headers.get_content_type(), limit=60)
-        found = f"{_WHERE} is {kind}: {visible(str(error), limit=200)}"
+        media = visible(response.headers.get_content_type(), limit=60)
+        found = f"{_path(where)} is {media}: {visible(str(error), limit=200)}"
         raise AskError(
             f"{address}: this is not a devicelens exporter, or not of this version; {found}"
         ) from None
 
 
-def _refused(response: http.client.HTTPResponse, body: bytes) -> str:
+def _path(where: str) -> str:
+    return where.partition("?")[0]
+
+
+def _refusal(address: Address, where: str, response: http.client.HTTPResponse, body: bytes) -> AskError:
     """What an answer that is none says."""
     said = visible(f"{response.status} {response.reason}", limit=100)
     if response.headers.get_content_type() == "application/problem+json":
         try:
-            return f"{said}: {visible(msgspec.json.decode(body, type=_Problem).detail)}"
+            detail = visible(msgspec.json.decode(body, type=_Problem).detail)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return said
+            return AskError(f"{address}: {said}")
+        message = f"{address}: {said}: {detail}"
+        bad = response.status == http.client.BAD_REQUEST
+        return RefusedError(message, detail) if bad else AskError(message)
     match response.status:
         case 401:
-            return f"{said}: it wants a name and a password, https://NAME:PASSWORD@HOST:PORT"
+            said = f"{said}: it wants a name and a password, https://NAME:PASSWORD@HOST:PORT"
         case 404:
-            return f"{said}: this is not a devicelens exporter, or there is another path before {_WHERE}"
+            path = _path(where)
+            said = f"{said}: this is not a devicelens exporter, or there is another path before {path}"
         case 301 | 302 | 303 | 307 | 308:
-            return f"{said}: it sends on to {visible(response.headers.get('Location', '?'), limit=200)}"
+            said = f"{said}: it sends on to {visible(response.headers.get('Location', '?'), limit=200)}"
         case _:
-            return said
+            pass
+    return AskError(f"{address}: {said}")
 
 
 _PLAIN: Final[tuple[tuple[type[BaseException], str], ...]] = (

@@ -119,7 +119,7 @@ def _from_exporter(url: str, timeout: float) -> DevicesDocument:
         address = parse_address(url)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--url") from error
-    return fetch_from_exporter(address, timeout=timeout)
+    return fetch_from_exporter(address, "/api/v1/devices", DevicesDocument, timeout=timeout)
 
 
 def _from_kubelet(socket: Path, timeout: float) -> DevicesDocument:
