@@ -20,6 +20,7 @@ ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re
 
 _HEX: Final = re.compile(r"(?:0[xX])?([0-9a-fA-F]+)", re.ASCII)
 _ADDRESS_PATTERN: Final = re.compile(r"[0-9a-fA-F:.*?\[\]!-]+", re.ASCII)
+_DOMAIN: Final = re.compile(r"[0-9a-f?]{4,8}", re.ASCII)
 _PART: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
 Problem = Callable[[str], str | None]
@@ -58,9 +59,11 @@ def class_prefix(text: str) -> str:
 
 
 def address_pattern(text: str) -> str:
-    """A pattern for PCI addresses; without a domain it is domain 0000, as lspci has it."""
+    """A pattern for PCI addresses; one that begins with a bus is for domain 0000, as lspci has it."""
     lower = text.lower()
-    return lower if lower.count(":") > 1 or lower == "*" else f"0000:{lower}"
+    first, colon, _ = lower.partition(":")
+    has_domain = lower.count(":") > 1 or not colon or lower.startswith("*") or _DOMAIN.fullmatch(first)
+    return lower if has_domain else f"0000:{lower}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
 """A preset, or any configuration, served from a host tree to a simulated kubelet: what it gets to see."""
+# pyright: reportPrivateUsage=false
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -1,0 +1,154 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugin.core import model, selectors
+from plugin.core.config import load
+from plugin.core.device import natural
+from plugin.core.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(("8086", "8086"), ("0x8086", "8086"), ("0X15B3", "15b3"), ("1", "0001"), ("0x10de\n", "")),
+        *(("", ""), ("0x", ""), ("18086", ""), ("80g6", ""), ("٨٠٨٦", ""), ("-1", "")),
+    ],
+)
+def test_an_id_is_the_same_however_it_is_written(text: str, expected: str) -> None:
+    assert selectors.hex_id(text) == expected
+    assert (selectors.vendor_problem(text) is None) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("02", "02"),
+        ("0x0200", "0200"),
+        ("0x030200", "030200"),
+        ("0B", "0b"),
+        ("2", ""),
+        ("020", ""),
+        ("xx", ""),
+    ],
+)
+def test_a_class_is_selected_by_two_four_or_six_digits(text: str, expected: str) -> None:
+    assert selectors.class_prefix(text) == expected
+    assert (selectors.class_problem(text) is None) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["3b:00.0", "0000:3B:00.0", "3b:*", "0000:3b:0?.[01]", "*", "10000:01:00.7", "*.0"]
+)
+def test_addresses_may_leave_out_the_domain_and_may_be_patterns(text: str) -> None:
+    assert selectors.address_problem(text) is None
+
+
+@pytest.mark.parametrize("text", ["", "3b", "3b:00", "3b:00.8", "0000:3b:00.0/x", "eth0", "0" * 300 + "*"])
+def test_what_can_be_no_address_is_refused(text: str) -> None:
+    assert selectors.address_problem(text) is not None
+
+
+def test_an_address_without_a_domain_is_in_the_first() -> None:
+    assert selectors.address_pattern("3B:00.0") == "0000:3b:00.0"
+    for text in ("0001:3b:00.0", "0001:*", "*:00.0", "*", "????:3b:*", "*.1"):
+        assert selectors.address_pattern(text) == text
+    assert selectors.address_pattern("[34]b:00.*") == "0000:[34]b:00.*"
+    assert selectors.any_matches([selectors.address_pattern("3b:*")], ["0000:3b:00.1"])
+    assert not selectors.any_matches([selectors.address_pattern("3b:*")], ["0001:3b:00.1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("eth0", [None, 0, 99], []),
+        ("eth0#0-3,5", [0, 1, 3, 5], [None, 4, 6]),
+        ("eth0#7", [7], [None, 6, 8, 77]),
+        ("eth0# 1 , 2-2", [1, 2], [0, 3]),
+    ],
+)
+def test_virtual_functions_are_chosen_by_ranges(
+    text: str, inside: list[int | None], outside: list[int | None]
+) -> None:
+    chosen = selectors.virtual_functions(text)
+    assert chosen.physical == "eth0"
+    assert all(chosen.holds(index) for index in inside)
+    assert not any(chosen.holds(index) for index in outside)
+
+
+@pytest.mark.parametrize(
+    "text", ["eth0#", "eth0#a", "eth0#3-1", "eth0#1-", "eth0#-1", "eth0#1,,2", "eth0#99999", "#1"]
+)
+def test_ranges_that_are_none_are_refused(text: str) -> None:
+    assert selectors.physical_name_problem(text) is not None
+
+
+@given(st.text(max_size=40))
+def test_checks_never_fail_and_what_they_let_pass_can_be_used(text: str) -> None:
+    for check in (selectors.name_problem, selectors.address_problem, selectors.vendor_problem):
+        if check(text) is None:
+            selectors.any_matches([text], ["eth0", "0000:3b:00.0"])
+    if selectors.physical_name_problem(text) is None:
+        selectors.virtual_functions(text).holds(1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 50)), min_size=1), st.integers(0, 400))
+def test_ranges_mean_what_they_say(parts: list[tuple[int, int]], index: int) -> None:
+    written = ",".join(f"{first}-{first + more}" if more else str(first) for first, more in parts)
+    expected = any(first <= index <= first + more for first, more in parts)
+    assert selectors.virtual_functions(f"ens1f0np0#{written}").holds(index) == expected
+
+
+def test_no_patterns_hold_for_all_and_patterns_for_no_empty_name() -> None:
+    assert selectors.any_matches([], [])
+    assert not selectors.any_matches(["*"], ["", ""])
+    assert selectors.any_matches(["mlx5*", "vfio-pci"], ["", "mlx5_core"])
+    assert not selectors.any_matches(["MLX5*"], ["mlx5_core"])
+
+
+def test_addresses_are_sorted_as_the_hexadecimal_that_they_are() -> None:
+    addresses = ["0000:a4:00.0", "0000:3b:00.1", "0000:19:00.0", "0000:3b:00.0"]
+    assert sorted(addresses, key=natural) == sorted(addresses)
+
+
+BAD = [
+    ("pci: {vendors: ['80861']}", "discover[0].pci.vendors[0]", "found '80861'"),
+    ("pci: {devices: ['1889', zz]}", "discover[0].pci.devices[1]", "four hexadecimal digits"),
+    ("pci: {classes: ['020']}", "discover[0].pci.classes[0]", "0x02 or 0x030000"),
+    ("pci: {addresses: ['3b:00']}", "discover[0].pci.addresses[0]", "0000:3b:00.0"),
+    ("pci: {drivers: ['a/b']}", "discover[0].pci.drivers[0]", "without slashes"),
+    ("pci: {drivers: [a, a]}", "discover[0].pci.drivers[1]", "a second time"),
+    ("pci: {functions: vf}", "discover[0].pci.functions", "'all', 'physical', 'virtual'"),
+    ("pci: {vendors: [8086]}", "discover[0].pci.vendors[0]", "put it in quotes"),
+    ("pci: {vendor: ['8086']}", "discover[0].pci.vendor", "vendors"),
+    ("net: {pf_names: ['eth0#3-1']}", "discover[0].net.pf_names[0]", "eth0#0-3,5"),
+    ("net: {pf_addresses: ['3b#1']}", "discover[0].net.pf_addresses[0]", "0000:3b:00.0"),
+    ("net: {pf_names: [eth0], functions: physical}", "discover[0].net.pf_names", "functions: physical"),
+    ("net: {kinds: []}", "discover[0].net.kinds", "length >= 1"),
+    ("net: {kinds: [usb]}", "discover[0].net.kinds[0]", "'hardware'"),
+    ("net: {interfaces: ['']}", "discover[0].net.interfaces[0]", "name or a pattern"),
+    ("net: {rdma: maybe}", "discover[0].net.rdma", "true or false"),
+    ("infiniband: {names: ['a b']}", "discover[0].infiniband.names[0]", "white space"),
+    ('infiniband: {link_types: ["ro\\tce"]}', "discover[0].infiniband.link_types[0]", "found 'ro\\tce'"),
+    ("drm: {names: ['/dev/dri/card0']}", "discover[0].drm.names[0]", "without slashes"),
+    ("kfd: {partitions: 1}", "discover[0].kfd.partitions", "true or false"),
+]
+
+
+@pytest.mark.parametrize(("source", "place", "advice"), BAD)
+def test_a_bad_selector_is_refused_with_its_place_and_advice(source: str, place: str, advice: str) -> None:
+    text = f"version: 1\nresources:\n  - name: example.com/x\n    discover:\n      - {source}\n"
+    with pytest.raises(ConfigError) as caught:
+        load(text.encode(), "test.yaml")
+    assert "test.yaml:5" in str(caught.value)
+    assert f"resources[0].{place}" in str(caught.value)
+    assert advice in str(caught.value)
+
+
+def test_every_attribute_that_is_promised_for_functions_is_told() -> None:
+    """The docstrings are what docs/configuration.md shows."""
+    from plugin.discovery.pci_bus import PCI_ATTRIBUTES  # noqa: PLC0415 -- of this test alone
+
+    assert all(f"`{name}`" in (model.Pci.__doc__ or "") for name in PCI_ATTRIBUTES)
+    assert msgspec.convert({}, model.Pci) == model.Pci()

@@ -1,0 +1,561 @@
+"""The sources of buses: what they find in host trees, odd ones among them."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.hosttree import HostTree
+from harness.machines import Machine
+from plugin.core import model
+from plugin.core.device import Found
+from plugin.discovery.host import HostRoot
+from plugin.discovery.interfaces import default_routes, default_routes_6
+from plugin.discovery.source import Findings, Source
+from plugin.discovery.sources import source_of
+from plugin.discovery.topology import numa_nodes
+
+NETWORK = "020000"
+
+
+@pytest.fixture
+def machine(host: Path) -> Machine:
+    made = Machine(HostTree(host))
+    made.routes()
+    return made
+
+
+class Look:
+    """A source with what is written for it, and what it finds."""
+
+    def __init__(self, host: Path, kind: Any, **written: object) -> None:
+        self.host = HostRoot(host)
+        self.source: Source = source_of(msgspec.convert(written, kind))
+
+    def findings(self) -> Findings:
+        findings = self.source.discover(self.host)
+        for item in findings.found:
+            assert self.source.resolve(self.host, item) == item
+        return findings
+
+    def names(self) -> list[str]:
+        return [item.name for item in self.findings().found]
+
+    def one(self) -> Found:
+        (found,) = self.findings().found
+        return found
+
+
+def virtual(machine: Machine, physical: str, index: int, **settings: Any) -> str:
+    """A virtual function of the one at `physical`; returns its directory."""
+    address = f"{physical.rpartition('/')[2][:-1]}{index + 1}"
+    path = machine.function(address, "15b3", "101e", NETWORK, **settings)
+    machine.virtual(physical, path, index)
+    return path
+
+
+def test_pci_tells_everything_of_a_function(host: Path, machine: Machine) -> None:
+    physical = machine.function("0000:3b:00.0", "15b3", "101d", NETWORK, driver="mlx5_core")
+    machine.interface("ens1f0np0", physical)
+    path = virtual(machine, physical, 1, driver="vfio-pci", numa=1)
+    machine.iommu_group(path, 42)
+    machine.tree.directory(f"{path}/vfio-dev/vfio3")
+    machine.tree.files(path, acpi_index=7, label="Slot 3")
+    found = Look(host, model.Pci, functions="virtual").one()
+    assert found == Found(
+        "0000:3b:00.2",
+        attrs={
+            "address": "0000:3b:00.2",
+            "vendor": "15b3",
+            "device": "101e",
+            "class": "020000",
+            "subsystem_vendor": "15b3",
+            "subsystem_device": "0001",
+            "revision": "01",
+            "driver": "vfio-pci",
+            "iommu_group": "42",
+            "vfio": "/dev/vfio/42",
+            "vfio_device": "/dev/vfio/devices/vfio3",
+            "uio": "",
+            "vfs": "0",
+            "pf": "0000:3b:00.0",
+            "vf": "1",
+            "pf_driver": "mlx5_core",
+            "pf_name": "ens1f0np0",
+            "acpi_index": "7",
+            "label": "Slot 3",
+        },
+        nodes=("/dev/vfio/42", "/dev/vfio/vfio"),
+        sysfs="/sys/devices/pci0000:00/0000:3b:00.2",
+        claim="pci:0000:3b:00.2",
+    )
+    assert numa_nodes(HostRoot(host), found) == (1,)
+
+
+def mixed(machine: Machine) -> None:
+    """Two cards, one divided in three, a GPU and a disk."""
+    physical = machine.function("0000:3b:00.0", "15b3", "101d", NETWORK, driver="mlx5_core")
+    machine.interface("ens1f0", physical)
+    for index, driver in enumerate(("mlx5_core", "vfio-pci", "")):
+        virtual(machine, physical, index, driver=driver)
+    machine.interface("eno1", machine.function("0000:02:00.0", "8086", "1521", NETWORK, driver="igb"))
+    machine.function("0000:19:00.0", "10de", "2330", "030200", driver="nvidia")
+    machine.function("0001:01:00.0", "144d", "a808", "010802", driver="nvme")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({}, ["0000:02:00.0", "0000:19:00.0", *(f"0000:3b:00.{n}" for n in (1, 2, 3)), "0001:01:00.0"]),
+        ({"with_vfs": True, "vendors": ["0x15B3"]}, [f"0000:3b:00.{n}" for n in range(4)]),
+        ({"vendors": ["10de", "144d"]}, ["0000:19:00.0", "0001:01:00.0"]),
+        ({"devices": ["0x101e"], "drivers": ["mlx5*"]}, ["0000:3b:00.1"]),
+        ({"classes": ["03"]}, ["0000:19:00.0"]),
+        ({"classes": ["0302", "0x010802"]}, ["0000:19:00.0", "0001:01:00.0"]),
+        ({"addresses": ["3b:00.1", "0001:*"]}, ["0000:3b:00.1", "0001:01:00.0"]),
+        ({"functions": "physical"}, ["0000:02:00.0", "0000:19:00.0", "0001:01:00.0"]),
+        ({"functions": "virtual", "drivers": ["vfio-pci", "x"]}, ["0000:3b:00.2"]),
+        ({"pf_names": ["ens1*#0,2-9"]}, ["0000:3b:00.1", "0000:3b:00.3"]),
+        ({"pf_names": ["eno1"]}, []),
+        ({"pf_addresses": ["3b:00.0#1"], "vendors": ["15b3"]}, ["0000:3b:00.2"]),
+        ({"pf_drivers": ["igb"]}, []),
+        ({"pf_drivers": ["mlx5_core"], "drivers": ["?*"]}, ["0000:3b:00.1", "0000:3b:00.2"]),
+    ],
+)
+def test_pci_selects(host: Path, machine: Machine, written: dict[str, object], expected: list[str]) -> None:
+    mixed(machine)
+    assert Look(host, model.Pci, **written).names() == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({}, ["0000:02:00.0", "0000:3b:00.1", "0000:3b:00.2", "0000:3b:00.3"]),
+        ({"interfaces": ["eno*"]}, ["0000:02:00.0"]),
+        ({"with_vfs": True, "interfaces": ["ens1f0"]}, ["0000:3b:00.0"]),
+        ({"rdma": True}, ["0000:3b:00.1"]),
+        ({"rdma": False, "vendors": ["15b3"]}, ["0000:3b:00.2", "0000:3b:00.3"]),
+        ({"link_types": ["infiniband"]}, []),
+        ({"link_types": ["ether"], "drivers": ["vfio-pci"]}, ["0000:3b:00.2"]),
+    ],
+)
+def test_net_selects(host: Path, machine: Machine, written: dict[str, object], expected: list[str]) -> None:
+    mixed(machine)
+    machine.rdma("mlx5_1", "/sys/devices/pci0000:00/0000:3b:00.1", 1)
+    assert Look(host, model.Net, **written).names() == expected
+
+
+def test_net_leaves_out_what_has_the_default_route_itself_or_below_something_else(
+    host: Path, machine: Machine
+) -> None:
+    for number in range(5):
+        path = machine.function(f"0000:0{number}:00.0", "8086", "1521", NETWORK, driver="igb")
+        machine.interface(f"eth{number}", path)
+    above = "/sys/devices/virtual"
+    for name, lower in (("bond0", "eth1"), ("bond0.100", "bond0"), ("br-ex", "eth2")):
+        at = machine.interface(name, f"{above}")
+        machine.tree.link(f"{at}/lower_{lower}", f"/sys/class/net/{lower}")
+    machine.routes("bond0.100", "br-ex", six=("eth3",))
+    findings = Look(host, model.Net).findings()
+    assert [f.name for f in findings.found] == ["0000:00:00.0", "0000:04:00.0"]
+    assert findings.notes == tuple(
+        f"0000:0{n}:00.0 is left out: eth{n} has the host's default route" for n in (1, 2, 3)
+    )
+    assert len(Look(host, model.Net, default_route=True).names()) == 5
+
+
+def test_net_refuses_to_guess_whose_the_default_route_is(host: Path, machine: Machine) -> None:
+    path = machine.function("0000:01:00.0", "8086", "1521", NETWORK, driver="vfio-pci")
+    (host / "proc/1/net/route").unlink()
+    assert Look(host, model.Net).names() == ["0000:01:00.0"], "a function without an interface has no route"
+    machine.interface("eth0", path)
+    with pytest.raises(FileNotFoundError, match="default_route: true"):
+        Look(host, model.Net).findings()
+    assert Look(host, model.Net, default_route=True).names() == ["0000:01:00.0"]
+
+
+def test_a_host_without_ipv6_has_no_table_of_its_routes(host: Path, machine: Machine) -> None:
+    machine.interface("eth0", machine.function("0000:01:00.0", "8086", "1521", NETWORK))
+    (host / "proc/1/net/ipv6_route").unlink()
+    assert Look(host, model.Net).names() == ["0000:01:00.0"]
+
+
+def test_an_interface_that_gets_the_default_route_is_not_allocated(host: Path, machine: Machine) -> None:
+    machine.interface("eth0", machine.function("0000:01:00.0", "8086", "1521", NETWORK))
+    look = Look(host, model.Net)
+    found = look.one()
+    machine.routes("eth0")
+    now = look.source.resolve(look.host, found)
+    assert now is not None
+    assert now.absent == "eth0 has the host's default route"
+
+
+def test_routes_are_read_as_the_kernel_writes_them() -> None:
+    table = (
+        "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+        "eth0\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
+        "eth1\t00000000\t00000000\t0000\t0\t0\t0\t00000000\t0\t0\t0\n"
+        "eth2\t00000000\t00000000\t0201\t0\t0\t0\t00000000\t0\t0\t0\n"
+        "eth3\t00000000\t00000000\t0001\t0\t0\t0\t00000080\t0\t0\t0\n"
+        "eth4\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+        "eth5\t00000000\n\n"
+        "eth6\t00000000\t0\tzz\t0\t0\t0\t00000000\n"
+    )
+    assert default_routes(table) == {"eth0"}
+    zero = "0" * 32
+    table = (
+        f"{zero} 00 {zero} 00 fd000000000000000000000000000001 00000400 1 0 00000003     eth0\n"
+        f"{zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200       lo\n"
+        f"{zero} 01 {zero} 00 {zero} 00000400 1 0 00000003     eth1\n"
+        f"fe80{'0' * 28} 40 {zero} 00 {zero} 00000100 1 0 00000001     eth2\n"
+        "rubbish\n"
+    )
+    assert default_routes_6(table) == {"eth0"}
+
+
+def test_a_function_keeps_its_interface_s_name_while_that_is_with_a_pod(host: Path, machine: Machine) -> None:
+    physical = machine.function("0000:3b:00.0", "15b3", "101d", NETWORK, driver="mlx5_core")
+    path = virtual(machine, physical, 0, driver="mlx5_core")
+    machine.interface("ens1f0v0", path, kind=32)
+    machine.rdma("mlx5_2", path, 2)
+    look = Look(host, model.Net, interfaces=["ens1f0v0"], link_types=["infiniband"], rdma=True)
+    before = look.one()
+    assert before.attrs["interface"] == "ens1f0v0"
+    away(host, path, "ens1f0v0", "mlx5_2")
+    assert look.one() == before
+    # A process that was not there before knows the function all the same, not the name.
+    new = Look(host, model.Net, functions="virtual").one()
+    assert (new.name, new.attrs["interface"], new.attrs["link_type"]) == ("0000:3b:00.1", "", "ether")
+    # With another driver it is another thing: what was seen does not hold any more.
+    machine.unbind("0000:3b:00.1", path)
+    machine.bind("0000:3b:00.1", path, "vfio-pci")
+    assert look.names() == []
+
+
+def away(host: Path, path: str, interface: str, rdma: str) -> None:
+    """Take an interface and an RDMA device out of the host's namespaces."""
+    for name in (
+        f"/sys/class/net/{interface}",
+        f"{path}/net/{interface}/device",
+        f"/sys/class/infiniband/{rdma}",
+    ):
+        (host / name.lstrip("/")).unlink()
+    for kind in ("verbs", "mad"):
+        for node in (host / f"{path}/infiniband_{kind}".lstrip("/")).iterdir():
+            (node / "ibdev").unlink()
+
+
+def test_a_renamed_interface_is_known_by_its_new_name(host: Path, machine: Machine) -> None:
+    path = machine.function("0000:01:00.0", "8086", "1521", NETWORK, driver="igb")
+    machine.interface("eth0", path)
+    look = Look(host, model.Net)
+    assert look.one().attrs["interface"] == "eth0"
+    (host / "sys/class/net/eth0").unlink()
+    machine.interface("lan0", path)
+    assert look.one().attrs["interface"] == "lan0"
+
+
+def test_a_port_of_a_switch_s_representors_is_not_the_function_s_own(host: Path, machine: Machine) -> None:
+    physical = machine.function("0000:3b:00.0", "15b3", "101d", NETWORK, driver="mlx5_core")
+    machine.interface("ens1f0np0", physical, phys_port_name="p0")
+    machine.interface("eth10", physical, phys_port_name="pf0vf0")
+    machine.interface("eth11", physical, phys_port_name="c1pf0sf7")
+    virtual(machine, physical, 0, driver="mlx5_core")
+    assert Look(host, model.Net, pf_names=["eth1*"]).names() == []
+    assert Look(host, model.Net, pf_names=["ens1f0np0#0"]).one().attrs["pf_name"] == "ens1f0np0"
+
+
+def test_interfaces_without_a_pci_function_are_found_on_request(host: Path, machine: Machine) -> None:
+    usb = machine.function("0000:00:14.0", "8086", "a36d", "0c0330", driver="xhci_hcd")
+    machine.interface("enx1", f"{usb}/usb1/1-2/1-2:1.0")
+    machine.interface("eth5", f"{machine.function('0000:3b:00.0', '15b3', 'a2d6', NETWORK)}/mlx5_core.sf.4")
+    machine.interface("eth0", f"{machine.function('0000:00:03.0', '1af4', '1041', NETWORK)}/virtio2")
+    for name in ("dummy0", "veth12", "lo"):
+        machine.interface(name, "/sys/devices/virtual", kind=772 if name == "lo" else 1)
+    machine.tree.file("/sys/class/net/bonding_masters", "\n")
+    assert Look(host, model.Net, kinds=["hardware"]).names() == ["enx1", "eth5"]
+    assert Look(host, model.Net, kinds=["virtual"]).names() == ["dummy0", "veth12"]
+    found = Look(host, model.Net, kinds=["virtual", "pci"], interfaces=["dummy*", "eth0"]).findings().found
+    assert [(f.name, f.claim, f.attrs["kind"], f.attrs["interface"]) for f in found] == [
+        ("0000:00:03.0", "pci:0000:00:03.0", "pci", "eth0"),
+        ("dummy0", "net:dummy0", "virtual", "dummy0"),
+    ]
+    assert Look(host, model.Net, kinds=["virtual"], vendors=["8086"]).names() == []
+
+
+def test_infiniband_is_joined_with_its_interface(host: Path, machine: Machine) -> None:
+    path = machine.function("0000:3b:00.0", "15b3", "1003", NETWORK, driver="mlx4_core")
+    machine.interface("ib0", path)
+    machine.interface("ens1", path)
+    machine.rdma("mlx4_0", path, 0)
+    machine.tree.files(f"{path}/infiniband/mlx4_0/ports/1/gid_attrs/ndevs", **{"0": "ens1", "1": "gone"})
+    machine.tree.files(f"{path}/infiniband/mlx4_0/ports/2", state="1: DOWN", link_layer="InfiniBand")
+    found = Look(host, model.Infiniband).one()
+    expected = {
+        "interface": "ens1",
+        "link_type": "ether",
+        "ports": "2",
+        "states": "ACTIVE,DOWN",
+        "uverbs": "/dev/infiniband/uverbs0",
+        "address": "0000:3b:00.0",
+    }
+    assert expected.items() <= dict(found.attrs).items()
+    assert found.nodes == tuple(f"/dev/infiniband/{n}" for n in ("issm0", "rdma_cm", "umad0", "uverbs0"))
+
+
+def test_an_rdma_device_in_software_has_no_function(host: Path, machine: Machine) -> None:
+    at = "/sys/devices/virtual/infiniband/rxe0"
+    machine.tree.files(f"{at}/ports/1", state="4: ACTIVE", link_layer="Ethernet")
+    machine.tree.link("/sys/class/infiniband/rxe0", at)
+    machine.tree.files("/sys/class/infiniband_verbs/uverbs7", ibdev="rxe0")
+    found = Look(host, model.Infiniband).one()
+    assert (found.claim, found.attrs["address"], found.nodes) == (
+        "rdma:rxe0",
+        "",
+        ("/dev/infiniband/uverbs7",),
+    )
+    assert Look(host, model.Infiniband, drivers=["*"]).names() == []
+
+
+def test_all_together_are_one_device_while_there_is_one(host: Path, machine: Machine) -> None:
+    look = Look(host, model.Infiniband, together=True)
+    assert look.findings().found == ()
+    for number in range(2):
+        machine.rdma(
+            f"mlx5_{number}", machine.function(f"0000:3b:00.{number}", "15b3", "1017", NETWORK), number
+        )
+    found = look.one()
+    assert (found.name, found.claim, found.attrs["devices"]) == ("all", "", "mlx5_0,mlx5_1")
+    assert len(found.nodes) == 7
+    assert look.source.resolve(look.host, found) == found
+    for number in range(2):
+        (host / f"sys/class/infiniband/mlx5_{number}").unlink()
+    assert look.source.resolve(look.host, found) is None
+
+
+def test_drm_finds_cards_on_any_bus(host: Path, machine: Machine) -> None:
+    machine.card(0, machine.function("0000:00:02.0", "8086", "9a49", "030000", driver="i915"))
+    machine.card(1, f"{machine.function('0000:00:04.0', '1af4', '1050', '038000')}/virtio3", render=None)
+    machine.card(2, "/sys/devices/platform/gpu", render=129)
+    found = Look(host, model.Drm).findings().found
+    assert [(f.name, f.claim, f.path, f.nodes) for f in found] == [
+        ("card0", "pci:0000:00:02.0", "/dev/dri/card0", ("/dev/dri/card0", "/dev/dri/renderD128")),
+        ("card1", "pci:0000:00:04.0", "/dev/dri/card1", ("/dev/dri/card1",)),
+        ("card2", "drm:gpu", "/dev/dri/card2", ("/dev/dri/card2", "/dev/dri/renderD129")),
+    ]
+    assert [f.attrs["device_name"] for f in found] == ["0000:00:02.0", "virtio3", "gpu"]
+    assert Look(host, model.Drm, names=["card[12]"], functions="physical").names() == ["card1", "card2"]
+    assert Look(host, model.Drm, drivers=["i915"]).one().attrs["render_minor"] == "128"
+
+
+def test_kfd_joins_nodes_with_cards_and_partitions_with_their_function(host: Path, machine: Machine) -> None:
+    whole = machine.function("0001:a4:00.0", "1002", "74a1", "120000", driver="amdgpu", numa=1)
+    machine.tree.files(whole, current_compute_partition="CPX", current_memory_partition="NPS1")
+    machine.card(0, whole, render=144)
+    machine.card(1, "/sys/devices/platform/amdgpu_xcp_1", render=145)
+    machine.compute_node(0, cpu_cores_count=8, drm_render_minor=0)
+    same = {"simd_count": 80, "gfx_target_version": 90402, "domain": 1, "unique_id": 0x8D6124B3D9F7FC22}
+    machine.compute_node(1, location_id=0xA400, drm_render_minor=144, **same)
+    machine.compute_node(2, location_id=0xA401, drm_render_minor=145, **same)
+    machine.compute_node(3, location_id=0xA402, drm_render_minor=146, **same)
+    found = Look(host, model.Kfd).findings().found
+    assert [(f.name, f.claim, f.attrs["partition"], f.attrs["address"]) for f in found] == [
+        ("0001:a4:00.0", "pci:0001:a4:00.0", "", "0001:a4:00.0"),
+        ("amdgpu_xcp_1", "kfd:amdgpu_xcp_1", "amdgpu_xcp_1", "0001:a4:00.0"),
+    ]
+    expected = {
+        "kfd_node": "2",
+        "gpu_id": "1002",
+        "gfx": "gfx942",
+        "unique_id": "8d6124b3d9f7fc22",
+        "compute_partition": "cpx",
+        "memory_partition": "nps1",
+        "render": "/dev/dri/renderD145",
+    }
+    assert expected.items() <= dict(found[1].attrs).items()
+    assert found[1].nodes == ("/dev/kfd", "/dev/dri/card1", "/dev/dri/renderD145")
+    assert numa_nodes(HostRoot(host), found[1]) == (1,)
+    assert Look(host, model.Kfd, partitions=False).names() == ["0001:a4:00.0"]
+
+
+@pytest.mark.parametrize(
+    ("version", "gfx"), [(90010, "gfx90a"), (90402, "gfx942"), (110_000, "gfx1100"), (0, "")]
+)
+def test_an_instruction_set_is_called_as_compilers_do(
+    host: Path, machine: Machine, version: int, gfx: str
+) -> None:
+    machine.card(0, machine.function("0000:19:00.0", "1002", "74a1", "120000"))
+    machine.compute_node(1, location_id=0x1900, drm_render_minor=128, gfx_target_version=version)
+    assert Look(host, model.Kfd).one().attrs["gfx"] == gfx
+
+
+NONE = [
+    (model.Pci, {}, "/sys/bus/pci/devices is not there"),
+    (model.Net, {}, "/sys/bus/pci/devices is not there"),
+    (model.Net, {"kinds": ["virtual"]}, "no network function or interface is selected"),
+    (model.Infiniband, {}, "/sys/class/infiniband has no device"),
+    (model.Drm, {}, "/sys/class/drm has no card"),
+    (model.Kfd, {}, "/sys/class/kfd/kfd/topology/nodes is not there"),
+]
+
+
+@pytest.mark.parametrize(("kind", "written", "note"), NONE)
+def test_a_host_without_any_says_so(host: Path, kind: type, written: dict[str, object], note: str) -> None:
+    findings = Look(host, kind, **written).findings()
+    assert (findings.found, findings.notes) == ((), (note,))
+    assert findings.subsystems
+
+
+def test_what_is_there_and_not_selected_is_counted(host: Path, machine: Machine) -> None:
+    mixed(machine)
+    machine.card(0, "/sys/devices/pci0000:00/0000:19:00.0")
+    machine.rdma("mlx5_0", "/sys/devices/pci0000:00/0000:3b:00.1", 0)
+    kinds: tuple[type, ...] = (model.Pci, model.Infiniband, model.Drm)
+    notes = [Look(host, kind, vendors=["1234"]).findings().notes for kind in kinds]
+    assert notes == [
+        ("none of 7 PCI functions is selected",),
+        ("none of 1 RDMA devices is selected",),
+        ("none of 1 cards is selected",),
+    ]
+
+
+# Odd trees: what a look meets while the host changes under it, or where nothing is as it should be.
+
+FUNCTION = "/sys/devices/pci0000:00/0000:3b:00.0"
+Oddity = Callable[[Machine], None]
+
+
+def _without(name: str) -> Oddity:
+    return lambda machine: machine.tree.at(f"{FUNCTION}/{name}").unlink()
+
+
+def _with(name: str, text: str | bytes) -> Oddity:
+    return lambda machine: (machine.tree.file(f"{FUNCTION}/{name}", text), None)[1]
+
+
+def _link(name: str, target: str) -> Oddity:
+    return lambda machine: (machine.tree.link(f"{FUNCTION}/{name}", target), None)[1]
+
+
+def _fifo(machine: Machine) -> None:
+    machine.tree.at(f"{FUNCTION}/label").unlink(missing_ok=True)
+    os.mkfifo(machine.tree.at(f"{FUNCTION}/label"))
+
+
+ODD: dict[str, tuple[Oddity, dict[str, str] | None, tuple[int, ...]]] = {
+    "no numa_node": (_without("numa_node"), {}, ()),
+    "numa_node -1": (_with("numa_node", "-1\n"), {}, ()),
+    "numa_node empty": (_with("numa_node", ""), {}, ()),
+    "numa_node text": (_with("numa_node", "left\n"), {}, ()),
+    "no driver": (lambda _: None, {"driver": "", "vfio": ""}, (1,)),
+    "driver dangling": (_link("driver", "../../../bus/pci/drivers/igb"), {"driver": "igb"}, (1,)),
+    "driver no link": (_with("driver", "igb"), {"driver": ""}, (1,)),
+    "vendor gone": (_without("vendor"), None, ()),
+    "vendor empty": (_with("vendor", ""), None, ()),
+    "vendor rubbish": (_with("vendor", b"\xff\xfe\x00"), None, ()),
+    "class gone": (_without("class"), {"class": ""}, (1,)),
+    "class huge": (_with("class", "0" * 100_000), {"class": ""}, (1,)),
+    "revision gone": (_without("revision"), {"revision": ""}, (1,)),
+    "label binary": (_with("label", b"\x1b[31mred\x00\xff\n\n"), {"label": " [31mred �".strip()}, (1,)),
+    "label huge": (_with("label", "x" * 100_000), {"label": "x" * 256}, (1,)),
+    "label a pipe": (_fifo, {"label": ""}, (1,)),
+    "label turned": (_with("label", "a\u202eb"), {"label": "a b"}, (1,)),
+    "physfn dangling": (
+        _link("physfn", "../0000:3a:00.0"),
+        {"pf": "0000:3a:00.0", "vf": "", "pf_name": ""},
+        (1,),
+    ),
+    "physfn elsewhere": (_link("physfn", "/etc/passwd"), {"pf": ""}, (1,)),
+    "iommu_group dangling": (_link("iommu_group", "/sys/kernel/x/17"), {"iommu_group": "17"}, (1,)),
+    "iommu_group no number": (_link("iommu_group", "../.."), {"vfio": ""}, (1,)),
+    "sriov_numvfs rubbish": (_with("sriov_numvfs", "many\n"), {"vfs": "0"}, (1,)),
+    "a link to itself": (_link("uio", "uio"), {"uio": ""}, (1,)),
+}
+
+
+@pytest.mark.parametrize("oddity", ODD)
+@pytest.mark.parametrize("kind", [model.Pci, model.Net])
+def test_an_odd_function_is_told_as_far_as_it_can_be(
+    host: Path, machine: Machine, oddity: str, kind: type
+) -> None:
+    machine.function("0000:3b:00.0", "8086", "1521", NETWORK, numa=1)
+    machine.function("0000:5e:00.0", "8086", "1521", NETWORK)
+    make, expected, numa = ODD[oddity]
+    make(machine)
+    found = {f.name: f for f in Look(host, kind).findings().found}
+    assert "0000:5e:00.0" in found, "the next one is not its brother's keeper"
+    if expected is None or (kind is model.Net and expected.get("class") == ""):
+        assert "0000:3b:00.0" not in found
+        return
+    odd = found["0000:3b:00.0"]
+    assert {key: odd.attrs[key] for key in expected} == expected
+    assert numa_nodes(HostRoot(host), odd) == numa
+
+
+def test_links_out_of_the_host_s_root_are_not_followed(host: Path, root: Path) -> None:
+    outside = HostTree(root / "outside")
+    Machine(outside).function("0000:3b:00.0", "8086", "1521", NETWORK)
+    devices = HostTree(host).directory("/sys/bus/pci/devices")
+    (devices / "0000:3b:00.0").symlink_to(root / "outside/sys/devices/pci0000:00/0000:3b:00.0")
+    (devices / "0000:3b:00.1").symlink_to("../../../../../../../../../../.." + str(root / "outside"))
+    (devices / "0000:3b:00.2").symlink_to("0000:3b:00.2")
+    assert Look(host, model.Pci).names() == []
+
+
+def test_an_attribute_that_is_a_link_is_not_read(host: Path, machine: Machine, root: Path) -> None:
+    (root / "secret").write_text("secret")
+    path = machine.function("0000:3b:00.0", "8086", "1521", NETWORK)
+    (host / path.lstrip("/") / "label").symlink_to(root / "secret")
+    assert Look(host, model.Pci).one().attrs["label"] == ""
+
+
+def test_functions_that_share_an_interface_or_have_none_are_told_apart(host: Path, machine: Machine) -> None:
+    """Two functions of one card that go together as one interface, which belongs to the first in sysfs."""
+    for function in range(2):
+        machine.function(f"0000:3b:00.{function}", "15b3", "101d", NETWORK, driver="mlx5_core")
+    machine.interface("ens1", FUNCTION)
+    found = Look(host, model.Net).findings().found
+    assert [(f.name, f.attrs["interface"]) for f in found] == [("0000:3b:00.0", "ens1"), ("0000:3b:00.1", "")]
+
+
+def test_two_interfaces_of_one_function_are_both_known(host: Path, machine: Machine) -> None:
+    path = machine.function("0000:3b:00.0", "15b3", "1003", NETWORK, driver="mlx4_core")
+    machine.interface("ens1d1", path)
+    machine.interface("ens1", path)
+    found = Look(host, model.Net, interfaces=["ens1d1"]).one()
+    assert (found.attrs["interface"], found.attrs["interfaces"]) == ("ens1", "ens1,ens1d1")
+
+
+@pytest.mark.parametrize("kind", [model.Pci, model.Net, model.Infiniband, model.Drm, model.Kfd])
+@pytest.mark.parametrize("call", ["open", "scandir", "readlink", "read"])
+def test_nothing_that_vanishes_in_the_midst_of_a_look_is_an_error(
+    host: Path, machine: Machine, kind: type, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call in turn fails as it does for something that has just gone."""
+    physical = machine.function("0000:3b:00.0", "15b3", "101d", NETWORK, driver="mlx5_core")
+    path = virtual(machine, physical, 0, driver="mlx5_core")
+    machine.interface("ens1f0v0", path)
+    machine.rdma("mlx5_2", path, 2)
+    machine.card(0, path)
+    machine.compute_node(1, location_id=0x3B01, drm_render_minor=128)
+    source = source_of(msgspec.convert({"default_route": True} if kind is model.Net else {}, kind))
+    real = getattr(os, call)
+    gone = errno.ENODEV if call == "read" else errno.ENOENT
+    wanted, made = 0, 0
+
+    def fails(*arguments: Any, **settings: Any) -> Any:
+        nonlocal made
+        made += 1
+        if made == wanted:
+            raise OSError(gone, os.strerror(gone))
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(os, call, fails)
+    while made >= wanted:
+        wanted, made = wanted + 1, 0
+        source.discover(HostRoot(host))
+    assert wanted > 1
