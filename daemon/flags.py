@@ -14,6 +14,7 @@ import click
 
 from daemon.durations import parse_duration
 from daemon.log import FORMATS, LEVELS
+from daemon.sizes import parse_size
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,6 +80,7 @@ class _Parsed(click.ParamType[Any]):
 
 
 DURATION = _Parsed("duration", parse_duration)
+SIZE = _Parsed("size", parse_size)
 LISTEN_ADDRESS = _Parsed("address", parse_listen_address)
 NODE_NAME = _Parsed("name", parse_node_name)
 

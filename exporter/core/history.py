@@ -68,14 +68,15 @@ class HoldingKey(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What else is known of a holding: the pod's uid and workload, "" until they are known, and the physical
-    device behind a replica or a slice, "" for a whole one.
+    """What else is known of a holding: the pod's uid and workload, "" until they are known, the physical
+    device behind a replica or a slice, "" for a whole one, and the node's name.
     """
 
     uid: str = ""
     workload_kind: str = ""
     workload: str = ""
     parent: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,8 @@ Present = Mapping[HoldingKey, tuple[Facts, ...]]
 """The holdings of one snapshot. Several facts: pods of one name at the same time, told apart by uid."""
 
 
-def present(snapshot: Snapshot, workload: Callable[[Holder], Workload]) -> Present:
-    """The holdings of `snapshot`, of device plugins' devices and of claimed ones."""
+def present(snapshot: Snapshot, workload: Callable[[Holder], Workload], node: str = "") -> Present:
+    """The holdings of `snapshot`, of device plugins' devices and of claimed ones, on `node`."""
     found: dict[HoldingKey, tuple[Facts, ...]] = {}
     for device in snapshot.devices:
         for holder in device.holders:
@@ -124,7 +125,7 @@ def present(snapshot: Snapshot, workload: Callable[[Holder], Workload]) -> Prese
                 *(bounded(device.key.resource), "", "", bounded(device.key.device), "", "", ""),
                 *_names(holder),
             )
-            facts = _facts(holder, workload(holder), device.parent)
+            facts = _facts(holder, workload(holder), node, device.parent)
             found[key] = (*found.get(key, ()), facts)
     for claimed in snapshot.claims:
         driver, pool, device_id, share_id = map(bounded, claimed.key)
@@ -134,13 +135,14 @@ def present(snapshot: Snapshot, workload: Callable[[Holder], Workload]) -> Prese
                 *(bounded(through.claim_namespace), bounded(through.claim)),
                 *_names(through.holder),
             )
-            facts = _facts(through.holder, workload(through.holder))
+            facts = _facts(through.holder, workload(through.holder), node)
             found[key] = (*found.get(key, ()), facts)
     return found
 
 
-def _facts(holder: Holder, workload: Workload, parent: str = "") -> Facts:
-    return Facts(bounded(holder.pod_uid), bounded(workload.kind), bounded(workload.name), bounded(parent))
+def _facts(holder: Holder, workload: Workload, node: str, parent: str = "") -> Facts:
+    known = (holder.pod_uid, workload.kind, workload.name, parent, node)
+    return Facts(*map(bounded, known))
 
 
 def _names(holder: Holder) -> tuple[str, str, str]:

@@ -3,7 +3,7 @@
 Pure bookkeeping. What has to be written gathers in `pending` until it is written.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -73,9 +73,12 @@ class Book:
         return self._watch
 
     @property
-    def missing(self) -> frozenset[int]:
-        """Rows that are in doubt: not closed yet, not seen either."""
-        return frozenset(self._missing)
+    def missing(self) -> Mapping[int, Bound]:
+        """Rows that are in doubt: not closed yet, not seen either since the last run's last look."""
+        return {
+            number: Bound(bound.not_before, None, Certainty.IN_DOUBT)
+            for number, bound in self._missing.items()
+        }
 
     def rows(self) -> Iterator[Row]:
         """The open rows, those in doubt too."""

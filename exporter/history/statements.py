@@ -17,7 +17,7 @@ VERSION: Final = 1
 
 _NAMES: Final = (
     *("resource", "driver", "pool", "device", "share_id", "claim_namespace", "claim"),
-    *("namespace", "pod", "container", "uid", "workload_kind", "workload", "parent"),
+    *("namespace", "pod", "container", "uid", "workload_kind", "workload", "parent", "node"),
 )
 _START: Final = ("start_not_before", "start_not_after", "start_certainty")
 _END: Final = ("end_not_before", "end_not_after", "end_certainty")

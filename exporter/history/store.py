@@ -337,11 +337,11 @@ def _row(values: Sequence[object]) -> Row:
     """A row of PRESENT_COLUMNS or PAST_COLUMNS. Raises Damaged for what never was written."""
     try:
         number, *rest = values
-        texts = [_string(value) for value in rest[:14]]
-        start = _read_bound(rest[14:17])
-        end = _read_bound(rest[19:22]) if len(rest) > 19 and rest[20] is not None else None
+        texts = [_string(value) for value in rest[:15]]
+        start = _read_bound(rest[15:18])
+        end = _read_bound(rest[20:23]) if len(rest) > 20 and rest[21] is not None else None
         return Row(
-            int(str(number)), HoldingKey(*texts[:10]), Facts(*texts[10:]), start, end, assumed=bool(rest[17])
+            int(str(number)), HoldingKey(*texts[:10]), Facts(*texts[10:]), start, end, assumed=bool(rest[18])
         )
     except (TypeError, ValueError, IndexError) as error:
         raise Damaged(f"a row does not read: {error}") from error

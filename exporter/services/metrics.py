@@ -4,13 +4,14 @@ import asyncio
 import platform
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from daemon.exposition import EMPTY, Body, Format, assemble, render
+from daemon.exposition import EMPTY, Body, Collector, Format, assemble, render
 from exporter.core.holdings import Step
+from exporter.core.identity import View
 from exporter.core.state import Freshness, State
 from exporter.kubelet.client import METHODS, UNDECODABLE
 from exporter.services.board import Board
@@ -101,13 +102,30 @@ class Counters:
             self._held.labels(self._node, resource).observe(released.seconds)
 
 
+class PodsSource(Protocol):
+    """Where pods' identities come from."""
+
+    @property
+    def name(self) -> str:
+        """As --pods.source has it."""
+        ...
+
+    @property
+    def view(self) -> View:
+        """What it has told."""
+        ...
+
+
 class _Now:
     """The families that depend on the moment of the scrape."""
 
-    def __init__(self, board: Board, version: str, fresh: Callable[[], bool]) -> None:
+    def __init__(
+        self, board: Board, version: str, fresh: Callable[[], bool], pods_source: PodsSource | None
+    ) -> None:
         self._board = board
         self._version = version
         self._fresh = fresh
+        self._pods_source = pods_source
 
     def collect(self) -> Iterable[Metric]:
         state = self._board.state
@@ -122,6 +140,15 @@ class _Now:
                 "When the last good answer was asked for, in unix time. [STABLE]",
                 value=state.taken_at,
             )
+        source = GaugeMetricFamily(
+            "devicelens_pods_source_up",
+            "Whether the source of pods' uids, labels and owners tells at present; none with "
+            "--pods.source=none. [STABLE]",
+            labels=("source",),
+        )
+        if self._pods_source is not None:
+            source.add_metric((self._pods_source.name,), int(self._pods_source.view.connected))
+        yield source
         build = GaugeMetricFamily(
             "devicelens_build_info",
             "The exporter's version, its Python's, and the PodResources API it speaks (1). [STABLE]",
@@ -135,7 +162,14 @@ class Metrics:
     """The whole exposition. A scrape never asks the kubelet."""
 
     def __init__(
-        self, board: Board, *, node: str, version: str, stale_after: float, clock: Callable[[], float]
+        self,
+        board: Board,
+        *,
+        node: str,
+        version: str,
+        stale_after: float,
+        clock: Callable[[], float],
+        pods_source: PodsSource | None = None,
     ) -> None:
         """`stale_after` in seconds; `clock` tells unix time as the board's states have it."""
         self._board = board
@@ -144,10 +178,16 @@ class Metrics:
         self._clock = clock
         self._registry = CollectorRegistry(auto_describe=False)
         self.counters = Counters(node, self._registry)
-        self._registry.register(_Now(board, version, lambda: self._freshness() is Freshness.FRESH))
+        self._registry.register(
+            _Now(board, version, lambda: self._freshness() is Freshness.FRESH, pods_source)
+        )
         self._bodies: dict[Format, tuple[tuple[int, bool], Body]] = {}
         self._locks: dict[Format, asyncio.Lock] = {form: asyncio.Lock() for form in Format}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
+
+    def register(self, collector: Collector) -> None:
+        """Have the families of another part of the process told as well."""
+        self._registry.register(collector)
 
     async def document(self, form: Format, *, compress: bool) -> bytes:
         """The exposition at this moment, as `form`, gzipped if `compress` says so."""

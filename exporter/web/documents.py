@@ -54,7 +54,7 @@ def devices(moment: Moment, filters: Filters) -> DevicesDocument:
     """The devices that `filters` keep."""
     snapshot = moment.state.snapshot
     return DevicesDocument(
-        **_envelope(moment),
+        **envelope(moment),
         devices=tuple(_device(d, moment.state) for d in matching.devices(snapshot, filters)),
     )
 
@@ -74,7 +74,7 @@ def pods(moment: Moment, filters: Filters) -> PodsDocument:
             found[key].append(_container(container, held.get(holder, ()), claimed.get(holder, ())))
             uids[key] = uids.get(key, "") or holder.pod_uid
     return PodsDocument(
-        **_envelope(moment),
+        **envelope(moment),
         pods=tuple(
             PodEntry(namespace, name, uids[namespace, name] or None, tuple(entries))
             for (namespace, name), entries in found.items()
@@ -84,7 +84,7 @@ def pods(moment: Moment, filters: Filters) -> PodsDocument:
 
 def claims(moment: Moment) -> ClaimsDocument:
     """Every claimed device."""
-    return ClaimsDocument(**_envelope(moment), claims=tuple(map(_claim, moment.state.snapshot.claims)))
+    return ClaimsDocument(**envelope(moment), claims=tuple(map(_claim, moment.state.snapshot.claims)))
 
 
 def resources(moment: Moment) -> ResourcesDocument:
@@ -95,7 +95,7 @@ def resources(moment: Moment) -> ResourcesDocument:
         return count if snapshot.complete else None
 
     return ResourcesDocument(
-        **_envelope(moment),
+        **envelope(moment),
         resources=tuple(
             ResourceEntry(name, c.known, told(c.allocatable), c.allocated, told(c.unhealthy), told(c.free))
             for name, c in snapshot.resources().items()
@@ -110,7 +110,7 @@ def anomalies(moment: Moment) -> AnomaliesDocument:
         age = lasting(moment.state.age(moment.now) or 0.0)
         evidence = f"the mapping is {age} old; more than {lasting(moment.stale_after)} is too old"
         found.append(Anomaly("stale", "", evidence=evidence))
-    return AnomaliesDocument(**_envelope(moment), anomalies=tuple(map(_anomaly, found)))
+    return AnomaliesDocument(**envelope(moment), anomalies=tuple(map(_anomaly, found)))
 
 
 def status(
@@ -119,7 +119,7 @@ def status(
     """What the exporter knows of itself; answered from the start."""
     state = moment.state
     return StatusDocument(
-        **_envelope(moment),
+        **envelope(moment),
         api_version=state.api_version or None,
         notes=state.notes,
         triggers=triggers,
@@ -139,7 +139,8 @@ class _Envelope(TypedDict):
     error: ErrorEntry | None
 
 
-def _envelope(moment: Moment) -> _Envelope:
+def envelope(moment: Moment) -> _Envelope:
+    """What every answer begins with."""
     state = moment.state
     age = state.age(moment.now)
     failure = state.failure

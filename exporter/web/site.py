@@ -7,8 +7,17 @@ from secrets import token_hex
 from typing import Protocol
 
 from daemon.exposition import Format
+from exporter.core.history_query import Found, Question
 from exporter.services.board import Board
 from exporter.web.documents import Moment
+
+
+class HistorySource(Protocol):
+    """Where the past comes from."""
+
+    async def find(self, question: Question) -> Found:
+        """The holdings that are asked for. Raises exporter.services.historian.Unavailable."""
+        ...
 
 
 class MetricsSource(Protocol):
@@ -35,6 +44,7 @@ class Site:
     metrics: MetricsSource
     triggers: Callable[[], tuple[str, ...]]
     version: str
+    history: HistorySource | None = None
     run: str = field(default_factory=lambda: token_hex(4))
 
     def moment(self) -> Moment:

@@ -143,7 +143,7 @@ def test_what_went_while_the_exporter_was_down_ends_between_the_last_look_and_th
     exporter.start()
     first = exporter.look(held(B), after=60.0)
     # In doubt at first: the kubelet may have just come up, and list nobody.
-    assert exporter.book.missing == {exporter.open(A).id}
+    assert exporter.book.missing == {exporter.open(A).id: Bound(last.times.asked, None, Certainty.IN_DOUBT)}
     exporter.look(held(B), after=DOUBT + 1)
     assert exporter.ended(A).end == Bound(last.times.asked, first.times.answered, Certainty.WHILE_DOWN)
     assert exporter.open(B).start == Bound(last.times.asked, first.times.answered, Certainty.WHILE_DOWN)
@@ -157,7 +157,7 @@ def test_a_kubelet_that_lists_nobody_at_the_start_closes_nothing() -> None:
     exporter.start()
     exporter.look({}, after=3.0)
     exporter.look(held(A, B, uid="u1"), after=1.0)
-    assert exporter.book.missing == frozenset()
+    assert exporter.book.missing == {}
     assert exporter.open(A) == before
     assert not exporter.past
 

@@ -1,0 +1,38 @@
+"""/api/v1/history: who held what, when, and which times nobody looked at."""
+
+import msgspec
+from aiohttp import hdrs, web
+
+from daemon.http import problem
+from exporter.services.historian import Unavailable
+from exporter.web.answers import fitting
+from exporter.web.api import refusal
+from exporter.web.history_documents import history
+from exporter.web.history_query import parse_history
+from exporter.web.query import QueryError
+from exporter.web.site import Site
+
+
+class HistoryApi:
+    """The document. It is answered before there is a mapping, too: the past does not wait for the kubelet."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def history(self, request: web.Request) -> web.Response:
+        """The holdings that the query asks for."""
+        site = self._site
+        try:
+            asked = parse_history(request.query.items(), site.clock())
+        except QueryError as error:
+            return refusal(error)
+        if site.history is None:
+            return problem(503, "this exporter keeps no history", node=site.node)
+        try:
+            found = await site.history.find(asked.question)
+        except Unavailable as error:
+            response = problem(503, f"history cannot be asked: {error}", node=site.node)
+            response.headers[hdrs.RETRY_AFTER] = "1"
+            return response
+        body = msgspec.json.encode(history(site.moment(), asked, found))
+        return await fitting(request, body, "application/json")
