@@ -1,14 +1,34 @@
 """The command `devicelens exporter`: flags in, exit status out."""
 
+import re
 import sys
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
-from daemon.flags import DURATION, ListenAddress, flag, process_flags
+from daemon.flags import DURATION, ListenAddress, flag, process_flags, variable
 from daemon.log import configure
 from daemon.process import end_at_once_on_signals, run
 from daemon.version import __version__
+
+_PATTERN_LIMIT: Final = 1024
+
+
+class _Pattern(click.ParamType[Any]):
+    """A regular expression."""
+
+    name = "regex"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if len(value) > _PATTERN_LIMIT:
+            self.fail(f"found {len(value)} characters, expected at most {_PATTERN_LIMIT}", param, ctx)
+        try:
+            return re.compile(value, re.ASCII)
+        except re.error as error:
+            self.fail(f"found {value!r}, expected a regular expression: {error}", param, ctx)
 
 
 @click.command()
@@ -28,6 +48,28 @@ from daemon.version import __version__
     metavar="DURATION",
     help="Age at which the mapping is no longer told to Prometheus.",
 )
+@flag(
+    "--pods.source",
+    type=click.Choice(("auto", "pods-api", "apiserver", "none")),
+    default="auto",
+    help="Who tells pods' uids, labels and owners: the kubelet's Pods API (auto: where it is served), the "
+    "API server, or nobody.",
+)
+@flag(
+    "--pod-labels",
+    type=_Pattern(),
+    default=None,
+    metavar="REGEX",
+    help="Pods' labels that are told to Prometheus, by their whole names; none without it.",
+)
+@flag(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar=[variable("--kubeconfig"), "KUBECONFIG"],
+    default=None,
+    metavar="FILE",
+    help="How to reach the API server, for --pods.source apiserver; in a pod it is known without.",
+)
 def exporter(
     *,
     web_listen_address: ListenAddress,
@@ -36,6 +78,9 @@ def exporter(
     poll_interval: float,
     poll_timeout: float,
     stale_after: float,
+    pods_source: str,
+    pod_labels: re.Pattern[str] | None,
+    kubeconfig: Path | None,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -60,5 +105,8 @@ def exporter(
         poll_interval=poll_interval,
         poll_timeout=poll_timeout,
         stale_after=stale_after,
+        pods_source=pods_source,
+        pod_labels=pod_labels,
+        kubeconfig=kubeconfig,
     )
     sys.exit(run(lambda stop: main(settings, stop)))

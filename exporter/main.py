@@ -1,6 +1,8 @@
 """The exporter's composition root: the one place that makes its parts and puts them together."""
 
 import asyncio
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +16,14 @@ from daemon.paths import KubeletPaths
 from daemon.process import Actor, Fatal, run_actors
 from exporter.kubelet.client import KubeletClient
 from exporter.kubelet.cpus import numa_of_cpus
+from exporter.pods.decode import Allowed
+from exporter.pods.pods_api import PodsApi
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
+from exporter.services.identities import Identities
 from exporter.services.metrics import Metrics
 from exporter.services.refresh import Refresher, Timing
-from exporter.services.triggers import follow_device_plugins, follow_pod_resources
+from exporter.services.triggers import follow_device_plugins, follow_pod_resources, follow_pods_api
 from exporter.web.app import Site, build
 
 _log = Log("exporter")
@@ -35,6 +40,9 @@ class Settings:
     poll_interval: float
     poll_timeout: float
     stale_after: float
+    pods_source: str = "auto"
+    pod_labels: re.Pattern[str] | None = None
+    kubeconfig: Path | None = None
 
 
 async def main(settings: Settings, stop: asyncio.Event) -> None:
@@ -44,15 +52,17 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     clock = SteadyClock()
     board = Board()
     watcher = DirectoryWatcher()
+    identities = _identities(settings, paths)
     metrics = Metrics(
         board,
         node=settings.node,
         version=settings.version,
         stale_after=settings.stale_after,
         clock=clock.now,
+        pods_source=identities,
     )
     try:
-        client = KubeletClient(paths.pod_resources_socket, timeout=settings.poll_timeout)
+        client = KubeletClient(paths.pod_resources_socket, timeout=settings.poll_timeout, wall=clock.wall)
     except ValueError as error:
         raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
     refresher = Refresher(
@@ -62,6 +72,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         timing=Timing(settings.poll_interval, settings.stale_after),
         clock=clock,
         cpu_numa=numa_of_cpus(),
+        witness=identities,
     )
     site = Site(
         board=board,
@@ -70,7 +81,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         poll_interval=settings.poll_interval,
         clock=clock.now,
         metrics=metrics,
-        triggers=lambda: _triggers(watcher, settings),
+        triggers=lambda: _triggers(watcher, settings, identities),
         version=settings.version,
     )
     _log.info(
@@ -79,6 +90,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         node=settings.node,
         socket=paths.pod_resources_socket,
         poll_interval_seconds=settings.poll_interval,
+        pods_source=settings.pods_source,
     )
     actors: list[Actor] = [
         watcher.run(),
@@ -87,6 +99,9 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         follow_pod_resources(watcher, paths, refresher.trigger),
         serve(build(site), settings.listen_address, purpose="status page, API and metrics"),
     ]
+    if identities is not None:
+        identities.bind(trigger=refresher.trigger, reconsider=refresher.reconsider)
+        actors += [identities.run(), follow_pods_api(watcher, paths, identities.retry)]
     async with client:
         try:
             await run_actors(actors, stop)
@@ -94,9 +109,36 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
             metrics.close()
 
 
-def _triggers(watcher: DirectoryWatcher, settings: Settings) -> tuple[str, ...]:
+def _identities(settings: Settings, paths: KubeletPaths) -> Identities | None:
+    """Who knows the pods; None where nobody is to be asked. Raises Fatal."""
+    allowed = Allowed(settings.pod_labels)
+    match settings.pods_source:
+        case "none":
+            return None
+        case "apiserver":
+            # Imported where it is asked for: TLS and a client of HTTP are for few.
+            from exporter.pods.api_access import AccessError, access  # noqa: PLC0415
+            from exporter.pods.api_server import ApiServer  # noqa: PLC0415
+
+            try:
+                way = access(settings.kubeconfig, os.environ)
+            except AccessError as error:
+                raise Fatal(f"--pods.source apiserver: {error}") from error
+            return Identities(ApiServer(way, settings.node, allowed), expected=True)
+        case source:
+            try:
+                pods_api = PodsApi(paths.pods_api_socket, allowed, timeout=settings.poll_timeout)
+            except ValueError as error:
+                raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
+            return Identities(pods_api, expected=source == "pods-api")
+
+
+def _triggers(
+    watcher: DirectoryWatcher, settings: Settings, identities: Identities | None
+) -> tuple[str, ...]:
     timer = f"timer every {settings.poll_interval:g} s"
+    pods = () if identities is None else (identities.words,)
     reason = watcher.polling_because
     if reason is None:
-        return (timer, "inotify on device-plugins", "inotify on pod-resources")
-    return (timer, f"device-plugins and pod-resources are polled every second: {reason}")
+        return (timer, "inotify on device-plugins", "inotify on pod-resources", *pods)
+    return (timer, f"device-plugins and pod-resources are polled every second: {reason}", *pods)

@@ -201,7 +201,7 @@ def still_there(view: View, missing: Iterable[PodKey]) -> frozenset[PodKey]:
 
 
 class Register:
-    """Gathers what a source tells into views. One source, one life: `clear` when either begins anew."""
+    """Gathers what one source tells into views."""
 
     def __init__(self) -> None:
         self._by_name: dict[PodKey, dict[str, Sighting]] = {}
@@ -218,13 +218,14 @@ class Register:
         return self._view
 
     def clear(self) -> None:
-        """The source is silent, and what it said is of the past."""
+        """What the source said is of the past."""
         self._by_name.clear()
         self._connected, self._heard, self._view = False, NEVER, NO_VIEW
 
-    def connect(self) -> None:
-        """The source tells something."""
-        self._connected, self._view = True, None
+    def connect(self, *, connected: bool = True) -> None:
+        """The source tells something from here on, or nothing for a while."""
+        if connected is not self._connected:
+            self._connected, self._view = connected, None
 
     def hear(self, now: float) -> None:
         """The API server's pods are known to have been heard of."""
@@ -259,21 +260,24 @@ class Register:
             self._forget(lambda sighting: sighting.over < now - _KEPT)
         return before
 
-    def confirm(self, uids: Iterable[str], asked: float) -> None:
-        """The source was asked at `asked` which pods there are: `uids`, and no others that it had told of.
-
-        What is not among them and had been told of is forgotten.
-        """
+    def prune(self, uids: Iterable[str], begun: float) -> None:
+        """The source told of all pods there are, `uids`: others that were told of before `begun` are gone."""
         present = frozenset(uids)
-        self._forget(lambda sighting: sighting.identity.uid not in present and sighting.told <= asked)
+        self._forget(lambda sighting: sighting.identity.uid not in present and sighting.told <= begun)
+
+    def confirm(self, asked: float, uids: Iterable[str] | None = None) -> None:
+        """The source was asked at `asked`, and has these pods still; None: all that are not over."""
+        chosen = None if uids is None else frozenset(uids)
         for by_uid in self._by_name.values():
-            for uid in present.intersection(by_uid):
-                by_uid[uid] = replace(by_uid[uid], present=max(by_uid[uid].present, asked))
+            for uid, sighting in by_uid.items():
+                if uid in chosen if chosen is not None else sighting.over == NEVER:
+                    by_uid[uid] = replace(sighting, present=max(sighting.present, asked))
         self._view = None
 
     def _forget(self, forgotten: Callable[[Sighting], bool]) -> None:
         for key, by_uid in list(self._by_name.items()):
             for uid in [uid for uid, sighting in by_uid.items() if forgotten(sighting)]:
                 del by_uid[uid]
+                self._view = None
             if not by_uid:
                 del self._by_name[key]

@@ -15,6 +15,7 @@ from exporter.core.anomalies import Anomaly
 from exporter.core.diff import Holding
 from exporter.core.model import Container, Device, Holder, ResourceCounts
 from exporter.core.state import State
+from exporter.services.pod_families import pod_info, pod_labels
 
 _NOBODY: Final = Holder("", "", "")
 _HOLDER: Final = ("namespace", "pod", "container")
@@ -237,6 +238,8 @@ MAPPING: Final[tuple[Family, ...]] = (
     container_exclusive_cpus,
     container_pinned_memory,
     container_numa_nodes,
+    pod_info,
+    pod_labels,
 )
 """What disappears when the mapping is stale."""
 

@@ -55,3 +55,12 @@ async def follow_pod_resources(watcher: DirectoryWatcher, paths: KubeletPaths, a
         trigger = of_pod_resources(change)
         if trigger is not None:
             ask(trigger)
+
+
+async def follow_pods_api(watcher: DirectoryWatcher, paths: KubeletPaths, retry: Callable[[], None]) -> None:
+    """Call `retry` whenever the Pods API's socket may have come."""
+    async for change in watcher.follow(paths.pods_api):
+        if change.kind is Kind.RESCAN or (
+            change.kind is Kind.APPEARED and change.name == paths.pods_api_socket.name
+        ):
+            retry()

@@ -21,6 +21,7 @@ from daemon.exposition import Format, render
 from exporter.core.anomalies import find
 from exporter.core.diff import holdings
 from exporter.core.holdings import Ledger, Since
+from exporter.core.identity import Identity
 from exporter.core.model import (
     ClaimDevice,
     ClaimDeviceKey,
@@ -34,6 +35,7 @@ from exporter.core.model import (
 )
 from exporter.core.snapshot import build
 from exporter.core.state import Failure, State
+from exporter.core.workload import Workload
 from exporter.pb.podresources.v1 import api_pb2
 from exporter.services import metrics as metrics_module
 from exporter.services.board import Board
@@ -82,6 +84,16 @@ RICH = Snapshot(
     ),
     pods=3,
 )
+
+PODS = {
+    ("ml", "trainer"): Identity(
+        *("ml", "trainer", "uid-1", "Running"),
+        Workload("StatefulSet", "train"),
+        "high",
+        (("app.kubernetes.io/name", '"t"'), ("team", "ml")),
+    ),
+    ("web", "server"): Identity("web", "server", "uid-2"),
+}
 
 EXPECTED, STALE, OWN = (
     (Path(__file__).parent / "expected" / f"{name}.prom").read_text(encoding="utf-8")
@@ -145,6 +157,7 @@ def _state(snapshot: Snapshot = RICH, generation: int = 1, taken_at: float = 1_7
         taken_at=taken_at,
         changed_at=taken_at,
         since=since,
+        pods=PODS if snapshot is RICH else {},
         anomalies=find(snapshot),
         api_version="v1",
     )
@@ -414,7 +427,7 @@ async def test_every_family_says_how_stable_it_is() -> None:
     async with exposed() as its:
         its.board.publish(_state())
         helps = re.findall(r"^# HELP (\S+) (.*)$", await its.text(), re.MULTILINE)
-        assert len(helps) == 23
+        assert len(helps) == 26
         for name, text in helps:
             assert name.startswith("devicelens_")
             assert re.search(r"\[(STABLE|EXPERIMENTAL)\]$", text), name

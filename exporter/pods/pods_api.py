@@ -1,0 +1,163 @@
+"""The kubelet's Pods API: the pods as the kubelet itself has them.
+
+What is built upon (kubelet 1.36):
+
+- WatchPods tells of changes of status alone: a label that changes is seen when the pods are listed;
+- DELETED says that the kubelet has done with a pod, which may still be there as Succeeded or Failed;
+- an event of a pod that was removed may come after those of its successor;
+- ListPods tells what the pod manager has, from which PodResources' List is made as well;
+- a watcher that is slow is cut off; a kubelet that has just come up says INITIAL_SYNC_COMPLETE before it
+  has heard of any pod of the API server.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from daemon.paths import socket_target
+from exporter.kubelet.client import MAX_MESSAGE_BYTES, UNDECODABLE, unreachable
+from exporter.pb.core.v1 import pod_pb2
+from exporter.pb.pods.v1alpha1 import api_pb2
+from exporter.pods.decode import Allowed, of_message
+from exporter.pods.told import Gone, Listed, Opened, Seen, SourceError, Told, Unclear
+
+_SERVICE: Final = "/v1alpha1.Pods"
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.default_authority", "localhost"),
+    ("grpc.enable_retries", 0),
+    # Without a pool of its own a new channel would inherit the old one's reconnection back-off.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_IN_THREAD: Final = 256 * 1024
+"""Bytes of an answer from which decoding would hold up the event loop for milliseconds."""
+
+_Stream: TypeAlias = "grpc.aio.UnaryStreamCall[bytes, bytes]"
+
+
+class PodsApi:
+    """A source: the Pods API at `socket`. Its first words, and each answer, must come in `timeout` s."""
+
+    name = "pods-api"
+    words = "pods watched by the kubelet's Pods API"
+    lasting = False
+
+    def __init__(self, socket: Path, allowed: Allowed, *, timeout: float) -> None:
+        """Raises ValueError for a socket path that is too long for the kernel."""
+        self._target = socket_target(socket)
+        self._socket = socket
+        self._allowed = allowed
+        self._timeout = timeout
+        self._channel: grpc.aio.Channel | None = None
+        self._stream: _Stream | None = None
+        self._interrupted = False
+
+    async def follow(self) -> AsyncGenerator[Told]:
+        """What WatchPods tells. Raises SourceError; `absent` where this kubelet does not serve it."""
+        self._interrupted = False
+        async with grpc.aio.insecure_channel(self._target, options=_OPTIONS) as channel:
+            ask: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(
+                f"{_SERVICE}/WatchPods"
+            )
+            stream = self._stream = ask(b"")
+            self._channel = channel
+            try:
+                async with asyncio.timeout(self._timeout):
+                    first = await stream.read()
+                yield Opened(anew=True)
+                data = first
+                while isinstance(data, bytes):
+                    told = self._told(data)
+                    if told is not None:
+                        yield told
+                    data = await stream.read()
+            except grpc.aio.AioRpcError as error:
+                raise self._explained(error) from error
+            except TimeoutError as error:
+                raise self._late() from error
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not self._interrupted or task is None or task.cancelling():
+                    raise
+                raise SourceError("SILENT", "the watch told nothing of pods that came or went") from None
+            finally:
+                self._channel = self._stream = None
+                stream.cancel()
+        raise SourceError("CLOSED", "the kubelet ended the watch")
+
+    async def confirm(self, *, thorough: bool) -> Listed | None:  # noqa: ARG002 -- it is always so
+        """What ListPods tells. Raises SourceError."""
+        channel = self._channel
+        if channel is None:
+            return None
+        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"{_SERVICE}/ListPods")
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        try:
+            async with asyncio.timeout(self._timeout + 0.5):
+                data = await ask(b"", timeout=self._timeout)
+        except grpc.aio.AioRpcError as error:
+            raise self._explained(error) from error
+        except TimeoutError as error:
+            raise self._late() from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # The channel was closed beneath the call.
+            return None
+        try:
+            if len(data) < _IN_THREAD:
+                pods = self._listed(data)
+            else:
+                pods = await loop.run_in_executor(None, self._listed, data)
+        except DecodeError as error:
+            raise SourceError(
+                UNDECODABLE, f"ListPods' answer of {len(data)} bytes does not decode: {error}"
+            ) from error
+        return Listed(pods, begun=asked, asked=asked)
+
+    def interrupt(self) -> None:
+        """Have `follow` fail."""
+        if self._stream is not None:
+            self._interrupted = True
+            self._stream.cancel()
+
+    def _listed(self, data: bytes) -> tuple[Seen, ...]:
+        answer = api_pb2.ListPodsResponse.FromString(data)
+        found = (of_message(pod_pb2.Pod.FromString(pod), self._allowed) for pod in answer.pods)
+        return tuple(Seen(identity) for identity in found if identity is not None)
+
+    def _told(self, data: bytes) -> Told | None:
+        try:
+            event = api_pb2.WatchPodsEvent.FromString(data)
+            pod = pod_pb2.Pod.FromString(event.pod)
+        except DecodeError as error:
+            return Unclear(f"an event of {len(data)} bytes does not decode: {error}")
+        match event.type:
+            case api_pb2.ADDED | api_pb2.MODIFIED:
+                identity = of_message(pod, self._allowed)
+                return None if identity is None else Seen(identity)
+            case api_pb2.DELETED:
+                return Gone((pod.metadata.namespace, pod.metadata.name), pod.metadata.uid)
+            case _:
+                return None
+
+    def _explained(self, error: grpc.aio.AioRpcError) -> SourceError:
+        code, details = error.code(), error.details() or ""
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return SourceError(code.name, f"this kubelet does not serve it: {details}", absent=True)
+        if code is grpc.StatusCode.UNAVAILABLE:
+            why = unreachable(self._socket)
+            return SourceError(code.name, why or details, absent=not self._socket.exists())
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return self._late()
+        return SourceError(code.name, details)
+
+    def _late(self) -> SourceError:
+        return SourceError(grpc.StatusCode.DEADLINE_EXCEEDED.name, f"no answer within {self._timeout:g} s")
