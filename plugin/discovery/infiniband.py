@@ -106,9 +106,8 @@ class _Look:
         for port in device.ports():
             table = port.sub("gid_attrs/ndevs")
             named.update(name for i in _GIDS if table is not None and (name := table.text(i)))
-        of_function = self._interfaces.of_physical(device.address) if device.address else ()
-        known = self._interfaces.all()
-        return tuple(sorted(named & known.keys(), key=natural)) or of_function
+        there = sorted((name for name in named if self._interfaces.one(name) is not None), key=natural)
+        return tuple(there) or self._interfaces.of_physical(device.address)
 
 
 _GIDS = ("0", "1")

@@ -1,13 +1,13 @@
 """Network interfaces as sysfs shows them, and which of them carry the host's default route."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from plugin.core.device import natural
-from plugin.discovery.pci_bus import function_address
+from plugin.discovery.pci_bus import DEVICES, function_address
 from plugin.discovery.sysfs import Directory, Sysfs
 
 CLASS: Final = "/sys/class/net"
@@ -23,6 +23,7 @@ LINK_TYPES: Final[Mapping[str, str]] = {"1": "ether", "32": "infiniband"}
 """The kernel's ARPHRD numbers of interfaces that are worth a name."""
 
 _REPRESENTOR: Final = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+", re.ASCII)
+_VIRTIO: Final = re.compile(r"virtio\d{1,6}", re.ASCII)
 _UP: Final = 0x1
 _REJECT: Final = 0x200
 
@@ -52,43 +53,53 @@ class Interfaces:
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
-        self._all: dict[str, Interface] | None = None
-        self._by_address: dict[str, tuple[Interface, ...]] = {}
+        self._of: dict[str, tuple[Interface, ...]] = {}
 
-    def all(self) -> Mapping[str, Interface]:
-        """Every interface by name, lo left out; none where sysfs shows none."""
-        if self._all is None:
-            self._all = {i.name: i for i in self._read()}
-            by_address: dict[str, list[Interface]] = {}
-            for interface in self._all.values():
-                if interface.address and not interface.is_representor():
-                    by_address.setdefault(interface.address, []).append(interface)
-            self._by_address = {a: tuple(several) for a, several in by_address.items()}
-        return self._all
-
-    def of(self, address: str) -> tuple[Interface, ...]:
-        """The interfaces of the PCI function at an address, representors left out, in natural order."""
-        self.all()
-        return self._by_address.get(address, ())
-
-    def of_physical(self, address: str) -> tuple[str, ...]:
-        """The names of a function's interfaces."""
-        return tuple(interface.name for interface in self.of(address))
-
-    def _read(self) -> Iterable[Interface]:
+    def all(self) -> Iterator[Interface]:
+        """Every interface in natural order, lo left out; none where sysfs shows none."""
         try:
             names = self._sysfs.names(CLASS)
         except OSError:
             return
         for name in sorted(names, key=natural):
-            directory = self._sysfs.directory(f"{CLASS}/{name}") if name != "lo" else None
-            if directory is None or not directory.path.startswith("/sys/devices/"):
-                continue  # bonding_masters is a file in there
-            if directory.path.startswith("/sys/devices/virtual/"):
-                yield Interface(name, directory, "virtual", "")
-                continue
-            address = function_address(directory.path)
-            yield Interface(name, directory, "pci" if address else "hardware", address)
+            interface = self.one(name)
+            if interface is not None:
+                yield interface
+
+    def one(self, name: str) -> Interface | None:
+        """The interface of this name; None where there is none, and for lo."""
+        directory = self._sysfs.directory(f"{CLASS}/{name}") if name != "lo" else None
+        if directory is None or not directory.path.startswith("/sys/devices/"):
+            return None  # bonding_masters is a file in there
+        if directory.path.startswith("/sys/devices/virtual/"):
+            return Interface(name, directory, "virtual", "")
+        address = function_address(directory.path)
+        return Interface(name, directory, "pci" if address else "hardware", address)
+
+    def of(self, address: str) -> tuple[Interface, ...]:
+        """The interfaces of the PCI function at an address, representors left out, in natural order."""
+        if address not in self._of:
+            found = self._on(f"{DEVICES}/{address}") if address else ()
+            ordered = sorted(found, key=lambda interface: natural(interface.name))
+            self._of[address] = tuple(i for i in ordered if not i.is_representor())
+        return self._of[address]
+
+    def of_physical(self, address: str) -> tuple[str, ...]:
+        """The names of a function's interfaces."""
+        return tuple(interface.name for interface in self.of(address))
+
+    def _on(self, path: str) -> Iterator[Interface]:
+        function = self._sysfs.directory(path)
+        if function is None:
+            return
+        devices = [function]
+        if function.link("driver") == "virtio-pci":
+            devices += [
+                d for name in function.names() if _VIRTIO.fullmatch(name) and (d := function.sub(name))
+            ]
+        for device in devices:
+            for directory in device.subs("net"):
+                yield Interface(directory.name, directory, "pci", function.name)
 
     def with_default_route(self) -> frozenset[str]:
         """The interfaces that have the host's default route, and those below them.
@@ -108,8 +119,8 @@ class Interfaces:
         return frozenset(names)
 
     def _below(self, name: str) -> Iterable[str]:
-        interface = self.all().get(name)
-        entries = interface.directory.names() if interface is not None else ()
+        directory = self._sysfs.directory(f"{CLASS}/{name}")
+        entries = directory.names() if directory is not None else ()
         return (entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_"))
 
 

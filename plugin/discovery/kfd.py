@@ -10,7 +10,7 @@ from plugin.core.model.buses import Kfd
 from plugin.discovery.drm_cards import Card, Cards
 from plugin.discovery.host import HostRoot
 from plugin.discovery.interfaces import Interfaces
-from plugin.discovery.kfd_topology import DEVICE, NODES, ComputeNode, compute_nodes
+from plugin.discovery.kfd_topology import DEVICE, NODES, ComputeNode, compute_node, compute_nodes
 from plugin.discovery.pci_bus import PCI_ATTRIBUTES, Function, FunctionFilter, PciBus
 from plugin.discovery.source import Findings
 from plugin.discovery.sysfs import Sysfs
@@ -40,7 +40,13 @@ class KfdSource:
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
         """The node as it is now; None where it is gone or not selected any more."""
-        return next((item for item in self.discover(host).found if item.name == found.name), None)
+        look = _Look(host, self._written, self._filter)
+        try:
+            node = compute_node(look.sysfs, found.attrs["kfd_node"])
+        except FileNotFoundError:
+            return None
+        now = look.one(node, f"card{found.attrs['card']}") if node is not None else None
+        return now if now is not None and now.name == found.name else None
 
 
 class _Look:
@@ -62,6 +68,13 @@ class _Look:
             item = self._one(node, card) if card is not None else None
             if item is not None:
                 yield item
+
+    def one(self, node: ComputeNode, name: str) -> Found | None:
+        """The node, where it is selected and the card of this name is its own."""
+        card = self._cards.one(name)
+        if card is None or card.render != f"renderD{node.render_minor}":
+            return None
+        return self._one(node, card)
 
     def _one(self, node: ComputeNode, card: Card) -> Found | None:
         function = card.function or self._whole(node)

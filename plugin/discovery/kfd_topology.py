@@ -81,6 +81,13 @@ def compute_nodes(sysfs: Sysfs) -> tuple[tuple[ComputeNode, ...], tuple[str, ...
     return tuple(nodes), tuple(notes)
 
 
+def compute_node(sysfs: Sysfs, number: str) -> ComputeNode | None:
+    """The node of this number; None where there is none, or it does not compute. Raises OSError."""
+    directory = sysfs.directory(f"{NODES}/{number}") if _NODE.fullmatch(number) else None
+    node = None if directory is None else _read(int(number), directory)
+    return node if node is not None and node.render_minor else None
+
+
 def _read(number: int, directory: Directory) -> ComputeNode:
     text = directory.sysfs.read(f"{directory.path}/properties", MAX_PROPERTIES)
     found = (_PROPERTY.fullmatch(line.strip()) for line in text.splitlines())

@@ -81,7 +81,7 @@ class NetSource:
         if selectors.ADDRESS.fullmatch(found.name):
             now = look.function(found.name)
         else:
-            interface = look.interfaces.all().get(found.name)
+            interface = look.interfaces.one(found.name)
             now = None if interface is None else look.other(interface)
         reason = look.in_use(now) if now is not None else ""
         return now if now is None or not reason else replace(now, absent=reason)
@@ -146,7 +146,7 @@ class _Look:
 
     def others(self) -> Iterator[Found]:
         """The selected ones of the interfaces that are on no PCI function."""
-        for interface in self.interfaces.all().values():
+        for interface in self.interfaces.all():
             found = self.other(interface)
             if found is not None:
                 yield found
@@ -195,7 +195,7 @@ class _Look:
         if before is None or before.driver != function.driver:
             before = _Seen(function.driver)
         interfaces = self.interfaces.of(function.address)
-        devices = self._rdma.of(function.address)
+        devices = self._rdma.of(function)
         now = _Seen(
             function.driver,
             tuple(i.name for i in interfaces) or before.interfaces,

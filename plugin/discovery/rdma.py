@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from plugin.core.device import natural
-from plugin.discovery.pci_bus import PciBus
+from plugin.discovery.pci_bus import Function, PciBus
 from plugin.discovery.sysfs import Directory, Sysfs, clean
 
 CLASS: Final = "/sys/class/infiniband"
@@ -53,17 +53,20 @@ class RdmaDevices:
     def __init__(self, bus: PciBus) -> None:
         self._bus = bus
         self._sysfs: Sysfs = bus.sysfs
-        self._all: tuple[RdmaDevice, ...] | None = None
 
     def all(self) -> tuple[RdmaDevice, ...]:
         """Every device in natural order; none where sysfs shows none."""
-        if self._all is None:
-            self._all = tuple(self._read())
-        return self._all
+        try:
+            names = self._sysfs.names(CLASS)
+        except OSError:
+            return ()
+        found = (self.one(name) for name in sorted(names, key=natural))
+        return tuple(device for device in found if device is not None)
 
-    def of(self, address: str) -> tuple[RdmaDevice, ...]:
-        """The devices of the PCI function at an address."""
-        return tuple(device for device in self.all() if device.address == address)
+    def of(self, function: Function) -> tuple[RdmaDevice, ...]:
+        """The devices of a PCI function, in natural order."""
+        names = sorted((d.name for d in function.directory.subs("infiniband")), key=natural)
+        return tuple(device for name in names if (device := self.one(name)) is not None)
 
     def one(self, name: str) -> RdmaDevice | None:
         """The device of this name; None where there is none."""
@@ -81,16 +84,6 @@ class RdmaDevices:
             return (CONNECTION_MANAGER,) if name in self._sysfs.names(parent) else ()
         except OSError:
             return ()
-
-    def _read(self) -> Iterator[RdmaDevice]:
-        try:
-            names = self._sysfs.names(CLASS)
-        except OSError:
-            return
-        for name in sorted(names, key=natural):
-            device = self.one(name)
-            if device is not None:
-                yield device
 
     def _nodes(self, name: str, directory: Directory) -> Iterator[str]:
         """Below the device that it is on; where that has none, among all of the class."""

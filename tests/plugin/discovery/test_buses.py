@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -238,15 +239,10 @@ def test_a_function_keeps_its_interface_s_name_while_that_is_with_a_pod(host: Pa
 
 def away(host: Path, path: str, interface: str, rdma: str) -> None:
     """Take an interface and an RDMA device out of the host's namespaces."""
-    for name in (
-        f"/sys/class/net/{interface}",
-        f"{path}/net/{interface}/device",
-        f"/sys/class/infiniband/{rdma}",
-    ):
+    for name in (f"/sys/class/net/{interface}", f"/sys/class/infiniband/{rdma}"):
         (host / name.lstrip("/")).unlink()
-    for kind in ("verbs", "mad"):
-        for node in (host / f"{path}/infiniband_{kind}".lstrip("/")).iterdir():
-            (node / "ibdev").unlink()
+    for name in ("net", "infiniband", "infiniband_verbs", "infiniband_mad"):
+        shutil.rmtree(host / f"{path}/{name}".lstrip("/"))
 
 
 def test_a_renamed_interface_is_known_by_its_new_name(host: Path, machine: Machine) -> None:
@@ -255,6 +251,7 @@ def test_a_renamed_interface_is_known_by_its_new_name(host: Path, machine: Machi
     look = Look(host, model.Net)
     assert look.one().attrs["interface"] == "eth0"
     (host / "sys/class/net/eth0").unlink()
+    shutil.rmtree(host / path.lstrip("/") / "net")
     machine.interface("lan0", path)
     assert look.one().attrs["interface"] == "lan0"
 
@@ -273,7 +270,9 @@ def test_interfaces_without_a_pci_function_are_found_on_request(host: Path, mach
     usb = machine.function("0000:00:14.0", "8086", "a36d", "0c0330", driver="xhci_hcd")
     machine.interface("enx1", f"{usb}/usb1/1-2/1-2:1.0")
     machine.interface("eth5", f"{machine.function('0000:3b:00.0', '15b3', 'a2d6', NETWORK)}/mlx5_core.sf.4")
-    machine.interface("eth0", f"{machine.function('0000:00:03.0', '1af4', '1041', NETWORK)}/virtio2")
+    machine.interface(
+        "eth0", f"{machine.function('0000:00:03.0', '1af4', '1041', NETWORK, driver='virtio-pci')}/virtio2"
+    )
     for name in ("dummy0", "veth12", "lo"):
         machine.interface(name, "/sys/devices/virtual", kind=772 if name == "lo" else 1)
     machine.tree.file("/sys/class/net/bonding_masters", "\n")
