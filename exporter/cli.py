@@ -7,11 +7,13 @@ from typing import Any, Final
 
 import click
 
-from daemon.flags import DURATION, ListenAddress, flag, process_flags, variable
+from daemon.flags import DURATION, SIZE, ListenAddress, flag, process_flags, variable
 from daemon.log import configure
 from daemon.process import end_at_once_on_signals, run
 from daemon.version import __version__
 
+_LEAST_HISTORY: Final = 8 << 20
+"""Bytes: room for ten thousand holdings, beside what SQLite needs to work."""
 _PATTERN_LIMIT: Final = 1024
 
 
@@ -70,6 +72,28 @@ class _Pattern(click.ParamType[Any]):
     metavar="FILE",
     help="How to reach the API server, for --pods.source apiserver; in a pod it is known without.",
 )
+@flag(
+    "--history.path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    show_default="in memory",
+    help="Where to keep who held what, when.",
+)
+@flag(
+    "--history.retention",
+    type=DURATION,
+    default="30d",
+    metavar="DURATION",
+    help="How long what has ended is kept.",
+)
+@flag(
+    "--history.max-bytes",
+    type=SIZE,
+    default="256MiB",
+    metavar="SIZE",
+    help="How large the file may become; then the oldest goes first. In memory it is 8MiB at most.",
+)
 def exporter(
     *,
     web_listen_address: ListenAddress,
@@ -81,6 +105,9 @@ def exporter(
     pods_source: str,
     pod_labels: re.Pattern[str] | None,
     kubeconfig: Path | None,
+    history_path: Path | None,
+    history_retention: float,
+    history_max_bytes: int,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -89,9 +116,15 @@ def exporter(
         ("--poll.interval", poll_interval, 0.1),
         ("--poll.timeout", poll_timeout, 0.1),
         ("--stale-after", stale_after, poll_interval),
+        ("--history.retention", history_retention, 60.0),
     ):
         if value < least:
             raise click.BadParameter(f"found {value:g}s, expected at least {least:g}s", param_hint=name)
+    if history_max_bytes < _LEAST_HISTORY:
+        raise click.BadParameter(
+            f"found {history_max_bytes} bytes, expected at least {_LEAST_HISTORY >> 20}MiB",
+            param_hint="--history.max-bytes",
+        )
     configure(log_level, log_format)
     end_at_once_on_signals()
     # Imported when it is sure to run: --help and a wrong flag answer at once.
@@ -108,5 +141,8 @@ def exporter(
         pods_source=pods_source,
         pod_labels=pod_labels,
         kubeconfig=kubeconfig,
+        history_path=history_path,
+        history_retention=history_retention,
+        history_max_bytes=history_max_bytes,
     )
     sys.exit(run(lambda stop: main(settings, stop)))

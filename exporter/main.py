@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +15,19 @@ from daemon.http import serve
 from daemon.log import Log
 from daemon.paths import KubeletPaths
 from daemon.process import Actor, Fatal, run_actors
+from exporter.core.settling import DOUBT
+from exporter.history.archive import Archive, Limits
 from exporter.kubelet.client import KubeletClient
 from exporter.kubelet.cpus import numa_of_cpus
 from exporter.pods.decode import Allowed
 from exporter.pods.pods_api import PodsApi
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
+from exporter.services.historian import Historian
+from exporter.services.history_families import HistoryFamilies
 from exporter.services.identities import Identities
 from exporter.services.metrics import Metrics
+from exporter.services.observers import Observers
 from exporter.services.refresh import Refresher, Timing
 from exporter.services.triggers import follow_device_plugins, follow_pod_resources, follow_pods_api
 from exporter.web.app import Site, build
@@ -31,7 +37,7 @@ _log = Log("exporter")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the flags say; times in seconds."""
+    """What the flags say; times in seconds. Without a path history is kept in memory."""
 
     version: str
     listen_address: ListenAddress
@@ -43,6 +49,9 @@ class Settings:
     pods_source: str = "auto"
     pod_labels: re.Pattern[str] | None = None
     kubeconfig: Path | None = None
+    history_path: Path | None = None
+    history_retention: float = 30 * 86400.0
+    history_max_bytes: int = 256 << 20
 
 
 async def main(settings: Settings, stop: asyncio.Event) -> None:
@@ -65,10 +74,12 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         client = KubeletClient(paths.pod_resources_socket, timeout=settings.poll_timeout, wall=clock.wall)
     except ValueError as error:
         raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
+    historian = _historian(settings, board, clock, watcher)
+    metrics.register(HistoryFamilies(lambda: historian.condition))
     refresher = Refresher(
         client,
         board,
-        metrics.counters,
+        Observers((metrics.counters, historian)),
         timing=Timing(settings.poll_interval, settings.stale_after),
         clock=clock,
         cpu_numa=numa_of_cpus(),
@@ -83,6 +94,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         metrics=metrics,
         triggers=lambda: _triggers(watcher, settings, identities),
         version=settings.version,
+        history=historian,
     )
     _log.info(
         "starting",
@@ -94,6 +106,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     )
     actors: list[Actor] = [
         watcher.run(),
+        historian.run(refresher),
         refresher.run(),
         follow_device_plugins(watcher, paths, refresher.trigger),
         follow_pod_resources(watcher, paths, refresher.trigger),
@@ -131,6 +144,26 @@ def _identities(settings: Settings, paths: KubeletPaths) -> Identities | None:
             except ValueError as error:
                 raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
             return Identities(pods_api, expected=source == "pods-api")
+
+
+def _historian(settings: Settings, board: Board, clock: SteadyClock, watcher: DirectoryWatcher) -> Historian:
+    archive = Archive(
+        settings.history_path,
+        Limits(settings.history_retention, settings.history_max_bytes),
+        doubt=DOUBT,
+        wall=clock.wall,
+        steady=time.monotonic,
+    )
+    return Historian(
+        archive,
+        board,
+        node=settings.node,
+        clock=clock,
+        steady=time.monotonic,
+        # A timer's look may begin so late after the one before, if both take as long as they may.
+        patience=2 * (settings.poll_interval + 2 * settings.poll_timeout),
+        inotify=lambda: watcher.polling_because is None,
+    )
 
 
 def _triggers(

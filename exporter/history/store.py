@@ -292,7 +292,8 @@ class Store:
     def give_back(self) -> None:
         """Return some of what is free to the file system."""
         with _explained():
-            self._db.execute(f"PRAGMA incremental_vacuum({_PAGES_FREED})").fetchall()
+            # It gives a row of no columns for each page; of those, `execute` takes the first alone.
+            self._db.executescript(f"PRAGMA incremental_vacuum({_PAGES_FREED})")
             if self.path is not None:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 

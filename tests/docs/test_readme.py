@@ -10,7 +10,9 @@ from daemon.exposition import Format
 from devicelens import COMMANDS
 from devicelens import main as front_door
 from exporter.core.state import State
+from exporter.history.archive import Condition
 from exporter.services.board import Board
+from exporter.services.history_families import HistoryFamilies
 from exporter.services.metrics import Metrics
 from exporter.web.app import Site, build
 from plugin.core.config import load
@@ -25,7 +27,9 @@ def _metrics() -> Metrics:
     """The exposition of a board that has just been written."""
     board = Board()
     board.publish(State(generation=1, taken_at=0.0))
-    return Metrics(board, node="n", version="v", stale_after=60.0, clock=lambda: 0.0)
+    metrics = Metrics(board, node="n", version="v", stale_after=60.0, clock=lambda: 0.0)
+    metrics.register(HistoryFamilies(lambda: Condition(earliest=0.0)))
+    return metrics
 
 
 async def test_every_family_is_in_the_table_and_the_table_names_no_other() -> None:

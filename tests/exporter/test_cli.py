@@ -19,6 +19,11 @@ from exporter.cli import exporter
         (["--poll.interval", "5"], "found '5', expected a duration"),
         (["--web.listen-address", "10190"], "found '10190', expected HOST:PORT"),
         (["--log.format", "xml"], "'xml' is not one of 'logfmt', 'json'"),
+        (["--history.retention", "30"], "found '30', expected a duration"),
+        (["--history.retention", "1s"], "found 1s, expected at least 60s"),
+        (["--history.max-bytes", "12 MB"], "found '12 MB', expected a size such as"),
+        (["--history.max-bytes", "1MiB"], "found 1048576 bytes, expected at least 8MiB"),
+        (["--history.path", "/tmp"], "File '/tmp' is a directory"),
         (["--unknown"], "No such option"),
     ],
 )
@@ -38,6 +43,9 @@ def test_help_names_every_flag_of_the_contract() -> None:
         "--poll.interval",
         "--poll.timeout",
         "--stale-after",
+        "--history.path",
+        "--history.retention",
+        "--history.max-bytes",
         "--log.level",
         "--log.format",
     ):

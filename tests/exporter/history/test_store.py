@@ -1,0 +1,312 @@
+"""exporter.history.store: what is written is found again, by index alone, and within limits."""
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daemon.text import visible
+from exporter.core.history import Bound, Certainty, Facts, HoldingKey, Row
+from exporter.core.history_book import Pending
+from exporter.core.history_query import Cursor, Question, reach, read_cursor, span_of, spellings, write_cursor
+from exporter.core.history_watch import Gap, Watch
+from exporter.history import statements
+from exporter.history.store import Damaged, Failed, Store
+from harness.answers import HOSTILE
+
+NAMES = ("a", "b", "c\nd", "é東", 'x"y')
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "history.db") as found:
+        yield found
+
+
+def _key(device: str, resource: str = "example.com/gpu", **names: str) -> HoldingKey:
+    return HoldingKey(resource, "", "", device, "", "", "", "ns", "pod", "main")._replace(**names)
+
+
+def _past(number: int, since: float, until: float, key: HoldingKey, facts: Facts) -> Row:
+    end = Bound(until, until, Certainty.AT_ONCE)
+    return Row(number, key, facts, Bound(since, since, Certainty.BETWEEN_POLLS), end)
+
+
+def _write(store: Store, *rows: Row, watches: tuple[Watch, ...] = ()) -> None:
+    store.write(
+        Pending(
+            {row.id: row for row in rows if row.end is None},
+            {row.id: row for row in rows if row.end is not None},
+            {watch.id: watch for watch in watches},
+        )
+    )
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "nul\0in it"])
+def test_rows_come_back_as_they_were_whatever_they_are_called(store: Store, text: str) -> None:
+    key = HoldingKey(text, text, text, text, text, text, text, text, text, text)
+    facts = Facts(text, text, text, text, text)
+    held = Row(1, key, facts, Bound(None, 5.0, Certainty.HELD_ALREADY), assumed=True)
+    gone = Row(2, key, facts, Bound(1.25, 2.5, Certainty.WHILE_DOWN), Bound(3.0, 4.0, Certainty.AT_ONCE))
+    _write(store, held, gone)
+    assert store.find(Question()) == ([held, gone], None)
+    assert store.stored().rows == (held,)
+    assert store.stored().next_row == 3
+    if text:
+        shown = Question(resource=visible(text), pod=visible(text), device=visible(text))
+        assert {row.id for row in store.find(shown)[0]} == {1, 2}
+
+
+def test_a_row_that_ends_keeps_its_number_and_writing_again_does_no_harm(store: Store) -> None:
+    held = Row(1, _key("a"), Facts(), Bound(1.0, 2.0, Certainty.AT_ONCE))
+    gone = _past(1, 1.0, 9.0, _key("a"), Facts())
+    _write(store, held)
+    for _ in range(2):
+        _write(store, gone)
+        assert store.find(Question()) == ([gone], None)
+        assert store.count() == 1
+
+
+_rows = st.lists(
+    st.tuples(
+        st.integers(0, 200),
+        st.integers(0, 200),
+        st.sampled_from(NAMES),
+        st.sampled_from(NAMES),
+        st.sampled_from(["", *NAMES]),
+        st.booleans(),
+    ),
+    max_size=25,
+)
+_maybe = st.sampled_from(["", *NAMES[:3]])
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    drawn=_rows,
+    names=st.fixed_dictionaries(
+        dict.fromkeys(("resource", "device", "namespace", "pod", "uid", "driver"), _maybe)
+    ),
+    since=st.none() | st.integers(-5, 250),
+    length=st.none() | st.integers(0, 100),
+    limit=st.integers(1, 7),
+)
+def test_what_is_found_is_what_a_look_at_every_row_finds_page_by_page(
+    drawn: list[tuple[int, int, str, str, str, bool]],
+    names: dict[str, str],
+    since: int | None,
+    length: int | None,
+    limit: int,
+) -> None:
+    rows = []
+    for number, (start, lasted, one, two, parent, over) in enumerate(drawn, start=1):
+        key = _key(two, one, namespace=two, pod=one, driver=parent)
+        facts = Facts(uid=parent, parent=parent)
+        row = _past(number, float(start), float(start + lasted**2), key, facts)
+        rows.append(row if over else Row(number, key, facts, row.start))
+    low = None if since is None else float(since)
+    until = None if length is None else float((since or 0) + length)
+    question = Question(since=low, until=until, limit=limit, **names)
+    with Store(None) as store:
+        _write(store, *rows)
+        found: list[Row] = []
+        pages = 0
+        while True:
+            page, after = store.find(question)
+            found.extend(page)
+            assert len(page) <= limit
+            pages += 1
+            if after is None:
+                break
+            assert len(page) == limit
+            assert read_cursor(write_cursor(after)) == after
+            question = Question(since=low, until=until, limit=limit, after=after, **names)
+    expected = [row for row in rows if _matches(row, names, low, until)]
+    assert found == sorted(expected, key=lambda row: (row.low, row.id), reverse=True)
+
+
+def _matches(row: Row, names: dict[str, str], since: float | None, until: float | None) -> bool:
+    facts = {**row.key._asdict(), "uid": row.facts.uid}
+    device = names["device"]
+    others = all(facts[name] == text for name, text in names.items() if text and name != "device")
+    return (
+        others
+        and (not device or device in {row.key.device, row.facts.parent})
+        and (until is None or row.low <= until)
+        and (since is None or row.high > since)
+    )
+
+
+_FILTERS = ("resource", "driver", "device", "namespace", "pod", "uid")
+
+
+@pytest.mark.parametrize("at", [None, 5.0])
+@pytest.mark.parametrize("after", [None, Cursor(5.0, 3)])
+def test_no_question_walks_through_the_past(store: Store, at: float | None, after: Cursor | None) -> None:
+    for given_names in product((False, True), repeat=len(_FILTERS)):
+        names = {name: "a\\n" for name, is_given in zip(_FILTERS, given_names, strict=True) if is_given}
+        plan = _plan(store, *statements.find(Question(since=at, until=at, after=after, **names)))
+        assert not [step for step in plan if step.startswith("SCAN past")]
+        searched = [step for step in plan if step.startswith("SEARCH past")]
+        assert searched
+        # By what is asked for, by the class of length, and by time.
+        wanted = "span=? AND low>? AND low<?" if not names else "=? AND span=? AND low>? AND low<?"
+        assert all(wanted in step for step in searched)
+
+
+def test_the_resources_are_found_by_steps_in_the_index(store: Store) -> None:
+    plan = _plan(store, statements.RESOURCES, {})
+    assert [step for step in plan if "past" in step]
+    assert all("COVERING INDEX past_resource" in step for step in plan if "past" in step)
+    assert not [step for step in plan if step.startswith("SCAN past") and "INDEX" not in step]
+    _write(
+        store, *(_past(n, 1.0, 2.0, _key("d", name), Facts()) for n, name in enumerate(("b", "a", "b", "")))
+    )
+    _write(store, Row(9, _key("d", "c"), Facts(), Bound(1.0, 2.0, Certainty.AT_ONCE)))
+    assert store.resources() == ["a", "b", "c"]
+
+
+def _plan(store: Store, statement: str, parameters: dict[str, object]) -> list[str]:
+    database = store._db  # pyright: ignore[reportPrivateUsage]
+    return [step[3] for step in database.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+
+
+def test_all_of_it_is_written_or_nothing(store: Store) -> None:
+    _write(store, Row(1, _key("a"), Facts(), Bound(1.0, 2.0, Certainty.AT_ONCE)))
+    database = store._db  # pyright: ignore[reportPrivateUsage]
+    database.execute(
+        "CREATE TEMP TRIGGER full BEFORE INSERT ON watches BEGIN SELECT raise(ABORT, 'as if full'); END"
+    )
+    gone = _past(1, 1.0, 9.0, _key("a"), Facts())
+    with pytest.raises(Failed, match="as if full"):
+        _write(store, gone, watches=(Watch(1, 0.0, 1.0),))
+    assert [row.end for row in store.find(Question())[0]] == [None]
+
+
+def test_what_is_too_old_goes_and_with_it_the_memory_of_having_looked(store: Store) -> None:
+    rows = [_past(n, float(n), float(n + 1), _key("a"), Facts()) for n in range(1, 1001)]
+    held = Row(2000, _key("b"), Facts(), Bound(3.0, 4.0, Certainty.AT_ONCE))
+    watches = (Watch(1, 0.0, 100.0), Watch(2, 150.0, 900.0, Gap.DOWN), Watch(3, 950.0, 2000.0, Gap.SILENT))
+    _write(store, *rows, held, watches=watches)
+    steps = 0
+    while (cut := store.expire(500.0)) is not None:
+        assert cut.rows <= 256
+        steps += 1
+    assert steps == 2
+    assert min(row.high for row in store.past()) == 500.0
+    assert store.stored().rows == (held,)
+    assert store.watches(None, None) == [Watch(2, 500.0, 900.0), Watch(3, 950.0, 2000.0, Gap.SILENT)]
+    assert store.earliest() == 500.0
+
+
+def test_the_file_is_kept_within_its_size_and_shrinks(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    order = random.Random(1)
+    with Store(path) as store:
+        number = 0
+        for _ in range(12):
+            rows = []
+            for _ in range(500):
+                number += 1
+                facts = Facts(uid=f"{order.getrandbits(128):032x}")
+                key = _key(f"gpu-{number % 8}", pod=f"pod-{order.getrandbits(40):x}")
+                rows.append(_past(number, float(number), float(number + 8), key, facts))
+            _write(store, *rows, watches=(Watch(1, 0.0, float(number)),))
+        store.give_back()
+        full = path.stat().st_size
+        assert full > 1 << 20
+        while store.size() > full // 4:
+            cut = store.shrink()
+            assert cut is not None
+            assert cut.rows == 256
+            store.give_back()
+        left = list(store.past())
+        assert {row.id for row in left} == set(range(number - len(left) + 1, number + 1))
+        assert store.earliest() == min(row.high for row in left) - 1
+        assert path.stat().st_size <= full // 4
+        assert Path(f"{path}-wal").stat().st_size == 0
+
+
+def test_times_that_were_looked_at_are_found_with_their_neighbours(store: Store) -> None:
+    watches = tuple(Watch(n, 10.0 * n, 10.0 * n + 5, Gap.DOWN) for n in range(1, 6))
+    _write(store, watches=watches)
+    assert store.watches(None, None) == list(watches)
+    assert store.watches(31.0, 32.0)[-2:] == [watches[2], watches[3]]
+    assert store.watches(36.0, 38.0)[-2:] == [watches[2], watches[3]]
+    assert store.watches(None, None, limit=2) == [watches[3], watches[4]]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"this is no database, but a text that somebody put here\n" * 100,
+        b"SQLite format 3\0" + b"\xff" * 8000,
+        b"\0" * 8192,
+    ],
+)
+def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "history.db"
+    path.write_bytes(content)
+    with pytest.raises(Damaged):
+        Store(path)
+
+
+def test_another_program_s_database_and_a_newer_one_are_left_alone(tmp_path: Path) -> None:
+    foreign, newer = tmp_path / "foreign.db", tmp_path / "newer.db"
+    with closing(sqlite3.connect(foreign)) as database:
+        database.execute("CREATE TABLE t (a)")
+    Store(newer).close()
+    with closing(sqlite3.connect(newer)) as database:
+        database.execute(f"PRAGMA user_version = {statements.VERSION + 1}")
+    for path, words in ((foreign, "another program"), (newer, "a newer devicelens wrote it")):
+        before = path.read_bytes()
+        with pytest.raises(Failed, match=words):
+            Store(path)
+        assert path.read_bytes() == before
+
+
+def test_a_row_that_nobody_wrote_is_damage(store: Store) -> None:
+    _write(store, Row(1, _key("a"), Facts(), Bound(1.0, 2.0, Certainty.AT_ONCE)))
+    database = store._db  # pyright: ignore[reportPrivateUsage]
+    for column, value in (("device", b"\x00\xff"), ("start_certainty", "nonsense"), ("start_not_after", "x")):
+        database.execute("SAVEPOINT one")
+        database.execute(f"UPDATE present SET {column} = ?", (value,))
+        with pytest.raises(Damaged, match=r"does not read|expected a time"):
+            store.stored()
+        database.execute("ROLLBACK TO one")
+        database.execute("RELEASE one")
+
+
+def test_a_query_that_takes_too_long_is_given_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exporter.history.store.QUERY_LIMIT", -1.0)
+    monkeypatch.setattr("exporter.history.store._CHECK_EVERY", 1)
+    with pytest.raises(Exception, match="it took longer than"):
+        store.find(Question())
+    monkeypatch.undo()
+    assert store.find(Question()) == ([], None)
+
+
+@given(st.floats(0, 1e12))
+def test_a_class_reaches_as_far_as_its_rows_last(seconds: float) -> None:
+    assert reach(span_of(seconds)) >= seconds
+
+
+@given(st.text(max_size=20))
+def test_a_text_is_found_as_it_is_and_as_it_is_shown(text: str) -> None:
+    assert text in spellings(visible(text)) or "\\" in text or any("\ud800" <= c <= "\udfff" for c in text)
+    for found in spellings(visible(text)):
+        found.encode()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "nan.1", "inf.1", "0x1p3", "0x1p3.-1", "0x1p3.x", "1.2." + "9" * 30]
+)
+def test_what_is_no_cursor_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 -- of float.fromhex too
+        read_cursor(text)
