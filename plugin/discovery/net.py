@@ -187,7 +187,8 @@ class _Look:
                 advice = "whose is the host's default route? Its /proc is needed, or default_route: true"
                 raise OSError(error.errno, f"{error.strerror}: {advice}", error.filename) from error
         busy = [name for name in names if name in self._in_use]
-        return f"{clean(busy[0])} has the host's default route" if busy else ""
+        owner = "it" if found.name in busy else clean(next(iter(busy), ""))
+        return f"{owner} has the host's default route" if busy else ""
 
     def _now(self, function: Function) -> _Seen:
         """What is to be seen of a function's interfaces, and of what is not, what was last seen."""

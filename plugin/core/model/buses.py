@@ -94,7 +94,8 @@ class Net(Functions, frozen=True, forbid_unknown_fields=True):
     A function counts with an interface or without, as those that are bound to vfio-pci, and keeps
     counting when its interface has been moved into a pod's namespace: its name and link type are then
     the last that were seen. An interface that has the host's default route, itself or through a bond,
-    bridge or VLAN above it, is left out; the host's /proc must be there below the host root for that.
+    bridge or VLAN above it, is left out. For that the host's /proc and /sys must be below the host root,
+    where they show the host's own network: the plugin needs neither hostNetwork nor hostPID.
 
     Attributes: those of `pci`, and `interface`, the interface's name, `interfaces`, all of them, joined
     by commas; `link_type`: ether, infiniband, or the kernel's number; `rdma`, `uverbs`, `umad`, `issm`,
@@ -174,7 +175,8 @@ class Drm(Functions, frozen=True, forbid_unknown_fields=True):
 class Kfd(Functions, frozen=True, forbid_unknown_fields=True):
     """AMD's compute nodes of /sys/class/kfd, whole devices and partitions, with their render nodes.
 
-    Named by the PCI address, a partition as its platform device, `amdgpu_xcp_1`.
+    Named by the PCI address, a partition as its platform device, `amdgpu_xcp_1`. The driver tells them
+    only to who may use them: the plugin must be privileged.
 
     Attributes: those of `drm`, for a partition those of the function that it is a part of, and
     `partition`, the platform device's name; `kfd_node`, the node's number, `gpu_id`, `gfx` (`gfx942`),
