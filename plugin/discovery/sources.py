@@ -47,7 +47,9 @@ def _other_source(
 
             return ExecSource(written)
         case model.Nvidia():
-            raise NotImplementedError("nvidia")
+            from plugin.discovery.nvidia import NvidiaSource  # noqa: PLC0415 -- see _bus_source
+
+            return NvidiaSource(written)
 
 
 def _bus_source(written: model.Pci | model.Net | model.Infiniband | model.Drm | model.Kfd) -> Source:

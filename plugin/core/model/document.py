@@ -77,11 +77,5 @@ class Document(Struct, frozen=True, forbid_unknown_fields=True):
     resources: Annotated[list[Resource], Meta(min_length=1, max_length=256)]
 
 
-PLANNED: Final[Mapping[type, frozenset[str]]] = {
-    Source: frozenset(
-        {
-            "nvidia",
-        }
-    ),
-}
+PLANNED: Final[Mapping[type, frozenset[str]]] = {}
 """Keys that the language will have, by the struct that will have them."""

@@ -1,0 +1,240 @@
+"""NVML by nvidia-ml-py: loaded when it is first asked for, begun anew when the driver was.
+
+One for a process, for the library itself is one. Calls may hang with the driver; make them in a thread.
+"""
+
+import ctypes
+import importlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from plugin.core.selectors import ADDRESS
+from plugin.discovery.host import HostRoot
+from plugin.discovery.sysfs import clean
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+PLACES: Final = (
+    *(f"/usr/lib/{machine}-linux-gnu" for machine in ("x86_64", "aarch64")),
+    *("/usr/lib64", "/usr/lib", "/usr/local/nvidia/lib64", "/home/kubernetes/bin/nvidia/lib64"),
+    *(f"/run/nvidia/driver/usr/lib/{machine}-linux-gnu" for machine in ("x86_64", "aarch64")),
+    "/run/nvidia/driver/usr/lib64",
+)
+"""Where drivers' installers put the library on hosts: distributions, GKE, NVIDIA's driver container."""
+WHOLE: Final = 0xFFFFFFFF
+"""The instance's number in an event that is about the whole GPU."""
+BUSY: Final = 5.0
+"""Seconds for which beginning anew waits for calls that are under way."""
+
+_PROFILE: Final = re.compile(r"\bMIG (\S+)$")
+_GONE: Final = ("NVML_ERROR_UNINITIALIZED", "NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_UNKNOWN")
+_ABSENT: Final = ("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "NVML_ERROR_NO_PERMISSION")
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A MIG compute instance. `profile` as NVIDIA names it: `1g.10gb`, `1c.3g.40gb`."""
+
+    uuid: str
+    gi: int
+    ci: int
+    profile: str
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as NVML has it. `address` as Linux writes it; `mig`: in MIG mode, None where it has none."""
+
+    uuid: str
+    minor: int | None
+    model: str
+    address: str
+    memory_mib: int | None
+    mig: bool | None
+    slices: tuple[Slice, ...]
+
+
+class NvmlMissingError(Exception):
+    """There is no NVML here, for the reason that the message tells: no library, no driver, no module."""
+
+
+class NvmlError(Exception):
+    """NVML is there, and a call of it failed. `lost`: it should be begun anew."""
+
+    def __init__(self, text: str, *, lost: bool = False) -> None:
+        super().__init__(text)
+        self.lost = lost
+
+
+class Nvml:
+    """The library. Every method raises NvmlMissingError or NvmlError."""
+
+    def __init__(self, by_loader: Sequence[str] = (LIBRARY,)) -> None:
+        self._by_loader = tuple(by_loader)
+        self._module: Any = None
+        self._begun = False
+        self._calls = 0
+        self._ending = False
+        self.generation = 0
+        """Grows whenever the library is begun; what an earlier one gave (handles, events) is void."""
+        self._state = threading.Condition()
+
+    @contextmanager
+    def session(self, host: HostRoot, library: str | None) -> Iterator[Any]:
+        """The module `pynvml`, begun. Beginning anew waits for all who are within."""
+        with self._state:
+            self._state.wait_for(lambda: not self._ending, BUSY)
+            self._begin(host, library)
+            self._calls += 1
+        try:
+            yield self._module
+        except self._module.NVMLError as error:
+            raise self._explained(error) from error
+        finally:
+            with self._state:
+                self._calls -= 1
+                self._state.notify_all()
+
+    def reset(self) -> bool:
+        """Let go of the driver, so that the next call begins anew; False while calls are under way."""
+        with self._state:
+            # Who listens for events would be within again before this is woken up.
+            self._ending = True
+            try:
+                if not self._state.wait_for(lambda: self._calls == 0, BUSY):
+                    return False
+                if self._begun:
+                    self._begun = False
+                    with suppress(self._module.NVMLError):
+                        self._module.nvmlShutdown()
+                return True
+            finally:
+                self._ending = False
+                self._state.notify_all()
+
+    def gpus(self, host: HostRoot, library: str | None) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+        """(GPUs with their slices, why some GPU cannot be told)."""
+        gpus: list[Gpu] = []
+        problems: list[str] = []
+        lost = False
+        with self.session(host, library) as module:
+            for index in range(module.nvmlDeviceGetCount()):
+                try:
+                    gpus.append(self._gpu(module, module.nvmlDeviceGetHandleByIndex(index)))
+                except module.NVMLError as error:
+                    problem = self._explained(error)
+                    lost = lost or problem.lost
+                    problems.append(f"GPU {index}: {problem}")
+        if lost:
+            self.reset()
+        return tuple(gpus), tuple(problems)
+
+    def _begin(self, host: HostRoot, library: str | None) -> None:
+        if self._begun:
+            return
+        if self._module is None:
+            try:
+                self._module = importlib.import_module("pynvml")
+            except ImportError:
+                raise NvmlMissingError("nvidia-ml-py is not installed") from None
+        module = self._module
+        if module.nvmlLib is None:
+            module.nvmlLib = self._load(host, library)
+        try:
+            module.nvmlInit()
+        except module.NVMLError as error:
+            raise NvmlMissingError(str(error)) from None
+        self._begun = True
+        self.generation += 1
+
+    def _load(self, host: HostRoot, library: str | None) -> ctypes.CDLL:
+        for name in () if library is not None else self._by_loader:
+            try:
+                return ctypes.CDLL(name)
+            except OSError:
+                continue
+        problem = f"{library or LIBRARY} is not there"
+        for path in (library,) if library is not None else tuple(f"{place}/{LIBRARY}" for place in PLACES):
+            try:
+                if host.exists(path):
+                    return ctypes.CDLL(str(host.here(host.real(path))))
+            except OSError as error:
+                problem = f"{path} does not load: {error}"
+        raise NvmlMissingError(problem)
+
+    def _explained(self, error: Exception) -> NvmlError:
+        value = getattr(error, "value", None)
+        lost = value in {getattr(self._module, name) for name in _GONE}
+        return NvmlError(f"NVML: {error}", lost=lost)
+
+    def _gpu(self, module: Any, handle: Any) -> Gpu:
+        memory = self._or_none(module, lambda: module.nvmlDeviceGetMemoryInfo(handle).total)
+        mode = self._or_none(module, lambda: module.nvmlDeviceGetMigMode(handle)[0])
+        address = module.nvmlDeviceGetPciInfo(handle).busId
+        return Gpu(
+            uuid=clean(module.nvmlDeviceGetUUID(handle)),
+            minor=self._or_none(module, lambda: module.nvmlDeviceGetMinorNumber(handle)),
+            model=clean(module.nvmlDeviceGetName(handle)),
+            address=linux_address(
+                address.decode(errors="replace") if isinstance(address, bytes) else address
+            ),
+            memory_mib=None if memory is None else memory >> 20,
+            mig=None if mode is None else mode == module.NVML_DEVICE_MIG_ENABLE,
+            slices=tuple(self._slices(module, handle, memory))
+            if mode == module.NVML_DEVICE_MIG_ENABLE
+            else (),
+        )
+
+    def _slices(self, module: Any, gpu: Any, memory: int | None) -> Iterator[Slice]:
+        for index in range(module.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+            try:
+                handle = module.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+            except module.NVMLError_NotFound:
+                continue
+            attributes = module.nvmlDeviceGetAttributes(handle)
+            named = _PROFILE.search(clean(module.nvmlDeviceGetName(handle)))
+            yield Slice(
+                uuid=clean(module.nvmlDeviceGetUUID(handle)),
+                gi=module.nvmlDeviceGetGpuInstanceId(handle),
+                ci=module.nvmlDeviceGetComputeInstanceId(handle),
+                profile=named[1] if named is not None else profile_of(attributes, memory),
+                memory_mib=attributes.memorySizeMB,
+            )
+
+    @staticmethod
+    def _or_none(module: Any, ask: Callable[[], int]) -> int | None:
+        """What not every GPU can tell."""
+        try:
+            return ask()
+        except module.NVMLError as error:
+            if error.value in {getattr(module, name) for name in _ABSENT}:
+                return None
+            raise
+
+
+def linux_address(text: str) -> str:
+    """A PCI address as Linux writes it, of NVML's `00000000:3B:00.0`; empty where it is none."""
+    domain, _, rest = text.strip().lower().partition(":")
+    address = f"{domain.lstrip('0').zfill(4)}:{rest}"
+    return address if ADDRESS.fullmatch(address) else ""
+
+
+def profile_of(attributes: Any, memory: int | None) -> str:
+    """A slice's profile where its name does not tell it, as NVIDIA makes them.
+
+    The memory is in eighths of the GPU's, in GiB.
+    """
+    gi, ci = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
+    gib = attributes.memorySizeMB / 1024
+    if memory:
+        eighths = -(-8 * (attributes.memorySizeMB << 20) // memory)
+        gib = eighths / 8 * -(-memory // (1 << 30))
+    return f"{'' if ci == gi else f'{ci}c.'}{gi}g.{int(gib + 0.5)}gb"
+
+
+NVML: Final = Nvml()
+"""The process's own: NVML cannot be begun twice in it."""

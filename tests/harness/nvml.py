@@ -1,0 +1,87 @@
+"""NVML for a test: a library built from nvml.c, put into a host tree where drivers' installers put it."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from harness.hosttree import HostTree
+from plugin.discovery.nvml import LIBRARY, NVML
+
+A100 = "gpu GPU-11111111-2222-3333-4444-555555555555 0 00000000:3B:00.0 0 40960 NVIDIA A100-SXM4-40GB"
+A100_MIG = A100.replace(" 0 40960", " 1 40960")
+H100 = "gpu GPU-66666666-7777-8888-9999-000000000000 1 00010000:AF:00.0 0 81920 NVIDIA H100 80GB HBM3"
+A100_UUID, H100_UUID = A100.split()[1], H100.split()[1]
+
+
+@lru_cache(maxsize=1)
+def library() -> Path:
+    """The library, built. Skips where there is no compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("a library in NVML's place needs a C compiler")
+    made = Path(tempfile.mkdtemp(prefix="dl")) / "library.so"
+    source = Path(__file__).with_name("nvml.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", made, source], check=True, timeout=60)
+    return made
+
+
+@dataclass
+class FakeNvml:
+    """What the library tells, as the lines that nvml.c explains."""
+
+    state: Path
+
+    def tells(self, *lines: str) -> None:
+        """From now on this, and nothing else."""
+        made = self.state.with_suffix(".new")
+        made.write_text("".join(f"{line}\n" for line in lines))
+        made.replace(self.state)
+
+    @property
+    def begun(self) -> int:
+        """How often the library was begun."""
+        count = Path(f"{self.state}.begun")
+        return len(count.read_text()) if count.exists() else 0
+
+
+@contextmanager
+def without_nvml() -> Iterator[None]:
+    """This machine's own NVML, if there is one, does not count; whatever was loaded is let go of after."""
+    by_loader, NVML._by_loader = NVML._by_loader, ()
+    _forget()
+    try:
+        yield
+    finally:
+        _forget()
+        NVML._by_loader = by_loader
+
+
+@contextmanager
+def with_nvml(tree: HostTree) -> Iterator[FakeNvml]:
+    """NVML in the host tree; it tells nothing yet."""
+    with without_nvml():
+        shutil.copy(library(), tree.at(f"/usr/lib64/{LIBRARY}"))
+        fake = FakeNvml(tree.root.parent / "nvml")
+        os.environ["FAKE_NVML"] = str(fake.state)
+        try:
+            fake.tells()
+            yield fake
+        finally:
+            fake.tells()
+            _forget()
+            del os.environ["FAKE_NVML"]
+
+
+def _forget() -> None:
+    NVML.reset()
+    pynvml.nvmlLib = None
+    pynvml._nvmlGetFunctionPointer_cache.clear()
