@@ -1,5 +1,6 @@
 """The source `net`: network functions of the PCI bus, and on request interfaces without one."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,6 +20,7 @@ from plugin.discovery.sysfs import MAX_JOINED, Sysfs, clean
 _NETWORK_CLASS: Final = "02"
 _LINK_TYPES: Final[Mapping[str, str]] = {"0200": "ether", "0207": "infiniband"}
 _FOLLOWED: Final = (("/dev/vfio", "*"), ("/dev/infiniband", "*"))
+_USB_PORT: Final = re.compile(r"\d+-\d+(\.\d+)*", re.ASCII)
 _SUBSYSTEMS: Final = SUBSYSTEMS | {"pci", "net", "vfio", "uio"}
 
 
@@ -167,7 +169,7 @@ class _Look:
             interface.name,
             attrs={**dict.fromkeys(PCI_ATTRIBUTES, ""), **_interface_attributes(interface.kind, now)},
             sysfs=interface.directory.path,
-            claim=f"net:{interface.name}",
+            claim=_claim(interface),
         )
 
     def in_use(self, found: Found) -> str:
@@ -219,6 +221,12 @@ class _Look:
 
 def _node(devices: tuple[RdmaDevice, ...], kind: str) -> str:
     return next((node for device in devices if (node := device.node(kind))), "")
+
+
+def _claim(interface: Interface) -> str:
+    """What names an interface without a function among the devices of all resources."""
+    ports = [part for part in interface.directory.path.split("/") if _USB_PORT.fullmatch(part)]
+    return f"usb:{ports[-1]}" if ports else f"net:{interface.name}"
 
 
 def _interface_attributes(kind: str, now: _Seen) -> dict[str, str]:

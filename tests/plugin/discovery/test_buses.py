@@ -276,7 +276,8 @@ def test_interfaces_without_a_pci_function_are_found_on_request(host: Path, mach
     for name in ("dummy0", "veth12", "lo"):
         machine.interface(name, "/sys/devices/virtual", kind=772 if name == "lo" else 1)
     machine.tree.file("/sys/class/net/bonding_masters", "\n")
-    assert Look(host, model.Net, kinds=["hardware"]).names() == ["enx1", "eth5"]
+    hardware = Look(host, model.Net, kinds=["hardware"]).findings().found
+    assert [(f.name, f.claim) for f in hardware] == [("enx1", "usb:1-2"), ("eth5", "net:eth5")]
     assert Look(host, model.Net, kinds=["virtual"]).names() == ["dummy0", "veth12"]
     found = Look(host, model.Net, kinds=["virtual", "pci"], interfaces=["dummy*", "eth0"]).findings().found
     assert [(f.name, f.claim, f.attrs["kind"], f.attrs["interface"]) for f in found] == [
