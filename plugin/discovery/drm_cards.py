@@ -6,7 +6,7 @@ from typing import Final
 
 from plugin.core.device import natural
 from plugin.discovery.pci_bus import Function, PciBus
-from plugin.discovery.sysfs import Directory
+from plugin.discovery.sysfs import Directory, clean
 
 CLASS: Final = "/sys/class/drm"
 
@@ -46,7 +46,7 @@ class Card:
             "card": self.name.removeprefix("card"),
             "render": self.render_path,
             "render_minor": self.render.removeprefix("renderD"),
-            "device_name": self.device.name,
+            "device_name": clean(self.device.name),
         }
 
 

@@ -33,7 +33,7 @@ class Sysfs:
     def directory(self, path: str) -> "Directory | None":
         """The directory that a host path leads to; None where there is none."""
         try:
-            real = self._resolve(path, 0)
+            real = self._resolve(path)
         except OSError:
             return None
         try:
@@ -45,7 +45,7 @@ class Sysfs:
 
     def names(self, path: str) -> tuple[str, ...]:
         """The entries of a directory, sorted. Raises OSError where it cannot be read."""
-        real = self._resolve(path, 0)
+        real = self._resolve(path)
         names: list[str] = []
         with os.scandir(self._root + real or "/") as entries:
             for entry in entries:
@@ -57,7 +57,7 @@ class Sysfs:
 
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> str:
         """A file's text, at most `limit` bytes of it. Raises OSError where it cannot be read."""
-        return self.read_here(self._resolve(path, 0), limit, path)
+        return self.read_here(self._resolve(path), limit, path)
 
     def read_here(self, real: str, limit: int, path: str) -> str:
         """A file at a path without links; one more link in its place is not followed."""
@@ -82,25 +82,28 @@ class Sysfs:
         """The last component of what a link names, whether or not that is there; empty: no link."""
         parent, _, name = path.rpartition("/")
         try:
-            target = _readlink(f"{self._root}{self._resolve(parent, 0)}/{name}")
+            target = _readlink(f"{self._root}{self._resolve(parent)}/{name}")
         except OSError:
             return ""
         return target.rstrip("/").rpartition("/")[2]
 
     def real(self, path: str) -> str:
         """A host path with every link followed, as far as it is there. Raises OSError for a loop."""
-        return self._resolve(path, 0) or "/"
+        return self._resolve(path) or "/"
 
-    def _resolve(self, path: str, links: int) -> str:
-        path = path.rstrip("/")
+    def _resolve(self, path: str) -> str:
         known = self._real.get(path)
         if known is not None:
             return known
         parent, _, name = path.rpartition("/")
-        base = self._resolve(parent, links)
-        real = self._step(base, name, links)
-        self._real[path] = real
-        return real
+        real = self._real.get(parent)
+        if real is None:
+            real = ""
+            for part in parent.split("/"):
+                real = self._step(real, part, 0)
+            self._real[parent] = real
+        self._real[path] = self._step(real, name, 0)
+        return self._real[path]
 
     def _step(self, base: str, name: str, links: int) -> str:
         """One component below `base`, which has no links in it."""
