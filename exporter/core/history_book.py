@@ -205,7 +205,7 @@ class Book:
 
     def _compare(self, look: Look, *, first: bool) -> None:
         gap = look.gap is not None or first
-        for key in self._open.keys() | self._present.keys():
+        for key in dict.fromkeys((*self._open, *self._present)):
             rows, facts = self._open.get(key, ()), self._present.get(key, ())
             if (
                 len(rows) == len(facts) == 1

@@ -132,7 +132,7 @@ class Watch:
 
 
 class Unseen(NamedTuple):
-    """A time at which nobody looked, and why."""
+    """A time at which nobody looked, and why. None is without end."""
 
     since: float | None
     until: float | None
@@ -140,21 +140,40 @@ class Unseen(NamedTuple):
 
 
 def unseen(watches: Iterable[Watch], since: float | None, until: float, after: Gap) -> Iterator[Unseen]:
-    """The gaps between `since` (None: as early as it was ever looked) and `until`, in order of time.
+    """The gaps between `since` (None: as early as it was ever looked) and `until`, in order of time. Of one
+    moment, the gap that it lies in, whole.
 
-    `watches` are sorted by `since`; they may overlap where the clock was set. `after` tells why nobody
-    looked after the last of them.
+    `watches` are sorted by `since`, with those before and after the range; they may overlap where the clock
+    was set. `after` tells why nobody looked after the last of them.
     """
-    seen = since
+    if since == until:
+        yield from _around(watches, until, after)
+        return
+    seen, first = since, True
     for watch in watches:
-        if watch.since > until:
+        why = Gap.BEFORE if first else watch.gap or Gap.BEFORE
+        first = False
+        if watch.since >= until:
             if seen is None or seen < until:
-                yield Unseen(seen, until, watch.gap or Gap.BEFORE)
+                yield Unseen(seen, until, why)
             return
         if seen is None:
             seen = watch.since
         elif watch.since > seen:
-            yield Unseen(seen, watch.since, watch.gap or Gap.BEFORE)
+            yield Unseen(seen, watch.since, why)
         seen = max(seen, watch.until)
     if seen is None or seen < until:
         yield Unseen(seen, until, after)
+
+
+def _around(watches: Iterable[Watch], at: float, after: Gap) -> Iterator[Unseen]:
+    before: float | None = None
+    for watch in watches:
+        if watch.since <= at <= watch.until:
+            return
+        if watch.since > at:
+            why = watch.gap if before is not None else None
+            yield Unseen(before, watch.since, why or Gap.BEFORE)
+            return
+        before = max(watch.until, before or watch.until)
+    yield Unseen(before, None, after)

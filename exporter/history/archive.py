@@ -320,7 +320,7 @@ class Archive:
         elif watches:
             latest = max(watch.until for watch in watches)
         since = question.since
-        if len(watches) == _WATCHES:
+        if len(watches) == _WATCHES and since != question.until:
             since = max(since or 0.0, watches[0].since)
         until = now.time if question.until is None else question.until
         return Found(

@@ -52,7 +52,7 @@ class PastEntry(Struct, frozen=True, kw_only=True):
 
 class UnseenEntry(Struct, frozen=True):
     """A time at which nobody looked: whatever was held and given back within it is not known. `since` is null
-    where it goes back without end.
+    where it goes back without end, `until` where it has none yet.
     """
 
     since: str | None

@@ -9,6 +9,7 @@ served     a plugin without its process, for tests that look inside
 waiting    waiting for a condition, with a limit
 owners     who holds what, read from each place that tells it
 answers    a kubelet's answers, made up by hypothesis
+lives      exporters' histories, without exporters
 browser    Chromium
 hosttree   a host's file system, made for a test
 machines   parts of machines as sysfs shows them, put into a host tree

@@ -189,7 +189,7 @@ def test_a_uid_that_is_told_late_confirms_or_refutes_what_was_assumed() -> None:
     exporter.start()
     exporter.look(held(A, B), after=60.0)
     assert exporter.open(A).assumed
-    told = exporter.look(held(A, uid="u1") | held(B, uid="u2"), after=0.1)
+    told = exporter.look({**held(A, uid="u1"), **held(B, uid="u2")}, after=0.1)
     assert not exporter.open(A).assumed
     assert exporter.ended(B).facts.uid == "u1"
     assert exporter.ended(B).end == Bound(last.times.asked, told.times.answered, Certainty.WHILE_DOWN)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -99,12 +100,12 @@ _maybe = st.sampled_from(["", *NAMES[:3]])
 )
 def test_what_is_found_is_what_a_look_at_every_row_finds_page_by_page(
     drawn: list[tuple[int, int, str, str, str, bool]],
-    names: dict[str, str],
+    names: dict[str, Any],
     since: int | None,
     length: int | None,
     limit: int,
 ) -> None:
-    rows = []
+    rows: list[Row] = []
     for number, (start, lasted, one, two, parent, over) in enumerate(drawn, start=1):
         key = _key(two, one, namespace=two, pod=one, driver=parent)
         facts = Facts(uid=parent, parent=parent)
@@ -150,7 +151,9 @@ _FILTERS = ("resource", "driver", "device", "namespace", "pod", "uid")
 @pytest.mark.parametrize("after", [None, Cursor(5.0, 3)])
 def test_no_question_walks_through_the_past(store: Store, at: float | None, after: Cursor | None) -> None:
     for given_names in product((False, True), repeat=len(_FILTERS)):
-        names = {name: "a\\n" for name, is_given in zip(_FILTERS, given_names, strict=True) if is_given}
+        names: dict[str, Any] = {
+            name: "a\\n" for name, is_given in zip(_FILTERS, given_names, strict=True) if is_given
+        }
         plan = _plan(store, *statements.find(Question(since=at, until=at, after=after, **names)))
         assert not [step for step in plan if step.startswith("SCAN past")]
         searched = [step for step in plan if step.startswith("SEARCH past")]

@@ -1,0 +1,440 @@
+"""exporter.history.archive: history goes on through restarts, full disks, damage and neighbours."""
+
+import logging
+import os
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from exporter.core.history import Certainty
+from exporter.core.history_watch import Gap, Look, Times
+from exporter.history.archive import STEADY_FOR, Limits
+from exporter.history.place import DAMAGED_KEPT
+from exporter.history.store import Store
+from harness.lives import Life, key
+
+Start = Callable[..., Life]
+
+A, B, C = key("gpu-0"), key("gpu-1"), key("gpu-2")
+
+
+def _full(life: Life) -> Callable[[], None]:
+    """Let the disk be full; what is returned makes room again."""
+    store = life.archive._store  # pyright: ignore[reportPrivateUsage]
+    assert store is not None
+    database = store._db  # pyright: ignore[reportPrivateUsage]
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count = {pages}")
+
+    def room() -> None:
+        database.execute("PRAGMA max_page_count = 1000000")
+
+    return room
+
+
+def _written(life: Life) -> bool:
+    return life.archive.condition.written
+
+
+def test_holdings_go_on_through_a_restart_and_a_crash(live: Start) -> None:
+    life = live()
+    life.look()
+    began = life.look(A, uid="u").times.asked
+    for crash in (False, True):
+        if crash:
+            life.die()
+        else:
+            life.archive.close()
+        life.pass_time(60.0)
+        life = live(wall=life.wall, steady=life.steady)
+        assert [row.key for row in life.archive.open_rows()] == [A]
+        life.look(A, uid="u")
+        (row,) = life.ask().rows
+        assert (row.start.not_after, row.end, row.assumed) == (began, None, False)
+    assert [gap.why for gap in life.ask().unseen] == [Gap.DOWN, Gap.DOWN]
+
+
+def test_what_is_shown_is_what_is_written(live: Start) -> None:
+    life = live()
+    life.look(A)
+    life.look(B)
+    with closing(sqlite3.connect(life.archive._place.path)) as other:  # type: ignore[union-attr] # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+        assert other.execute("SELECT device FROM past").fetchall() == [("gpu-0",)]
+        assert other.execute("SELECT device FROM present").fetchall() == [("gpu-1",)]
+    assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
+
+
+def test_the_file_and_its_directory_are_for_their_owner_and_its_group(live: Start, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "deeper" / "history.db"
+    life = live(path)
+    life.look(A)
+    assert path.parent.stat().st_mode & 0o777 == 0o750
+    files = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    assert set(files) == {"history.db", "history.db-wal", "history.db-shm", "history.db.lock"}
+    assert set(files.values()) == {0o640}
+
+
+def test_without_a_path_it_is_kept_in_memory(live: Start) -> None:
+    life = live(None)
+    life.look(A)
+    life.look(B)
+    found = life.ask()
+    assert [row.key for row in found.rows] == [B, A]
+    assert (found.kept_in, found.trouble) == ("memory", "")
+    assert _written(life)
+
+
+def test_a_full_disk_holds_nothing_up_and_loses_nothing_that_was_shown(
+    live: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    life = live()
+    life.look(A)
+    life.look(B)
+    shown = life.ask().rows
+    room = _full(life)
+    # Until its last page is full SQLite has room.
+    number = 0
+    while _written(life):
+        number += 1
+        life.look(*(key(f"x{number}-{n}") for n in range(50)))
+        assert number < 100
+    life.look(C)
+    life.look()
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [record.getMessage() for record in errors] == ["history cannot be written"]
+    assert "no space left" in life.ask().trouble
+    # What is shown is as it was when it was written last, and says so.
+    assert life.ask().rows[-1] == shown[-1]
+    assert life.ask(device="gpu-2").rows == []
+    assert life.ask(device="gpu-0").rows == [shown[-1]]
+    assert [gap.why for gap in life.ask(since=life.wall, until=life.wall).unseen] == [Gap.LOST]
+    assert life.archive.condition.pending > 0
+    room()
+    life.pass_time(6.0)
+    life.archive.tend()
+    assert life.devices(device="gpu-2") == [("gpu-2", True)]
+    assert life.archive.condition.pending == life.archive.condition.dropped == 0
+    assert life.ask(since=life.wall, until=life.wall).unseen == ()
+    assert any("history cannot be written: over" in record.getMessage() for record in caplog.records)
+
+
+def test_what_waits_is_bounded_and_what_is_forgotten_is_a_gap(live: Start) -> None:
+    life = live(pending_limit=20)
+    life.look(A)
+    life.look(A)
+    room = _full(life)
+    number = 0
+    while life.archive.condition.dropped < 100:
+        number += 1
+        life.look(*(key(f"x{number}-{n}") for n in range(30)))
+    # What is held, what had been shown, and the limit.
+    assert life.archive.condition.pending <= 30 + 31 + 20
+    room()
+    life.pass_time(6.0)
+    life.archive.tend()
+    # The one that had been shown is closed, whatever else was forgotten.
+    assert life.devices(device="gpu-0") == [("gpu-0", True)]
+    found = life.ask()
+    assert Gap.LOST in {gap.why for gap in found.unseen}
+    assert len(life.archive.open_rows()) == 30
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 300 KiB."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(mount)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {made.stderr.decode().strip()}")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_file_system_that_is_really_full(small_disk: Path, live: Start) -> None:
+    ballast = small_disk / "ballast"
+    life = live(small_disk / "history.db")
+    life.look(A)
+    life.look(B)
+    filled = 0
+    with ballast.open("wb") as file:
+        try:
+            while True:
+                filled += os.write(file.fileno(), bytes(4096))
+        except OSError:
+            assert filled
+    number = 0
+    while _written(life):
+        number += 1
+        life.look(*(key(f"x{number}-{n}") for n in range(20)))
+        assert number < 200
+    assert "no space left" in life.ask().trouble
+    assert life.devices(device="gpu-0") == [("gpu-0", True)]
+    ballast.unlink()
+    life.look(C)
+    assert _written(life)
+    assert life.ask(device="x1-0").rows
+    assert life.devices(device="gpu-2") == [("gpu-2", False)]
+
+
+def test_a_damaged_file_is_moved_aside_and_said(
+    live: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "history.db"
+    path.write_bytes(b"SQLite format 3\0" + os.urandom(20_000))
+    life = live()
+    life.look(A)
+    (aside,) = tmp_path.glob("history.db.damaged-*")
+    assert aside.name == "history.db.damaged-20270115T080000Z"
+    assert aside.stat().st_size == 20_016
+    assert life.devices() == [("gpu-0", False)]
+    assert life.ask().kept_in == "file"
+    (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert record.getMessage() == "history was damaged: moved aside, a new one begins"
+
+
+def _spoil(path: Path) -> None:
+    """Overwrite what is behind the first page, where SQLite has not got it in memory."""
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(size - 4096))
+
+
+@pytest.mark.parametrize("found_by", ["question", "writing"])
+def test_damage_that_is_found_later_costs_the_past_and_nothing_of_the_present(
+    live: Start, tmp_path: Path, found_by: str
+) -> None:
+    life = live()
+    life.look()
+    began = life.look(A, B).times.asked
+    life.look(A)
+    _spoil(tmp_path / "history.db")
+    store = life.archive._store  # pyright: ignore[reportPrivateUsage]
+    assert store is not None
+    store._db.execute("PRAGMA shrink_memory")  # pyright: ignore[reportPrivateUsage]
+    if found_by == "question":
+        assert life.devices() == [("gpu-0", False)]
+    life.look(A, C)
+    found = life.ask()
+    assert [row.key for row in found.rows] == [C, A]
+    # Since when it is held is known as before; of the past, nothing is claimed.
+    assert found.rows[1].start.not_after == began
+    assert found.earliest is not None
+    assert found.earliest > began
+    assert life.ask(since=began, until=began).unseen
+    assert len(list(tmp_path.glob("history.db.damaged-*"))) == 1
+    life.archive.close()
+    life = live(wall=life.wall, steady=life.steady)
+    assert {row.key for row in life.archive.open_rows()} == {A, C}
+
+
+def test_a_disk_that_goes_on_failing_is_not_filled_with_damaged_files(live: Start, tmp_path: Path) -> None:
+    for number in range(DAMAGED_KEPT + 3):
+        (tmp_path / "history.db").write_bytes(b"SQLite format 3\0" + bytes(5000))
+        os.utime(tmp_path / "history.db", (number, number))
+        life = live()
+        life.archive.close()
+    assert len(list(tmp_path.glob("history.db.damaged-*"))) == DAMAGED_KEPT
+
+
+@pytest.mark.parametrize("kind", ["a directory above that is a file", "a directory", "another program's"])
+def test_a_file_that_cannot_be_used_is_said_and_history_goes_on_in_memory_until_it_can(
+    live: Start, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "there" / "history.db"
+    match kind:
+        case "a directory above that is a file":
+            path.parent.write_text("")
+        case "a directory":
+            path.mkdir(parents=True)
+        case _:
+            path.parent.mkdir()
+            with closing(sqlite3.connect(path)) as database:
+                database.execute("CREATE TABLE t (a)")
+    life = live(path)
+    life.look(A)
+    life.look(B)
+    for _ in range(3):
+        life.pass_time(6.0)
+        life.archive.tend()
+    found = life.ask()
+    assert [row.key for row in found.rows] == [B, A]
+    assert found.kept_in == "memory"
+    assert found.trouble
+    assert not _written(life)
+    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert errors == ["history is kept in memory, for its file cannot be used"]
+    match kind:
+        case "a directory above that is a file":
+            path.parent.unlink()
+        case "a directory":
+            path.rmdir()
+        case _:
+            path.unlink()
+    life.pass_time(6.0)
+    life.look(B)
+    life.archive.tend()
+    assert life.ask().kept_in == "file"
+    assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
+    assert _written(life)
+    life.look()
+    life.archive.close()
+    with Store(path) as store:
+        assert {row.key for row in store.past()} == {A, B}
+
+
+def test_the_second_of_two_exporters_waits_and_then_takes_over_without_telling_anything_twice(
+    live: Start,
+) -> None:
+    old = live()
+    old.look()
+    began = old.look(A, uid="u").times.asked
+    new = live(wall=old.wall, steady=0.0)
+    assert "another process writes it" in new.ask().trouble
+    for life in (old, new):
+        life.look(A, B, uid="u")
+        life.look(A, uid="u")
+    new.pass_time(6.0)
+    new.archive.tend()
+    assert new.ask().kept_in == "memory"
+    old.die()
+    new.look(A, C, uid="u", after=0.5)
+    new.pass_time(6.0)
+    places = new.archive.places
+    new.archive.tend()
+    assert new.archive.places == places + 1
+    found = new.ask()
+    assert (found.kept_in, found.trouble) == ("file", "")
+    assert sorted((row.key.device, row.end is not None) for row in found.rows) == [
+        ("gpu-0", False),
+        ("gpu-1", True),
+        ("gpu-2", False),
+    ]
+    (first,) = new.ask(device="gpu-0").rows
+    assert (first.start.not_after, first.assumed) == (began, False)
+
+
+def test_a_file_that_is_taken_away_is_noticed_and_begun_anew(live: Start, tmp_path: Path) -> None:
+    life = live()
+    life.look(A, B)
+    life.look(A)
+    (tmp_path / "history.db").rename(tmp_path / "elsewhere")
+    life.look(A, C)
+    assert life.devices() == [("gpu-2", False), ("gpu-0", False)]
+    life.archive.close()
+    life = live(wall=life.wall, steady=life.steady)
+    assert {row.key for row in life.archive.open_rows()} == {A, C}
+
+
+def test_what_is_too_old_is_deleted_only_when_the_clock_has_been_steady(live: Start) -> None:
+    life = live(limits=Limits(3600.0, 64 << 20))
+    life.look(A)
+    life.look()
+    # The node's clock was years behind, or is years ahead: who knows.
+    life.wall += 10 * 365 * 86400
+    life.look(B)
+    life.archive.tend()
+    assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
+    for _ in range(int(STEADY_FOR // 5) + 1):
+        life.look(B)
+    life.archive.tend()
+    assert life.devices() == [("gpu-1", False)]
+    found = life.ask()
+    assert found.earliest == pytest.approx(life.wall - 3600.0, abs=3600.0)
+    assert life.archive.condition.expired == 1
+    assert found.earliest is not None
+    assert life.ask(since=found.earliest - 1, until=found.earliest - 1).unseen[0].why is Gap.BEFORE
+
+
+def test_the_file_stays_within_its_size_while_holdings_come_and_go(live: Start, tmp_path: Path) -> None:
+    limits = Limits(30 * 86400.0, 8 << 20)
+    life = live(limits=limits)
+    path = tmp_path / "history.db"
+    largest = 0
+    for number in range(60):
+        life.look(*(key(f"{'d' * 900}{number}-{n}", pod="p" * 250) for n in range(100)))
+        while life.archive.tend():
+            pass
+        files = [path, Path(f"{path}-wal")]
+        largest = max(largest, sum(file.stat().st_size for file in files if file.exists()))
+    assert largest <= limits.size
+    assert life.archive.condition.expired > 1000
+    assert life.archive.condition.rows == _count(life)
+    # What is left is the newest, and what was deleted is not claimed.
+    found = life.ask()
+    assert found.earliest is not None
+    ends = [row.high for row in _store(life).past()]
+    assert found.earliest <= min(ends)
+    assert len(life.archive.open_rows()) == 100
+
+
+def _store(life: Life) -> Store:
+    store = life.archive._store  # pyright: ignore[reportPrivateUsage]
+    assert store is not None
+    return store
+
+
+def _count(life: Life) -> int:
+    return _store(life).count()
+
+
+def test_just_after_a_start_what_is_missing_is_told_as_in_doubt(live: Start) -> None:
+    life = live()
+    life.look(A, B)
+    life.archive.close()
+    life = live(wall=life.wall, steady=life.steady)
+    life.look(B)
+    found = life.ask()
+    doubtful = {row.key: found.doubtful.get(row.id) for row in found.rows}
+    assert doubtful[B] is None
+    bound = doubtful[A]
+    assert bound is not None
+    assert bound.certainty is Certainty.IN_DOUBT
+    life.look(B, after=11.0)
+    assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
+
+
+def test_a_kubelet_that_is_silent_is_a_gap_that_lasts(live: Start) -> None:
+    life = live()
+    life.look(A)
+    life.look(A)
+    last = life.wall
+    life.pass_time(5.0)
+    assert life.ask(since=life.wall, until=life.wall).unseen == ()
+    life.sight.fail()
+    life.pass_time(60.0)
+    (gap,) = life.ask(since=life.wall, until=life.wall).unseen
+    assert (gap.since, gap.until, gap.why) == (last, None, Gap.SILENT)
+    (gap,) = life.ask(since=last - 1, until=None).unseen
+    assert (gap.since, gap.until, gap.why) == (last, life.wall, Gap.SILENT)
+    life.look(A)
+    gaps = life.ask().unseen
+    assert [(gap.since, gap.until, gap.why) for gap in gaps] == [(last, life.wall, Gap.SILENT)]
+
+
+def test_a_look_that_showed_nothing_new_tells_until_when_it_was_looked(live: Start) -> None:
+    life = live()
+    life.look(A)
+    life.pass_time(10.0)
+    times = Times(life.wall, life.wall, life.steady)
+    look = life.sight.look(times, None, told=False)
+    assert look == Look(times, look.before)
+    life.archive.take([], times)
+    life.die()
+    life.pass_time(60.0)
+    life = live(wall=life.wall, steady=life.steady)
+    life.look()
+    life.look(after=11.0)
+    (row,) = life.ask().rows
+    assert row.end is not None
+    assert row.end.not_before == times.asked

@@ -1,0 +1,72 @@
+"""Exporters' histories, without exporters: looks that follow one another, and the archive they go to."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from exporter.core.history import Facts, HoldingKey, Present
+from exporter.core.history_query import Found, Question
+from exporter.core.history_watch import Look, Sight, Times
+from exporter.history.archive import Archive, Limits, Now
+
+PATIENCE = 16.0
+
+
+def key(device: str = "gpu-0", pod: str = "p", resource: str = "example.com/gpu") -> HoldingKey:
+    """A holding's name."""
+    return HoldingKey(resource, "", "", device, "", "", "", "ns", pod, "main")
+
+
+@dataclass
+class Life:
+    """An exporter's history: looks that follow one another, and the archive that they go to."""
+
+    path: Path | None
+    limits: Limits = field(default_factory=lambda: Limits(30 * 86400.0, 64 << 20))
+    pending_limit: int = 4096
+    wall: float = 1_800_000_000.0
+    steady: float = 5000.0
+
+    def start(self) -> "Life":
+        """A new process."""
+        self.sight = Sight(PATIENCE)
+        self.archive = Archive(
+            self.path,
+            self.limits,
+            doubt=10.0,
+            wall=lambda: self.wall,
+            steady=lambda: self.steady,
+            pending_limit=self.pending_limit,
+            retry=5.0,
+        )
+        self.archive.open()
+        return self
+
+    def pass_time(self, seconds: float) -> None:
+        """Let so many seconds pass."""
+        self.wall += seconds
+        self.steady += seconds
+
+    def look(self, *keys: HoldingKey, after: float = 5.0, uid: str = "") -> Look:
+        """Look so many seconds later, and see `keys` held."""
+        self.pass_time(after)
+        found: Present = {name: (Facts(uid),) for name in keys}
+        look = self.sight.look(Times(self.wall, self.wall, self.steady), found, told=False)
+        self.archive.take([look], None)
+        return look
+
+    def ask(self, **question: object) -> Found:
+        """Ask history, now."""
+        now = Now(self.sight.last, failing=self.sight.failing, time=self.wall, patience=PATIENCE)
+        return self.archive.find(Question(**question), now)  # type: ignore[arg-type] # as given
+
+    def devices(self, **question: object) -> list[tuple[str, bool]]:
+        """Devices that are found, and whether they have ended."""
+        return [(row.key.device, row.end is not None) for row in self.ask(**question).rows]
+
+    def die(self) -> None:
+        """Without a word, as by SIGKILL: what is not written is lost, and so is the lock."""
+        archive = self.archive
+        if archive._store is not None:  # pyright: ignore[reportPrivateUsage]
+            archive._store.close()  # pyright: ignore[reportPrivateUsage]
+        if archive._place is not None:  # pyright: ignore[reportPrivateUsage]
+            archive._place.release()  # pyright: ignore[reportPrivateUsage]
