@@ -74,13 +74,18 @@ class SysfsSource:
                 return None
             attrs.update({name: text or "" for name, text in match.groupdict().items()})
         for file in self._written.keep:
-            text = _text(host, sysfs, directory, file.file)
+            paths = _expanded(host, directory.path, file.file)
+            text = next((text for path in paths if (text := _text(sysfs, path)) is not None), None)
             captured = None if text is None else _holds(file, text)
             if captured is None:
                 return None
             attrs.update(captured)
         for name, relative in self._written.attrs.items():
-            attrs[name] = _text(host, sysfs, directory, relative) or ""
+            texts = (_text(sysfs, path) for path in _expanded(host, directory.path, relative))
+            attrs[name] = next((text for text in texts if text is not None), "")
+        for name, relative in self._written.locate.items():
+            paths = _expanded(host, directory.path, relative)
+            attrs[name] = next((sysfs.real(path) for path in paths if host.exists(path)), "")
         kinds = children(host, sysfs, directory, self._written.depth)
         nodes = sorted({child.path for child in kinds if child.path}, key=natural)
         name = path.rpartition("/")[2]
@@ -114,17 +119,14 @@ def _holds(file: SysfsFile, text: str) -> dict[str, str] | None:
     return None if match is None else {name: part or "" for name, part in match.groupdict().items()}
 
 
-def _text(host: HostRoot, sysfs: Sysfs, directory: Directory, relative: str) -> str | None:
+def _text(sysfs: Sysfs, path: str) -> str | None:
     """A file's text, or what a link's target is called; None where there is neither."""
-    path = next(_expanded(host, directory.path, relative), None)
-    if path is None:
+    parent, _, name = path.rpartition("/")
+    directory = sysfs.directory(parent)
+    if directory is None:
         return None
-    parent = sysfs.directory(path.rpartition("/")[0])
-    name = path.rpartition("/")[2]
-    if parent is None:
-        return None
-    target = parent.link(name)
-    if target and parent.sub(name) is not None:
+    target = directory.link(name)
+    if target and directory.sub(name) is not None:
         return target
     try:
         return clean(sysfs.read(path))
@@ -132,10 +134,11 @@ def _text(host: HostRoot, sysfs: Sysfs, directory: Directory, relative: str) -> 
         return None
 
 
-def _expanded(host: HostRoot, base: str, relative: str) -> Iterator[str]:
+def _expanded(host: HostRoot, base: str, relative: str | list[str]) -> Iterator[str]:
     """The paths that `relative` may mean, in natural order; itself, where it has no wildcards."""
-    if not set(relative) & set("*?["):
-        yield f"{base}/{relative}"
-        return
-    parts = [part for part in relative.split("/") if part not in {"", "."}]
-    yield from sorted((path for path, _ in matches(host, base, parts, {})), key=natural)
+    for text in [relative] if isinstance(relative, str) else relative:
+        if set(text) & set("*?["):
+            parts = [part for part in text.split("/") if part not in {"", "."}]
+            yield from sorted((path for path, _ in matches(host, base, parts, {})), key=natural)
+        else:
+            yield f"{base}/{text}"

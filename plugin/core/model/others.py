@@ -12,6 +12,8 @@ from plugin.core.model.common import Command, Duration, Texts, unfit
 
 RelativePath = Annotated[str, Meta(min_length=1, max_length=512)]
 """A path below a device's directory, or beside it (`../vendor`); `*` and `?` take the first that there is."""
+RelativePaths = Annotated[list[RelativePath], Meta(min_length=1, max_length=16)]
+"""Several such paths, of which the first that is there counts."""
 
 
 class Nvidia(Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,7 +135,8 @@ class Sysfs(Struct, frozen=True, forbid_unknown_fields=True):
 
     Named by the path's last component.
 
-    Attributes: one for each named group of `pattern` and of `matches`, and one for each of `attrs`.
+    Attributes: one for each named group of `pattern` and of `matches`, and for each of `attrs` and `locate`;
+    of the latter it is a path.
 
     Nodes: the device nodes of the directory and of those below it, as deep as `depth` says: a directory
     that has a file `dev` is a device's.
@@ -145,8 +148,13 @@ class Sysfs(Struct, frozen=True, forbid_unknown_fields=True):
     """A regular expression for the whole path, for what the patterns cannot tell apart."""
     keep: Annotated[list[SysfsFile], Meta(max_length=64)] = []
     """Files that must be there, with what is expected of each."""
-    attrs: Annotated[dict[str, RelativePath], Meta(max_length=64)] = {}
-    """Attributes by the files that have their values; a link's is what its target is called."""
+    attrs: Annotated[dict[str, RelativePath | RelativePaths], Meta(max_length=64)] = {}
+    """Attributes by the files that have their values; a link's is what its target is called.
+
+    Of a list, the first file that is there.
+    """
+    locate: Annotated[dict[str, RelativePath | RelativePaths], Meta(max_length=64)] = {}
+    """Attributes that tell the host paths of files, for probes and templates; empty where none is there."""
     depth: Annotated[int, Meta(ge=0, le=4)] = 1
     """How many levels below the directory are looked through for device nodes."""
     subsystems: Annotated[list[str], Meta(max_length=16)] = []
@@ -161,9 +169,14 @@ class Sysfs(Struct, frozen=True, forbid_unknown_fields=True):
         for index, file in enumerate(self.keep):
             for path, problem in file.problems():
                 yield ("keep", index, *path), problem
-        for name, text in self.attrs.items():
-            yield from unfit(name, names.attribute_problem(name), "attrs", name)
-            yield from unfit(text, _relative_problem(text), "attrs", name)
+        for key, attributes in (("attrs", self.attrs), ("locate", self.locate)):
+            for name, paths in attributes.items():
+                yield from unfit(name, names.attribute_problem(name), key, name)
+                for index, text in enumerate([paths] if isinstance(paths, str) else paths):
+                    place = (key, name) if isinstance(paths, str) else (key, name, index)
+                    yield from unfit(text, _relative_problem(text), *place)
+                if name in self.attrs and key == "locate":
+                    yield (key, name), "found an attribute that attrs has too"
 
 
 def _relative_problem(path: str) -> str | None:
