@@ -6,7 +6,7 @@ each end of a row is a pair of times, and a word for how it came to be known. Ti
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2s
 from typing import Final, NamedTuple
@@ -83,6 +83,9 @@ class Facts(NamedTuple):
 class Row:
     """One holding. `end` is None while it is held.
 
+    `missed`: when it may have ended, of a row that is in doubt: the exporter has started and does not see
+    it, but the kubelet may not list all yet.
+
     `assumed`: nobody looked for a while in the midst of it, and no uid proves that it is still the same
     pod; another one of its name may have taken its place unseen.
     """
@@ -92,6 +95,7 @@ class Row:
     facts: Facts
     start: Bound
     end: Bound | None = None
+    missed: Bound | None = None
     assumed: bool = False
 
     @property
@@ -109,7 +113,8 @@ class Row:
     def surely_held_at(self, at: float) -> bool:
         """Whether a look before `at` and one after it showed the holding, or the last look if it goes on."""
         began = self.start.not_after is not None and self.start.not_after <= at
-        return began and (self.end is None or (self.end.not_before or 0.0) >= at)
+        end = self.end or self.missed
+        return began and (end is None or (end.not_before or 0.0) >= at)
 
 
 Present = Mapping[HoldingKey, tuple[Facts, ...]]
@@ -176,4 +181,4 @@ def ended(row: Row, end: Bound) -> Row:
     first = row.low if end.not_before is None else end.not_before
     first = first if began is None else max(first, began)
     last = max(end.not_after or first, row.start.not_after or first, first)
-    return Row(row.id, row.key, row.facts, row.start, Bound(first, last, end.certainty), assumed=row.assumed)
+    return replace(row, end=Bound(first, last, end.certainty), missed=None)

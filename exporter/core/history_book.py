@@ -3,7 +3,7 @@
 Pure bookkeeping. What has to be written gathers in `pending` until it is written.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -51,6 +51,7 @@ class Book:
     def __init__(self, doubt: float, stored: Stored | None = None) -> None:
         self._doubt = doubt
         self._doubt_until = 0.0
+        self._doubting = False
         self._first: Times | None = None
         self._present: Present = {}
         self._watch: Watch | None = None
@@ -64,21 +65,12 @@ class Book:
         self._stored_until = stored.until
         self._next_row = stored.next_row
         self._next_watch = stored.next_watch
-        self._missing: dict[int, Bound] = {}
         self._vague: dict[int, tuple[Bound, bool]] = {}
 
     @property
     def watch(self) -> Watch | None:
         """The time without gaps that lasts, None before the first look."""
         return self._watch
-
-    @property
-    def missing(self) -> Mapping[int, Bound]:
-        """Rows that are in doubt: not closed yet, not seen either since the last run's last look."""
-        return {
-            number: Bound(bound.not_before, None, Certainty.IN_DOUBT)
-            for number, bound in self._missing.items()
-        }
 
     def rows(self) -> Iterator[Row]:
         """The open rows, those in doubt too."""
@@ -90,12 +82,14 @@ class Book:
         if first:
             self._first = look.times
             self._doubt_until = look.times.steady + self._doubt
+            self._doubting = True
         self._follow(look, first=first)
         if look.present is not None:
             self._present = look.present
         if look.present is not None or look.gap is not None:
             self._compare(look, first=first)
-        if self._missing and look.times.steady >= self._doubt_until:
+        if self._doubting and look.times.steady >= self._doubt_until:
+            self._doubting = False
             self._give_up()
 
     def extend(self, times: Times) -> None:
@@ -152,7 +146,7 @@ class Book:
             if mine is None:
                 last = max(first.answered, until or 0.0)
                 gone = between(until if until is not None else last, last, Certainty.WHILE_DOWN)
-                joined.append(ended(row, gone))
+                joined.append(ended(row, row.missed or gone))
             else:
                 unclaimed[row.key].remove(mine)
                 joined.append(_joined(row, mine, apart=until is None or until < first.answered))
@@ -211,7 +205,7 @@ class Book:
                 len(rows) == len(facts) == 1
                 and rows[0].facts == facts[0]
                 and rows[0].id not in self._vague
-                and rows[0].id not in self._missing
+                and rows[0].missed is None
                 and (facts[0].uid or not gap)
             ):
                 continue
@@ -229,28 +223,35 @@ class Book:
         kept = [self._go_on(row, fact, look, first=first) for row, fact in pairs]
         start = self._start(key, look, first=first)
         for row in gone:
-            doubtful = first or (row.id in self._missing and look.times.steady < self._doubt_until)
-            if doubtful and not new:
-                self._missing.setdefault(row.id, self._end(look, first=first))
-                kept.append(row)
+            end = row.missed or self._end(look, first=first)
+            if not new and self._in_doubt(row, look, first=first):
+                kept.append(row if row.missed is not None else self._noted(replace(row, missed=end)))
                 continue
-            end = self._missing.pop(row.id, None) or self._end(look, first=first)
             vague, _ = self._vague.pop(row.id, (None, False))
             if vague is not None and vague.not_before is not None:
                 # It was listed all the while, yet nobody knows when the one took the other's place.
                 end = start = between(vague.not_before, look.times.answered, vague.certainty)
             self._close(row, end)
         for fact in new:
-            row = Row(self._row_id(), key, fact, start)
-            self.pending.rows[row.id] = row
+            row = self._noted(Row(self._row_id(), key, fact, start))
             self.pending.fresh.add(row.id)
             kept.append(row)
         return tuple(kept)
 
+    def _in_doubt(self, row: Row, look: Look, *, first: bool) -> bool:
+        """Whether a row that is not seen may be held all the same; not any longer if it has been missed for long
+        by one process after another.
+        """
+        if not self._doubting:
+            return False
+        if row.missed is None:
+            return first
+        return look.times.answered < (row.missed.not_after or 0.0) + self._doubt
+
     def _go_on(self, row: Row, fact: Facts, look: Look, *, first: bool) -> Row:
         """`row`, of which `look` shows that it goes on."""
-        crossed = first or look.gap not in {None, Gap.CLOCK} or row.id in self._missing
-        last_seen = self._missing.pop(row.id, None) or self._end(look, first=first)
+        crossed = first or look.gap not in {None, Gap.CLOCK} or row.missed is not None
+        last_seen = row.missed or self._end(look, first=first)
         assumed = row.assumed
         if fact.uid and fact.uid == row.facts.uid:
             _, assumed = self._vague.pop(row.id, (None, assumed))
@@ -259,9 +260,11 @@ class Book:
                 self._vague.setdefault(row.id, (last_seen, assumed))
             assumed = assumed or crossed
         facts = Facts(*(new or old for new, old in zip(fact, row.facts, strict=True)))
-        if facts == row.facts and assumed == row.assumed:
+        if facts == row.facts and assumed == row.assumed and row.missed is None:
             return row
-        row = replace(row, facts=facts, assumed=assumed)
+        return self._noted(replace(row, facts=facts, assumed=assumed, missed=None))
+
+    def _noted(self, row: Row) -> Row:
         self.pending.rows[row.id] = row
         return row
 
@@ -288,11 +291,11 @@ class Book:
     def _give_up(self) -> None:
         """What has been missing since the start is gone."""
         for key, rows in list(self._open.items()):
-            left = tuple(row for row in rows if row.id not in self._missing)
+            left = tuple(row for row in rows if row.missed is None)
             for row in rows:
-                if row.id in self._missing:
+                if row.missed is not None:
                     self._vague.pop(row.id, None)
-                    self._close(row, self._missing.pop(row.id))
+                    self._close(row, row.missed)
             if left:
                 self._open[key] = left
             else:
@@ -339,5 +342,5 @@ def _joined(row: Row, mine: Row, *, apart: bool) -> Row:
     facts = Facts(*(new or old for new, old in zip(mine.facts, row.facts, strict=True)))
     confirmed = bool(row.facts.uid) and row.facts.uid == mine.facts.uid
     assumed = row.assumed or mine.assumed or (apart and not confirmed)
-    whole = replace(row, facts=facts, assumed=assumed)
+    whole = replace(row, facts=facts, assumed=assumed, missed=None)
     return whole if mine.end is None else ended(whole, mine.end)

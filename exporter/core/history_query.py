@@ -6,11 +6,11 @@ begun, then by number: an order that does not change while rows come and go, so 
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from exporter.core.history import Bound, Row
+from exporter.core.history import Row
 from exporter.core.history_watch import Unseen
 
 LIMIT: Final = 200
@@ -85,10 +85,9 @@ class Found:
     """An answer. Everything in it is written where it is kept, and so of one moment.
 
     `earliest` is since when it is known who held what, `latest` until when, None for not at all; `unseen`
-    are the times of the question at which nobody looked. `doubtful` are rows without end that are not
-    seen at present, with the last look that showed them. `next` continues the answer. `resources` are
-    all that history knows. `kept_in` is file or memory; `trouble` says why it is not the file that it
-    should be, or why that is behind.
+    are the times of the question at which nobody looked. `next` continues the answer. `resources` are all
+    that history knows. `kept_in` is file or memory; `trouble` says why it is not the file that it should
+    be, or why that is behind.
     """
 
     rows: Sequence[Row]
@@ -96,7 +95,6 @@ class Found:
     earliest: float | None = None
     latest: float | None = None
     unseen: Sequence[Unseen] = ()
-    doubtful: Mapping[int, Bound] = field(default_factory=dict[int, Bound])
     resources: Sequence[str] = ()
     kept_in: str = "memory"
     trouble: str = ""

@@ -329,7 +329,6 @@ class Archive:
             earliest=earliest,
             latest=latest,
             unseen=tuple(unseen(watches, since, until, after)),
-            doubtful=self._book.missing,
             resources=store.resources(),
             kept_in="file" if store.path is not None else "memory",
             trouble=self._homeless.reason or self._unwritten.reason or "",

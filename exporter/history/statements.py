@@ -22,15 +22,17 @@ _NAMES: Final = (
 _START: Final = ("start_not_before", "start_not_after", "start_certainty")
 _END: Final = ("end_not_before", "end_not_after", "end_certainty")
 
-PRESENT_COLUMNS: Final = ("id", *_NAMES, *_START, "assumed", "low")
-PAST_COLUMNS: Final = (*PRESENT_COLUMNS, *_END, "span")
+# Of what is present, the end is when it was missed.
+PRESENT_COLUMNS: Final = ("id", *_NAMES, *_START, *_END, "assumed", "low")
+PAST_COLUMNS: Final = (*PRESENT_COLUMNS, "span")
 
 _TYPES: Final = {
     "id": "INTEGER PRIMARY KEY",
     "start_not_before": "REAL",
     "start_not_after": "REAL",
     "end_not_before": "REAL",
-    "end_not_after": "REAL NOT NULL",
+    "end_not_after": "REAL",
+    "end_certainty": "TEXT",
     "low": "REAL NOT NULL",
     "span": "INTEGER NOT NULL",
     "assumed": "INTEGER NOT NULL",
@@ -162,7 +164,7 @@ def _past(wanted: list[str], index: str, parameters: dict[str, object]) -> Itera
 def _present(wanted: list[str]) -> str:
     conditions = " AND ".join(("low <= :until", *wanted))
     return (
-        f"SELECT * FROM (SELECT {', '.join(PRESENT_COLUMNS)}, NULL, NULL, '', NULL FROM present "  # noqa: S608 -- constants
+        f"SELECT * FROM (SELECT {', '.join(PRESENT_COLUMNS)}, NULL FROM present "  # noqa: S608 -- constants
         f"WHERE {conditions} ORDER BY low DESC, id DESC LIMIT :rows)"
     )
 

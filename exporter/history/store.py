@@ -320,14 +320,16 @@ def _real(value: object) -> float:
 
 
 def _present_values(row: Row) -> tuple[object, ...]:
-    return (row.id, *row.key, *row.facts, *_bound(row.start), int(row.assumed), row.low)
+    end = row.end or row.missed
+    bounds = (*_bound(row.start), *(_bound(end) if end is not None else (None, None, None)))
+    return (row.id, *row.key, *row.facts, *bounds, int(row.assumed), row.low)
 
 
 def _past_values(row: Row) -> tuple[object, ...]:
     if row.end is None or row.end.not_after is None:
         raise ValueError(f"row {row.id} has not ended")
     span = span_of(row.end.not_after - row.low)
-    return (*_present_values(row), *_bound(row.end), span)
+    return (*_present_values(row), span)
 
 
 def _bound(bound: Bound) -> tuple[float | None, float | None, str]:
@@ -340,9 +342,16 @@ def _row(values: Sequence[object]) -> Row:
         number, *rest = values
         texts = [_string(value) for value in rest[:15]]
         start = _read_bound(rest[15:18])
-        end = _read_bound(rest[20:23]) if len(rest) > 20 and rest[21] is not None else None
+        end = None if rest[20] is None else _read_bound(rest[18:21])
+        over = len(rest) > 23 and rest[23] is not None
         return Row(
-            int(str(number)), HoldingKey(*texts[:10]), Facts(*texts[10:]), start, end, assumed=bool(rest[18])
+            id=int(str(number)),
+            key=HoldingKey(*texts[:10]),
+            facts=Facts(*texts[10:]),
+            start=start,
+            end=end if over else None,
+            missed=None if over else end,
+            assumed=bool(rest[21]),
         )
     except (TypeError, ValueError, IndexError) as error:
         raise Damaged(f"a row does not read: {error}") from error

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from exporter.core.history import Bound, Row
+from exporter.core.history import Bound, Certainty, Row
 from exporter.core.history_query import Found, write_cursor
 from exporter.core.history_watch import Unseen
 from exporter.web.documents import Moment, envelope
@@ -37,7 +37,6 @@ def history(moment: Moment, asked: Asked, found: Found) -> HistoryDocument:
 
 def _row(row: Row, at: float | None, found: Found) -> PastEntry:
     key, facts = row.key, row.facts
-    doubtful = row.id in found.doubtful
     return PastEntry(
         id=row.id,
         node=facts.node,
@@ -56,15 +55,21 @@ def _row(row: Row, at: float | None, found: Found) -> PastEntry:
         workload_kind=facts.workload_kind or None,
         workload=facts.workload or None,
         start=_bound(row.start),
-        end=_bound(found.doubtful[row.id]) if doubtful else None if row.end is None else _bound(row.end),
+        end=_end(row),
         assumed=row.assumed,
-        certain=None if at is None else _certain(row, at, found, doubtful=doubtful),
+        certain=None if at is None else _certain(row, at, found),
     )
 
 
-def _certain(row: Row, at: float, found: Found, *, doubtful: bool) -> bool:
+def _end(row: Row) -> BoundEntry | None:
+    if row.missed is not None:
+        return _bound(Bound(row.missed.not_before, None, Certainty.IN_DOUBT))
+    return None if row.end is None else _bound(row.end)
+
+
+def _certain(row: Row, at: float, found: Found) -> bool:
     """Whether it was surely held at that moment, which counts for less where nobody looked."""
-    if doubtful or not row.surely_held_at(at):
+    if not row.surely_held_at(at):
         return False
     if row.end is None and (found.latest is None or at > found.latest):
         return not found.unseen

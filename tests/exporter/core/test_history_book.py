@@ -143,7 +143,7 @@ def test_what_went_while_the_exporter_was_down_ends_between_the_last_look_and_th
     exporter.start()
     first = exporter.look(held(B), after=60.0)
     # In doubt at first: the kubelet may have just come up, and list nobody.
-    assert exporter.book.missing == {exporter.open(A).id: Bound(last.times.asked, None, Certainty.IN_DOUBT)}
+    assert exporter.open(A).missed == Bound(last.times.asked, first.times.answered, Certainty.WHILE_DOWN)
     exporter.look(held(B), after=DOUBT + 1)
     assert exporter.ended(A).end == Bound(last.times.asked, first.times.answered, Certainty.WHILE_DOWN)
     assert exporter.open(B).start == Bound(last.times.asked, first.times.answered, Certainty.WHILE_DOWN)
@@ -157,9 +157,19 @@ def test_a_kubelet_that_lists_nobody_at_the_start_closes_nothing() -> None:
     exporter.start()
     exporter.look({}, after=3.0)
     exporter.look(held(A, B, uid="u1"), after=1.0)
-    assert exporter.book.missing == {}
     assert exporter.open(A) == before
     assert not exporter.past
+
+
+def test_an_exporter_that_crashes_again_and_again_does_not_keep_in_doubt_what_is_gone() -> None:
+    exporter = Exporter()
+    last = exporter.look(held(A))
+    exporter.start()
+    first = exporter.look(held(), after=2.0)
+    for _ in range(3):
+        exporter.start()
+        exporter.look(held(), after=4.0)
+    assert exporter.ended(A).end == Bound(last.times.asked, first.times.answered, Certainty.WHILE_DOWN)
 
 
 def test_another_pod_of_the_name_after_a_restart_is_another_holding() -> None:
@@ -305,7 +315,7 @@ def test_open_rows_are_the_present_holders_through_restarts_crashes_and_clocks(
 
 def _check_present(exporter: Exporter, found: Present) -> None:
     assert {row.id: row for row in exporter.book.rows()} == exporter.rows
-    rows = [row for row in exporter.rows.values() if row.id not in exporter.book.missing]
+    rows = [row for row in exporter.rows.values() if row.missed is None]
     for name in {row.key for row in rows} | found.keys():
         known = [row.facts.uid for row in rows if row.key == name]
         facts = found.get(name, ())

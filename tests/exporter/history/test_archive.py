@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.history import Certainty
+from exporter.core.history import Bound, Certainty
 from exporter.core.history_watch import Gap, Look, Times
 from exporter.history.archive import STEADY_FOR, Limits
 from exporter.history.place import DAMAGED_KEPT
@@ -395,11 +395,14 @@ def test_just_after_a_start_what_is_missing_is_told_as_in_doubt(live: Start) -> 
     life = live(wall=life.wall, steady=life.steady)
     life.look(B)
     found = life.ask()
-    doubtful = {row.key: found.doubtful.get(row.id) for row in found.rows}
-    assert doubtful[B] is None
-    bound = doubtful[A]
-    assert bound is not None
-    assert bound.certainty is Certainty.IN_DOUBT
+    missed = {row.key: row.missed for row in found.rows}
+    assert missed[B] is None
+    assert missed[A] == Bound(life.wall - 5.0, life.wall, Certainty.WHILE_DOWN)
+    # So it stays through a crash, and is not taken for seen.
+    life.die()
+    life = live(wall=life.wall, steady=life.steady)
+    life.look(B)
+    assert {row.key: row.missed for row in life.ask().rows} == missed
     life.look(B, after=11.0)
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
 
