@@ -239,8 +239,8 @@ class Book:
         return tuple(kept)
 
     def _in_doubt(self, row: Row, look: Look, *, first: bool) -> bool:
-        """Whether a row that is not seen may be held all the same; not any longer if it has been missed for long
-        by one process after another.
+        """Whether a row that is not seen may be held all the same. Not if it has been missed for long, by one
+        process after another.
         """
         if not self._doubting:
             return False
