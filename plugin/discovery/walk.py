@@ -55,7 +55,7 @@ class SysfsSource:
                 if item is not None:
                     found[directory.path] = item
                     subsystems.add(directory.link("subsystem"))
-        ordered = sorted(found.values(), key=lambda item: natural(item.path))
+        ordered = sorted(found.values(), key=lambda item: (natural(item.name), item.path))
         watched = tuple(pair for pair in follow if not f"{pair[0]}/".startswith(_PSEUDO))
         notes: tuple[str, ...] = ()
         if not found:

@@ -1,0 +1,136 @@
+from pathlib import Path
+
+import pytest
+
+from harness.hosttree import HostTree
+from plugin.core.device import Found
+from plugin.core.model import Group, GroupMember
+from plugin.discovery.group import GroupSource
+from plugin.discovery.host import HostRoot
+
+SOUND = Group(
+    [GroupMember("/dev/snd/controlC*", name="control"), GroupMember("/dev/snd/pcmC*D0c", name="capture")]
+)
+
+
+@pytest.fixture
+def tree(host: Path) -> HostTree:
+    made = HostTree(host)
+    made.directory("/dev")
+    return made
+
+
+@pytest.fixture
+def here(tree: HostTree) -> HostRoot:
+    return HostRoot(tree.root)
+
+
+def named(source: GroupSource, here: HostRoot) -> dict[str, Found]:
+    return {found.name: found for found in source.discover(here).found}
+
+
+def test_paths_that_belong_together_are_one_device(tree: HostTree, here: HostRoot) -> None:
+    for number in (0, 1, 10):
+        tree.file(f"/dev/snd/controlC{number}")
+        tree.file(f"/dev/snd/pcmC{number}D0c")
+    findings = GroupSource(SOUND).discover(here)
+    assert [(f.name, f.path, f.attrs["capture"]) for f in findings.found] == [
+        (f"controlC{n}", f"/dev/snd/controlC{n}", f"/dev/snd/pcmC{n}D0c") for n in (0, 1, 10)
+    ]
+    assert set(findings.follow) == {("/dev/snd", "controlC*"), ("/dev/snd", "pcmC*D0c")}
+
+
+def test_a_device_is_absent_while_something_that_it_needs_is_gone(tree: HostTree, here: HostRoot) -> None:
+    for name in ("controlC0", "controlC1", "pcmC0D0c", "pcmC1D0c"):
+        tree.file(f"/dev/snd/{name}")
+    source = GroupSource(SOUND)
+    before = named(source, here)
+    (tree.root / "dev/snd/pcmC0D0c").unlink()
+    found = named(source, here)
+    assert found["controlC0"].absent == "/dev/snd/pcmC*D0c: nothing is free of what matches"
+    assert found["controlC1"] == before["controlC1"]
+    assert source.resolve(here, before["controlC0"]) is None
+    assert source.resolve(here, found["controlC0"]) == found["controlC0"]
+    tree.file("/dev/snd/pcmC0D0c")
+    assert named(source, here) == before
+    (tree.root / "dev/snd/controlC0").unlink()
+    assert list(named(source, here)) == ["controlC1"]
+
+
+def test_another_source_of_the_same_members_remembers_the_same(tree: HostTree, here: HostRoot) -> None:
+    tree.file("/dev/snd/controlC0")
+    tree.file("/dev/snd/pcmC0D0c")
+    first = GroupSource(SOUND)
+    first.discover(here)
+    (tree.root / "dev/snd/pcmC0D0c").unlink()
+    assert list(named(GroupSource(SOUND), here)) == ["controlC0"]
+    assert named(GroupSource(SOUND), HostRoot(tree.root)) == {}
+
+
+def test_nodes_are_the_paths_that_are_nodes_and_optional_ones_may_be_missing(
+    tree: HostTree, here: HostRoot
+) -> None:
+    tree.node("/dev/a", "char", 10, 1)
+    tree.file("/dev/data")
+    tree.node("/dev/extra", "char", 10, 2)
+    written = Group(
+        [GroupMember("/dev/a"), GroupMember("/dev/data", limit=3), GroupMember("/dev/extra", optional=True)]
+    )
+    source = GroupSource(written)
+    (found,) = source.discover(here).found
+    assert (found.name, found.nodes) == ("a", ("/dev/a", "/dev/extra"))
+    assert dict(found.attrs) == {"member0": "/dev/a", "member1": "/dev/data", "member2": "/dev/extra"}
+    assert source.resolve(here, found) is found
+    (tree.root / "dev/extra").unlink()
+    now = source.resolve(here, found)
+    assert now is not None
+    assert (now.nodes, now.attrs["member2"]) == (("/dev/a",), "")
+    (after,) = source.discover(here).found
+    assert (after.name, after.nodes) == ("a", ("/dev/a",))
+
+
+def test_a_group_is_counted_out(tree: HostTree, here: HostRoot) -> None:
+    tree.file("/dev/fuse")
+    names = list(named(GroupSource(Group([GroupMember("/dev/fuse")], count=3)), here))
+    assert names == ["fuse-0", "fuse-1", "fuse-2"]
+
+
+def test_a_name_is_the_path_below_the_patterns_directory(tree: HostTree, here: HostRoot) -> None:
+    for directory in ("one", "two"):
+        tree.file(f"/dev/{directory}/node")
+    assert list(named(GroupSource(Group([GroupMember("/dev/*/node")])), here)) == ["one/node", "two/node"]
+    shared = Group([GroupMember("/dev/*/node", limit=2), GroupMember("/dev/[ot]*/node", limit=2)])
+    assert list(named(GroupSource(shared), here)) == ["one/node-0", "two/node-0"]
+
+
+def test_a_group_of_what_is_optional_is_numbered(tree: HostTree, here: HostRoot) -> None:
+    tree.file("/dev/ttyS0")
+    members = [GroupMember("/dev/ttyS0", optional=True), GroupMember("/dev/ttyUSB0", optional=True)]
+    source = GroupSource(Group(members))
+    assert list(named(source, here)) == ["0"]
+    tree.file("/dev/ttyUSB0")
+    (found,) = source.discover(here).found
+    assert found.attrs["member1"] == "/dev/ttyUSB0"
+    (tree.root / "dev/ttyS0").unlink()
+    assert list(named(source, here)) == ["0"]
+    (tree.root / "dev/ttyUSB0").unlink()
+    assert source.resolve(here, found) is None
+    findings = source.discover(here)
+    assert (findings.found, findings.notes) == ((), ("nothing matches /dev/ttyS0, /dev/ttyUSB0",))
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    written = Group(
+        [
+            GroupMember("dev/x", name="Bad"),
+            GroupMember("/dev/**/x"),
+            GroupMember("/", name="member1"),
+        ]
+    )
+    assert [(place[1:], problem.partition(", ")[2]) for place, problem in written.problems()] == [
+        ((0, "path"), "expected an absolute path"),
+        ((0, "name"), "expected a name such as model: a-z, 0-9 and '_', a letter first"),
+        ((1, "path"), "expected a pattern without '**': each '*' stands for one component"),
+        ((2, "path"), "expected a pattern such as /dev/video*"),
+        ((2, "name"), "which another member is called"),
+    ]

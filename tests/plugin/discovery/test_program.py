@@ -1,0 +1,206 @@
+import json
+import os
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from plugin.core.device import Found
+from plugin.core.model import Exec
+from plugin.discovery.host import HostRoot
+from plugin.discovery.program import MAX_OUTPUT, ExecSource
+from plugin.discovery.source import Findings
+
+
+@pytest.fixture
+def here(host: Path) -> HostRoot:
+    return HostRoot(host)
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(code)]
+
+
+def look(here: HostRoot, command: list[str], timeout: str = "10s") -> Findings:
+    return ExecSource(Exec(command, timeout=timeout)).discover(here)
+
+
+def printed(here: HostRoot, text: str) -> Findings:
+    return look(here, ["/bin/echo", text])
+
+
+def test_what_is_printed_are_the_devices(here: HostRoot, host: Path) -> None:
+    (host / "dev").mkdir()
+    (host / "dev/x0").touch()
+    devices = [
+        {
+            "name": "x0",
+            "path": "/dev/x0",
+            "attrs": {"model": "X\u001b[31m " + "9" * 2000},
+            "numa": 1,
+            "nodes": ["/dev/x0", "/dev/x0c", "/dev/x0"],
+            "sysfs": "/sys/devices/x0",
+        },
+        {"name": "x1", "unhealthy": "too hot\n", "numa": -1},
+    ]
+    findings = printed(here, json.dumps(devices))
+    assert findings.found == (
+        Found(
+            "x0",
+            "/dev/x0",
+            {"model": ("X [31m " + "9" * 2000)[:1024]},
+            numa_node=1,
+            nodes=("/dev/x0", "/dev/x0c"),
+            sysfs="/sys/devices/x0",
+        ),
+        Found("x1", absent="too hot"),
+    )
+    assert findings.notes == ()
+    source = ExecSource(Exec(["/bin/true"]))
+    assert source.resolve(here, findings.found[0]) is not None
+    (host / "dev/x0").unlink()
+    assert source.resolve(here, findings.found[0]) is None
+
+
+def test_no_device_is_said(here: HostRoot) -> None:
+    assert printed(here, "[]").notes == ("/bin/echo printed no device",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "something else than a JSON array"),
+        ("nonsense", "something else than a JSON array"),
+        ("{}", "Expected `array`, got `object`"),
+        ('[{"nam": "x"}]', "unknown field `nam`"),
+        ("[{}]", "missing required field `name`"),
+        ('[{"name": ""}]', r"at `$[0].name`"),
+        ('[{"name": "x"}, {"name": "y", "numa": 5000}]', "at `$[1].numa`"),
+        ('[{"name": "x", "attrs": {"a": 1}}]', "Expected `str`, got `int`"),
+        ('[{"name": "x"}, {"name": "x"}]', "number 1: found the name 'x' a second time"),
+        ('[{"name": "x", "path": "dev/x"}]', "number 0: found path 'dev/x', expected an absolute path"),
+        ('[{"name": "x", "nodes": [""]}]', "number 0: found nodes ''"),
+        ('[{"name": "x", "nodes": ["/dev/../etc"]}]', "expected a path without '..'"),
+        ('[{"name": "x", "attrs": {"A b": ""}}]', "found the attribute 'A b'"),
+        ("[" * 5000, "something else than a JSON array"),
+    ],
+)
+def test_bad_output_is_one_clear_error(here: HostRoot, text: str, said: str) -> None:
+    with pytest.raises(OSError, match="printed") as caught:
+        printed(here, text)
+    assert caught.value.filename == "/bin/echo"
+    assert said in (caught.value.strerror or "")
+    assert len(caught.value.strerror or "") < 500
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "import sys; sys.stderr.write('first\\x1b[31m\\nsecond'); sys.exit(3)",
+            "exit status 3: first\\x1b[31m",
+        ),
+        ("import os; os.kill(os.getpid(), 9)", "exit status 137"),
+        (f"print('[' + ' ' * {MAX_OUTPUT} + ']')", f"printed more than {MAX_OUTPUT} bytes"),
+    ],
+)
+def test_a_program_that_fails_is_told_with_what_it_said_first(here: HostRoot, code: str, said: str) -> None:
+    with pytest.raises(OSError, match=r"exit status|printed more") as caught:
+        look(here, python(code))
+    assert caught.value.strerror == said
+
+
+def test_a_program_that_is_not_there(here: HostRoot) -> None:
+    with pytest.raises(OSError, match="cannot be run: No such file or directory"):
+        look(here, ["/nope/program"])
+
+
+def test_a_program_that_does_not_end_is_killed_with_all_that_it_began(here: HostRoot, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    code = f"""
+    import subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    open({str(pid)!r} + ".new", "w").write(str(child.pid))
+    import os; os.rename({str(pid)!r} + ".new", {str(pid)!r})
+    print("[]", flush=True)
+    time.sleep(60)
+    """
+    with pytest.raises(OSError, match="did not end within 2 s"):
+        look(here, python(code), timeout="2s")
+    child = int(pid.read_text())
+    until = time.monotonic() + 10
+    while _alive(child):
+        assert time.monotonic() < until, "what it began lives on"
+        time.sleep(0.01)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state != "Z"
+
+
+def test_its_environment_is_small_and_says_where_the_host_is(
+    here: HostRoot, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "x")
+    code = """
+    import json, os
+    given = {name.lower(): value for name, value in os.environ.items() if name != "LC_CTYPE"}
+    print(json.dumps([{"name": "e", "attrs": given}]))
+    """
+    attrs = dict(look(here, python(code)).found[0].attrs)
+    assert attrs.pop("path")
+    assert attrs == {"host_root": f"{host}", "lang": "C.UTF-8"}
+
+
+class Hands:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_it_is_not_run_more_often_than_its_interval_whoever_asks(here: HostRoot, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.touch()
+    code = f"""
+    import sys
+    open({str(runs)!r}, "a").write("x")
+    count = len(open({str(runs)!r}).read())
+    print('[{{"name": "%d"}}]' % count)
+    sys.exit(count == 3)
+    """
+    hands = Hands()
+    written = Exec(python(code), interval="10s")
+    first, second = ExecSource(written, hands), ExecSource(written, hands)
+
+    def name(source: ExecSource) -> str:
+        return source.discover(here).found[0].name
+
+    assert [name(first), name(second), name(first)] == ["1", "1", "1"]
+    hands.now += 9.99
+    assert name(second) == "1"
+    hands.now += 0.01
+    assert name(second) == "2"
+    hands.now += 10
+    for source in (first, second):
+        with pytest.raises(OSError, match="exit status 1"):
+            source.discover(here)
+    hands.now += 10
+    assert name(first) == "4"
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    written = Exec(["bin/x", "a\0b"], timeout="1m", interval="soon")
+    assert list(written.problems()) == [
+        (("command", 0), "found 'bin/x', expected an absolute path"),
+        (("command", 1), "found 'a\\x00b', expected text without NUL"),
+        (("timeout",), "found '1m', expected from 100ms to 15s"),
+        (("interval",), "found 'soon', expected a duration such as 250ms, 5s, 1h30m or 30d"),
+    ]

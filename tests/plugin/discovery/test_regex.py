@@ -1,0 +1,96 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.hosttree import HostTree
+from plugin.core.errors import Path as Place
+from plugin.core.model import Regex
+from plugin.discovery.host import HostRoot
+from plugin.discovery.regex import RegexSource
+from plugin.discovery.source import Findings
+
+
+@pytest.fixture
+def tree(host: Path) -> HostTree:
+    return HostTree(host)
+
+
+def look(tree: HostTree, pattern: str, directory: str = "/dev", depth: int = 1) -> Findings:
+    return RegexSource(pattern, directory, depth).discover(HostRoot(tree.root))
+
+
+def test_the_whole_name_must_match_and_groups_are_attributes(tree: HostTree) -> None:
+    for name in ("video0", "video10", "video2", "xvideo1", "video1x", "vbi0"):
+        tree.file(f"/dev/{name}")
+    tree.directory("/dev/video77")
+    tree.link("/dev/video99", "nothing")
+    findings = look(tree, r"video(?P<number>\d+)(?P<more>y)?")
+    assert [(f.name, f.path, dict(f.attrs)) for f in findings.found] == [
+        (f"video{n}", f"/dev/video{n}", {"number": n, "more": ""}) for n in ("0", "2", "10")
+    ]
+    assert findings.follow == (("/dev", "video*"),)
+    assert findings.notes == ()
+
+
+def test_directories_are_looked_into_as_deep_as_asked_for(tree: HostTree) -> None:
+    for name in ("snd/controlC0", "snd/by-id/usb", "bus/usb/001/002", "loop0", "bus/usb/001/deeper/003"):
+        tree.file(f"/dev/{name}")
+    tree.link("/dev/linked", "/dev/snd")
+
+    def names(depth: int) -> list[str]:
+        return [f.name for f in look(tree, ".*", depth=depth).found]
+
+    assert names(1) == ["loop0"]
+    assert names(2) == ["loop0", "snd/controlC0"]
+    assert names(4) == ["bus/usb/001/002", "loop0", "snd/by-id/usb", "snd/controlC0"]
+    assert [f.path for f in look(tree, r"bus/usb/\d+/\d+", depth=8).found] == ["/dev/bus/usb/001/002"]
+    assert ("/dev/bus/usb/001", "*") in look(tree, "x", depth=4).follow
+
+
+def test_a_node_is_known_by_its_numbers_and_a_link_by_where_it_leads(tree: HostTree) -> None:
+    tree.node("/dev/ttyUSB0", "char", 188, 0)
+    tree.link("/dev/modem", "/dev/ttyUSB0")
+    modem, node = look(tree, "(modem|ttyUSB(?P<minor>0))").found
+    assert (modem.rdev, modem.attrs["target"]) == (("char", 188, 0), "/dev/ttyUSB0")
+    assert node.nodes == ("/dev/ttyUSB0",)
+    assert dict(node.attrs) == {"type": "char", "major": "188", "minor": "0"}
+
+
+def test_what_is_not_there_is_said(tree: HostTree) -> None:
+    assert look(tree, "x", "/nope").notes == ("/nope is not there",)
+    tree.directory("/dev")
+    assert look(tree, "x.").notes == ("nothing in /dev matches x.",)
+    tree.file("/file")
+    with pytest.raises(NotADirectoryError):
+        look(tree, "x", "/file")
+
+
+def test_a_directory_without_a_slash_at_its_end_and_the_root_itself(tree: HostTree) -> None:
+    tree.file("/vmlinuz")
+    assert [f.path for f in look(tree, "vm.*", "/").found] == ["/vmlinuz"]
+    tree.file("/dev/a")
+    assert [f.path for f in look(tree, "a", "/dev/").found] == ["/dev/a"]
+
+
+def test_hostile_names_are_matched_as_they_are(tree: HostTree) -> None:
+    tree.directory("/dev")
+    os.mkfifo(os.fsencode(tree.root / "dev") + b"/v\xff")
+    tree.file("/dev/v\n")
+    tree.file("/dev/" + "v" * 255)
+    assert len(look(tree, "v.*").found) == 2
+    assert [f.name for f in look(tree, r"v\n").found] == ["v\n"]
+
+
+@pytest.mark.parametrize(
+    ("written", "place", "said"),
+    [
+        (Regex("("), ("pattern",), "found '(', expected a regular expression: missing )"),
+        (Regex("(a+)+b"), ("pattern",), "repeats in repeats"),
+        (Regex("a", directory="dev"), ("directory",), "expected an absolute path"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(written: Regex, place: Place, said: str) -> None:
+    ((where, problem),) = written.problems()
+    assert where == place
+    assert said in problem

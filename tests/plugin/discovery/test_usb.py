@@ -1,0 +1,218 @@
+from pathlib import Path
+
+import pytest
+
+from harness.hosttree import HostTree
+from harness.usb import UsbBus
+from plugin.core.device import Found
+from plugin.core.model import Usb
+from plugin.discovery.host import HostRoot
+from plugin.discovery.source import Findings
+from plugin.discovery.topology import numa_nodes
+from plugin.discovery.usb import UsbSource
+
+
+@pytest.fixture
+def bus(host: Path) -> UsbBus:
+    made = UsbBus(HostTree(host))
+    made.tree.files(made.controller, numa_node=1)
+    root_hub = f"{made.controller}/usb1"
+    made.tree.files(root_hub, idVendor="1d6b", idProduct="0002", busnum=1, devnum=1, bDeviceClass="09")
+    made.tree.link("/sys/bus/usb/devices/usb1", root_hub)
+    return made
+
+
+@pytest.fixture
+def here(bus: UsbBus) -> HostRoot:
+    return HostRoot(bus.tree.root)
+
+
+def look(here: HostRoot, **selectors: list[str]) -> Findings:
+    return UsbSource(Usb(**selectors)).discover(here)
+
+
+def named(findings: Findings) -> dict[str, Found]:
+    return {found.name: found for found in findings.found}
+
+
+def test_a_device_has_its_attributes_its_node_and_its_childrens(bus: UsbBus, here: HostRoot) -> None:
+    hub = bus.plug("1-2", "05e3", "0608", code="09")
+    inner = bus.plug("1-2.4", "0403", "6001", "A50285BI", address=17, driver="ftdi_sio")
+    bus.child(inner, "ttyUSB3/tty/ttyUSB3", "tty", "ttyUSB3")
+    bus.child(inner, "0003:0403:6001.0001/hidraw/hidraw0", "hidraw", "hidraw0")
+    bus.child(inner, "input/input5/event12", "input", "input/event12")
+    bus.child(inner, "input/input5/event3", "input", "input/event3")
+    bus.tree.files(f"{inner}/net/wwan0", ifindex=7)
+    bus.tree.files(f"{hub}/power", dev="x")
+    findings = look(here)
+    (found,) = findings.found
+    assert (found.name, found.path, found.claim) == ("A50285BI", "/dev/bus/usb/001/017", "usb:1-2.4")
+    assert dict(found.attrs) == {
+        "vendor": "0403",
+        "product": "6001",
+        "serial": "A50285BI",
+        "manufacturer": "ACME",
+        "product_name": "Thing",
+        "port": "1-2.4",
+        "bus": "1",
+        "address": "17",
+        "class": "00",
+        "classes": "ff",
+        "speed": "480",
+        "drivers": "ftdi_sio",
+        "tty": "/dev/ttyUSB3",
+        "input": "/dev/input/event3,/dev/input/event12",
+        "video4linux": "",
+        "hidraw": "/dev/hidraw0",
+        "sound": "",
+        "block": "",
+        "net": "wwan0",
+    }
+    assert found.nodes == (
+        "/dev/bus/usb/001/017",
+        "/dev/hidraw0",
+        "/dev/input/event3",
+        "/dev/input/event12",
+        "/dev/ttyUSB3",
+    )
+    assert numa_nodes(here, found) == (1,)
+    assert {"usb", "tty", "video4linux"} <= findings.subsystems
+    assert set(findings.follow) == {("/dev/bus/usb", "*"), ("/dev/bus/usb/001", "*")}
+
+
+def test_a_disk_has_its_partitions(bus: UsbBus, here: HostRoot) -> None:
+    inner = bus.plug("1-1", "0781", "5581", "S", interface="08")
+    disk = "host6/target6:0:0/6:0:0:0/block/sdb"
+    bus.child(inner, disk, "block", "sdb")
+    bus.child(inner, f"{disk}/sdb1", "block", "sdb1")
+    assert named(look(here))["S"].attrs["block"] == "/dev/sdb,/dev/sdb1"
+
+
+@pytest.mark.parametrize(
+    ("selectors", "expected"),
+    [
+        ({}, ["1-3", "A1", "A2"]),
+        ({"vendors": ["0x0403"]}, ["A1", "A2"]),
+        ({"vendors": ["403"], "products": ["6015"]}, ["A2"]),
+        ({"serials": ["*2"]}, ["A2"]),
+        ({"ports": ["1-3", "1-1"]}, ["1-3", "A1"]),
+        ({"ports": ["2-*"]}, []),
+        ({"classes": ["e"]}, ["1-3"]),
+        ({"classes": ["03"]}, ["A2"]),
+        ({"with_nodes": ["tty", "net"]}, ["A1"]),
+        ({"with_nodes": ["video*"]}, ["1-3"]),
+    ],
+)
+def test_every_selector_that_is_given_must_hold(
+    bus: UsbBus, here: HostRoot, selectors: dict[str, list[str]], expected: list[str]
+) -> None:
+    bus.child(bus.plug("1-1", "0403", "6001", "A1"), "ttyUSB0/tty/ttyUSB0", "tty", "ttyUSB0")
+    bus.plug("1-2", "0403", "6015", "A2", address=6, code="03")
+    camera = bus.plug("1-3", "046d", "0825", address=7, interface="0e")
+    bus.child(camera, "video4linux/video0", "video4linux", "video0")
+    findings = look(here, **selectors)
+    assert [found.name for found in findings.found] == expected
+    assert findings.notes == (() if expected else ("none of 3 USB devices is selected",))
+
+
+@pytest.mark.parametrize("serial", ["", "   ", "1-1", "\x01\x02"])
+def test_a_serial_number_that_is_none_leaves_the_port(bus: UsbBus, here: HostRoot, serial: str) -> None:
+    bus.plug("1-4", "0403", "6001", serial)
+    assert list(named(look(here))) == ["1-4"]
+
+
+def test_a_serial_number_is_made_harmless(bus: UsbBus, here: HostRoot) -> None:
+    bus.plug("1-4", "0403", "6001", "A\x1b[31mB\u202eC" + "x" * 500)
+    (name,) = named(look(here))
+    assert name == ("A [31mB C" + "x" * 500)[:256]
+
+
+def test_a_device_keeps_its_id_wherever_it_is_plugged_in(bus: UsbBus, here: HostRoot) -> None:
+    bus.plug("1-1", "0403", "6001", "A1", address=5)
+    source = UsbSource(Usb())
+    (found,) = source.discover(here).found
+    assert source.resolve(here, found) == found
+    bus.unplug("1-1")
+    assert source.resolve(here, found) is None
+    inner = bus.plug("1-2", "0403", "6001", "A1", address=9)
+    bus.child(inner, "ttyUSB1/tty/ttyUSB1", "tty", "ttyUSB1")
+    now = source.resolve(here, found)
+    assert now is not None
+    assert (now.name, now.nodes) == ("A1", ("/dev/bus/usb/001/009", "/dev/ttyUSB1"))
+    (again,) = source.discover(here).found
+    assert again == now
+
+
+def test_a_device_without_a_serial_number_is_the_one_at_its_port(bus: UsbBus, here: HostRoot) -> None:
+    bus.plug("1-1", "0403", "6001", address=5)
+    source = UsbSource(Usb())
+    (found,) = source.discover(here).found
+    bus.unplug("1-1")
+    bus.plug("1-1", "0403", "6001", address=6)
+    now = source.resolve(here, found)
+    assert now is not None
+    assert now.path == "/dev/bus/usb/001/006"
+    bus.unplug("1-1")
+    bus.plug("1-1", "046d", "0825", address=7)
+    assert source.resolve(here, found) is None
+
+
+def test_two_that_say_the_same_serial_number_are_told_apart(bus: UsbBus, here: HostRoot) -> None:
+    bus.plug("1-2", "0403", "6001", "0001", address=5)
+    source = UsbSource(Usb())
+    (first,) = source.discover(here).found
+    assert first.name == "0001"
+    bus.plug("1-1", "1a86", "7523", "0001", address=6)
+    assert {f.name: f.attrs["port"] for f in source.discover(here).found} == {"0001": "1-2", "1-1": "1-1"}
+    # Another resource, which selects one of them alone, knows of the other.
+    assert list(named(look(here, vendors=["1a86"]))) == ["1-1"]
+    bus.unplug("1-2")
+    assert source.resolve(here, first) is None
+    assert list(named(source.discover(here))) == ["1-1"]
+
+
+def test_two_that_say_the_same_from_the_beginning_are_called_by_their_ports(
+    bus: UsbBus, here: HostRoot
+) -> None:
+    bus.plug("1-2", "0403", "6001", "0001", address=5)
+    bus.plug("1-1", "0403", "6001", "0001", address=6)
+    assert list(named(look(here))) == ["1-1", "1-2"]
+
+
+def test_garbage_is_no_device(bus: UsbBus, here: HostRoot) -> None:
+    bus.plug("1-1", "0403", "6001", "A1")
+    for name, text in (("idVendor", b""), ("idVendor", b"\xff\x00zz"), ("devnum", b"x"), ("busnum", b"-1\n")):
+        path = f"{bus.place('1-1')}/{name}"
+        before = (bus.tree.root / path.lstrip("/")).read_bytes()
+        bus.tree.file(path, text)
+        assert look(here).found == ()
+        bus.tree.file(path, before)
+    bus.tree.link("/sys/bus/usb/devices/1-9", "/sys/devices/gone")
+    bus.tree.file("/sys/bus/usb/devices/1-8", "a file")
+    bus.tree.file(f"{bus.place('1-1')}/uevent", "DEVNAME=../../etc/shadow\nDEVNAME")
+    (found,) = look(here).found
+    assert found.nodes == ("/dev/bus/usb/001/005",)
+
+
+def test_without_usb_there_is_none_and_it_is_said(host: Path) -> None:
+    findings = UsbSource(Usb()).discover(HostRoot(host))
+    assert (findings.found, findings.notes) == ((), ("/sys/bus/usb/devices is not there",))
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    written = Usb(
+        vendors=["0403", "xyz", "0403"],
+        serials=[""],
+        ports=["a"],
+        classes=["0e", "123", "g"],
+        with_nodes=["a/b"],
+    )
+    assert [place for place, _ in written.problems()] == [
+        ("vendors", 1),
+        ("vendors", 2),
+        ("serials", 0),
+        ("ports", 0),
+        ("classes", 1),
+        ("classes", 2),
+        ("with_nodes", 0),
+    ]
