@@ -16,6 +16,7 @@ podresources, pods
              what monitors ask
 life, process, workload, kubelet
              one life of the process, one after another, the node's pods, all of it together
+apiserver    an API server that knows this node's pods, for whoever watches them there
 scripted     a device plugin that does what it is told
 control, control_server
              the control socket, from both ends

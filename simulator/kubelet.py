@@ -4,8 +4,8 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -192,6 +192,15 @@ class SimulatedKubelet:
     def pods(self) -> tuple[Pod, ...]:
         """All pods bound to this node, ended ones too; copies."""
         return tuple(replace(pod) for _, pod in sorted(self._node.pods.items()))
+
+    @contextmanager
+    def following(self, told: Callable[[str, Pod], None]) -> Generator[None]:
+        """Have `told(kind, pod)` called with what the API server tells: ADDED, MODIFIED, DELETED."""
+        self._node.followers.add(told)
+        try:
+            yield
+        finally:
+            self._node.followers.discard(told)
 
     # What is seen
 

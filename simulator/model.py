@@ -148,6 +148,8 @@ class Pod:
     created: float
     phase: Phase = Phase.PENDING
     deleted: float | None = None
+    taken_on: float | None = None
+    """When the kubelet first dealt with it (status.startTime)."""
     reason: str = ""
     message: str = ""
 

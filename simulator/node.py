@@ -109,6 +109,8 @@ class Node:
     pods: dict[tuple[str, str], Pod] = field(default_factory=dict[tuple[str, str], Pod])
     calls: Counter[str] = field(default_factory=Counter[str])
     violations: list[str] = field(default_factory=list[str])
+    followers: set[Callable[[str, Pod], None]] = field(default_factory=set[Callable[[str, Pod], None]])
+    """Who is told what the API server tells of pods: ADDED, MODIFIED, DELETED."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def shuffle(self, things: Iterable[T]) -> list[T]:
@@ -134,6 +136,11 @@ class Node:
     def event(self, event: str, **fields: Any) -> None:
         """Something happened that a person may want to see."""
         self.on_event(event, **fields)
+
+    def tell(self, kind: str, pod: Pod) -> None:
+        """The API server has something to tell."""
+        for follower in tuple(self.followers):
+            follower(kind, pod)
 
     def active(self) -> frozenset[str]:
         """Uids of the pods that count."""

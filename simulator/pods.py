@@ -14,7 +14,24 @@ from simulator.node import Node
 from simulator.rpc import Context, RawService, decoded
 
 BUFFERED: Final = 100
-"""Events kept for a watcher that is slow; the kubelet drops what is more, without a word."""
+"""Events kept for a watcher that is slow; with one more the kubelet cuts it off."""
+
+
+class _Watcher:
+    """Events for one stream, until it is cut off."""
+
+    def __init__(self) -> None:
+        self._events: asyncio.Queue[bytes] = asyncio.Queue(BUFFERED)
+        self.cut_off = False
+
+    def put(self, event: bytes) -> None:
+        """Raises QueueFull."""
+        self._events.put_nowait(event)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """What was put, to the last one if it is cut off."""
+        while not (self.cut_off and self._events.empty()):
+            yield await self._events.get()
 
 
 class PodsApi:
@@ -23,7 +40,8 @@ class PodsApi:
     def __init__(self, node: Node, heard: Heard) -> None:
         self._node = node
         self._heard = heard
-        self._watchers: set[asyncio.Queue[bytes]] = set()
+        self._watchers: set[_Watcher] = set()
+        self._done: set[str] = set()
 
     def service(self) -> RawService:
         """The service (kubelet.md, section 1)."""
@@ -34,7 +52,8 @@ class PodsApi:
     def synced(self) -> None:
         """The API server was heard: every pod is told."""
         for pod in self._heard.pods():
-            self.added(pod)
+            # kubelet: of a pod that ended in an earlier life it says that it has done with it.
+            (self.added if pod.active else self.deleted)(pod)
 
     def added(self, pod: Pod) -> None:
         """A pod was bound to this node."""
@@ -44,8 +63,20 @@ class PodsApi:
         """A pod's spec, status or metadata changed."""
         self._publish(api_pb2.MODIFIED, self._message(pod))
 
+    def ended(self, pod: Pod) -> None:
+        """A pod's containers have ended. Once they ran, it is told that the kubelet has done with it, though
+        it is still listed.
+        """
+        self.modified(pod)
+        if pod.taken_on is not None and not pod.reason:
+            self.deleted(pod)
+
     def deleted(self, pod: Pod) -> None:
-        """A pod has gone; the event carries name, namespace and uid alone."""
+        """The kubelet has done with a pod, told once; the event has name, namespace and uid alone."""
+        if pod.uid in self._done:
+            return
+        if self._heard.yet:
+            self._done.add(pod.uid)
         meta = pod_pb2.ObjectMeta(name=pod.spec.name, namespace=pod.spec.namespace, uid=pod.uid)
         gone = pod_pb2.Pod(metadata=meta, spec=pod_pb2.PodSpec(), status=pod_pb2.PodStatus())
         self._publish(api_pb2.DELETED, gone)
@@ -54,11 +85,14 @@ class PodsApi:
         if not self._heard.yet:
             return
         event = _event(kind, pod)
-        for watcher in self._watchers:
+        for watcher in tuple(self._watchers):
             try:
-                watcher.put_nowait(event)
+                watcher.put(event)
             except asyncio.QueueFull:
-                self._node.event("watcher is slow, event dropped")
+                # kubelet: it closes the watcher's channel; what is in it is still told.
+                self._node.event("watcher is slow, cut off")
+                self._watchers.discard(watcher)
+                watcher.cut_off = True
 
     def _sorted(self) -> list[pod_pb2.Pod]:
         return [self._message(pod) for pod in sorted(self._heard.pods(), key=lambda pod: pod.uid)]
@@ -80,15 +114,16 @@ class PodsApi:
     async def _watch(self, content: bytes, context: Context) -> AsyncIterator[bytes]:
         await decoded(api_pb2.WatchPodsRequest, content, context)
         self._node.count("WatchPods")
-        watcher: asyncio.Queue[bytes] = asyncio.Queue(BUFFERED)
+        watcher = _Watcher()
         # kubelet: watched first and listed then, so a change in between is told twice.
         self._watchers.add(watcher)
         try:
             for pod in self._sorted():
                 yield _event(api_pb2.ADDED, pod)
             yield api_pb2.WatchPodsEvent(type=api_pb2.INITIAL_SYNC_COMPLETE).SerializeToString()
-            while True:
-                yield await watcher.get()
+            async for event in watcher.events():
+                yield event
+            await context.abort(StatusCode.RESOURCE_EXHAUSTED, "watch client channel closed")
         finally:
             self._watchers.discard(watcher)
 

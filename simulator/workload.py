@@ -27,6 +27,7 @@ class Workload:
             self._remove(before)
         pod = Pod(spec, spec.uid or str(uuid.uuid4()), self._node.wall())
         self._node.pods[key] = pod
+        self._node.tell("ADDED", pod)
         self._process.life.pods_api.added(pod)
         try:
             # kubelet: one loop admits pods one after another; an Allocate that hangs holds up all.
@@ -46,6 +47,7 @@ class Workload:
             await self._process.in_life(lambda life: life.heard.wait())
             life = await self._process.running()
             pod.deleted = self._node.wall()
+            self._node.tell("MODIFIED", pod)
             life.pods_api.modified(pod)
             if pod.active:
                 self._end(pod, Phase.SUCCEEDED)
@@ -76,6 +78,7 @@ class Workload:
     async def _admit(self, life: Life, pod: Pod) -> None:
         await life.heard.wait()
         life.forget_expired()
+        pod.taken_on = pod.taken_on or self._node.wall()
         try:
             await life.admission.admit(pod)
         except AdmissionError as error:
@@ -83,6 +86,7 @@ class Workload:
             self._node.event("pod refused", pod=pod.full_name, reason=error.reason, message=error.message)
             self._end(pod, Phase.FAILED)
             raise
+        self._node.tell("MODIFIED", pod)
         self._node.claims.prepare(pod.uid, pod.spec)
 
     async def _start(self, life: Life, pod: Pod) -> None:
@@ -90,6 +94,7 @@ class Workload:
             await life.admission.start(pod, container)
         if pod.phase is Phase.PENDING:
             pod.phase = Phase.RUNNING
+            self._node.tell("MODIFIED", pod)
             life.pods_api.modified(pod)
             self._node.event("pod runs", pod=pod.full_name, uid=pod.uid)
             self._node.changed()
@@ -97,7 +102,8 @@ class Workload:
     def _end(self, pod: Pod, phase: Phase) -> None:
         pod.phase = phase
         self._released(pod)
-        self._process.life.pods_api.modified(pod)
+        self._node.tell("MODIFIED", pod)
+        self._process.life.pods_api.ended(pod)
         self._node.changed()
 
     def _remove(self, pod: Pod) -> None:
@@ -105,6 +111,7 @@ class Workload:
         if self._node.pods.get(key) is pod:
             del self._node.pods[key]
             self._released(pod)
+            self._node.tell("DELETED", pod)
             self._process.life.pods_api.deleted(pod)
             self._node.event("pod gone", pod=pod.full_name, uid=pod.uid)
             self._node.changed()

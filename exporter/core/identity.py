@@ -260,10 +260,12 @@ class Register:
             self._forget(lambda sighting: sighting.over < now - _KEPT)
         return before
 
-    def prune(self, uids: Iterable[str], begun: float) -> None:
-        """The source told of all pods there are, `uids`: others that were told of before `begun` are gone."""
+    def prune(self, uids: Iterable[str], begun: float) -> list[Sighting]:
+        """The source told of all pods there are, `uids`: others that were told of before `begun` are gone.
+        Those are returned.
+        """
         present = frozenset(uids)
-        self._forget(lambda sighting: sighting.identity.uid not in present and sighting.told <= begun)
+        return self._forget(lambda sighting: sighting.identity.uid not in present and sighting.told <= begun)
 
     def confirm(self, asked: float, uids: Iterable[str] | None = None) -> None:
         """The source was asked at `asked`, and has these pods still; None: all that are not over."""
@@ -274,10 +276,12 @@ class Register:
                     by_uid[uid] = replace(sighting, present=max(sighting.present, asked))
         self._view = None
 
-    def _forget(self, forgotten: Callable[[Sighting], bool]) -> None:
+    def _forget(self, forgotten: Callable[[Sighting], bool]) -> list[Sighting]:
+        found: list[Sighting] = []
         for key, by_uid in list(self._by_name.items()):
-            for uid in [uid for uid, sighting in by_uid.items() if forgotten(sighting)]:
-                del by_uid[uid]
+            for sighting in [sighting for sighting in by_uid.values() if forgotten(sighting)]:
+                found.append(by_uid.pop(sighting.identity.uid))
                 self._view = None
             if not by_uid:
                 del self._by_name[key]
+        return found

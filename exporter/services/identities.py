@@ -255,12 +255,15 @@ class Identities:
 
     def _list(self, told: Listed, now: float) -> None:
         fresh = [self._see(seen, now) for seen in told.pods]
-        self._register.prune((seen.identity.uid for seen in told.pods), told.begun)
+        uids = [seen.identity.uid for seen in told.pods]
+        for sighting in self._register.prune(uids, told.begun):
+            self._end(sighting.identity.key, sighting.identity.uid, sighting)
         self._unclear.recovered()
-        if told.asked is None:
+        if self._source.lasting:
             self._register.hear(now)
+        if told.asked is None:
             return
-        self._confirm(told.asked, [seen.identity.uid for seen in told.pods])
+        self._confirm(told.asked, uids)
         if any(fresh):
             asyncio.get_running_loop().call_later(_CATCH_UP, self._catch_up, told.begun)
 

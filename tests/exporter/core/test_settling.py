@@ -1,0 +1,86 @@
+"""exporter.core.settling: when a kubelet that has just come up is believed."""
+
+from dataclasses import replace
+
+from exporter.core.identity import SETTLING, Identity, Register
+from exporter.core.model import Container, Holder, Snapshot
+from exporter.core.settling import DOUBT, UNHEARD, YOUNG, after_return, at_start
+
+KEY = ("n", "p")
+POD = Identity("n", "p", "uid-1", "Running")
+RETURNED = 100.0
+
+
+def _register(*, heard: float | None = None) -> Register:
+    register = Register()
+    register.connect()
+    if heard is not None:
+        register.hear(heard)
+    return register
+
+
+def _doubted(register: Register, after: float) -> bool:
+    reason = after_return([KEY], register.view, now=RETURNED + after, returned=RETURNED)
+    return reason is not None
+
+
+def test_without_a_source_time_decides() -> None:
+    assert _doubted(Register(), 0.0)
+    assert _doubted(Register(), DOUBT - 0.1)
+    assert not _doubted(Register(), DOUBT)
+    assert after_return([], Register().view, now=RETURNED, returned=RETURNED) is None
+
+
+def test_a_kubelet_that_has_heard_of_no_pod_of_the_api_server_is_not_believed_for_long() -> None:
+    register = _register()
+    register.see(replace(POD, pod="static", static=True), RETURNED)
+    assert _doubted(register, DOUBT + 50)
+    assert _doubted(register, UNHEARD - 1)
+    assert not _doubted(register, UNHEARD)
+
+
+def test_once_it_has_heard_what_is_not_there_is_gone_and_what_is_there_is_waited_for() -> None:
+    register = _register(heard=RETURNED + 1)
+    assert _doubted(register, 1 + SETTLING / 2)
+    assert not _doubted(register, 1 + SETTLING)
+    register.see(POD, RETURNED + 1)
+    assert _doubted(register, 60)
+    register.see(replace(POD, phase="Succeeded"), RETURNED + 2)
+    assert not _doubted(register, 60)
+
+
+def test_what_the_api_server_told_before_it_fell_silent_counts() -> None:
+    register = _register(heard=50.0)
+    register.see(POD, 50.0)
+    register.connect(connected=False)
+    assert _doubted(register, DOUBT + 50)
+    register.end(KEY, "uid-1", RETURNED)
+    assert not _doubted(register, DOUBT + 50)
+
+
+def _at_start(
+    snapshot: Snapshot, register: Register, age: float | None, listed: tuple[str, ...] = ()
+) -> bool:
+    names = [("n", name) for name in listed]
+    return at_start(snapshot, names, register.view, now=RETURNED, age=age) is not None
+
+
+def test_at_the_start_nobody_is_believed_to_hold_nothing_for_a_moment() -> None:
+    nobody, somebody = Snapshot(), Snapshot(containers=(Container(Holder("n", "p", "c")),))
+    assert _at_start(nobody, Register(), YOUNG - 0.1)
+    assert not _at_start(nobody, Register(), YOUNG)
+    assert not _at_start(nobody, Register(), None)
+    assert not _at_start(nobody, Register(), -1.0)
+    assert not _at_start(somebody, Register(), 0.1)
+
+
+def test_at_the_start_a_source_tells_more() -> None:
+    nobody = Snapshot()
+    unheard = _register()
+    assert _at_start(nobody, unheard, DOUBT - 0.1)
+    assert not _at_start(nobody, unheard, DOUBT)
+    heard = _register(heard=RETURNED - SETTLING)
+    assert not _at_start(nobody, heard, 0.1)
+    heard.see(POD, RETURNED)
+    assert _at_start(nobody, heard, DOUBT - 0.1)
+    assert not _at_start(nobody, heard, 0.1, listed=("p",))
