@@ -1,16 +1,26 @@
-"""What is wrong, judged from one snapshot."""
+"""What is wrong, judged from one snapshot and from what plugins tell. judgement adds what takes time."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
-from exporter.core.ids import read
-from exporter.core.model import Device, DeviceKey, Holder, Snapshot
+from exporter.core.advertised import NOTHING, Advertised
+from exporter.core.ids import Kind, Reader, read
+from exporter.core.model import Device, DeviceKey, Holder, PodKey, Snapshot
+
+_NAMED: Final = 5
+"""Names in a sentence; the facts have more."""
+_FACTS: Final = 64
+"""Names in the facts."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Anomaly:
     """One thing that is wrong: its `kind` (design.md, section 5), where, who is hit, and the evidence in
-    words. `device` and `holder` are None where it concerns a whole resource or no pod.
+    words. `device` is "" and `holder` None where it concerns a whole resource or no pod.
+
+    `since` is the unix time at which it was first seen, None where nobody watched. The facts behind the
+    words: the `devices` and `pods` that are part of it, and the `numa_nodes` that could have served.
     """
 
     kind: str
@@ -18,80 +28,161 @@ class Anomaly:
     device: str = ""
     holder: Holder | None = None
     evidence: str = ""
+    since: float | None = None
+    devices: tuple[str, ...] = ()
+    pods: tuple[PodKey, ...] = ()
+    numa_nodes: tuple[int, ...] = ()
 
 
-def find(snapshot: Snapshot) -> tuple[Anomaly, ...]:
-    """The anomalies of `snapshot`, sorted: plugin_gone, unhealthy_held, double_held, numa_split.
+def find(
+    snapshot: Snapshot,
+    advertised: Advertised = NOTHING,
+    *,
+    reader: Reader = read,
+    further: Iterable[Anomaly] = (),
+) -> tuple[Anomaly, ...]:
+    """The anomalies of `snapshot`, sorted: plugin_gone, unhealthy_held, double_held, and `further` ones.
 
     A resource whose plugin is gone is told once for the resource, not again for each device.
     Nothing is said of health while the kubelet cannot tell what is allocatable.
     """
-    found: set[Anomaly] = set()
+    found: list[Anomaly] = list(further)
     gone: set[str] = set()
     if snapshot.complete:
         for resource, counts in snapshot.resources().items():
-            if counts.allocatable == 0 and counts.allocated > 0:
+            # A plugin that the kubelet follows, and whose devices are all ill, is not gone.
+            if counts.allocatable == 0 and counts.allocated > 0 and not advertised.serves(resource):
                 gone.add(resource)
-                found.add(
-                    Anomaly(
-                        "plugin_gone",
-                        resource,
-                        evidence=f"none is allocatable, while {counts.allocated} of its devices are held",
-                    )
-                )
+                found.append(_plugin_gone(resource, snapshot, advertised))
+    wholes: dict[DeviceKey, Device] = {}
+    parts: list[tuple[Device, DeviceKey]] = []
     for device in snapshot.devices:
-        found.update(_of_device(device, plugin_gone=device.key.resource in gone))
-    found.update(_numa_splits(snapshot))
-    return tuple(sorted(found, key=_order))
+        if not device.holders:
+            continue
+        key = device.key
+        if not device.allocatable and key.resource not in gone:
+            found.extend(_unhealthy_held(device, advertised))
+        if device.parent:
+            parts.append((device, DeviceKey(_plain(key.resource), device.parent)))
+        told = advertised.devices.get(key)
+        if reader(key.device, key.resource).kind is Kind.REPLICA or (told is not None and told.parent):
+            continue
+        wholes[DeviceKey(_plain(key.resource), key.device)] = device
+        if len(device.holders) > 1:
+            found.extend(_double_held(device))
+    found.extend(_whole_and_parts(wholes, parts))
+    return tuple(sorted(set(found), key=order))
 
 
-def _order(anomaly: Anomaly) -> tuple[str, str, str, Holder]:
+def order(anomaly: Anomaly) -> tuple[str, str, str, Holder]:
+    """How anomalies are sorted."""
     return anomaly.kind, anomaly.resource, anomaly.device, anomaly.holder or Holder("", "", "")
 
 
-def _of_device(device: Device, *, plugin_gone: bool) -> Iterator[Anomaly]:
+def listed(names: Collection[str]) -> str:
+    """`a, b, c`, and how many more there are."""
+    shown = ", ".join(list(names)[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+
+
+def pods_of(holders: Iterable[Holder]) -> tuple[PodKey, ...]:
+    """The pods of `holders`, each once, sorted."""
+    return tuple(sorted({(holder.namespace, holder.pod) for holder in holders}))
+
+
+def _names(pods: Iterable[PodKey]) -> list[str]:
+    return [f"{namespace}/{pod}" for namespace, pod in pods]
+
+
+def _plugin_gone(resource: str, snapshot: Snapshot, advertised: Advertised) -> Anomaly:
+    held = [device for device in snapshot.devices if device.key.resource == resource and device.holders]
+    pods = pods_of(holder for device in held for holder in device.holders)
+    evidence = f"none is allocatable, while {len(held)} of its devices are held by {listed(_names(pods))}"
+    word = advertised.resources.get(resource)
+    if word is not None and not word.telling.answers:
+        evidence += f"; its plugin does not answer: {word.telling.problem}"
+    elif word is not None:
+        evidence += (
+            "; its plugin answers, but the kubelet follows it no longer"
+            if word.resource.registered
+            else "; its plugin answers, but is not registered with the kubelet"
+        )
+    devices = tuple(device.key.device for device in held)[:_FACTS]
+    return Anomaly("plugin_gone", resource, evidence=evidence, devices=devices, pods=pods[:_FACTS])
+
+
+def _unhealthy_held(device: Device, advertised: Advertised) -> Iterator[Anomaly]:
     key = device.key
-    if not device.allocatable and not plugin_gone:
-        for holder in device.holders:
-            yield Anomaly(
-                "unhealthy_held", key.resource, key.device, holder, "it is held but not allocatable"
-            )
-    pods = {(holder.namespace, holder.pod) for holder in device.holders}
-    if len(pods) > 1 and not read(key.device).replica:
-        names = ", ".join(f"{namespace}/{pod}" for namespace, pod in sorted(pods))
-        for holder in device.holders:
-            yield Anomaly(
-                "double_held", key.resource, key.device, holder, f"{len(pods)} pods hold it: {names}"
-            )
+    evidence = "it is held but not allocatable"
+    told = advertised.devices.get(key)
+    if told is not None:
+        when = "says" if advertised.answers(key.resource) else "last said"
+        if told.healthy:
+            evidence += f"; its plugin {when} that it is healthy"
+        else:
+            evidence += f"; its plugin {when} why: {told.reason or 'it is not healthy'}"
+    for holder in device.holders:
+        yield Anomaly(
+            *("unhealthy_held", key.resource, key.device, holder, evidence),
+            devices=(key.device,),
+            pods=pods_of((holder,)),
+        )
 
 
-def _numa_splits(snapshot: Snapshot) -> Iterator[Anomaly]:
-    """Containers whose devices of one resource lie on several NUMA nodes, although one node has enough.
+def _double_held(device: Device) -> Iterator[Anomaly]:
+    """The kubelet gives an id to one container at a time, and a pod's containers may hand it on."""
+    if not _of_several(device.holders):
+        return
+    pods = pods_of(device.holders)
+    alike = "" if len(pods) > 1 else " under one name"
+    count = max(len(pods), len({holder.pod_uid for holder in device.holders}))
+    evidence = f"{count} pods hold it{alike}: {listed(_names(pods))}"
+    key = device.key
+    for holder in device.holders:
+        yield Anomaly(
+            *("double_held", key.resource, key.device, holder, evidence),
+            devices=(key.device,),
+            pods=pods[:_FACTS],
+        )
 
-    "Has enough" counts every device of that node, held ones too: another placement was possible.
+
+def _of_several(holders: Iterable[Holder]) -> bool:
+    """Whether they are of several pods: other names, or two uids that are both known."""
+    pods: dict[PodKey, set[str]] = {}
+    for holder in holders:
+        pods.setdefault((holder.namespace, holder.pod), set()).update({holder.pod_uid} - {""})
+    return len(pods) > 1 or any(len(uids) > 1 for uids in pods.values())
+
+
+def _whole_and_parts(
+    wholes: dict[DeviceKey, Device], parts: Iterable[tuple[Device, DeviceKey]]
+) -> Iterator[Anomaly]:
+    """Devices that one pod holds as a whole while another one holds a part: what a plugin leaves behind that
+    was told to divide what it had given out already.
     """
-    homes: dict[str, dict[int, int]] = {}
-    numa: dict[DeviceKey, tuple[int, ...]] = {}
-    held: dict[tuple[Holder, str], list[DeviceKey]] = {}
-    for device in snapshot.devices:
-        numa[device.key] = device.numa_nodes
-        for node in device.numa_nodes:
-            counts = homes.setdefault(device.key.resource, {})
-            counts[node] = counts.get(node, 0) + 1
-        for holder in device.holders:
-            held.setdefault((holder, device.key.resource), []).append(device.key)
-    for (holder, resource), keys in held.items():
-        if len(keys) < 2:
+    of_whole: dict[DeviceKey, list[Device]] = {}
+    for part, parent in parts:
+        if parent in wholes:
+            of_whole.setdefault(parent, []).append(part)
+    for parent, held in of_whole.items():
+        whole = wholes[parent]
+        holders = [*whole.holders, *(holder for part in held for holder in part.holders)]
+        if not _of_several(holders):
             continue
-        placed = [set(numa[key]) for key in keys if numa[key]]
-        if len(placed) < 2 or set.intersection(*placed):
-            continue
-        roomy = sorted(node for node, count in homes[resource].items() if count >= len(keys))
-        if roomy:
-            spans = ", ".join(str(node) for node in sorted(set[int]().union(*placed)))
+        pods = pods_of(holder for part in held for holder in part.holders)
+        evidence = (
+            f"{listed(_names(pods_of(whole.holders)))} holds it as a whole, "
+            f"{listed(_names(pods))} a part of it: {listed([part.key.device for part in held])}"
+        )
+        ids = (whole.key.device, *(part.key.device for part in held))[:_FACTS]
+        for holder in whole.holders:
             yield Anomaly(
-                "numa_split",
-                resource,
-                holder=holder,
-                evidence=f"its {len(keys)} devices span NUMA nodes {spans}; node {roomy[0]} has enough",
+                *("double_held", whole.key.resource, whole.key.device, holder, evidence),
+                devices=ids,
+                pods=pods_of(holders)[:_FACTS],
             )
+
+
+def _plain(resource: str) -> str:
+    """NVIDIA's plugin calls a resource that it shares `….shared`: the same devices under another name."""
+    return resource.removesuffix(".shared")

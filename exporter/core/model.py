@@ -32,7 +32,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device that is allocatable or held.
+    """One device that is allocatable or held, or that its plugin tells of.
 
     `parent` is the physical device behind a replica or a slice, "" for a whole device. `numa_nodes`
     is sorted, and empty where nothing tells. `allocatable` means that the kubelet would hand it out
@@ -112,7 +112,8 @@ class Snapshot:
 
     Everything is sorted by key, so that two answers that say the same are equal whatever their order.
     `complete` is False where the kubelet cannot tell what is allocatable (UNIMPLEMENTED, old kubelets):
-    then only held devices are known, and nothing can be said of their health.
+    then only held devices are known, and nothing can be said of their health. `numa_by_plugin` are the
+    devices whose NUMA nodes their plugin tells, and not the kubelet.
     """
 
     devices: tuple[Device, ...] = ()
@@ -120,6 +121,7 @@ class Snapshot:
     containers: tuple[Container, ...] = ()
     pods: int = 0
     complete: bool = True
+    numa_by_plugin: frozenset[DeviceKey] = frozenset()
 
     def resources(self) -> Mapping[str, ResourceCounts]:
         """Counts of each resource, by name."""

@@ -9,11 +9,15 @@ section 1) and are decoded as v1 by the client. Rules of the kubelet that are ap
 - pod-level CPUs and memory overlap the containers' on purpose and are left out;
 - a claim that pods share repeats its devices, and their CDI names inside: both are counted once;
 - what is listed twice under one name of pod and container is one holder's.
+
+And of the plugins' own word, where it is known: a device that the kubelet does not name is there all the
+same, and not allocatable; and NUMA nodes and parents that the kubelet and the id do not tell.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from exporter.core.advertised import AdvertisedDevice
 from exporter.core.ids import Reader, read
 from exporter.core.model import (
     ClaimDevice,
@@ -39,12 +43,14 @@ def build(
     cpu_numa: Mapping[int, int] | None = None,
     reader: Reader = read,
     pod_uids: Mapping[PodKey, str] | None = None,
+    advertised: Mapping[DeviceKey, AdvertisedDevice] | None = None,
 ) -> Snapshot:
     """The snapshot of one List and the GetAllocatableResources that goes with it.
 
     `allocatable` None: the kubelet cannot tell; every held device then counts as allocatable, and the
     snapshot is not `complete`. `cpu_numa` maps a CPU's number to its NUMA node, for containers with
     exclusive CPUs. `reader` reads device ids. `pod_uids`: the uid of each pod for which it is known.
+    `advertised`: what plugins tell of their devices.
     """
     uids = pod_uids or {}
     numa = _offered(allocatable)
@@ -55,15 +61,17 @@ def build(
         for container in pod.containers:
             held.add(Holder(pod.namespace, pod.name, container.name, uid), container, offered, numa)
 
+    told = advertised or {}
+    by_plugin = _fill(numa, told)
     devices = tuple(
         Device(
             key=key,
-            parent=reader(key.device).parent,
+            parent=reader(key.device, key.resource).parent or _parent(told, key),
             numa_nodes=numa.get(key, ()),
             allocatable=allocatable is None or key in offered,
             holders=tuple(sorted(held.holders.get(key, ()))),
         )
-        for key in sorted(offered | held.holders.keys())
+        for key in sorted(offered | held.holders.keys() | told.keys())
     )
     containers = tuple(
         _container(holder, found, numa, cpu_numa or {}) for holder, found in sorted(held.containers.items())
@@ -74,7 +82,24 @@ def build(
         containers=containers,
         pods=len({(pod.namespace, pod.name) for pod in listed.pod_resources}),
         complete=allocatable is not None,
+        numa_by_plugin=by_plugin,
     )
+
+
+def _parent(advertised: Mapping[DeviceKey, AdvertisedDevice], key: DeviceKey) -> str:
+    told = advertised.get(key)
+    return "" if told is None else told.parent
+
+
+def _fill(
+    numa: dict[DeviceKey, _Nodes], advertised: Mapping[DeviceKey, AdvertisedDevice]
+) -> frozenset[DeviceKey]:
+    """Give the devices without NUMA nodes those that their plugin tells; which these are."""
+    filled = {
+        key: told.numa_nodes for key, told in advertised.items() if told.numa_nodes and not numa.get(key)
+    }
+    numa |= filled
+    return frozenset(filled)
 
 
 def _offered(allocatable: api_pb2.AllocatableResourcesResponse | None) -> dict[DeviceKey, _Nodes]:

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.core.advertised import (
+    NOTHING,
+    Advertised,
+    AdvertisedDevice,
+    AdvertisedResource,
+    Telling,
+    merged,
+)
 from exporter.core.anomalies import Anomaly, find
+from exporter.core.ids import Reader, rule
 from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
 from exporter.core.snapshot import build
 from exporter.pb.podresources.v1 import api_pb2
@@ -54,23 +63,6 @@ def _found(*devices: Device, complete: bool = True) -> list[tuple[str, str, str,
         ([_device("a", P, P2)], []),
         ([_device("GPU-1::0", P), _device("GPU-1::1", Q)], []),
         ([_device("GPU-1::0", P, Q)], []),
-        # Split over nodes though one node has enough, whoever holds the rest there.
-        (
-            [_device("a", P, numa=(0,)), _device("b", P, numa=(1,)), _device("c", Q, numa=(1,))],
-            [("numa_split", "r", "", P)],
-        ),
-        # No node has enough.
-        ([_device("a", P, numa=(0,)), _device("b", P, numa=(1,))], []),
-        # Together on one node; across resources; across containers; nothing known.
-        ([_device("a", P, numa=(0,)), _device("b", P, numa=(0,)), _device("c", numa=(1,))], []),
-        ([_device("a", P, numa=(0,)), _device("b", P, numa=(1,), resource="s"), _device("c", numa=(0,))], []),
-        ([_device("a", P, numa=(0,)), _device("b", P2, numa=(1,)), _device("c", numa=(0,))], []),
-        ([_device("a", P), _device("b", P, numa=(1,)), _device("c", numa=(1,))], []),
-        # A device on two nodes bridges them.
-        (
-            [_device("a", P, numa=(0, 1)), _device("b", P, numa=(1,)), _device("c", numa=(1,))],
-            [],
-        ),
     ],
 )
 def test_what_is_wrong_is_found_and_what_is_not_is_not(
@@ -87,15 +79,121 @@ def test_nothing_is_said_of_health_where_the_kubelet_cannot_tell() -> None:
 
 def test_the_evidence_says_what_was_seen() -> None:
     (gone,) = find(Snapshot(devices=(_device("a", P, ok=False), _device("b", Q, ok=False))))
-    assert gone.evidence == "none is allocatable, while 2 of its devices are held"
+    assert gone.evidence == "none is allocatable, while 2 of its devices are held by n/p, n/q"
+    assert (gone.devices, gone.pods) == (("a", "b"), (("n", "p"), ("n", "q")))
     double = find(Snapshot(devices=(_device("a", P, Q),)))
     assert {found.evidence for found in double} == {"2 pods hold it: n/p, n/q"}
-    split = find(
-        Snapshot(
-            devices=(_device("a", P, numa=(0,)), _device("b", P, numa=(1,)), _device("c", numa=(1,))),
-        )
-    )
-    assert [found.evidence for found in split] == ["its 2 devices span NUMA nodes 0, 1; node 1 has enough"]
+    assert {found.pods for found in double} == {(("n", "p"), ("n", "q"))}
+
+
+def test_names_beyond_the_first_are_counted() -> None:
+    pods = [Holder("n", f"p{i}", "c") for i in range(80)]
+    (found, *others) = find(Snapshot(devices=(_device("a", *pods),)))
+    assert found.evidence == "80 pods hold it: n/p0, n/p1, n/p10, n/p11, n/p12 and 75 more"
+    assert len(found.pods) == 64
+    assert len(others) == 79
+
+
+@pytest.mark.parametrize(
+    ("uids", "expected"),
+    [(("", ""), []), (("u1", ""), []), (("u1", "u1"), []), (("u1", "u2"), ["double_held", "double_held"])],
+)
+def test_a_pod_and_its_namesake_are_two_where_their_uids_say_so(
+    uids: tuple[str, str], expected: list[str]
+) -> None:
+    one, other = Holder("n", "p", "c", uids[0]), Holder("n", "p", "d", uids[1])
+    found = find(Snapshot(devices=(_device("a", one, other),)))
+    assert [anomaly.kind for anomaly in found] == expected
+    assert {anomaly.evidence for anomaly in found} <= {"2 pods hold it under one name: n/p"}
+
+
+def _held(name: str, *holders: Holder, parent: str = "", resource: str = "r") -> Device:
+    return Device(DeviceKey(resource, name), parent, holders=holders)
+
+
+@pytest.mark.parametrize(
+    ("devices", "hit"),
+    [
+        # Left from before the plugin was told to share; under NVIDIA's other name for it; a slice.
+        ([_held("GPU-1", P), _held("GPU-1::0", Q, parent="GPU-1")], ["GPU-1"]),
+        ([_held("GPU-1", P), _held("GPU-1::0", Q, parent="GPU-1", resource="r.shared")], ["GPU-1"]),
+        ([_held("nvidia0", P), _held("nvidia0/gi1", Q, parent="nvidia0")], ["nvidia0"]),
+        # Free, of the same pod, of another resource: no trouble.
+        ([_held("GPU-1", P), _held("GPU-1::0", parent="GPU-1")], []),
+        ([_held("GPU-1"), _held("GPU-1::0", P, parent="GPU-1")], []),
+        ([_held("GPU-1", P), _held("GPU-1::0", P2, parent="GPU-1")], []),
+        ([_held("0", P), _held("0::0", Q, parent="0", resource="s")], []),
+        ([_held("GPU-1::0", P, parent="GPU-1"), _held("GPU-1::1", Q, parent="GPU-1")], []),
+    ],
+)
+def test_a_device_is_held_twice_also_as_a_whole_and_in_parts(devices: list[Device], hit: list[str]) -> None:
+    found = find(Snapshot(devices=tuple(sorted(devices, key=lambda d: d.key))))
+    assert [(anomaly.kind, anomaly.device) for anomaly in found] == [("double_held", name) for name in hit]
+    for anomaly in found:
+        assert anomaly.holder == P
+        assert anomaly.evidence.startswith("n/p holds it as a whole, n/q a part of it: ")
+        assert anomaly.pods == (("n", "p"), ("n", "q"))
+
+
+def _told(
+    reason: str = "",
+    *,
+    streams: int = 1,
+    registered: bool = True,
+    problem: str = "",
+    parent: str = "",
+    device: str = "a",
+) -> Advertised:
+    told = AdvertisedDevice(not reason, reason, 90.0, parent=parent)
+    resource = AdvertisedResource(registered, streams, {device: told})
+    return merged([Telling("unix:/p", {"r": resource}, 95.0, problem)])
+
+
+@pytest.mark.parametrize(
+    ("advertised", "kind", "evidence"),
+    [
+        (NOTHING, "plugin_gone", "none is allocatable, while 1 of its devices are held by n/p"),
+        # The plugin is there and followed: the device itself is ill.
+        (_told("dust"), "unhealthy_held", "it is held but not allocatable; its plugin says why: dust"),
+        (_told(), "unhealthy_held", "it is held but not allocatable; its plugin says that it is healthy"),
+        (
+            _told("dust", streams=0),
+            "plugin_gone",
+            "; its plugin answers, but the kubelet follows it no longer",
+        ),
+        (
+            _told(streams=0, registered=False),
+            "plugin_gone",
+            "; its plugin answers, but is not registered with the kubelet",
+        ),
+        (_told("dust", problem="refused"), "plugin_gone", "; its plugin does not answer: refused"),
+    ],
+)
+def test_a_plugin_that_is_gone_is_told_from_devices_that_are_ill(
+    advertised: Advertised, kind: str, evidence: str
+) -> None:
+    (found,) = find(Snapshot(devices=(_device("a", P, ok=False),)), advertised)
+    assert found.kind == kind
+    assert found.evidence.endswith(evidence)
+
+
+def test_the_last_word_of_a_plugin_that_answers_no_more_is_told_as_such() -> None:
+    snapshot = Snapshot(devices=(_device("a", P, ok=False), _device("b")))
+    (found,) = find(snapshot, _told("dust", problem="refused"))
+    assert (found.kind, found.device) == ("unhealthy_held", "a")
+    assert found.evidence == "it is held but not allocatable; its plugin last said why: dust"
+
+
+def test_what_a_plugin_calls_a_share_may_have_several_holders() -> None:
+    snapshot = Snapshot(devices=(_device("share-1", P, Q),))
+    assert len(find(snapshot)) == 2
+    assert find(snapshot, _told(parent="gpu", device="share-1")) == ()
+
+
+def test_what_the_users_rules_call_a_share_may_too() -> None:
+    reader = Reader([rule("mine", r"(?P<parent>acc\d+)-(?P<replica>\d+)", resource="r")])
+    assert find(Snapshot(devices=(_device("acc0-1", P, Q),)), reader=reader) == ()
+    assert len(find(Snapshot(devices=(_device("acc0-1", P, Q, resource="s"),)), reader=reader)) == 2
 
 
 @QUICK

@@ -8,6 +8,7 @@ from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.core.advertised import AdvertisedDevice
 from exporter.core.ids import read
 from exporter.core.model import (
     ClaimDevice,
@@ -352,3 +353,69 @@ def test_a_real_kubelets_claims_cpus_and_memory_are_read() -> None:
         memory=(PinnedMemory("memory", (0,), 209715200),),
         numa_nodes=(0,),
     )
+
+
+def _told(
+    *names: str, healthy: bool = True, numa: tuple[int, ...] = (), parent: str = ""
+) -> dict[DeviceKey, AdvertisedDevice]:
+    told = AdvertisedDevice(healthy, "" if healthy else "dust", numa_nodes=numa, parent=parent)
+    return {DeviceKey(GPU, name): told for name in names}
+
+
+def test_a_device_that_its_plugin_alone_tells_of_is_known_and_not_allocatable() -> None:
+    listed, offered = _listed(_container(_devices(GPU, "a"))), _offered(_devices(GPU, "a", "b"))
+    for healthy in (True, False):
+        snapshot = build(listed, offered, advertised=_told("a", "c", healthy=healthy))
+        assert [(d.key.device, d.allocatable, len(d.holders)) for d in snapshot.devices] == [
+            ("a", True, 1),
+            ("b", True, 0),
+            ("c", False, 0),
+        ], "the kubelet's word on what is allocatable wins"
+        assert snapshot.resources() == {GPU: ResourceCounts(3, 2, 1, 1, 1)}
+        assert [c.holder for c in snapshot.containers] == [HOLDER]
+
+
+def test_a_plugin_s_numa_nodes_count_where_the_kubelet_tells_none() -> None:
+    listed = _listed(_container(_devices(GPU, "a", nodes=[0]), _devices(GPU, "b")))
+    snapshot = build(listed, _offered(), advertised=_told("a", "b", "c", numa=(1,)))
+    assert {d.key.device: d.numa_nodes for d in snapshot.devices} == {"a": (0,), "b": (1,), "c": (1,)}
+    assert snapshot.numa_by_plugin == {DeviceKey(GPU, "b"), DeviceKey(GPU, "c")}
+    assert [c.numa_nodes for c in snapshot.containers] == [(0, 1)]
+
+
+def test_a_plugin_s_parent_counts_where_the_id_tells_none() -> None:
+    snapshot = build(_listed(), _offered(), advertised=_told("x-1", "GPU-1::0", parent="x"))
+    assert {d.key.device: d.parent for d in snapshot.devices} == {"x-1": "x", "GPU-1::0": "GPU-1"}
+
+
+def test_ids_are_read_as_those_of_their_resource() -> None:
+    offered = _offered(_devices(GPU, "card0-1"), _devices("gpu.intel.com/i915", "card0-1"))
+    assert [d.parent for d in build(_listed(), offered).devices] == ["", "card0"]
+
+
+@QUICK
+@given(listings(), st.none() | allocatables(), allocatables())
+def test_whatever_plugins_tell_owners_and_what_is_allocatable_are_the_kubelets(
+    listed: api_pb2.ListPodResourcesResponse,
+    offered: api_pb2.AllocatableResourcesResponse | None,
+    other: api_pb2.AllocatableResourcesResponse,
+) -> None:
+    told = {
+        DeviceKey(entry.resource_name, device): AdvertisedDevice(healthy=True, numa_nodes=(5,))
+        for entry in other.devices
+        for device in entry.device_ids
+    }
+    without, with_them = build(listed, offered), build(listed, offered, advertised=told)
+    before = {d.key: d for d in without.devices}
+    for device in with_them.devices:
+        known = before.pop(device.key, None)
+        if known is None:
+            assert device.key in told
+            assert not device.holders
+            assert device.allocatable == (offered is None)
+        else:
+            assert (device.holders, device.allocatable) == (known.holders, known.allocatable)
+            assert device.numa_nodes == (known.numa_nodes or ((5,) if device.key in told else ()))
+    assert not before
+    assert [c.devices for c in with_them.containers] == [c.devices for c in without.containers]
+    assert with_them.claims == without.claims

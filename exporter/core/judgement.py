@@ -1,0 +1,87 @@
+"""What is wrong, followed from look to look: since when, and what only time tells."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from exporter.core.advertised import NOTHING, Advertised
+from exporter.core.anomalies import Anomaly, find
+from exporter.core.attribution import Attribution, Unattributed
+from exporter.core.diff import Diff
+from exporter.core.ids import Reader, read
+from exporter.core.model import DeviceKey, Snapshot
+from exporter.core.placement import Placements
+
+_Name = tuple[str, str, str, str, str, str]
+"""What makes an anomaly the same one: its kind, where it is, and the container that it hits."""
+
+
+class Judge:
+    """Judges each good answer. One judge for one node; one answer at a time."""
+
+    def __init__(self, reader: Reader = read) -> None:
+        self._reader = reader
+        self._placements = Placements()
+        self._attribution = Attribution()
+        self._since: dict[_Name, float] = {}
+        self._snapshot: Snapshot | None = None
+        self._advertised: Advertised = NOTHING
+        self._splits: tuple[Anomaly, ...] = ()
+        self._unattributed: tuple[Unattributed, ...] = ()
+        self._anomalies: tuple[Anomaly, ...] = ()
+
+    def judge(
+        self,
+        snapshot: Snapshot,
+        advertised: Advertised,
+        *,
+        asked: float,
+        now: float,
+        change: Diff | None = None,
+    ) -> tuple[Anomaly, ...]:
+        """The anomalies by the good answer that was `asked` for and came `now`, in unix time: the very same
+        tuple as before where nothing changed.
+
+        `change` is what made `snapshot` of the one before, None where it is the same or the first.
+        """
+        released: tuple[DeviceKey, ...] = ()
+        if change is not None:
+            released = tuple({holding.key for holding in change.ended})
+        unattributed = self._attribution.look(snapshot, advertised, released=released, asked=asked, now=now)
+        if (
+            snapshot is self._snapshot
+            and advertised is self._advertised
+            and unattributed == self._unattributed
+        ):
+            return self._anomalies
+        if snapshot is not self._snapshot:
+            self._splits = self._placements.advance(snapshot, released)
+        self._snapshot, self._advertised, self._unattributed = snapshot, advertised, unattributed
+        further = (*self._splits, *map(_unattributed, unattributed))
+        found = find(snapshot, advertised, reader=self._reader, further=further)
+        names = [_name(anomaly) for anomaly in found]
+        self._since = {name: self._since.get(name, now) for name in names}
+        judged = tuple(
+            replace(anomaly, since=self._since[name]) for anomaly, name in zip(found, names, strict=True)
+        )
+        if judged != self._anomalies:
+            self._anomalies = judged
+        return self._anomalies
+
+
+def _name(anomaly: Anomaly) -> _Name:
+    # A pod's uid may be learned while it lasts.
+    holder = anomaly.holder
+    who = ("", "", "") if holder is None else (holder.namespace, holder.pod, holder.container)
+    return anomaly.kind, anomaly.resource, anomaly.device, *who
+
+
+def _unattributed(found: Unattributed) -> Anomaly:
+    at = datetime.fromtimestamp(found.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Anomaly(
+        "unattributed",
+        found.key.resource,
+        found.key.device,
+        evidence=f"its plugin gave it out at {at}, and no pod has listed it since: an init container has it, "
+        "or the pod that was to get it was refused, or it leaked",
+        devices=(found.key.device,),
+    )

@@ -1,0 +1,113 @@
+"""Containers whose devices lie on several NUMA nodes although one node could have served them.
+
+Whether it could have is judged once, when the devices are first seen in the container's hands: by what the
+kubelet then counted as allocatable and nobody else held. What came free later was no choice.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from exporter.core.anomalies import Anomaly, listed
+from exporter.core.model import Device, DeviceKey, Holder, Snapshot
+
+_Place = tuple[str, int]
+"""A resource and a NUMA node."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What was found of a container's `devices`, of which `placed` had a known NUMA node then."""
+
+    devices: frozenset[DeviceKey]
+    placed: int
+    anomaly: Anomaly | None
+
+
+class Placements:
+    """Judges each container once for each set of devices that it gets."""
+
+    def __init__(self) -> None:
+        self._verdicts: dict[Holder, _Verdict] = {}
+        self._looked = False
+
+    def advance(self, snapshot: Snapshot, released: Collection[DeviceKey] = ()) -> tuple[Anomaly, ...]:
+        """The containers of `snapshot` that are split needlessly. What was `released` since the snapshot
+        before may have been held when others were given theirs.
+        """
+        held: dict[Holder, list[Device]] = {}
+        for device in snapshot.devices:
+            for holder in device.holders:
+                held.setdefault(holder, []).append(device)
+        found: dict[Holder, _Verdict] = {}
+        free: dict[_Place, int] | None = None
+        for holder, devices in held.items():
+            if len(devices) < 2:
+                continue
+            # A pod's uid may be learned later: the verdict stays.
+            name = holder._replace(pod_uid="")
+            keys = frozenset(device.key for device in devices)
+            placed = sum(bool(device.numa_nodes) for device in devices)
+            known = self._verdicts.get(name)
+            if known is None or known.devices != keys or known.placed < placed:
+                if free is None:
+                    free = _free(snapshot, frozenset(released))
+                known = _Verdict(keys, placed, _judge(holder, devices, free, first=not self._looked))
+            found[name] = known
+        self._verdicts = found
+        self._looked = True
+        return tuple(
+            replace(verdict.anomaly, holder=holder)
+            for holder in held
+            if (verdict := found.get(holder._replace(pod_uid=""))) is not None and verdict.anomaly is not None
+        )
+
+
+def _free(snapshot: Snapshot, released: frozenset[DeviceKey]) -> dict[_Place, int]:
+    """How many devices of each resource and NUMA node could be given out."""
+    free: dict[_Place, int] = {}
+    if snapshot.complete:
+        for device in snapshot.devices:
+            if device.allocatable and not device.holders and device.key not in released:
+                _count(free, device)
+    return free
+
+
+def _count(places: dict[_Place, int], device: Device) -> None:
+    for node in device.numa_nodes:
+        place = device.key.resource, node
+        places[place] = places.get(place, 0) + 1
+
+
+def _judge(
+    holder: Holder, devices: list[Device], free: Mapping[_Place, int], *, first: bool
+) -> Anomaly | None:
+    """The anomaly, if they are split and one node had enough of each resource. `first`: they were held
+    already when the exporter first looked.
+    """
+    placed = [device for device in devices if device.numa_nodes]
+    if len(placed) < 2 or set[int].intersection(*(set(device.numa_nodes) for device in placed)):
+        return None
+    wanted = Counter(device.key.resource for device in placed)
+    own: dict[_Place, int] = {}
+    for device in placed:
+        _count(own, device)
+    spanned = sorted({node for device in placed for node in device.numa_nodes})
+    nodes = sorted({node for _, node in (*free, *own)})
+    room = {node: {r: free.get((r, node), 0) + own.get((r, node), 0) for r in wanted} for node in nodes}
+    roomy = [node for node in nodes if all(room[node][r] >= count for r, count in wanted.items())]
+    if not roomy:
+        return None
+    spans = listed([str(node) for node in spanned])
+    when = "when the exporter first looked they were held already, and" if first else "when it got them"
+    had = listed([f"{count} of {r}" for r, count in room[roomy[0]].items()])
+    return Anomaly(
+        kind="numa_split",
+        resource=next(iter(wanted)) if len(wanted) == 1 else "",
+        holder=holder,
+        evidence=f"its {len(placed)} devices span NUMA nodes {spans}; {when} node {roomy[0]} had {had} "
+        "that nobody else held",
+        devices=tuple(sorted(device.key.device for device in placed))[:64],
+        pods=((holder.namespace, holder.pod),),
+        numa_nodes=tuple(roomy),
+    )

@@ -1,0 +1,59 @@
+"""exporter.core.advertised: what several plugins tell, put together."""
+
+from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
+from exporter.core.model import DeviceKey
+
+A, B = AdvertisedDevice(healthy=True), AdvertisedDevice(healthy=False, reason="dust")
+
+
+def telling(
+    source: str,
+    devices: dict[str, AdvertisedDevice],
+    *,
+    registered: bool = True,
+    streams: int = 1,
+    told_at: float | None = 100.0,
+    problem: str = "",
+) -> Telling:
+    resource = AdvertisedResource(registered, streams, devices)
+    return Telling(source, {"r": resource}, told_at, problem)
+
+
+def test_nobody_says_nothing() -> None:
+    found = merged([])
+    assert (found.devices, found.resources, found.tellings) == ({}, {}, ())
+    assert not found.answers("r")
+    assert not found.serves("r")
+
+
+def test_plugins_of_several_resources_add_up() -> None:
+    one = Telling("one", {"a": AdvertisedResource(registered=True, streams=1, devices={"x": A})}, 1.0)
+    two = Telling("two", {"b": AdvertisedResource(registered=False, streams=0, devices={"x": B})}, 2.0)
+    found = merged([one, two])
+    assert found.devices == {DeviceKey("a", "x"): A, DeviceKey("b", "x"): B}
+    assert found.serves("a")
+    assert found.answers("b")
+    assert not found.serves("b")
+
+
+def test_of_two_that_tell_of_one_resource_the_one_counts_that_the_kubelet_follows() -> None:
+    leaving = telling("leaving", {"x": A}, streams=0)
+    standing_by = telling("standing by", {"x": B}, registered=False, streams=0)
+    taking_over = telling("taking over", {"y": B})
+    gone = telling("gone", {"z": A}, problem="connection refused")
+    for tellings in ([leaving, standing_by, taking_over, gone], [gone, taking_over, standing_by, leaving]):
+        found = merged(tellings)
+        assert found.devices == {DeviceKey("r", "y"): B}
+        assert found.resources["r"].telling is taking_over
+        assert found.tellings == tuple(tellings)
+
+
+def test_among_equals_the_first_counts() -> None:
+    assert merged([telling("one", {"x": A}), telling("two", {"x": B})]).devices == {DeviceKey("r", "x"): A}
+
+
+def test_a_plugin_that_answers_no_more_is_not_asked_whether_it_serves() -> None:
+    found = merged([telling("gone", {"x": A}, problem="connection refused")])
+    assert found.devices == {DeviceKey("r", "x"): A}
+    assert not found.answers("r")
+    assert not found.serves("r")

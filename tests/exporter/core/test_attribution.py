@@ -1,0 +1,201 @@
+"""exporter.core.attribution: what a plugin gave out and no pod lists, and what only looks so."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
+from exporter.core.attribution import AFTER, WITHIN, Attribution
+from exporter.core.model import Device, DeviceKey, Holder, Snapshot
+
+START = 1_000_000.0
+
+
+@dataclass
+class World:
+    """A node as the exporter sees it: who holds what, and when its plugin gave what out."""
+
+    attribution: Attribution = field(default_factory=Attribution)
+    held: set[str] = field(default_factory=set[str])
+    given: dict[str, float | None] = field(default_factory=dict[str, float | None])
+    _before: frozenset[str] = frozenset()
+
+    def tell(self) -> None:
+        """The plugin's document is read anew."""
+        devices = {i: AdvertisedDevice(healthy=True, last_allocated=at) for i, at in self.given.items()}
+        resource = AdvertisedResource(registered=True, streams=1, devices=devices)
+        self.told = merged([Telling("plugin", {"r": resource}, START)])
+
+    def __post_init__(self) -> None:
+        self.tell()
+
+    def look(self, at: float, *, took: float = 0.001) -> list[str]:
+        """A good answer asked for `at` seconds after the start; what is unattributed by it."""
+        devices = tuple(
+            Device(DeviceKey("r", i), holders=(Holder("n", "p", "c"),) if i in self.held else ())
+            for i in sorted({*self.given, *self.held})
+        )
+        released = [DeviceKey("r", i) for i in self._before - self.held]
+        self._before = frozenset(self.held)
+        found = self.attribution.look(
+            Snapshot(devices), self.told, released=released, asked=START + at, now=START + at + took
+        )
+        return [one.key.device for one in found]
+
+    def give(self, device: str, at: float) -> None:
+        self.given[device] = START + at
+        self.tell()
+
+    def looks(self, times: Iterable[float]) -> list[str]:
+        """Several looks; what the last one found."""
+        found: list[str] = []
+        for at in times:
+            found = self.look(at)
+        return found
+
+
+def test_a_device_that_no_pod_lists_is_told_after_half_a_minute_until_a_pod_has_it() -> None:
+    world = World()
+    world.look(0)
+    world.give("x", 1)
+    assert world.looks((1.01, 5, 10, 20, 1 + AFTER - 0.1)) == []
+    assert world.look(1 + AFTER) == ["x"]
+    assert world.looks((60, 90, 200, 5000)) == ["x"]
+    world.held = {"x"}
+    assert world.look(5001) == []
+    world.held = set()
+    assert world.looks((5002, 5100)) == []
+
+
+def test_a_device_that_a_pod_lists_is_nobodys_trouble_also_when_the_pod_has_gone() -> None:
+    world = World()
+    world.look(0)
+    world.give("x", 1)
+    world.held = {"x"}
+    world.look(1.01)
+    world.held = set()
+    assert world.looks((8, 20, 40, 100)) == []
+
+
+def test_the_pods_own_look_may_come_before_its_plugins_word() -> None:
+    world = World()
+    world.look(0)
+    world.held = {"x"}
+    world.look(1.01)
+    world.held = set()
+    world.look(3)
+    world.give("x", 1)  # heard of only now
+    assert world.looks((4, 20, 40, 100)) == []
+
+
+def test_a_pod_that_came_and_went_between_two_looks_is_not_accused() -> None:
+    world = World()
+    world.look(0)
+    world.give("x", 1)
+    assert world.looks((1 + WITHIN + 0.01, 5, 40, 100)) == []
+
+
+def test_what_was_given_before_the_exporter_looked_is_not_judged() -> None:
+    world = World()
+    world.give("x", -20)
+    assert world.looks((0, 5, 20, 60)) == []
+
+
+def test_a_word_that_comes_late_is_judged_by_the_looks_of_its_time() -> None:
+    world = World()
+    world.looks((0, 1.01, 5, 15))
+    world.give("x", 1)
+    assert world.look(16) == []
+    assert world.look(32) == ["x"]
+
+
+def test_a_word_that_comes_too_late_is_not_judged() -> None:
+    world = World()
+    world.looks((0, 1.01, *range(5, 100, 5)))
+    world.give("x", 1)
+    assert world.looks((100, 140)) == []
+
+
+def test_looks_that_fail_accuse_nobody() -> None:
+    """The kubelet answers at the allocation, then not for a minute."""
+    world = World()
+    world.looks((0, 0.99))
+    world.give("x", 1)
+    assert world.looks((70, 75)) == []
+    seen = World()
+    seen.look(0)
+    seen.give("x", 1)
+    assert seen.looks((1.01, 70)) == ["x"]
+
+
+def test_a_new_allocation_begins_anew() -> None:
+    world = World()
+    world.look(0)
+    world.give("x", 1)
+    assert world.looks((1.01, 40)) == ["x"]
+    world.give("x", 41)
+    assert world.looks((41.01, 60)) == []
+    assert world.look(41 + AFTER) == ["x"]
+
+
+@pytest.mark.parametrize("what", ["restarted", "gone"])
+def test_a_plugin_that_says_it_no_longer_is_believed(what: str) -> None:
+    world = World()
+    world.look(0)
+    world.give("x", 1)
+    assert world.looks((1.01, 40)) == ["x"]
+    if what == "restarted":
+        world.given["x"] = None
+    else:
+        del world.given["x"]
+    world.tell()
+    assert world.looks((41, 80)) == []
+
+
+def test_a_time_that_has_not_come_yet_is_not_judged_before() -> None:
+    world = World()
+    world.look(0)
+    world.give("x", 3600)
+    assert world.looks((1, 40, 100)) == []
+
+
+def test_a_clock_that_is_set_back_lets_everything_go() -> None:
+    world = World()
+    world.look(0)
+    world.give("x", 1)
+    world.look(1.01)
+    world.held = {"x"}
+    world.look(5)
+    world.held = set()
+    # An hour back: what is released now was released before it was given.
+    assert world.looks((-3595, -3500, 1.02, 40)) == []
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.data())
+def test_nobody_is_accused_who_was_seen(data: st.DataObject) -> None:
+    """Pods come and go at random; each is seen at its allocation, as the kubelet's checkpoint tells."""
+    world, at = World(), 0.0
+    leaked: dict[str, float] = {}
+    world.look(at)
+    for _ in range(data.draw(st.integers(1, 25))):
+        at += data.draw(st.sampled_from([0.05, 0.5, 3.0, 11.0, 40.0]))
+        device = data.draw(st.sampled_from("abc"))
+        act = data.draw(st.sampled_from(["give", "leak", "release", "look", "hear"]))
+        if act == "give" and device not in world.held and device not in leaked:
+            world.given[device] = START + at
+            world.held.add(device)
+            world.look(at + 0.01)
+        elif act == "leak" and device not in world.held and device not in leaked:
+            world.given[device] = START + at
+            leaked[device] = at
+            world.look(at + 0.01)
+        elif act == "release":
+            world.held.discard(device)
+        elif act == "hear":
+            world.tell()
+        found = world.look(at + 0.02)
+        assert set(found) <= {i for i, since in leaked.items() if at + 0.03 >= since + AFTER}
