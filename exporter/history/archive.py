@@ -313,10 +313,13 @@ class Archive:
         if present is not None and not behind and now.last is not None:
             latest = max(present.until, now.last.asked)
             # A look counts as of the present until the next one is due.
-            fresh = now.time if now.time - now.last.answered <= now.patience else latest
-            if fresh == latest and after is Gap.LATER:
+            fresh = now.time - now.last.answered <= now.patience
+            if not fresh and after is Gap.LATER:
                 after = Gap.PAUSED
-            watches = [replace(w, until=max(w.until, fresh)) if w.id == present.id else w for w in watches]
+            elif fresh:
+                after = Gap.LATER
+            end = max(latest, now.time) if fresh else latest
+            watches = [replace(w, until=max(w.until, end)) if w.id == present.id else w for w in watches]
         elif watches:
             latest = max(watch.until for watch in watches)
         since = question.since

@@ -107,6 +107,10 @@ _CHOICES: Final = (
 """Filters by how few rows they leave, and their indexes."""
 
 
+# At the moment of the last look without it, it was not held.
+_BEGUN: Final = "low <= :until AND (start_not_before IS NULL OR start_not_before < :until)"
+
+
 def find(question: Question) -> tuple[str, dict[str, object]]:
     """The query, which gives limit + 1 rows of PAST_COLUMNS in order, and its parameters."""
     parameters: dict[str, object] = {
@@ -153,7 +157,7 @@ def _past(wanted: list[str], index: str, parameters: dict[str, object]) -> Itera
     for span in range(SPANS):
         parameters[f"from{span}"] = _float(parameters["since"]) - reach(span)
         conditions = " AND ".join(
-            (f"span = {span}", f"low > :from{span}", "low <= :until", "end_not_after > :since", *wanted)
+            (f"span = {span}", f"low > :from{span}", _BEGUN, "end_not_after > :since", *wanted)
         )
         yield (
             f"SELECT * FROM (SELECT {', '.join(PAST_COLUMNS)} FROM past INDEXED BY {index} "  # noqa: S608 -- constants
@@ -162,7 +166,7 @@ def _past(wanted: list[str], index: str, parameters: dict[str, object]) -> Itera
 
 
 def _present(wanted: list[str]) -> str:
-    conditions = " AND ".join(("low <= :until", *wanted))
+    conditions = " AND ".join((_BEGUN, *wanted))
     return (
         f"SELECT * FROM (SELECT {', '.join(PRESENT_COLUMNS)}, NULL FROM present "  # noqa: S608 -- constants
         f"WHERE {conditions} ORDER BY low DESC, id DESC LIMIT :rows)"

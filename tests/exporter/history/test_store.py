@@ -139,7 +139,7 @@ def _matches(row: Row, names: dict[str, str], since: float | None, until: float 
     return (
         others
         and (not device or device in {row.key.device, row.facts.parent})
-        and (until is None or row.low <= until)
+        and (until is None or row.low < until)
         and (since is None or row.high > since)
     )
 
