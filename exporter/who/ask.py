@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from daemon.text import visible
-from exporter.who.address import Address
+from exporter.core.address import Address
 
 _LIMIT: Final = 64 * 1024 * 1024
 """Bytes of an answer that are read: ten times what the fullest node has."""

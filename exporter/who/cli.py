@@ -11,8 +11,8 @@ from click.core import ParameterSource
 
 from daemon.flags import DURATION, default_node_name, flag
 from daemon.text import visible
+from exporter.core.address import parse_address
 from exporter.web.schema import DevicesDocument
-from exporter.who.address import parse_address
 from exporter.who.ask import AskError
 from exporter.who.ask import fetch as fetch_from_exporter
 from exporter.who.select import Ambiguous, NothingMatches, Question, parse_pod, parse_what, select

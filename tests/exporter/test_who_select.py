@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.text import is_hostile
+from exporter.core.address import parse_address
 from exporter.web.schema import DeviceEntry, DevicesDocument, HolderEntry
-from exporter.who.address import parse_address
 from exporter.who.select import (
     Ambiguous,
     NothingMatches,

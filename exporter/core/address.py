@@ -1,4 +1,4 @@
-"""Where an exporter is: http://HOST:PORT, https://HOST:PORT or unix:PATH. Pure."""
+"""Where an exporter or a plugin is: http://HOST:PORT, https://HOST:PORT or unix:PATH. Pure."""
 
 from base64 import b64encode
 from dataclasses import dataclass
