@@ -1,6 +1,7 @@
 """`devicelens who`: which pod holds which device, from an exporter or straight from a kubelet.
 
-cli      the command: flags, exit codes, the one clear line when it cannot
+cli      the command
+common   what it shares with other commands: flags, exit codes, the one clear line when it cannot
 ask      an exporter's answer, over HTTP
 kubelet  a kubelet's answer, made into the same document
 select   which of the devices are asked for
