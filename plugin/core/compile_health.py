@@ -1,13 +1,12 @@
 """Probes: exactly one kind in each item of `health`, and times that can be kept."""
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
 
-from plugin.core import model, names
+from plugin.core import model, names, patterns
 from plugin.core.place import FOUND, Place
 from plugin.core.plan import (
     CarrierCheck,
@@ -128,13 +127,7 @@ def _number(value: float | UnsetType, place: Place) -> float | None:
 
 
 def _pattern(text: str | UnsetType, place: Place) -> str | None:
-    if text is UNSET:
-        return None
-    try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise place.error(f"found {text!r}, expected a regular expression: {error}") from None
-    return text
+    return None if text is UNSET else place.check(text, patterns.pattern_problem)
 
 
 def _carrier(interface: str, place: Place) -> Check:

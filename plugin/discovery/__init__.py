@@ -17,6 +17,19 @@ drm_cards   graphics cards and render nodes
 drm       … the source
 kfd_topology  AMD's compute nodes
 kfd       … the source, with partitions
+regex     every entry of a directory that matches an expression
+group     several paths together
+child_nodes  device nodes of what is below a directory of sysfs
+walk      directories of sysfs, the source sysfs
+usb_bus   USB devices with their child nodes
+usb       … the source
+command   a program run within bounds
+program   … that prints devices, the source exec
+nvml      NVIDIA's library
+nvidia_driver  what NVIDIA's driver shows in files
+nvidia    … the source
+nvidia_events  XID events
+memory    what sources remember from look to look
 topology  NUMA nodes by walking up sysfs
 survey    one look at everything a resource wants to know
 offload   blocking looks in threads, bounded in time

@@ -7,7 +7,7 @@ import ctypes
 import importlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -74,7 +74,8 @@ class Nvml:
     """The library. Every method raises NvmlMissingError or NvmlError."""
 
     def __init__(self, by_loader: Sequence[str] = (LIBRARY,)) -> None:
-        self._by_loader = tuple(by_loader)
+        self.by_loader = tuple(by_loader)
+        """Names that the system's loader is asked for first."""
         self._module: Any = None
         self._begun = False
         self._calls = 0
@@ -84,7 +85,7 @@ class Nvml:
         self._state = threading.Condition()
 
     @contextmanager
-    def session(self, host: HostRoot, library: str | None) -> Iterator[Any]:
+    def session(self, host: HostRoot, library: str | None) -> Generator[Any]:
         """The module `pynvml`, begun. Beginning anew waits for all who are within."""
         with self._state:
             self._state.wait_for(lambda: not self._ending, BUSY)
@@ -152,7 +153,7 @@ class Nvml:
         self.generation += 1
 
     def _load(self, host: HostRoot, library: str | None) -> ctypes.CDLL:
-        for name in () if library is not None else self._by_loader:
+        for name in () if library is not None else self.by_loader:
             try:
                 return ctypes.CDLL(name)
             except OSError:

@@ -1,8 +1,14 @@
 """Which source serves which part of a configuration."""
 
+from collections.abc import Iterable
+
+from msgspec import UNSET
+
 from plugin.core import model
+from plugin.core.health import FaultSource
 from plugin.discovery.files import FilesSource
 from plugin.discovery.glob import GlobSource
+from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Source
 from plugin.discovery.static import StaticSource
 
@@ -20,6 +26,16 @@ def source_of(written: model.AnySource) -> Source:
             return _bus_source(written)
         case _:
             return _other_source(written)
+
+
+def fault_source(host: HostRoot, written: Iterable[model.AnySource]) -> FaultSource | None:
+    """Who listens for events that are faults of what these sources find; None where nobody needs to."""
+    nvidia = next((source for source in written if isinstance(source, model.Nvidia)), None)
+    if nvidia is None:
+        return None
+    from plugin.discovery.nvidia_events import NvidiaEvents  # noqa: PLC0415 -- see _bus_source
+
+    return NvidiaEvents(host, None if nvidia.library is UNSET else nvidia.library)
 
 
 def _other_source(

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -54,19 +54,19 @@ class FakeNvml:
 
 
 @contextmanager
-def without_nvml() -> Iterator[None]:
+def without_nvml() -> Generator[None]:
     """This machine's own NVML, if there is one, does not count; whatever was loaded is let go of after."""
-    by_loader, NVML._by_loader = NVML._by_loader, ()
+    by_loader, NVML.by_loader = NVML.by_loader, ()
     _forget()
     try:
         yield
     finally:
         _forget()
-        NVML._by_loader = by_loader
+        NVML.by_loader = by_loader
 
 
 @contextmanager
-def with_nvml(tree: HostTree) -> Iterator[FakeNvml]:
+def with_nvml(tree: HostTree) -> Generator[FakeNvml]:
     """NVML in the host tree; it tells nothing yet."""
     with without_nvml():
         shutil.copy(library(), tree.at(f"/usr/lib64/{LIBRARY}"))
@@ -84,4 +84,4 @@ def with_nvml(tree: HostTree) -> Iterator[FakeNvml]:
 def _forget() -> None:
     NVML.reset()
     pynvml.nvmlLib = None
-    pynvml._nvmlGetFunctionPointer_cache.clear()
+    vars(pynvml)["_nvmlGetFunctionPointer_cache"].clear()

@@ -1,6 +1,6 @@
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -62,7 +62,7 @@ def test_a_text_that_is_too_long_matches_nothing() -> None:
 
 
 @contextmanager
-def no_longer_than(seconds: float) -> Iterator[None]:
+def no_longer_than(seconds: float) -> Generator[None]:
     """The engine looks at signals now and then: an expression that does not end is broken off."""
 
     def late(number: int, frame: FrameType | None) -> None:
