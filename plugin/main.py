@@ -14,7 +14,7 @@ from daemon.http import serve
 from daemon.log import Log
 from daemon.paths import KubeletPaths
 from daemon.process import Actor, Fatal, run_actors
-from plugin.core.config import combine, load
+from plugin.core.config import PRESET_SOURCE, load_all
 from plugin.core.errors import ConfigError
 from plugin.core.plan import ResourcePlan
 from plugin.core.yaml_document import MAX_BYTES
@@ -90,7 +90,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
 def _files(settings: Settings) -> tuple[tuple[str, Path], ...]:
     """(what messages call it, path) of the configuration file and of each preset."""
     own = [(str(settings.config), settings.config)] if settings.config is not None else []
-    return (*own, *((f"preset {name}", preset_path(name)) for name in settings.presets))
+    return (*own, *((PRESET_SOURCE + name, preset_path(name)) for name in settings.presets))
 
 
 def read(files: Sequence[tuple[str, Path]]) -> Content:
@@ -108,7 +108,7 @@ def read(files: Sequence[tuple[str, Path]]) -> Content:
 def parse(content: Content) -> tuple[ResourcePlan, ...]:
     """The resources of all files together. Raises ConfigRefusedError."""
     try:
-        return combine([(source, load(text, source)) for source, text in content])
+        return load_all(content)
     except ConfigError as error:
         raise ConfigRefusedError(str(error)) from error
 

@@ -1,10 +1,10 @@
-"""From a configuration file's text to the resources that it asks for, each template compiled."""
+"""From configuration files' texts to the resources that they ask for, each template compiled."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from daemon.errors import ConfigError, Path, quoted
-from daemon.yaml_document import parse
+from daemon.errors import Path, quoted
+from daemon.yaml_document import Document, parse
 from plugin.core import model
 from plugin.core.adjust import expand
 from plugin.core.compile_resource import compile_resource
@@ -14,7 +14,7 @@ from plugin.core.plan import ResourcePlan
 from plugin.presets import PRESETS
 
 PRESET_SOURCE: Final = "preset "
-"""How messages name a preset as a source: with its name behind it."""
+"""How messages name a preset that is a source of its own: with its name behind it."""
 
 
 def load(content: bytes, source: str, presets: Mapping[str, bytes] = PRESETS) -> tuple[ResourcePlan, ...]:
@@ -22,49 +22,45 @@ def load(content: bytes, source: str, presets: Mapping[str, bytes] = PRESETS) ->
 
     Raises ConfigError for the first thing wrong in it.
     """
+    return load_all([(source, content)], presets)
+
+
+def load_all(
+    files: Sequence[tuple[str, bytes]], presets: Mapping[str, bytes] = PRESETS
+) -> tuple[ResourcePlan, ...]:
+    """The resources of several files together, given as (source, content).
+
+    Raises ConfigError for the first thing wrong in them, such as a resource that two of them ask for.
+    """
+    first: dict[str, tuple[str, int]] = {}
+    plans: list[ResourcePlan] = []
+    for source, content in files:
+        for plan, document, path in _resources(content, source, presets):
+            if plan.name in first:
+                raise document.error(path, _twice(plan.name, source, *first[plan.name]))
+            first[plan.name] = source, document.line(path)
+            plans.append(plan)
+    return tuple(plans)
+
+
+def _resources(
+    content: bytes, source: str, presets: Mapping[str, bytes]
+) -> Iterator[tuple[ResourcePlan, Document, Path]]:
+    """The resources of one file, each with the place of its name."""
     document = parse(content, source)
     if not isinstance(document.root.value, dict):
         found = quoted(document.root.plain())
         raise document.error((), f"found {found}, expected a mapping with the keys version and resources")
     document = expand(document, presets)
-    written = convert(document, model.Document)
-    first: dict[str, int] = {}
-    plans: list[ResourcePlan] = []
-    for index, resource in enumerate(written.resources):
+    for index, resource in enumerate(convert(document, model.Document).resources):
         path: Path = ("resources", index)
-        plans.append(compile_resource(resource, Place(document, path)))
-        if resource.name in first:
-            line = document.line(("resources", first[resource.name], "name"))
-            raise document.error(
-                (*path, "name"),
-                f"found {quoted(resource.name)} a second time, the first is on line {line}",
-            )
-        first[resource.name] = index
-    return tuple(plans)
+        yield compile_resource(resource, Place(document, path)), document, (*path, "name")
 
 
-def combine(parts: Sequence[tuple[str, tuple[ResourcePlan, ...]]]) -> tuple[ResourcePlan, ...]:
-    """The resources of several files, given as (source, resources).
-
-    Raises ConfigError where two files ask for the same resource.
-    """
-    first: dict[str, str] = {}
-    for source, plans in parts:
-        for plan in plans:
-            if plan.name in first:
-                raise ConfigError(
-                    source,
-                    None,
-                    (),
-                    f"found {quoted(plan.name)}, which {first[plan.name]} has too{_adjusting(parts)}",
-                )
-            first[plan.name] = source
-    return tuple(plan for _, plans in parts for plan in plans)
-
-
-def _adjusting(parts: Sequence[tuple[str, tuple[ResourcePlan, ...]]]) -> str:
-    """What to do who asks for a preset and for a file of their own at once."""
-    presets = [source for source, _ in parts if source.startswith(PRESET_SOURCE)]
-    if not presets or len(presets) == len(parts):
-        return ""
-    return ": to adjust a preset, begin a resource of the file with the key 'preset' instead"
+def _twice(name: str, source: str, first_source: str, first_line: int) -> str:
+    if source == first_source:
+        return f"found {quoted(name)} a second time, the first is on line {first_line}"
+    is_preset = [each.startswith(PRESET_SOURCE) for each in (source, first_source)]
+    place = first_source if is_preset[1] else f"{first_source}:{first_line}"
+    hint = ": begin the file's resource with the key 'preset' to adjust a preset" if any(is_preset) else ""
+    return f"found {quoted(name)}, which {place} has too{'' if all(is_preset) else hint}"

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from plugin.core import model
-from plugin.core.config import combine, load
+from plugin.core.config import load, load_all
 from plugin.core.errors import ConfigError
 from plugin.presets import preset_names, preset_path
 
@@ -65,15 +65,30 @@ def test_aliases_stand_for_what_they_name() -> None:
     assert [e.name.text for e in plan.allocate.annotations] == ["x"]
 
 
-def test_resources_of_several_files_are_served_together_but_never_the_same_twice() -> None:
-    one = load(EXAMPLE, "one")
-    other = load(EXAMPLE.replace(b"example.com/camera", b"example.com/lamp"), "two")
-    assert [p.name for p in combine([("one", one), ("two", other)])] == [
+LAMP = EXAMPLE.replace(b"example.com/camera", b"example.com/lamp")
+
+
+def test_resources_of_several_files_are_served_together() -> None:
+    assert [p.name for p in load_all([("one", EXAMPLE), ("two", LAMP)])] == [
         "example.com/camera",
         "example.com/lamp",
     ]
-    with pytest.raises(ConfigError, match=r"two: found 'example\.com/camera', which one has too"):
-        combine([("one", one), ("two", one)])
+
+
+def test_a_resource_that_two_files_ask_for_is_refused_with_both_places() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_all([("one", LAMP), ("two", EXAMPLE), ("three", b"# more\n" + LAMP)])
+    assert str(caught.value) == ("three:4: resources[0].name: found 'example.com/lamp', which one:3 has too")
+
+
+def test_who_asks_for_a_preset_and_for_its_resource_is_told_how_to_adjust_it() -> None:
+    cola = preset_path("cola").read_bytes()
+    with pytest.raises(ConfigError) as caught:
+        load_all([("mine.yaml", EXAMPLE + b"  - preset: cola\n"), ("preset cola", cola)])
+    assert str(caught.value) == (
+        "preset cola:4: resources[0].name: found 'myway5.com/cola', which mine.yaml:19 has too: "
+        "begin the file's resource with the key 'preset' to adjust a preset"
+    )
 
 
 @pytest.mark.parametrize("name", preset_names())
