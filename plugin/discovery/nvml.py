@@ -30,7 +30,8 @@ BUSY: Final = 5.0
 """Seconds for which beginning anew waits for calls that are under way."""
 
 _PROFILE: Final = re.compile(r"\bMIG (\S+)$")
-_GONE: Final = ("NVML_ERROR_UNINITIALIZED", "NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_UNKNOWN")
+_VOID: Final = ("NVML_ERROR_UNINITIALIZED", "NVML_ERROR_DRIVER_NOT_LOADED")
+_LOST: Final = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_UNKNOWN")
 _ABSENT: Final = ("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "NVML_ERROR_NO_PERMISSION")
 
 
@@ -63,11 +64,15 @@ class NvmlMissingError(Exception):
 
 
 class NvmlError(Exception):
-    """NVML is there, and a call of it failed. `lost`: it should be begun anew."""
+    """NVML is there, and a call of it failed.
 
-    def __init__(self, text: str, *, lost: bool = False) -> None:
+    `lost`: it should be begun anew; `void`: nothing works before it is.
+    """
+
+    def __init__(self, text: str, *, lost: bool = False, void: bool = False) -> None:
         super().__init__(text)
         self.lost = lost
+        self.void = void
 
 
 class Nvml:
@@ -119,20 +124,29 @@ class Nvml:
 
     def gpus(self, host: HostRoot, library: str | None) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
         """(GPUs with their slices, why some GPU cannot be told)."""
+        try:
+            gpus, problems = self._ask(host, library)
+        except NvmlError as error:
+            # The driver was loaded anew, for one; what was begun with the old one is void.
+            if not error.lost or not self.reset():
+                raise
+            gpus, problems = self._ask(host, library)
+        if any(problem.lost for problem in problems):
+            self.reset()
+        return gpus, tuple(map(str, problems))
+
+    def _ask(self, host: HostRoot, library: str | None) -> tuple[tuple[Gpu, ...], list[NvmlError]]:
         gpus: list[Gpu] = []
-        problems: list[str] = []
-        lost = False
+        problems: list[NvmlError] = []
         with self.session(host, library) as module:
             for index in range(module.nvmlDeviceGetCount()):
                 try:
                     gpus.append(self._gpu(module, module.nvmlDeviceGetHandleByIndex(index)))
                 except module.NVMLError as error:
-                    problem = self._explained(error)
-                    lost = lost or problem.lost
-                    problems.append(f"GPU {index}: {problem}")
-        if lost:
-            self.reset()
-        return tuple(gpus), tuple(problems)
+                    problems.append(self._explained(error, f"GPU {index}: "))
+            if problems and not gpus and all(problem.void for problem in problems):
+                raise problems[0]
+        return tuple(gpus), problems
 
     def _begin(self, host: HostRoot, library: str | None) -> None:
         if self._begun:
@@ -167,10 +181,11 @@ class Nvml:
                 problem = f"{path} does not load: {error}"
         raise NvmlMissingError(problem)
 
-    def _explained(self, error: Exception) -> NvmlError:
+    def _explained(self, error: Exception, where: str = "") -> NvmlError:
         value = getattr(error, "value", None)
-        lost = value in {getattr(self._module, name) for name in _GONE}
-        return NvmlError(f"NVML: {error}", lost=lost)
+        void = value in {getattr(self._module, name) for name in _VOID}
+        lost = void or value in {getattr(self._module, name) for name in _LOST}
+        return NvmlError(f"{where}NVML: {error}", lost=lost, void=void)
 
     def _gpu(self, module: Any, handle: Any) -> Gpu:
         memory = self._or_none(module, lambda: module.nvmlDeviceGetMemoryInfo(handle).total)

@@ -9,6 +9,7 @@
  *   slice GPU_INDEX UUID GI CI G C MEMORY    a MIG device: instances, slices of each, MiB
  *   named                                    names of slices tell their profiles
  *   event NUMBER GPU_INDEX XID GI CI         told once, in the order of the numbers; - for the whole GPU
+ *   void N                                   nothing works before it was begun N times
  *   wait CODE                                waiting for events fails with CODE
  *
  * It counts how often it was begun in the file FAKE_NVML.begun.
@@ -24,13 +25,13 @@ enum { SUCCESS, UNINITIALIZED, INVALID, NOT_SUPPORTED, PERMISSION, ALREADY, NOT_
 
 struct gpu { char uuid[96], name[96], bus[32], mig[4]; int minor, lost; unsigned long long memory; };
 struct slice { char uuid[96], profile[32]; int gpu, gi, ci, g, c; unsigned long long memory; };
-struct state { int init, wait, named, gpus, slices; struct gpu gpu[MOST]; struct slice slice[MOST]; char hang[64]; };
+struct state { int init, wait, voided, named, gpus, slices; struct gpu gpu[MOST]; struct slice slice[MOST]; char hang[64]; };
 struct event { void *device; unsigned long long type, data; unsigned gi, ci; };
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; };
 struct attributes { unsigned counts[6], g, c; unsigned long long memory; };
 struct memory { unsigned long long total, free, used; };
 
-static int begun, told;
+static int begun, begun_ever, told;
 
 static const char *path(void) { const char *p = getenv("FAKE_NVML"); return p ? p : "/nonexistent"; }
 
@@ -43,6 +44,7 @@ static void read_state(struct state *s) {
         struct gpu *g = &s->gpu[s->gpus];
         struct slice *m = &s->slice[s->slices];
         if (sscanf(line, "init %d", &s->init) == 1 || sscanf(line, "wait %d", &s->wait) == 1) continue;
+        if (sscanf(line, "void %d", &s->voided) == 1) continue;
         if (sscanf(line, "hang %63s", s->hang) == 1) continue;
         if (!strncmp(line, "named", 5)) s->named = 1;
         if (s->gpus < MOST && sscanf(line, "gpu %95s %d %31s %3s %llu %95[^\n]", g->uuid, &g->minor, g->bus, g->mig, &g->memory, g->name) == 6) s->gpus++;
@@ -59,7 +61,7 @@ static int start(struct state *s, const char *function) {
         if (strcmp(s->hang, function)) break;
         usleep(5000);
     } while (1);
-    return begun ? SUCCESS : UNINITIALIZED;
+    return begun && begun_ever >= s->voided ? SUCCESS : UNINITIALIZED;
 }
 
 /* Handles: 1, 2, … for GPUs, 1001, 1002, … for slices. */
@@ -83,6 +85,7 @@ int nvmlInitWithFlags(unsigned flags) {
     start(&s, "nvmlInitWithFlags");
     if (s.init) return s.init;
     begun++;
+    begun_ever++;
     snprintf(name, sizeof name, "%s.begun", path());
     if ((f = fopen(name, "a"))) { fputc('x', f); fclose(f); }
     return SUCCESS;

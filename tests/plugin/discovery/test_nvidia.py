@@ -1,3 +1,4 @@
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from plugin.discovery.host import HostRoot
 from plugin.discovery.nvidia import NvidiaSource
 from plugin.discovery.nvidia_events import NvidiaEvents
 from plugin.discovery.nvml import NVML, linux_address
+from plugin.discovery.offload import Offload, StuckError
 from plugin.discovery.source import Findings
 
 SLICES = (
@@ -248,6 +250,43 @@ def test_a_driver_that_was_loaded_anew_is_begun_anew(tree: HostTree, nvml: FakeN
     nvml.tells(A100, H100)
     assert len(look(tree, Nvidia(), source).found) == 2
     assert nvml.begun == 2
+
+
+def test_what_was_begun_with_a_driver_that_is_gone_is_begun_anew_within_one_look(
+    tree: HostTree, nvml: FakeNvml
+) -> None:
+    source = NvidiaSource(Nvidia())
+    nvml.tells(A100)
+    look(tree, Nvidia(), source)
+    nvml.tells("void 2", A100, H100)
+    findings = look(tree, Nvidia(), source)
+    assert list(named(findings)) == [A100_UUID, H100_UUID]
+    assert (findings.notes, nvml.begun) == ((), 2)
+    nvml.tells("void 9", A100, H100)
+    with pytest.raises(OSError, match="NVML: Uninitialized"):
+        look(tree, Nvidia(), source)
+    nvml.tells("init 9")
+    assert look(tree, Nvidia(), source).found == ()
+
+
+async def test_a_call_that_hangs_is_given_up_and_works_later(tree: HostTree, nvml: FakeNvml) -> None:
+    nvml.tells(A100)
+    source, offload = NvidiaSource(Nvidia()), Offload(1)
+    host = host_root(tree.root)
+    await offload.run(lambda: source.discover(host), limit=10.0)
+    nvml.tells("hang nvmlDeviceGetUUID", A100)
+    with pytest.raises(StuckError):
+        await offload.run(lambda: source.discover(host), limit=0.2)
+    nvml.tells(A100, H100)
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                findings = await offload.run(lambda: source.discover(host), limit=10.0)
+            except StuckError:
+                await asyncio.sleep(0.01)
+            else:
+                break
+    assert list(named(findings)) == [A100_UUID, H100_UUID]
 
 
 def test_a_lost_gpu_is_absent_for_that_reason_and_comes_back(tree: HostTree, nvml: FakeNvml) -> None:
