@@ -64,7 +64,9 @@ class ApiServer:
         self._at_the_beginning = dict(self._objects)
         app = web.Application()
         app.router.add_get("/api/v1/pods", self._pods)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+        runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=0.1, handler_cancellation=True
+        )
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self._port).start()
         self._port = int(runner.addresses[0][1])

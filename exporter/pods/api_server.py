@@ -126,7 +126,8 @@ class ApiServer:
         except TimeoutError as error:
             raise SourceError("TIMEOUT", f"{self._access.server} does not answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
-            why = str(error) or type(error).__name__
+            broken = isinstance(error, aiohttp.ClientPayloadError)
+            why = "the connection broke off" if broken else str(error) or type(error).__name__
             raise SourceError("UNREACHABLE", f"{self._access.server}: {why}") from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self._version = ""

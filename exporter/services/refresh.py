@@ -18,7 +18,10 @@ from typing import Any, Final, Protocol
 import grpc
 
 from daemon.log import Episode, Log
+from exporter.core.advertised import NOTHING, Advertised
 from exporter.core.holdings import Step
+from exporter.core.ids import Reader
+from exporter.core.ids import read as read_id
 from exporter.core.identity import NEVER, NO_VIEW, Look, View
 from exporter.core.recollection import Recollection
 from exporter.core.settling import DOUBT
@@ -61,6 +64,8 @@ class Trigger(Enum):
     """The PodResources socket came or went."""
     PODS = "pods"
     """A pod ended, went or came, as a source of identity tells."""
+    PLUGIN = "plugin"
+    """A plugin tells something else of its devices."""
     SETTLING = "settling"
     RETRY = "retry"
 
@@ -119,6 +124,21 @@ class Nobody:
         """Nothing follows from it."""
 
 
+class Plugins(Protocol):
+    """Who asks plugins."""
+
+    @property
+    def advertised(self) -> Advertised:
+        """What they tell at this moment."""
+        ...
+
+
+class NoPlugins:
+    """Of a node whose plugins are not asked."""
+
+    advertised = NOTHING
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """The loop's times, in seconds: `interval` between full refreshes at the latest; `stale_after` is the age
@@ -144,15 +164,18 @@ class Refresher:
         clock: SteadyClock,
         cpu_numa: Mapping[int, int],
         witness: Witness | None = None,
+        plugins: Plugins | None = None,
+        reader: Reader = read_id,
     ) -> None:
-        """`cpu_numa` maps CPUs to NUMA nodes; pauses are the event loop's own."""
+        """`cpu_numa` maps CPUs to NUMA nodes; `reader` reads device ids; pauses are the event loop's own."""
         self._source = source
         self._board = board
         self._observer = observer
         self._timing = timing
         self._clock = clock
         self._witness = witness or Nobody()
-        self._understanding = Understanding(cpu_numa, keep_allocatable=timing.stale_after)
+        self._plugins = plugins or NoPlugins()
+        self._understanding = Understanding(cpu_numa, keep_allocatable=timing.stale_after, reader=reader)
         self._wanted: dict[Trigger, None] = {}
         self._reconsider = False
         self._wake = asyncio.Event()
@@ -181,7 +204,7 @@ class Refresher:
         self._wake.set()
 
     def reconsider(self) -> None:
-        """Have the last answer read anew, as something more is known of the pods. Never blocks."""
+        """Have the last answer read anew, as something more is known of pods or devices. Never blocks."""
         self._reconsider = True
         self._wake.set()
 
@@ -250,7 +273,8 @@ class Refresher:
     def _retry_pause(self) -> float:
         failure = self._board.state.failure
         if failure is not None and failure.code == UNSETTLED:
-            return _UNSETTLED_RETRY
+            # An API server that is away may be so for an hour.
+            return _UNSETTLED_RETRY * (1 if self._failures * _UNSETTLED_RETRY < DOUBT else 10)
         return self._pause(self._failures)
 
     def _pause(self, failures: int) -> float:
@@ -258,7 +282,7 @@ class Refresher:
         return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 -- jitter
 
     def _look_again_after(self, causes: tuple[Trigger, ...]) -> None:
-        if not {Trigger.REGISTRATION, Trigger.SOCKET}.isdisjoint(causes):
+        if not {Trigger.REGISTRATION, Trigger.SOCKET, Trigger.PLUGIN}.isdisjoint(causes):
             loop = asyncio.get_running_loop()
             for delay in self._timing.settling:
                 loop.call_later(delay, self.trigger, Trigger.SETTLING)
@@ -298,6 +322,7 @@ class Refresher:
             self._clock.wall(),
             look=look,
             view=self._witness.view,
+            advertised=self._plugins.advertised,
             returned=self._returned_at,
         )
         news = await loop.run_in_executor(worker, read)
@@ -322,17 +347,18 @@ class Refresher:
                 self._returned_at = max(self._returned_at, born)
 
     async def _read_anew(self, worker: ThreadPoolExecutor) -> None:
-        """Publish the last answer in the light of what is known of the pods by now. Nobody is asked."""
+        """Publish the last answer in the light of what is known of pods and devices by now. Nobody is asked."""
         self._reconsider = False
         loop = asyncio.get_running_loop()
-        read = partial(self._understanding.reconsider, self._clock.wall(), self._witness.view)
+        view, advertised = self._witness.view, self._plugins.advertised
+        read = partial(self._understanding.reconsider, self._clock.wall(), view, advertised)
         try:
             news = await loop.run_in_executor(worker, read)
             if news is not None:
                 state = self._board.state
                 self._tell(replace(state, **_changes(news, state, self._clock.now())), news)
         except Exception as error:  # noqa: BLE001 -- the mapping stays as it is; the next refresh reads it anew
-            _log.error("the pods' identities cannot be told", error=f"{type(error).__name__}: {error}")
+            _log.error("what is newly known cannot be told", error=f"{type(error).__name__}: {error}")
 
     def _publish(self, raw: Raw, news: News, asked_at: float) -> None:
         self._failures = 0
@@ -390,7 +416,13 @@ class Refresher:
 
 def _changes(news: News, state: State, at: float) -> dict[str, Any]:
     """What in `state` is another by the news of unix time `at`."""
-    if news.snapshot is state.snapshot and news.pods is state.pods and news.since is state.since:
+    if (
+        news.snapshot is state.snapshot
+        and news.pods is state.pods
+        and news.since is state.since
+        and news.anomalies is state.anomalies
+        and news.advertised is state.advertised
+    ):
         return {}
     return {
         "generation": state.generation + 1,
@@ -399,4 +431,5 @@ def _changes(news: News, state: State, at: float) -> dict[str, Any]:
         "since": news.since,
         "pods": news.pods,
         "anomalies": news.anomalies,
+        "advertised": news.advertised,
     }

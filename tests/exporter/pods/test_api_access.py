@@ -1,0 +1,142 @@
+"""exporter.pods.api_access: the way to the API server, and what is wrong with it."""
+
+import base64
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.pods.api_access import AccessError, access
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[str, str]:
+    """A certificate of its own and its key, as PEM."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ]
+    command += ["-keyout", str(key), "-out", str(certificate), "-days", "1", "-subj", "/CN=devicelens.test"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+    return certificate.read_text(), key.read_text()
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _config(path: Path, cluster: dict[str, Any], user: dict[str, Any], **more: Any) -> Path:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "preferences": {},
+        "current-context": "here",
+        "clusters": [{"name": "other", "cluster": {"server": "x"}}, {"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "n"}}],
+    } | more
+    file = path / "kubeconfig"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    return file
+
+
+HTTPS = {"server": "https://api.example:6443/"}
+
+
+def test_in_a_pod_it_is_known_without_a_flag(tmp_path: Path, pair: tuple[str, str]) -> None:
+    (tmp_path / "ca.crt").write_text(pair[0], encoding="ascii")
+    (tmp_path / "token").write_text("secret\n", encoding="ascii")
+    environment = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    way = access(None, environment, account=tmp_path)
+    assert way.server == "https://10.0.0.1:443"
+    assert way.authorization() == "Bearer secret"
+    assert way.tls().check_hostname
+    (tmp_path / "token").write_text("replaced", encoding="ascii")
+    assert way.authorization() == "Bearer replaced"
+    environment["KUBERNETES_SERVICE_HOST"] = "fd00::1"
+    assert access(None, environment, account=tmp_path).server == "https://[fd00::1]:443"
+    with pytest.raises(AccessError, match="KUBERNETES_SERVICE_HOST is not set"):
+        access(None, {}, account=tmp_path)
+    (tmp_path / "token").unlink()
+    with pytest.raises(AccessError, match="automountServiceAccountToken"):
+        access(None, environment, account=tmp_path)
+
+
+def test_a_kubeconfig_has_texts_or_points_to_files(tmp_path: Path, pair: tuple[str, str]) -> None:
+    certificate, key = pair
+    data = {"client-certificate-data": _encoded(certificate), "client-key-data": _encoded(key)}
+    way = access(_config(tmp_path, HTTPS | {"certificate-authority-data": _encoded(certificate)}, data), {})
+    assert way.server == "https://api.example:6443"
+    assert way.authorization() is None
+    assert way.tls().get_ca_certs()
+    (tmp_path / "here.pem").write_text(certificate, encoding="ascii")
+    (tmp_path / "token").write_text("from a file", encoding="ascii")
+    files = {"tokenFile": "token", "client-certificate": "here.pem", "client-key": "key.pem"}
+    cluster = HTTPS | {"certificate-authority": "here.pem", "tls-server-name": "other.example"}
+    way = access(_config(tmp_path, cluster, files), {})
+    assert way.authorization() == "Bearer from a file"
+    assert way.server_name == "other.example"
+    assert way.tls().get_ca_certs()
+    (tmp_path / "here.pem").write_text("no certificate", encoding="ascii")
+    with pytest.raises(AccessError, match="cannot be used"):
+        way.tls()
+    (tmp_path / "here.pem").unlink()
+    with pytest.raises(AccessError, match=r"here\.pem: No such file"):
+        way.tls()
+
+
+def test_a_certificate_that_nobody_knows_may_be_trusted_where_that_is_said(tmp_path: Path) -> None:
+    way = access(_config(tmp_path, HTTPS | {"insecure-skip-tls-verify": True}, {"token": "t"}), {})
+    assert not way.tls().check_hostname
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "more", "says"),
+    [
+        ({"server": "api.example"}, {}, {}, "expected https://HOST:PORT"),
+        (HTTPS, {"exec": {"command": "x"}}, {}, "exec is not served"),
+        (HTTPS, {"auth-provider": {"name": "x"}}, {}, "auth-provider is not served"),
+        (HTTPS, {"username": "x"}, {}, "username is not served"),
+        (HTTPS | {"proxy-url": "http://x"}, {}, {}, "proxy-url is not served"),
+        (HTTPS, {"client-certificate": "x"}, {}, "expected both"),
+        (HTTPS | {"certificate-authority-data": "!"}, {}, {}, "expected base64"),
+        (HTTPS, {}, {"current-context": "there"}, "'there', which is no context"),
+        (HTTPS, {}, {"users": []}, "its cluster or user is not there"),
+        (HTTPS, {"token": 7}, {}, "is no kubeconfig"),
+    ],
+)
+def test_what_cannot_be_honoured_is_one_clear_error(
+    tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], more: dict[str, Any], says: str
+) -> None:
+    file = _config(tmp_path, cluster, user, **more)
+    with pytest.raises(AccessError, match=says) as caught:
+        access(file, {})
+    assert str(file) in str(caught.value)
+
+
+def test_a_file_that_is_none_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(AccessError, match="No such file"):
+        access(tmp_path / "missing", {})
+    with pytest.raises(AccessError, match="Is a directory"):
+        access(tmp_path, {})
+    (tmp_path / "bad").write_text("a: [", encoding="utf-8")
+    with pytest.raises(AccessError, match="is no kubeconfig"):
+        access(tmp_path / "bad", {})
+    (tmp_path / "large").write_text("x" * 2_000_000, encoding="utf-8")
+    with pytest.raises(AccessError, match="larger than"):
+        access(tmp_path / "large", {})
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(AccessError, match="no text"):
+        access(tmp_path / "binary", {})

@@ -1,0 +1,314 @@
+"""exporter.pods.api_server against the simulated one."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from exporter.core.identity import Identity
+from exporter.pods import api_server
+from exporter.pods.api_access import Access, access
+from exporter.pods.api_server import ApiServer
+from exporter.pods.decode import Allowed
+from exporter.pods.told import Gone, Listed, Opened, Seen, Unchanged
+from harness.telling import Listener, following
+from simulator import Owner, PodSpec, SimulatedKubelet
+from simulator import apiserver as simulated
+
+
+@dataclass
+class Beside:
+    """A source that is followed, and the API server that it asks."""
+
+    api: simulated.ApiServer
+    source: ApiServer
+    listener: Listener
+
+    @property
+    def seen(self) -> list[Identity]:
+        """Every identity told, listed ones too."""
+        found: list[Identity] = []
+        for told in self.listener.told:
+            if isinstance(told, Seen):
+                found.append(told.identity)
+            elif isinstance(told, Listed):
+                found += [seen.identity for seen in told.pods]
+        return found
+
+    async def uid(self, uid: str) -> None:
+        """Wait until a pod was told of."""
+        await self.listener.until(lambda _: uid in {identity.uid for identity in self.seen})
+
+    def lists(self) -> list[Listed]:
+        """What was listed."""
+        return [told for told in self.listener.told if isinstance(told, Listed)]
+
+
+@asynccontextmanager
+async def beside(
+    kubelet: SimulatedKubelet, api: simulated.ApiServer, way: Access | None = None
+) -> AsyncGenerator[Beside]:
+    source = ApiServer(way or Access(api.url), kubelet.node_name, Allowed(None), quiet=0.05)
+    async with following(source) as listener:
+        yield Beside(api, source, listener)
+        assert api.most_connections <= 1
+
+
+@pytest.fixture
+async def api(kubelet: SimulatedKubelet) -> AsyncGenerator[simulated.ApiServer]:
+    await kubelet.add_pod(PodSpec("first", owner=Owner("DaemonSet", "agent")))
+    server = simulated.ApiServer(kubelet)
+    async with server.serve():
+        yield server
+
+
+async def test_it_lists_once_then_watches_this_nodes_pods(
+    kubelet: SimulatedKubelet, api: simulated.ApiServer
+) -> None:
+    async with beside(kubelet, api) as its:
+        await its.listener.until(lambda told: Opened(anew=False) in told)
+        (listed,) = its.lists()
+        assert [seen.identity.workload for seen in listed.pods] == [("DaemonSet", "agent")]
+        # What a cache tells may be old: nothing is proven by it.
+        assert listed.asked is None
+        uid = await kubelet.add_pod(PodSpec("second"))
+        await its.listener.until(
+            lambda told: isinstance(told[-1], Seen) and told[-1].identity.phase == "Running"
+        )
+        told = [one for one in its.listener.told if isinstance(one, Seen)]
+        # The API server knows it first, the kubelet later.
+        assert [(one.known, one.identity.phase) for one in told] == [
+            (False, "Pending"),
+            (True, "Pending"),
+            (True, "Running"),
+        ]
+        await kubelet.delete_pod("default", "second")
+        await its.listener.until(lambda told: told[-1] == Gone(("default", "second"), uid))
+        assert api.calls == {"list": 1, "watch": 1}
+
+
+async def test_a_watch_that_breaks_off_is_resumed_where_it_was(
+    kubelet: SimulatedKubelet, api: simulated.ApiServer
+) -> None:
+    async with beside(kubelet, api) as its:
+        await its.listener.until(lambda told: Opened(anew=False) in told)
+        api.drop_watches()
+        missed = await kubelet.add_pod(PodSpec("missed"))
+        error = await its.listener.failure()
+        assert error.code == "UNREACHABLE"
+        assert error.message.endswith("the connection broke off")
+        count = len(its.listener.told)
+        async with following(its.source) as again:
+            await again.until(
+                lambda told: any(isinstance(t, Seen) and t.identity.uid == missed for t in told)
+            )
+            assert again.told[0] == Opened(anew=False)
+        assert len(its.listener.told) == count
+        assert api.calls["list"] == 1
+
+
+async def test_a_bookmark_is_where_it_goes_on(kubelet: SimulatedKubelet, api: simulated.ApiServer) -> None:
+    async with beside(kubelet, api) as its:
+        await its.listener.until(lambda told: Opened(anew=False) in told)
+        api.bookmark()
+        uid = await kubelet.add_pod(PodSpec("after"))
+        await its.uid(uid)
+        api.compact()
+        api.bookmark()
+        await asyncio.sleep(0.05)
+        api.drop_watches()
+        await its.listener.failure()
+        async with following(its.source) as again:
+            await again.until(lambda told: told)
+            assert isinstance(again.told[0], Opened)
+        assert api.calls["list"] == 1
+
+
+@pytest.mark.parametrize("how", ["status", "event"])
+async def test_what_has_expired_is_listed_anew_and_exactly(
+    how: str, kubelet: SimulatedKubelet, api: simulated.ApiServer
+) -> None:
+    async with beside(kubelet, api) as its:
+        await its.listener.until(lambda told: Opened(anew=False) in told)
+        begun = asyncio.get_running_loop().time()
+        if how == "status":
+            api.drop_watches()
+            missed = await kubelet.add_pod(PodSpec("missed"))
+            api.compact()
+            await its.listener.failure()
+            async with following(its.source) as again:
+                await again.until(lambda told: Opened(anew=False) in told)
+                listed = again.told[0]
+        else:
+            missed = await kubelet.add_pod(PodSpec("missed"))
+            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+            api.tell({"type": "ERROR", "object": status})
+            await its.listener.until(lambda told: len([t for t in told if isinstance(t, Opened)]) == 2)
+            assert its.listener.error is None
+            listed = its.lists()[-1]
+        assert isinstance(listed, Listed)
+        assert missed in {seen.identity.uid for seen in listed.pods}
+        assert listed.asked is not None
+        assert listed.asked >= begun
+
+
+async def test_a_list_that_is_as_old_is_not_listed_for_ever(
+    kubelet: SimulatedKubelet, api: simulated.ApiServer
+) -> None:
+    await kubelet.add_pod(PodSpec("second"))
+    api.compact()
+    api.faults = simulated.ApiFaults(old_lists=True)
+    async with beside(kubelet, api) as its:
+        # From the cache once, then what there is.
+        await its.listener.until(lambda told: Opened(anew=False) in told)
+        assert [len(listed.pods) for listed in its.lists()] == [1, 2]
+        assert [listed.asked is None for listed in its.lists()] == [True, False]
+        status = {"kind": "Status", "code": 410, "reason": "Expired"}
+        api.tell({"type": "ERROR", "object": status})
+        # Twice within seconds is no way to go on.
+        assert (await its.listener.failure()).code == "410"
+
+
+async def test_many_pods_come_page_by_page(
+    kubelet: SimulatedKubelet, api: simulated.ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_server, "PAGE", 3)
+    for n in range(7):
+        await kubelet.add_pod(PodSpec(f"p{n}"))
+    async with beside(kubelet, api) as its:
+        await its.listener.until(lambda told: Opened(anew=False) in told)
+        assert await its.source.confirm(thorough=True) is None
+        await its.listener.until(lambda _: len(its.lists()) == 2)
+        assert [len(listed.pods) for listed in its.lists()] == [8, 8]
+        assert api.calls["list"] == 1 + 3
+
+
+async def test_nothing_else_for_a_while_is_a_confirmation(
+    kubelet: SimulatedKubelet, api: simulated.ApiServer
+) -> None:
+    async with beside(kubelet, api) as its:
+        assert await its.source.confirm(thorough=False) is None or its.listener.told
+        await its.listener.until(lambda told: Opened(anew=False) in told)
+        before = asyncio.get_running_loop().time()
+        unchanged = await its.source.confirm(thorough=False)
+        assert isinstance(unchanged, Unchanged)
+        assert before <= unchanged.asked <= asyncio.get_running_loop().time() - 0.04
+        confirming = asyncio.create_task(its.source.confirm(thorough=False))
+        await asyncio.sleep(0.01)
+        api.drop_watches()
+        assert await confirming is None
+
+
+async def test_a_token_that_was_replaced_is_read_again(
+    root: Path, kubelet: SimulatedKubelet, api: simulated.ApiServer
+) -> None:
+    token = root / "token"
+    token.write_text("old\n", encoding="ascii")
+    api.token = "old"
+    way = Access(api.url, token=token)
+    async with beside(kubelet, api, way) as its:
+        await its.listener.until(lambda told: Opened(anew=False) in told)
+        api.token = "new"
+        token.write_text("new\n", encoding="ascii")
+        api.drop_watches()
+        await its.listener.failure()
+        async with following(its.source) as again:
+            await again.until(lambda told: told)
+        assert api.calls["unauthorized"] == 0
+        api.token = "newest"
+        api.drop_watches()
+        async with following(its.source) as again:
+            error = await again.failure()
+            assert error.code == "401"
+            assert "token is not accepted" in error.message
+        # Asked once, not again and again with the same.
+        assert api.calls["unauthorized"] == 1
+        token.unlink()
+        async with following(its.source) as again:
+            assert (await again.failure()).code == "ACCESS"
+
+
+@pytest.mark.parametrize(
+    ("faults", "code", "wait"),
+    [
+        (simulated.ApiFaults(status=429, retry_after=7), "429", 7.0),
+        (simulated.ApiFaults(status=503, retry_after=100_000), "503", 120.0),
+        (simulated.ApiFaults(status=500), "500", 0.0),
+        (simulated.ApiFaults(status=403), "403", 0.0),
+        (simulated.ApiFaults(garbage=True), "UNDECODABLE", 0.0),
+    ],
+    ids=str,
+)
+async def test_a_refusal_is_told_with_how_long_to_wait(
+    faults: simulated.ApiFaults, code: str, wait: float, kubelet: SimulatedKubelet, api: simulated.ApiServer
+) -> None:
+    api.faults = faults
+    async with beside(kubelet, api) as its:
+        error = await its.listener.failure()
+        assert (error.code, error.wait) == (code, wait)
+        assert not error.absent
+        assert "overlays/apiserver" in error.message or code != "403"
+
+
+async def test_garbage_in_the_stream_ends_it_and_everything_is_listed_anew(
+    kubelet: SimulatedKubelet, api: simulated.ApiServer
+) -> None:
+    async with beside(kubelet, api) as its:
+        await its.listener.until(lambda told: Opened(anew=False) in told)
+        api.faults = simulated.ApiFaults(garbage=True)
+        uid = await kubelet.add_pod(PodSpec("p"))
+        assert (await its.listener.failure()).code == "UNDECODABLE"
+        api.faults = simulated.ApiFaults()
+        async with following(its.source) as again:
+            await again.until(lambda told: told)
+            assert isinstance(again.told[0], Listed)
+            assert uid in {seen.identity.uid for seen in again.told[0].pods}
+
+
+async def test_an_api_server_that_hangs_or_is_away_is_given_up(
+    kubelet: SimulatedKubelet, api: simulated.ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_server, "_LIST", 0.2)
+    api.faults = simulated.ApiFaults(hang=True)
+    async with beside(kubelet, api) as its:
+        assert (await its.listener.failure()).code == "TIMEOUT"
+    async with beside(kubelet, api, Access("http://127.0.0.1:1")) as its:
+        assert (await its.listener.failure()).code == "UNREACHABLE"
+
+
+async def test_a_silent_watch_is_made_anew_without_a_word(
+    kubelet: SimulatedKubelet,
+    api: simulated.ApiServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(api_server, "_SILENCE", 0.1)
+    async with beside(kubelet, api) as its:
+        await its.listener.until(lambda told: len([t for t in told if isinstance(t, Opened)]) >= 2)
+        assert its.listener.error is None
+        assert api.calls["list"] == 1
+
+
+async def test_an_event_that_is_too_large_is_not_taken(
+    kubelet: SimulatedKubelet, api: simulated.ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_server, "_LINE_LIMIT", 100_000)
+    async with beside(kubelet, api) as its:
+        await its.listener.until(lambda told: Opened(anew=False) in told)
+        await kubelet.add_pod(PodSpec("large", annotations={"large": "x" * 200_000}))
+        assert (await its.listener.failure()).code == "TOO_LARGE"
+
+
+async def test_a_kubeconfig_leads_there(
+    root: Path, kubelet: SimulatedKubelet, api: simulated.ApiServer
+) -> None:
+    api.token = "secret"
+    file = root / "kubeconfig"
+    file.write_text(api.kubeconfig(), encoding="utf-8")
+    async with beside(kubelet, api, access(file, {})) as its:
+        await its.listener.until(lambda told: Opened(anew=False) in told)

@@ -1,0 +1,157 @@
+"""exporter.pods.decode: pods of both sources made into identities."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.core.workload import UNKNOWN, Workload
+from exporter.pb.core.v1 import pod_pb2
+from exporter.pb.pods.v1alpha1 import api_pb2
+from exporter.pods.decode import LABELS_LIMIT, Allowed, ApiPod, of_message, of_object
+
+NONE = Allowed(None)
+
+
+def _message(**changes: object) -> pod_pb2.Pod:
+    pod = pod_pb2.Pod(
+        metadata=pod_pb2.ObjectMeta(
+            name="web-1",
+            namespace="n",
+            uid="uid-1",
+            creationTimestamp=pod_pb2.Time(seconds=1_793_227_263),
+            labels={"app": "web", "pod-template-hash": "abc", "team": "x"},
+            ownerReferences=[
+                pod_pb2.OwnerReference(
+                    kind="ReplicaSet", name="web-abc", apiVersion="apps/v1", controller=True
+                )
+            ],
+        ),
+        spec=pod_pb2.PodSpec(nodeName="node-1", priorityClassName="high"),
+        status=pod_pb2.PodStatus(phase="Running"),
+    )
+    pod.MergeFrom(pod_pb2.Pod(**changes))  # type: ignore[arg-type] # fields as they are called
+    return pod
+
+
+OBJECT = """{
+  "apiVersion": "v1", "kind": "Pod",
+  "metadata": {
+    "name": "web-1", "namespace": "n", "uid": "uid-1", "resourceVersion": "17",
+    "creationTimestamp": "2026-10-28T22:41:03Z",
+    "labels": {"app": "web", "pod-template-hash": "abc", "team": "x"},
+    "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-abc", "uid": "o",
+                         "controller": true, "blockOwnerDeletion": true}]
+  },
+  "spec": {"nodeName": "node-1", "priorityClassName": "high", "containers": [{"name": "c"}]},
+  "status": {"phase": "Running", "startTime": "2026-10-28T22:41:04Z", "conditions": null}
+}"""
+
+
+def _object(text: str = OBJECT) -> ApiPod:
+    return msgspec.json.decode(text, type=ApiPod)
+
+
+def test_both_sources_tell_the_same() -> None:
+    allowed = Allowed(re.compile("app|team"))
+    identity = of_message(_message(), allowed)
+    assert identity is not None
+    assert identity.key == ("n", "web-1")
+    assert (identity.uid, identity.phase, identity.priority_class) == ("uid-1", "Running", "high")
+    assert identity.workload == Workload("Deployment", "web")
+    assert identity.labels == (("app", "web"), ("team", "x"))
+    assert of_object(_object(), allowed) == identity
+
+
+def test_labels_are_told_by_their_whole_names_and_none_without_a_pattern() -> None:
+    labels = {"app": "1", "app.kubernetes.io/name": "2", "application": "3"}
+    assert NONE(labels) == ()
+    assert Allowed(re.compile("app"))(labels) == (("app", "1"),)
+    assert Allowed(re.compile(r"app(\\.kubernetes\\.io/.*)?".replace("\\\\", "\\")))(labels) == (
+        ("app", "1"),
+        ("app.kubernetes.io/name", "2"),
+    )
+    everything = Allowed(re.compile(".*"))
+    assert len(everything({f"l{n}": "v" for n in range(1000)})) == LABELS_LIMIT
+    assert everything({"x" * 400: "v", "y": "v" * 64, "z": "v"}) == (("z", "v"),)
+
+
+def test_a_static_pod_is_its_nodes_and_has_the_uid_that_its_kubelet_gave_it() -> None:
+    meta = pod_pb2.ObjectMeta(
+        name="proxy-node-1",
+        namespace="n",
+        uid="0123abcd",
+        annotations={"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": "0123abcd"},
+    )
+    static = of_message(pod_pb2.Pod(metadata=meta, spec=pod_pb2.PodSpec(nodeName="node-1")), NONE)
+    assert static is not None
+    assert (static.static, static.workload) == (True, ("Node", "node-1"))
+    mirror = _object()
+    mirror.metadata.uid = "11111111-2222"
+    mirror.metadata.name = "proxy-node-1"
+    mirror.metadata.annotations = {
+        "kubernetes.io/config.mirror": "0123abcd",
+        "kubernetes.io/config.source": "file",
+    }
+    seen = of_object(mirror, NONE)
+    assert seen is not None
+    assert (seen.uid, seen.static, seen.workload) == ("0123abcd", True, ("Node", "node-1"))
+    # An ordinary pod has the annotation too, with the kubelet.
+    api = _message(metadata=pod_pb2.ObjectMeta(annotations={"kubernetes.io/config.source": "api"}))
+    ordinary = of_message(api, NONE)
+    assert ordinary is not None
+    assert not ordinary.static
+
+
+@pytest.mark.parametrize("field", ["name", "namespace", "uid"])
+@pytest.mark.parametrize("text", ["", "x" * 254])
+def test_what_has_no_proper_name_is_nobody(field: str, text: str) -> None:
+    pod = _message()
+    setattr(pod.metadata, field, text)
+    assert of_message(pod, NONE) is None
+
+
+def test_what_is_too_long_or_unknown_is_left_out() -> None:
+    pod = _message(
+        status=pod_pb2.PodStatus(phase="x" * 100), spec=pod_pb2.PodSpec(priorityClassName="x" * 300)
+    )
+    pod.metadata.ownerReferences[0].name = "x" * 300
+    identity = of_message(pod, NONE)
+    assert identity is not None
+    assert (identity.phase, identity.priority_class, identity.workload) == ("", "", UNKNOWN)
+
+
+def test_a_pod_with_nothing_but_a_name_is_somebody() -> None:
+    bare = of_object(
+        _object('{"metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": null}}'), NONE
+    )
+    assert bare is not None
+    assert (bare.workload, bare.created, bare.labels) == (("Pod", "p"), 0.0, ())
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.binary(max_size=200))
+def test_any_message_at_all_is_an_identity_or_nobody(data: bytes) -> None:
+    try:
+        pod = pod_pb2.Pod.FromString(data)
+    except Exception:  # noqa: BLE001 -- what does not decode is another test's
+        return
+    of_message(pod, Allowed(re.compile(".*")))
+
+
+def test_what_a_real_kubelet_said_reads() -> None:
+    recording = Path(__file__).parents[3] / ".." / "shared" / "recordings" / "pods-api.watch.binpb"
+    if not recording.is_file():
+        pytest.skip("the recordings of a real kubelet are not here: ../shared/recordings")
+    data, found = recording.read_bytes(), []
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        event = api_pb2.WatchPodsEvent.FromString(data[4 : 4 + size])
+        data = data[4 + size :]
+        if event.type in {api_pb2.ADDED, api_pb2.MODIFIED}:
+            found.append(of_message(pod_pb2.Pod.FromString(event.pod), Allowed(re.compile(".*"))))
+    assert len(found) >= 9
+    assert all(identity is not None and identity.phase and identity.created for identity in found)

@@ -1,0 +1,245 @@
+"""exporter.pods.pods_api against the simulated kubelet, and against what is none."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import grpc
+import grpc.aio
+import pytest
+
+from exporter.core.identity import Identity
+from exporter.pb.core.v1 import pod_pb2
+from exporter.pb.pods.v1alpha1 import api_pb2
+from exporter.pods.decode import Allowed
+from exporter.pods.pods_api import PodsApi
+from exporter.pods.told import Gone, Opened, Seen, SourceError, Told, Unclear
+from harness.telling import following
+from simulator import Owner, PodSpec, SimulatedKubelet
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+
+
+def _source(root: Path, timeout: float = 5.0) -> PodsApi:
+    return PodsApi(root / "pods-api" / "pods-api.sock", Allowed(None), timeout=timeout)
+
+
+def _seen(told: list[Told]) -> list[Identity]:
+    return [one.identity for one in told if isinstance(one, Seen)]
+
+
+async def test_it_tells_of_pods_that_come_change_and_go(root: Path, kubelet: SimulatedKubelet) -> None:
+    first = await kubelet.add_pod(PodSpec("first"))
+    async with following(_source(root)) as listener:
+        await listener.until(lambda told: len(told) >= 2)
+        assert listener.told[0] == Opened(anew=True)
+        assert [identity.uid for identity in _seen(listener.told)] == [first]
+        owner = Owner("StatefulSet", "db")
+        second = await kubelet.add_pod(PodSpec("db-0", owner=owner, priority_class="high"))
+        await listener.until(lambda told: _seen(told)[-1].phase == "Running" and len(_seen(told)) > 2)
+        identity = _seen(listener.told)[-1]
+        assert (identity.key, identity.uid) == (("default", "db-0"), second)
+        assert (identity.workload, identity.priority_class) == (("StatefulSet", "db"), "high")
+        await kubelet.delete_pod("default", "db-0")
+        await listener.until(lambda told: told[-1] == Gone(("default", "db-0"), second))
+        assert _seen(listener.told)[-1].ended
+
+
+async def test_a_kubelet_that_ends_is_told_and_the_next_is_followed_anew(
+    root: Path, kubelet: SimulatedKubelet
+) -> None:
+    await kubelet.add_pod(PodSpec("p"))
+    source = _source(root)
+    async with following(source) as listener:
+        await listener.until(_seen)
+        await kubelet.restart()
+        error = await listener.failure()
+        assert error.code == "UNAVAILABLE"
+    async with following(source) as listener:
+        # It has not heard of the pod yet, and says nothing of it.
+        await listener.until(_seen)
+        assert listener.told[0] == Opened(anew=True)
+
+
+async def test_what_there_is_can_be_asked_at_any_time(root: Path, kubelet: SimulatedKubelet) -> None:
+    uids = {await kubelet.add_pod(PodSpec(f"p{n}")) for n in range(3)}
+    source = _source(root)
+    assert await source.confirm(thorough=False) is None
+    async with following(source) as listener:
+        await listener.until(_seen)
+        before = asyncio.get_running_loop().time()
+        listed = await source.confirm(thorough=False)
+        assert listed is not None
+        assert {seen.identity.uid for seen in listed.pods} == uids
+        assert listed.asked is not None
+        assert before <= listed.asked == listed.begun <= asyncio.get_running_loop().time()
+
+
+async def test_more_pods_than_fit_into_grpcs_default_are_listed(
+    root: Path, kubelet: SimulatedKubelet
+) -> None:
+    large = {"large": "x" * 200_000}
+    for n in range(30):
+        await kubelet.add_pod(PodSpec(f"p{n}", annotations=large))
+    source = _source(root)
+    async with following(source) as listener:
+        await listener.until(lambda told: len(_seen(told)) == 30)
+        listed = await source.confirm(thorough=False)
+        assert listed is not None
+        assert len(listed.pods) == 30
+
+
+async def test_a_watch_that_hangs_can_be_given_up(root: Path, kubelet: SimulatedKubelet) -> None:
+    source = _source(root)
+    source.interrupt()
+    await kubelet.add_pod(PodSpec("p"))
+    async with following(source) as listener:
+        await listener.until(_seen)
+        source.interrupt()
+        assert (await listener.failure()).code == "SILENT"
+
+
+async def test_where_it_is_not_served_that_is_said(root: Path) -> None:
+    async with SimulatedKubelet(root), following(_source(root)) as listener:
+        error = await listener.failure()
+        assert error.absent
+        assert "pods-api" in error.message
+    with pytest.raises(ValueError, match="bytes long"):
+        _source(root / ("x" * 200))
+
+
+Watch = Callable[[Context], AsyncIterator[bytes]]
+
+
+@asynccontextmanager
+async def _serving(
+    root: Path, watch: Watch | None, listed: Callable[[], Awaitable[bytes]] | None = None
+) -> AsyncGenerator[None]:
+    """Something on the socket that answers as a test wants."""
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(
+            self, handler_call_details: grpc.HandlerCallDetails
+        ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+            if handler_call_details.method.endswith("WatchPods") and watch is not None:
+
+                async def stream(_: bytes, context: Context) -> AsyncIterator[bytes]:
+                    async for data in watch(context):
+                        yield data
+
+                return grpc.unary_stream_rpc_method_handler(stream)
+            if handler_call_details.method.endswith("ListPods") and listed is not None:
+
+                async def answer(_: bytes, context: Context) -> bytes:
+                    return await listed()
+
+                return grpc.unary_unary_rpc_method_handler(answer)
+            return None
+
+    (root / "pods-api").mkdir()
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([Handler()])
+    server.add_insecure_port(f"unix:{root}/pods-api/pods-api.sock")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+def _event(kind: api_pb2.EventType.ValueType, name: str) -> bytes:
+    meta = pod_pb2.ObjectMeta(name=name, namespace="n", uid=f"uid-{name}")
+    pod = pod_pb2.Pod(metadata=meta).SerializeToString()
+    return api_pb2.WatchPodsEvent(type=kind, pod=pod).SerializeToString()
+
+
+async def test_a_kubelet_without_the_method_says_so(root: Path) -> None:
+    async with _serving(root, None), following(_source(root)) as listener:
+        error = await listener.failure()
+        assert (error.code, error.absent) == ("UNIMPLEMENTED", True)
+
+
+async def test_nonsense_is_told_and_survived(root: Path) -> None:
+    garbage = [
+        b"\xff\xff\xff\xff",
+        api_pb2.WatchPodsEvent(type=api_pb2.ADDED, pod=b"\xff\xff").SerializeToString(),
+        api_pb2.WatchPodsEvent(type=api_pb2.ADDED).SerializeToString(),
+        api_pb2.WatchPodsEvent(type=api_pb2.UNSPECIFIED).SerializeToString(),
+        b"",
+        b"\x08\x63",
+    ]
+
+    async def watch(_: Context) -> AsyncIterator[bytes]:
+        for data in garbage:
+            yield data
+        yield _event(api_pb2.ADDED, "p")
+        yield _event(api_pb2.DELETED, "p")
+        await asyncio.Event().wait()
+
+    async def listed() -> bytes:
+        return b"\xff\xff"
+
+    source = _source(root)
+    async with _serving(root, watch, listed), following(source) as listener:
+        await listener.until(lambda told: isinstance(told[-1], Gone) if told else False)
+        kinds = [type(told) for told in listener.told]
+        assert kinds == [Opened, Unclear, Unclear, Seen, Gone]
+        with pytest.raises(SourceError, match="UNDECODABLE: ListPods"):
+            await source.confirm(thorough=False)
+
+
+async def test_an_end_and_a_refusal_are_failures(root: Path) -> None:
+    async def ends(_: Context) -> AsyncIterator[bytes]:
+        yield api_pb2.WatchPodsEvent(type=api_pb2.INITIAL_SYNC_COMPLETE).SerializeToString()
+
+    async with _serving(root, ends), following(_source(root)) as listener:
+        assert (await listener.failure()).code == "CLOSED"
+
+
+async def test_who_never_says_a_word_is_given_up(root: Path) -> None:
+    async def silent(_: Context) -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def never() -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async with _serving(root, silent, never), following(_source(root, timeout=0.2)) as listener:
+        assert (await listener.failure()).code == "DEADLINE_EXCEEDED"
+
+
+async def test_a_kubelet_that_stands_still_is_noticed_when_it_is_asked(root: Path) -> None:
+    """The whole process is stopped: its sockets take connections, and nothing answers."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "devicelens",
+        "kubelet",
+        "--kubelet.root",
+        str(root),
+        "--pods-api",
+        cwd=Path(__file__).parents[3],
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        async with asyncio.timeout(20):
+            while b"ready" not in await process.stderr.readline():
+                pass
+        source = _source(root, timeout=0.5)
+        async with following(source) as listener:
+            await listener.until(lambda told: told)
+            os.kill(process.pid, signal.SIGSTOP)
+            with pytest.raises(SourceError, match="DEADLINE_EXCEEDED"):
+                await source.confirm(thorough=False)
+            source.interrupt()
+            assert (await listener.failure()).code == "SILENT"
+    finally:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,52 @@
+"""A source of identity, followed: what it has told by now."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager
+
+from exporter.pods.told import Source, SourceError, Told
+
+LIMIT = 10.0
+
+
+class Listener:
+    """What a source has told since it is followed, and how it ended."""
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+        self.error: SourceError | None = None
+
+    async def until(self, condition: Callable[[list[Told]], object]) -> None:
+        """Wait until what was told is so."""
+        async with asyncio.timeout(LIMIT):
+            while not condition(self.told):
+                assert self.error is None, self.error
+                await asyncio.sleep(0.005)
+
+    async def failure(self) -> SourceError:
+        """Wait until it falls silent."""
+        async with asyncio.timeout(LIMIT):
+            while self.error is None:
+                await asyncio.sleep(0.005)
+        return self.error
+
+    async def follow(self, source: Source) -> None:
+        try:
+            async with aclosing(source.follow()) as stream:
+                async for told in stream:
+                    self.told.append(told)
+        except SourceError as error:
+            self.error = error
+
+
+@asynccontextmanager
+async def following(source: Source) -> AsyncGenerator[Listener]:
+    """Follow a source while in the context."""
+    listener = Listener()
+    task = asyncio.create_task(listener.follow(source))
+    try:
+        yield listener
+    finally:
+        task.cancel()
+        outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+        assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
