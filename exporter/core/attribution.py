@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from exporter.core.advertised import NOTHING, Advertised
-from exporter.core.model import DeviceKey, Snapshot
+from exporter.core.model import DeviceKey
 
 AFTER: Final = 30.0
 WITHIN: Final = 0.5
@@ -47,12 +47,10 @@ class Attribution:
         self._seen_free: set[DeviceKey] = set()
         """Suspects that a look WITHIN the time showed in nobody's hands."""
         self._advertised = NOTHING
-        self._snapshot: Snapshot | None = None
-        self._held: frozenset[DeviceKey] = frozenset()
 
     def look(
         self,
-        snapshot: Snapshot,
+        held: frozenset[DeviceKey],
         advertised: Advertised,
         *,
         released: Iterable[DeviceKey] = (),
@@ -61,7 +59,8 @@ class Attribution:
     ) -> tuple[Unattributed, ...]:
         """What is unattributed by the good answer that was `asked` for and came `now`, sorted.
 
-        `released` are the devices that somebody held by the answer before, and no longer by this one.
+        `held` are the devices that anybody holds by it; `released` those that somebody held by the answer
+        before, and nobody by this one.
         """
         if self._looks and asked < self._looks[-1] - _JUMP:
             self._looks.clear()
@@ -76,15 +75,11 @@ class Attribution:
             self._advertised = advertised
             self._suspect(now)
         self._forget(now)
-        if not self._suspects:
-            self._snapshot = None
-            return ()
-        if snapshot is not self._snapshot:
-            self._snapshot = snapshot
-            self._held = frozenset(device.key for device in snapshot.devices if device.holders)
-        self._suspects = {key: at for key, at in self._suspects.items() if self._stands(key, at, now)}
+        self._suspects = {
+            key: at for key, at in self._suspects.items() if key not in held and self._stands(key, at, now)
+        }
         self._seen_free &= self._suspects.keys()
-        due = (Unattributed(key, at) for key, at in self._suspects.items() if now >= at + AFTER)
+        due = (Unattributed(key, at) for key, at in self._suspects.items() if asked >= at + AFTER)
         return tuple(sorted(due, key=lambda found: found.key))
 
     def _suspect(self, now: float) -> None:
@@ -99,7 +94,7 @@ class Attribution:
         self._seen_free = {key for key in self._seen_free if self._suspects.get(key) == before[key]}
 
     def _stands(self, key: DeviceKey, at: float, now: float) -> bool:
-        if key in self._held or self._released.get(key, 0.0) >= at - _ROUNDED:
+        if self._released.get(key, 0.0) >= at - _ROUNDED:
             return False
         if key not in self._seen_free:
             if not any(at <= look <= at + WITHIN for look in self._looks):

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from exporter.core.advertised import NOTHING, Advertised
 from exporter.core.anomalies import Anomaly, find
 from exporter.core.attribution import Attribution, Unattributed
-from exporter.core.diff import Diff
 from exporter.core.ids import Reader, read
 from exporter.core.model import DeviceKey, Snapshot
 from exporter.core.placement import Placements
@@ -24,6 +23,7 @@ class Judge:
         self._attribution = Attribution()
         self._since: dict[_Name, float] = {}
         self._snapshot: Snapshot | None = None
+        self._held: frozenset[DeviceKey] = frozenset()
         self._advertised: Advertised = NOTHING
         self._splits: tuple[Anomaly, ...] = ()
         self._unattributed: tuple[Unattributed, ...] = ()
@@ -36,17 +36,17 @@ class Judge:
         *,
         asked: float,
         now: float,
-        change: Diff | None = None,
     ) -> tuple[Anomaly, ...]:
         """The anomalies by the good answer that was `asked` for and came `now`, in unix time: the very same
         tuple as before where nothing changed.
 
         `change` is what made `snapshot` of the one before, None where it is the same or the first.
         """
-        released: tuple[DeviceKey, ...] = ()
-        if change is not None:
-            released = tuple({holding.key for holding in change.ended})
-        unattributed = self._attribution.look(snapshot, advertised, released=released, asked=asked, now=now)
+        held, released = self._held, frozenset[DeviceKey]()
+        if snapshot is not self._snapshot:
+            held = frozenset(device.key for device in snapshot.devices if device.holders)
+            released = self._held - held
+        unattributed = self._attribution.look(held, advertised, released=released, asked=asked, now=now)
         if (
             snapshot is self._snapshot
             and advertised is self._advertised
@@ -55,7 +55,8 @@ class Judge:
             return self._anomalies
         if snapshot is not self._snapshot:
             self._splits = self._placements.advance(snapshot, released)
-        self._snapshot, self._advertised, self._unattributed = snapshot, advertised, unattributed
+        self._snapshot, self._held = snapshot, held
+        self._advertised, self._unattributed = advertised, unattributed
         further = (*self._splits, *map(_unattributed, unattributed))
         found = find(snapshot, advertised, reader=self._reader, further=further)
         names = [_name(anomaly) for anomaly in found]

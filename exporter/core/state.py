@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
+from exporter.core.advertised import NOTHING, Advertised
 from exporter.core.anomalies import Anomaly
 from exporter.core.diff import Holding
 from exporter.core.holdings import Since
@@ -46,11 +47,12 @@ _NO_PODS: Mapping[PodKey, Identity] = MappingProxyType({})
 class State:
     """One moment. Replaced as a whole, never changed.
 
-    `generation` grows by one each time the snapshot's content changes, or what is known of its pods.
-    `taken_at` is the unix time at which the kubelet was asked for the last good snapshot, `changed_at`
-    that of the last change. `since` tells from when on each present holding is known. `pods` tells who
-    those are that hold something, as far as it is known: their uid is their holders'. `api_version` is
-    the PodResources API in use, "" before the first answer; `notes` say what this kubelet cannot tell.
+    `generation` grows by one each time the snapshot's content changes, or what else is known of its pods
+    and devices. `taken_at` is the unix time at which the kubelet was asked for the last good snapshot,
+    `changed_at` that of the last change. `since` tells from when on each present holding is known. `pods`
+    tells who those are that hold something, as far as it is known: their uid is their holders'.
+    `advertised` is what plugins told by then. `api_version` is the PodResources API in use, "" before the
+    first answer; `notes` say what this kubelet cannot tell.
     """
 
     generation: int = 0
@@ -60,6 +62,7 @@ class State:
     since: Mapping[Holding, Since] = field(default_factory=lambda: _NOBODY)
     pods: Mapping[PodKey, Identity] = field(default_factory=lambda: _NO_PODS)
     anomalies: tuple[Anomaly, ...] = ()
+    advertised: Advertised = NOTHING
     failure: Failure | None = None
     api_version: str = ""
     notes: tuple[str, ...] = ()

@@ -20,9 +20,9 @@ import grpc
 from daemon.log import Episode, Log
 from exporter.core.advertised import NOTHING, Advertised
 from exporter.core.holdings import Step
+from exporter.core.identity import NEVER, NO_VIEW, Look, View
 from exporter.core.ids import Reader
 from exporter.core.ids import read as read_id
-from exporter.core.identity import NEVER, NO_VIEW, Look, View
 from exporter.core.recollection import Recollection
 from exporter.core.settling import DOUBT
 from exporter.core.state import Failure, Freshness, State
@@ -347,7 +347,7 @@ class Refresher:
                 self._returned_at = max(self._returned_at, born)
 
     async def _read_anew(self, worker: ThreadPoolExecutor) -> None:
-        """Publish the last answer in the light of what is known of pods and devices by now. Nobody is asked."""
+        """Publish the last answer in the light of what is known by now. Nobody is asked."""
         self._reconsider = False
         loop = asyncio.get_running_loop()
         view, advertised = self._witness.view, self._plugins.advertised

@@ -5,10 +5,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from exporter.core.anomalies import Anomaly, find
+from exporter.core.advertised import NOTHING, Advertised
+from exporter.core.anomalies import Anomaly
 from exporter.core.diff import Holding, pods_gone
 from exporter.core.holdings import Ledger, Since, Step
 from exporter.core.identity import NEVER, NO_VIEW, Identity, Look, View, gained, tentative
+from exporter.core.ids import Reader
+from exporter.core.ids import read as read_id
+from exporter.core.judgement import Judge
 from exporter.core.model import DeviceKey, PodKey, Snapshot
 from exporter.core.recollection import Recollection
 from exporter.core.settling import after_return, at_start
@@ -24,8 +28,9 @@ UNSETTLED: Final = "UNSETTLED"
 class News:
     """What a good answer says; `step` is None if it says the same of holdings as the one before.
 
-    `pods` are the identities of those that hold something, as far as they are known.
-    `allocatable_error`: GetAllocatableResources failed, and what is told of it is older.
+    `pods` are the identities of those that hold something, as far as they are known. `advertised` is what
+    plugins told by then. `allocatable_error`: GetAllocatableResources failed, and what is told of it is
+    older.
     """
 
     snapshot: Snapshot
@@ -33,6 +38,7 @@ class News:
     step: Step | None
     anomalies: tuple[Anomaly, ...]
     pods: Mapping[PodKey, Identity]
+    advertised: Advertised
     allocatable_error: KubeletError | None = None
 
 
@@ -46,6 +52,7 @@ class _Read:
     error: KubeletError | None
     look: Look
     view: View
+    advertised: Advertised
 
     def names(self) -> frozenset[PodKey]:
         """Every pod that is listed, also those that hold nothing."""
@@ -55,16 +62,21 @@ class _Read:
 class Understanding:
     """Makes news of answers. Runs beside the event loop, one answer at a time."""
 
-    def __init__(self, cpu_numa: Mapping[int, int], *, keep_allocatable: float) -> None:
+    def __init__(
+        self, cpu_numa: Mapping[int, int], *, keep_allocatable: float, reader: Reader = read_id
+    ) -> None:
         """`cpu_numa` maps CPUs to NUMA nodes; `keep_allocatable`: seconds for which the last answer of
-        GetAllocatableResources is told while the method fails.
+        GetAllocatableResources is told while the method fails; `reader` reads device ids.
         """
+        self._reader = reader
+        self._judge = Judge(reader)
         self._cpu_numa = cpu_numa
         self._keep_allocatable = keep_allocatable
         self._ledger = Ledger()
         self._news: News | None = None
         self._raw: Raw | None = None
         self._look = Look(-NEVER, -NEVER)
+        self._asked = 0.0
         self._view = NO_VIEW
         self._allocatable: api_pb2.AllocatableResourcesResponse | None = None
         self._allocatable_at = -NEVER
@@ -74,11 +86,20 @@ class Understanding:
         """Have the next reading take over what history knows. May be called from another thread."""
         self._recollection = recollection
 
-    def read(self, raw: Raw, now: float, *, look: Look, view: View, returned: float = -NEVER) -> News | None:
+    def read(
+        self,
+        raw: Raw,
+        now: float,
+        *,
+        look: Look,
+        view: View,
+        advertised: Advertised = NOTHING,
+        returned: float = -NEVER,
+    ) -> News | None:
         """The news in `raw`, received at unix time `now`.
 
         `look` says when List was asked and answered, `returned` when the kubelet last came back, by one
-        monotonic clock; `view` is what is known of the node's pods.
+        monotonic clock; `view` is what is known of the node's pods, `advertised` what plugins tell.
 
         Raises KubeletError for a List that does not decode, and for one in which a kubelet that has just
         come up leaves pods out.
@@ -87,12 +108,21 @@ class Understanding:
         be: GetAllocatableResources must be asked before it is called unhealthy.
         """
         news = self._news
-        if news is not None and view is self._view and self._recollection is None and self._same(raw, news):
+        self._asked = now - (look.answered - look.asked)
+        if (
+            news is not None
+            and view is self._view
+            and advertised is news.advertised
+            and self._recollection is None
+            and self._same(raw, news)
+        ):
             self._look = look
             if raw.asked_allocatable:
                 self._allocatable_at = look.answered
-            return replace(news, step=None)
-        read = self._decoded(raw, look, view)
+            # Some things only time tells.
+            self._news = replace(news, step=None, anomalies=self._anomalies(news.snapshot, advertised, now))
+            return self._news
+        read = self._decoded(raw, look, view, advertised)
         snapshot, pods = self._identified(read)
         unknown = _unhealthy(snapshot) - self._known_unhealthy()
         if unknown and not raw.asked_allocatable and read.error is None:
@@ -104,18 +134,21 @@ class Understanding:
         self._doubt(read, snapshot, returned)
         return self._told(read, snapshot, pods, now)
 
-    def reconsider(self, now: float, view: View) -> News | None:
-        """The last answer in the light of what is known of the pods by now; None if there is none yet."""
+    def reconsider(self, now: float, view: View, advertised: Advertised = NOTHING) -> News | None:
+        """The last answer in the light of what is known of the pods, and told by plugins, by now; None if
+        there is none yet.
+        """
         if self._raw is None or self._news is None:
             return None
         error = self._news.allocatable_error
-        read = _Read(self._raw, decode_list(self._raw.listed), self._allocatable, error, self._look, view)
+        listed = decode_list(self._raw.listed)
+        read = _Read(self._raw, listed, self._allocatable, error, self._look, view, advertised)
         return self._told(read, *self._identified(read), now)
 
     def _same(self, raw: Raw, news: News) -> bool:
         return raw == self._raw and raw.allocatable_error is None and news.allocatable_error is None
 
-    def _decoded(self, raw: Raw, look: Look, view: View) -> _Read:
+    def _decoded(self, raw: Raw, look: Look, view: View, advertised: Advertised) -> _Read:
         listed, error = decode_list(raw.listed), raw.allocatable_error
         offered: api_pb2.AllocatableResourcesResponse | None = None
         if raw.asked_allocatable and error is None:
@@ -128,7 +161,7 @@ class Understanding:
         if error is not None or not raw.asked_allocatable:
             aged = error is not None and look.answered - self._allocatable_at > self._keep_allocatable
             offered = None if aged else self._allocatable
-        return _Read(raw, listed, offered, error, look, view)
+        return _Read(raw, listed, offered, error, look, view, advertised)
 
     def _identified(self, read: _Read) -> tuple[Snapshot, Mapping[PodKey, Identity]]:
         """The snapshot, with the uids that are known; and who has them."""
@@ -145,7 +178,17 @@ class Understanding:
 
     def _built(self, read: _Read, pods: Mapping[PodKey, Identity]) -> Snapshot:
         uids = {key: identity.uid for key, identity in pods.items()}
-        return build(read.listed, read.allocatable, cpu_numa=self._cpu_numa, pod_uids=uids)
+        return build(
+            read.listed,
+            read.allocatable,
+            cpu_numa=self._cpu_numa,
+            reader=self._reader,
+            pod_uids=uids,
+            advertised=read.advertised.devices,
+        )
+
+    def _anomalies(self, snapshot: Snapshot, advertised: Advertised, now: float) -> tuple[Anomaly, ...]:
+        return self._judge.judge(snapshot, advertised, asked=self._asked, now=now)
 
     def _doubt(self, read: _Read, snapshot: Snapshot, returned: float) -> None:
         """Raises KubeletError for a List that a kubelet which has just come up cannot be meaning."""
@@ -166,14 +209,20 @@ class Understanding:
             self._ledger.remember(recollection)
         if self._news is None or snapshot != self._news.snapshot:
             # The ledger last: what fails before it leaves nothing half understood.
-            anomalies = find(snapshot)
+            anomalies = self._anomalies(snapshot, read.advertised, now)
             step = self._ledger.advance(snapshot, now)
-            news = News(snapshot, step.since, step, anomalies, pods, read.error)
+            news = News(snapshot, step.since, step, anomalies, pods, read.advertised, read.error)
         else:
             same = pods == self._news.pods
             pods = self._news.pods if same else pods
             news = replace(
-                self._news, step=None, since=self._ledger.since, pods=pods, allocatable_error=read.error
+                self._news,
+                step=None,
+                since=self._ledger.since,
+                anomalies=self._anomalies(self._news.snapshot, read.advertised, now),
+                pods=pods,
+                advertised=read.advertised,
+                allocatable_error=read.error,
             )
         if read.raw.asked_allocatable and read.error is None:
             self._allocatable_at = read.look.answered
@@ -186,7 +235,8 @@ class Understanding:
 
 
 def _unhealthy(snapshot: Snapshot) -> frozenset[DeviceKey]:
-    return frozenset(device.key for device in snapshot.devices if not device.allocatable)
+    """Held ones: of others the kubelet says nothing, and what their plugins say of them is not in doubt."""
+    return frozenset(device.key for device in snapshot.devices if device.holders and not device.allocatable)
 
 
 def _with(

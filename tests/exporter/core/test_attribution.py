@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
 from exporter.core.attribution import AFTER, WITHIN, Attribution
-from exporter.core.model import Device, DeviceKey, Holder, Snapshot
+from exporter.core.model import DeviceKey
 
 START = 1_000_000.0
 
@@ -34,14 +34,14 @@ class World:
 
     def look(self, at: float, *, took: float = 0.001) -> list[str]:
         """A good answer asked for `at` seconds after the start; what is unattributed by it."""
-        devices = tuple(
-            Device(DeviceKey("r", i), holders=(Holder("n", "p", "c"),) if i in self.held else ())
-            for i in sorted({*self.given, *self.held})
-        )
         released = [DeviceKey("r", i) for i in self._before - self.held]
         self._before = frozenset(self.held)
         found = self.attribution.look(
-            Snapshot(devices), self.told, released=released, asked=START + at, now=START + at + took
+            frozenset(DeviceKey("r", i) for i in self.held),
+            self.told,
+            released=released,
+            asked=START + at,
+            now=START + at + took,
         )
         return [one.key.device for one in found]
 

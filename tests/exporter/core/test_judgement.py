@@ -10,7 +10,6 @@ from exporter.core.advertised import (
     Telling,
     merged,
 )
-from exporter.core.diff import diff
 from exporter.core.judgement import Judge
 from exporter.core.model import Device, DeviceKey, Holder, Snapshot
 
@@ -71,15 +70,15 @@ def test_time_alone_brings_what_no_pod_lists_and_a_pod_ends_it() -> None:
         "its plugin gave it out at 1970-01-01 00:01:40 UTC, and no pod has listed"
     )
     assert judge.judge(EMPTY, given, asked=500, now=500) == (found,)
-    assert judge.judge(WELL, given, asked=501, now=501, change=diff(EMPTY, WELL)) == ()
-    assert judge.judge(EMPTY, given, asked=502, now=502, change=diff(WELL, EMPTY)) == ()
+    assert judge.judge(WELL, given, asked=501, now=501) == ()
+    assert judge.judge(EMPTY, given, asked=502, now=502) == ()
 
 
 def test_a_pod_that_came_and_went_is_not_accused() -> None:
     judge = Judge()
     judge.judge(EMPTY, _told(), asked=99, now=99)
-    judge.judge(WELL, _told(), asked=100.1, now=100.2, change=diff(EMPTY, WELL))
-    judge.judge(EMPTY, _told(), asked=105, now=105.1, change=diff(WELL, EMPTY))
+    judge.judge(WELL, _told(), asked=100.1, now=100.2)
+    judge.judge(EMPTY, _told(), asked=105, now=105.1)
     given = _told(last_allocated=100.0)
     for at in (106, 131, 300):
         assert judge.judge(EMPTY, given, asked=at, now=at + 0.1) == ()
@@ -97,8 +96,8 @@ def test_a_needless_split_is_told_for_as_long_as_it_lasts() -> None:
     judge = Judge()
     free, split = snapshot((), (), ()), snapshot((P,), (P,), ())
     judge.judge(free, NOTHING, asked=1, now=1)
-    (found,) = judge.judge(split, NOTHING, asked=2, now=2, change=diff(free, split))
+    (found,) = judge.judge(split, NOTHING, asked=2, now=2)
     assert (found.kind, found.since, found.numa_nodes) == ("numa_split", 2, (1,))
     full = snapshot((P,), (P,), (Holder("n", "q", "c"),))
-    assert judge.judge(full, NOTHING, asked=9, now=9, change=diff(split, full)) == (found,)
-    assert judge.judge(free, NOTHING, asked=10, now=10, change=diff(full, free)) == ()
+    assert judge.judge(full, NOTHING, asked=9, now=9) == (found,)
+    assert judge.judge(free, NOTHING, asked=10, now=10) == ()

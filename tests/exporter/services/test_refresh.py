@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from exporter.core import anomalies, snapshot
+from exporter.core import anomalies, judgement, snapshot
 from exporter.core.holdings import Step
 from exporter.core.model import Snapshot
 from exporter.core.settling import DOUBT, YOUNG
@@ -552,15 +552,15 @@ async def test_a_step_that_failed_halfway_is_not_taken_for_done(monkeypatch: pyt
     async with running() as loop:
         find = anomalies.find
 
-        def fail(_: Snapshot) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise ZeroDivisionError("odd")
 
-        monkeypatch.setattr(understanding, "find", fail)
+        monkeypatch.setattr(judgement, "find", fail)
         loop.kubelet.listed = _listed(a="p", b="q")
         await loop.trigger(Trigger.ALLOCATION)
         assert _owners(loop.state) == {"a": ["p"], "b": []}
         assert loop.state.failure is not None
-        monkeypatch.setattr(understanding, "find", find)
+        monkeypatch.setattr(judgement, "find", find)
         await loop.until(lambda: loop.state.failure is None)
         assert _owners(loop.state) == {"a": ["p"], "b": ["q"]}
         assert [holding.holder.pod for holding in loop.observer.steps[-1][1].change.began] == ["q"]
