@@ -26,6 +26,10 @@ COMMANDS: Final[dict[str, Entry]] = {
     "exporter": Entry("exporter.cli:exporter", "The sidecar: who holds what, for Prometheus and people."),
     "plugin": Entry("plugin.cli:plugin", "The device plugin, driven by configuration."),
     "who": Entry("exporter.who:who", "Which pod holds which device."),
+    "check": Entry(
+        "plugin.check:check", "Configuration files checked: the line, what was found and expected."
+    ),
+    "history": Entry("exporter.who.history:history", "Who held which device, from when to when."),
     "kubelet": Entry("simulator.cli:kubelet", "A simulated kubelet, for authors of plugins and monitors."),
 }
 

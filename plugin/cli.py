@@ -6,34 +6,18 @@ from pathlib import Path
 
 import click
 
-from daemon.flags import ListenAddress, flag, process_flags
+from daemon.flags import ListenAddress, process_flags
 from daemon.log import configure
 from daemon.process import end_at_once_on_signals, run
 from daemon.version import __version__
-from plugin.presets import preset_names
+from plugin.flags import config_flag, host_root_flag, preset_flag
 
 
 @click.command()
-@flag(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Configuration file: which resources, from which devices.",
-)
-@flag(
-    "--preset",
-    type=click.Choice(preset_names()),
-    multiple=True,
-    help="A ready-made configuration; may be given several times.",
-)
+@config_flag()
+@preset_flag()
 @process_flags(":10191")
-@flag(
-    "--host-root",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/"),
-    metavar="DIRECTORY",
-    help="Where the host's files are: devices are looked for below it. Pods are given paths without it.",
-)
+@host_root_flag()
 def plugin(
     *,
     config: Path | None,

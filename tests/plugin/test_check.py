@@ -1,0 +1,90 @@
+"""`devicelens check`, as people and pipelines use it."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from devicelens import main
+from plugin.presets import preset_names, preset_path
+
+GOOD = """\
+version: 1
+resources:
+  - name: example.com/camera
+    discover: [{glob: {paths: [/dev/video*]}}]
+"""
+
+
+def check(*files: str, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(main, ["check", *files], input=stdin)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "good.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+def test_a_good_file_is_said_to_be_good(good: Path) -> None:
+    result = check(str(good))
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"{good}: ok, 1 resource\n", "")
+
+
+def test_a_bad_file_is_one_line_with_its_place_and_does_not_hide_the_others(
+    good: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(GOOD.replace("glob", "globe"))
+    result = check(str(bad), str(good), str(tmp_path / "none.yaml"), str(tmp_path))
+    assert result.exit_code == 1
+    assert result.stdout == f"{good}: ok, 1 resource\n"
+    assert result.stderr.splitlines() == [
+        f"{bad}:4: resources[0].discover[0].globe: found an unknown key 'globe', did you mean 'glob'?",
+        f"{tmp_path / 'none.yaml'}: cannot be read: No such file or directory",
+        f"{tmp_path}: cannot be read: Is a directory",
+    ]
+
+
+def test_standard_input_is_checked_too() -> None:
+    assert check("-", stdin=GOOD).stdout == "stdin: ok, 1 resource\n"
+    result = check("-", stdin=GOOD.replace("version: 1", "version: 3"))
+    assert (result.exit_code, result.stderr) == (1, "stdin:1: version: found 3, expected 1\n")
+
+
+def test_files_that_are_good_alone_are_checked_together(good: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("# the same\n" + GOOD)
+    result = check(str(good), str(other))
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"{other}:4: resources[0].name: found 'example.com/camera', which {good}:3 has too\n"
+    )
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_passes_alone(name: str) -> None:
+    assert check(str(preset_path(name))).exit_code == 0
+
+
+def test_a_web_config_file_is_told_from_a_plugin_s_configuration() -> None:
+    result = check("-", stdin="tls_server_config:\n  cert_file: x\n")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "stdin:1: tls_server_config: is a key of a web.config.file, expected a plugin's configuration\n"
+    )
+
+
+def test_wrong_usage_is_told_as_such(good: Path) -> None:
+    assert check().exit_code == 2
+    assert "2 times, expected each file once" in check(str(good), str(good)).stderr
+
+
+def test_what_is_no_text_is_one_harmless_line(tmp_path: Path) -> None:
+    evil = tmp_path / "a\n\x1b[31m.yaml"
+    evil.write_bytes(b"version: \x1b[31m\n")
+    result = check(str(evil))
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.isprintable()
