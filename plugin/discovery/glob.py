@@ -12,7 +12,7 @@ from typing import Final
 
 from plugin.core.device import Found, natural
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings, same_path
+from plugin.discovery.source import Findings
 
 MAX_FOUND: Final = 50_000
 
@@ -39,8 +39,9 @@ class GlobSource:
         return Findings(tuple(ordered), tuple(follow), notes)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """As it was found, while its path is there."""
-        return same_path(host, found)
+        """What is at its path now: a link may lead elsewhere, a node have other numbers."""
+        now = path_now(host, found.path)
+        return found if now == found else now
 
 
 def matches(
@@ -69,6 +70,14 @@ def matches(
                 yield from matches(host, path, rest, follow)
     except (FileNotFoundError, NotADirectoryError):
         return
+
+
+def path_now(host: HostRoot, path: str) -> Found | None:
+    """What is at `path` now; None where there is nothing."""
+    try:
+        return found_at(host, path, host.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def found_at(host: HostRoot, path: str, status: os.stat_result) -> Found:

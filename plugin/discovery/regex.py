@@ -1,6 +1,7 @@
 """The source `regex`: every entry of a directory whose path below it matches an expression is a device."""
 
 import errno
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,9 +10,9 @@ from typing import Final
 
 from plugin.core.device import Found, natural
 from plugin.core.patterns import fullmatch, prefix
-from plugin.discovery.glob import MAX_FOUND, found_at
+from plugin.discovery.glob import MAX_FOUND, found_at, path_now
 from plugin.discovery.host import DirectoryEntry, HostRoot
-from plugin.discovery.source import Findings, same_path
+from plugin.discovery.source import Findings
 
 MAX_DIRECTORIES: Final = 4096
 """Directories that one look goes through."""
@@ -35,9 +36,7 @@ class RegexSource:
                 match = fullmatch(self.pattern, name)
                 if match is None or entry.status is None:
                     continue
-                item = found_at(host, f"{base}/{name}", entry.status)
-                attrs = {**item.attrs, **{k: v or "" for k, v in match.groupdict().items()}}
-                found.append(replace(item, name=name, attrs=attrs))
+                found.append(_named(found_at(host, f"{base}/{name}", entry.status), name, match))
                 if len(found) > MAX_FOUND:
                     raise OSError(errno.EFBIG, f"more than {MAX_FOUND} entries match", self.directory)
         except FileNotFoundError:
@@ -75,5 +74,17 @@ class RegexSource:
             level = below
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """As it was found, while its path is there."""
-        return same_path(host, found)
+        """What is at its path now: a link may lead elsewhere, a node have other numbers."""
+        now = path_now(host, found.path)
+        match = fullmatch(self.pattern, found.name)
+        if now is None or match is None:
+            return None
+        now = _named(now, found.name, match)
+        return found if now == found else now
+
+
+def _named(item: Found, name: str, match: re.Match[str]) -> Found:
+    """What was found, called as it matched, with what was captured."""
+    return replace(
+        item, name=name, attrs={**item.attrs, **{k: v or "" for k, v in match.groupdict().items()}}
+    )

@@ -6,6 +6,7 @@ import pytest
 from harness.hosttree import HostTree
 from plugin.core.errors import Path as Place
 from plugin.core.model import Regex
+from plugin.discovery.glob import GlobSource
 from plugin.discovery.host import HostRoot
 from plugin.discovery.regex import RegexSource
 from plugin.discovery.source import Findings
@@ -55,6 +56,25 @@ def test_a_node_is_known_by_its_numbers_and_a_link_by_where_it_leads(tree: HostT
     assert (modem.rdev, modem.attrs["target"]) == (("char", 188, 0), "/dev/ttyUSB0")
     assert node.nodes == ("/dev/ttyUSB0",)
     assert dict(node.attrs) == {"type": "char", "major": "188", "minor": "0"}
+
+
+def test_what_is_allocated_is_what_is_there_at_this_moment(tree: HostTree) -> None:
+    here = HostRoot(tree.root)
+    tree.file("/dev/ttyUSB0")
+    tree.link("/dev/serial/adapter", "/dev/ttyUSB0")
+    sources = (RegexSource("ad(?P<rest>.*)", "/dev/serial"), GlobSource(("/dev/serial/*",)))
+    before = [source.discover(here).found[0] for source in sources]
+    for source, found in zip(sources, before, strict=True):
+        assert source.resolve(here, found) is found
+    tree.file("/dev/ttyUSB1")
+    (tree.root / "dev/serial/adapter").unlink()
+    for source, found in zip(sources, before, strict=True):
+        assert source.resolve(here, found) is None
+    tree.link("/dev/serial/adapter", "/dev/ttyUSB1")
+    for source, found in zip(sources, before, strict=True):
+        now = source.resolve(here, found)
+        assert now is not None
+        assert (now.name, now.attrs) == ("adapter", {**found.attrs, "target": "/dev/ttyUSB1"})
 
 
 def test_what_is_not_there_is_said(tree: HostTree) -> None:
