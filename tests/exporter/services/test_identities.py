@@ -1,0 +1,338 @@
+"""exporter.services.identities with a scripted source: what it asks for, and when."""
+
+# A test may look inside.
+# pyright: reportPrivateUsage=false
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from exporter.core.identity import Identity, Look
+from exporter.core.model import Container, Holder, Snapshot
+from exporter.core.state import State
+from exporter.pods.told import Gone, Listed, Opened, Seen, SourceError, Told, Unchanged, Unclear
+from exporter.services import identities as module
+from exporter.services.identities import Identities
+from exporter.services.refresh import Trigger
+
+LIMIT = 5.0
+P = Identity("n", "p", "uid-1", "Running")
+
+
+@dataclass
+class Scripted:
+    """A source that tells what a test puts, and remembers what it is asked."""
+
+    lasting: bool = False
+    name: str = "scripted"
+    words: str = "pods told by a test"
+    told: asyncio.Queue[Told | SourceError] = field(default_factory=asyncio.Queue[Told | SourceError])
+    answer: Callable[[], Listed | Unchanged | SourceError | None] = lambda: None
+    asked: list[bool] = field(default_factory=list[bool])
+    followed: int = 0
+    interrupted: int = 0
+
+    async def follow(self) -> AsyncGenerator[Told]:
+        self.followed += 1
+        while True:
+            told = await self.told.get()
+            if isinstance(told, SourceError):
+                raise told
+            yield told
+
+    async def confirm(self, *, thorough: bool) -> Listed | Unchanged | None:
+        self.asked.append(thorough)
+        answer = self.answer()
+        if isinstance(answer, SourceError):
+            raise answer
+        return answer
+
+    def interrupt(self) -> None:
+        self.interrupted += 1
+        self.told.put_nowait(SourceError("SILENT", "interrupted"))
+
+
+@dataclass
+class Running:
+    source: Scripted
+    identities: Identities
+    triggers: list[Trigger] = field(default_factory=list[Trigger])
+    reconsidered: int = 0
+    generation: int = 0
+    look: Look = field(default_factory=lambda: Look(-1.0, -1.0))
+
+    def reconsider(self) -> None:
+        self.reconsidered += 1
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def tell(self, *told: Told | SourceError) -> None:
+        """Let the source tell, and wait until that is taken in."""
+        for one in told:
+            self.source.told.put_nowait(one)
+        while not self.source.told.empty():
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    def publish(self, *uids: str, name: str = "p") -> None:
+        """The refresh loop has published a List that was asked just now: a holder for each uid."""
+        now = self.now()
+        self.generation += 1
+        containers = tuple(Container(Holder("n", name, f"c{n}", uid)) for n, uid in enumerate(uids))
+        self.look = Look(now, now)
+        self.identities.looked(State(self.generation, Snapshot(containers=containers)), self.look)
+
+    def again(self) -> None:
+        """The same was published once more, after a List of its own."""
+        now = self.now()
+        self.look = Look(now, now)
+        self.identities.looked(State(self.generation), self.look)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(LIMIT):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def running(
+    source: Scripted | None = None, *, expected: bool = False, relist: float = 3600.0
+) -> AsyncGenerator[Running]:
+    source = source or Scripted()
+    its = Running(source, Identities(source, expected=expected, relist=relist))
+    its.identities.bind(trigger=its.triggers.append, reconsider=its.reconsider)
+    task = asyncio.create_task(its.identities.run())
+    await asyncio.sleep(0)
+    try:
+        yield its
+    finally:
+        task.cancel()
+        outcome = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(outcome[0], asyncio.CancelledError), outcome
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ASK_SPACING", 0.0)
+    monkeypatch.setattr(module, "_FIRST_RETRY", 0.001)
+    monkeypatch.setattr(module, "_REFUSED", 0.005)
+
+
+async def test_a_pod_that_comes_may_hold_something_and_one_that_is_known_asks_for_nothing() -> None:
+    async with running() as its:
+        await its.tell(Opened(anew=True), Seen(P))
+        assert its.triggers == [Trigger.PODS]
+        assert its.identities.view.connected
+        await its.tell(Seen(P), Seen(replace(P, phase="Pending")))
+        assert its.triggers == [Trigger.PODS]
+        # Nothing of it is held: nobody cares how it goes on.
+        await its.tell(Seen(replace(P, phase="Succeeded")), Gone(P.key, "uid-1"))
+        assert its.triggers == [Trigger.PODS]
+
+
+async def test_the_end_of_a_holder_asks_at_once_and_again_while_it_is_still_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "AGAIN", (0.01, 0.02, 0.03))
+    async with running() as its:
+        await its.tell(Opened(anew=True), Seen(P))
+        its.publish("uid-1")
+        its.triggers.clear()
+        await its.tell(Seen(replace(P, phase="Succeeded")))
+        assert its.triggers == [Trigger.PODS]
+        await its.until(lambda: len(its.triggers) == 3)
+        its.publish()
+        await asyncio.sleep(0.06)
+        assert len(its.triggers) == 3
+        await its.tell(Gone(P.key, "uid-1"))
+        assert len(its.triggers) == 3
+
+
+async def test_somebody_elses_end_is_not_the_holders() -> None:
+    async with running() as its:
+        await its.tell(Opened(anew=True), Seen(P))
+        its.publish("uid-1")
+        its.triggers.clear()
+        await its.tell(Gone(P.key, "uid-0"), Seen(replace(P, uid="uid-0", phase="Failed")))
+        assert its.triggers == []
+        await its.tell(Gone(P.key, "uid-1"))
+        assert its.triggers[:1] == [Trigger.PODS]
+
+
+async def test_more_that_is_known_of_a_holder_is_told_without_asking_the_kubelet() -> None:
+    async with running() as its:
+        await its.tell(Opened(anew=True), Seen(P))
+        its.publish("uid-1")
+        its.triggers.clear()
+        await its.tell(Seen(replace(P, labels=(("team", "ml"),))))
+        assert (its.triggers, its.reconsidered) == ([], 1)
+        await its.tell(Seen(replace(P, labels=(("team", "ml"),))))
+        assert its.reconsidered == 1
+
+
+async def test_a_holder_is_proven_by_a_list_of_the_source_after_that_of_the_kubelet() -> None:
+    async with running() as its:
+        its.source.answer = lambda: Listed((Seen(P),), its.now(), its.now())
+        its.publish("")
+        assert its.source.asked == []
+        await its.tell(Opened(anew=True), Seen(P))
+        # The kubelet's List was older than the pod's first word: it must be asked again.
+        assert its.triggers == [Trigger.PODS]
+        its.again()
+        await its.until(lambda: its.reconsidered)
+        assert its.source.asked == [False]
+        (sighting,) = its.identities.view.of(P.key)
+        assert sighting.known <= its.look.asked
+        assert sighting.present >= its.look.answered
+        # It does not become so by asking again and again.
+        its.again()
+        its.publish("uid-1")
+        await asyncio.sleep(0.02)
+        assert its.source.asked == [False, False]
+        its.again()
+        await asyncio.sleep(0.02)
+        assert its.source.asked == [False, False]
+
+
+async def test_who_ran_before_it_held_anything_is_looked_at_thoroughly_but_not_for_ever() -> None:
+    async with running() as its:
+        await its.tell(Opened(anew=True), Seen(P))
+        its.publish()
+        await asyncio.sleep(0.002)
+        for _ in range(3):
+            await asyncio.sleep(0.002)
+            its.publish("")
+            await its.until(lambda: not its.identities._doubt.is_set())
+            await asyncio.sleep(0.002)
+        assert its.source.asked[0] is True
+        assert its.source.asked.count(True) == 1
+
+
+async def test_what_cannot_be_understood_is_made_good_by_a_list(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    async with running() as its:
+        its.source.answer = lambda: Listed((Seen(P),), its.now(), its.now())
+        await its.tell(Opened(anew=True), Unclear("odd"), Unclear("odd"))
+        await its.until(lambda: its.identities.view.of(P.key))
+    told = [record.message for record in caplog.records if "understood" in record.message]
+    assert told == [
+        "something about pods was not understood",
+        "something about pods was not understood: over",
+    ]
+
+
+async def test_what_a_list_leaves_out_has_ended() -> None:
+    async with running() as its:
+        await its.tell(Opened(anew=True), Seen(P))
+        its.publish("uid-1")
+        its.triggers.clear()
+        await asyncio.sleep(0.002)
+        await its.tell(Listed((), its.now(), its.now()))
+        assert its.triggers[:1] == [Trigger.PODS]
+        assert its.identities.view.of(P.key) == ()
+
+
+async def test_a_stream_that_does_not_tell_what_a_list_shows_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_CATCH_UP", 0.02)
+    async with running(relist=0.03) as its:
+        await its.tell(Opened(anew=True), Seen(P))
+        its.source.answer = lambda: Listed((Seen(P),), its.now(), its.now())
+        await its.until(lambda: len(its.source.asked) >= 3)
+        # A node on which nothing happens.
+        assert its.source.interrupted == 0
+        other = replace(P, pod="other", uid="uid-2")
+        its.source.answer = lambda: Listed((Seen(P), Seen(other)), its.now(), its.now())
+        await its.until(lambda: its.source.interrupted)
+        await its.until(lambda: its.source.followed == 2)
+
+
+async def test_who_refuses_because_it_is_asked_too_often_is_asked_later_and_who_fails_is_given_up() -> None:
+    async with running() as its:
+        await its.tell(Opened(anew=True), Seen(P))
+        await asyncio.sleep(0.002)
+        its.source.answer = lambda: SourceError("RESOURCE_EXHAUSTED", "rejected by rate limit")
+        its.publish("")
+        await its.until(lambda: len(its.source.asked) >= 3)
+        assert its.source.interrupted == 0
+        its.source.answer = lambda: SourceError("DEADLINE_EXCEEDED", "no answer")
+        await its.until(lambda: its.source.interrupted)
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+async def test_a_source_that_falls_silent_is_followed_again(
+    lasting: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    async with running(Scripted(lasting=lasting)) as its:
+        await its.tell(Opened(anew=not lasting), Seen(P))
+        its.publish("uid-1")
+        await its.tell(SourceError("UNAVAILABLE", "it ended"))
+        assert not its.identities.view.connected
+        assert its.identities.words == "pods not watched: UNAVAILABLE: it ended"
+        # The kubelet's word was of its life; the API server's holds.
+        assert bool(its.identities.view.of(P.key)) is lasting
+        await its.until(lambda: its.source.followed == 2)
+        await its.tell(Opened(anew=not lasting))
+        assert its.identities.view.connected
+        assert its.identities.words == "pods told by a test"
+    told = [record.message for record in caplog.records]
+    assert told == ["who the pods are is not told", "who the pods are is not told: over"]
+
+
+@pytest.mark.parametrize("expected", [True, False])
+async def test_a_source_that_is_not_there_is_said_once_and_is_a_failure_if_it_was_asked_for(
+    expected: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    monkeypatch.setattr(module, "_LAST_RETRY", 0.001)
+    async with running(expected=expected) as its:
+        for _ in range(5):
+            await its.tell(SourceError("UNAVAILABLE", "there is no socket", absent=True))
+            await its.until(its.source.told.empty)
+        assert "there is no socket" in its.identities.words
+        await its.until(lambda: its.source.followed >= 3)
+        await its.tell(Opened(anew=True))
+    levels = [(record.levelname, record.message) for record in caplog.records]
+    if expected:
+        assert levels == [
+            ("WARNING", "who the pods are is not told"),
+            ("INFO", "who the pods are is not told: over"),
+        ]
+    else:
+        assert levels == [
+            ("INFO", "pods' uids, labels and owners are not known"),
+            ("INFO", "pods' uids, labels and owners are known from now on"),
+        ]
+
+
+async def test_the_wait_after_failures_grows_ends_when_there_is_news_and_is_as_long_as_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_FIRST_RETRY", 60.0)
+    async with running() as its:
+        await its.tell(SourceError("UNAVAILABLE", "it ended"))
+        await asyncio.sleep(0.02)
+        assert its.source.followed == 1
+        its.identities.retry()
+        await its.until(lambda: its.source.followed == 2)
+        began = its.now()
+        await its.tell(SourceError("429", "too many", wait=0.1))
+        its.identities.retry()
+        await its.until(lambda: its.source.followed == 3)
+        assert its.now() - began >= 0.095
+
+
+async def test_static_pods_alone_are_no_sign_that_the_api_server_was_heard() -> None:
+    async with running() as its:
+        await its.tell(Opened(anew=True), Seen(replace(P, static=True)))
+        assert not its.identities.view.complete(its.now() + 60)
+        await its.tell(Seen(replace(P, pod="q", uid="uid-2")))
+        assert its.identities.view.complete(its.now() + 60)
