@@ -5,11 +5,28 @@ one whose Allocate is in flight makes the kubelet panic): an id that the kubelet
 list, unhealthy, until nobody can hold it. No I/O and no clock in here; time is handed in.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from plugin.core.device import Device, natural
+from plugin.core.known import Advertised, Known, Moment, Sighting, Tombstone, Transition
+from plugin.core.sharing import PLAIN, Sharing
+
+__all__ = [
+    "GONE",
+    "MAX_LIST_BYTES",
+    "ORPHAN",
+    "RELEASE_AFTER",
+    "Advertised",
+    "Inventory",
+    "Known",
+    "Moment",
+    "Sighting",
+    "Tombstone",
+    "Transition",
+]
 
 GONE: Final = "not found any more"
 ORPHAN: Final = "held by a pod, but not found"
@@ -17,89 +34,28 @@ RELEASE_AFTER: Final = 60.0
 """Seconds for which a tombstone is kept at least, since it vanished and since Allocate last named it."""
 MAX_LIST_BYTES: Final = 3 * 1024 * 1024
 """How large the advertised list may grow; the kubelet takes messages of 4 MiB."""
+NO_ROOM: Final = "the kubelet takes no longer list"
 _ENTRY_BYTES: Final = 40
 """What an entry of the list needs beside its id: health, topology, field marks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A point in time: `wall` in seconds since 1970 for people, `steady` for measuring."""
-
-    wall: float
-    steady: float
-
-
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """A device as discovery and health see it now; `reason` says why it is unhealthy, empty: healthy."""
-
-    device: Device
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A device that is advertised. `since`: wall time of its last change of health.
-
-    `vanished`: steady time since when discovery does not find it; None while it does.
-    """
-
-    device: Device
-    reason: str
-    since: float
-    vanished: float | None = None
-
-    @property
-    def healthy(self) -> bool:
-        """Whether it is advertised as healthy."""
-        return not self.reason
-
-
-@dataclass(frozen=True, slots=True)
-class Advertised:
-    """One entry of the list that the kubelet sees: a device, or one of its replicas."""
-
-    id: str
-    known: Known
-
-
-@dataclass(frozen=True, slots=True)
-class Tombstone:
-    """What is gone and still advertised: a device with all its ids, or the single id of an orphan.
-
-    Told apart because an orphan, from another configuration, may be called as a device is now.
-    """
-
-    id: str
-    orphan: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """A device's change of health, or its first appearance (`new`)."""
-
-    id: str
-    healthy: bool
-    reason: str
-    new: bool = False
 
 
 class Inventory:
     """The devices of one resource. `generation` grows whenever the advertised list changes."""
 
-    def __init__(self, replicas: int | None = None) -> None:
-        """`replicas`: how many times each device is advertised, as `id::n`; None: once, by its own id."""
-        self._replicas = replicas
+    def __init__(self, sharing: Sharing = PLAIN) -> None:
+        self._sharing = sharing
         self._devices: dict[str, Known] = {}
+        self._ids: dict[str, tuple[str, ...]] = {}
+        self._order: list[tuple[tuple[tuple[str, int], ...], str]] = []
+        self._entries: dict[str, tuple[Advertised, ...]] = {}
         self._orphans: dict[str, Known] = {}
         self._shown: set[str] = set()
         self._named: dict[str, Moment] = {}
         self._parents: dict[str, str] = {}
         self._bytes = 0
         self._advertised: tuple[Advertised, ...] | None = ()
+        self._left_out: dict[str, str] = {}
         self.generation = 0
-        self.left_out = 0
-        """Devices that the last survey saw and that found no room in the list."""
 
     def __len__(self) -> int:
         return len(self._parents) + len(self._orphans)
@@ -109,11 +65,15 @@ class Inventory:
         """Physical devices by id."""
         return self._devices
 
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Devices that are there and cannot be advertised, and why."""
+        return self._left_out
+
     def advertised(self) -> tuple[Advertised, ...]:
-        """The whole list, in the natural order of ids; each id once."""
+        """The whole list, in the natural order of ids; each id once. An entry that is the same is itself."""
         if self._advertised is None:
-            ordered = sorted(self._devices, key=natural)
-            entries = [Advertised(r, self._devices[i]) for i in ordered for r in self._ids(i)]
+            entries = [entry for _, device_id in self._order for entry in self._entries[device_id]]
             entries += [Advertised(i, self._orphans[i]) for i in sorted(self._orphans, key=natural)]
             self._advertised = tuple(entries)
         return self._advertised
@@ -129,20 +89,28 @@ class Inventory:
         return None if moment is None else moment.wall
 
     def survey(self, sightings: Iterable[Sighting], now: Moment) -> tuple[Transition, ...]:
-        """Take in everything that discovery found; what it did not find becomes a tombstone."""
+        """Take in everything that is there; what is not among it becomes a tombstone."""
+        every = list(sightings)
+        seen = {sighting.device.id for sighting in every}
+        self._left_out = {}
+        gone = [i for i, known in self._devices.items() if i not in seen and known.vanished is None]
+        return self.update(every, gone, now)
+
+    def update(
+        self, sightings: Iterable[Sighting], gone: Iterable[str], now: Moment
+    ) -> tuple[Transition, ...]:
+        """Take in what changed: devices that are there, and ids of those that are not there any more."""
         transitions: list[Transition] = []
         seen: set[str] = set()
-        self.left_out = 0
         for sighting in sightings:
-            device_id = sighting.device.id
-            if device_id in seen:
-                continue
-            seen.add(device_id)
-            self._see(sighting, now, transitions)
-        for device_id in [
-            i for i, known in self._devices.items() if i not in seen and known.vanished is None
-        ]:
-            self._vanish(device_id, now, transitions)
+            if sighting.device.id not in seen:
+                seen.add(sighting.device.id)
+                self._see(sighting, now, transitions)
+        for device_id in gone:
+            self._left_out.pop(device_id, None)
+            known = self._devices.get(device_id)
+            if known is not None and known.vanished is None:
+                self._vanish(device_id, now, transitions)
         return tuple(transitions)
 
     def shown(self) -> None:
@@ -155,7 +123,7 @@ class Inventory:
             parent = self._parents.get(advertised_id)
             if parent is not None:
                 self._shown.add(parent)
-            elif advertised_id not in self._orphans and self._has_room(advertised_id, 1):
+            elif advertised_id not in self._orphans and self._has_room((advertised_id,)):
                 orphan = Known(Device(advertised_id, advertised_id), ORPHAN, now.wall, now.steady)
                 self._orphans[advertised_id] = orphan
                 self._bytes += _cost(advertised_id)
@@ -169,7 +137,7 @@ class Inventory:
 
     def releasable(self, now: Moment) -> frozenset[Tombstone]:
         """What may go once it is known that nobody holds it."""
-        devices = (i for i, known in self._devices.items() if self._ripe(known, self._ids(i), now))
+        devices = (i for i, known in self._devices.items() if self._ripe(known, self._ids[i], now))
         orphans = (i for i, known in self._orphans.items() if self._ripe(known, (i,), now))
         return frozenset([*map(Tombstone, devices), *(Tombstone(i, orphan=True) for i in orphans)])
 
@@ -183,7 +151,7 @@ class Inventory:
         """
         dropped: list[str] = []
         for tombstone in self.releasable(now) & candidates:
-            ids = (tombstone.id,) if tombstone.orphan else tuple(self._ids(tombstone.id))
+            ids = (tombstone.id,) if tombstone.orphan else self._ids[tombstone.id]
             if any(i in held for i in ids):
                 continue
             if tombstone.orphan:
@@ -197,20 +165,7 @@ class Inventory:
         device = sighting.device
         known = self._devices.get(device.id)
         if known is None:
-            ids = tuple(self._ids(device.id))
-            adopted = [i for i in ids if i in self._orphans]
-            if not adopted and not self._has_room(device.id, len(ids)):
-                self.left_out += 1
-                return
-            for advertised_id in adopted:
-                self._drop_orphan(advertised_id, keep_named=True)
-            self._devices[device.id] = Known(device, sighting.reason, now.wall)
-            self._parents.update(dict.fromkeys(ids, device.id))
-            self._bytes += sum(_cost(i) for i in ids)
-            if adopted:
-                self._shown.add(device.id)
-            transitions.append(Transition(device.id, not sighting.reason, sighting.reason, new=True))
-            self._changed()
+            self._begin(sighting, now, transitions)
             return
         healthy = not sighting.reason
         since = known.since if healthy == known.healthy else now.wall
@@ -219,19 +174,51 @@ class Inventory:
             return
         if healthy != known.healthy:
             transitions.append(Transition(device.id, healthy, sighting.reason))
-        self._devices[device.id] = new
+        self._know(device.id, new)
+
+    def _begin(self, sighting: Sighting, now: Moment, transitions: list[Transition]) -> None:
+        """Advertise a device that was not advertised, unless something is in its way."""
+        device_id = sighting.device.id
+        self._left_out.pop(device_id, None)
+        ids = self._sharing.ids(device_id)
+        problem = ids if isinstance(ids, str) else self._in_the_way(ids)
+        if isinstance(ids, str) or problem is not None:
+            self._left_out[device_id] = problem or ""
+            return
+        adopted = [i for i in ids if i in self._orphans]
+        for advertised_id in adopted:
+            self._drop_orphan(advertised_id, keep_named=True)
+        self._ids[device_id] = ids
+        self._parents.update(dict.fromkeys(ids, device_id))
+        self._bytes += sum(map(_cost, ids))
+        if adopted:
+            self._shown.add(device_id)
+        insort(self._order, (natural(device_id), device_id))
+        transitions.append(Transition(device_id, not sighting.reason, sighting.reason, new=True))
+        self._know(device_id, Known(sighting.device, sighting.reason, now.wall))
+
+    def _in_the_way(self, ids: tuple[str, ...]) -> str | None:
+        for advertised_id in ids:
+            if advertised_id in self._parents:
+                return f"its id {advertised_id!r} is an id of {self._parents[advertised_id]!r} already"
+        if any(i in self._orphans for i in ids) or self._has_room(ids):
+            return None
+        return NO_ROOM
+
+    def _know(self, device_id: str, known: Known) -> None:
+        self._devices[device_id] = known
+        self._entries[device_id] = tuple(Advertised(i, known) for i in self._ids[device_id])
         self._changed()
 
     def _vanish(self, device_id: str, now: Moment, transitions: list[Transition]) -> None:
         known = self._devices[device_id]
-        if device_id not in self._shown and not any(i in self._named for i in self._ids(device_id)):
+        if device_id not in self._shown and not any(i in self._named for i in self._ids[device_id]):
             self._drop(device_id)
             return
         since = now.wall if known.healthy else known.since
-        self._devices[device_id] = replace(known, reason=GONE, since=since, vanished=now.steady)
         if known.healthy:
             transitions.append(Transition(device_id, healthy=False, reason=GONE))
-        self._changed()
+        self._know(device_id, replace(known, reason=GONE, since=since, vanished=now.steady))
 
     def _ripe(self, known: Known, ids: Iterable[str], now: Moment) -> bool:
         if known.vanished is None or now.steady - known.vanished < RELEASE_AFTER:
@@ -240,11 +227,13 @@ class Inventory:
         return all(now.steady - steady >= RELEASE_AFTER for steady in named)
 
     def _drop(self, device_id: str) -> None:
-        for advertised_id in self._ids(device_id):
+        for advertised_id in self._ids.pop(device_id):
             del self._parents[advertised_id]
             self._named.pop(advertised_id, None)
             self._bytes -= _cost(advertised_id)
         del self._devices[device_id]
+        del self._entries[device_id]
+        del self._order[bisect_left(self._order, (natural(device_id), device_id))]
         self._shown.discard(device_id)
         self._changed()
 
@@ -255,15 +244,8 @@ class Inventory:
             self._named.pop(advertised_id, None)
         self._changed()
 
-    def _ids(self, device_id: str) -> Iterator[str]:
-        if self._replicas is None:
-            yield device_id
-        else:
-            yield from (f"{device_id}::{n}" for n in range(self._replicas))
-
-    def _has_room(self, device_id: str, count: int) -> bool:
-        # Replicas' ids are a little longer than the device's own; six digits cover every number.
-        return self._bytes + (_cost(device_id) + 8) * count <= MAX_LIST_BYTES
+    def _has_room(self, ids: Collection[str]) -> bool:
+        return self._bytes + sum(map(_cost, ids)) <= MAX_LIST_BYTES
 
     def _changed(self) -> None:
         self.generation += 1

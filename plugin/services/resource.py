@@ -13,13 +13,15 @@ from daemon.log import Episode, Log
 from daemon.process import innermost
 from plugin.core.inventory import Inventory, Transition
 from plugin.core.plan import ResourcePlan
+from plugin.core.sharing import Sharing
 from plugin.discovery.follow import Following
 from plugin.discovery.offload import Offload, StuckError
 from plugin.discovery.survey import Survey, SurveyError, Surveyor
-from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from plugin.services.allocator import Allocator
+from plugin.services.belongings import Belongings
 from plugin.services.board import Board
-from plugin.services.endpoint import Endpoint
+from plugin.services.endpoint import Endpoint, options
+from plugin.services.giving import Giving
 from plugin.services.registration import Registration
 from plugin.services.sockets import SocketNames
 from plugin.services.status import ResourceStatus, assess
@@ -42,14 +44,24 @@ class Resource:
         self._surroundings = surroundings
         self._clock = surroundings.clock
         self._tally = Tally()
-        self._inventory = Inventory(plan.replicas)
+        self._inventory = Inventory(Sharing.of(plan))
         self._board = Board(self._inventory.shown)
         self._surveyor = Surveyor(plan, surroundings.host)
+        names = SocketNames(surroundings.paths.device_plugins, plan.name, surroundings.token)
+        self._giving = Giving(
+            plan,
+            host=surroundings.host,
+            surveyor=self._surveyor,
+            belongings=Belongings(names.record, plan.name, plan.member_of.text if plan.member_of else ""),
+            pod_resources=surroundings.pod_resources,
+            clock=self._clock,
+            devices=lambda: [known.device for known in self._inventory.devices.values()],
+            pause=surroundings.pace.release,
+        )
         self._allocator = Allocator(
             plan,
             inventory=self._inventory,
-            host=surroundings.host,
-            surveyor=self._surveyor,
+            giving=self._giving,
             clock=self._clock,
             tally=self._tally,
         )
@@ -59,9 +71,9 @@ class Resource:
             plan.name,
             paths=surroundings.paths,
             watcher=surroundings.watcher,
-            names=SocketNames(surroundings.paths.device_plugins, plan.name, surroundings.token),
+            names=names,
             make_endpoint=self._endpoint,
-            options=pb.DevicePluginOptions(get_preferred_allocation_available=self._allocator.prefers),
+            options=options(self._allocator),
             clock=self._clock,
             tally=self._tally,
             patience=surroundings.patience,
@@ -109,6 +121,7 @@ class Resource:
             await self._surveyed.wait()
             await self._upkeep.adopt()
             self._want()
+            group.create_task(self._giving.run())
             group.create_task(self._upkeep.release_tombstones())
             await self._wanted.wait()
             group.create_task(self._upkeep.verify())
@@ -145,6 +158,7 @@ class Resource:
         self._tell(self._inventory.survey(survey.sightings, self._clock.now()))
         self._tell_left_out(survey)
         self._notes = survey.notes
+        self._giving.changed()
         advertised = self._inventory.advertised()
         self._board.publish(advertised)
         self._tell_clashes(self._surroundings.identities.claim(self.plan.name, [e.id for e in advertised]))
@@ -188,8 +202,7 @@ class Resource:
 
     def _tell_left_out(self, survey: Survey) -> None:
         reasons = [f"{name}: {reason}" for name, reason in survey.left_out]
-        if self._inventory.left_out:
-            reasons.insert(0, f"{self._inventory.left_out} devices, for the kubelet takes no longer list")
+        reasons += [f"{device}: {reason}" for device, reason in self._inventory.left_out.items()]
         if not reasons:
             self._left_out.recovered()
             return

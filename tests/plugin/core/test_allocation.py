@@ -5,6 +5,7 @@ from plugin.core.config import load
 from plugin.core.device import Device
 from plugin.core.inventory import Inventory, Moment, Sighting
 from plugin.core.plan import ResourcePlan
+from plugin.core.sharing import Sharing
 from plugin.presets import preset_path
 
 CAMERA = """\
@@ -35,7 +36,7 @@ def plan(text: str = CAMERA) -> ResourcePlan:
 
 
 def inventory(*sick: str, replicas: int | None = 3) -> Inventory:
-    made = Inventory(replicas)
+    made = Inventory(Sharing(replicas))
     made.survey(
         [
             Sighting(

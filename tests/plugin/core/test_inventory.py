@@ -18,6 +18,8 @@ from plugin.core.inventory import (
     Tombstone,
     Transition,
 )
+from plugin.core.sharing import Sharing
+from plugin.core.templates import compile_template
 
 
 def at(seconds: float) -> Moment:
@@ -61,7 +63,7 @@ def test_since_is_the_last_change_of_health_not_of_its_reason() -> None:
 
 
 def test_replicas_are_listed_in_place_of_their_device_and_go_together() -> None:
-    inventory = Inventory(2)
+    inventory = Inventory(Sharing(2))
     inventory.survey(seen("a", "b"), at(0))
     inventory.shown()
     assert list(listed(inventory)) == ["a::0", "a::1", "b::0", "b::1"]
@@ -110,7 +112,7 @@ def test_an_allocation_while_the_kubelet_was_asked_keeps_the_tombstone() -> None
 
 
 def test_what_pods_hold_from_before_is_advertised_until_it_is_found_or_released() -> None:
-    inventory = Inventory(2)
+    inventory = Inventory(Sharing(2))
     inventory.survey(seen("a"), at(0))
     inventory.adopt(["a::1", "b::0", "b::7"], at(0))
     assert listed(inventory) == {"a::0": "", "a::1": "", "b::0": ORPHAN, "b::7": ORPHAN}
@@ -129,7 +131,7 @@ def test_an_adopted_device_that_was_found_and_vanishes_again_is_a_tombstone() ->
 
 
 def test_an_orphan_that_is_called_as_a_device_is_now_is_not_taken_for_it() -> None:
-    inventory = Inventory(1)
+    inventory = Inventory(Sharing(1))
     inventory.adopt(["a"], at(0))
     inventory.survey(seen("a"), at(1))
     late = at(RELEASE_AFTER)
@@ -149,13 +151,61 @@ def test_the_list_never_outgrows_what_the_kubelet_takes() -> None:
     inventory = Inventory()
     names = [f"{n:06d}" + "x" * 494 for n in range(8000)]
     inventory.survey(seen(*names), at(0))
-    assert inventory.left_out == 8000 - len(inventory.advertised())
-    assert inventory.left_out > 0
+    assert len(inventory.left_out) == 8000 - len(inventory.advertised())
+    assert set(inventory.left_out.values()) == {"the kubelet takes no longer list"}
     assert sum(len(entry.id) + 30 for entry in inventory.advertised()) < MAX_LIST_BYTES
     # Those that are listed keep their place; a newcomer does not push them out.
     before = set(inventory.devices)
     inventory.survey(seen("000000", *names), at(1))
     assert before <= set(inventory.devices)
+
+
+def test_replicas_are_called_as_the_template_says() -> None:
+    template = compile_template("{{ id }}/vgpu{{ n }}", frozenset({"id", "n"}), frozenset())
+    inventory = Inventory(Sharing(2, template, 1))
+    inventory.survey(seen("nvidia0"), at(0))
+    assert list(listed(inventory)) == ["nvidia0/vgpu1", "nvidia0/vgpu2"]
+
+
+def test_a_device_whose_ids_another_has_is_left_out_and_said() -> None:
+    template = compile_template("{{ id[:1] }}{{ n }}", frozenset({"id", "n"}), frozenset())
+    inventory = Inventory(Sharing(2, template))
+    inventory.survey(seen("xa", "xb"), at(0))
+    assert list(listed(inventory)) == ["x0", "x1"]
+    assert dict(inventory.left_out) == {"xb": "its id 'x0' is an id of 'xa' already"}
+    # When the first has gone for good, there is room for the other.
+    inventory.survey(seen("xb"), at(1))
+    inventory.survey(seen("xb"), at(2))
+    assert inventory.find("x0") is inventory.devices["xb"]
+    assert not inventory.left_out
+
+
+def test_replicas_that_are_no_ids_are_left_out_and_said() -> None:
+    same = compile_template("{{ id }}", frozenset({"id", "n"}), frozenset())
+    long = compile_template("{{ id }}" + "y" * 600, frozenset({"id", "n"}), frozenset())
+    failing = compile_template("{{ id.split('-')[7] }}", frozenset({"id", "n"}), frozenset())
+    for template, reason in (
+        (same, "share.id gives two of its replicas the id 'a'"),
+        (long, "a replica of it cannot have the id"),
+        (failing, "share.id: "),
+    ):
+        inventory = Inventory(Sharing(2, template))
+        inventory.survey(seen("a"), at(0))
+        assert listed(inventory) == {}
+        assert inventory.left_out["a"].startswith(reason)
+
+
+def test_what_changed_is_taken_in_alone_and_every_other_entry_stays_itself() -> None:
+    inventory = Inventory()
+    inventory.survey(seen("a", "b", "c"), at(0))
+    inventory.shown()
+    before = {entry.id: entry for entry in inventory.advertised()}
+    assert inventory.update(seen("c", reason="hot"), ["a"], at(1)) == (
+        Transition("c", healthy=False, reason="hot"),
+        Transition("a", healthy=False, reason=GONE),
+    )
+    assert listed(inventory) == {"a": GONE, "b": "", "c": "hot"}
+    assert [entry is before[entry.id] for entry in inventory.advertised()] == [False, True, False]
 
 
 NAMES = st.sampled_from(["a", "b", "c", "d10", "d9"])
@@ -166,7 +216,7 @@ class Life(RuleBasedStateMachine):
 
     @initialize(replicas=st.sampled_from([None, 1, 3]))
     def begin(self, replicas: int | None) -> None:
-        self.inventory = Inventory(replicas)
+        self.inventory = Inventory(Sharing(replicas))
         self.now = 0.0
         self.shown: set[str] = set()
         self.held: set[str] = set()
@@ -182,6 +232,18 @@ class Life(RuleBasedStateMachine):
         self.present = names
         healthy = {self.inventory.devices[name].device.id for name in names - sick}
         assert {i for i, known in self.inventory.devices.items() if known.healthy} == healthy
+
+    @rule(name=NAMES, sick=st.booleans())
+    def see_one(self, name: str, sick: bool) -> None:
+        self.inventory.update(seen(name, reason="sick" if sick else ""), [], self.moment())
+        self.present.add(name)
+        assert self.inventory.devices[name].healthy is not sick
+
+    @rule(name=NAMES)
+    def miss_one(self, name: str) -> None:
+        self.inventory.update([], [name], self.moment())
+        self.present.discard(name)
+        assert name not in self.inventory.devices or not self.inventory.devices[name].healthy
 
     @rule()
     def show(self) -> None:
@@ -236,6 +298,9 @@ class Life(RuleBasedStateMachine):
             entries = self.inventory.advertised()
             assert all(count == 1 for count in Counter(entry.id for entry in entries).values())
             assert len(entries) == len(self.inventory)
+            assert {
+                i for i, known in self.inventory.devices.items() if known.vanished is None
+            } == self.present
             assert all(self.inventory.find(entry.id) is entry.known for entry in entries)
 
 

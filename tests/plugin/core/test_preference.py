@@ -8,6 +8,7 @@ from plugin.core.device import Device
 from plugin.core.inventory import Inventory, Moment, Sighting
 from plugin.core.plan import Prefer
 from plugin.core.preference import Offer, offers, prefer
+from plugin.core.sharing import Sharing
 
 
 def replicas(devices: dict[str, int], count: int = 1) -> list[Offer]:
@@ -82,6 +83,6 @@ def test_more_than_there_is_and_less_than_nothing_are_answered_too(size: int, ex
 
 
 def test_what_is_offered_is_looked_up_and_an_unknown_id_stands_for_itself() -> None:
-    inventory = Inventory(2)
+    inventory = Inventory(Sharing(2))
     inventory.survey([Sighting(Device("a", "a", numa_nodes=(1,)))], Moment(0, 0))
     assert offers(inventory, ["a::1", "x", "x"]) == (Offer("a::1", "a", (1,)), Offer("x", "x"))
