@@ -9,7 +9,7 @@ from plugin.core.model import Regex
 from plugin.discovery.glob import GlobSource
 from plugin.discovery.host import HostRoot
 from plugin.discovery.regex import RegexSource
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, Source
 
 
 @pytest.fixture
@@ -62,7 +62,10 @@ def test_what_is_allocated_is_what_is_there_at_this_moment(tree: HostTree) -> No
     here = HostRoot(tree.root)
     tree.file("/dev/ttyUSB0")
     tree.link("/dev/serial/adapter", "/dev/ttyUSB0")
-    sources = (RegexSource("ad(?P<rest>.*)", "/dev/serial"), GlobSource(("/dev/serial/*",)))
+    sources: tuple[Source, ...] = (
+        RegexSource("ad(?P<rest>.*)", "/dev/serial"),
+        GlobSource(("/dev/serial/*",)),
+    )
     before = [source.discover(here).found[0] for source in sources]
     for source, found in zip(sources, before, strict=True):
         assert source.resolve(here, found) is found
