@@ -33,6 +33,8 @@ class Refusal(Enum):
 
     FAILED_PRECONDITION = "failed precondition"
     INVALID_ARGUMENT = "invalid argument"
+    RESOURCE_EXHAUSTED = "resource exhausted"
+    DEADLINE_EXCEEDED = "deadline exceeded"
     INTERNAL = "internal"
 
 
@@ -100,13 +102,14 @@ def answer(plan: ResourcePlan, asked: Sequence[str], devices: Sequence[Device]) 
     ids = tuple(sorted(distinct(asked), key=natural))
     rendered = Renderer("allocate", plan.name, devices, ids)
     try:
+        env = rendered.entries("env", allocate.env, names.variable_problem)
         mounts, files = rendered.mounts(allocate.mounts), rendered.files(allocate.files)
         taken = {mount.container for mount in mounts}
         for file in files:
             if file.container in taken:
                 raise rendered.failed("files", f"{quoted(file.container)} in the container is a mount too")
         return ContainerAnswer(
-            env=rendered.entries("env", allocate.env, names.variable_problem),
+            env=env,
             devices=rendered.nodes(allocate.devices),
             mounts=mounts,
             annotations=rendered.entries("annotations", allocate.annotations, names.annotation_problem),

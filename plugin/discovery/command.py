@@ -20,7 +20,8 @@ _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Outcome:
     """How a program ended. `status`: as a shell has it, 128 + n for signal n; None: it ran past its limit.
 
-    `output` and `error` hold what came first of its standard output and error; `cut`: there was more.
+    `output` and `error` hold what came first (or last) of its standard output and error; `cut`: there was
+    more.
     """
 
     status: int | None
@@ -34,6 +35,7 @@ class _Sink:
     """What one stream gave so far."""
 
     stream: IO[bytes]
+    last: bool
     kept: bytearray = field(default_factory=bytearray)
     cut: bool = False
 
@@ -41,16 +43,26 @@ class _Sink:
         """Take in what is there, keeping `most` bytes in all; False where the stream has ended."""
         chunk = self.stream.read(_CHUNK)
         if chunk:
-            room = most - len(self.kept)
-            self.kept += chunk[:room]
-            self.cut = self.cut or len(chunk) > room
+            self.cut = self.cut or len(chunk) > most - len(self.kept)
+            if self.last:
+                self.kept += chunk
+                del self.kept[:-most]
+            else:
+                self.kept += chunk[: most - len(self.kept)]
         return chunk != b""
 
 
 def run_command(
-    command: Sequence[str], *, limit: float, most: int = _CHUNK, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    limit: float,
+    most: int = _CHUNK,
+    last: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Run `command` without a shell for at most `limit` seconds; keep `most` bytes of each stream.
+
+    Its first bytes are kept, or its `last`.
 
     Its environment is PATH alone and what `environment` adds. It gets a process group of its own, which
     is killed in the end whatever happens, so that nothing that it began outlives it. Raises OSError
@@ -66,7 +78,7 @@ def run_command(
         bufsize=0,
     )
     streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
-    sinks = [_Sink(stream) for stream in streams]
+    sinks = [_Sink(stream, last) for stream in streams]
     ended = False
     try:
         ended = _listen(process.pid, sinks, time.monotonic() + limit, most)

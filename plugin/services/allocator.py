@@ -2,23 +2,26 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from daemon.log import Log
-from plugin.core.allocation import ContainerAnswer, Refusal, RefusedError, answer, choose, unavailable
-from plugin.core.device import Device
+from plugin.core.allocation import ContainerAnswer, Refusal, RefusedError, choose, unavailable
+from plugin.core.device import Device, natural
 from plugin.core.errors import quoted
 from plugin.core.inventory import Inventory
 from plugin.core.plan import ResourcePlan
 from plugin.core.preference import offers, prefer
-from plugin.discovery.host import HostRoot
+from plugin.core.prestart import runs
+from plugin.core.rendering import RenderError
 from plugin.discovery.offload import Offload, StuckError
-from plugin.discovery.survey import Surveyor, os_problem
 from plugin.services.clock import Clock
+from plugin.services.giving import Giving
+from plugin.services.prestart import PreStart
 from plugin.services.tally import Tally
 
-RECHECK_LIMIT: Final = 5.0
-"""Seconds for looking at the devices that Allocate asks for; a look that hangs refuses them."""
+GIVE_LIMIT: Final = 5.0
+"""Seconds for looking at what Allocate gives; a look that hangs refuses it."""
 
 _log = Log("allocate")
 
@@ -31,23 +34,27 @@ class Allocator:
         plan: ResourcePlan,
         *,
         inventory: Inventory,
-        host: HostRoot,
-        surveyor: Surveyor,
+        giving: Giving,
         clock: Clock,
         tally: Tally,
     ) -> None:
         self._plan = plan
         self._inventory = inventory
-        self._host = host
-        self._surveyor = surveyor
+        self._giving = giving
         self._clock = clock
         self._tally = tally
         self._offload = Offload()
+        self._pre_start = PreStart(plan.name, plan.pre_start, clock) if plan.pre_start is not None else None
 
     @property
     def prefers(self) -> bool:
         """Whether GetPreferredAllocation is offered."""
         return self._plan.prefer != "none"
+
+    @property
+    def pre_starts(self) -> bool:
+        """Whether PreStartContainer is wanted before each start of a container."""
+        return self._pre_start is not None
 
     async def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
         """What each container gets. Raises RefusedError for all of them where one cannot be served."""
@@ -72,38 +79,42 @@ class Allocator:
         total = Counter(entry.known.device.id for entry in self._inventory.advertised())
         return prefer(self._plan.prefer, offers(self._inventory, available), must_include, size, total)
 
-    async def _answers(self, containers: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
-        chosen = [choose(self._inventory, self._plan, ids) for ids in containers]
-        devices = list({device.id: device for devices in chosen for device in devices}.values())
-        answers = [answer(self._plan, ids, devices) for ids, devices in zip(containers, chosen, strict=True)]
-        if (
-            self._plan.probes
-            or any(d.path for d in devices)
-            or any(m.create for a in answers for m in a.mounts)
-        ):
-            await self._prepare(devices, answers)
-        return answers
-
-    async def _prepare(self, devices: Sequence[Device], answers: Sequence[ContainerAnswer]) -> None:
-        """See that the devices are there at this moment, then make what their mounts need."""
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """Run what is to be run before a container with these ids starts. Raises RefusedError."""
+        if self._pre_start is None or self._plan.pre_start is None:
+            return
         try:
-            faults = await self._offload.run(
-                lambda: self._look_and_make(devices, answers), limit=RECHECK_LIMIT
-            )
+            devices = self._held(ids)
+            with suppress(StuckError):
+                devices = await self._offload.run(lambda: self._giving.current(devices), limit=GIVE_LIMIT)
+            await self._pre_start.run(runs(self._plan.pre_start, self._plan.name, ids, devices))
+        except RenderError as error:
+            refused = RefusedError(Refusal.INTERNAL, f"{self._plan.name}: {error}")
+            _log.warn("pre-start refused", resource=self._plan.name, reason=str(refused))
+            raise refused from None
+        except RefusedError as error:
+            _log.warn("pre-start refused", resource=self._plan.name, reason=str(error))
+            raise
+
+    def _held(self, ids: Sequence[str]) -> tuple[Device, ...]:
+        """The devices of a container that has them already, healthy or not: it may be starting again."""
+        devices: dict[str, Device] = {}
+        unknown: list[str] = []
+        for i in dict.fromkeys(ids):
+            known = self._inventory.find(i)
+            if known is None:
+                unknown.append(f"{quoted(i)} is unknown")
+            else:
+                devices[known.device.id] = known.device
+        if unknown:
+            raise unavailable(self._plan, unknown)
+        return tuple(devices[i] for i in sorted(devices, key=natural))
+
+    async def _answers(self, containers: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
+        chosen = [(ids, choose(self._inventory, self._plan, ids)) for ids in containers]
+        if not self._giving.needs_host(device for _, devices in chosen for device in devices):
+            return self._giving.give(chosen, on_host=False)
+        try:
+            return await self._offload.run(lambda: self._giving.give(chosen), limit=GIVE_LIMIT)
         except StuckError as error:
             raise unavailable(self._plan, [f"the host's files cannot be looked at: {error}"]) from None
-        except OSError as error:
-            raise RefusedError(
-                Refusal.FAILED_PRECONDITION, f"{self._plan.name}: allocate.mounts: {os_problem(error)}"
-            ) from None
-        if faults:
-            raise unavailable(self._plan, [f"{quoted(i)} is unhealthy ({reason})" for i, reason in faults])
-
-    def _look_and_make(
-        self, devices: Sequence[Device], answers: Sequence[ContainerAnswer]
-    ) -> list[tuple[str, str]]:
-        faults = list(self._surveyor.resolve(devices).faults)
-        if not faults:
-            for made in {m.host: m.create for a in answers for m in a.mounts if m.create}.items():
-                self._host.make(*made)
-        return faults

@@ -100,7 +100,7 @@ class _Servicer(pb_grpc.DevicePluginServicer):
         self._allocator = allocator
 
     async def GetDevicePluginOptions(self, request: pb.Empty, context: _Context) -> pb.DevicePluginOptions:
-        return pb.DevicePluginOptions(get_preferred_allocation_available=self._allocator.prefers)
+        return options(self._allocator)
 
     # Written to the context rather than yielded: a generator would learn late that its stream has ended.
     async def ListAndWatch(self, request: pb.Empty, context: _Context) -> None:  # type: ignore[override]
@@ -135,7 +135,18 @@ class _Servicer(pb_grpc.DevicePluginServicer):
     async def PreStartContainer(
         self, request: pb.PreStartContainerRequest, context: _Context
     ) -> pb.PreStartContainerResponse:
+        try:
+            await self._allocator.pre_start(request.devices_ids)
+        except RefusedError as error:
+            await context.abort(grpc.StatusCode[error.refusal.name], visible(str(error), 4096))
         return pb.PreStartContainerResponse()
+
+
+def options(allocator: Allocator) -> pb.DevicePluginOptions:
+    """What the kubelet is told that it should ask for."""
+    return pb.DevicePluginOptions(
+        pre_start_required=allocator.pre_starts, get_preferred_allocation_available=allocator.prefers
+    )
 
 
 def socket_identity(path: Path) -> SocketIdentity | None:
@@ -153,7 +164,11 @@ def _response(made: ContainerAnswer) -> pb.ContainerAllocateResponse:
     return pb.ContainerAllocateResponse(
         envs=made.env,
         mounts=[
-            pb.Mount(container_path=m.container, host_path=m.host, read_only=m.read_only) for m in made.mounts
+            *(
+                pb.Mount(container_path=m.container, host_path=m.host, read_only=m.read_only)
+                for m in made.mounts
+            ),
+            *(pb.Mount(container_path=f.container, host_path=f.host, read_only=True) for f in made.files),
         ],
         devices=[
             pb.DeviceSpec(container_path=d.container, host_path=d.host, permissions=d.permissions)

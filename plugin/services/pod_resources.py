@@ -15,6 +15,7 @@ from daemon.log import Log
 from daemon.paths import KubeletPaths, socket_target
 from plugin.core import holders
 from plugin.core.holders import Held, UnreadableError
+from plugin.discovery.offload import Offload, StuckError
 from plugin.services.clock import Clock
 
 ASK_LIMIT: Final = 2.0
@@ -23,6 +24,8 @@ FRESH_FOR: Final = 1.0
 MAX_ANSWER: Final = 16 * 1024 * 1024
 """As the kubelet's own clients: grpc's default of 4 MiB is not enough on large nodes."""
 MAX_CHECKPOINT: Final = 64 * 1024 * 1024
+CHECKPOINT_LIMIT: Final = 5.0
+"""Seconds for reading the checkpoint."""
 
 _log = Log("pod-resources")
 
@@ -32,6 +35,7 @@ class PodResources:
 
     def __init__(self, paths: KubeletPaths, clock: Clock) -> None:
         self._paths = paths
+        self._offload = Offload()
         self._list = _Answer(holders.LIST_METHOD, holders.from_list, paths, clock)
         self._allocatable = _Answer(holders.ALLOCATABLE_METHOD, holders.from_allocatable, paths, clock)
 
@@ -42,6 +46,21 @@ class PodResources:
     async def allocatable(self) -> Held | None:
         """What is healthy to the kubelet by GetAllocatableResources; None without an answer."""
         return await self._allocatable.ask()
+
+    async def held(self, resource: str) -> frozenset[str] | None:
+        """Ids of `resource` that anybody may hold; None where that is not known.
+
+        List knows what running pods hold, the checkpoint what their init containers were given. It also
+        keeps what pods held that have ended, until the kubelet allocates again.
+        """
+        listed = await self.listed()
+        try:
+            checkpointed = await self._offload.run(self.checkpointed, limit=CHECKPOINT_LIMIT)
+        except StuckError:
+            return None
+        if listed is None or checkpointed is None:
+            return None
+        return holders.union(listed, checkpointed).get(resource, frozenset())
 
     def checkpointed(self) -> Held | None:
         """What the checkpoint says is held, by pods that have ended as well; None where it says nothing.

@@ -13,6 +13,7 @@ from daemon.paths import UNIX_PATH_BYTES
 PREFIX: Final = "devicelens-"
 """What every socket of this plugin begins with; people look into that directory."""
 
+RECORD_ENDING: Final = ".json"
 _TOKEN_BYTES: Final = 8
 _HASH_BYTES: Final = 6
 _READABLE: Final = 40
@@ -48,6 +49,11 @@ class SocketNames:
     def lease(self) -> Path:
         """The lock file that says which process serves the resource."""
         return self._directory / f".{self._stem}.lock"
+
+    @property
+    def record(self) -> Path:
+        """The file that remembers what the resource has on the host."""
+        return self._directory / f".{self._stem}{RECORD_ENDING}"
 
     def remove_stale(self) -> list[Path]:
         """Remove what a process that was killed left behind; returns what was removed.

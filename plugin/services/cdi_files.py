@@ -1,0 +1,134 @@
+"""A resource's CDI specification on the host: written when it changes, there before Allocate names it.
+
+It stays when the process ends: a running pod's containers are restarted by it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from plugin.core import cdi
+from plugin.core.cdi import Edits
+from plugin.core.device import Device, natural
+from plugin.core.errors import quoted
+from plugin.core.plan import CdiPlan
+from plugin.core.rendering import RenderError
+from plugin.discovery import host_files
+from plugin.discovery.giving import fit_edits
+from plugin.discovery.host import HostRoot
+from plugin.services.belongings import Belongings
+
+MODE = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One device as it was rendered: `edits` with optional things, `fitted` without those not there."""
+
+    device: Device
+    name: str
+    edits: Edits
+    fitted: Edits
+
+
+class CdiFile:
+    """The specification of one resource. Blocking; methods may raise OSError."""
+
+    def __init__(self, plan: CdiPlan, resource: str, host: HostRoot, belongings: Belongings) -> None:
+        self._plan = plan
+        self._resource = resource
+        self._host = host
+        self._belongings = belongings
+        self._entries: dict[str, _Entry] = {}
+        self._common = Edits()
+        self._names: frozenset[str] = frozenset()
+        self._seen: tuple[int, int, int] | None = None
+        self.path = f"{plan.directory.rstrip('/')}/{cdi.file_name(plan.kind, resource)}"
+
+    def update(self, devices: Iterable[Device]) -> tuple[str, ...]:
+        """Bring the file to these devices; returns why some are not in it."""
+        problems: list[str] = []
+        with self._belongings.guard:
+            entries: dict[str, _Entry] = {}
+            for device in devices:
+                try:
+                    entries[device.id] = self._entry(device)
+                except RenderError as error:
+                    problems.append(f"{quoted(device.id)}: {error}")
+            owners: dict[str, str] = {}
+            for device_id in sorted(entries, key=natural):
+                name = entries[device_id].name
+                if owners.setdefault(name, device_id) != device_id:
+                    problems.append(f"{quoted(device_id)}: its name {quoted(name)} is that of {owners[name]}")
+                    del entries[device_id]
+            self._bring(entries)
+        return tuple(problems)
+
+    def ensure(self, devices: Sequence[Device]) -> frozenset[str]:
+        """See that the file has these devices as they are now; the CDI names that it has.
+
+        Raises RenderError, also for a device whose name another one has.
+        """
+        with self._belongings.guard:
+            changed = {
+                e.device.id: e for e in map(self._entry, devices) if self._entries.get(e.device.id) != e
+            }
+            owners = {entry.name: i for i, entry in self._entries.items()} if changed else {}
+            for device_id, entry in changed.items():
+                if owners.setdefault(entry.name, device_id) != device_id:
+                    raise RenderError(f"cdi.name: {quoted(entry.name)} is that of {owners[entry.name]}")
+            self._bring({**self._entries, **changed} if changed else self._entries)
+            return self._names
+
+    def edits(self, devices: Sequence[Device]) -> tuple[Edits, ...]:
+        """What the runtime will add for these devices, which `ensure` was asked for."""
+        with self._belongings.guard:
+            return (self._common, *(self._entries[device.id].edits for device in devices))
+
+    def _entry(self, device: Device) -> _Entry:
+        known = self._entries.get(device.id)
+        if known is None or known.device != device:
+            name = cdi.name_of(self._plan, self._resource, device)
+            edits = cdi.edits_of(self._plan, self._resource, device)
+        else:
+            name, edits = known.name, known.edits
+        fitted = fit_edits(self._host, edits)
+        if known is not None and known.device == device and known.fitted == fitted:
+            return known
+        return _Entry(device, name, edits, fitted)
+
+    def _bring(self, entries: dict[str, _Entry]) -> None:
+        common = fit_edits(self._host, cdi.common_edits(self._plan, self._resource))
+        if (
+            (entries is self._entries or entries == self._entries)
+            and common == self._common
+            and self._is_there()
+        ):
+            return
+        ordered = [entries[i] for i in sorted(entries, key=natural)]
+        devices = {entry.name: entry.fitted for entry in ordered}
+        content = cdi.document(self._plan.kind, devices, common)
+        left = self._belongings.record.cdi
+        if left and left != self.path:
+            host_files.remove(self._host, left)
+            self._belongings.put(cdi="")
+        if content is None:
+            if self._belongings.record.cdi:
+                host_files.remove(self._host, self.path)
+                self._belongings.put(cdi="")
+        else:
+            self._belongings.put(cdi=self.path)
+            if host_files.read(self._host, self.path) != (content, MODE):
+                host_files.write(self._host, self.path, content, MODE)
+        self._seen = self._status()
+        self._entries, self._common = entries, common
+        self._names = frozenset(cdi.qualified(self._plan.kind, n) for n in cdi.listed(devices, common))
+
+    def _is_there(self) -> bool:
+        return self._seen == self._status()
+
+    def _status(self) -> tuple[int, int, int] | None:
+        try:
+            status = self._host.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns

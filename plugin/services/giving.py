@@ -1,0 +1,223 @@
+"""What one resource gives: answers to Allocate made true on the host, and what of that is kept there."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Final
+
+from daemon.log import Episode, Log
+from plugin.core import model
+from plugin.core.allocation import ContainerAnswer, Refusal, RefusedError, answer, unavailable
+from plugin.core.cdi import Edits
+from plugin.core.device import Device
+from plugin.core.errors import quoted
+from plugin.core.plan import ResourcePlan
+from plugin.core.rendering import Mount, RenderError
+from plugin.discovery import host_files
+from plugin.discovery.giving import fit, make, missing_edits
+from plugin.discovery.host import HostRoot
+from plugin.discovery.offload import Offload, StuckError
+from plugin.discovery.survey import Surveyor, os_problem
+from plugin.services.belongings import Belongings
+from plugin.services.cdi_files import CdiFile
+from plugin.services.clock import Clock
+from plugin.services.pod_resources import PodResources
+from plugin.services.side_files import SideFiles
+
+KEEP_LIMIT: Final = 10.0
+"""Seconds for bringing the host to what is to be there."""
+NAMED: Final = 8
+"""Problems that one message names; the rest are counted."""
+
+_log = Log("giving")
+
+Container = tuple[Sequence[str], Sequence[Device]]
+"""The ids that a container asks for, and the physical devices behind them."""
+
+
+class Giving:
+    """Gives for one resource. `give` is blocking; run `run()` to keep what was given."""
+
+    def __init__(
+        self,
+        plan: ResourcePlan,
+        *,
+        host: HostRoot,
+        surveyor: Surveyor,
+        belongings: Belongings,
+        pod_resources: PodResources,
+        clock: Clock,
+        devices: Callable[[], Iterable[Device]],
+        pause: float,
+    ) -> None:
+        """`devices`: those that there are now; `pause`: seconds between looks for what can go."""
+        self._plan = plan
+        self._host = host
+        self._surveyor = surveyor
+        self._belongings = belongings
+        self._pod_resources = pod_resources
+        self._clock = clock
+        self._devices = devices
+        self._pause = pause
+        self._files = SideFiles(host, belongings, clock)
+        self._cdi = CdiFile(plan.cdi, plan.name, host, belongings) if plan.cdi is not None else None
+        self._offload = Offload(1)
+        self._changed = asyncio.Event()
+        self._unwritten = Episode(_log, "cannot write the CDI specification", resource=plan.name)
+        self._left_out = Episode(_log, "not in the CDI specification", resource=plan.name)
+        self._unkept = Episode(_log, "files for containers cannot be kept", resource=plan.name)
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be given, in words; None where nothing is wrong."""
+        reason = self._unwritten.reason
+        return None if reason is None else f"cannot write the CDI specification: {reason}"
+
+    def needs_host(self, devices: Iterable[Device]) -> bool:
+        """Whether giving these devices takes a look at the host, which may block."""
+        plan, allocate = self._plan, self._plan.allocate
+        return (
+            bool(plan.probes or allocate.devices or allocate.mounts or allocate.files or plan.cdi)
+            or not all(isinstance(source, model.Static) for source in plan.sources)
+            or any(device.path for device in devices)
+        )
+
+    def give(self, containers: Sequence[Container], *, on_host: bool = True) -> list[ContainerAnswer]:
+        """What each container gets. Blocking where it is done `on_host`. Raises RefusedError."""
+        if not on_host:
+            return [answer(self._plan, ids, devices) for ids, devices in containers]
+        with self._refused("the host"):
+            present = self._resolved(containers)
+        answers = [answer(self._plan, ids, [present[d.id] for d in devices]) for ids, devices in containers]
+        with self._refused("allocate.devices"):
+            answers = self._fitted(answers)
+        if self._cdi is not None:
+            answers = self._named_by_cdi(self._cdi, tuple(present.values()), answers)
+        with self._refused("allocate.mounts"):
+            make(self._host, (mount for made in answers for mount in made.mounts))
+        with self._refused("allocate.files"):
+            for (ids, _), made in zip(containers, answers, strict=True):
+                self._files.write(made.files, ids)
+        return answers
+
+    def current(self, devices: Sequence[Device]) -> tuple[Device, ...]:
+        """`devices` as they are now; one that is not there, or not healthy, as it was. Blocking."""
+        present = {device.id: device for device in self._surveyor.resolve(devices).devices}
+        return tuple(present.get(device.id, device) for device in devices)
+
+    def _resolved(self, containers: Sequence[Container]) -> dict[str, Device]:
+        devices = {device.id: device for _, chosen in containers for device in chosen}
+        resolved = self._surveyor.resolve(tuple(devices.values()))
+        if resolved.faults:
+            raise unavailable(
+                self._plan, [f"{quoted(i)} is unhealthy ({reason})" for i, reason in resolved.faults]
+            )
+        return {device.id: device for device in resolved.devices}
+
+    def _fitted(self, answers: Sequence[ContainerAnswer]) -> list[ContainerAnswer]:
+        fitted = [fit(self._host, made) for made in answers]
+        self._refuse_missing(path for one in fitted for path in one.missing)
+        return [one.answer for one in fitted]
+
+    def _named_by_cdi(
+        self, file: CdiFile, devices: Sequence[Device], answers: Sequence[ContainerAnswer]
+    ) -> list[ContainerAnswer]:
+        with self._refused("cdi"):
+            there = file.ensure(devices)
+            edits = file.edits(devices)
+            self._refuse_missing(path for one in edits for path in missing_edits(self._host, one))
+            make(self._host, _mounts(edits))
+        own = f"{self._plan.cdi.kind}=" if self._plan.cdi is not None else ""
+        # One that has nothing to add on this host is not in the specification: CDI does not allow that.
+        return [
+            replace(made, cdi=tuple(n for n in made.cdi if n in there or not n.startswith(own)))
+            for made in answers
+        ]
+
+    def _refuse_missing(self, paths: Iterable[str]) -> None:
+        missing = [f"the host has no {quoted(path)}" for path in dict.fromkeys(paths)]
+        if missing:
+            raise unavailable(self._plan, missing)
+
+    @contextmanager
+    def _refused(self, place: str) -> Generator[None]:
+        """What fails within refuses the allocation, in words that say where."""
+        try:
+            yield
+        except RenderError as error:
+            raise RefusedError(Refusal.INTERNAL, f"{self._plan.name}: {error}") from None
+        except OSError as error:
+            full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+            refusal = Refusal.RESOURCE_EXHAUSTED if full else Refusal.FAILED_PRECONDITION
+            raise RefusedError(refusal, f"{self._plan.name}: {place}: {os_problem(error)}") from None
+
+    def changed(self) -> None:
+        """The devices are others now."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Keep the CDI specification to the devices and the files to their holders, until cancelled."""
+        await self._keep_files(self._files.restore)
+        looked = self._clock.steady()
+        while True:
+            await self._keep_specification()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause):
+                    await self._changed.wait()
+            self._changed.clear()
+            if self._clock.steady() - looked >= self._pause:
+                await self._release()
+                looked = self._clock.steady()
+
+    async def _keep_specification(self) -> None:
+        devices = tuple(self._devices())
+        try:
+            problems = await self._offload.run(lambda: self._specify(devices), limit=KEEP_LIMIT)
+        except OSError as error:
+            self._unwritten.failed(os_problem(error))
+        except (StuckError, RenderError) as error:
+            self._unwritten.failed(str(error))
+        else:
+            self._unwritten.recovered()
+            if problems:
+                more = f" and {len(problems) - NAMED} more" if len(problems) > NAMED else ""
+                self._left_out.failed("; ".join(problems[:NAMED]) + more)
+            else:
+                self._left_out.recovered()
+
+    def _specify(self, devices: Sequence[Device]) -> tuple[str, ...]:
+        if self._cdi is not None:
+            return self._cdi.update(devices)
+        discard_specification(self._host, self._belongings)
+        return ()
+
+    async def _release(self) -> None:
+        if not self._files.any():
+            return
+        held = await self._pod_resources.held(self._plan.name)
+        if held is not None:
+            await self._keep_files(lambda: self._files.release(held))
+
+    async def _keep_files(self, keep: Callable[[], object]) -> None:
+        try:
+            await self._offload.run(keep, limit=KEEP_LIMIT)
+        except OSError as error:
+            self._unkept.failed(os_problem(error))
+        except StuckError as error:
+            self._unkept.failed(str(error))
+        else:
+            self._unkept.recovered()
+
+
+def discard_specification(host: HostRoot, belongings: Belongings) -> None:
+    """Remove the CDI specification that is remembered, if any. Blocking. Raises OSError."""
+    with belongings.guard:
+        if belongings.record.cdi:
+            host_files.remove(host, belongings.record.cdi)
+            belongings.put(cdi="")
+
+
+def _mounts(edits: Iterable[Edits]) -> Iterable[Mount]:
+    return (mount for one in edits for mount in one.mounts)
