@@ -11,6 +11,7 @@ from daemon.flags import DURATION, SIZE, ListenAddress, flag, process_flags, var
 from daemon.log import configure
 from daemon.process import end_at_once_on_signals, run
 from daemon.version import __version__
+from exporter.core.address import Address, parse_address
 
 _LEAST_HISTORY: Final = 8 << 20
 """Bytes: room for ten thousand holdings, beside what SQLite needs to work."""
@@ -31,6 +32,23 @@ class _Pattern(click.ParamType[Any]):
             return re.compile(value, re.ASCII)
         except re.error as error:
             self.fail(f"found {value!r}, expected a regular expression: {error}", param, ctx)
+
+
+class _PluginUrl(click.ParamType[Any]):
+    """Where a plugin is."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse_address(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+PLUGIN_URL: Final = _PluginUrl()
 
 
 @click.command()
@@ -94,6 +112,21 @@ class _Pattern(click.ParamType[Any]):
     metavar="SIZE",
     help="How large the file may become; then the oldest goes first. In memory it is 8MiB at most.",
 )
+@flag(
+    "--plugin.url",
+    type=PLUGIN_URL,
+    multiple=True,
+    metavar="URL",
+    help="A devicelens plugin on this node, which tells what devices are and why they are not healthy: "
+    "http://HOST:PORT or unix:PATH. May be given several times.",
+)
+@flag(
+    "--id-rules",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="Further forms of device ids, to tell the device behind a share or a slice.",
+)
 def exporter(
     *,
     web_listen_address: ListenAddress,
@@ -108,6 +141,8 @@ def exporter(
     history_path: Path | None,
     history_retention: float,
     history_max_bytes: int,
+    plugin_url: tuple[Address, ...],
+    id_rules: Path | None,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -144,5 +179,7 @@ def exporter(
         history_path=history_path,
         history_retention=history_retention,
         history_max_bytes=history_max_bytes,
+        plugin_urls=plugin_url,
+        id_rules=id_rules,
     )
     sys.exit(run(lambda stop: main(settings, stop)))

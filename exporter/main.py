@@ -15,10 +15,14 @@ from daemon.http import serve
 from daemon.log import Log
 from daemon.paths import KubeletPaths
 from daemon.process import Actor, Fatal, run_actors
+from exporter.core.address import Address
+from exporter.core.ids import RULES, Reader
+from exporter.core.ids import read as read_id
 from exporter.core.settling import DOUBT
 from exporter.history.archive import Archive, Limits
 from exporter.kubelet.client import KubeletClient
 from exporter.kubelet.cpus import numa_of_cpus
+from exporter.plugins.client import PluginClient
 from exporter.pods.decode import Allowed
 from exporter.pods.pods_api import PodsApi
 from exporter.services.board import Board
@@ -28,6 +32,7 @@ from exporter.services.history_families import HistoryFamilies
 from exporter.services.identities import Identities
 from exporter.services.metrics import Metrics
 from exporter.services.observers import Observers
+from exporter.services.plugins import Plugins
 from exporter.services.refresh import Refresher, Timing
 from exporter.services.triggers import follow_device_plugins, follow_pod_resources, follow_pods_api
 from exporter.web.app import Site, build
@@ -52,6 +57,8 @@ class Settings:
     history_path: Path | None = None
     history_retention: float = 30 * 86400.0
     history_max_bytes: int = 256 << 20
+    plugin_urls: tuple[Address, ...] = ()
+    id_rules: Path | None = None
 
 
 async def main(settings: Settings, stop: asyncio.Event) -> None:
@@ -61,7 +68,9 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     clock = SteadyClock()
     board = Board()
     watcher = DirectoryWatcher()
+    reader = _reader(settings.id_rules)
     identities = _identities(settings, paths)
+    plugins = _plugins(settings, board, clock)
     metrics = Metrics(
         board,
         node=settings.node,
@@ -84,6 +93,8 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         clock=clock,
         cpu_numa=numa_of_cpus(),
         witness=identities,
+        plugins=plugins,
+        reader=reader,
     )
     site = Site(
         board=board,
@@ -115,6 +126,9 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     if identities is not None:
         identities.bind(trigger=refresher.trigger, reconsider=refresher.reconsider)
         actors += [identities.run(), follow_pods_api(watcher, paths, identities.retry)]
+    if plugins is not None:
+        plugins.bind(trigger=refresher.trigger, reconsider=refresher.reconsider)
+        actors.append(plugins.run())
     async with client:
         try:
             await run_actors(actors, stop)
@@ -144,6 +158,31 @@ def _identities(settings: Settings, paths: KubeletPaths) -> Identities | None:
             except ValueError as error:
                 raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
             return Identities(pods_api, expected=source == "pods-api")
+
+
+def _plugins(settings: Settings, board: Board, clock: SteadyClock) -> Plugins | None:
+    """Who asks plugins; None where none is to be asked."""
+    if not settings.plugin_urls:
+        return None
+    return Plugins([PluginClient(address) for address in settings.plugin_urls], board, clock=clock.now)
+
+
+def _reader(path: Path | None) -> Reader:
+    """Who reads device ids. Raises Fatal for rules that cannot be used."""
+    if path is None:
+        return read_id
+    # Imported where it is asked for: YAML is for few.
+    from daemon.errors import ConfigError  # noqa: PLC0415
+    from daemon.yaml_document import MAX_BYTES  # noqa: PLC0415
+    from exporter.core.id_rules import load  # noqa: PLC0415
+
+    try:
+        with path.open("rb") as file:
+            return Reader([*load(file.read(MAX_BYTES + 1), str(path)), *RULES])
+    except OSError as error:
+        raise Fatal(f"--id-rules {path}: {error.strerror or error}") from error
+    except ConfigError as error:
+        raise Fatal(f"--id-rules: {error}") from error
 
 
 def _historian(settings: Settings, board: Board, clock: SteadyClock, watcher: DirectoryWatcher) -> Historian:

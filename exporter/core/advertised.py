@@ -56,8 +56,11 @@ class AdvertisedResource:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """What one plugin told. `source` is its address; `told_at` is the unix time of this word, None while
-    there is none. `problem` says why it does not answer at present, "" while it does.
+    """What one plugin told.
+
+    `source` is its address; `told_at` is the unix time at which it was first heard to say this, None while
+    it has said nothing. `problem` says why it does not answer at present, "" while it does; it was last
+    heard at `silent_since`.
     """
 
     source: str
@@ -66,6 +69,7 @@ class Telling:
     )
     told_at: float | None = None
     problem: str = ""
+    silent_since: float | None = None
 
     @property
     def answers(self) -> bool:
