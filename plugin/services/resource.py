@@ -242,6 +242,7 @@ class Resource:
             wanted=self._wanted.is_set(),
             notes=self._empty.reason,
             discovery_problem=self._discovery.reason,
+            giving_problem=self._giving.problem,
             defect=self._defect.reason,
             inventory=self._inventory,
         )

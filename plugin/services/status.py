@@ -31,6 +31,7 @@ def assess(
     wanted: bool,
     notes: str | None,
     discovery_problem: str | None,
+    giving_problem: str | None,
     defect: str | None,
     inventory: Inventory,
 ) -> tuple[bool, str]:
@@ -41,6 +42,7 @@ def assess(
     """
     failing = f"discovery fails: {discovery_problem}" if discovery_problem else ""
     rules: tuple[tuple[bool, bool, str], ...] = (
+        (giving_problem is not None, False, giving_problem or ""),
         (registered and streams > 0, True, _serving(inventory, streams, failing)),
         (not surveyed and defect is not None, False, f"defect: {defect}"),
         (not surveyed, False, failing or "looking for devices"),
