@@ -161,6 +161,7 @@ devicelens demo: a simulated kubelet, the device plugin and the exporter, with p
   status page   {url}/
   metrics       {url}/metrics
   ask           devicelens who --url {url}
+                devicelens history --url {url}
                 devicelens kubelet show --kubelet.root {root}
 
 Ctrl-C ends it and leaves nothing behind.

@@ -1,4 +1,5 @@
-"""`devicelens who`: which pod holds which device, from an exporter or straight from a kubelet.
+"""`devicelens who` and `devicelens history`: which pod holds which device, and which did, from an exporter or
+straight from a kubelet.
 
 cli      the command
 common   what it shares with other commands: flags, exit codes, the one clear line when it cannot
@@ -6,6 +7,13 @@ ask      an exporter's answer, over HTTP
 kubelet  a kubelet's answer, made into the same document
 select   which of the devices are asked for
 show     the answer as a table or as JSON
+
+history  the command `devicelens history`
+past_cli `devicelens who --at`
+past     what an exporter remembers, page by page
+past_show
+         the past as a table
+moments  times as people write them
 
 gRPC and rich are imported only where they are used: the command is to start quickly.
 """

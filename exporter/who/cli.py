@@ -25,6 +25,8 @@ from exporter.who.common import (
     url_flag,
     warn,
 )
+from exporter.who.moments import EXPECTED
+from exporter.who.past_cli import answer_from_the_past
 from exporter.who.select import Ambiguous, NothingMatches, select
 from exporter.who.show import as_json, print_table
 
@@ -32,6 +34,7 @@ from exporter.who.show import as_json, print_table
 @click.command(epilog=EPILOG)
 @click.argument("what", metavar="[RESOURCE[=DEVICE]]", default="")
 @click.option("--pod", metavar="NAMESPACE/NAME", help="Only what this pod holds.")
+@click.option("--at", "at", metavar="TIME", help=f"As it was then, by an exporter's history: {EXPECTED}.")
 @url_flag()
 @click.option(
     "--socket",
@@ -54,6 +57,7 @@ def who(
     *,
     what: str,
     pod: str | None,
+    at: str | None,
     url: str,
     socket: Path | None,
     output: str,
@@ -68,6 +72,11 @@ def who(
     some_time(timeout)
     if socket is not None and ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--url and --socket: expected one of them")
+    if at is not None:
+        if socket is not None:
+            raise click.UsageError("--at and --socket: a kubelet does not know the past, ask an exporter")
+        answer_from_the_past(question, at, url, timeout=timeout, as_table=output != "json")
+        return
     try:
         document = _from_exporter(url, timeout) if socket is None else _from_kubelet(socket, timeout)
     except AskError as error:

@@ -24,12 +24,13 @@ Exit status:
 """
 
 
-class CouldNot(click.ClickException):  # noqa: N818 -- the end, not an error to handle
+class CouldNot(click.ClickException):
     """It could not be asked: one line on standard error, status 1."""
 
     exit_code = 1
 
     def show(self, file: IO[Any] | None = None) -> None:
+        """Write the line."""
         say(self.message, file)
 
 

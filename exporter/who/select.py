@@ -1,6 +1,8 @@
 """Which of the devices are asked for. Pure."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from exporter.web.matching import folded
 from exporter.web.schema import DeviceEntry, DevicesDocument
@@ -73,48 +75,83 @@ def select(document: DevicesDocument, question: Question) -> tuple[DeviceEntry, 
         name = _resource(document, question.resource)
         found = [d for d in found if d.resource == name]
     if question.device:
-        found = _devices(found, question.device)
+        found = devices_like(found, question.device)
     if question.pod is not None:
         pod = question.pod
         found = [d for d in found if any(of_pod(h.namespace, h.pod, pod) for h in d.holders)]
     if not found and question.any:
-        raise NothingMatches(_nothing(question, document.node))
+        raise NothingMatches(nothing(question, document.node))
     return tuple(found)
 
 
 def of_pod(namespace: str, name: str, pod: Pod) -> bool:
     """Whether a holder is of `pod`, as it is or as it is shown."""
-    return _same(namespace, pod.namespace) and _same(name, pod.name)
+    return same(namespace, pod.namespace) and same(name, pod.name)
 
 
-def _same(raw: str, asked: str) -> bool:
+def same(raw: str, asked: str) -> bool:
+    """Whether a text is the one that is asked for, as it is or as it is shown."""
     return raw == asked or spelled(raw) == asked
 
 
-def _resource(document: DevicesDocument, asked: str) -> str:
-    known = sorted({d.resource for d in document.devices})
-    for name in known:
-        if _same(name, asked):
+def resource_among(known: Iterable[str], asked: str) -> str | None:
+    """The whole name of the resource that is asked for by it, or by the part after its slash.
+
+    Raises Ambiguous.
+    """
+    names = sorted(known)
+    for name in names:
+        if same(name, asked):
             return name
-    short = [name for name in known if _same(name.rpartition("/")[2], asked)]
+    short = [name for name in names if same(name.rpartition("/")[2], asked)]
     if len(short) > 1:
         raise Ambiguous(f"{spelled(asked)!r} may be {listed([spelled(s) for s in short])}: say which")
-    if short:
-        return short[0]
-    if any(_same(d.device, asked) for d in document.devices):
+    return short[0] if short else None
+
+
+def there_are(known: Iterable[str]) -> str:
+    """What there is instead."""
+    names = sorted(known)
+    return f"there are {listed([spelled(n) for n in names], 10)}" if names else "there are none at all"
+
+
+def _resource(document: DevicesDocument, asked: str) -> str:
+    known = {d.resource for d in document.devices}
+    name = resource_among(known, asked)
+    if name is not None:
+        return name
+    if any(same(d.device, asked) for d in document.devices):
         raise NothingMatches(
             f"there is no resource {spelled(asked)!r}, but a device: ask for ={spelled(asked)}"
         )
-    there = f"there are {listed([spelled(n) for n in known], 10)}" if known else "there are none at all"
-    raise NothingMatches(f"no resource {spelled(asked)!r} on {spelled(document.node)}: {there}")
+    raise NothingMatches(f"no resource {spelled(asked)!r} on {spelled(document.node)}: {there_are(known)}")
 
 
-def _devices(devices: list[DeviceEntry], asked: str) -> list[DeviceEntry]:
-    whole = [d for d in devices if _same(d.device, asked) or (d.parent and _same(d.parent, asked))]
+class Named(Protocol):
+    """What has a device's id and its parent's."""
+
+    @property
+    def device(self) -> str:
+        """The id."""
+        ...
+
+    @property
+    def parent(self) -> str | None:
+        """The device behind it."""
+        ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+def devices_like(devices: Sequence[N], asked: str) -> list[N]:
+    """Those of a whole id or a parent's, or else those of which it is a part."""
+    whole = [d for d in devices if same(d.device, asked) or (d.parent and same(d.parent, asked))]
     return whole or [d for d in devices if folded(asked) in folded(d.device)]
 
 
-def _nothing(question: Question, node: str) -> str:
+def nothing(question: Question, node: str, held: str = "is held", when: str = "") -> str:
+    """`no device like 'x' of y on node is held by ns/pod`; `when` that was, or is meant to be."""
     parts = ["no device"]
     if question.device:
         parts.append(f"like {spelled(question.device)!r}")
@@ -122,5 +159,7 @@ def _nothing(question: Question, node: str) -> str:
         parts.append(f"of {spelled(question.resource)}")
     parts.append(f"on {spelled(node)}")
     if question.pod is not None:
-        parts.append(f"is held by {question.pod}")
-    return " ".join(parts)
+        parts.append(f"{held} by {question.pod}")
+    elif when:
+        parts.append(held)
+    return " ".join((*parts, when)).rstrip()

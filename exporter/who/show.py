@@ -1,7 +1,7 @@
 """The answer as a table or as JSON. Everything from outside is spelled out; JSON is pure ASCII."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TextIO
 
@@ -15,10 +15,10 @@ _TABLE = ("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE")
 _WIDE = (*_TABLE, "PARENT", "NUMA", "UID")
 _CUT = 120
 """Characters of a cell of the plain table; the wide one and JSON have all."""
-_STYLES = {"unhealthy": "bold red", "free": "green"}
+_STYLES = {"unhealthy": "bold red", "free": "green", "perhaps": "yellow"}
 
 
-def as_json(document: DevicesDocument) -> str:
+def as_json(document: msgspec.Struct) -> str:
     """The document in the API's shape. What is not ASCII is escaped, for a terminal may act upon it."""
     plain = json.dumps(msgspec.to_builtins(document), indent=2, ensure_ascii=True)
     return plain.replace("\x7f", "\\u007f")
@@ -65,7 +65,7 @@ def state(device: DeviceEntry) -> str:
 def _since(holder: HolderEntry, now: float, *, wide: bool) -> str:
     if holder.since is None:
         return ""
-    at = _unix(holder.since)
+    at = unix(holder.since)
     if at is None:
         return spelled(holder.since)
     before = "" if holder.since_exact else "before "
@@ -73,7 +73,8 @@ def _since(holder: HolderEntry, now: float, *, wide: bool) -> str:
     return f"{before}{clock} ({lasting(now - at)})"
 
 
-def _unix(stamp: str) -> float | None:
+def unix(stamp: str) -> float | None:
+    """Unix time of an RFC 3339 text, None for any other."""
     try:
         moment = datetime.fromisoformat(stamp)
     except ValueError:
@@ -83,12 +84,19 @@ def _unix(stamp: str) -> float | None:
 
 def _now(document: DevicesDocument) -> float:
     """The exporter's present, by its own clock: this machine's may differ."""
-    taken = _unix(document.taken_at or "")
+    taken = unix(document.taken_at or "")
     return (taken or 0.0) + max(0.0, document.age_seconds or 0.0)
 
 
 def print_table(document: DevicesDocument, pod: Pod | None, *, wide: bool, out: TextIO) -> None:
-    """A table of `document` on `out`: in colour and fitted on a terminal, else plain and as wide as it is."""
+    """A table of `document` on `out`."""
+    print_rows(_WIDE if wide else _TABLE, rows(document, pod, wide=wide), out)
+
+
+def print_rows(names: Sequence[str], cells: Iterable[Sequence[str]], out: TextIO) -> None:
+    """A table on `out`: in colour and fitted on a terminal, else plain and as wide as it is. The third column
+    tells the state.
+    """
     from rich.console import Console  # noqa: PLC0415 -- not for -o json
     from rich.table import Table  # noqa: PLC0415 -- as above
     from rich.text import Text  # noqa: PLC0415 -- as above
@@ -105,11 +113,11 @@ def print_table(document: DevicesDocument, pod: Pod | None, *, wide: bool, out: 
         emoji=False,
     )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in _WIDE if wide else _TABLE:
+    for name in names:
         table.add_column(name, overflow="fold", no_wrap=name in {"STATE", "NUMA"})
-    for cells in rows(document, pod, wide=wide):
+    for row in cells:
         table.add_row(
-            *(Text(cell, style=_STYLES.get(cell, "") if i == 2 else "") for i, cell in enumerate(cells))
+            *(Text(cell, style=_STYLES.get(cell, "") if i == 2 else "") for i, cell in enumerate(row))
         )
     if terminal:
         console.print(table)

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
@@ -149,7 +150,7 @@ async def test_of_a_time_nobody_looked_at_nothing_is_claimed(
     past.life.sight.fail()
     past.life.pass_time(300.0)
     world.now = past.life.wall
-    silent = await get(client, **{"from": "-1m"})
+    silent = await get(client, "?from=-1m")
     assert [gap["why"] for gap in silent["unseen"]] == ["kubelet_silent"]
     assert silent["complete"] is False
 
@@ -174,13 +175,14 @@ async def test_what_goes_on_is_certain_only_as_far_as_it_was_looked(client: Clie
 
 
 async def test_it_is_answered_page_by_page(client: Client) -> None:
-    pages, cursor = [], {}
+    pages: list[str] = []
+    query = {"limit": "1"}
     for _ in range(3):
-        document = await get(client, limit="1", **cursor)
+        document = await get(client, f"?{urlencode(query)}")
         pages.extend(entry["device"] for entry in document["holdings"])
         if document["next"] is None:
             break
-        cursor = {"cursor": document["next"]}
+        query["cursor"] = document["next"]
     assert pages == ["gpu-1", "gpu-0"]
 
 

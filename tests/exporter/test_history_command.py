@@ -1,0 +1,283 @@
+"""devicelens history and devicelens who --at: the past, in words."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from click.testing import CliRunner, Result
+
+from devicelens import main
+from exporter.core.history_query import Found, Question
+from exporter.core.state import State
+from exporter.history.archive import Now
+from exporter.services.board import Board
+from exporter.services.historian import Unavailable
+from exporter.web.app import Site, build
+from exporter.who.moments import parse_time
+from harness.lives import PATIENCE, Life, key
+
+START = 1_793_227_260.0  # 2026-10-28T22:41:00Z
+
+
+class Exposition:
+    async def document(self, form: object, *, compress: bool) -> bytes:
+        return b""
+
+
+@dataclass
+class Past:
+    """A HistorySource over a life."""
+
+    life: Life
+    error: str = ""
+
+    async def find(self, question: Question) -> Found:
+        if self.error:
+            raise Unavailable(self.error)
+        now = Now(self.life.sight.last, self.life.sight.failing, self.life.wall, PATIENCE)
+        return self.life.archive.find(question, now)
+
+
+Run = Callable[..., "asyncio.Future[Result]"]
+
+
+@pytest.fixture
+def life() -> Life:
+    """Looks every 5 s from 22:41:05 on: A, A and B, then B alone."""
+    life = Life(None, wall=START).start()
+    a, b = key("GPU-0", "train-0"), key("GPU-1::0", "serve-1")
+    for keys in ((), (a,), (a, b), (b,), (b,)):
+        life.look(*keys)
+    return life
+
+
+@pytest.fixture
+def past(life: Life) -> Past:
+    return Past(life)
+
+
+@pytest.fixture
+async def run(past: Past) -> AsyncGenerator[Run]:
+    """Runs a command against an exporter with that past."""
+    site = Site(Board(), "worker-3", 60.0, 5.0, lambda: past.life.wall, Exposition(), tuple, "1", past)
+    site.board.publish(State(1, taken_at=past.life.wall))
+    app: web.Application = build(site)
+    async with TestServer(app) as server:
+
+        async def run(*arguments: str) -> Result:
+            url = ("--url", str(server.make_url("/")))
+            runner = CliRunner(env={"DEVICELENS_URL": None})
+            return await asyncio.to_thread(runner.invoke, main, [*arguments, *url])
+
+        yield run  # type: ignore[misc] # a coroutine function
+
+
+AT = "2026-10-28T22:41:18Z"
+GPU = "example.com/gpu"
+TRAINED = ("2026-10-28T22:41:05Z..22:41:10Z", "2026-10-28T22:41:15Z..22:41:20Z")
+
+
+def _cells(result: Result) -> list[list[str]]:
+    """The table's cells; empty ones are not seen."""
+    return [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
+
+
+async def test_history_is_a_table_of_holdings_with_both_ends(run: Run) -> None:
+    result = await run("history")
+    assert result.exit_code == 0, result.output
+    assert _cells(result) == [
+        ["RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "FROM", "TO", "AT LEAST"],
+        [GPU, "GPU-1::0", "held", "ns/serve-1", "main", "2026-10-28T22:41:10Z..22:41:15Z", "10 s"],
+        [GPU, "GPU-0", "ended", "ns/train-0", "main", *TRAINED, "5 s"],
+    ]
+    assert result.stderr == ""
+
+
+async def test_who_at_tells_who_held_it_surely_and_who_perhaps(run: Run) -> None:
+    result = await run("who", "--at", AT)
+    assert result.exit_code == 0, result.output
+    assert _cells(result) == [
+        ["RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE", "UNTIL"],
+        [GPU, "GPU-1::0", "held", "ns/serve-1", "main", "2026-10-28T22:41:10Z..22:41:15Z"],
+        [GPU, "GPU-0", "perhaps", "ns/train-0", "main", *TRAINED],
+    ]
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("what", "devices"),
+    [
+        ("gpu", ["GPU-1::0", "GPU-0"]),
+        ("example.com/gpu=GPU-0", ["GPU-0"]),
+        ("=GPU-1::0", ["GPU-1::0"]),
+        ("gpu=GPU-1::0", ["GPU-1::0"]),
+    ],
+)
+@pytest.mark.parametrize("command", [("history",), ("who", "--at", AT)])
+async def test_what_is_asked_for_is_found(
+    run: Run, command: tuple[str, ...], what: str, devices: list[str]
+) -> None:
+    result = await run(*command, what, "-o", "json")
+    assert result.exit_code == 0, result.output
+    assert [entry["device"] for entry in json.loads(result.stdout)["holdings"]] == devices
+
+
+async def test_who_at_takes_a_part_of_an_id_as_who_does(run: Run) -> None:
+    result = await run("who", "gpu=::0", "--at", AT, "-o", "json")
+    assert [entry["device"] for entry in json.loads(result.stdout)["holdings"]] == ["GPU-1::0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("history", "--pod", "ns/other"), "no device on worker-3 was held by ns/other in that time"),
+        (("history", "=other"), "no device like 'other' on worker-3 was held in that time"),
+        (("history", "other"), "no device of other on worker-3 was held in that time"),
+        (
+            ("who", "--at", AT, "--pod", "ns/other"),
+            "no device on worker-3 was held by ns/other at 2026-10-28",
+        ),
+        (("who", "--at", AT, "=other"), "no device like 'other' on worker-3 was held at 2026-10-28T22:41:18"),
+        (("who", "--at", AT, "other"), "knows no resource 'other': there are example.com/gpu"),
+        (
+            ("who", "--at", "2026-10-28T22:00:00Z"),
+            "it is not known who held what on worker-3 at 2026-10-28T22",
+        ),
+    ],
+)
+async def test_nothing_that_matches_is_3_and_what_is_not_known_is_not_nothing(
+    run: Run, arguments: tuple[str, ...], words: str
+) -> None:
+    result = await run(*arguments)
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert words in result.stderr
+
+
+async def test_the_gaps_are_told_on_standard_error(run: Run, life: Life) -> None:
+    life.sight.fail()
+    life.pass_time(3600.0)
+    life.look(key("GPU-2"))
+    result = await run("history", "--from", "2026-10-28T22:41:20Z")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "devicelens: nobody looked from 2026-10-28T22:41:25.000Z to 2026-10-28T23:41:30.000Z "
+        "(the kubelet did not answer): who held what then is not known\n"
+    )
+    assert "2026-10-28T22:41:25Z..23:41:30Z, kubelet silent" in result.stdout
+    before = await run("who", "--at", "2026-10-28T22:00:00Z")
+    assert "nobody looked before 2026-10-28T22:41:05.000Z (history begins later)" in before.stderr
+
+
+async def test_an_empty_answer_is_said(run: Run, life: Life) -> None:
+    life.look()
+    life.look()
+    result = await run("who", "--at", "now")
+    assert result.exit_code == 3
+    life.pass_time(-1.0)
+    at = f"{life.wall}"
+    empty = await run("who", "--at", at)
+    assert (empty.exit_code, empty.stdout) == (0, "")
+    assert empty.stderr == "devicelens: nothing was held on worker-3 at 2026-10-28T22:41:34.000Z\n"
+    ranged = await run("history", "--from", at, "--to", at)
+    assert (ranged.exit_code, ranged.stdout) == (0, "")
+    assert ranged.stderr == "devicelens: nothing was held on worker-3 in that time\n"
+
+
+async def test_all_pages_are_asked_for_up_to_the_limit(run: Run, life: Life) -> None:
+    life.look(*(key(f"x{number}") for number in range(2500)))
+    limited = await run("history", "--limit", "1200", "-o", "json")
+    found = json.loads(limited.stdout)["holdings"]
+    assert len(found) == len({entry["id"] for entry in found}) == 1200
+    assert "there are more: these are the newest 1200" in limited.stderr
+    everything = await run("who", "--at", str(life.wall), "-o", "json")
+    assert len(json.loads(everything.stdout)["holdings"]) == 2500
+
+
+async def test_names_from_outside_cannot_move_the_cursor(run: Run, life: Life) -> None:
+    life.look(key("GPU\x1b[2J", "p\u202e"))
+    for arguments in (("history",), ("who", "--at", str(life.wall)), ("history", "-o", "json")):
+        result = await run(*arguments)
+        assert result.exit_code == 0
+        assert "\x1b" not in result.output
+        assert "\u202e" not in result.output
+
+
+async def test_an_exporter_that_cannot_answer_is_1(run: Run, past: Past) -> None:
+    past.error = "no answer within 5 s: is the disk slow?"
+    for arguments in (("history",), ("who", "--at", AT)):
+        result = await run(*arguments)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "503 Service Unavailable: history cannot be asked: no answer within 5 s" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("history", "--from", "x"), "Invalid value for --from: found 'x', expected 2026-11-20T03:12:00Z"),
+        (("history", "--from", "-1h", "--to", "-2h"), "expected a time before that of --to"),
+        (("history", "--pod", "x"), "expected NAMESPACE/NAME"),
+        (("history", "gpu="), "expected RESOURCE or RESOURCE=DEVICE"),
+        (("history", "--limit", "0"), "0 is not in the range"),
+        (("history", "--timeout", "0"), "expected a duration above 0"),
+        (("who", "--at", "tomorrow"), "Invalid value for --at: found 'tomorrow'"),
+        (("who", "--at", "now", "--pod", "x"), "expected NAMESPACE/NAME"),
+        (("history", "x" * 600), "at most 512 characters"),
+    ],
+)
+async def test_wrong_usage_is_2(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    result = await run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr
+
+
+def test_a_kubelet_does_not_know_the_past() -> None:
+    result = CliRunner().invoke(main, ["who", "--at", "now", "--socket", "/x"])
+    assert result.exit_code == 2
+    assert "a kubelet does not know the past" in result.stderr
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOW = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("03:12", "2026-11-21T02:12:00+00:00"),
+        ("11:00:00", "2026-11-21T10:00:00+00:00"),
+        ("11:00:01", "2026-11-20T10:00:01+00:00"),
+        ("3:12", "2026-11-21T02:12:00+00:00"),
+        ("2026-11-20 03:12", "2026-11-20T02:12:00+00:00"),
+        ("2026-07-20T03:12", "2026-07-20T01:12:00+00:00"),
+        ("2026-11-20", "2026-11-19T23:00:00+00:00"),
+        ("2026-11-20T03:12:00Z", "2026-11-20T03:12:00+00:00"),
+        ("2026-11-20 03:12:00-05:00", "2026-11-20T08:12:00+00:00"),
+        ("-1h30m", "2026-11-21T08:30:00+00:00"),
+        ("now", "2026-11-21T10:00:00+00:00"),
+        ("1795255920", "2026-11-21T10:12:00+00:00"),
+    ],
+)
+def test_a_time_is_written_as_people_do(text: str, expected: str) -> None:
+    found = parse_time(text, NOW, BERLIN)
+    assert datetime.fromtimestamp(found, UTC).isoformat() == expected
+
+
+def test_a_clock_time_of_a_day_that_is_longer_is_found_too() -> None:
+    # The clock went back an hour at 3 that morning; the day before was summer time.
+    now = datetime(2026, 10, 25, 12, 0, tzinfo=timezone(timedelta(hours=1))).timestamp()
+    at = parse_time("12:30", now, BERLIN)
+    assert datetime.fromtimestamp(at, BERLIN).isoformat() == "2026-10-24T12:30:00+02:00"
+
+
+@pytest.mark.parametrize("text", ["", "25:00", "3:1", "yesterday", "2026-13-01", "0000-00-00", "\u0663:00"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        parse_time(text, NOW, BERLIN)
