@@ -30,6 +30,14 @@ from simulator.topology import POLICIES
 )
 @flag("--grace-period", type=DURATION, default="5m", help="After it a resource without plugin is forgotten.")
 @flag("--pods-api", is_flag=True, help="Serve the Pods API too.")
+@flag(
+    "--api-server",
+    type=click.IntRange(0, 65535),
+    default=None,
+    metavar="PORT",
+    help="Have an API server that knows this node's pods, on loopback (0: any port); a kubeconfig that leads "
+    "there is written below the root.",
+)
 @flag("--older", type=click.Choice(get_args(Older)), default=None, help="Be an older one, that lacks this.")
 @flag(
     "--replay",

@@ -1,6 +1,7 @@
 """The composition root of `devicelens kubelet`: a simulated kubelet and its control socket."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from google.protobuf.message import DecodeError
 from daemon.log import Log
 from daemon.process import Fatal
 from exporter.pb.podresources.v1 import api_pb2 as v1
+from simulator.apiserver import ApiServer
 from simulator.control_server import control_server
 from simulator.faults import Faults
 from simulator.kubelet import SimulatedKubelet
@@ -51,7 +53,15 @@ async def main(root: Path, settings: dict[str, Any], stop: asyncio.Event) -> Non
             faults=faults,
             on_event=_told,
         )
-        async with simulated, control_server(simulated) as control:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(simulated)
+            control = await stack.enter_async_context(control_server(simulated))
+            if settings["api_server"] is not None:
+                api = ApiServer(simulated, port=settings["api_server"])
+                url = await stack.enter_async_context(api.serve())
+                kubeconfig = root / "kubeconfig"
+                kubeconfig.write_text(api.kubeconfig(), encoding="utf-8")
+                _log.info("API server", url=url, kubeconfig=kubeconfig)
             _log.info("ready", node=simulated.node_name, control=control, **simulated.paths())
             await stop.wait()
     except (ValueError, RootInUseError) as error:

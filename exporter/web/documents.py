@@ -6,6 +6,7 @@ from typing import TypedDict
 
 from exporter.core.anomalies import Anomaly
 from exporter.core.diff import Holding
+from exporter.core.identity import Identity
 from exporter.core.model import ClaimDevice, Container, Device, Holder, Snapshot
 from exporter.core.state import Freshness, State
 from exporter.web import matching
@@ -31,6 +32,7 @@ from exporter.web.schema import (
     ResourceEntry,
     ResourcesDocument,
     StatusDocument,
+    WorkloadEntry,
 )
 from exporter.web.words import lasting, rfc3339
 
@@ -76,7 +78,7 @@ def pods(moment: Moment, filters: Filters) -> PodsDocument:
     return PodsDocument(
         **envelope(moment),
         pods=tuple(
-            PodEntry(namespace, name, uids[namespace, name] or None, tuple(entries))
+            _pod(namespace, name, uids[namespace, name], tuple(entries), state)
             for (namespace, name), entries in found.items()
         ),
     )
@@ -174,10 +176,35 @@ def _device(device: Device, state: State) -> DeviceEntry:
         numa_nodes=device.numa_nodes,
         healthy=healthy(device, state.snapshot),
         holders=tuple(
-            HolderEntry(h.namespace, h.pod, h.container, h.pod_uid or None, *_since(device, h, state))
+            HolderEntry(
+                *(h.namespace, h.pod, h.container, h.pod_uid or None),
+                *_since(device, h, state),
+                _workload(state.pods.get((h.namespace, h.pod))),
+            )
             for h in device.holders
         ),
     )
+
+
+def _pod(
+    namespace: str, name: str, uid: str, containers: tuple[ContainerEntry, ...], state: State
+) -> PodEntry:
+    identity = state.pods.get((namespace, name))
+    if identity is None:
+        return PodEntry(namespace, name, uid or None, containers)
+    return PodEntry(
+        *(namespace, name, uid or None, containers),
+        workload=_workload(identity),
+        phase=identity.phase or None,
+        priority_class=identity.priority_class or None,
+        labels=dict(identity.labels),
+    )
+
+
+def _workload(identity: Identity | None) -> WorkloadEntry | None:
+    if identity is None or not identity.workload.kind:
+        return None
+    return WorkloadEntry(identity.workload.kind, identity.workload.name)
 
 
 def _held_devices(state: State) -> Mapping[Holder, list[HeldDeviceEntry]]:

@@ -34,7 +34,10 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class HolderLine:
-    """One holder of a device, with the address that shows all that its pod holds."""
+    """One holder of a device, with the address that shows all that its pod holds.
+
+    `workload` is what the pod belongs to, None where that is not known or nothing but the pod.
+    """
 
     key: str
     namespace: Text
@@ -42,6 +45,7 @@ class HolderLine:
     container: Text
     address: str
     since: When | None
+    workload: Text | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ def device_row(device: Device, state: State, now: float) -> DeviceRow:
         words=_words(device, healthy=healthy),
         numa=ranges(device.numa_nodes),
         holders=tuple(
-            _holder_line(h, state.since.get(Holding(device.key, h)), now)
+            _holder_line(h, state, state.since.get(Holding(device.key, h)), now)
             for h in device.holders[:HOLDERS_LIMIT]
         ),
         more=max(0, len(device.holders) - HOLDERS_LIMIT),
@@ -149,7 +153,9 @@ def _id(device: Device) -> tuple[str, Text, Text | None]:
     return "", shown, text(parent, limit=_ID_LIMIT)
 
 
-def _holder_line(holder: Holder, since: Since | None, now: float) -> HolderLine:
+def _holder_line(holder: Holder, state: State, since: Since | None, now: float) -> HolderLine:
+    identity = state.pods.get((holder.namespace, holder.pod))
+    work = None if identity is None or identity.workload.kind in {"", "Pod"} else identity.workload
     return HolderLine(
         key=row_key(holder.namespace, holder.pod, holder.container, holder.pod_uid),
         namespace=text(holder.namespace),
@@ -157,6 +163,7 @@ def _holder_line(holder: Holder, since: Since | None, now: float) -> HolderLine:
         container=text(holder.container),
         address=_of_pod(holder),
         since=None if since is None else when(since.at, now, exact=since.exact),
+        workload=None if work is None else text(f"{work.kind} {work.name}"),
     )
 
 

@@ -27,8 +27,17 @@ class Envelope(Struct, frozen=True, kw_only=True):
     error: ErrorEntry | None
 
 
+class WorkloadEntry(Struct, frozen=True):
+    """What a pod belongs to: a Deployment, a CronJob, the Node of a static pod, or the pod itself."""
+
+    kind: str
+    name: str
+
+
 class HolderEntry(Struct, frozen=True):
-    """A container that holds a device. `since_exact` false: it held it already when it was first seen."""
+    """A container that holds a device. `since_exact` false: it held it already when it was first seen.
+    `workload` is null where it is not known who the pod is.
+    """
 
     namespace: str
     pod: str
@@ -36,6 +45,7 @@ class HolderEntry(Struct, frozen=True):
     pod_uid: str | None
     since: str | None
     since_exact: bool
+    workload: WorkloadEntry | None = None
 
 
 class DeviceEntry(Struct, frozen=True):
@@ -97,12 +107,18 @@ class ContainerEntry(Struct, frozen=True):
 
 
 class PodEntry(Struct, frozen=True):
-    """A pod that holds something."""
+    """A pod that holds something. What tells who it is is null where that is not known; `labels` are those
+    that --pod-labels allows.
+    """
 
     namespace: str
     name: str
     uid: str | None
     containers: tuple[ContainerEntry, ...]
+    workload: WorkloadEntry | None = None
+    phase: str | None = None
+    priority_class: str | None = None
+    labels: dict[str, str] | None = None
 
 
 class PodsDocument(Envelope, frozen=True, kw_only=True):

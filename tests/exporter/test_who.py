@@ -322,6 +322,7 @@ async def test_a_kubelet_is_asked_straight(sockets: Path, recorded: Replay) -> N
             "pod_uid": None,
             "since": None,
             "since_exact": False,
+            "workload": None,
         }
     ]
     assert hung.exit_code == 1

@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.core.diff import holdings
+from exporter.core.identity import Identity
 from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
 from exporter.core.state import Failure, State
+from exporter.core.workload import Workload
 from exporter.web import documents, schema
 from exporter.web.app import build
 from exporter.web.documents import Moment
@@ -101,6 +103,28 @@ async def test_the_last_good_mapping_is_told_with_its_age_and_the_error(
     }
 
 
+async def test_who_a_pod_is_is_told_where_it_is_known(client: Client, world: SimpleNamespace) -> None:
+    identity = Identity(
+        *("ml", "llama-0", "uid-1", "Running"),
+        workload=Workload("StatefulSet", "llama"),
+        priority_class="high",
+        labels=(("team", "ml"),),
+    )
+    bare = Identity("inference", "vllm-0", "uid-2", workload=Workload("Pod", "vllm-0"))
+    world.publish(pods={identity.key: identity, bare.key: bare})
+    devices = (await (await client.get("/api/v1/devices?namespace=ml")).json())["devices"]
+    assert [d["holders"][0]["workload"] for d in devices] == [{"kind": "StatefulSet", "name": "llama"}] * 2
+    pods = {pod["name"]: pod for pod in (await (await client.get("/api/v1/pods")).json())["pods"]}
+    known, unknown = pods["llama-0"], pods["render-1"]
+    assert (known["phase"], known["priority_class"], known["labels"]) == ("Running", "high", {"team": "ml"})
+    assert known["workload"] == {"kind": "StatefulSet", "name": "llama"}
+    assert [unknown[name] for name in ("uid", "workload", "phase", "priority_class", "labels")] == [None] * 5
+    page = await (await client.get("/")).text()
+    # What a bare pod belongs to is the pod.
+    assert "StatefulSet llama" in page
+    assert "Pod vllm-0" not in page
+
+
 async def test_devices(client: Client, world: SimpleNamespace) -> None:
     world.publish()
     devices = (await get(client, "/api/v1/devices"))["devices"]
@@ -122,6 +146,7 @@ async def test_devices(client: Client, world: SimpleNamespace) -> None:
                 "pod_uid": "uid-1",
                 "since": "2026-10-28T22:31:03.250Z",
                 "since_exact": True,
+                "workload": None,
             }
         ],
     }
