@@ -59,6 +59,26 @@ class ContainerAnswer:
     """To be written first; each is mounted read-only."""
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One container's request: the ids asked for, each once, and the physical devices behind them.
+
+    `owners`: the device's id by the id asked for.
+    """
+
+    ids: tuple[str, ...]
+    devices: tuple[Device, ...]
+    owners: Mapping[str, str]
+
+
+def request(inventory: Inventory, plan: ResourcePlan, asked: Sequence[str]) -> Request:
+    """What a container asks for by `asked`. Raises RefusedError as `choose` does."""
+    devices = choose(inventory, plan, asked)
+    ids = distinct(asked)
+    known = ((i, inventory.find(i)) for i in ids)
+    return Request(ids, devices, {i: entry.device.id for i, entry in known if entry is not None})
+
+
 def choose(inventory: Inventory, plan: ResourcePlan, asked: Sequence[str]) -> tuple[Device, ...]:
     """The physical devices behind the ids of one container's request, each once, in natural order.
 

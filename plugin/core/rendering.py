@@ -39,12 +39,16 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file to be written on the host at `host`, and mounted read-only at `container`."""
+    """A file to be written on the host at `host`, and mounted read-only at `container`.
+
+    `device`: the id of the device that it is for; empty: for all that the container gets.
+    """
 
     host: str
     container: str
     content: str
     mode: int
+    device: str = ""
 
 
 class RenderError(ValueError):
@@ -124,7 +128,10 @@ class Renderer:
                 host = self.render(entry.host, variables, f"{place}.host", names.path_problem)
                 container = self.render(entry.container, variables, f"{place}.container", names.path_problem)
                 content = self.render(entry.content, variables, f"{place}.content")
-                file = File(host, container, content, entry.mode)
+                device = variables.get("device")
+                file = File(
+                    host, container, content, entry.mode, device.id if isinstance(device, Device) else ""
+                )
                 if made.setdefault(host, file) != file:
                     raise self.failed(place, f"writes {quoted(host)} in two ways")
                 if placed.setdefault(container, host) != host:

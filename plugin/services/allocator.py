@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 from daemon.log import Log
-from plugin.core.allocation import ContainerAnswer, Refusal, RefusedError, choose, unavailable
+from plugin.core.allocation import ContainerAnswer, Refusal, RefusedError, request, unavailable
 from plugin.core.device import Device, natural
 from plugin.core.errors import quoted
 from plugin.core.inventory import Inventory
@@ -111,8 +111,8 @@ class Allocator:
         return tuple(devices[i] for i in sorted(devices, key=natural))
 
     async def _answers(self, containers: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
-        chosen = [(ids, choose(self._inventory, self._plan, ids)) for ids in containers]
-        if not self._giving.needs_host(device for _, devices in chosen for device in devices):
+        chosen = [request(self._inventory, self._plan, ids) for ids in containers]
+        if not self._giving.needs_host(device for asked in chosen for device in asked.devices):
             return self._giving.give(chosen, on_host=False)
         try:
             return await self._offload.run(lambda: self._giving.give(chosen), limit=GIVE_LIMIT)

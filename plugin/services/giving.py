@@ -9,7 +9,7 @@ from typing import Final
 
 from daemon.log import Episode, Log
 from plugin.core import model
-from plugin.core.allocation import ContainerAnswer, Refusal, RefusedError, answer, unavailable
+from plugin.core.allocation import ContainerAnswer, Refusal, RefusedError, Request, answer, unavailable
 from plugin.core.cdi import Edits
 from plugin.core.device import Device
 from plugin.core.errors import quoted
@@ -32,9 +32,6 @@ NAMED: Final = 8
 """Problems that one message names; the rest are counted."""
 
 _log = Log("giving")
-
-Container = tuple[Sequence[str], Sequence[Device]]
-"""The ids that a container asks for, and the physical devices behind them."""
 
 
 class Giving:
@@ -84,13 +81,16 @@ class Giving:
             or any(device.path for device in devices)
         )
 
-    def give(self, containers: Sequence[Container], *, on_host: bool = True) -> list[ContainerAnswer]:
+    def give(self, containers: Sequence[Request], *, on_host: bool = True) -> list[ContainerAnswer]:
         """What each container gets. Blocking where it is done `on_host`. Raises RefusedError."""
         if not on_host:
-            return [answer(self._plan, ids, devices) for ids, devices in containers]
+            return [answer(self._plan, asked.ids, asked.devices) for asked in containers]
         with self._refused("the host"):
             present = self._resolved(containers)
-        answers = [answer(self._plan, ids, [present[d.id] for d in devices]) for ids, devices in containers]
+        answers = [
+            answer(self._plan, asked.ids, [present[device.id] for device in asked.devices])
+            for asked in containers
+        ]
         with self._refused("allocate.devices"):
             answers = self._fitted(answers)
         if self._cdi is not None:
@@ -98,8 +98,8 @@ class Giving:
         with self._refused("allocate.mounts"):
             make(self._host, (mount for made in answers for mount in made.mounts))
         with self._refused("allocate.files"):
-            for (ids, _), made in zip(containers, answers, strict=True):
-                self._files.write(made.files, ids)
+            for asked, made in zip(containers, answers, strict=True):
+                self._files.write(made.files, asked.owners)
         return answers
 
     def current(self, devices: Sequence[Device]) -> tuple[Device, ...]:
@@ -107,8 +107,8 @@ class Giving:
         present = {device.id: device for device in self._surveyor.resolve(devices).devices}
         return tuple(present.get(device.id, device) for device in devices)
 
-    def _resolved(self, containers: Sequence[Container]) -> dict[str, Device]:
-        devices = {device.id: device for _, chosen in containers for device in chosen}
+    def _resolved(self, containers: Sequence[Request]) -> dict[str, Device]:
+        devices = {device.id: device for asked in containers for device in asked.devices}
         resolved = self._surveyor.resolve(tuple(devices.values()))
         if resolved.faults:
             raise unavailable(

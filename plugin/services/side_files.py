@@ -1,6 +1,6 @@
 """Files written for a container at Allocate, there for as long as a pod may hold the devices."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -30,14 +30,15 @@ class SideFiles:
         """Whether there is any."""
         return bool(self._belongings.record.files)
 
-    def write(self, files: Sequence[File], ids: Collection[str]) -> None:
-        """Write what a container with these device ids needs."""
+    def write(self, files: Sequence[File], owners: Mapping[str, str]) -> None:
+        """Write what a container needs; `owners`: its devices' ids, by the ids it was given for them."""
         if not files:
             return
         with self._belongings.guard:
             known = dict(self._belongings.record.files)
             for file in files:
                 before = known.get(file.host)
+                ids = (i for i, device in owners.items() if file.device in {"", device})
                 holders = {*ids, *(before.ids if before is not None else ())}
                 made = before.made if before is not None else ()
                 known[file.host] = FileRecord(file.content, file.mode, tuple(sorted(holders)), made)

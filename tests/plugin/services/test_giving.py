@@ -1,0 +1,211 @@
+"""What Allocate gives against the host as it is: optional things, nodes, files; over the socket."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import grpc
+import pytest
+
+from daemon.paths import socket_target
+from harness.served import Serve
+from plugin.discovery import host_files
+from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
+from plugin.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
+from plugin.services.belongings import read
+from plugin.services.surroundings import Pace
+from simulator import AdmissionError, ContainerSpec, PodSpec, SimulatedKubelet
+
+GPU = "example.com/gpu"
+
+
+def configuration(text: str) -> str:
+    return f"""\
+version: 1
+resources:
+  - name: {GPU}
+    discover: [{{glob: {{paths: ["/dev/gpu*"]}}}}]
+{text}
+"""
+
+
+FILES = configuration("""\
+    allocate:
+      files:
+        - host: "/run/gpus/{{ device.id }}/setup.json"
+          container: "/etc/{{ device.id }}.json"
+          content: '{"path":"{{ device.path }}","of":"{{ resource }}"}'
+          mode: "0640"
+""")
+
+
+def pod(name: str, count: int = 1) -> PodSpec:
+    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={GPU: count}),))
+
+
+async def allocate(root: Path, *ids: str) -> pb.ContainerAllocateResponse:
+    (socket,) = (root / "k/device-plugins").glob("devicelens-*.sock")
+    async with grpc.aio.insecure_channel(socket_target(socket)) as channel:
+        stub: pb_grpc.DevicePluginAsyncStub = pb_grpc.DevicePluginStub(channel)
+        asked = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+        return (await stub.Allocate(asked)).container_responses[0]
+
+
+def make_gpus(host: Path, count: int = 1) -> None:
+    (host / "dev").mkdir(exist_ok=True)
+    for n in range(count):
+        (host / f"dev/gpu{n}").touch()
+
+
+def paths(made: pb.ContainerAllocateResponse) -> list[str]:
+    return [device.host_path for device in made.devices]
+
+
+async def test_optional_nodes_and_mounts_are_given_where_the_host_has_them(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
+) -> None:
+    make_gpus(host)
+    text = configuration("""\
+    allocate:
+      devices:
+        - {host: "{{ device.path }}"}
+        - {host: /dev/gpuctl, optional: true}
+      mounts:
+        - {host: /usr/lib/gpu, container: /opt/gpu, read_only: true, optional: true}
+""")
+    async with serve(text):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        made = await allocate(root, "gpu0")
+        assert (paths(made), list(made.mounts)) == (["/dev/gpu0"], [])
+        (host / "dev/gpuctl").touch()
+        (host / "usr/lib/gpu").mkdir(parents=True)
+        made = await allocate(root, "gpu0")
+        assert paths(made) == ["/dev/gpu0", "/dev/gpuctl"]
+        assert [m.host_path for m in made.mounts] == ["/usr/lib/gpu"]
+
+
+async def test_a_node_that_is_missing_is_refused_by_name_where_the_host_s_dev_is_seen(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
+) -> None:
+    make_gpus(host)
+    text = configuration("    allocate: {devices: [{host: /dev/gpuctl}, {host: /devices/x}]}\n")
+    async with serve(text):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        with pytest.raises(AdmissionError, match=r"example\.com/gpu: the host has no '/dev/gpuctl'"):
+            await kubelet.add_pod(pod("p"))
+        (host / "dev/gpuctl").touch()
+        # What the host's root does not show may be there all the same.
+        assert paths(await allocate(root, "gpu0")) == ["/dev/gpuctl", "/devices/x"]
+
+
+async def test_a_file_is_written_whole_kept_while_it_is_held_and_removed_when_it_is_not(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
+) -> None:
+    make_gpus(host, 2)
+    written = host / "run/gpus/gpu0/setup.json"
+    async with serve(FILES, pace=Pace(release=0.05)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
+        await kubelet.add_pod(pod("p", 2))
+        answer = kubelet.alloc_response("default", "p", "c", GPU)
+        assert {(m.host_path, m.container_path, m.read_only) for m in answer.mounts} == {
+            (f"/run/gpus/gpu{n}/setup.json", f"/etc/gpu{n}.json", True) for n in range(2)
+        }
+        assert written.read_text() == '{"path":"/dev/gpu0","of":"example.com/gpu"}'
+        assert stat.S_IMODE(written.stat().st_mode) == 0o640
+        assert sorted(p.name for p in written.parent.iterdir()) == ["setup.json"]
+        served.hands.ahead += 3600
+    # It is there for the pod, whose containers may start again: not for the process.
+    assert written.exists()
+    written.unlink()
+    async with serve(FILES, pace=Pace(release=0.05)) as served:
+        await served.until(written.exists)
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
+        await kubelet.delete_pod("default", "p")
+        # kubelet: its checkpoint forgets a pod at the next allocation.
+        await kubelet.add_pod(pod("q"))
+        held = {holding.device for holding in kubelet.holdings()}
+        assert held == {"gpu0"}
+        served.hands.ahead += 3600
+        await served.until(lambda: not (host / "run/gpus/gpu1").exists())
+        assert written.exists()
+        (record,) = (root / "k/device-plugins").glob(".devicelens-*.json")
+        assert stat.S_IMODE(record.stat().st_mode) == 0o600
+
+
+async def test_a_full_disk_is_told_to_the_pod_and_leaves_nothing_half_written(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_gpus(host)
+    real = os.rename
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with serve(FILES):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        monkeypatch.setattr(host_files.os, "rename", full)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await allocate(root, "gpu0")
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert caught.value.details() == (
+            "example.com/gpu: allocate.files: /run/gpus/gpu0/setup.json: No space left on device"
+        )
+        assert list((host / "run/gpus/gpu0").iterdir()) == []
+        monkeypatch.setattr(host_files.os, "rename", real)
+        assert (await allocate(root, "gpu0")).mounts[0].host_path == "/run/gpus/gpu0/setup.json"
+
+
+async def test_a_file_is_never_written_through_a_link_and_a_directory_in_its_place_is_told(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
+) -> None:
+    make_gpus(host, 2)
+    secret = root / "secret"
+    secret.write_text("mine")
+    (host / "run/gpus/gpu0").mkdir(parents=True)
+    (host / "run/gpus/gpu0/setup.json").symlink_to(secret)
+    (host / "run/gpus/gpu1/setup.json").mkdir(parents=True)
+    async with serve(FILES):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
+        await allocate(root, "gpu0")
+        assert secret.read_text() == "mine"
+        assert (host / "run/gpus/gpu0/setup.json").is_file()
+        with pytest.raises(grpc.aio.AioRpcError, match=r"gpu1/setup\.json: Is a directory"):
+            await allocate(root, "gpu1")
+
+
+async def test_nodes_are_those_that_the_device_has_when_it_is_asked_for(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
+) -> None:
+    """`node` is rendered once for each of a device's nodes; a regular file has none."""
+    (host / "dev").mkdir()
+    try:
+        os.mknod(host / "dev/gpu0", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("making device nodes needs CAP_MKNOD")
+    (host / "dev/gpu1").touch()
+    text = configuration(
+        '    allocate: {devices: [{host: "{{ node }}", container: "/dev/x{{ node }}", permissions: r}]}\n'
+    )
+    async with serve(text):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
+        made = await allocate(root, "gpu0", "gpu1")
+        assert [(d.host_path, d.container_path, d.permissions) for d in made.devices] == [
+            ("/dev/gpu0", "/dev/x/dev/gpu0", "r")
+        ]
+
+
+async def test_what_is_left_of_a_resource_s_files_is_known_beside_its_socket(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
+) -> None:
+    make_gpus(host)
+    async with serve(FILES):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        assert list((root / "k/device-plugins").glob(".devicelens-*.json")) == []
+        await allocate(root, "gpu0")
+        (path,) = (root / "k/device-plugins").glob(".devicelens-*.json")
+        record = read(path)
+        assert record is not None
+        assert record.resource == GPU
+        assert record.files["/run/gpus/gpu0/setup.json"].ids == ("gpu0",)
+        assert record.files["/run/gpus/gpu0/setup.json"].made == ("/run", "/run/gpus", "/run/gpus/gpu0")
