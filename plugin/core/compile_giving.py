@@ -35,10 +35,9 @@ def compile_allocate(written: model.Allocate, place: Place) -> AllocatePlan:
     mounts = tuple(_mount(m, CONTAINER, place.at("mounts", i)) for i, m in enumerate(written.mounts))
     files = tuple(_file(f, place.at("files", i)) for i, f in enumerate(written.files))
     devices = tuple(_node(d, NODES, place.at("devices", i)) for i, d in enumerate(written.devices))
-    taken = {
-        **_once(((d.container, d.host) for d in devices), {}, place.at("devices")),
-    }
-    taken |= _once(((m.container, m.host) for m in mounts), taken, place.at("mounts"))
+    taken: dict[str, str] = {}
+    _once(((d.container, d.host) for d in devices), taken, place.at("devices"), joined=True)
+    _once(((m.container, m.host) for m in mounts), taken, place.at("mounts"))
     _once(((f.container, f.host) for f in files), taken, place.at("files"))
     return AllocatePlan(
         env=_entries(written.env, names.variable_problem, place.at("env")),
@@ -56,6 +55,8 @@ def compile_cdi(written: model.CdiSpec, place: Place) -> CdiPlan:
     """The CDI specification to write. Raises ConfigError."""
     place.at("kind").check(written.kind, names.cdi_kind_problem)
     place.at("directory").check(written.directory, names.path_problem)
+    if not (written.env or written.devices or written.mounts):
+        raise place.error("gives containers nothing, expected env, devices or mounts")
     name = place.at("name").template(written.name, CDI, names.cdi_device_problem)
     if "device" not in name.uses:
         raise place.at("name").error("does not use device: all devices would have the same name")
@@ -137,20 +138,18 @@ def _host_and_container(
 
 
 def _once(
-    entries: Iterable[tuple[Template, Template]], taken: Mapping[str, str], place: Place
-) -> dict[str, str]:
-    """Container paths without variables, each with its place: one path cannot be two things."""
-    made: dict[str, str] = {}
-    hosts: dict[str, str] = {}
+    entries: Iterable[tuple[Template, Template]], taken: dict[str, str], place: Place, *, joined: bool = False
+) -> None:
+    """Container paths without variables are noted in `taken`, with their places: one cannot be two things.
+
+    `joined`: the same host path may be named again.
+    """
+    hosts: dict[str, Template] = {}
     for index, (container, host) in enumerate(entries):
         if container.uses:
             continue
         path = container.text.rstrip("/")
-        here = place.at(index)
-        if path in taken:
-            raise here.error(f"puts a second thing at {path}, the first is {taken[path]}")
-        if path in made and (host.uses or hosts[path] != host.text):
-            raise here.error(f"puts a second thing at {path}, the first is {made[path]}")
-        made[path] = f"{place.path[-1]}[{index}]"
-        hosts[path] = "" if host.uses else host.text
-    return made
+        if path in taken and not (joined and hosts.get(path) == host):
+            raise place.at(index).error(f"puts something at {path} again, the first is {taken[path]}")
+        taken[path] = f"{place.path[-1]}[{index}]"
+        hosts[path] = host

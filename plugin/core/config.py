@@ -38,6 +38,9 @@ def load_all(
         for plan, document, path in _resources(content, source, presets):
             if plan.name in first:
                 raise document.error(path, _twice(plan.name, source, *first[plan.name]))
+            rival = next((other for other in plans if _same_devices(plan, other)), None)
+            if rival is not None:
+                raise document.error(path, _starved(rival.name, source, *first[rival.name]))
             first[plan.name] = source, document.line(path)
             plans.append(plan)
     return tuple(plans)
@@ -55,6 +58,29 @@ def _resources(
     for index, resource in enumerate(convert(document, model.Document).resources):
         path: Path = ("resources", index)
         yield compile_resource(resource, Place(document, path)), document, (*path, "name")
+
+
+def _same_devices(plan: ResourcePlan, earlier: ResourcePlan) -> bool:
+    """Whether an earlier resource keeps every device that this one could ever find.
+
+    Devices that are written down or printed by a program may be nothing that can be told apart.
+    """
+    return (
+        plan.exclusive
+        and earlier.exclusive
+        and plan.family is None
+        and earlier.family is None
+        and (plan.sources, plan.match) == (earlier.sources, earlier.match)
+        and not any(isinstance(source, model.Static | model.Exec) for source in plan.sources)
+    )
+
+
+def _starved(name: str, source: str, first_source: str, first_line: int) -> str:
+    place = f"on line {first_line}" if source == first_source else f"in {first_source}:{first_line}"
+    return (
+        f"would find what {quoted(name)} {place} finds, which keeps it: expected another match, or "
+        "exclusive: false"
+    )
 
 
 def _twice(name: str, source: str, first_source: str, first_line: int) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from daemon.durations import parse_duration
+from plugin.core import names
 from plugin.core.errors import ConfigError, Path, quoted
 from plugin.core.templates import DEVICE_FIELDS, Template, TemplateError, compile_template
 from plugin.core.yaml_document import Document
@@ -14,6 +15,11 @@ Check = Callable[[str], str | None]
 
 FOUND: Final = frozenset({"device"})
 """Variables where a device is all there is."""
+
+_BEGINNINGS: Final[tuple[tuple[tuple[Check, ...], tuple[str, ...], str], ...]] = (
+    ((names.path_problem, names.container_path_problem), ("/",), "an absolute path"),
+    ((names.url_problem,), ("http://", "https://"), "an address that begins with http:// or https://"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +55,23 @@ class Place:
         """Compile a template; one that no device can change is checked now as when it is rendered."""
         try:
             template = compile_template(text, variables, fields)
-            if check is None or template.uses - {"resource"}:
+            if check is None:
                 return template
-            if "resource" in template.uses and self.resource is None:
+            if template.uses - {"resource"} or (template.uses and self.resource is None):
+                self._check_beginning(text, check)
                 return template
             rendered = template.render({"resource": self.resource})
         except TemplateError as error:
             raise self.error(f"in the template {quoted(text)}: {error}") from None
         self.check(rendered, check)
         return template
+
+    def _check_beginning(self, text: str, check: Check) -> None:
+        """What is written before the first variable tells whether a path or an address can come of it."""
+        before = text.partition("{")[0]
+        for checks, beginnings, expected in _BEGINNINGS:
+            if check in checks and not any(before.startswith(b) or b.startswith(before) for b in beginnings):
+                raise self.error(f"found {quoted(text)}, expected {expected}")
 
     def duration(self, text: str, least: str, most: str) -> float:
         """Seconds, from `least` to `most`. Raises ConfigError."""

@@ -111,7 +111,8 @@ def test_what_is_written_beside_a_preset_of_several_resources_holds_for_each() -
 
 
 def test_one_preset_can_be_served_under_several_names() -> None:
-    names = [p.name for p in plans("  - preset: one\n  - {preset: one, name: a.example/b}\n")]
+    text = "  - preset: one\n  - {preset: one, name: a.example/b, exclusive: false}\n"
+    names = [p.name for p in plans(text)]
     assert names == ["vendor.example/one", "a.example/b"]
 
 
