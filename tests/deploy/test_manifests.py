@@ -13,6 +13,7 @@ import yaml
 from daemon.flags import ListenAddress
 from daemon.version import __version__
 from devicelens import main as front_door
+from exporter.pods.api_access import ACCOUNT
 from plugin.core.config import load
 from plugin.core.model import Files, Glob
 
@@ -107,7 +108,9 @@ def test_directories_are_mounted_never_a_socket_nor_the_whole_host(pod: Mapping)
     hosts = [volume["hostPath"] for volume in pod["volumes"] if "hostPath" in volume]
     assert hosts
     for host in hosts:
-        assert host["type"] == "Directory"
+        # Kubelets without the Pods API have no directory for it.
+        made = host["path"] == "/var/lib/kubelet/pods-api"
+        assert host["type"] == ("DirectoryOrCreate" if made else "Directory")
         assert host["path"] != "/"
         assert not host["path"].endswith(".sock")
 
@@ -204,7 +207,9 @@ def test_an_overlay_is_of_the_base_and_changes_what_is_there(
     folder: Path, pod: Mapping, kustomization: Mapping
 ) -> None:
     overlay = document(folder / "kustomization.yaml")
-    assert [(folder / path).resolve() for path in overlay["resources"]] == [BASE]
+    base, *others = [(folder / path).resolve() for path in overlay["resources"]]
+    assert base == BASE
+    assert all(other.parent == folder and other.is_file() for other in others)
     for generated in overlay.get("configMapGenerator", []):
         assert generated["behavior"] == "replace"
         assert generated["namespace"] == kustomization["namespace"]
@@ -221,14 +226,51 @@ def test_an_overlay_is_of_the_base_and_changes_what_is_there(
         assert added == {mount["name"] for mount in mounts_of(patch)}
 
 
+def test_the_api_server_is_watched_with_no_more_rights_than_that_takes() -> None:
+    folder = DEPLOY / "overlays" / "apiserver"
+    loaded = {entry["kind"]: entry for entry in yaml.safe_load_all((folder / "rbac.yaml").read_text())}
+    assert loaded["ClusterRole"]["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+    ]
+    account, binding = loaded["ServiceAccount"], loaded["ClusterRoleBinding"]
+    assert account["automountServiceAccountToken"] is False
+    (subject,) = binding["subjects"]
+    assert (subject["name"], subject["namespace"]) == (
+        account["metadata"]["name"],
+        account["metadata"]["namespace"],
+    )
+    assert binding["roleRef"]["name"] == loaded["ClusterRole"]["metadata"]["name"]
+    (patch,) = patched(folder)
+    spec = patch["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == account["metadata"]["name"]
+    # The token is the exporter's alone, where it looks for it.
+    (changed,) = spec["containers"]
+    assert changed["name"] == "exporter"
+    (mount,) = changed["volumeMounts"]
+    assert mount["mountPath"] == str(ACCOUNT)
+    (volume,) = spec["volumes"]
+    paths = {
+        item["path"]
+        for source in volume["projected"]["sources"]
+        for part in source.values()
+        for item in part.get("items", [part])
+    }
+    assert paths == {"token", "ca.crt"}
+    ((name, value),) = {entry["name"]: entry["value"] for entry in changed["env"]}.items()
+    command = front_door.get_command(click.Context(front_door), "exporter")
+    assert command is not None
+    (option,) = (found for found in command.params if found.name == "pods_source")
+    assert name == option.envvar
+    assert value in option.type.to_info_dict()["choices"]
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
 def test_kustomize_renders_a_daemonset_whose_parts_fit(folder: Path) -> None:
-    kustomize = shutil.which("kustomize")
-    if kustomize is None:
-        pytest.skip("kustomize is not installed: Debian has it from release 13 on")
-    told = subprocess.run(
-        [kustomize, "build", str(folder)], capture_output=True, text=True, timeout=60, check=False
-    )
+    kustomize, kubectl = shutil.which("kustomize"), shutil.which("kubectl")
+    if kustomize is None and kubectl is None:
+        pytest.skip("neither kustomize nor kubectl is installed")
+    command = [kustomize, "build"] if kustomize is not None else [str(kubectl), "kustomize"]
+    told = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=60, check=False)
     assert told.returncode == 0, told.stderr
     objects = {entry["kind"]: entry for entry in yaml.safe_load_all(told.stdout)}
     spec = objects["DaemonSet"]["spec"]
