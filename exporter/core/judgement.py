@@ -1,7 +1,6 @@
 """What is wrong, followed from look to look: since when, and what only time tells."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from exporter.core.advertised import NOTHING, Advertised
 from exporter.core.anomalies import Anomaly, find
@@ -9,6 +8,7 @@ from exporter.core.attribution import Attribution, Unattributed
 from exporter.core.ids import Reader, read
 from exporter.core.model import DeviceKey, Snapshot
 from exporter.core.placement import Placements
+from exporter.core.times import utc
 
 _Name = tuple[str, str, str, str, str, str]
 """What makes an anomaly the same one: its kind, where it is, and the container that it hits."""
@@ -77,12 +77,11 @@ def _name(anomaly: Anomaly) -> _Name:
 
 
 def _unattributed(found: Unattributed) -> Anomaly:
-    at = datetime.fromtimestamp(found.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return Anomaly(
         "unattributed",
         found.key.resource,
         found.key.device,
-        evidence=f"its plugin gave it out at {at}, and no pod has listed it since: an init container has it, "
-        "or the pod that was to get it was refused, or it leaked",
+        evidence=f"its plugin gave it out at {utc(found.at)}, and no pod has listed it since: an init "
+        "container has it, or the pod that was to get it was refused, or it leaked",
         devices=(found.key.device,),
     )
