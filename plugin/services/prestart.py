@@ -12,7 +12,6 @@ from plugin.core.plan import PreStartPlan
 from plugin.core.prestart import Run
 from plugin.discovery.command import Outcome, run_command
 from plugin.discovery.offload import Offload, StuckError
-from plugin.discovery.survey import os_problem
 from plugin.services.clock import Clock
 
 KUBELET_LIMIT: Final = 29.0
@@ -64,7 +63,7 @@ class PreStart:
                     limit=limit + MARGIN,
                 )
             except OSError as error:
-                raise self._refused(Refusal.FAILED_PRECONDITION, run, os_problem(error)) from None
+                raise self._refused(Refusal.FAILED_PRECONDITION, run, error.strerror or str(error)) from None
             except StuckError:
                 raise self._refused(
                     Refusal.DEADLINE_EXCEEDED, run, f"it cannot be ended, {limit:g} s were not enough"

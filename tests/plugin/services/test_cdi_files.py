@@ -1,0 +1,175 @@
+"""A resource's CDI specification on the host, over its life."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.served import Serve, Served
+from simulator import AdmissionError, ContainerSpec, PodSpec, SimulatedKubelet
+
+GPU = "example.com/gpu"
+FILE = "vendor.example-gpu_devicelens_example.com_gpu.json"
+
+
+def configuration(more: str = "", name: str = "{{ device.name }}", directory: str = "/var/run/cdi") -> str:
+    return f"""\
+version: 1
+resources:
+  - name: {GPU}
+    discover: [{{glob: {{paths: ["/dev/gpu*"]}}}}]
+    cdi:
+      kind: vendor.example/gpu
+      name: "{name}"
+      directory: {directory}
+      devices: [{{host: "{{{{ device.path }}}}"}}, {{host: /dev/gpuctl, optional: true}}{more}]
+"""
+
+
+@pytest.fixture
+def host(host: Path) -> Path:
+    """As on most hosts, /var/run is a link."""
+    (host / "dev").mkdir()
+    (host / "run").mkdir()
+    (host / "var").mkdir()
+    (host / "var/run").symlink_to("/run")
+    (host / "dev/gpu0").touch()
+    return host
+
+
+def pod(name: str, count: int = 1) -> PodSpec:
+    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={GPU: count}),))
+
+
+def spec(host: Path) -> dict[str, Any] | None:
+    path = host / "run/cdi" / FILE
+    if not path.exists():
+        return None
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert [p.name for p in path.parent.iterdir()] == [FILE]
+    made: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+    return made
+
+
+def names(host: Path) -> list[str]:
+    made = spec(host)
+    return [] if made is None else [device["name"] for device in made["devices"]]
+
+
+def given(kubelet: SimulatedKubelet, name: str) -> list[str]:
+    return [device.name for device in kubelet.alloc_response("default", name, "c", GPU).cdi_devices]
+
+
+async def test_it_follows_the_devices_and_allocate_names_them_by_it(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path
+) -> None:
+    async with serve(configuration()) as served:
+        await served.until(lambda: names(host) == ["gpu0"])
+        (host / "dev/gpu1").touch()
+        await served.until(lambda: names(host) == ["gpu0", "gpu1"])
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
+        await kubelet.add_pod(pod("p", 2))
+        assert given(kubelet, "p") == ["vendor.example/gpu=gpu0", "vendor.example/gpu=gpu1"]
+        made = spec(host)
+        assert made is not None
+        assert "containerEdits" not in made
+        # A container that starts again is started by it: also after its device was seen to vanish.
+        (host / "dev/gpu1").unlink()
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        assert names(host) == ["gpu0", "gpu1"]
+    assert names(host) == ["gpu0", "gpu1"]
+
+
+async def test_somebody_who_removes_it_gets_it_back_at_the_next_allocation(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path
+) -> None:
+    async with serve(configuration()) as served:
+        await served.until(lambda: names(host) == ["gpu0"])
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        (host / "run/cdi" / FILE).unlink()
+        (host / "dev/gpuctl").touch()
+        await kubelet.add_pod(pod("p"))
+        made = spec(host)
+        assert made is not None
+        assert made["containerEdits"] == {"deviceNodes": [{"path": "/dev/gpuctl", "permissions": "rw"}]}
+
+
+async def test_an_unchanged_one_is_not_written_again(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path
+) -> None:
+    path = host / "run/cdi" / FILE
+    async with serve(configuration()) as served:
+        await served.until(lambda: names(host) == ["gpu0"])
+        before = path.stat().st_ino
+    async with serve(configuration()):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        await kubelet.add_pod(pod("p"))
+        assert path.stat().st_ino == before
+
+
+async def test_where_it_cannot_be_written_the_resource_is_not_ready_and_the_pod_is_told(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path
+) -> None:
+    (host / "run/cdi").touch()
+    async with serve(configuration()) as served:
+        await served.until(lambda: "cannot write the CDI specification" in served.status(GPU).state)
+        assert not served.status(GPU).ready
+        with pytest.raises(AdmissionError, match=f"cdi: /var/run/cdi/{FILE}: Not a directory"):
+            await admitted(kubelet, served)
+        (host / "run/cdi").unlink()
+        await admitted(kubelet, served)
+        assert names(host) == ["gpu0"]
+
+
+async def admitted(kubelet: SimulatedKubelet, served: Served) -> None:
+    await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+    await kubelet.add_pod(pod("p"))
+
+
+async def test_a_device_with_a_name_that_cdi_does_not_take_is_left_out_and_refused(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path
+) -> None:
+    (host / "dev/gpu1").touch()
+    name = "{{ device.path if device.name == 'gpu1' else device.name }}"
+    async with serve(configuration(name=name)) as served:
+        await served.until(lambda: names(host) == ["gpu0"])
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
+        with pytest.raises(AdmissionError, match=r"cdi\.name: rendered '/dev/gpu1', expected letters"):
+            await kubelet.add_pod(pod("p", 2))
+        assert names(host) == ["gpu0"]
+
+
+async def test_two_devices_of_one_name_are_not_given_as_one(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path
+) -> None:
+    (host / "dev/gpu1").touch()
+    async with serve(configuration(name="{{ device.name | replace('0', '') | replace('1', '') }}")) as served:
+        await served.until(lambda: names(host) == ["gpu"])
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
+        with pytest.raises(AdmissionError, match=r"cdi\.name: 'gpu' is that of gpu0"):
+            await kubelet.add_pod(pod("p", 2))
+
+
+async def test_a_node_that_is_missing_is_refused_before_the_runtime_fails(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path
+) -> None:
+    async with serve(configuration(", {host: /dev/gpumem}")):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        with pytest.raises(AdmissionError, match="the host has no '/dev/gpumem'"):
+            await kubelet.add_pod(pod("p"))
+
+
+async def test_another_directory_gets_it_and_the_first_one_loses_it(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path
+) -> None:
+    async with serve(configuration()) as served:
+        await served.until(lambda: names(host) == ["gpu0"])
+        served.apply(configuration(directory="/etc/cdi"))
+        await served.until((host / "etc/cdi" / FILE).exists)
+        await served.until(lambda: not (host / "run/cdi" / FILE).exists())
+        served.apply(
+            f"version: 1\nresources: [{{name: {GPU}, discover: [{{glob: {{paths: [/dev/gpu*]}}}}]}}]\n"
+        )
+        await served.until(lambda: not (host / "etc/cdi" / FILE).exists())

@@ -1,0 +1,97 @@
+"""PreStartContainer: the program is run before each start, within its time, and its failure is told."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.served import Serve
+from simulator import ContainerError, ContainerSpec, PodSpec, SimulatedKubelet
+
+GPU = "example.com/gpu"
+
+
+def configuration(command: str, limit: str = "5s") -> str:
+    return f"""\
+version: 1
+resources:
+  - name: {GPU}
+    discover: [{{static: {{devices: [{{name: a}}, {{name: b, attrs: {{slot: "2"}}}}]}}}}]
+    share: {{replicas: 2}}
+    pre_start: {{exec: [/bin/sh, -c, {command}], timeout: {limit}}}
+"""
+
+
+def pod(name: str, count: int = 1) -> PodSpec:
+    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={GPU: count}),))
+
+
+async def test_it_is_run_for_each_device_and_again_when_the_container_starts_again(
+    kubelet: SimulatedKubelet, serve: Serve, root: Path
+) -> None:
+    log = root / "log"
+    async with serve(configuration(f"'echo {{{{ device.id }}}} of {{{{ ids | length }}}} >> {log}'")):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
+        await kubelet.add_pod(pod("p", 3))
+        assert sorted(log.read_text().splitlines()) == ["a of 3", "b of 3"]
+        await kubelet.restart_container("default", "p", "c")
+        assert len(log.read_text().splitlines()) == 4
+
+
+async def test_it_is_run_once_where_it_does_not_name_a_device(
+    kubelet: SimulatedKubelet, serve: Serve, root: Path
+) -> None:
+    log = root / "log"
+    command = f"\"echo {{{{ devices | map(attribute='id') | join(',') }}}} {{{{ resource }}}} >> {log}\""
+    async with serve(configuration(command)):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
+        await kubelet.add_pod(pod("p", 4))
+        assert log.read_text() == f"a,b {GPU}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "limit", "words"),
+    [
+        (
+            "'echo fine; printf \"bad \\033[31m slot\" >&2; exit 3'",
+            "5s",
+            r"FailedPrecondition.*pre_start: .*: exit status 3: bad \\x1b\[31m slot",
+        ),
+        ("'seq 100000; exit 1'", "5s", r"exit status 1: …[\\n\d]*100000$"),
+        ("'echo begun; sleep 60'", "300ms", r"still running after 0.3 s, killed: begun$"),
+        ("'{{ device.attrs.slot }}'", "5s", r"pre_start\.exec\[2\]: 'dict object' has no attribute 'slot'"),
+    ],
+)
+async def test_a_program_that_fails_refuses_the_container_and_says_its_last_words(
+    kubelet: SimulatedKubelet, serve: Serve, command: str, limit: str, words: str
+) -> None:
+    began = time.monotonic()
+    async with serve(configuration(command, limit)):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
+        with pytest.raises(ContainerError, match=words):
+            await kubelet.add_pod(pod("p", 4))
+    assert time.monotonic() - began < 5
+
+
+async def test_a_program_that_is_not_there_is_told(kubelet: SimulatedKubelet, serve: Serve) -> None:
+    text = configuration("x").replace("[/bin/sh, -c, x]", "[/usr/bin/no-such-program]")
+    async with serve(text):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
+        with pytest.raises(ContainerError, match=r"pre_start: /usr/bin/no-such-program: No such file"):
+            await kubelet.add_pod(pod("p"))
+
+
+async def test_allocate_is_answered_while_a_program_runs(
+    kubelet: SimulatedKubelet, serve: Serve, root: Path
+) -> None:
+    """The kubelet admits one pod at a time; other resources and streams go on meanwhile."""
+    text = configuration(f"'touch {root}/begun; while ! test -e {root}/go; do sleep 0.01; done'")
+    async with serve(text) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
+        first = asyncio.create_task(kubelet.add_pod(pod("p")))
+        await served.until((root / "begun").exists)
+        assert served.status(GPU).streams == 1
+        assert not first.done()
+        (root / "go").touch()
+        await first
