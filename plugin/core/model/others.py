@@ -116,8 +116,11 @@ class SysfsFile(Struct, frozen=True, forbid_unknown_fields=True):
     """A file, or a link's target, that says whether a directory is a device."""
 
     file: RelativePath
+    """The file."""
     equals: str | UnsetType = UNSET
+    """What it must say, white space at its ends left out."""
     one_of: Annotated[list[str], Meta(min_length=1, max_length=256)] | UnsetType = UNSET
+    """What it may say."""
     matches: str | UnsetType = UNSET
     """A regular expression for the whole text; its named groups become attributes."""
 

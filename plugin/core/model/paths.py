@@ -89,6 +89,7 @@ class Group(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     members: Annotated[list[GroupMember], Meta(min_length=1, max_length=64)]
+    """What each device consists of."""
     count: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """How many times each complete group is a device: `name-0`, `name-1`, …"""
 
@@ -109,15 +110,20 @@ class StaticDevice(Struct, frozen=True, forbid_unknown_fields=True):
     """One device that is written down. With a path it is healthy while the path is there."""
 
     name: Annotated[str, Meta(min_length=1)]
+    """Its name, and its id if `id` does not say otherwise."""
     path: str | UnsetType = UNSET
+    """Absolute path on the host."""
     numa: NumaNode | UnsetType = UNSET
+    """Its NUMA node."""
     attrs: dict[str, str] = {}
+    """Its attributes."""
 
 
 class Static(Struct, frozen=True, forbid_unknown_fields=True):
     """Devices that are written down."""
 
     devices: Annotated[list[StaticDevice], Meta(min_length=1, max_length=4096)]
+    """The devices."""
 
     def problems(self) -> Iterator[tuple[Path, str]]:
         """What the decoder does not see: (path below `static`, what is wrong)."""
