@@ -1,5 +1,6 @@
 """The command `devicelens check`: configuration files checked, without a host and without a kubelet."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ from daemon.errors import ConfigError, quoted
 from daemon.text import visible
 from daemon.yaml_document import MAX_BYTES, parse
 from plugin.core.config import load, load_all
+from plugin.presets import PRESETS
 
 _STDIN: Final = "-"
 _WEB_KEYS: Final = frozenset({"tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"})
@@ -19,16 +21,21 @@ _WEB_KEYS: Final = frozenset({"tls_server_config", "http_server_config", "basic_
 @click.argument(
     "files",
     nargs=-1,
-    required=True,
     metavar="FILE…",
     type=click.Path(path_type=Path, allow_dash=True),
 )
-def check(*, files: tuple[Path, ...]) -> None:
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of configuration files, for editors.")
+def check(*, files: tuple[Path, ...], schema: bool) -> None:
     """Check configuration files of the plugin, each by itself and all together.
 
     `-` is standard input. Exit status 1 with one line for each file that cannot be used: file, line,
     place, what was found and what was expected.
     """
+    if schema is bool(files):
+        raise click.UsageError("expected FILE… to check, or --schema alone")
+    if schema:
+        click.echo(_schema(), nl=False)
+        return
     names = [str(file) for file in files]
     for name in names:
         if names.count(name) > 1:
@@ -70,3 +77,11 @@ def _read(name: str) -> tuple[str, bytes]:
         if key in _WEB_KEYS:
             raise document.error((key,), "is a key of a web.config.file, expected a plugin's configuration")
     return source, content
+
+
+def _schema() -> str:
+    """The JSON Schema as docs/plugin.schema.json has it."""
+    # Imported when it is asked for: it reads the language's own source.
+    from plugin.core.schema import schema  # noqa: PLC0415
+
+    return json.dumps(schema(PRESETS), indent=2, ensure_ascii=False) + "\n"

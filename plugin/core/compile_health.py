@@ -38,10 +38,10 @@ def compile_probes(
 
 
 def _probe(probe: model.Probe, sources: tuple[model.AnySource, ...], place: Place) -> ProbePlan:
-    given = [name for name in _KINDS if getattr(probe, name) is not UNSET]
+    given = [name for name in PROBES if getattr(probe, name) is not UNSET]
     if len(given) != 1:
         found = "no probe" if not given else " and ".join(given)
-        raise place.error(f"found {found}, expected exactly one of {', '.join(_KINDS)}")
+        raise place.error(f"found {found}, expected exactly one of {', '.join(PROBES)}")
     kind = given[0]
     if kind == "xid":
         _only_events(probe, sources, place)
@@ -49,7 +49,7 @@ def _probe(probe: model.Probe, sources: tuple[model.AnySource, ...], place: Plac
         None if probe.interval is UNSET else place.at("interval").duration(probe.interval, "100ms", "1d")
     )
     return ProbePlan(
-        check=_KINDS[kind](getattr(probe, kind), place.at(kind)),
+        check=PROBES[kind](getattr(probe, kind), place.at(kind)),
         place=f"health[{place.path[-1]}].{kind}",
         interval=interval,
         timeout=_timeout(probe.timeout, interval, place.at("timeout")),
@@ -165,7 +165,7 @@ def _xid(written: model.XidProbe, place: Place) -> Check:
     return XidCheck(frozenset(written.ignore), place.at("quiet").duration(written.quiet, "1s", "1w"))
 
 
-_KINDS: Final[Mapping[str, Callable[[Any, Place], Check]]] = {
+PROBES: Final[Mapping[str, Callable[[Any, Place], Check]]] = {
     "exists": _exists,
     "file": _file,
     "carrier": _carrier,

@@ -68,7 +68,8 @@ class Probe(Struct, frozen=True, forbid_unknown_fields=True):
     """NVIDIA's XID events."""
     interval: Duration | UnsetType = UNSET
     """How often it is asked. Left out: with each look at the host and when something happens to its path;
-    every 10s where the kernel tells of no change (below /sys and /proc, carriers), every 30s for exec and http.
+    every 10s where the kernel tells of no change (below /sys and /proc, carriers); every 30s for exec
+    and http.
     """
     timeout: Duration | UnsetType = UNSET
     """A probe that has not answered by then has failed."""
