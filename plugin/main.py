@@ -23,6 +23,7 @@ from plugin.discovery.survey import os_problem
 from plugin.presets import preset_path
 from plugin.services.clock import Clock
 from plugin.services.fleet import Fleet
+from plugin.services.leftovers import Leftovers
 from plugin.services.pod_resources import PodResources
 from plugin.services.reload import ConfigRefusedError, Content, Reloader
 from plugin.services.resource import Resource
@@ -77,11 +78,13 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         directory=paths.device_plugins,
         host_root=settings.host_root,
     )
+    leftovers = Leftovers(paths.device_plugins, surroundings.host, lambda: fleet.plans, clock)
     site = Site(fleet, lambda: reloader.status)
     actors: list[Actor] = [
         watcher.run(),
         fleet.run(),
         reloader.run(settings.config, watcher),
+        leftovers.run(watcher),
         serve(build(site), settings.listen_address, purpose="metrics and devices"),
     ]
     await run_actors(actors, stop)

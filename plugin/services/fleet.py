@@ -25,6 +25,11 @@ class Fleet:
         self._plans = tuple(plans)
         self._applied.set()
 
+    @property
+    def plans(self) -> tuple[ResourcePlan, ...]:
+        """What was applied last."""
+        return self._plans
+
     async def run(self) -> None:
         """Serve what was applied last, until cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -13,6 +13,7 @@ from daemon.paths import UNIX_PATH_BYTES
 PREFIX: Final = "devicelens-"
 """What every socket of this plugin begins with; people look into that directory."""
 
+LEASE_ENDING: Final = ".lock"
 RECORD_ENDING: Final = ".json"
 _TOKEN_BYTES: Final = 8
 _HASH_BYTES: Final = 6
@@ -48,7 +49,7 @@ class SocketNames:
     @property
     def lease(self) -> Path:
         """The lock file that says which process serves the resource."""
-        return self._directory / f".{self._stem}.lock"
+        return self._directory / f".{self._stem}{LEASE_ENDING}"
 
     @property
     def record(self) -> Path:

@@ -1,0 +1,107 @@
+"""What a resource leaves on the host goes with it, and with nothing less."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from daemon.directory import DirectoryWatcher
+from harness.served import Serve, Served
+from plugin.discovery.host import HostRoot
+from plugin.services.clock import Clock
+from plugin.services.leftovers import Leftovers
+from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+
+GPU = "example.com/gpu"
+
+
+def resource(name: str) -> str:
+    return f"""\
+  - name: {name}
+    discover: [{{static: {{devices: [{{name: "{name.rpartition("/")[2]}0"}}]}}}}]
+    cdi: {{kind: vendor.example/gpu, env: {{"GPU": "{{{{ device.id }}}}"}}}}
+    allocate: {{files: [{{host: "/run/x/{{{{ device.id }}}}", container: /etc/x, content: x}}]}}
+"""
+
+
+def configuration(*names: str) -> str:
+    return "version: 1\nresources:\n" + "".join(resource(name) for name in names)
+
+
+@asynccontextmanager
+async def collecting(root: Path, host: Path, served: Served) -> AsyncGenerator[None]:
+    watcher = DirectoryWatcher()
+    leftovers = Leftovers(root / "k/device-plugins", HostRoot(host), lambda: served.fleet.plans, Clock())
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(watcher.run()), group.create_task(leftovers.run(watcher))]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def left(host: Path) -> list[str]:
+    return sorted(
+        path.name
+        for name in ("var/run/cdi", "run/x")
+        if (host / name).exists()
+        for path in (host / name).iterdir()
+    )
+
+
+def pod(name: str, resource: str) -> PodSpec:
+    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={resource: 1}),))
+
+
+BOTH = [
+    "gpu0",
+    "other0",
+    "vendor.example-gpu_devicelens_example.com_gpu.json",
+    "vendor.example-gpu_devicelens_example.com_other.json",
+]
+
+
+async def test_a_resource_that_goes_takes_what_it_left_with_it_and_nothing_of_another(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
+) -> None:
+    other = "example.com/other"
+    async with serve(configuration(GPU, other)) as served, collecting(root, host, served):
+        for name in (GPU, other):
+            await kubelet.wait_until(lambda k, name=name: k.allocatable(name) == 1)
+            await kubelet.add_pod(pod(name.rpartition("/")[2], name))
+        assert left(host) == BOTH
+        served.apply(configuration(other))
+        await served.until(lambda: left(host) == BOTH[1::2])
+        assert len(list((root / "k/device-plugins").glob(".devicelens-*.json"))) == 1
+
+
+async def test_what_a_process_left_is_kept_until_the_configuration_has_it_no_more(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
+) -> None:
+    other = "example.com/other"
+    async with serve(configuration(GPU, other)):
+        for name in (GPU, other):
+            await kubelet.wait_until(lambda k, name=name: k.allocatable(name) == 1)
+            await kubelet.add_pod(pod(name.rpartition("/")[2], name))
+    assert left(host) == BOTH
+    async with serve(configuration(GPU)) as served, collecting(root, host, served):
+        await served.until(lambda: left(host) == BOTH[::2])
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+    assert left(host) == BOTH[::2]
+    assert list((root / "k/device-plugins").glob(".devicelens-*.lock")) == []
+
+
+async def test_what_another_process_serves_is_left_alone(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
+) -> None:
+    async with serve(configuration(GPU)) as first:
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        await first.until(lambda: len(left(host)) == 1)
+        async with serve(configuration("example.com/other")) as second:
+            leftovers = Leftovers(
+                root / "k/device-plugins", HostRoot(host), lambda: second.fleet.plans, Clock()
+            )
+            await second.until(lambda: len(left(host)) == 2)
+            leftovers.collect()
+            assert len(left(host)) == 2
