@@ -23,6 +23,8 @@ _MAX_ATTRIBUTES: Final = 64
 _MAX_TEXT: Final = 1024
 """Characters of a reason, of an attribute's name and of its value that are kept."""
 _MAX_NODES: Final = 1024
+_LATEST: Final = 32_503_680_000.0
+"""Unix time of the year 3000: what is later cannot be shown, and is none."""
 _HEALTHY: Final = "Healthy"
 
 
@@ -114,4 +116,4 @@ def _time(text: str | None) -> float | None:
         at = moment.timestamp() if moment.tzinfo is not None else math.nan
     except (ValueError, OverflowError):
         return None
-    return at if at >= 0 else None
+    return at if 0 <= at <= _LATEST else None

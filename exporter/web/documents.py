@@ -9,12 +9,10 @@ from exporter.core.diff import Holding
 from exporter.core.identity import Identity
 from exporter.core.model import ClaimDevice, Container, Device, Holder, Snapshot
 from exporter.core.state import Freshness, State
-from exporter.web import matching
+from exporter.web import entries, matching
 from exporter.web.query import Filters
 from exporter.web.schema import (
     AnomaliesDocument,
-    AnomalyEntry,
-    AnomalyHolderEntry,
     ClaimEntry,
     ClaimHolderEntry,
     ClaimsDocument,
@@ -57,7 +55,7 @@ def devices(moment: Moment, filters: Filters) -> DevicesDocument:
     snapshot = moment.state.snapshot
     return DevicesDocument(
         **envelope(moment),
-        devices=tuple(_device(d, moment.state) for d in matching.devices(snapshot, filters)),
+        devices=tuple(device_entry(d, moment.state) for d in matching.devices(snapshot, filters)),
     )
 
 
@@ -78,15 +76,15 @@ def pods(moment: Moment, filters: Filters) -> PodsDocument:
     return PodsDocument(
         **envelope(moment),
         pods=tuple(
-            _pod(namespace, name, uids[namespace, name], tuple(entries), state)
-            for (namespace, name), entries in found.items()
+            _pod(namespace, name, uids[namespace, name], tuple(containers), state)
+            for (namespace, name), containers in found.items()
         ),
     )
 
 
 def claims(moment: Moment) -> ClaimsDocument:
     """Every claimed device."""
-    return ClaimsDocument(**envelope(moment), claims=tuple(map(_claim, moment.state.snapshot.claims)))
+    return ClaimsDocument(**envelope(moment), claims=tuple(map(claim_entry, moment.state.snapshot.claims)))
 
 
 def resources(moment: Moment) -> ResourcesDocument:
@@ -111,8 +109,9 @@ def anomalies(moment: Moment) -> AnomaliesDocument:
     if moment.freshness is Freshness.STALE:
         age = lasting(moment.state.age(moment.now) or 0.0)
         evidence = f"the mapping is {age} old; more than {lasting(moment.stale_after)} is too old"
-        found.append(Anomaly("stale", "", evidence=evidence))
-    return AnomaliesDocument(**envelope(moment), anomalies=tuple(map(_anomaly, found)))
+        since = (moment.state.taken_at or 0.0) + moment.stale_after
+        found.append(Anomaly("stale", "", evidence=evidence, since=since))
+    return AnomaliesDocument(**envelope(moment), anomalies=tuple(map(entries.anomaly, found)))
 
 
 def status(
@@ -129,6 +128,7 @@ def status(
         stale_after_seconds=moment.stale_after,
         version=version,
         counts=None if state.taken_at is None else _counts(state),
+        plugins=entries.plugins(state.advertised),
     )
 
 
@@ -168,7 +168,8 @@ def _since(device: Device, holder: Holder, state: State) -> tuple[str | None, bo
     return (None, False) if since is None else (rfc3339(since.at), since.exact)
 
 
-def _device(device: Device, state: State) -> DeviceEntry:
+def device_entry(device: Device, state: State) -> DeviceEntry:
+    """One device."""
     return DeviceEntry(
         resource=device.key.resource,
         device=device.key.device,
@@ -183,6 +184,7 @@ def _device(device: Device, state: State) -> DeviceEntry:
             )
             for h in device.holders
         ),
+        plugin=entries.of_plugin(device.key, state.advertised),
     )
 
 
@@ -244,7 +246,8 @@ def _container(
     )
 
 
-def _claim(claim: ClaimDevice) -> ClaimEntry:
+def claim_entry(claim: ClaimDevice) -> ClaimEntry:
+    """One claimed device."""
     key = claim.key
     holders = tuple(
         ClaimHolderEntry(
@@ -255,14 +258,6 @@ def _claim(claim: ClaimDevice) -> ClaimEntry:
         for through in claim.holders
     )
     return ClaimEntry(key.driver, key.pool, key.device, key.share_id or None, claim.cdi_devices, holders)
-
-
-def _anomaly(anomaly: Anomaly) -> AnomalyEntry:
-    h = anomaly.holder
-    holder = None if h is None else AnomalyHolderEntry(h.namespace, h.pod, h.container, h.pod_uid or None)
-    return AnomalyEntry(
-        anomaly.kind, anomaly.resource or None, anomaly.device or None, holder, anomaly.evidence
-    )
 
 
 def _counts(state: State) -> Counts:

@@ -7,6 +7,7 @@ from typing import Final
 from exporter.core.anomalies import Anomaly
 from exporter.core.model import Holder
 from exporter.web.query import Filters, address
+from exporter.web.rows import When, when
 from exporter.web.words import listed, spelled, text
 
 _FIRST: Final = 6
@@ -25,11 +26,14 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: what `kind` it is, a sentence, and the address that shows the rows."""
+    """One thing that is wrong: what `kind` it is, a sentence, the address that shows the rows, and since when
+    it was seen.
+    """
 
     kind: str
     sentence: str
     address: str
+    since: When | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +48,21 @@ class Findings:
         return len(self.first) + len(self.further) + self.left_out
 
 
-def findings(anomalies: Iterable[Anomaly]) -> Findings:
-    """Anomalies as sentences: one for each device, where several holders are hit by the same."""
+def findings(anomalies: Iterable[Anomaly], now: float) -> Findings:
+    """Anomalies as sentences: one for each device, where several holders are hit by the same; at unix time
+    `now`.
+    """
     grouped: dict[tuple[str, str, str, Holder | None], list[Anomaly]] = {}
     for anomaly in anomalies:
         # What concerns no device is told of each holder by itself.
         holder = None if anomaly.device else anomaly.holder
         grouped.setdefault((anomaly.kind, anomaly.resource, anomaly.device, holder), []).append(anomaly)
     groups = list(grouped.values())
-    told = tuple(_finding(group) for group in groups[:_LIMIT])
+    told = tuple(_finding(group, now) for group in groups[:_LIMIT])
     return Findings(told[:_FIRST], told[_FIRST:], len(groups) - len(told))
 
 
-def _finding(group: list[Anomaly]) -> Finding:
+def _finding(group: list[Anomaly], now: float) -> Finding:
     first = group[0]
     resource, device = text(first.resource).shown, text(first.device).shown
     holders = [_holder(a.holder) for a in group if a.holder is not None]
@@ -64,22 +70,36 @@ def _finding(group: list[Anomaly]) -> Finding:
     match first.kind:
         case "unhealthy_held":
             verb = "holds" if len(holders) == 1 else "hold"
-            sentence = f"{who} {verb} {resource} {device}, which is no longer healthy."
+            told = _evidence(first).partition("; ")[2]
+            why = f"; {told}" if told else ""
+            sentence = f"{who} {verb} {resource} {device}, which is no longer healthy{why}."
         case "plugin_gone":
-            sentence = f"{resource}: {_evidence(first)}. Its plugin is gone, or none of them is healthy."
-        case "double_held":
+            evidence = _evidence(first)
+            guess = "" if "; " in evidence else " Its plugin is gone, or none of them is healthy."
+            sentence = f"{resource}: {evidence}.{guess}"
+        case "double_held" if len(first.devices) < 2:
             sentence = f"{resource} {device} is not shared, yet {who} hold it."
+        case "double_held":
+            sentence = f"{resource} {device}: {_evidence(first)}."
         case "numa_split":
-            sentence = f"{who}, {resource}: {_evidence(first)}."
+            sentence = f"{', '.join(part for part in (who, resource) if part)}: {_evidence(first)}."
         case _:
-            sentence = " ".join(part for part in (f"{resource} {device}:", who, _evidence(first)) if part)
+            sentence = " ".join(
+                part for part in (f"{resource} {device}:", who, f"{_evidence(first)}.") if part
+            )
     filters = Filters(
         resource=spelled(first.resource) if not first.device else "",
         device=spelled(first.device)[:512],
         namespace=_of_one(group, "namespace"),
         pod=_of_one(group, "pod"),
     )
-    return Finding(_KINDS.get(first.kind, text(first.kind).shown), sentence, address(filters))
+    since = min((anomaly.since for anomaly in group if anomaly.since is not None), default=None)
+    return Finding(
+        kind=_KINDS.get(first.kind, text(first.kind).shown),
+        sentence=sentence,
+        address=address(filters),
+        since=None if since is None else when(since, now),
+    )
 
 
 def _of_one(group: list[Anomaly], field: str) -> str:

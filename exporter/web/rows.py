@@ -6,6 +6,7 @@ from functools import lru_cache
 from hashlib import sha1
 from typing import Final
 
+from exporter.core.advertised import Advertised
 from exporter.core.diff import Holding
 from exporter.core.holdings import Since
 from exporter.core.model import ClaimDevice, Container, Device, Holder
@@ -53,7 +54,7 @@ class DeviceRow:
     """One device. Its id is `stem` and `tail`, where it begins with its parent's, else `tail` alone.
 
     `parent` is only there where the id does not show it. `state` is one of held, free, unhealthy,
-    unknown; `words` say it.
+    unknown; `words` say it, and `reason` says why it is unhealthy, where its plugin tells.
     """
 
     key: str
@@ -64,6 +65,7 @@ class DeviceRow:
     resource: Text
     state: str
     words: str
+    reason: Text | None
     numa: str
     holders: tuple[HolderLine, ...]
     more: int
@@ -124,6 +126,7 @@ def device_row(device: Device, state: State, now: float) -> DeviceRow:
         resource=text(device.key.resource, limit=_ID_LIMIT),
         state=("held" if device.holders else "free") if healthy else "unhealthy",
         words=_words(device, healthy=healthy),
+        reason=None if healthy else _reason(device, state.advertised),
         numa=ranges(device.numa_nodes),
         holders=tuple(
             _holder_line(h, state, state.since.get(Holding(device.key, h)), now)
@@ -139,6 +142,20 @@ def _words(device: Device, *, healthy: bool) -> str:
     if not device.holders:
         return "free"
     return "held" if len(device.holders) == 1 else f"held by {len(device.holders)}"
+
+
+def _reason(device: Device, advertised: Advertised) -> Text | None:
+    """Why it is not healthy, by its plugin; None where that tells nothing."""
+    told, word = advertised.devices.get(device.key), advertised.resources.get(device.key.resource)
+    if told is None or word is None:
+        return None
+    if not word.telling.answers:
+        return Text("its plugin does not answer")
+    if not told.healthy:
+        return text(told.reason, limit=120) if told.reason else None
+    return Text(
+        "its plugin calls it healthy" if word.resource.served else "the kubelet does not follow its plugin"
+    )
 
 
 def _id(device: Device) -> tuple[str, Text, Text | None]:

@@ -48,8 +48,22 @@ class HolderEntry(Struct, frozen=True):
     workload: WorkloadEntry | None = None
 
 
+class PluginEntry(Struct, frozen=True):
+    """What a device's plugin tells of it. `answers` false: its last word, for it is silent now. `reason` is
+    why it is not healthy, `since` when its health last changed.
+    """
+
+    source: str
+    answers: bool
+    health: str
+    reason: str | None
+    since: str | None
+    attributes: dict[str, str]
+    last_allocated: str | None
+
+
 class DeviceEntry(Struct, frozen=True):
-    """A device that is allocatable or held."""
+    """A device that is allocatable or held, or that its plugin tells of; `plugin` is null where none does."""
 
     resource: str
     device: str
@@ -57,6 +71,7 @@ class DeviceEntry(Struct, frozen=True):
     numa_nodes: tuple[int, ...]
     healthy: bool | None
     holders: tuple[HolderEntry, ...]
+    plugin: PluginEntry | None = None
 
 
 class DevicesDocument(Envelope, frozen=True, kw_only=True):
@@ -181,14 +196,29 @@ class AnomalyHolderEntry(Struct, frozen=True):
     pod_uid: str | None
 
 
+class PodName(Struct, frozen=True):
+    """A pod."""
+
+    namespace: str
+    pod: str
+
+
 class AnomalyEntry(Struct, frozen=True):
-    """One thing that is wrong, with the evidence in words."""
+    """One thing that is wrong, with the evidence in words. `since`: when it was first seen.
+
+    The facts behind the words: the devices and pods that are part of it (64 at most), and the NUMA nodes
+    that could have served.
+    """
 
     kind: str
     resource: str | None
     device: str | None
     holder: AnomalyHolderEntry | None
     evidence: str
+    since: str | None = None
+    devices: tuple[str, ...] = ()
+    pods: tuple[PodName, ...] = ()
+    numa_nodes: tuple[int, ...] = ()
 
 
 class AnomaliesDocument(Envelope, frozen=True, kw_only=True):
@@ -211,6 +241,17 @@ class Counts(Struct, frozen=True):
     anomalies: int
 
 
+class PluginStatusEntry(Struct, frozen=True):
+    """A plugin that is asked: since when it says what it says, of which resources; or why it is silent."""
+
+    source: str
+    answers: bool
+    resources: tuple[str, ...]
+    told_at: str | None
+    silent_since: str | None
+    problem: str | None
+
+
 class StatusDocument(Envelope, frozen=True, kw_only=True):
     """/api/v1/status: about the exporter. `counts` is null until the kubelet has answered."""
 
@@ -221,3 +262,4 @@ class StatusDocument(Envelope, frozen=True, kw_only=True):
     stale_after_seconds: float
     version: str
     counts: Counts | None
+    plugins: tuple[PluginStatusEntry, ...] = ()

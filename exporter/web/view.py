@@ -118,7 +118,7 @@ def status_page(moment: Moment, query: PageQuery, *, tag: str, triggers: tuple[s
     shown = kept[first : first + query.per_page]
     claims = matching.claims(snapshot, filters)
     containers = matching.containers(snapshot, filters)
-    found = findings(state.anomalies)
+    found = findings(state.anomalies, now)
     return StatusPage(
         node=spelled(moment.node),
         title=_title(moment, found),

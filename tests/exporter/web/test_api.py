@@ -13,6 +13,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.core.advertised import Advertised, AdvertisedDevice, AdvertisedResource, Telling, merged
+from exporter.core.anomalies import Anomaly
 from exporter.core.diff import holdings
 from exporter.core.identity import Identity
 from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
@@ -100,6 +102,10 @@ async def test_the_last_good_mapping_is_told_with_its_age_and_the_error(
         "device": None,
         "holder": None,
         "evidence": "the mapping is 1 min old; more than 1 min is too old",
+        "since": "2026-10-28T22:42:03.250Z",
+        "devices": [],
+        "pods": [],
+        "numa_nodes": [],
     }
 
 
@@ -149,6 +155,7 @@ async def test_devices(client: Client, world: SimpleNamespace) -> None:
                 "workload": None,
             }
         ],
+        "plugin": None,
     }
     assert by_id["GPU-2"]["healthy"] is False
     assert by_id["GPU-7::1"]["holders"] == []
@@ -255,6 +262,89 @@ async def test_status(client: Client, world: SimpleNamespace) -> None:
             "pods": 6,
             "anomalies": 1,
         },
+        "plugins": [],
+    }
+
+
+def _advertised(problem: str = "") -> Advertised:
+    devices = {
+        "GPU-2": AdvertisedDevice(
+            *(False, "XID 79", START - 60, (1,)),
+            attributes=(("model", "A100"), ("parent", "<b>")),
+            last_allocated=START - 600,
+        ),
+        "GPU-3": AdvertisedDevice(healthy=True),
+    }
+    resource = AdvertisedResource(registered=True, streams=1, devices=devices)
+    telling = Telling(
+        "unix:/p.sock", {"nvidia.com/gpu": resource}, START - 5, problem, START if problem else None
+    )
+    return merged([telling, Telling("http://n:1", problem="it has not been asked yet")])
+
+
+async def test_what_plugins_tell(client: Client, world: SimpleNamespace) -> None:
+    world.publish(advertised=_advertised())
+    by_id = {d["device"]: d for d in (await get(client, "/api/v1/devices"))["devices"]}
+    assert by_id["GPU-2"]["plugin"] == {
+        "source": "unix:/p.sock",
+        "answers": True,
+        "health": "Unhealthy",
+        "reason": "XID 79",
+        "since": "2026-10-28T22:40:03.250Z",
+        "attributes": {"model": "A100", "parent": "<b>"},
+        "last_allocated": "2026-10-28T22:31:03.250Z",
+    }
+    assert by_id["GPU-3"]["plugin"]["health"] == "Healthy"
+    assert (by_id["GPU-3"]["plugin"]["reason"], by_id["GPU-3"]["plugin"]["since"]) == (None, None)
+    assert by_id["GPU-0"]["plugin"] is None
+    assert (await get(client, "/api/v1/status"))["plugins"] == [
+        {
+            "source": "unix:/p.sock",
+            "answers": True,
+            "resources": ["nvidia.com/gpu"],
+            "told_at": "2026-10-28T22:40:58.250Z",
+            "silent_since": None,
+            "problem": None,
+        },
+        {
+            "source": "http://n:1",
+            "answers": False,
+            "resources": [],
+            "told_at": None,
+            "silent_since": None,
+            "problem": "it has not been asked yet",
+        },
+    ]
+
+
+async def test_a_plugin_that_is_silent_is_said_to_be(client: Client, world: SimpleNamespace) -> None:
+    world.publish(advertised=_advertised("connection refused"))
+    (device,) = (await get(client, "/api/v1/devices?device=GPU-2"))["devices"]
+    assert (device["plugin"]["answers"], device["plugin"]["reason"]) == (False, "XID 79")
+    (silent, _) = (await get(client, "/api/v1/status"))["plugins"]
+    assert (silent["problem"], silent["silent_since"]) == ("connection refused", "2026-10-28T22:41:03.250Z")
+
+
+async def test_anomalies_have_their_facts(client: Client, world: SimpleNamespace) -> None:
+    split = Anomaly(
+        *("numa_split", "nvidia.com/gpu", "", Holder("ml", "llama-0", "trainer"), "words"),
+        since=START,
+        devices=("GPU-0", "GPU-1"),
+        pods=(("ml", "llama-0"),),
+        numa_nodes=(1,),
+    )
+    world.publish(anomalies=(split,))
+    (anomaly,) = (await get(client, "/api/v1/anomalies"))["anomalies"]
+    assert anomaly == {
+        "kind": "numa_split",
+        "resource": "nvidia.com/gpu",
+        "device": None,
+        "holder": {"namespace": "ml", "pod": "llama-0", "container": "trainer", "pod_uid": None},
+        "evidence": "words",
+        "since": "2026-10-28T22:41:03.250Z",
+        "devices": ["GPU-0", "GPU-1"],
+        "pods": [{"namespace": "ml", "pod": "llama-0"}],
+        "numa_nodes": [1],
     }
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
 from exporter.core.anomalies import Anomaly
 from exporter.core.model import (
     ClaimDevice,
@@ -119,7 +120,7 @@ def test_a_bar_shows_every_state_that_there_is_and_stays_within_its_bounds(
 
 def test_an_anomaly_of_several_holders_is_one_sentence() -> None:
     holders = [Holder("a", "one", "c"), Holder("b", "two", "c")]
-    found = findings(Anomaly("double_held", "r/x", "d-1", h, "2 pods hold it") for h in holders)
+    found = findings((Anomaly("double_held", "r/x", "d-1", h, "2 pods hold it") for h in holders), 100.0)
     assert [f.sentence for f in found.first] == [
         "r/x d-1 is not shared, yet a/one (c) and b/two (c) hold it."
     ]
@@ -147,16 +148,83 @@ def test_an_anomaly_of_several_holders_is_one_sentence() -> None:
             "ml/pod-1 (main), r/x: its 2 devices span NUMA nodes 0, 1.",
             "/?resource=r%2Fx&namespace=ml&pod=pod-1",
         ),
-        (Anomaly("unheard_of", "r/x", "d", None, "it hums"), "r/x d: it hums", "/?device=d"),
+        (Anomaly("unheard_of", "r/x", "d", None, "it hums"), "r/x d: it hums.", "/?device=d"),
+        (
+            Anomaly(
+                *("unhealthy_held", "r/x", "d", HOLDER),
+                "it is held but not allocatable; its plugin says why: dust",
+            ),
+            "ml/pod-1 (main) holds r/x d, which is no longer healthy; its plugin says why: dust.",
+            "/?device=d",
+        ),
+        (
+            Anomaly("plugin_gone", "r/x", evidence="none is allocatable; its plugin does not answer: gone"),
+            "r/x: none is allocatable; its plugin does not answer: gone.",
+            "/?resource=r%2Fx",
+        ),
+        (
+            Anomaly(
+                *("double_held", "r/x", "d", HOLDER, "a/b holds it as a whole, c/d a part of it: d::0"),
+                devices=("d", "d::0"),
+            ),
+            "r/x d: a/b holds it as a whole, c/d a part of it: d::0.",
+            "/?device=d",
+        ),
+        (
+            Anomaly("numa_split", "", holder=HOLDER, evidence="its 2 devices span NUMA nodes 0, 1"),
+            "ml/pod-1 (main): its 2 devices span NUMA nodes 0, 1.",
+            "/?namespace=ml&pod=pod-1",
+        ),
+        (
+            Anomaly("unattributed", "r/x", "d", None, "its plugin gave it out, and no pod has listed it"),
+            "r/x d: its plugin gave it out, and no pod has listed it.",
+            "/?device=d",
+        ),
     ],
 )
 def test_each_kind_of_anomaly_has_its_sentence_and_the_rows_it_is_about(
     anomaly: Anomaly, sentence: str, address: str
 ) -> None:
-    (found,) = findings([anomaly]).first
+    (found,) = findings([anomaly], 100.0).first
     assert (found.sentence, found.address) == (sentence, address)
 
 
 def test_very_many_anomalies_are_folded_away_and_counted() -> None:
-    found = findings(Anomaly("unhealthy_held", "r/x", f"d-{i}", HOLDER, "") for i in range(150))
+    found = findings((Anomaly("unhealthy_held", "r/x", f"d-{i}", HOLDER, "") for i in range(150)), 100.0)
     assert (len(found.first), len(found.further), found.left_out, len(found)) == (6, 94, 50, 150)
+
+
+def test_a_finding_says_since_when_the_first_of_its_anomalies_is_known() -> None:
+    anomalies = [
+        Anomaly("double_held", "r/x", "d", HOLDER._replace(pod=f"p{since}"), since=since)
+        for since in (70.0, 40.0, None)
+    ]
+    (found,) = findings(anomalies, 100.0).first
+    assert found.since is not None
+    assert (found.since.iso, found.since.ago) == ("1970-01-01T00:00:40.000Z", "1 min")
+    (unknown,) = findings(anomalies[2:], 100.0).first
+    assert unknown.since is None
+
+
+@pytest.mark.parametrize(
+    ("told", "streams", "problem", "reason"),
+    [
+        (AdvertisedDevice(healthy=False, reason="dust\x1b"), 1, "", "dust\\x1b"),
+        (AdvertisedDevice(healthy=False), 1, "", None),
+        (AdvertisedDevice(healthy=False, reason="dust"), 1, "refused", "its plugin does not answer"),
+        (AdvertisedDevice(healthy=True), 1, "", "its plugin calls it healthy"),
+        (AdvertisedDevice(healthy=True), 0, "", "the kubelet does not follow its plugin"),
+        (None, 1, "", None),
+    ],
+)
+def test_why_a_device_is_unhealthy_is_its_plugins_word(
+    told: AdvertisedDevice | None, streams: int, problem: str, reason: str | None
+) -> None:
+    ill, well = device("d", healthy=False), device("w")
+    devices = {} if told is None else {"d": told, "w": told}
+    resource = AdvertisedResource(registered=True, streams=streams, devices=devices)
+    advertised = merged([Telling("p", {"r.example/x": resource}, 1.0, problem)])
+    state = State(snapshot=Snapshot((ill, well)), taken_at=0, advertised=advertised)
+    found = rows.device_row(ill, state, 100.0).reason
+    assert (None if found is None else found.shown) == reason
+    assert rows.device_row(well, state, 100.0).reason is None, "the kubelet's word on health wins"
