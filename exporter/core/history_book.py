@@ -72,6 +72,11 @@ class Book:
         """The time without gaps that lasts, None before the first look."""
         return self._watch
 
+    @property
+    def doubting(self) -> bool:
+        """Whether what is missing is not yet believed gone."""
+        return self._doubting
+
     def rows(self) -> Iterator[Row]:
         """The open rows, those in doubt too."""
         return chain.from_iterable(self._open.values())
@@ -88,14 +93,21 @@ class Book:
             self._present = look.present
         if look.present is not None or look.gap is not None:
             self._compare(look, first=first)
-        if self._doubting and look.times.steady >= self._doubt_until:
-            self._doubting = False
-            self._give_up()
+        self._stop_doubting(look.times)
 
     def extend(self, times: Times) -> None:
         """A look that followed the last one and showed nothing new."""
+        self._lengthen(times)
+        self._stop_doubting(times)
+
+    def _lengthen(self, times: Times) -> None:
         if self._watch is not None:
             self._note_watch(replace(self._watch, until=max(self._watch.until, times.asked)))
+
+    def _stop_doubting(self, times: Times) -> None:
+        if self._doubting and times.steady >= self._doubt_until:
+            self._doubting = False
+            self._give_up()
 
     def written(self) -> None:
         """All that was pending is written."""
@@ -187,7 +199,7 @@ class Book:
         elif look.gap is not None:
             self._new_watch(look.times.asked, look.gap)
         else:
-            self.extend(look.times)
+            self._lengthen(look.times)
 
     def _new_watch(self, since: float, gap: Gap | None, *, until: float | None = None) -> None:
         self._note_watch(Watch(self._next_watch, since, since if until is None else until, gap))

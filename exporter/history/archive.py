@@ -337,6 +337,11 @@ class Archive:
             trouble=self._homeless.reason or self._unwritten.reason or "",
         )
 
+    @property
+    def doubting(self) -> bool:
+        """Whether looks are awaited by which what is missing can be told to be gone."""
+        return self._book.doubting
+
     def open_rows(self) -> Sequence[Row]:
         """What is held, with its beginning as history knows it."""
         return tuple(self._book.rows())

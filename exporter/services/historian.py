@@ -27,6 +27,8 @@ from exporter.services.refresh import Trigger
 
 HEARTBEAT: Final = 10.0
 """Seconds after which it is written that it was looked, should nothing have changed."""
+_SOON: Final = 2.0
+"""The same while it is in doubt who has gone: in the first moments of a process."""
 
 WAITING_LOOKS: Final = 16
 """Looks that wait while the disk does not answer; more are put together, which makes bounds wider."""
@@ -159,7 +161,7 @@ class Historian:
 
     async def _pause(self) -> None:
         try:
-            async with asyncio.timeout(HEARTBEAT):
+            async with asyncio.timeout(_SOON if self._archive.doubting else HEARTBEAT):
                 await self._wake.wait()
         except TimeoutError:
             return

@@ -149,6 +149,19 @@ def test_what_went_while_the_exporter_was_down_ends_between_the_last_look_and_th
     assert exporter.open(B).start == Bound(last.times.asked, first.times.answered, Certainty.WHILE_DOWN)
 
 
+def test_what_is_missing_is_given_up_though_nothing_else_changes() -> None:
+    exporter = Exporter()
+    exporter.look(held(A))
+    exporter.start()
+    exporter.look(held())
+    exporter.book.extend(Times(exporter.wall + 9, exporter.wall + 9, exporter.steady + 9))
+    exporter.write()
+    assert exporter.open(A).missed is not None
+    exporter.book.extend(Times(exporter.wall + 11, exporter.wall + 11, exporter.steady + 11))
+    exporter.write()
+    assert exporter.ended(A).end is not None
+
+
 def test_a_kubelet_that_lists_nobody_at_the_start_closes_nothing() -> None:
     exporter = Exporter()
     exporter.look(held())
