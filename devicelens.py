@@ -29,6 +29,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "check": Entry(
         "plugin.check:check", "Configuration files checked: the line, what was found and expected."
     ),
+    "explain": Entry(
+        "exporter.who.explain:explain", "One device: how its id reads, who holds it, who says so."
+    ),
     "history": Entry("exporter.who.history:history", "Who held which device, from when to when."),
     "kubelet": Entry("simulator.cli:kubelet", "A simulated kubelet, for authors of plugins and monitors."),
 }

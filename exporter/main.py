@@ -106,6 +106,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         triggers=lambda: _triggers(watcher, settings, identities),
         version=settings.version,
         history=historian,
+        reader=reader,
     )
     _log.info(
         "starting",

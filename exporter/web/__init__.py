@@ -8,6 +8,9 @@ query      filters and paging, read from an address and written into one
 matching   which devices, pods, claims and containers a filter keeps
 schema     the shapes of the JSON API's documents; `devicelens who` reads and writes the same
 documents  those documents, made of the state
+entries    what plugins tell, and what is wrong, in those documents
+explain_schema, explain_documents
+           one device explained
 moments    times as people and programs write them
 history_query, history_schema, history_documents
            the same of the past
@@ -22,6 +25,7 @@ app        the application: every route
 site       what the application is given
 probes     /-/healthy, /-/ready and /metrics
 api        /api/v1/…
+explain    /api/v1/explain
 history    /api/v1/history
 events     /api/v1/events, server-sent
 pages      the status page

@@ -83,18 +83,20 @@ class Api:
     ) -> web.Response:
         moment = self._site.moment()
         if moment.freshness is Freshness.UNKNOWN and not always:
-            return self._no_mapping(moment)
+            return no_mapping(self._site, moment)
         tag = self._site.tag(moment)
         if is_known(request, tag):
             return not_modified(tag)
         body = msgspec.json.encode(document(moment))
         return tagged(await fitting(request, body, _JSON), tag)
 
-    def _no_mapping(self, moment: Moment) -> web.Response:
-        standing = judge(moment.state, moment.now, moment.stale_after)
-        response = problem(503, standing.line, freshness=standing.freshness.value, node=moment.node)
-        response.headers[hdrs.RETRY_AFTER] = str(max(1, round(self._site.poll_interval)))
-        return response
+
+def no_mapping(site: Site, moment: Moment) -> web.Response:
+    """503: the kubelet has not answered yet, and why."""
+    standing = judge(moment.state, moment.now, moment.stale_after)
+    response = problem(503, standing.line, freshness=standing.freshness.value, node=moment.node)
+    response.headers[hdrs.RETRY_AFTER] = str(max(1, round(site.poll_interval)))
+    return response
 
 
 def refusal(error: QueryError) -> web.Response:

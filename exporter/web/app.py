@@ -6,6 +6,7 @@ from daemon.http import application
 from exporter.web.api import Api
 from exporter.web.assets import Assets
 from exporter.web.events import Events
+from exporter.web.explain import ExplainApi
 from exporter.web.history import HistoryApi
 from exporter.web.pages import Pages
 from exporter.web.probes import Probes
@@ -32,6 +33,7 @@ def build(site: Site) -> web.Application:
             web.get("/api/v1/resources", api.resources),
             web.get("/api/v1/anomalies", api.anomalies),
             web.get("/api/v1/status", api.status),
+            web.get("/api/v1/explain", ExplainApi(site).explain),
             web.get("/api/v1/history", HistoryApi(site).history),
             web.get("/api/v1/events", events.stream, allow_head=False),
             web.get("/static/{name}", assets.serve),

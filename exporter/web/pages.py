@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HTML: Final = "text/html; charset=utf-8"
 _KEPT: Final = 16
 """Renderings kept: pages that follow one node ask for the same few addresses at the same moment."""
-_API: Final = "devices, pods, claims, resources, anomalies, history, status, events"
+_API: Final = "devices, pods, claims, resources, anomalies, explain, history, status, events"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -90,6 +90,22 @@ def parse_filters(pairs: Pairs) -> Filters:
     return _filters(single(pairs, _FILTERS))
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The one device that is asked for: its id, and its resource ("" for any)."""
+
+    device: str
+    resource: str = ""
+
+
+def parse_explain(pairs: Pairs) -> Asked:
+    """The device that an address asks for. Raises QueryError, also where it asks for none."""
+    found = single(pairs, ("device", "resource"))
+    if "device" not in found:
+        raise QueryError("device", "", "the id of a device")
+    return Asked(found["device"], found.get("resource", ""))
+
+
 def parse_page(pairs: Pairs) -> PageQuery:
     """The filters and the page of an address. Raises QueryError as parse_filters does."""
     found = single(pairs, (*_FILTERS, "page", "per_page"))

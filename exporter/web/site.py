@@ -8,6 +8,7 @@ from typing import Protocol
 
 from daemon.exposition import Format
 from exporter.core.history_query import Found, Question
+from exporter.core.ids import Reader, read
 from exporter.services.board import Board
 from exporter.web.documents import Moment
 
@@ -32,8 +33,8 @@ class MetricsSource(Protocol):
 class Site:
     """Everything the pages and the API are made of. Times are in seconds; `clock` tells unix time.
 
-    `triggers` says in words what makes the exporter ask the kubelet at present. `run` names this run of
-    the process, for generations begin anew with each.
+    `triggers` says in words what makes the exporter ask the kubelet at present. `reader` reads device
+    ids. `run` names this run of the process, for generations begin anew with each.
     """
 
     board: Board
@@ -45,6 +46,7 @@ class Site:
     triggers: Callable[[], tuple[str, ...]]
     version: str
     history: HistorySource | None = None
+    reader: Reader = read
     run: str = field(default_factory=lambda: token_hex(4))
 
     def moment(self) -> Moment:

@@ -1,5 +1,5 @@
-"""`devicelens who` and `devicelens history`: which pod holds which device, and which did, from an exporter or
-straight from a kubelet.
+"""`devicelens who`, `history` and `explain`: which pod holds which device, which did, and what is known of
+one, from an exporter or straight from a kubelet.
 
 cli      the command
 common   what it shares with other commands: flags, exit codes, the one clear line when it cannot
@@ -8,6 +8,7 @@ kubelet  a kubelet's answer, made into the same document
 select   which of the devices are asked for
 show     the answer as a table or as JSON
 
+explain  the command `devicelens explain`
 history  the command `devicelens history`
 past_cli `devicelens who --at`
 past     what an exporter remembers, page by page

@@ -40,6 +40,15 @@ class _Problem(msgspec.Struct):
     """What is needed of application/problem+json."""
 
     detail: str
+    nearest: list[dict[str, str]] | None = None
+
+
+class UnknownError(AskError):
+    """There is no such thing (404); `detail` is the exporter's own word."""
+
+    def __init__(self, message: str, detail: str) -> None:
+        super().__init__(message)
+        self.detail = detail
 
 
 class RefusedError(AskError):
@@ -130,12 +139,16 @@ def _refusal(address: Address, where: str, response: http.client.HTTPResponse, b
     said = visible(f"{response.status} {response.reason}", limit=100)
     if response.headers.get_content_type() == "application/problem+json":
         try:
-            detail = visible(msgspec.json.decode(body, type=_Problem).detail)
+            problem = msgspec.json.decode(body, type=_Problem)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return AskError(f"{address}: {said}")
+        detail = visible(problem.detail)
         message = f"{address}: {said}: {detail}"
-        bad = response.status == http.client.BAD_REQUEST
-        return RefusedError(message, detail) if bad else AskError(message)
+        if response.status == http.client.BAD_REQUEST:
+            return RefusedError(message, detail)
+        # An exporter that does not know the path tells of nothing near.
+        known = response.status == http.client.NOT_FOUND and problem.nearest is not None
+        return UnknownError(message, detail) if known else AskError(message)
     match response.status:
         case 401:
             said = f"{said}: it wants a name and a password, https://NAME:PASSWORD@HOST:PORT"

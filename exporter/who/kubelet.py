@@ -20,6 +20,14 @@ from exporter.who.ask import AskError
 def fetch(
     path: Path, *, node: str, timeout: float, clock: Callable[[], float]
 ) -> tuple[DevicesDocument, tuple[str, ...]]:
+    """The devices document of `look`, and its notes. Raises as that does."""
+    moment, notes = look(path, node=node, timeout=timeout, clock=clock)
+    return documents.devices(moment, Filters()), notes
+
+
+def look(
+    path: Path, *, node: str, timeout: float, clock: Callable[[], float]
+) -> tuple[Moment, tuple[str, ...]]:
     """What the kubelet at the socket `path` says within `timeout` seconds, and notes on what it cannot tell.
 
     Since when a device is held is not known: the kubelet does not say. Raises AskError; ValueError for a
@@ -43,8 +51,7 @@ def fetch(
         api_version=answer.api_version,
         notes=answer.notes,
     )
-    document = documents.devices(Moment(state, node, now, stale_after=timeout), Filters())
-    return document, (*answer.notes, *_doubts(path, now))
+    return Moment(state, node, now, stale_after=timeout), (*answer.notes, *_doubts(path, now))
 
 
 def _doubts(path: Path, now: float) -> tuple[str, ...]:

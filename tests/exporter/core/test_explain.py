@@ -1,0 +1,360 @@
+"""exporter.core.explain and explain_words: which device is meant, and what is said of it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.core.advertised import (
+    NOTHING,
+    Advertised,
+    AdvertisedDevice,
+    AdvertisedResource,
+    Telling,
+    merged,
+)
+from exporter.core.anomalies import Anomaly, find
+from exporter.core.diff import holdings
+from exporter.core.explain import AmbiguousDevice, Findings, Subject, UnknownDevice, explain
+from exporter.core.explain_words import sentences, why_nobody
+from exporter.core.holdings import Since
+from exporter.core.ids import RULES, Kind, Reader, read, rule
+from exporter.core.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Device, DeviceKey, Holder, Snapshot
+from exporter.core.snapshot import build
+from exporter.core.state import Failure, State
+from exporter.pb.podresources.v1 import api_pb2
+from harness.answers import allocatables, listings
+
+GPU, SHARED, NIC = "nvidia.com/gpu", "nvidia.com/gpu.shared", "acme.example/nic"
+MIG = "MIG-3f3bbbd2-9f0c-5c9b-9f5f-4d2f5d0f9a11"
+A, B = Holder("ml", "llama-0", "trainer", "uid-1"), Holder("web", "vllm-0", "server")
+
+
+def _device(
+    resource: str, name: str, *holders: Holder, parent: str = "", numa: tuple[int, ...] = (), ok: bool = True
+) -> Device:
+    return Device(DeviceKey(resource, name), parent, numa, ok, holders)
+
+
+SNAPSHOT = Snapshot(
+    tuple(
+        sorted(
+            (
+                _device(GPU, "GPU-0", A, numa=(0,)),
+                _device(GPU, "GPU-1", numa=(1,)),
+                _device(GPU, "GPU-2", B, ok=False),
+                _device(SHARED, "GPU-7::0", A, parent="GPU-7"),
+                _device(SHARED, "GPU-7::1", B, parent="GPU-7"),
+                _device(SHARED, "GPU-7::2", parent="GPU-7"),
+                _device(SHARED, f"{MIG}::1", parent=MIG),
+                _device("nvidia.com/mig-1g", "nvidia3/gi2", parent="nvidia3"),
+                _device("nvidia.com/mig-1g", "nvidia3/gi2/vgpu4", parent="nvidia3"),
+                _device(NIC, "0000:3b:00.0"),
+                _device("other.example/nic", "0000:3b:00.0", B),
+                _device(NIC, "odd\x1bid"),
+            ),
+            key=lambda d: d.key,
+        )
+    ),
+    claims=(
+        ClaimDevice(ClaimDeviceKey("dra.example", "pool-a", "gpu-0"), (ClaimHolder(A, "ml", "shared"),)),
+    ),
+)
+STATE = State(
+    generation=1,
+    snapshot=SNAPSHOT,
+    taken_at=1000.0,
+    since={h: Since(900.0, exact=h.holder is A) for h in holdings(SNAPSHOT)},
+    anomalies=tuple(replace(anomaly, since=950.0) for anomaly in find(SNAPSHOT)),
+)
+
+
+def _found(device: str, resource: str = "", state: State = STATE) -> Findings:
+    return explain(state, device, resource, reader=read)
+
+
+def _told(device: str, resource: str = "", state: State = STATE, now: float = 1002.0) -> str:
+    return " ".join(sentences(_found(device, resource, state), state, now=now, stale_after=60.0))
+
+
+@pytest.mark.parametrize(
+    ("device", "resource", "key", "subject"),
+    [
+        ("GPU-0", "", DeviceKey(GPU, "GPU-0"), Subject.DEVICE),
+        ("GPU-0", GPU, DeviceKey(GPU, "GPU-0"), Subject.DEVICE),
+        ("GPU-0", "gpu", DeviceKey(GPU, "GPU-0"), Subject.DEVICE),
+        ("0000:3b:00.0", NIC, DeviceKey(NIC, "0000:3b:00.0"), Subject.DEVICE),
+        ("odd\x1bid", "", DeviceKey(NIC, "odd\x1bid"), Subject.DEVICE),
+        # As it is shown.
+        ("odd\\x1bid", "", DeviceKey(NIC, "odd\x1bid"), Subject.DEVICE),
+        # What is behind shares; a claimed device; a part of one id alone.
+        ("GPU-7", "", DeviceKey("", "GPU-7"), Subject.PARENT),
+        ("nvidia3", "mig-1g", DeviceKey("", "nvidia3"), Subject.PARENT),
+        ("gpu-0", "", DeviceKey("", "gpu-0"), Subject.CLAIMED),
+        ("gi2/vgpu", "", DeviceKey("nvidia.com/mig-1g", "nvidia3/gi2/vgpu4"), Subject.DEVICE),
+        ("gpu-7::2", "", DeviceKey(SHARED, "GPU-7::2"), Subject.DEVICE),
+    ],
+)
+def test_the_device_that_is_meant_is_found(
+    device: str, resource: str, key: DeviceKey, subject: Subject
+) -> None:
+    found = _found(device, resource)
+    assert (found.key, found.subject) == (key, subject)
+
+
+@pytest.mark.parametrize(
+    ("device", "resource", "devices"),
+    [
+        ("0000:3b:00.0", "", 2),
+        ("0000:3b:00.0", "nic", 2),
+        ("gpu-7::", "", 3),
+        ("gi2", "", 2),
+    ],
+)
+def test_where_several_may_be_meant_they_are_named(device: str, resource: str, devices: int) -> None:
+    with pytest.raises(AmbiguousDevice, match="say which: ") as caught:
+        _found(device, resource)
+    assert len(caught.value.devices) == devices
+
+
+@pytest.mark.parametrize(
+    ("device", "resource", "message", "nearest"),
+    [
+        ("GPU-9", "", "no device 'GPU-9' is known on this node; most like it are GPU-0, ", "GPU-0"),
+        ("GPU-7::9", "", "; its id reads as one of GPU-7, which is known; ", "GPU-7::0"),
+        ("GPU-8::9", SHARED, "; its id reads as one of GPU-8, which is not known; ", "GPU-7::0"),
+        ("0000:3b:01.0", NIC, "; most like it are 0000:3b:00.0", "0000:3b:00.0"),
+        ("GPU-0", NIC, f"no device 'GPU-0' of {NIC} is known on this node; a device that is neither", None),
+        ("zzz", "", "(--plugin.url)", None),
+        ("GPU-0", "tpu", f"no resource 'tpu' on this node: there are {NIC}, ", None),
+    ],
+)
+def test_one_that_is_not_known_is_told_with_those_most_like_it(
+    device: str, resource: str, message: str, nearest: str | None
+) -> None:
+    with pytest.raises(UnknownDevice) as caught:
+        _found(device, resource)
+    assert message in str(caught.value)
+    assert nearest is None or nearest in {key.device for key in caught.value.nearest}
+    assert nearest is not None or not caught.value.nearest
+
+
+def test_an_empty_node_knows_none() -> None:
+    with pytest.raises(UnknownDevice, match="there are none at all"):
+        _found("x", "r", State(taken_at=1.0))
+    with pytest.raises(UnknownDevice, match="no device 'x' is known"):
+        _found("x", "", State(taken_at=1.0))
+
+
+@pytest.mark.parametrize(
+    ("device", "resource", "words"),
+    [
+        ("GPU-0", "", f"GPU-0 of {GPU} is a whole device: no id rule reads its id otherwise."),
+        ("GPU-7::0", "", f"GPU-7::0 of {SHARED} is share 0 of GPU-7 (id rule replica)."),
+        ("GPU-7::0", "", "Of GPU-7 there are also GPU-7::1, GPU-7::2, of which 1 is held, by web/vllm-0."),
+        ("nvidia3/gi2", "mig-1g", "is partition gi2 of nvidia3 (id rule gke-mig)."),
+        ("nvidia3/gi2/vgpu4", "", "is share 4 of partition gi2 of nvidia3 (id rule gke-mig-share)."),
+        (
+            f"{MIG}::1",
+            "",
+            f"is share 1 of {MIG}, which is itself a partition, of a device that its id does not name (id",
+        ),
+        ("0000:3b:00.0", NIC, "other.example/nic has a device of this id too."),
+        (
+            "GPU-7",
+            "",
+            "GPU-7 is no device that the kubelet knows by itself: 3 that it knows are parts of it. Of GPU-7",
+        ),
+        (
+            "GPU-7",
+            "",
+            "there are GPU-7::0, GPU-7::1, GPU-7::2, of which 2 are held, by ml/llama-0, web/vllm-0.",
+        ),
+        (
+            "gpu-0",
+            "",
+            "gpu-0 is given through ResourceClaims by a DRA driver, not by a device plugin. ml/llama-0 (",
+        ),
+        (
+            "gpu-0",
+            "",
+            "holds gpu-0 of the driver dra.example (pool pool-a) through the claim ml/shared.",
+        ),
+        (
+            "GPU-0",
+            "",
+            "ml/llama-0 (container trainer, uid uid-1) holds it since 1970-01-01 00:15:00 UTC, as the",
+        ),
+        ("GPU-2", "", "web/vllm-0 (container server) holds it since before 1970-01-01 00:15:00 UTC"),
+        ("GPU-0", "", "It is allocatable, as the kubelet says: its plugin is there and calls it healthy."),
+        (
+            "GPU-2",
+            "",
+            "It is not allocatable, as the kubelet says: its plugin calls it unhealthy, or is gone.",
+        ),
+        ("GPU-1", "", "No pod lists it: it is free."),
+        ("GPU-0", "", "It is on NUMA node 0, as the kubelet tells."),
+        ("GPU-2", "", "On which NUMA node it is nobody tells."),
+        ("GPU-0", "", "No plugin is asked what it tells of its devices (--plugin.url)."),
+        (
+            "GPU-2",
+            "",
+            "Wrong since 1970-01-01 00:15:50 UTC: unhealthy_held (web/vllm-0 (container server)): it is",
+        ),
+        ("GPU-0", "", "All this is of 1970-01-01 00:16:40 UTC, 2 s ago, and fresh."),
+    ],
+)
+def test_what_is_known_is_said_in_sentences(device: str, resource: str, words: str) -> None:
+    assert words in _told(device, resource)
+
+
+def _advertised(
+    told: AdvertisedDevice | None, *, streams: int = 1, problem: str = "", resource: str = GPU
+) -> Advertised:
+    devices = {} if told is None else {"GPU-1": told, "GPU-2": told}
+    found = AdvertisedResource(registered=True, streams=streams, devices=devices)
+    return merged([Telling("unix:/p", {resource: found}, 990.0, problem, 995.0 if problem else None)])
+
+
+@pytest.mark.parametrize(
+    ("device", "advertised", "words"),
+    [
+        (
+            "GPU-2",
+            _advertised(AdvertisedDevice(healthy=False, reason="XID 79", since=940.0)),
+            "It is not allocatable, as the kubelet says, for its plugin calls it unhealthy: XID 79.",
+        ),
+        (
+            "GPU-2",
+            _advertised(AdvertisedDevice(healthy=False, reason="XID 79", since=940.0)),
+            "Its plugin (unix:/p) says that it is Unhealthy since 1970-01-01 00:15:40 UTC.",
+        ),
+        (
+            "GPU-2",
+            _advertised(AdvertisedDevice(healthy=True), problem="connection refused"),
+            "It is not allocatable, as the kubelet says, and its plugin does not answer: connection refused.",
+        ),
+        (
+            "GPU-2",
+            _advertised(AdvertisedDevice(healthy=True), problem="connection refused"),
+            "is silent since 1970-01-01 00:16:35 UTC: connection refused; it last said Healthy.",
+        ),
+        (
+            "GPU-2",
+            _advertised(AdvertisedDevice(healthy=True), streams=0),
+            "It is not allocatable, as the kubelet says: it does not follow the plugin at present.",
+        ),
+        (
+            "GPU-1",
+            _advertised(AdvertisedDevice(healthy=True, last_allocated=700.0)),
+            "No pod lists it: it is free; its plugin last gave it out at 1970-01-01 00:11:40 UTC.",
+        ),
+        ("GPU-0", _advertised(AdvertisedDevice(healthy=True)), "Its plugin (unix:/p) does not tell of it."),
+        (
+            "GPU-0",
+            _advertised(None, resource="x/y"),
+            "None of the plugins that are asked (unix:/p) tells of its resource.",
+        ),
+    ],
+)
+def test_what_its_plugin_tells_is_told_as_the_plugins_word(
+    device: str, advertised: Advertised, words: str
+) -> None:
+    assert words in _told(device, state=replace(STATE, advertised=advertised))
+
+
+@pytest.mark.parametrize(
+    ("state", "device", "why"),
+    [
+        (STATE, "GPU-0", ""),
+        (STATE, "GPU-7", ""),
+        (STATE, "GPU-1", "no pod lists it: it is free"),
+        (
+            replace(STATE, failure=Failure("List", "UNSETTLED", "it does not list all pods yet", 999.0)),
+            "GPU-1",
+            "no pod lists it in the last good answer, and the kubelet fails since: that may have changed",
+        ),
+        (
+            replace(STATE, snapshot=replace(SNAPSHOT, complete=False)),
+            "GPU-1",
+            "no pod lists it",
+        ),
+        (
+            replace(STATE, anomalies=(Anomaly("unattributed", GPU, "GPU-1", devices=("GPU-1",)),)),
+            "GPU-1",
+            "its plugin gave it out, yet no pod lists it: an init container has it",
+        ),
+        (
+            State(snapshot=Snapshot((_device(GPU, "GPU-1", ok=False),)), taken_at=1.0),
+            "GPU-1",
+            "no pod lists it, and the kubelet would not give it out",
+        ),
+    ],
+)
+def test_why_no_pod_is_named(state: State, device: str, why: str) -> None:
+    found = why_nobody(explain(state, device, reader=read), state)
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("state", "now", "words"),
+    [
+        (
+            replace(STATE, failure=Failure("List", "UNSETTLED", "it does not list all pods yet", 999.0)),
+            1002.0,
+            "2 s ago; it is the last good answer: List fails since 1970-01-01 00:16:39 UTC: UNSETTLED: it",
+        ),
+        (STATE, 1100.0, "100 s ago, which is too old to be trusted."),
+    ],
+)
+def test_how_fresh_it_is_is_said(state: State, now: float, words: str) -> None:
+    assert words in _told("GPU-0", state=state, now=now)
+
+
+def test_what_only_its_plugin_tells_is_said_to_be_so() -> None:
+    told = {DeviceKey(GPU, "share-1"): AdvertisedDevice(healthy=True, numa_nodes=(1,), parent="card0")}
+    snapshot = build(
+        api_pb2.ListPodResourcesResponse(), api_pb2.AllocatableResourcesResponse(), advertised=told
+    )
+    state = State(snapshot=snapshot, taken_at=1000.0)
+    words = _told("share-1", state=state)
+    assert "is a share of card0, as its plugin says: its id does not tell." in words
+    assert "It is on NUMA node 1, as its plugin tells; the kubelet does not." in words
+
+
+def test_the_users_rules_are_named() -> None:
+    mine = rule("acme", r"0000:(?P<parent>\w+):00\.(?P<replica>\d)", resource=NIC, kind=Kind.REPLICA)
+    found = explain(STATE, "0000:3b:00.0", NIC, reader=Reader([mine, *RULES]))
+    assert (found.reading.rule, found.reading.replica) == ("acme", "0")
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(listings(), st.none() | allocatables(), st.booleans())
+def test_every_device_of_any_answer_can_be_explained(
+    listed: api_pb2.ListPodResourcesResponse,
+    offered: api_pb2.AllocatableResourcesResponse | None,
+    told: bool,
+) -> None:
+    snapshot = build(listed, offered)
+    devices = {d.key.device: AdvertisedDevice(healthy=False, reason="\x1b") for d in snapshot.devices}
+    resources = {
+        r: AdvertisedResource(registered=True, streams=0, devices=devices) for r in snapshot.resources()
+    }
+    advertised = merged([Telling("p", resources, 1.0)]) if told else NOTHING
+    state = State(
+        snapshot=snapshot, taken_at=1.0, advertised=advertised, anomalies=find(snapshot, advertised)
+    )
+    for device in snapshot.devices:
+        try:
+            found = explain(state, device.key.device, device.key.resource, reader=read)
+        except AmbiguousDevice:
+            continue  # another device's id is spelled as this one is shown
+        assert found.key == device.key or found.key.device == device.key.device
+        assert all(sentences(found, state, now=2.0, stale_after=60.0))
+        assert bool(device.holders) == (why_nobody(found, state) == "")
+    for claim in snapshot.claims:
+        if not any(claim.key.device in {d.key.device, d.parent} for d in snapshot.devices):
+            found = explain(state, claim.key.device, reader=read)
+            assert found.subject is Subject.CLAIMED
