@@ -8,5 +8,11 @@ snapshot   the kubelet's answers made into one snapshot
 diff       what changed between two snapshots
 holdings   since when each holder holds what it holds
 anomalies  what is wrong, judged from one snapshot
+history, history_watch, history_joining, history_book
+           holdings from their beginning to their end, and which times were looked at
+history_query
+           what history can be asked
+recollection
+           what history remembers of the present
 state      all that the exporter knows at one moment
 """

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from exporter.core.history import Bound, Certainty, Facts, HoldingKey, Present, Row, between, ended
+from exporter.core.history_joining import joined, paired
 from exporter.core.history_watch import Gap, Look, Times, Watch, certainty
 
 
@@ -144,40 +145,18 @@ class Book:
         all of it has to be written there. If another run left the place it may have gone on beside this one
         for a while, until `stored.until`: what it recorded counts once.
         """
-        first, until = self._first, stored.until
-        own = sorted(chain(past, self.rows()), key=lambda row: row.low)
+        first, own = self._first, list(chain(past, self.rows()))
         self._go_on_from(stored)
         if first is None:
             return
-        unclaimed: dict[HoldingKey, list[Row]] = {}
-        for row in own:
-            unclaimed.setdefault(row.key, []).append(row)
-        joined: list[Row] = []
-        for row in stored.rows:
-            mine = _continuation(row, unclaimed.get(row.key, ()), until)
-            if mine is None:
-                last = max(first.answered, until or 0.0)
-                gone = between(until if until is not None else last, last, Certainty.WHILE_DOWN)
-                joined.append(ended(row, row.missed or gone))
-            else:
-                unclaimed[row.key].remove(mine)
-                joined.append(_joined(row, mine, apart=until is None or until < first.answered))
-        for row in chain.from_iterable(unclaimed.values()):
-            if until is not None and row.end is not None and (row.start.not_after or 0.0) <= until:
-                # The other saw it too, and has not got it open: it has recorded the end.
-                continue
-            start = row.start
-            if start.certainty is Certainty.HELD_ALREADY and until is not None:
-                start = between(until, first.answered, Certainty.WHILE_DOWN)
-            joined.append(replace(row, id=self._row_id(), start=start))
         self._open = {}
-        for row in joined:
+        for row in joined(stored.rows, own, stored.until, first.answered):
+            numbered = row if row.id else replace(row, id=self._row_id())
             if row.end is None:
-                self._open[row.key] = (*self._open.get(row.key, ()), row)
-                self.pending.rows[row.id] = row
+                self._open[row.key] = (*self._open.get(row.key, ()), self._noted(numbered))
             else:
-                self.pending.ended[row.id] = row
-        self._join_watches(until, watches)
+                self.pending.ended[numbered.id] = numbered
+        self._join_watches(stored.until, watches)
 
     def _join_watches(self, until: float | None, watches: Iterable[Watch]) -> None:
         current = self._watch
@@ -231,7 +210,7 @@ class Book:
         self, key: HoldingKey, rows: Sequence[Row], facts: Sequence[Facts], look: Look, *, first: bool
     ) -> tuple[Row, ...]:
         """The rows of `key` after `look`."""
-        pairs, gone, new = _pair(rows, facts)
+        pairs, gone, new = paired(rows, facts)
         kept = [self._go_on(row, fact, look, first=first) for row, fact in pairs]
         start = self._start(key, look, first=first)
         for row in gone:
@@ -316,43 +295,3 @@ class Book:
 
 def _cut(watch: Watch, before: float) -> Watch:
     return Watch(watch.id, before, max(watch.until, before))
-
-
-def _pair(
-    rows: Sequence[Row], facts: Sequence[Facts]
-) -> tuple[list[tuple[Row, Facts]], list[Row], list[Facts]]:
-    """Which row goes on as what, which rows have no successor, and what is new.
-
-    The same uid is the same pod. A uid that is not known, on either side, contradicts nothing; but with
-    several pods of one name nothing tells which is which (exporter.core.diff has the same rule).
-    """
-    gone, new = list(rows), list(facts)
-    pairs: list[tuple[Row, Facts]] = []
-    for row in rows:
-        match = next((fact for fact in new if fact.uid == row.facts.uid), None)
-        if match is not None:
-            pairs.append((row, match))
-            gone.remove(row)
-            new.remove(match)
-    if len(gone) == len(new) == 1 and not (gone[0].facts.uid and new[0].uid):
-        return [*pairs, (gone[0], new[0])], [], []
-    return pairs, gone, new
-
-
-def _continuation(row: Row, own: Sequence[Row], until: float | None) -> Row | None:
-    """Which of this run's own rows of the same name goes on with `row`, that was open at `until`."""
-    for mine in own:
-        beside = until is not None and mine.low <= until
-        known = {uid for uid in (row.facts.uid, mine.facts.uid) if uid}
-        if (mine.start.certainty is Certainty.HELD_ALREADY or beside) and len(known) < 2:
-            return mine
-    return None
-
-
-def _joined(row: Row, mine: Row, *, apart: bool) -> Row:
-    """`row` going on as this run's own `mine`; `apart`: nobody looked for a while in between."""
-    facts = Facts(*(new or old for new, old in zip(mine.facts, row.facts, strict=True)))
-    confirmed = bool(row.facts.uid) and row.facts.uid == mine.facts.uid
-    assumed = row.assumed or mine.assumed or (apart and not confirmed)
-    whole = replace(row, facts=facts, assumed=assumed, missed=None)
-    return whole if mine.end is None else ended(whole, mine.end)

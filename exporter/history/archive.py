@@ -14,12 +14,11 @@ from daemon.log import Episode, Log
 from exporter.core.history import Row
 from exporter.core.history_book import Book, Stored
 from exporter.core.history_query import Found, Question
-from exporter.core.history_watch import Gap, Look, Times, Watch, unseen
+from exporter.core.history_watch import Gap, Look, Times, Watch
+from exporter.history.answering import Now, answer
 from exporter.history.place import Place
+from exporter.history.pruning import STEPS, prune
 from exporter.history.store import Cut, Damaged, Failed, Store
-
-MEMORY_BYTES: Final = 8 << 20
-"""What history takes at most where it is kept in memory: some ten thousand holdings."""
 
 PENDING_LIMIT: Final = 4096
 """Holdings that ended and wait to be written; some 2 MiB."""
@@ -32,9 +31,6 @@ STEADY_FOR: Final = 600.0
 start the time may be years ahead, until it is set right.
 """
 
-_WAL_BYTES: Final = 2 << 20
-_STEPS: Final = 4
-_WATCHES: Final = 1000
 
 _log = Log("history")
 
@@ -45,18 +41,6 @@ class Limits:
 
     age: float
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """The moment of a question: the last good look, whether the kubelet answers since, the time (unix), and
-    the seconds for which a look counts as of the present.
-    """
-
-    last: Times | None
-    failing: bool
-    time: float
-    patience: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,25 +250,15 @@ class Archive:
             self._flush()
 
     def _prune(self, store: Store) -> bool:
-        """Delete some of what is too old or too much."""
-        limit = MEMORY_BYTES if not self._in_file else self._limits.size - _WAL_BYTES
-        if not self._in_file:
-            limit = min(limit, self._limits.size)
-        cut = pruned = None
-        for _ in range(_STEPS):
-            if store.size() > limit:
-                cut = store.shrink()
-            elif self._last is not None and self._last.steady - self._clock_set >= STEADY_FOR:
-                cut = store.expire(self._last.answered - self._limits.age)
-            else:
-                cut = None
-            if cut is None:
-                break
-            pruned = cut
+        """Delete some of what is too old or too much; whether there may be more of it."""
+        before = None
+        if self._last is not None and self._last.steady - self._clock_set >= STEADY_FOR:
+            before = self._last.answered - self._limits.age
+        cuts = 0
+        for cut in prune(store, self._limits.size, before):
             self._forget(cut)
-        if pruned is not None:
-            store.give_back()
-        return cut is not None
+            cuts += 1
+        return cuts == STEPS
 
     def _forget(self, cut: Cut) -> None:
         self._book.forget(cut.before)
@@ -297,45 +271,12 @@ class Archive:
             if self._store is None:
                 break
             try:
-                return self._find(self._store, question, now)
+                found = answer(self._store, self._book, question, now)
             except Damaged as error:
                 self._rescue(error)
+            else:
+                return replace(found, trouble=self._homeless.reason or self._unwritten.reason or "")
         raise Failed("history cannot be read")
-
-    def _find(self, store: Store, question: Question, now: Now) -> Found:
-        rows, more = store.find(question)
-        earliest = store.earliest()
-        behind = self._book.pending.changes > 0
-        watches = store.watches(question.since, question.until, _WATCHES)
-        present = self._book.watch
-        latest = present.until if present is not None and not behind else None
-        after = Gap.LOST if behind else Gap.SILENT if now.failing else Gap.LATER
-        if present is not None and not behind and now.last is not None:
-            latest = max(present.until, now.last.asked)
-            # A look counts as of the present until the next one is due.
-            fresh = now.time - now.last.answered <= now.patience
-            if not fresh and after is Gap.LATER:
-                after = Gap.PAUSED
-            elif fresh:
-                after = Gap.LATER
-            end = max(latest, now.time) if fresh else latest
-            watches = [replace(w, until=max(w.until, end)) if w.id == present.id else w for w in watches]
-        elif watches:
-            latest = max(watch.until for watch in watches)
-        since = question.since
-        if len(watches) == _WATCHES and since != question.until:
-            since = max(since or 0.0, watches[0].since)
-        until = now.time if question.until is None else question.until
-        return Found(
-            rows=rows,
-            next=more,
-            earliest=earliest,
-            latest=latest,
-            unseen=tuple(unseen(watches, since, until, after)),
-            resources=store.resources(),
-            kept_in="file" if store.path is not None else "memory",
-            trouble=self._homeless.reason or self._unwritten.reason or "",
-        )
 
     @property
     def doubting(self) -> bool:

@@ -3,16 +3,19 @@
 import math
 import sqlite3
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from exporter.core.history import Bound, Certainty, Facts, HoldingKey, Row
+from exporter.core.history import Row
 from exporter.core.history_book import Pending, Stored
-from exporter.core.history_query import Cursor, Question, span_of
-from exporter.core.history_watch import Gap, Watch
-from exporter.history import statements
+from exporter.core.history_query import Cursor, Question
+from exporter.core.history_watch import Watch
+from exporter.history import codec, statements
+from exporter.history.codec import Damaged
+
+__all__ = ["Cut", "Damaged", "Failed", "Store", "TooLong"]
 
 QUERY_LIMIT: Final = 2.0
 """Seconds of work after which a query is given up."""
@@ -30,11 +33,7 @@ _CHECK_EVERY: Final = 20_000
 """Instructions of SQLite's machine between two looks at the clock: some milliseconds."""
 
 
-class Damaged(Exception):  # noqa: N818 -- what it is, not what went wrong with it
-    """The file is not a whole database; the message says what SQLite found."""
-
-
-class Failed(Exception):  # noqa: N818 -- as above
+class Failed(Exception):  # noqa: N818 -- what it is, not what went wrong with it
     """It cannot be read or written at present; the message says why, in words for a person."""
 
 
@@ -89,7 +88,7 @@ class Store:
             self._db = sqlite3.connect(
                 ":memory:" if path is None else str(path), isolation_level=None, timeout=_BUSY_MS / 1000
             )
-        self._db.text_factory = _text
+        self._db.text_factory = codec.read_text
         try:
             with _explained():
                 self._prepare()
@@ -166,7 +165,10 @@ class Store:
                 "ifnull((SELECT max(id) FROM present), 0)), ifnull((SELECT max(id) FROM watches), 0)"
             ).fetchone()
         return Stored(
-            tuple(_row(row) for row in rows), _optional(until), int(newest[0]) + 1, int(newest[1]) + 1
+            tuple(codec.read_row(row) for row in rows),
+            codec.optional(until),
+            int(newest[0]) + 1,
+            int(newest[1]) + 1,
         )
 
     def write(self, pending: Pending) -> None:
@@ -176,9 +178,11 @@ class Store:
         with _explained():
             self._db.execute(f"PRAGMA synchronous = {'FULL' if pending.changes else 'NORMAL'}")
             with self._transaction():
-                self._db.executemany(statements.WRITE_PRESENT, map(_present_values, pending.rows.values()))
+                self._db.executemany(
+                    statements.WRITE_PRESENT, map(codec.present_values, pending.rows.values())
+                )
                 self._db.executemany(statements.DELETE_PRESENT, ((number,) for number in pending.ended))
-                self._db.executemany(statements.WRITE_PAST, map(_past_values, pending.ended.values()))
+                self._db.executemany(statements.WRITE_PAST, map(codec.past_values, pending.ended.values()))
                 self._db.executemany(
                     statements.WRITE_WATCH,
                     ((w.id, w.since, w.until, w.gap) for w in pending.watches.values()),
@@ -189,7 +193,7 @@ class Store:
         statement, parameters = statements.find(question)
         with _explained(), self._limited():
             found = self._db.execute(statement, parameters).fetchall()
-        rows = [_row(values) for values in found[: question.limit]]
+        rows = [codec.read_row(values) for values in found[: question.limit]]
         more = len(found) > question.limit
         return rows, Cursor(rows[-1].low, rows[-1].id) if more else None
 
@@ -220,13 +224,19 @@ class Store:
                 "ORDER BY since DESC, id DESC LIMIT ?",
                 (high, low, limit),
             ).fetchall()
-        return [_watch(values) for values in reversed(found)]
+        return [codec.read_watch(values) for values in reversed(found)]
+
+    def latest(self) -> float | None:
+        """Until when it was looked, as far as it is written."""
+        with _explained():
+            (until,) = self._db.execute("SELECT max(until) FROM watches").fetchone()
+        return codec.optional(until)
 
     def earliest(self) -> float | None:
         """Since when it was ever looked."""
         with _explained():
             (since,) = self._db.execute("SELECT min(since) FROM watches").fetchone()
-        return _optional(since)
+        return codec.optional(since)
 
     def count(self) -> int:
         """Rows, held and past."""
@@ -277,8 +287,8 @@ class Store:
             rows = self._db.execute(
                 "DELETE FROM past WHERE id IN (SELECT id FROM past ORDER BY end_not_after LIMIT ?)", (STEP,)
             ).rowcount
-            self._forget_watches(_real(before))
-        return Cut(rows, _real(before))
+            self._forget_watches(codec.real(before))
+        return Cut(rows, codec.real(before))
 
     def _forget_watches(self, before: float) -> None:
         self._db.execute(
@@ -301,76 +311,4 @@ class Store:
         """Every row that ended."""
         with _explained():
             columns = ", ".join(statements.PAST_COLUMNS)
-            return [_row(values) for values in self._db.execute(f"SELECT {columns} FROM past")]  # noqa: S608 -- constants
-
-
-def _text(raw: bytes) -> str:
-    # A damaged text is shown as what it is, rather than making the whole answer fail.
-    return raw.decode(errors="replace")
-
-
-def _optional(value: object) -> float | None:
-    return None if value is None else _real(value)
-
-
-def _real(value: object) -> float:
-    if isinstance(value, float | int) and math.isfinite(value):
-        return float(value)
-    raise Damaged(f"found {type(value).__name__}, expected a time")
-
-
-def _present_values(row: Row) -> tuple[object, ...]:
-    end = row.end or row.missed
-    bounds = (*_bound(row.start), *(_bound(end) if end is not None else (None, None, None)))
-    return (row.id, *row.key, *row.facts, *bounds, int(row.assumed), row.low)
-
-
-def _past_values(row: Row) -> tuple[object, ...]:
-    if row.end is None or row.end.not_after is None:
-        raise ValueError(f"row {row.id} has not ended")
-    span = span_of(row.end.not_after - row.low)
-    return (*_present_values(row), span)
-
-
-def _bound(bound: Bound) -> tuple[float | None, float | None, str]:
-    return bound.not_before, bound.not_after, bound.certainty.value
-
-
-def _row(values: Sequence[object]) -> Row:
-    """A row of PRESENT_COLUMNS or PAST_COLUMNS. Raises Damaged for what never was written."""
-    try:
-        number, *rest = values
-        texts = [_string(value) for value in rest[:15]]
-        start = _read_bound(rest[15:18])
-        end = None if rest[20] is None else _read_bound(rest[18:21])
-        over = len(rest) > 23 and rest[23] is not None
-        return Row(
-            id=int(str(number)),
-            key=HoldingKey(*texts[:10]),
-            facts=Facts(*texts[10:]),
-            start=start,
-            end=end if over else None,
-            missed=None if over else end,
-            assumed=bool(rest[21]),
-        )
-    except (TypeError, ValueError, IndexError) as error:
-        raise Damaged(f"a row does not read: {error}") from error
-
-
-def _string(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise TypeError(f"found {type(value).__name__}, expected text")
-
-
-def _read_bound(values: Sequence[object]) -> Bound:
-    first, last, certainty = values
-    return Bound(_optional(first), _optional(last), Certainty(_string(certainty)))
-
-
-def _watch(values: Sequence[object]) -> Watch:
-    number, since, until, gap = values
-    try:
-        return Watch(int(str(number)), _real(since), _real(until), None if gap is None else Gap(_string(gap)))
-    except (TypeError, ValueError) as error:
-        raise Damaged(f"a time that was looked at does not read: {error}") from error
+            return [codec.read_row(values) for values in self._db.execute(f"SELECT {columns} FROM past")]  # noqa: S608 -- constants

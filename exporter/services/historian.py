@@ -20,7 +20,8 @@ from exporter.core.model import Holder
 from exporter.core.recollection import Recollection
 from exporter.core.state import State
 from exporter.core.workload import UNKNOWN, Workload
-from exporter.history.archive import Archive, Condition, Now
+from exporter.history.answering import Now
+from exporter.history.archive import Archive, Condition
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
 from exporter.services.refresh import Trigger

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from devicelens import main
 from exporter.core.history_query import Found, Question
 from exporter.core.state import State
-from exporter.history.archive import Now
+from exporter.history.answering import Now
 from exporter.services.board import Board
 from exporter.services.historian import Unavailable
 from exporter.web.app import Site, build

@@ -6,7 +6,8 @@ from pathlib import Path
 from exporter.core.history import Facts, HoldingKey, Present
 from exporter.core.history_query import Found, Question
 from exporter.core.history_watch import Look, Sight, Times
-from exporter.history.archive import Archive, Limits, Now
+from exporter.history.answering import Now
+from exporter.history.archive import Archive, Limits
 
 PATIENCE = 16.0
 

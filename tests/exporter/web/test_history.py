@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from daemon.text import visible
 from exporter.core.history_query import Found, Question
 from exporter.core.state import State
-from exporter.history.archive import Now
+from exporter.history.answering import Now
 from exporter.services.historian import Unavailable
 from exporter.web.app import build
 from exporter.web.history_query import parse_history
