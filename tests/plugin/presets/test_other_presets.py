@@ -1,0 +1,197 @@
+"""Presets of devices of their own kind: what a kubelet is shown of a host tree, exact answers to Allocate."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.hosttree import HostTree
+from harness.nvml import without_nvml
+from harness.preset import Answer, Listed, nodes, serving_preset, serving_text
+from harness.usb import UsbBus
+from plugin.presets import preset_names
+from simulator.rpc import RpcError
+
+
+@pytest.fixture
+def tree(host: Path) -> HostTree:
+    return HostTree(host)
+
+
+def queue(
+    tree: HostTree, kind: str, name: str, *, mode: str, state: str = "enabled", use: str = "user"
+) -> str:
+    device = f"{kind}{name[2]}"
+    parent = f"/sys/devices/pci0000:6a/0000:6a:01.0/{device}"
+    place = tree.root / f"sys/bus/dsa/devices/{device}"
+    if not place.is_symlink():
+        tree.files(parent, numa_node=1)
+        tree.link(f"/sys/bus/dsa/devices/{device}", parent)
+    tree.files(f"{parent}/{name}", state=state, type=use, mode=mode, group_id=0, size=16, priority=10)
+    tree.file(f"/dev/{kind}/{name}")
+    return f"{parent}/{name}"
+
+
+@pytest.mark.parametrize(("preset", "kind"), [("intel-dsa", "dsa"), ("intel-iaa", "iax")])
+async def test_intel_dsa_and_iaa_give_queues_that_are_enabled_by_their_mode(
+    root: Path, host: Path, tree: HostTree, preset: str, kind: str
+) -> None:
+    shared = queue(tree, kind, "wq0.0", mode="shared")
+    queue(tree, kind, "wq0.1", mode="dedicated")
+    queue(tree, kind, "wq0.2", mode="dedicated", state="disabled")
+    queue(tree, kind, "wq0.3", mode="dedicated", use="kernel")
+    queue(tree, "iax" if kind == "dsa" else "dsa", "wq1.0", mode="shared")
+    tree.files(f"{shared}/{kind}!wq0.0", dev="237:5")
+    tree.link("/dev/char/237:5", f"/dev/{kind}/wq0.0")
+    domain = f"{preset.removeprefix('intel-')}.intel.com"
+    async with serving_preset(root, host, preset) as served:
+        assert await served.devices(f"{domain}/wq-user-shared", 1) == {"wq0.0": Listed(1)}
+        assert await served.devices(f"{domain}/wq-user-dedicated", 1) == {"wq0.1": Listed(1)}
+        assert await served.allocate(f"{domain}/wq-user-dedicated", "wq0.1") == Answer(
+            nodes=nodes("rw", f"/dev/{kind}/wq0.1")
+        )
+        assert await served.allocate(f"{domain}/wq-user-shared", "wq0.0") == Answer(
+            nodes=nodes("rw", f"/dev/{kind}/wq0.0", "/dev/char/237:5")
+        )
+        tree.files(shared, state="disabled")
+        with pytest.raises(RpcError, match=r"wq0\.0"):
+            await served.allocate(f"{domain}/wq-user-shared", "wq0.0")
+
+
+async def test_intel_dsa_shares_a_shared_queue_and_no_dedicated_one(
+    root: Path, host: Path, tree: HostTree
+) -> None:
+    queue(tree, "dsa", "wq0.0", mode="shared")
+    queue(tree, "dsa", "wq0.1", mode="dedicated")
+    text = """\
+version: 1
+resources:
+  - {preset: intel-dsa, of: dsa.intel.com/wq-user-shared, share: {replicas: 3, id: "{{ id }}-{{ n }}"}}
+  - {preset: intel-dsa, of: dsa.intel.com/wq-user-dedicated}
+"""
+    async with serving_text(root, host, text) as served:
+        listed = await served.devices("dsa.intel.com/wq-user-shared", 3)
+        assert listed == {f"wq0.0-{n}": Listed(1) for n in range(3)}
+        assert set(await served.devices("dsa.intel.com/wq-user-dedicated", 1)) == {"wq0.1"}
+        answer = await served.allocate("dsa.intel.com/wq-user-shared", "wq0.0-2")
+        assert answer == Answer(nodes=nodes("rw", "/dev/dsa/wq0.0"))
+
+
+async def test_intel_sgx_is_for_all(root: Path, host: Path, tree: HostTree) -> None:
+    tree.file("/dev/sgx_enclave")
+    async with serving_preset(root, host, "intel-sgx") as served:
+        listed = await served.devices("sgx.intel.com/enclave", 110)
+        assert listed == {f"sgx-enclave-{n}": Listed() for n in range(110)}
+        answer = await served.allocate("sgx.intel.com/enclave", "sgx-enclave-7")
+        assert answer == Answer(nodes=nodes("rw", "/dev/sgx_enclave"))
+        assert served.served.status("sgx.intel.com/provision").ready
+        tree.file("/dev/sgx_provision")
+        await served.devices("sgx.intel.com/provision", 110)
+        answer = await served.allocate("sgx.intel.com/provision", "sgx-provision-0")
+        assert answer == Answer(nodes=nodes("rw", "/dev/sgx_provision"))
+
+
+@pytest.fixture
+def bus(tree: HostTree) -> UsbBus:
+    made = UsbBus(tree)
+    tree.files(made.controller, numa_node=1)
+    return made
+
+
+async def test_a_usb_device_that_was_plugged_in_elsewhere_is_given_as_it_is_now(
+    root: Path, host: Path, bus: UsbBus
+) -> None:
+    text = """\
+version: 1
+resources:
+  - {preset: usb, name: example.com/serial, discover: [{usb: {vendors: ["0403"], with_nodes: [tty]}}]}
+"""
+    bus.child(bus.plug("1-1", "0403", "6001", "A1", address=5), "ttyUSB0/tty/ttyUSB0", "tty", "ttyUSB0")
+    async with serving_text(root, host, text) as served:
+        await served.devices("example.com/serial", 1)
+        bus.unplug("1-1")
+        (host / "dev/ttyUSB0").unlink()
+        await served.kubelet.wait_until(lambda k: k.allocatable("example.com/serial") == 0)
+        bus.child(bus.plug("1-4", "0403", "6001", "A1", address=9), "ttyUSB7/tty/ttyUSB7", "tty", "ttyUSB7")
+        await served.kubelet.wait_until(lambda k: k.allocatable("example.com/serial") == 1)
+        assert await served.allocate("example.com/serial", "A1") == Answer(
+            nodes=nodes("rw", "/dev/bus/usb/001/009", "/dev/ttyUSB7")
+        )
+
+
+@pytest.mark.parametrize(
+    ("preset", "resource", "path"),
+    [
+        ("fuse", "smarter-devices/fuse", "/dev/fuse"),
+        ("kvm", "smarter-devices/kvm", "/dev/kvm"),
+        ("tun", "smarter-devices/net_tun", "/dev/net/tun"),
+    ],
+)
+async def test_what_all_may_open_is_shared(
+    root: Path, tree: HostTree, preset: str, resource: str, path: str
+) -> None:
+    host = tree.root
+    async with serving_preset(root, host, preset) as served:
+        await served.served.until(lambda: served.served.status(resource).ready)
+        tree.file(path)
+        listed = await served.devices(resource, 110)
+        name = path.rpartition("/")[2]
+        assert set(listed) == {f"{name}::{n}" for n in range(110)}
+        assert await served.allocate(resource, f"{name}::42") == Answer(nodes=nodes("rw", path))
+        (host / path.lstrip("/")).unlink()
+        await served.kubelet.wait_until(lambda k: k.allocatable(resource) == 0)
+
+
+@pytest.mark.parametrize(
+    ("preset", "resource", "names"),
+    [
+        ("video", "squat.ai/video", ["video0", "video10"]),
+        ("serial", "squat.ai/serial", ["rfcomm0", "ttyACM0", "ttyUSB1"]),
+    ],
+)
+async def test_nodes_that_one_container_has_at_a_time(
+    root: Path, tree: HostTree, preset: str, resource: str, names: list[str]
+) -> None:
+    host = tree.root
+    others = ["vbi0", "v4l-subdev0", "ttyS0", "tty0"]
+    for name in (*names, *others):
+        tree.file(f"/dev/{name}")
+    tree.node("/dev/extra", "char", 81, 0)
+    (host / "dev/extra").rename(host / "dev" / names[0])
+    tree.link("/sys/dev/char/81:0", "/sys/devices/pci0000:00/0000:00:01.0/thing")
+    tree.files("/sys/devices/pci0000:00/0000:00:01.0", numa_node=1)
+    tree.directory("/sys/devices/pci0000:00/0000:00:01.0/thing")
+    async with serving_preset(root, host, preset) as served:
+        listed = await served.devices(resource, len(names))
+        assert listed == {names[0]: Listed(1), **dict.fromkeys(names[1:], Listed())}
+        assert await served.allocate(resource, names[-1]) == Answer(nodes=nodes("rw", f"/dev/{names[-1]}"))
+        tree.file(f"/dev/{names[-1]}9")
+        assert f"{names[-1]}9" in await served.devices(resource, len(names) + 1)
+
+
+async def test_sample_names_its_devices_by_cdi_where_asked_for(
+    root: Path, host: Path, tree: HostTree
+) -> None:
+    tree.directory("/tmp")
+    text = """\
+version: 1
+resources:
+  - {preset: sample, allocate: {cdi: ["example.com/resource=CDI-{{ device.id }}"]}}
+"""
+    async with serving_text(root, host, text) as served:
+        await served.devices("example.com/resource", 2)
+        assert await served.allocate("example.com/resource", "Dev-2") == Answer(
+            mounts=(("/tmp/Dev-2", "/tmp/Dev-2", False),), cdi=("example.com/resource=CDI-Dev-2",)
+        )
+
+
+@pytest.mark.parametrize("preset", preset_names())
+async def test_on_a_host_that_has_none_every_preset_is_ready_and_says_what_it_waits_for(
+    root: Path, host: Path, preset: str
+) -> None:
+    with without_nvml():
+        async with serving_preset(root, host, preset) as served:
+            await served.served.until(served.served.fleet.statuses)
+            await served.served.until(lambda: all(s.ready for s in served.served.fleet.statuses()))
+            states = [status.state for status in served.served.fleet.statuses()]
+            if preset != "sample":  # which is told its devices
+                assert all(state.startswith("waiting for devices") for state in states), states
