@@ -99,6 +99,7 @@ def test_gpus_by_nvml_are_known_by_their_uuids(tree: HostTree, nvml: FakeNvml) -
         "address": "10000:af:00.0",
         **dict.fromkeys(("profile", "slice", "gi", "ci", "gi_minor", "ci_minor"), ""),
     }
+    assert all(f"`{name}`" in (Nvidia.__doc__ or "") for name in found.attrs)
     assert (found.path, found.nodes) == ("/dev/nvidia1", ("/dev/nvidia1",))
     assert (found.sysfs, found.claim) == ("/sys/bus/pci/devices/10000:af:00.0", "pci:10000:af:00.0")
 

@@ -68,6 +68,7 @@ def test_a_device_has_its_attributes_its_node_and_its_childrens(bus: UsbBus, her
         "block": "",
         "net": "wwan0",
     }
+    assert all(f"`{name}`" in (Usb.__doc__ or "") for name in found.attrs)
     assert found.nodes == (
         "/dev/bus/usb/001/017",
         "/dev/hidraw0",
