@@ -18,6 +18,7 @@ from plugin.discovery.glob import MAX_FOUND, matches
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings
 from plugin.discovery.sysfs import Directory, Sysfs, clean
+from plugin.discovery.usb_bus import PORT
 
 _PSEUDO: Final = ("/sys/", "/proc/")
 """File systems that tell inotify nothing."""
@@ -101,9 +102,12 @@ class SysfsSource:
 
 
 def _claim(directory: Directory) -> str:
-    """A PCI function is called as all sources call it; everything else by its directory."""
-    if selectors.ADDRESS.fullmatch(directory.name) and directory.link("subsystem") == "pci":
+    """PCI functions and USB devices are called as all sources call them; everything else by its directory."""
+    subsystem = directory.link("subsystem")
+    if subsystem == "pci" and selectors.ADDRESS.fullmatch(directory.name):
         return f"pci:{directory.name}"
+    if subsystem == "usb" and PORT.fullmatch(directory.name):
+        return f"usb:{directory.name}"
     return f"sysfs:{directory.path}"
 
 

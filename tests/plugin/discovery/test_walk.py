@@ -4,6 +4,7 @@ import pytest
 
 from harness.hosttree import HostTree
 from harness.machines import Machine
+from harness.usb import UsbBus
 from plugin.core.model import Sysfs, SysfsFile
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings
@@ -152,6 +153,14 @@ def test_a_pci_function_is_claimed_as_all_sources_do(host: Path) -> None:
     machine.tree.directory("/sys/bus/pci")
     (found,) = look(machine.tree, Sysfs(["/sys/bus/pci/devices/*"])).found
     assert found.claim == "pci:0000:3b:00.0"
+
+
+def test_a_usb_device_is_claimed_as_all_sources_do(tree: HostTree) -> None:
+    UsbBus(tree).plug("1-2", "0403", "6001")
+    tree.directory("/sys/bus/usb")
+    claims = {f.claim for f in look(tree, Sysfs(["/sys/bus/usb/devices/*"])).found}
+    assert "usb:1-2" in claims
+    assert len(claims) == 2  # and its interface, which is none
 
 
 def test_what_is_allocated_is_kept_at_this_moment(tree: HostTree) -> None:
