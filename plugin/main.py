@@ -19,15 +19,18 @@ from plugin.core.errors import ConfigError
 from plugin.core.plan import ResourcePlan
 from plugin.core.yaml_document import MAX_BYTES
 from plugin.discovery.host import HostRoot
+from plugin.discovery.sources import fault_source
 from plugin.discovery.survey import os_problem
+from plugin.discovery.uevents import Uevents
 from plugin.presets import preset_path
 from plugin.services.clock import Clock
 from plugin.services.fleet import Fleet
 from plugin.services.leftovers import Leftovers
+from plugin.services.listening import Listening
 from plugin.services.pod_resources import PodResources
 from plugin.services.reload import ConfigRefusedError, Content, Reloader
 from plugin.services.resource import Resource
-from plugin.services.surroundings import Surroundings
+from plugin.services.surroundings import Surroundings, Way
 from plugin.services.web import Site, build
 
 TOKEN_BYTES: Final = 4
@@ -47,6 +50,7 @@ class Settings:
     config: Path | None
     presets: Sequence[str]
     host_root: Path
+    way: Way = "socket"
 
 
 async def main(settings: Settings, stop: asyncio.Event) -> None:
@@ -54,13 +58,18 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     clock = Clock()
     watcher = DirectoryWatcher()
     paths = KubeletPaths(settings.kubelet_root.absolute())
+    host = HostRoot(settings.host_root)
+    uevents = Uevents(first=host.here("/proc/1"))
     surroundings = Surroundings(
-        host=HostRoot(settings.host_root),
+        host=host,
         paths=paths,
         watcher=watcher,
         pod_resources=PodResources(paths, clock),
         token=lambda: secrets.token_hex(TOKEN_BYTES),
+        uevents=uevents,
+        listening=Listening(lambda sources: fault_source(host, sources)),
         clock=clock,
+        way=settings.way,
     )
     fleet = Fleet(_maker(surroundings))
     files = _files(settings)
@@ -75,13 +84,14 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         version=settings.version,
         node=settings.node,
         resources=",".join(plan.name for plan in plans),
-        directory=paths.device_plugins,
+        directory=paths.device_plugins if settings.way == "socket" else paths.plugins_registry,
         host_root=settings.host_root,
     )
     leftovers = Leftovers(paths.device_plugins, surroundings.host, lambda: fleet.plans, clock)
     site = Site(fleet, lambda: reloader.status)
     actors: list[Actor] = [
         watcher.run(),
+        uevents.run(),
         fleet.run(),
         reloader.run(settings.config, watcher),
         leftovers.run(watcher),

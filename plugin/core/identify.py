@@ -1,13 +1,13 @@
 """From what sources found to a resource's devices: which count, by what id, on which NUMA node."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from plugin.core.device import Device, Found, natural
 from plugin.core.errors import quoted
 from plugin.core.names import id_problem
 from plugin.core.plan import ResourcePlan
-from plugin.core.templates import TemplateError
+from plugin.core.templates import Template, TemplateError
 
 NumaNodes = Callable[[Found], tuple[int, ...]]
 """The NUMA nodes of what was found, as the host tells; asked only where the plan says `auto`."""
@@ -19,6 +19,14 @@ class Identified:
 
     device: Device
     absent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of a few devices: those that are there, and the ids of those that are not any more."""
+
+    devices: tuple[Identified, ...]
+    gone: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,7 @@ class Identifier:
         self._plan = plan
         self._owners: dict[str, tuple[str, str]] = {}
         self._known: dict[tuple[str, str], tuple[Found, Identified | str | None]] = {}
+        self._contested: frozenset[str] = frozenset()
 
     def identify(self, found: Iterable[Found], numa_nodes: NumaNodes) -> Identity:
         """The devices among `found`. Never fails: what cannot be a device is left out, with the reason."""
@@ -54,9 +63,49 @@ class Identifier:
             elif result is not None:
                 candidates.setdefault(result.device.id, []).append(result)
         self._known = known
+        self._contested = frozenset(i for i, rivals in candidates.items() if len(rivals) > 1)
         chosen = {device_id: self._choose(rivals, left_out) for device_id, rivals in candidates.items()}
         self._owners = {i: (c.device.name, c.device.path) for i, c in chosen.items()}
         return Identity(tuple(chosen[i] for i in sorted(chosen, key=natural)), tuple(left_out))
+
+    def update(
+        self, found: Iterable[Found], gone: Iterable[tuple[str, str]], numa_nodes: NumaNodes
+    ) -> Change | None:
+        """What changes with a few that were found, and with others, by (name, path), that are gone.
+
+        None where that takes everything into account: an id that several claim, one that is left out.
+        """
+        devices: list[Identified] = []
+        ids_gone: dict[str, None] = {}
+        changes = [(key, None) for key in gone] + [((item.name, item.path), item) for item in found]
+        for key, item in changes:
+            old, before = self._known.get(key, (None, None))
+            if old == item:
+                continue
+            now = None if item is None else self._one(item, numa_nodes)
+            if isinstance(before, str) or isinstance(now, str):
+                return None
+            self._known.pop(key, None)
+            if item is not None:
+                self._known[key] = item, now
+            if before is not None and (now is None or now.device.id != before.device.id):
+                ids_gone[before.device.id] = None
+            if now is not None:
+                devices.append(now)
+        return self._settled(tuple(devices), ids_gone)
+
+    def _settled(self, devices: tuple[Identified, ...], gone: Iterable[str]) -> Change | None:
+        """The change, where every id in it belongs to one device alone; None otherwise."""
+        ids = [item.device.id for item in devices]
+        if not self._contested.isdisjoint((*ids, *gone)):
+            return None
+        for device_id in gone:
+            del self._owners[device_id]
+        for item in devices:
+            key = (item.device.name, item.device.path)
+            if self._owners.setdefault(item.device.id, key) != key:
+                return None
+        return Change(devices, tuple(i for i in gone if i not in ids))
 
     def _choose(self, rivals: list[Identified], left_out: list[tuple[str, str]]) -> Identified:
         """The one that had the id keeps it while it is there; else the first that was found."""
@@ -73,6 +122,8 @@ class Identifier:
         """The device, why it cannot be one, or None where `match` does not hold."""
         plan = self._plan
         variables = {"device": found}
+        if plan.member_of is not None and not _is_member(plan.member_of, plan.name, variables):
+            return None
         try:
             if plan.match is not None and not plan.match.holds(variables):
                 return None
@@ -98,3 +149,11 @@ class Identifier:
             return (numa,)
         nodes = (found.numa_node,) if found.numa_node is not None else numa_nodes(found)
         return tuple(sorted({node for node in nodes if node >= 0}))
+
+
+def _is_member(family: Template, name: str, variables: Mapping[str, object]) -> bool:
+    """Whether a device's resource is the one called `name`. One without a name is told by its family."""
+    try:
+        return family.render(variables) == name
+    except TemplateError:
+        return False

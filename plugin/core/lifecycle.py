@@ -14,17 +14,21 @@ LAST_RETRY: Final = 1.0
 """Seconds between attempts that found nobody listening: doubled from the first to the last."""
 LAST_RETRY_REFUSED: Final = 30.0
 """The same for attempts that the kubelet answered with an error."""
+LAST_RENEWAL: Final = 60.0
+"""Seconds between sockets made anew that the kubelet does not follow: doubled up to this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
     """Seconds after which a registration that the kubelet accepted is repeated.
 
-    `no_stream`: the kubelet never opened one for it; `lost_stream`: the last one ended.
+    `no_stream`: the kubelet never opened one for it; `lost_stream`: the last one ended; `refused`: it said
+    no to a socket that it found by itself.
     """
 
     no_stream: float = 5.0
     lost_stream: float = 1.0
+    refused: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,43 @@ def decide(situation: Situation, now: float, patience: Patience) -> Decision:
         return Decision(Step.WAIT)
     wait = patience.lost_stream if situation.had_stream else patience.no_stream
     return _at(max(situation.quiet_since + wait, situation.retry_at), now)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySituation:
+    """What can be seen of a registration by directory. Times are steady, in seconds.
+
+    `own_socket`: ours is there; `kubelet`: its own socket, None where there is none; `quiet_since`: since
+    when no stream is open, this socket is there and so is this kubelet; `had_stream`: this kubelet had
+    one; `refused`: it said no, and `retry_at` is when to ask again; `renewals`: how many incarnations in
+    a row found no stream; `renew`: a new one is asked for.
+    """
+
+    own_socket: bool
+    kubelet: SocketIdentity | None
+    streams: int = 0
+    quiet_since: float = 0.0
+    had_stream: bool = False
+    refused: bool = False
+    retry_at: float = 0.0
+    renewals: int = 0
+    renew: bool = False
+
+
+def decide_by_directory(situation: DirectorySituation, now: float, patience: Patience) -> Decision:
+    """The next step where the kubelet finds the socket by itself: to wait, or to make it anew.
+
+    kubelet: it looks once a second for what is new in the directory, and does not open a stream again
+    that broke, unless the socket is made anew.
+    """
+    if not situation.own_socket or situation.renew:
+        return Decision(Step.RENEW)
+    if situation.streams or situation.kubelet is None:
+        return Decision(Step.WAIT)
+    wait = patience.lost_stream if situation.had_stream else patience.no_stream
+    again = min(wait * 2.0 ** min(situation.renewals, 16), LAST_RENEWAL)
+    until = situation.retry_at if situation.refused else situation.quiet_since + again
+    return Decision(Step.RENEW) if now >= until else Decision(Step.WAIT, until)
 
 
 def _at(time: float, now: float) -> Decision:

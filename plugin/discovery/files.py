@@ -1,11 +1,12 @@
 """The source `files`: every regular file of a directory is a device, named like the file."""
 
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 
 from plugin.core.device import Found, natural
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, same_path
+from plugin.discovery.source import Findings, MoreChangedError, same_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,17 @@ class FilesSource:
             return Findings((), follow, (f"{self.directory} is not there",))
         found.sort(key=lambda item: natural(item.name))
         notes = () if found else (f"{self.directory} has no regular file",)
-        return Findings(tuple(found), follow, notes)
+        return Findings(tuple(found), follow, notes, entrywise=frozenset({self.directory}))
+
+    def look_at(self, host: HostRoot, directory: str, name: str) -> Found | None:
+        """The file of that name, if it is one."""
+        path = f"{directory.rstrip('/')}/{name}"
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if host.is_link(path):
+                # A ConfigMap's files are links through `..data`, which is replaced: then all are others.
+                raise MoreChangedError
+            return Found(name, path) if stat.S_ISREG(host.stat(path).st_mode) else None
+        return None
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
         """As it was found, while its path is there."""

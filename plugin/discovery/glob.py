@@ -36,7 +36,26 @@ class GlobSource:
                     raise OSError(errno.EFBIG, f"more than {MAX_FOUND} paths match", pattern)
         notes = () if found else (f"nothing matches {', '.join(self.patterns)}",)
         ordered = sorted(found.values(), key=lambda item: natural(item.path))
-        return Findings(tuple(ordered), tuple(follow), notes)
+        return Findings(tuple(ordered), tuple(follow), notes, entrywise=frozenset(self._directories()))
+
+    def look_at(self, host: HostRoot, directory: str, name: str) -> Found | None:
+        """What is at that path, where it is one that matches."""
+        if not any(compiled(last).match(name) for last in self._directories().get(directory, ())):
+            return None
+        return path_now(host, f"{directory.rstrip('/')}/{name}")
+
+    def _directories(self) -> dict[str, list[str]]:
+        """The directories whose entries alone decide, with what their names are to match."""
+        found: dict[str, list[str]] = {}
+        others = False
+        for pattern in self.patterns:
+            *directories, last = [part for part in pattern.split("/") if part]
+            if any(map(_is_pattern, directories)):
+                others = True
+            else:
+                found.setdefault("/" + "/".join(directories), []).append(last)
+        # One whose directories are patterns too may go through any of them.
+        return {} if others else found
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
         """What is at its path now: a link may lead elsewhere, a node have other numbers."""

@@ -74,6 +74,12 @@ class HostRoot:
         with _named(path):
             return os.lstat(self.here(self.real(path)))
 
+    def is_link(self, path: str) -> bool:
+        """Whether the last component of `path` is a symbolic link. Raises OSError where nothing is there."""
+        parent, _, name = path.rstrip("/").rpartition("/")
+        with _named(path):
+            return stat.S_ISLNK(os.lstat(self.here(self.real(parent or "/")) / name).st_mode)
+
     def exists(self, path: str) -> bool:
         """Whether `path` leads to something. Raises OSError where that cannot be known."""
         try:

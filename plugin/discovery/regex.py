@@ -43,7 +43,20 @@ class RegexSource:
             return Findings((), tuple(follow), (f"{self.directory} is not there",))
         found.sort(key=lambda item: natural(item.name))
         notes = () if found else (f"nothing in {self.directory} matches {self.pattern}",)
-        return Findings(tuple(found), tuple(follow), notes)
+        entrywise = frozenset({base or "/"} if self.depth == 1 else ())
+        return Findings(tuple(found), tuple(follow), notes, entrywise=entrywise)
+
+    def look_at(self, host: HostRoot, directory: str, name: str) -> Found | None:
+        """What is at that path, where it is one that matches."""
+        match = fullmatch(self.pattern, name)
+        path = f"{directory.rstrip('/')}/{name}"
+        try:
+            status = host.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if match is None or stat.S_ISDIR(status.st_mode):
+            return None
+        return _named(found_at(host, path, status), name, match)
 
     def _entries(
         self, host: HostRoot, base: str, follow: list[tuple[str, str]]

@@ -1,7 +1,7 @@
 """What a source of devices is."""
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
 from plugin.core.device import Found
 from plugin.discovery.host import HostRoot, node_of
@@ -14,13 +14,15 @@ class Findings:
     `follow` maps a directory to patterns (as fnmatch takes them) of the entries that matter.
     `notes` say why there may be less than one would think: a directory that is missing, for one.
     `subsystems` are those of the kernel's uevents (`pci`, `usb`, `net`, `infiniband`, …) that call for
-    another look.
+    another look. Of a directory in `entrywise` a single entry can be looked at (`Entrywise`): a device's
+    path is the directory and the entry's name there, and it depends on nothing else.
     """
 
     found: tuple[Found, ...]
     follow: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     subsystems: frozenset[str] = frozenset()
+    entrywise: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 class Source(Protocol):
@@ -37,6 +39,22 @@ class Source(Protocol):
         given back as it is. Raises OSError.
         """
         ...
+
+
+@runtime_checkable
+class Entrywise(Protocol):
+    """A source that can look at one entry of a directory, where another would look at everything."""
+
+    def look_at(self, host: HostRoot, directory: str, name: str) -> Found | None:
+        """The device that the entry is now; None where it is none. Blocking.
+
+        Raises OSError, and MoreChangedError where the entry alone does not tell.
+        """
+        ...
+
+
+class MoreChangedError(Exception):
+    """More than one entry may have changed: everything is to be looked at."""
 
 
 def same_path(host: HostRoot, found: Found) -> Found | None:

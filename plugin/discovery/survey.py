@@ -1,18 +1,17 @@
-"""One look at everything that a resource wants to know of its host: devices, NUMA, health."""
+"""One look at the devices that a resource has on its host, and at their NUMA nodes."""
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from glob import escape
 from typing import Final
 
 from plugin.core.device import Device, Found
-from plugin.core.identify import Identifier
-from plugin.core.inventory import Sighting
-from plugin.core.names import path_problem
-from plugin.core.plan import ExistsCheck, ResourcePlan
-from plugin.core.templates import TemplateError
+from plugin.core.identify import Change, Identified, Identifier
+from plugin.core.plan import ResourcePlan
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Source
+from plugin.discovery.probes import asked_at_allocate, questions
+from plugin.discovery.source import Entrywise, Findings, MoreChangedError, Source
 from plugin.discovery.sources import source_of
 from plugin.discovery.topology import numa_nodes
 
@@ -26,13 +25,15 @@ MAX_PATTERNS: Final = 32
 class Survey:
     """What one look saw. `left_out`: (path or name, why) of what cannot be a device.
 
-    `follow`: host directories, with patterns of the entries, whose changes call for another look.
+    `follow`: host directories, with patterns of the entries, whose changes call for another look;
+    `subsystems`: the kernel's, whose uevents do.
     """
 
-    sightings: tuple[Sighting, ...]
+    devices: tuple[Identified, ...]
     left_out: tuple[tuple[str, str], ...]
     follow: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
+    subsystems: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,44 +48,99 @@ class SurveyError(Exception):
     """A look that failed as a whole; the message says at what."""
 
 
+class Sources:
+    """The sources of a plan. Those who share them look together: a look that is new enough serves all."""
+
+    def __init__(
+        self, plan: ResourcePlan, host: HostRoot, steady: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.host = host
+        self.each = tuple(source_of(written) for written in plan.sources)
+        self._steady = steady
+        self._lock = threading.Lock()
+        self._begun = float("-inf")
+        self._findings: tuple[Findings, ...] = ()
+
+    def discover(self, not_before: float | None = None) -> tuple[Findings, ...]:
+        """What each source finds, by a look that began at the steady time `not_before` or later.
+
+        None: by a look of its own. Blocking. Raises SurveyError where a source cannot say.
+        """
+        with self._lock:
+            if not_before is None or self._begun < not_before:
+                begun = self._steady()
+                try:
+                    self._findings = tuple(source.discover(self.host) for source in self.each)
+                except OSError as error:
+                    raise SurveyError(os_problem(error)) from error
+                self._begun = begun
+            return self._findings
+
+
 class Surveyor:
     """Looks for one resource's devices. Blocking; one look at a time."""
 
-    def __init__(self, plan: ResourcePlan, host: HostRoot) -> None:
+    def __init__(self, plan: ResourcePlan, host: HostRoot, sources: Sources | None = None) -> None:
+        """`sources`: those of the plan, where they are shared."""
         self.plan = plan
         self._host = host
-        self._sources = tuple(source_of(written) for written in plan.sources)
+        self._sources = sources or Sources(plan, host)
         self._identifier = Identifier(plan)
         self._origins: dict[tuple[str, str], Source] = {}
+        self._found: set[tuple[str, str]] = set()
+        self._entrywise: dict[str, Entrywise] = {}
 
-    def look(self) -> Survey:
-        """Everything as it is now. Raises SurveyError where a source cannot say."""
+    def look(self, not_before: float | None = None) -> Survey:
+        """Everything as it is now, or as seen since `not_before`. Raises SurveyError."""
         found: list[Found] = []
         follow: dict[tuple[str, str], None] = {}
-        notes: list[str] = []
         origins: dict[tuple[str, str], Source] = {}
-        for source in self._sources:
-            try:
-                findings = source.discover(self._host)
-            except OSError as error:
-                raise SurveyError(os_problem(error)) from error
+        every = self._sources.discover(not_before)
+        for source, findings in zip(self._sources.each, every, strict=True):
             found += findings.found
-            if len(self._sources) > 1:
+            if len(every) > 1:
                 for item in findings.found:
                     origins.setdefault((item.name, item.path), source)
             follow.update(dict.fromkeys(findings.follow))
-            notes += findings.notes
         self._origins = origins
-        identity = self._identifier.identify(found, lambda item: numa_nodes(self._host, item))
-        probed: set[str] = set()
-        sightings = tuple(
-            Sighting(item.device, item.absent or self._unhealthy(item.device, probed.add))
-            for item in identity.devices
+        self._found = {(item.name, item.path) for item in found}
+        self._entrywise = dict(_entrywise(self._sources.each, every))
+        identity = self._identifier.identify(found, self._numa)
+        return Survey(
+            identity.devices,
+            identity.left_out,
+            bounded(follow),
+            tuple(note for findings in every for note in findings.notes),
+            frozenset().union(*(findings.subsystems for findings in every)),
         )
-        for path in sorted(probed):
-            parent, _, name = path.rstrip("/").rpartition("/")
-            follow[parent or "/", escape(name)] = None
-        return Survey(sightings, identity.left_out, _bounded(follow), tuple(notes))
+
+    def look_at(self, entries: Iterable[tuple[str, str]]) -> Change | None:
+        """What became of single entries, by (directory, name), of followed directories.
+
+        None where that does not tell enough: then everything is to be looked at. Raises SurveyError.
+        """
+        present: dict[tuple[str, str], Found] = {}
+        gone: set[tuple[str, str]] = set()
+        for directory, name in entries:
+            source = self._entrywise.get(directory)
+            if source is None:
+                return None
+            key = (name, f"{directory.rstrip('/')}/{name}")
+            try:
+                found = source.look_at(self._host, directory, name)
+            except MoreChangedError:
+                return None
+            except OSError as error:
+                raise SurveyError(os_problem(error)) from error
+            if found is not None:
+                present[key] = found
+            elif key in self._found:
+                gone.add(key)
+        change = self._identifier.update(present.values(), gone, self._numa)
+        before = len(self._found)
+        self._found = (self._found | present.keys()) - gone
+        # Whether there is anything at all is told by the sources' notes.
+        return None if change is None or not before or not self._found else change
 
     def resolve(self, devices: Sequence[Device]) -> Resolved:
         """`devices` as they are at this moment, for Allocate.
@@ -96,7 +152,7 @@ class Surveyor:
         faults: list[tuple[str, str]] = []
         for device in devices:
             now, reason = self._as_it_is(device)
-            reason = reason or self._unhealthy(now, lambda _: None)
+            reason = reason or self._unhealthy(now)
             if reason:
                 faults.append((device.id, reason))
             else:
@@ -108,7 +164,7 @@ class Surveyor:
         found = device.found
         if found is None:
             return device, self._absent(device.path) if device.path else ""
-        source = self._origins.get((found.name, found.path), self._sources[0])
+        source = self._origins.get((found.name, found.path), self._sources.each[0])
         try:
             now = source.resolve(self._host, found)
         except OSError as error:
@@ -121,21 +177,12 @@ class Surveyor:
             return device, ""
         return replace(device, path=now.path, attrs=dict(now.attrs), nodes=now.nodes, found=now), ""
 
-    def _unhealthy(self, device: Device, probed: Callable[[str], None]) -> str:
-        """Why a device is unhealthy by its probes; empty where it is healthy."""
-        for probe in self.plan.probes:
-            if not isinstance(probe.check, ExistsCheck):
-                continue
-            try:
-                path = probe.check.path.render({"device": device})
-            except TemplateError as error:
-                return f"{probe.place}: {error}"
-            problem = path_problem(path)
-            if problem is not None:
-                return f"{probe.place}: {problem}"
-            probed(path)
-            reason = self._absent(path)
-            if reason:
+    def _unhealthy(self, device: Device) -> str:
+        """Why a device is unhealthy by those probes that are asked at Allocate; empty where it is healthy."""
+        probes = [probe for probe in self.plan.probes if asked_at_allocate(probe)]
+        for question in questions(probes, device, self._host):
+            # What changes without telling is asked in its own time, and slow to read as it may be.
+            if question.interval is None and question.ask is not None and (reason := question.ask()):
                 return reason
         return ""
 
@@ -145,8 +192,23 @@ class Surveyor:
         except OSError as error:
             return os_problem(error)
 
+    def _numa(self, found: Found) -> tuple[int, ...]:
+        return numa_nodes(self._host, found)
 
-def _bounded(follow: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+
+def _entrywise(sources: Iterable[Source], every: Iterable[Findings]) -> Iterable[tuple[str, Entrywise]]:
+    """The directories that one source alone follows, and entry by entry."""
+    followed: dict[str, int] = {}
+    each = list(zip(sources, every, strict=True))
+    for _, findings in each:
+        for directory in {directory for directory, _ in findings.follow}:
+            followed[directory] = followed.get(directory, 0) + 1
+    for source, findings in each:
+        if isinstance(source, Entrywise):
+            yield from ((d, source) for d in findings.entrywise if followed.get(d) == 1)
+
+
+def bounded(follow: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """At most MAX_FOLLOWED directories, each with few patterns: many of them become one `*`."""
     patterns: dict[str, list[str]] = {}
     for directory, pattern in follow:

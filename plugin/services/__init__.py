@@ -4,9 +4,17 @@ clock         time, handed in
 tally         what a resource counts
 board         the advertised list, as the open streams get it
 endpoint      one incarnation of a resource's DevicePlugin server, on a socket of its own
-allocator     answers to Allocate and GetPreferredAllocation
-registrar     one Register call
+allocator     answers to Allocate, GetPreferredAllocation and PreStartContainer
+giving        answers made true on the host, and what of that is kept there
+side_files    files written for containers
+cdi_files     a resource's CDI specification
+belongings    what a resource has put on the host, remembered
+leftovers     what resources that are no more have left there
+prestart      a program run before a container starts
 registration  keeps a resource registered, through everything that a kubelet does
+by_socket     … by a call to the kubelet's socket
+by_directory  … by a socket in the directory that the kubelet watches
+registrar     one Register call
 lease         one process serves a resource on a node; a second one stands by
 pod_resources what the kubelet says of holders and of what it takes for allocatable
 resource      one resource: discovery, list, registration, tombstones

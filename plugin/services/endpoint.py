@@ -48,6 +48,10 @@ class Endpoint:
         self._server = grpc.aio.server()
         pb_grpc.add_DevicePluginServicer_to_server(_Servicer(self, allocator), self._server)
 
+    def serve(self, add: Callable[[grpc.aio.Server], None]) -> None:
+        """Serve something more on the same socket; to be said before `open`."""
+        add(self._server)
+
     async def open(self) -> None:
         """Start serving."""
         try:
@@ -58,6 +62,15 @@ class Endpoint:
         await self._server.start()
         self.path.chmod(0o600)
         self._identity = socket_identity(self.path)
+
+    def publish(self, path: Path) -> None:
+        """Give the socket this name, whoever had it. Raises OSError.
+
+        Its name is not the one any more that grpc.aio removes when it stops.
+        """
+        self.path.replace(path)
+        self.path = path
+        self._identity = socket_identity(path)
 
     @property
     def is_there(self) -> bool:
@@ -70,7 +83,8 @@ class Endpoint:
         for stream in self._open:
             stream.end()
         await self._server.stop(END_WITHIN)
-        self.path.unlink(missing_ok=True)
+        if self._identity is None or self.is_there:
+            self.path.unlink(missing_ok=True)
 
     @property
     def streams(self) -> int:

@@ -1,24 +1,24 @@
 """Keeps one resource registered, through everything that a kubelet does.
 
-Serve first, then register; begin anew on a fresh socket when the own one is removed (a kubelet that
-restarts does that) or when the kubelet's is another; register again when no stream is open.
+Serve first, then be registered; begin anew on a fresh socket when the own one is removed or a kubelet
+does not follow it any more. How a kubelet is told differs: `by_socket`, `by_directory`.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from daemon.directory import DirectoryWatcher, Kind
+from daemon.directory import Change, DirectoryWatcher, Kind
 from daemon.log import Episode, Log
 from daemon.paths import KubeletPaths
-from plugin.core.lifecycle import Patience, Situation, SocketIdentity, Step, decide, retry_delay
-from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
+from plugin.core.lifecycle import Patience, SocketIdentity, retry_delay
 from plugin.services.clock import Clock
 from plugin.services.endpoint import Endpoint, socket_identity
 from plugin.services.lease import Lease
-from plugin.services.registrar import RegisterFailedError, register
 from plugin.services.sockets import SocketNames
 from plugin.services.tally import Tally
 
@@ -31,32 +31,35 @@ OpenEndpoint = Callable[[Path, Callable[[], None]], Endpoint]
 """Makes an endpoint on a path, with what is to be called when a stream opens or ends."""
 
 
-class Registration:
+@dataclass(frozen=True, slots=True)
+class Basics:
+    """What a registration is made of. `names`: of the sockets that are made; `lease`: the lock's file."""
+
+    resource: str
+    paths: KubeletPaths
+    watcher: DirectoryWatcher
+    names: SocketNames
+    lease: Path
+    make_endpoint: OpenEndpoint
+    clock: Clock
+    tally: Tally
+    patience: Patience
+
+
+class Registration(ABC):
     """One resource's registration. Run `run()`; it ends only when it is cancelled."""
 
-    def __init__(
-        self,
-        resource: str,
-        *,
-        paths: KubeletPaths,
-        watcher: DirectoryWatcher,
-        names: SocketNames,
-        make_endpoint: OpenEndpoint,
-        options: pb.DevicePluginOptions,
-        clock: Clock,
-        tally: Tally,
-        patience: Patience,
-    ) -> None:
+    def __init__(self, basics: Basics) -> None:
+        resource = basics.resource
         self._resource = resource
-        self._paths = paths
-        self._watcher = watcher
-        self._names = names
-        self._make_endpoint = make_endpoint
-        self._options = options
-        self._clock = clock
-        self._tally = tally
-        self._patience = patience
-        self._lease = Lease(names.lease)
+        self._paths = basics.paths
+        self._watcher = basics.watcher
+        self._names = basics.names
+        self._make_endpoint = basics.make_endpoint
+        self._clock = basics.clock
+        self._tally = basics.tally
+        self._patience = basics.patience
+        self._lease = Lease(basics.lease)
         self._wake = asyncio.Event()
         self._endpoint: Endpoint | None = None
         self._accepted_by: SocketIdentity | None = None
@@ -74,6 +77,10 @@ class Registration:
         self.doubt = asyncio.Event()
         """Set when the kubelet may have taken another's leaving for ours: after a registration, and when
         somebody else's socket vanished."""
+
+    @abstractmethod
+    async def _keep(self, endpoint: Endpoint) -> None:
+        """Have the kubelet follow this endpoint, until another incarnation is to begin."""
 
     @property
     def registered(self) -> bool:
@@ -109,7 +116,8 @@ class Registration:
     async def run(self) -> None:
         """Keep it registered until cancelled, then leave nothing behind."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow())
+            for directory in {self._paths.device_plugins, self._names.directory}:
+                group.create_task(self._follow(directory))
             try:
                 while True:
                     await self._take_lease()
@@ -117,20 +125,23 @@ class Registration:
             finally:
                 self._lease.release()
 
-    async def _follow(self) -> None:
-        kubelet = self._paths.registration_socket.name
-        async for change in self._watcher.follow(self._paths.device_plugins, contents=False):
-            own = self._endpoint.path.name if self._endpoint is not None else None
-            if change.kind is Kind.RESCAN or change.name in {kubelet, own}:
+    async def _follow(self, directory: Path) -> None:
+        async for change in self._watcher.follow(directory, contents=False):
+            if change.kind is Kind.RESCAN or self._matters(directory / change.name):
                 self._wake.set()
-            elif change.kind is Kind.VANISHED and change.name.endswith(".sock"):
+            elif _is_foreign_end(change):
                 self.doubt.set()
+
+    def _matters(self, path: Path) -> bool:
+        own = None if self._endpoint is None else self._endpoint.path
+        return path in {self._paths.registration_socket, own}
 
     async def _take_lease(self) -> None:
         """Wait until no other process serves the resource. Where there can be no lease, go without."""
-        while not self._paths.device_plugins.is_dir():
-            self._blocked.failed(f"{self._paths.device_plugins} is not there", level="info")
-            await self._changed(None)
+        for directory in (self._paths.device_plugins, self._names.directory):
+            while not directory.is_dir():
+                self._blocked.failed(f"{directory} is not there", level="info")
+                await self._changed(None)
         try:
             await self._lease.acquire(self._standing_by)
             for path in self._names.remove_stale():
@@ -151,7 +162,7 @@ class Registration:
         endpoint = self._make_endpoint(self._names.fresh(), self._streams_changed)
         try:
             try:
-                await endpoint.open()
+                await self._open(endpoint)
             except OSError as error:
                 await self._retry_later(f"cannot serve: {error}", refused=False)
                 return
@@ -159,25 +170,22 @@ class Registration:
             self._accepted_by = None
             self._had_stream = False
             self._renew = False
-            while True:
-                decision = decide(self._situation(endpoint), self._clock.steady(), self._patience)
-                match decision.step:
-                    case Step.RENEW:
-                        _log.info("beginning anew", resource=self._resource, socket=endpoint.path.name)
-                        return
-                    case Step.REGISTER:
-                        await self._attempt(endpoint)
-                    case Step.WAIT:
-                        await self._changed(decision.until)
+            self._quiet_since = self._clock.steady()
+            await self._keep(endpoint)
+            _log.info("beginning anew", resource=self._resource, socket=endpoint.path.name)
         finally:
             self._endpoint = None
             self._accepted_by = None
             await endpoint.close()
 
-    def _situation(self, endpoint: Endpoint) -> Situation:
+    async def _open(self, endpoint: Endpoint) -> None:
+        """Serve. Raises OSError."""
+        await endpoint.open()
+
+    def _look_for_kubelet(self) -> SocketIdentity | None:
+        """The kubelet's socket as it is now; whatever was said of an earlier one's is void."""
         kubelet = socket_identity(self._paths.registration_socket)
         if kubelet != self._kubelet:
-            # A kubelet that has just come: whatever the last one said about the next attempt is void.
             self._failures = 0
             self._retry_at = 0.0
             self._kubelet = kubelet
@@ -185,43 +193,7 @@ class Registration:
             self._blocked.failed(f"{self._paths.registration_socket} is not there: no kubelet", level="info")
         else:
             self._blocked.recovered()
-        return Situation(
-            own_socket=endpoint.is_there,
-            kubelet=kubelet,
-            accepted_by=self._accepted_by,
-            streams=endpoint.streams,
-            quiet_since=self._quiet_since,
-            had_stream=self._had_stream,
-            retry_at=self._retry_at,
-            renew=self._renew,
-        )
-
-    async def _attempt(self, endpoint: Endpoint) -> None:
-        """Register once; given up when the kubelet's socket or the own one changes meanwhile."""
-        asked = self._kubelet
-        self._had_stream = endpoint.streams > 0
-        call = asyncio.create_task(
-            register(self._paths.registration_socket, self._resource, endpoint.path.name, self._options)
-        )
-        try:
-            while not call.done():
-                wake = asyncio.create_task(self._wake.wait())
-                await asyncio.wait({call, wake}, return_when=asyncio.FIRST_COMPLETED)
-                wake.cancel()
-                self._wake.clear()
-                if not call.done() and not (self._is(asked) and endpoint.is_there):
-                    return
-            call.result()
-        except RegisterFailedError as error:
-            self._tally.registration_errors += 1
-            await self._retry_later(str(error), refused=error.refused)
-        else:
-            self._accept(asked)
-        finally:
-            if not call.done():
-                call.cancel()
-                with suppress(asyncio.CancelledError, RegisterFailedError):
-                    await call
+        return kubelet
 
     def _is(self, kubelet: SocketIdentity | None) -> bool:
         return kubelet is not None and socket_identity(self._paths.registration_socket) == kubelet
@@ -238,11 +210,14 @@ class Registration:
         _log.info("registered", resource=self._resource)
 
     async def _retry_later(self, reason: str, *, refused: bool) -> None:
+        self._failed(reason, refused=refused)
+        await self._changed(self._retry_at)
+
+    def _failed(self, reason: str, *, refused: bool) -> None:
         self._failures += 1
         self._retry_at = self._clock.steady() + retry_delay(self._failures, refused=refused)
         # The first attempts after a kubelet's socket appeared fail while it does not accept yet.
         self._failing.failed(reason, level="warn" if refused or self._failures > 6 else "info")
-        await self._changed(self._retry_at)
 
     def _streams_changed(self) -> None:
         if self.streams:
@@ -258,3 +233,7 @@ class Registration:
             async with asyncio.timeout(limit):
                 await self._wake.wait()
         self._wake.clear()
+
+
+def _is_foreign_end(change: Change) -> bool:
+    return change.kind is Kind.VANISHED and change.name.endswith(".sock")

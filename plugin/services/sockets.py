@@ -1,4 +1,4 @@
-"""Names of a resource's sockets and of its lease in the kubelet's device-plugins directory."""
+"""Names of a resource's sockets in a directory of the kubelet's, of its lease and of its record."""
 
 import re
 import socket
@@ -27,34 +27,42 @@ class SocketNames:
     ValueError where not even the hash fits into the path of a unix socket.
     """
 
-    def __init__(self, directory: Path, resource: str, token: Callable[[], str]) -> None:
-        """`token` gives eight characters that it never gave before."""
+    def __init__(
+        self, directory: Path, resource: str, token: Callable[[], str], *, hidden: bool = False
+    ) -> None:
+        """`token` gives eight characters that it never gave. `hidden`: fresh names begin with a dot."""
         fixed = len(PREFIX) + _HASH_BYTES + 1 + _TOKEN_BYTES + len(".sock")
-        room = UNIX_PATH_BYTES - len(bytes(directory)) - 1 - fixed - 1
+        room = UNIX_PATH_BYTES - len(bytes(directory)) - 1 - hidden - fixed - 1
         if room < -1:
-            longest = UNIX_PATH_BYTES - fixed - 1
+            longest = UNIX_PATH_BYTES - fixed - 1 - hidden
             raise ValueError(
                 f"{directory}: expected a path of at most {longest} bytes, for sockets are made in it"
             )
         readable = re.sub(r"[^A-Za-z0-9.-]", "_", resource)[: max(0, min(room, _READABLE))]
         digest = sha256(resource.encode()).hexdigest()[:_HASH_BYTES]
-        self._directory = directory
+        self.directory = directory
+        self._dot = "." if hidden else ""
         self._stem = PREFIX + (f"{readable}-" if readable else "") + digest
         self._token = token
 
     def fresh(self) -> Path:
         """A socket path that was never used before: grpc.aio may remove one of its name at any later time."""
-        return self._directory / f"{self._stem}-{self._token()}.sock"
+        return self.directory / f"{self._dot}{self._stem}-{self._token()}.sock"
+
+    @property
+    def standing(self) -> Path:
+        """The one name under which a kubelet that follows the directory finds the resource's socket."""
+        return self.directory / f"{self._stem}.sock"
 
     @property
     def lease(self) -> Path:
         """The lock file that says which process serves the resource."""
-        return self._directory / f".{self._stem}{LEASE_ENDING}"
+        return self.directory / f".{self._stem}{LEASE_ENDING}"
 
     @property
     def record(self) -> Path:
         """The file that remembers what the resource has on the host."""
-        return self._directory / f".{self._stem}{RECORD_ENDING}"
+        return self.directory / f".{self._stem}{RECORD_ENDING}"
 
     def remove_stale(self) -> list[Path]:
         """Remove what a process that was killed left behind; returns what was removed.
@@ -62,10 +70,10 @@ class SocketNames:
         Only to be called by who holds the lease: then every other socket of the resource is nobody's.
         One that somebody listens on stays all the same.
         """
-        shape = re.compile(re.escape(self._stem) + rf"-[0-9A-Za-z]{{{_TOKEN_BYTES}}}\.sock")
+        shape = re.compile(rf"\.?{re.escape(self._stem)}(-[0-9A-Za-z]{{{_TOKEN_BYTES}}})?\.sock")
         stale = [
             path
-            for path in self._directory.iterdir()
+            for path in self.directory.iterdir()
             if shape.fullmatch(path.name) and stat.S_ISSOCK(path.lstat().st_mode) and not _is_served(path)
         ]
         for path in stale:

@@ -1,14 +1,19 @@
 """What the resources of a process share, and at what pace they work."""
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from daemon.directory import DirectoryWatcher
 from daemon.paths import KubeletPaths
 from plugin.core.identities import Identities
 from plugin.core.lifecycle import Patience
 from plugin.discovery.host import HostRoot
+from plugin.discovery.uevents import Uevents
 from plugin.services.clock import Clock
+from plugin.services.listening import Listening
+from plugin.services.ownership import Ownership
 from plugin.services.pod_resources import PodResources
 
 
@@ -18,6 +23,8 @@ class Pace:
 
     `rescan`: between looks at the host, the net beneath inotify; `retry`: after a look that failed;
     `look_limit`: after which a look is given up; `look_pause`: between looks at least;
+    `settle`: after a uevent, before another look; `first_answers`: for which registering waits for the
+    probes at most; `claim_turn`: for earlier resources to claim what is theirs;
     `release`: between looks for tombstones that nobody holds; `verify`: between looks at whether the
     kubelet takes the resource for allocatable; `verify_again`: between two such doubts;
     `restart`: before a resource begins again after a defect, the last one repeats.
@@ -27,22 +34,37 @@ class Pace:
     retry: float = 5.0
     look_limit: float = 20.0
     look_pause: float = 0.02
+    settle: float = 0.5
+    first_answers: float = 6.0
+    claim_turn: float = 5.0
     release: float = 15.0
     verify: float = 10.0
     verify_again: float = 1.5
     restart: tuple[float, ...] = (0.1, 1.0, 5.0, 30.0)
 
 
+Way = Literal["socket", "registry"]
+"""How the kubelet is told of a resource: by a call to its socket, or by a socket in plugins_registry."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all resources of a process share. `token` gives eight characters it never gave before."""
+    """What all resources of a process share.
+
+    `token` gives eight characters it never gave before; `spread` numbers from 0 to 1.
+    """
 
     host: HostRoot
     paths: KubeletPaths
     watcher: DirectoryWatcher
     pod_resources: PodResources
     token: Callable[[], str]
+    uevents: Uevents = field(default_factory=Uevents)
+    listening: Listening = field(default_factory=lambda: Listening(lambda _: None))
+    ownership: Ownership = field(default_factory=Ownership)
+    spread: Callable[[], float] = random.random
     identities: Identities = field(default_factory=Identities)
     clock: Clock = field(default_factory=Clock)
     pace: Pace = field(default_factory=Pace)
     patience: Patience = field(default_factory=Patience)
+    way: Way = "socket"

@@ -38,4 +38,6 @@ class Tally:
     discovery_errors: int = 0
     transitions: Counter[str] = field(default_factory=Counter[str])
     """Changes of health by what it changed to: `healthy`, `unhealthy`."""
+    flaps: int = 0
+    """How many times a device was found flapping, and held as unhealthy."""
     allocation_seconds: Histogram = field(default_factory=Histogram)

@@ -19,7 +19,7 @@ from plugin.services.fleet import Fleet
 from plugin.services.pod_resources import PodResources
 from plugin.services.resource import Resource
 from plugin.services.status import ResourceStatus
-from plugin.services.surroundings import Pace, Surroundings
+from plugin.services.surroundings import Pace, Surroundings, Way
 
 _TOKENS = itertools.count()
 
@@ -70,6 +70,7 @@ async def serving(
     pace: Pace | None = None,
     patience: Patience | None = None,
     use_inotify: bool = True,
+    way: Way = "socket",
 ) -> AsyncGenerator[Served]:
     """Serve a configuration from a host tree to the kubelet at a root, until the context ends."""
     hands = Hands()
@@ -85,6 +86,7 @@ async def serving(
         clock=clock,
         pace=pace or Pace(),
         patience=patience or Patience(),
+        way=way,
     )
     fleet = Fleet(lambda plan: Resource(plan, surroundings))
     fleet.apply(load(configuration.encode(), "test"))

@@ -1,15 +1,18 @@
 import asyncio
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from daemon.directory import DirectoryWatcher
 from plugin.core.config import load
 from plugin.discovery.follow import Following
 from plugin.discovery.host import HostRoot
 from plugin.discovery.offload import Offload, StuckError
-from plugin.discovery.survey import MAX_PATTERNS, Resolved, Survey, SurveyError, Surveyor
+from plugin.discovery.survey import Resolved, Sources, Survey, SurveyError, Surveyor
 
 
 def surveyor(host: Path, resource: str) -> Surveyor:
@@ -17,52 +20,15 @@ def surveyor(host: Path, resource: str) -> Surveyor:
     return Surveyor(plan, HostRoot(host))
 
 
-def health(survey: Survey) -> dict[str, str]:
-    return {sighting.device.id: sighting.reason for sighting in survey.sightings}
-
-
-def test_a_device_is_healthy_while_all_its_probes_find_what_they_look_for(host: Path) -> None:
-    (host / "dev").mkdir()
-    (host / "run").mkdir()
-    for name in ("dev/v0", "dev/v1", "run/v0.ok"):
-        (host / name).touch()
-    looks = surveyor(
-        host,
-        "  discover: [{glob: {paths: [/dev/v*]}}]\n"
-        '  health: [{exists: "/run/{{ device.id }}.ok"}, {exists: /run}]\n',
-    )
-    assert health(looks.look()) == {"v0": "", "v1": "/run/v1.ok is not there"}
-    assert set(looks.look().follow) == {("/dev", "v*"), ("/run", "v0.ok"), ("/run", "v1.ok"), ("/", "run")}
-    (host / "run/v1.ok").touch()
-    assert health(looks.look()) == {"v0": "", "v1": ""}
-
-
-def test_a_probe_whose_template_fails_is_the_reason(host: Path) -> None:
-    looks = surveyor(
-        host,
-        "  discover: [{static: {devices: [{name: x}, {name: y, attrs: {p: z}}]}}]\n"
-        '  health: [{exists: "{{ device.attrs.p }}"}]\n',
-    )
-    reasons = health(looks.look())
-    assert reasons["x"] == "health[0].exists: 'dict object' has no attribute 'p'"
-    assert reasons["y"] == "health[0].exists: expected an absolute path"
-
-
-def test_many_probed_paths_of_one_directory_are_followed_as_one(host: Path) -> None:
-    (host / "dev").mkdir()
-    for n in range(MAX_PATTERNS + 1):
-        (host / f"dev/v{n}").touch()
-    looks = surveyor(
-        host, '  discover: [{glob: {paths: [/dev/v*]}}]\n  health: [{exists: "{{ device.path }}"}]\n'
-    )
-    assert looks.look().follow == (("/dev", "*"),)
+def ids(survey: Survey) -> list[str]:
+    return [item.device.id for item in survey.devices]
 
 
 def test_allocate_looks_again_at_what_it_hands_out(host: Path) -> None:
     (host / "dev").mkdir()
     (host / "dev/v0").touch()
     looks = surveyor(host, "  discover: [{glob: {paths: [/dev/v*]}}]\n")
-    devices = [sighting.device for sighting in looks.look().sightings]
+    devices = [item.device for item in looks.look().devices]
     assert looks.resolve(devices) == Resolved(tuple(devices), ())
     (host / "dev/v0").unlink()
     assert looks.resolve(devices).faults == (("v0", "/dev/v0 is not there"),)
@@ -107,15 +73,31 @@ async def quiet(*events: asyncio.Event) -> None:
                 return
 
 
+Event = tuple[str, str | None]
+
+
+class Touched:
+    """What a following told of."""
+
+    def __init__(self) -> None:
+        self.told: list[Event] = []
+        self.set = asyncio.Event()
+
+    def __call__(self, directory: str, name: str | None) -> None:
+        self.told.append((directory, name))
+        self.set.set()
+
+
 async def test_only_entries_that_matter_call_for_a_look(host: Path) -> None:
     (host / "dev").mkdir()
     (host / "dev/null").touch()
-    video, null, late = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    telling = [Touched() for _ in range(3)]
+    video, null, late = (each.set for each in telling)
     watcher = DirectoryWatcher(poll_interval=0.05)
     looks = HostRoot(host)
     async with asyncio.TaskGroup() as group:
         run = group.create_task(watcher.run())
-        followings = [Following(watcher, looks, event) for event in (video, null, late)]
+        followings = [Following(watcher, looks, touched) for touched in telling]
         for following, pair in zip(
             followings, [("/dev", "video*"), ("/dev", "nu*"), ("/late", "*")], strict=True
         ):
@@ -135,6 +117,8 @@ async def test_only_entries_that_matter_call_for_a_look(host: Path) -> None:
             await video.wait()
         assert not null.is_set()
         assert not late.is_set()
+        assert telling[1].told[-1] == ("/dev", "nullx")
+        assert telling[0].told[-1] == ("/dev", "video0")
         (host / "late").mkdir()
         async with asyncio.timeout(5):
             await late.wait()
@@ -145,9 +129,8 @@ async def test_only_entries_that_matter_call_for_a_look(host: Path) -> None:
 
 async def test_a_directory_that_is_followed_no_more_is_let_go(host: Path) -> None:
     (host / "a").mkdir()
-    changed = asyncio.Event()
     watcher = DirectoryWatcher()
-    following = Following(watcher, HostRoot(host), changed)
+    following = Following(watcher, HostRoot(host), Touched())
     async with asyncio.TaskGroup() as group:
         run = group.create_task(watcher.run())
         following.follow([("/a", "*"), ("/b", "x")], group)
@@ -156,3 +139,126 @@ async def test_a_directory_that_is_followed_no_more_is_let_go(host: Path) -> Non
         assert following.followed == {host / "b"}
         following.follow([], group)
         run.cancel()
+
+
+async def test_what_is_written_is_told_where_contents_matter_by_the_paths_that_were_asked_for(
+    host: Path,
+) -> None:
+    (host / "run").mkdir()
+    (host / "run/state").touch()
+    (host / "link").symlink_to("run")
+    watcher, touched = DirectoryWatcher(poll_interval=0.05), Touched()
+    following = Following(watcher, HostRoot(host), touched)
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(watcher.run())
+        following.follow([("/run", "other")], group, [("/link", "state")])
+        assert following.followed == {host / "run"}
+        async with asyncio.timeout(5):
+            while {("/run", None), ("/link", None)} - set(touched.told):
+                await touched.set.wait()
+                touched.set.clear()
+        await quiet(touched.set)
+        touched.told.clear()
+        (host / "run/state").write_text("bad")
+        (host / "run/other").write_text("new")
+        async with asyncio.timeout(5):
+            while ("/run", "other") not in touched.told:
+                await touched.set.wait()
+                touched.set.clear()
+        assert set(touched.told) == {("/link", "state"), ("/run", "other")}
+        following.follow([], group)
+        run.cancel()
+
+
+def test_single_entries_are_looked_at_alone(host: Path) -> None:
+    (host / "dev").mkdir()
+    for n in range(3):
+        (host / f"dev/v{n}").touch()
+    looks = surveyor(host, "  discover: [{glob: {paths: [/dev/v*]}}]\n")
+    assert ids(looks.look()) == ["v0", "v1", "v2"]
+    (host / "dev/v1").unlink()
+    (host / "dev/v3").touch()
+    (host / "dev/w").touch()
+    change = looks.look_at([("/dev", name) for name in ("v1", "v2", "v3", "v4", "w")])
+    assert change is not None
+    assert ([item.device.id for item in change.devices], change.gone) == (["v3"], ("v1",))
+    # What they are now is what the next whole look finds.
+    assert ids(looks.look()) == ["v0", "v2", "v3"]
+
+
+def test_everything_is_looked_at_where_one_entry_does_not_tell(host: Path) -> None:
+    (host / "dev/deep").mkdir(parents=True)
+    (host / "etc/real").mkdir(parents=True)
+    (host / "dev/v0").touch()
+    (host / "etc/real/a").touch()
+    (host / "etc/a").symlink_to("real/a")
+    deep = surveyor(host, "  discover: [{glob: {paths: ['/dev/v*', '/dev/*/w*']}}]\n")
+    both = surveyor(host, "  discover: [{glob: {paths: ['/dev/v*']}}, {glob: {paths: ['/dev/w*']}}]\n")
+    same = surveyor(host, '  discover: [{glob: {paths: ["/dev/*"]}}]\n  id: "{{ device.name[:1] }}"\n')
+    alone = surveyor(host, "  discover: [{glob: {paths: ['/dev/v*']}}]\n")
+    links = surveyor(host, "  discover: [{files: {directory: /etc}}]\n")
+    for each in (deep, both, same, alone, links):
+        each.look()
+    (host / "dev/v1").touch()
+    for looks in (deep, both, same):
+        assert looks.look_at([("/dev", "v1")]) is None
+    (host / "dev/v0").unlink()
+    (host / "dev/v1").unlink()
+    assert alone.look_at([("/dev", "v0"), ("/dev", "v1")]) is None
+    assert alone.look().notes == ("nothing matches /dev/v*",)
+    assert links.look_at([("/etc", "a")]) is None
+    (host / "etc/b").touch()
+    change = links.look_at([("/etc", "b"), ("/etc", "real")])
+    assert change is not None
+    assert [item.device.id for item in change.devices] == ["b"]
+
+
+def test_those_who_share_sources_share_looks(host: Path) -> None:
+    (host / "dev").mkdir()
+    (host / "dev/v0").touch()
+    (plan,) = load(b"version: 1\nresources:\n- name: a.b/c\n  discover: [{glob: {paths: [/dev/v*]}}]\n", "x")
+    now = [10.0]
+    sources = Sources(plan, HostRoot(host), lambda: now[0])
+    one, two = Surveyor(plan, HostRoot(host), sources), Surveyor(plan, HostRoot(host), sources)
+    assert ids(one.look(10.0)) == ["v0"]
+    (host / "dev/v1").touch()
+    now[0] = 11.0
+    assert ids(two.look(10.0)) == ["v0"]  # wished for before the last look began
+    assert ids(two.look(10.5)) == ["v0", "v1"]
+    assert ids(one.look(10.5)) == ["v0", "v1"]
+    (host / "dev/v2").touch()
+    assert ids(one.look()) == ["v0", "v1", "v2"]
+
+
+LOOKS = st.lists(
+    st.tuples(st.sampled_from(["a0", "a1", "b0", "b1", "c"]), st.booleans()), min_size=1, max_size=4
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(LOOKS, max_size=8), by_letter=st.booleans())
+def test_single_looks_come_to_what_a_whole_look_finds(
+    steps: list[list[tuple[str, bool]]], by_letter: bool
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="dl") as root:
+        (Path(root) / "dev").mkdir()
+        template = "{{ device.name[:1] }}" if by_letter else "{{ device.name }}"
+        text = f'  discover: [{{glob: {{paths: [/dev/*]}}}}]\n  id: "{template}"\n'
+        looks = surveyor(Path(root), text)
+        known = {item.device.id: item.device.path for item in looks.look().devices}
+        for step in steps:
+            for name, there in step:
+                path = Path(root) / "dev" / name
+                if there:
+                    path.touch()
+                else:
+                    path.unlink(missing_ok=True)
+            change = looks.look_at([("/dev", name) for name, _ in step])
+            if change is None:
+                known = {item.device.id: item.device.path for item in looks.look().devices}
+            else:
+                known = {i: path for i, path in known.items() if i not in change.gone}
+                known |= {item.device.id: item.device.path for item in change.devices}
+            there_now = {path.name for path in (Path(root) / "dev").iterdir()}
+            assert {path.rpartition("/")[2] for path in known.values()} <= there_now
+            assert set(known) == ({name[:1] for name in there_now} if by_letter else there_now)

@@ -6,7 +6,7 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ import pytest
 from daemon.paths import socket_target
 from harness.served import Serve, Served, serving
 from plugin.core.device import Device
+from plugin.core.identify import Change
 from plugin.core.lifecycle import Patience
 from plugin.discovery.files import FilesSource
-from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings
 from plugin.discovery.survey import Resolved, Survey, Surveyor
 from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
@@ -47,7 +47,7 @@ def cola(name: str = COLA, more: str = "") -> str:
     own = "" if name == COLA else f"{name.rpartition('/')[2]}-"
     return (
         f"  - name: {name}\n    discover: [{{files: {{directory: /etc/colas}}}}]\n"
-        f'    id: "{own}{{{{ device.name }}}}"\n'
+        f'    id: "{own}{{{{ device.name }}}}"\n    exclusive: {str(name == COLA).lower()}\n'
         f"    allocate: {{env: {{COLA_DEVICES: \"{{{{ ids | join(',') }}}}\"}}}}\n{more}"
     )
 
@@ -276,14 +276,20 @@ async def test_a_defect_in_one_resource_leaves_the_others_alone_and_is_survived(
     kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (colas / "a").touch()
-    look, broken = Surveyor.look, {"a.b/broken"}
+    look, look_at, broken = Surveyor.look, Surveyor.look_at, {"a.b/broken"}
 
-    def looking(self: Surveyor) -> Survey:
+    def looking(self: Surveyor, not_before: float | None = None) -> Survey:
         if self.plan.name in broken:
             raise KeyError("a defect")
-        return look(self)
+        return look(self, not_before)
+
+    def looking_at(self: Surveyor, entries: Iterable[tuple[str, str]]) -> Change | None:
+        if self.plan.name in broken:
+            raise KeyError("a defect")
+        return look_at(self, entries)
 
     monkeypatch.setattr(Surveyor, "look", looking)
+    monkeypatch.setattr(Surveyor, "look_at", looking_at)
     text = configuration(cola("a.b/broken"), cola())
     async with serve(text, pace=Pace(restart=(0.05,))) as served:
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
@@ -307,6 +313,7 @@ async def test_discovery_that_fails_changes_nothing_and_is_told(
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         with monkeypatch.context() as broken:
             broken.setattr(FilesSource, "discover", unreadable)
+            broken.setattr(FilesSource, "look_at", unreadable)
             (colas / "b").touch()
             failing = "discovery fails: /etc/colas: Permission denied"
             await served.until(lambda: failing in served.status(COLA).state)
@@ -318,7 +325,7 @@ async def test_discovery_that_fails_changes_nothing_and_is_told(
         assert served.status(COLA).state == "registered, streams open: 1, devices healthy: 1 of 2"
 
 
-def unreadable(_source: FilesSource, _host: HostRoot) -> Findings:
+def unreadable(_source: FilesSource, *_asked: object) -> Findings:
     raise PermissionError(errno.EACCES, "Permission denied", "/etc/colas")
 
 
@@ -503,7 +510,7 @@ async def test_ids_that_another_resource_has_too_are_told(
     root: Path, serve: Serve, colas: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (colas / "a").touch()
-    text = configuration(cola(), cola().replace(COLA, "a.b/twin"))
+    text = configuration(cola(), cola().replace(COLA, "a.b/twin").replace("true", "false"))
     async with SimulatedKubelet(root / "k") as kubelet, serve(text):
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.allocatable("a.b/twin") == 1)
     assert "ids of another resource too" in caplog.messages

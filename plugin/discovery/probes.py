@@ -1,0 +1,198 @@
+"""Probes made ready for one device: what is looked at, and what it says. Blocking where they are asked."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from plugin.core.device import Device
+from plugin.core.errors import quoted
+from plugin.core.names import path_problem
+from plugin.core.patterns import MAX_TEXT, fullmatch
+from plugin.core.plan import (
+    CarrierCheck,
+    ExecCheck,
+    ExistsCheck,
+    FileCheck,
+    HttpCheck,
+    ProbePlan,
+    XidCheck,
+)
+from plugin.core.templates import Template, TemplateError
+from plugin.discovery.command import run_command
+from plugin.discovery.host import HostRoot
+
+UNTOLD: Final = 10.0
+"""Seconds between looks at what nothing tells of: files of sysfs and proc, carriers."""
+COSTLY: Final = 30.0
+"""Seconds between runs of a program and between requests, where the plan does not say."""
+
+_SILENT: Final = ("/sys/", "/proc/")
+"""Where the kernel changes files without an inotify event."""
+_OUTPUT: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One probe of one device. `ask` gives why it fails, empty where it does not; None: `url` is got.
+
+    `interval` None: it is asked with each look, and when something happens to `path`.
+    """
+
+    device: str
+    probe: int
+    place: str
+    timeout: float
+    interval: float | None
+    ask: Callable[[], str] | None
+    path: str = ""
+    url: str = ""
+    status: frozenset[int] | None = None
+
+
+def questions(probes: Sequence[ProbePlan], device: Device, host: HostRoot) -> Iterator[Question]:
+    """What is to be asked about a device. A probe whose template fails, fails."""
+    for number, probe in enumerate(probes):
+        if isinstance(probe.check, XidCheck):
+            continue  # nothing is asked: it is told
+        try:
+            yield _question(number, probe, {"device": device}, device.id, host)
+        except TemplateError as error:
+            reason = f"{probe.place}: {error}"
+            yield Question(device.id, number, probe.place, probe.timeout, None, _always(reason))
+
+
+def asked_at_allocate(probe: ProbePlan) -> bool:
+    """Whether a probe is asked again for what Allocate hands out: it costs next to nothing, and one
+    failure is enough. What the others said last stands.
+    """
+    return isinstance(probe.check, ExistsCheck | FileCheck) and probe.interval is None and probe.failures == 1
+
+
+def _question(
+    number: int, probe: ProbePlan, variables: Mapping[str, object], device_id: str, host: HostRoot
+) -> Question:
+    check = probe.check
+
+    def made(default: float | None, ask: Callable[[], str] | None, path: str = "", url: str = "") -> Question:
+        interval = default if probe.interval is None else probe.interval
+        status = check.status if isinstance(check, HttpCheck) else None
+        return Question(
+            device_id, number, probe.place, probe.timeout, interval, ask, path=path, url=url, status=status
+        )
+
+    match check:
+        case ExistsCheck():
+            path = _path(check.path, variables)
+            return made(_untold(path), lambda: _exists(host, path), path)
+        case FileCheck():
+            path = _path(check.path, variables)
+            equals = None if check.equals is None else check.equals.render(variables)
+            return made(_untold(path), lambda: _file(host, check, path, equals), path)
+        case CarrierCheck():
+            interface = check.interface.render(variables)
+            return made(UNTOLD, lambda: _carrier(host, interface))
+        case ExecCheck():
+            command = [part.render(variables) for part in check.command]
+            return made(COSTLY, lambda: _exec(command, probe.timeout))
+        case HttpCheck():
+            return made(COSTLY, None, url=check.url.render(variables))
+        case XidCheck():
+            raise AssertionError(probe.place)
+
+
+def _always(reason: str) -> Callable[[], str]:
+    return lambda: reason
+
+
+def _path(template: Template, variables: Mapping[str, object]) -> str:
+    path = template.render(variables)
+    problem = path_problem(path)
+    if problem is not None:
+        raise TemplateError(problem)
+    return path
+
+
+def _untold(path: str) -> float | None:
+    return UNTOLD if path.startswith(_SILENT) else None
+
+
+def _exists(host: HostRoot, path: str) -> str:
+    try:
+        return "" if host.exists(path) else f"{path} is not there"
+    except OSError as error:
+        return _words(error, path)
+
+
+def _file(host: HostRoot, check: FileCheck, path: str, equals: str | None) -> str:
+    try:
+        content = host.read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{path} is not there"
+    except OSError as error:
+        return _words(error, path)
+    expected = next(_expected(check, content, equals), None)
+    return "" if expected is None else f"{path}: found {quoted(content)}, expected {expected}"
+
+
+def _expected(check: FileCheck, content: str, equals: str | None) -> Iterator[str]:
+    """What was expected instead; nothing where all is as it should be."""
+    if equals is not None and content != equals:
+        yield quoted(equals)
+    if check.one_of is not None and content not in check.one_of:
+        yield f"one of {', '.join(map(quoted, check.one_of))}"
+    if check.matches is not None and fullmatch(check.matches, content) is None:
+        yield f"what matches {check.matches}"
+    if check.not_matches is not None and (
+        len(content) > MAX_TEXT or fullmatch(check.not_matches, content) is not None
+    ):
+        yield f"what does not match {check.not_matches}"
+    if check.at_least is None and check.at_most is None:
+        return
+    number = _number(content)
+    if number is None:
+        yield "a number"
+    elif check.at_least is not None and not number >= check.at_least:
+        yield f"at least {check.at_least:g}"
+    elif check.at_most is not None and not number <= check.at_most:
+        yield f"at most {check.at_most:g}"
+
+
+def _number(text: str) -> float | None:
+    """As sysfs writes numbers: decimal, or hexadecimal with 0x; what follows a blank is a unit."""
+    first = (text.split(maxsplit=1) or [""])[0]
+    try:
+        return float(int(first, 16)) if first.lower().startswith("0x") else float(first)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _carrier(host: HostRoot, interface: str) -> str:
+    """An interface that is not there passes: it was moved into a pod, or its function has none."""
+    if not interface or "/" in interface or interface in {".", ".."}:
+        return ""
+    path = f"/sys/class/net/{interface}/carrier"
+    try:
+        return "" if host.read(path) == "1" else f"{interface} has no carrier"
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError:
+        # The kernel answers EINVAL for an interface that is down.
+        return f"{interface} is down"
+
+
+def _exec(command: list[str], timeout: float) -> str:
+    try:
+        outcome = run_command(command, limit=timeout, most=_OUTPUT)
+    except OSError as error:
+        return f"{command[0]}: {error.strerror or error}"
+    if outcome.status == 0:
+        return ""
+    if outcome.status is None:
+        return f"{command[0]}: no end within {timeout:g} s"
+    said = (outcome.error.strip() or outcome.output.strip()).decode(errors="replace").splitlines()
+    words = f": {said[0][:120]}" if said else ""
+    return f"{command[0]}: status {outcome.status}{words}"
+
+
+def _words(error: OSError, path: str) -> str:
+    return f"{error.filename or path}: {error.strerror or error}"

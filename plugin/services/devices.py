@@ -1,0 +1,209 @@
+"""One resource's devices looked after: discovery, claims and health, brought together in the inventory."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from contextlib import ExitStack, suppress
+from typing import Final
+
+from plugin.core.claims import claim_of
+from plugin.core.health import Health
+from plugin.core.identify import Change, Identified
+from plugin.core.inventory import Inventory, Sighting, Transition
+from plugin.core.plan import ResourcePlan, XidCheck
+from plugin.discovery.offload import Offload, StuckError
+from plugin.discovery.survey import Survey, SurveyError, Surveyor
+from plugin.services.looks import Follow, Looks, Wish
+from plugin.services.prober import Prober
+from plugin.services.surroundings import Surroundings
+from plugin.services.tally import Tally
+from plugin.services.telling import Telling
+
+UNASKED: Final = "its probes have not answered yet"
+
+
+class Devices:
+    """Keeps an inventory to what the host says. Run `run()`."""
+
+    def __init__(
+        self,
+        plan: ResourcePlan,
+        surroundings: Surroundings,
+        *,
+        inventory: Inventory,
+        surveyor: Surveyor,
+        tally: Tally,
+        telling: Telling,
+        changed: Callable[[], None],
+    ) -> None:
+        """`changed` is called after each look, and whenever the inventory changed."""
+        self._plan = plan
+        self._rank = plan.name if plan.member_of is None else plan.member_of.text
+        self._surroundings = surroundings
+        self._clock = surroundings.clock
+        self._pace = surroundings.pace
+        self._inventory = inventory
+        self._surveyor = surveyor
+        self._tally = tally
+        self._telling = telling
+        self._changed = changed
+        self._health = Health(plan.probes)
+        self._prober = Prober(
+            plan.probes,
+            host=surroundings.host,
+            health=self._health,
+            clock=self._clock,
+            spread=surroundings.spread,
+            changed=self._judged,
+        )
+        # One look at a time: a surveyor remembers what it saw.
+        self._offload = Offload(1)
+        self._looks = Looks(surroundings)
+        self._survey: Survey | None = None
+        self._present: dict[str, Identified] = {}
+        self._refused: dict[str, Identified] = {}
+        self.looked = asyncio.Event()
+        """Set after the first look that succeeded."""
+        self.known = asyncio.Event()
+        """Set when all that is there has been asked once, or for long enough."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why there may be less than one would think."""
+        return () if self._survey is None else self._survey.notes
+
+    async def run(self) -> None:
+        """Look after them until cancelled."""
+        with ExitStack() as stack:
+            if any(isinstance(probe.check, XidCheck) for probe in self._plan.probes):
+                stack.enter_context(
+                    self._surroundings.listening.following(self._plan.sources, self._prober.fault)
+                )
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._prober.run())
+                group.create_task(self._wait_for_answers())
+                await self._looks.run(self._look, group)
+
+    async def _wait_for_answers(self) -> None:
+        """A probe that takes its time holds up the first list for as long as is sensible."""
+        await self.looked.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pace.first_answers):
+                await self.known.wait()
+        self.known.set()
+
+    async def _look(self, wish: Wish) -> Follow | None:
+        """One look taken in; None where it failed, and everything stays as it was."""
+        try:
+            if wish.entries is None or not await self._look_at(wish.entries):
+                await self._look_at_everything(wish.since)
+        except (SurveyError, StuckError) as error:
+            self._tally.discovery_errors += 1
+            self._telling.discovery.failed(str(error))
+            # Nothing was found: later resources need not wait for it.
+            self._surroundings.ownership.looked(self._rank)
+            return None
+        self._telling.discovery.recovered()
+        return self._follow()
+
+    async def _look_at_everything(self, since: float) -> None:
+        self._tally.discoveries += 1
+        survey = await self._offload.run(lambda: self._surveyor.look(since), limit=self._pace.look_limit)
+        if self._plan.exclusive and not self.looked.is_set():
+            await self._surroundings.ownership.turn(self._rank, self._pace.claim_turn)
+        self._survey = survey
+        self._present = {item.device.id: item for item in survey.devices}
+        self._claim()
+        there = {i: item.device for i, item in self._present.items() if not item.absent}
+        self._health.survey(there, self._clock.steady())
+        self._prober.survey(there)
+        transitions = self._inventory.survey(self._sightings(self._present), self._clock.now())
+        self._telling.left_out([*survey.left_out, *self._inventory.left_out.items()])
+        self._surroundings.ownership.looked(self._rank)
+        self.looked.set()
+        self._taken(transitions)
+
+    async def _look_at(self, entries: Collection[tuple[str, str]]) -> bool:
+        """Look at single entries; whether that was enough."""
+        followed = {directory for directory, _ in self._survey.follow} if self._survey is not None else set()
+        for directory, name in entries:
+            self._prober.touched(directory, name)
+        wanted = [entry for entry in entries if entry[0] in followed]
+        if not wanted:
+            return self._survey is not None
+        self._tally.discoveries += 1
+        change = await self._offload.run(lambda: self._surveyor.look_at(wanted), limit=self._pace.look_limit)
+        if change is None:
+            return False
+        self._take(change)
+        return True
+
+    def _take(self, change: Change) -> None:
+        """Take in what became of single devices."""
+        now = self._clock.steady()
+        for device_id in change.gone:
+            self._present.pop(device_id, None)
+        seen = {item.device.id: item for item in change.devices}
+        self._present.update(seen)
+        refused = self._refused.keys() - change.gone
+        self._claim()
+        seen = {i: item for i, item in seen.items() if i in self._present}
+        for device_id in (*change.gone, *(self._refused.keys() - refused)):
+            self._health.left(device_id, now)
+            self._prober.left(device_id)
+        for device_id, item in seen.items():
+            self._health.arrived(device_id, now)
+            self._prober.arrived(item.device)
+        self._taken(self._inventory.update(self._sightings(seen), change.gone, self._clock.now()))
+
+    def _claim(self) -> None:
+        """Leave out of `present` what another resource has."""
+        if not self._plan.exclusive:
+            return
+        claims = {i: claim_of(item.device.found) for i, item in self._present.items() if item.device.found}
+        kept = {
+            claim_of(known.device.found)
+            for device_id, known in self._inventory.devices.items()
+            if device_id not in claims and known.device.found is not None
+        }
+        others = self._surroundings.ownership.claim(
+            self._plan.name, ({*claims.values()} | kept) - {""}, self._looks.everything
+        )
+        refused = {i: others[claim] for i, claim in claims.items() if claim in others} if others else {}
+        self._refused = {i: self._present.pop(i) for i in refused}
+        self._telling.claimed(refused)
+
+    def _sightings(self, items: dict[str, Identified]) -> Iterable[Sighting]:
+        """What is to be advertised, and how. A new device is, once all its probes have answered."""
+        for device_id, item in items.items():
+            reason = item.absent or self._health.reason(device_id)
+            if reason is not None:
+                yield Sighting(item.device, reason)
+            elif device_id in self._inventory.devices:
+                yield Sighting(item.device, UNASKED)
+
+    def _judged(self, ids: Collection[str]) -> None:
+        """The probes say something else of these devices."""
+        items = {i: self._present[i] for i in ids if i in self._present}
+        self._taken(self._inventory.update(self._sightings(items), (), self._clock.now()))
+
+    def _taken(self, transitions: tuple[Transition, ...]) -> None:
+        for transition in transitions:
+            if not transition.new:
+                self._tally.transitions["healthy" if transition.healthy else "unhealthy"] += 1
+        self._tally.flaps = self._health.flaps
+        self._telling.transitions(transitions)
+        if not self.known.is_set() and self.looked.is_set() and self._all_known():
+            self.known.set()
+        self._changed()
+
+    def _all_known(self) -> bool:
+        return all(
+            item.absent or self._health.reason(device_id) is not None
+            for device_id, item in self._present.items()
+        )
+
+    def _follow(self) -> Follow:
+        survey = self._survey
+        if survey is None:
+            return Follow()
+        return Follow(survey.follow, self._prober.follow, survey.subsystems)

@@ -1,0 +1,109 @@
+import asyncio
+import threading
+import time
+
+import pytest
+
+from plugin.discovery import asking
+from plugin.discovery.asking import Asking
+from plugin.discovery.probes import Question
+
+
+class Answers:
+    """What was answered, in order."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, str]] = []
+
+    def __call__(self, question: Question, reason: str) -> None:
+        self.got.append((question.device, reason))
+
+
+def question(device: str, ask: object = "", timeout: float = 5.0) -> Question:
+    return Question(device, 0, "health[0].exists", timeout, None, ask if callable(ask) else lambda: str(ask))
+
+
+async def test_every_question_is_answered_in_order_by_one_thread() -> None:
+    answers = Answers()
+    threads: set[int] = set()
+
+    def ask() -> str:
+        threads.add(threading.get_ident())
+        return "bad"
+
+    await Asking().ask([question(str(n), ask) for n in range(1000)], answers)
+    assert answers.got == [(str(n), "bad") for n in range(1000)]
+    assert len(threads) == 1
+
+
+async def test_one_that_hangs_fails_in_time_and_holds_up_no_other() -> None:
+    release, answers, began = threading.Event(), Answers(), time.monotonic()
+
+    def hang() -> str:
+        release.wait(30)
+        return "late"
+
+    asker = Asking()
+    task = asyncio.create_task(asker.ask([question("h", hang, 0.3), *map(question, "abc")], answers))
+    async with asyncio.timeout(5):
+        while len(answers.got) < 3:
+            await asyncio.sleep(0.005)
+    assert answers.got == [("a", ""), ("b", ""), ("c", "")]
+    assert time.monotonic() - began < 0.3
+    await task
+    assert answers.got[3] == ("h", "health[0].exists: no answer within 0.3 s")
+    # It is not asked again while it hangs, and is once it has come back; what it says then is its own.
+    await asker.ask([question("h", hang, 0.3)], answers)
+    assert answers.got[4] == ("h", "health[0].exists: still no answer")
+    release.set()
+    async with asyncio.timeout(5):
+        while answers.got[-1] != ("h", "late"):
+            await asker.ask([question("h", hang, 0.3)], answers)
+            await asyncio.sleep(0.005)
+
+
+async def test_ever_more_hanging_threads_are_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "MOST_HANGING", 3)
+    release, answers = threading.Event(), Answers()
+    before = threading.active_count()
+    try:
+        many = [question(str(n), lambda: str(release.wait(30)), 0.05) for n in range(50)]
+        await Asking().ask(many, answers)
+        assert len(answers.got) == 50
+        assert all(reason for _, reason in answers.got)
+        assert threading.active_count() - before <= 3 + asking.MOST_THREADS
+        assert any("others have not answered" in reason for _, reason in answers.got)
+    finally:
+        release.set()
+
+
+async def test_a_question_that_breaks_has_failed() -> None:
+    answers = Answers()
+
+    def broken() -> str:
+        raise RuntimeError("boom")
+
+    await Asking().ask([question("a", broken), question("b")], answers)
+    assert answers.got == [("a", "health[0].exists: RuntimeError: boom"), ("b", "")]
+
+
+async def test_whoever_is_cancelled_leaves_no_thread_at_work() -> None:
+    release, answers = threading.Event(), Answers()
+    asked: list[str] = []
+
+    def slow() -> str:
+        asked.append("")
+        return str(release.wait(30))
+
+    task = asyncio.create_task(Asking().ask([question(str(n), slow) for n in range(100)], answers))
+    async with asyncio.timeout(5):
+        while not asked:
+            await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    release.set()
+    async with asyncio.timeout(5):
+        while any(thread.name == "probes" for thread in threading.enumerate()):
+            await asyncio.sleep(0.005)
+    assert len(asked) <= asking.MOST_THREADS
