@@ -88,7 +88,7 @@ async def main(address: ListenAddress, pace: float, rng: Random, stop: asyncio.E
     try:
         for name in _DEVICE_FILES:
             _touch(host / name)
-        simulated = SimulatedKubelet(root, node_name=NODE, numa_nodes=2)
+        simulated = SimulatedKubelet(root, node_name=NODE, numa_nodes=2, pods_api=True)
         async with simulated as kubelet, control_server(kubelet):
             try:
                 await run_actors(

@@ -99,17 +99,22 @@ class Scenario:
         return Leave(leaving.namespace, leaving.name)
 
     def _pod(self, workload: Workload) -> PodSpec:
-        owner = workload.name
+        owner, labels = workload.name, {"app.kubernetes.io/name": workload.name}
         if workload.kind == "Deployment":
-            owner = f"{workload.name}-{self._letters(10)}"
+            template_hash = self._letters(10)
+            owner = f"{workload.name}-{template_hash}"
+            labels["pod-template-hash"] = template_hash
         return PodSpec(
             name=f"{owner}-{self._letters(5)}",
             namespace=workload.namespace,
             containers=tuple(
                 ContainerSpec(name, resources=wish) for name, wish in workload.containers.items()
             ),
-            labels={"app.kubernetes.io/name": workload.name},
-            owner=Owner("ReplicaSet" if workload.kind == "Deployment" else workload.kind, owner),
+            labels=labels,
+            owner=Owner(
+                *("ReplicaSet" if workload.kind == "Deployment" else workload.kind, owner),
+                api_version="batch/v1" if workload.kind == "Job" else "apps/v1",
+            ),
         )
 
     def _letters(self, count: int) -> str:
