@@ -3,10 +3,11 @@
 import os
 import sys
 from pathlib import Path
+from typing import Literal
 
 import click
 
-from daemon.flags import ListenAddress, process_flags
+from daemon.flags import ListenAddress, flag, process_flags
 from daemon.log import configure
 from daemon.process import end_at_once_on_signals, run
 from daemon.version import __version__
@@ -17,6 +18,13 @@ from plugin.flags import config_flag, host_root_flag, preset_flag
 @config_flag()
 @preset_flag()
 @process_flags(":10191")
+@flag(
+    "--kubelet.registration",
+    type=click.Choice(("socket", "registry")),
+    default="socket",
+    help="How the kubelet is told: by a call to its socket in device-plugins, or by a socket in"
+    " plugins_registry, which it watches.",
+)
 @host_root_flag()
 def plugin(
     *,
@@ -27,6 +35,7 @@ def plugin(
     node_name: str,
     log_level: str,
     log_format: str,
+    kubelet_registration: Literal["socket", "registry"],
     host_root: Path,
 ) -> None:
     """The device plugin: advertises the devices that a configuration describes."""
@@ -47,5 +56,6 @@ def plugin(
         config=config,
         presets=preset,
         host_root=host_root,
+        way=kubelet_registration,
     )
     sys.exit(run(lambda stop: main(settings, stop)))

@@ -6,11 +6,13 @@ from plugin.core.lifecycle import (
     LAST_RETRY,
     LAST_RETRY_REFUSED,
     Decision,
+    DirectorySituation,
     Patience,
     Situation,
     SocketIdentity,
     Step,
     decide,
+    decide_by_directory,
     retry_delay,
 )
 
@@ -98,3 +100,45 @@ def test_attempts_are_quick_at_first_and_bounded_at_last(*, refused: bool, last:
     assert delays[-1] == last
     # A kubelet that comes back within half a second is met without a long pause.
     assert sum(delays[:5]) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("situation", "now", "expected"),
+    [
+        (DirectorySituation(own_socket=False, kubelet=NEW), 0, Decision(Step.RENEW)),
+        (DirectorySituation(own_socket=True, kubelet=NEW, streams=1, renew=True), 0, Decision(Step.RENEW)),
+        (DirectorySituation(own_socket=True, kubelet=NEW, streams=1), 1e9, Decision(Step.WAIT)),
+        (DirectorySituation(own_socket=True, kubelet=None), 1e9, Decision(Step.WAIT)),
+        (DirectorySituation(own_socket=True, kubelet=NEW, quiet_since=10), 14, Decision(Step.WAIT, 15)),
+        (DirectorySituation(own_socket=True, kubelet=NEW, quiet_since=10), 15, Decision(Step.RENEW)),
+        (
+            DirectorySituation(own_socket=True, kubelet=NEW, quiet_since=10, had_stream=True),
+            10.5,
+            Decision(Step.WAIT, 11),
+        ),
+        (
+            DirectorySituation(own_socket=True, kubelet=NEW, quiet_since=10, renewals=2),
+            11,
+            Decision(Step.WAIT, 30),
+        ),
+        (
+            DirectorySituation(own_socket=True, kubelet=NEW, quiet_since=10, renewals=99),
+            11,
+            Decision(Step.WAIT, 70),
+        ),
+        (
+            DirectorySituation(own_socket=True, kubelet=NEW, refused=True, retry_at=20),
+            19,
+            Decision(Step.WAIT, 20),
+        ),
+        (
+            DirectorySituation(own_socket=True, kubelet=NEW, refused=True, retry_at=20),
+            20,
+            Decision(Step.RENEW),
+        ),
+    ],
+)
+def test_a_socket_that_the_kubelet_finds_by_itself_is_made_anew_only_when_it_must(
+    situation: DirectorySituation, now: float, expected: Decision
+) -> None:
+    assert decide_by_directory(situation, now, Patience()) == expected

@@ -1,0 +1,168 @@
+"""Registered by directory: the kubelet finds the socket, and finds it again."""
+
+import asyncio
+import socket as sockets
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.served import Serve
+from plugin.core.lifecycle import Patience
+from plugin.services.by_directory import _Servicer
+from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+
+GPU = "example.com/gpu"
+OTHER = "example.com/other"
+
+
+def configuration(*names: str) -> str:
+    resources = "".join(
+        f'  - {{name: {name}, discover: [{{static: {{devices: [{{name: "{name[-3:]}0"}}]}}}}]}}\n'
+        for name in names
+    )
+    return f"version: 1\nresources:\n{resources}"
+
+
+def pod(name: str, resource: str) -> PodSpec:
+    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={resource: 1}),))
+
+
+def registry(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "k/plugins_registry").iterdir())
+
+
+def only_socket(root: Path) -> Path:
+    (name,) = registry(root)
+    return root / "k/plugins_registry" / name
+
+
+async def test_the_kubelet_finds_each_resource_and_none_is_left_in_the_end(
+    kubelet: SimulatedKubelet, serve: Serve, root: Path
+) -> None:
+    async with serve(configuration(GPU, OTHER), way="registry") as served:
+        for name in (GPU, OTHER):
+            await kubelet.wait_until(lambda k, name=name: k.allocatable(name) == 1)
+        assert len(registry(root)) == 2
+        assert not any(name.startswith(".") for name in registry(root))
+        assert list((root / "k/device-plugins").glob("devicelens-*.sock")) == []
+        await kubelet.add_pod(pod("p", GPU))
+        await served.until(lambda: served.status(GPU).registered)
+        status = served.status(GPU)
+        assert (status.streams, status.ready, status.tally.registrations) == (1, True, 1)
+        assert kubelet.calls["Register"] == 0
+    assert registry(root) == []
+
+
+async def test_a_kubelet_that_restarts_finds_it_by_itself(
+    kubelet: SimulatedKubelet, serve: Serve, root: Path
+) -> None:
+    async with serve(configuration(GPU), way="registry") as served:
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        await kubelet.add_pod(pod("p", GPU))
+        made = only_socket(root).stat().st_mtime_ns
+        for down_for in (0.0, 0.3):
+            await kubelet.restart(down_for=down_for)
+            up = time.monotonic()
+            await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+            # It looks once a second.
+            assert time.monotonic() - up < 2
+        await served.until(lambda: served.status(GPU).registered)
+        assert only_socket(root).stat().st_mtime_ns == made
+        assert served.status(GPU).tally.registrations == 3
+        assert [h.device for h in kubelet.holdings()] == ["gpu0"]
+
+
+async def test_a_stream_that_broke_is_had_again_by_a_new_socket_of_the_same_name(
+    kubelet: SimulatedKubelet, serve: Serve, root: Path
+) -> None:
+    patience = Patience(no_stream=5.0, lost_stream=0.2)
+    async with serve(configuration(GPU), way="registry", patience=patience) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        before = only_socket(root)
+        made = before.stat().st_mtime_ns
+        await kubelet._process.in_life(lambda life: life.manager.deregister(GPU))
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 0)
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        assert only_socket(root) == before
+        assert before.stat().st_mtime_ns != made
+        await served.until(lambda: served.status(GPU).registered)
+
+
+async def test_a_socket_that_somebody_removes_is_made_anew(
+    kubelet: SimulatedKubelet, serve: Serve, root: Path
+) -> None:
+    async with serve(configuration(GPU), way="registry") as served:
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        only_socket(root).unlink()
+        await served.until(lambda: len(registry(root)) == 1)
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 0)
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+
+
+async def test_another_process_of_the_resource_stands_by_and_takes_over(
+    kubelet: SimulatedKubelet, serve: Serve, root: Path
+) -> None:
+    async with serve(configuration(GPU), way="registry"):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        async with asyncio.timeout(20):
+            second = serve(configuration(GPU), way="registry")
+            taker = await second.__aenter__()
+            await taker.until(lambda: "another process" in taker.status(GPU).state)
+            assert len(registry(root)) == 1
+    try:
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        await taker.until(lambda: taker.status(GPU).streams == 1)
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+    finally:
+        await second.__aexit__(None, None, None)
+
+
+async def test_what_a_killed_process_left_is_removed(
+    kubelet: SimulatedKubelet, serve: Serve, root: Path
+) -> None:
+    async with serve(configuration(GPU), way="registry") as served:
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        socket = only_socket(root)
+        left = socket.with_name(f".{socket.stem}-00000000.sock")
+        del served
+    for path in (socket, left):
+        with sockets.socket(sockets.AF_UNIX) as dead:
+            dead.bind(str(path))
+    async with serve(configuration(GPU), way="registry"):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        assert registry(root) == [socket.name]
+
+
+async def test_a_refusal_is_told_in_the_kubelet_s_words_and_others_are_left_alone(
+    kubelet: SimulatedKubelet, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = _Servicer.GetInfo
+
+    async def odd(self: _Servicer, request: object, context: object) -> object:
+        info = await real(self, request, context)  # type: ignore[arg-type]
+        if info.name == GPU:
+            info.supported_versions[:] = ["v9"]
+        return info
+
+    monkeypatch.setattr(_Servicer, "GetInfo", odd)
+    patience = Patience(refused=0.3)
+    async with serve(configuration(GPU, OTHER), way="registry", patience=patience) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(OTHER) == 1)
+        await served.until(lambda: "manager version, v1beta1" in served.status(GPU).state)
+        assert not served.status(GPU).ready
+        assert served.status(GPU).tally.registration_errors >= 1
+        await served.until(lambda: served.status(OTHER).ready)
+        monkeypatch.undo()
+        # The socket is made anew after a while, and then the kubelet asks again.
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        await served.until(lambda: served.status(GPU).ready)
+
+
+async def test_a_directory_that_is_missing_is_waited_for(root: Path, serve: Serve) -> None:
+    (root / "k/device-plugins").mkdir(parents=True)
+    async with serve(configuration(GPU), way="registry") as served:
+        await served.until(lambda: "plugins_registry is not there" in served.status(GPU).state)
+        async with SimulatedKubelet(root / "k") as kubelet:
+            await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+            assert kubelet.violations == ()
