@@ -25,7 +25,7 @@ resources:
     allocate:
       env:
         GPUS: "{{{{ devices | map(attribute='id') | join(',') }}}}"
-        BAD: "{{{{ devices[0].attrs.broken if devices | length > 1 else 'fine' }}}}"
+        BAD: "{{{{ devices[9].id if devices | length > 1 else 'fine' }}}}"
       devices: [{{host: "{{{{ device.path }}}}", permissions: rw}}]
       mounts: [{{host: "/run/{{{{ device.id }}}}", container: /run/gpu, read_only: true, create: directory}}]
       annotations: {{"example.com/x": "y"}}
