@@ -1,10 +1,12 @@
 """One resource: its parts compiled, and what contradicts itself across them refused."""
 
+from dataclasses import replace
 from typing import Final, Literal
 
 from msgspec import UNSET, UnsetType
 
 from plugin.core import model, names
+from plugin.core.attributes import attributes_of
 from plugin.core.compile_giving import compile_allocate, compile_cdi, compile_pre_start
 from plugin.core.compile_health import compile_probes
 from plugin.core.compile_source import compile_sources
@@ -18,12 +20,13 @@ REPLICA: Final = frozenset({"id", "n"})
 
 def compile_resource(written: model.Resource, place: Place) -> ResourcePlan:
     """The plan of the resource that is written at `place`. Raises ConfigError."""
+    sources = compile_sources(written.discover, place.at("discover"))
+    place = replace(place, attributes=attributes_of(sources))
     family = _family(written.name, place.at("name"))
     name = (
         written.name if family is not None else place.at("name").check(written.name, names.resource_problem)
     )
-    place = Place(place.document, place.path, None if family is not None else name)
-    sources = compile_sources(written.discover, place.at("discover"))
+    place = replace(place, resource=None if family is not None else name)
     numa = _numa(written.numa, place.at("numa"))
     if numa == "off" and written.prefer == "numa":
         raise place.at("prefer").error("found 'numa' with numa off: no device would have a NUMA node")

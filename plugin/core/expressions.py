@@ -29,6 +29,8 @@ ALLOWED_METHODS: Final = frozenset(
 )
 """Methods of text and mappings; nothing else can be called."""
 
+_MAPPING_METHODS: Final = frozenset({"get", "items", "keys", "values"})
+
 MAX_LOOPS: Final = 2
 """Loops within loops: more would let a short template run for ever."""
 
@@ -51,21 +53,30 @@ _DEVICE: Final = "device"
 _DEVICES: Final = "devices"
 
 
-def problem(tree: nodes.Template, variables: frozenset[str], fields: frozenset[str]) -> str | None:
+def problem(
+    tree: nodes.Template,
+    variables: frozenset[str],
+    fields: frozenset[str],
+    attributes: frozenset[str] | None = None,
+) -> str | None:
     """What a template must not contain, in words; None where all is well.
 
-    `variables` are the names it is rendered with, `fields` what a `device` among them has.
+    `variables` are the names it is rendered with, `fields` what a `device` among them has, `attributes`
+    what its `attrs` may have; None where that cannot be told.
     """
-    checker = _Checker(variables, fields)
+    checker = _Checker(variables, fields, attributes)
     return next(checker.check(tree, {}, 0), None)
 
 
 class _Checker:
     """Walks a template's tree. `scope` says which loop variables there are and which are devices."""
 
-    def __init__(self, variables: frozenset[str], fields: frozenset[str]) -> None:
+    def __init__(
+        self, variables: frozenset[str], fields: frozenset[str], attributes: frozenset[str] | None
+    ) -> None:
         self._variables = variables
         self._fields = fields
+        self._attributes = attributes
 
     def check(self, node: nodes.Node, scope: dict[str, str | None], loops: int) -> Iterator[str]:
         if not isinstance(node, _ALLOWED_NODES):
@@ -110,6 +121,11 @@ class _Checker:
                 self._kind(base, scope) == _DEVICE
             ):
                 yield from self._field(attr)
+            case (
+                nodes.Getattr(node=base, attr=attr)
+                | nodes.Getitem(node=base, arg=nodes.Const(value=str(attr)))
+            ) if attr not in _MAPPING_METHODS and self._is_attrs(base, scope):
+                yield from self._attribute(attr)
             case nodes.Call(node=called):
                 yield from self._called(called)
             case _:
@@ -136,7 +152,10 @@ class _Checker:
             named.append(node.args[0])
         for value in named:
             if isinstance(value, nodes.Const) and isinstance(value.value, str):
-                yield from self._field(value.value.split(".")[0])
+                field, _, attribute = value.value.partition(".")
+                yield from self._field(field)
+                if field == "attrs" and attribute:
+                    yield from self._attribute(attribute)
 
     def _field(self, name: str) -> Iterator[str]:
         if name not in self._fields:
@@ -144,6 +163,23 @@ class _Checker:
             yield f"found device.{name}, which a device does not have" + (
                 advice(name, known) or _one_of(known)
             )
+
+    def _attribute(self, name: str) -> Iterator[str]:
+        if self._attributes is not None and name not in self._attributes:
+            known = sorted(self._attributes)
+            yield f"found device.attrs.{name}, which devices of these sources do not have" + (
+                (advice(name, known) or _one_of(known)) if known else ": they have no attributes"
+            )
+
+    def _is_attrs(self, node: nodes.Node, scope: dict[str, str | None]) -> bool:
+        match node:
+            case (
+                nodes.Getattr(node=base, attr="attrs")
+                | nodes.Getitem(node=base, arg=nodes.Const(value="attrs"))
+            ):
+                return self._kind(base, scope) == _DEVICE
+            case _:
+                return False
 
     def _kind(self, node: nodes.Node, scope: dict[str, str | None]) -> str | None:
         """Whether an expression is a device, a list of devices, or something else."""

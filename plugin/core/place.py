@@ -24,11 +24,16 @@ _BEGINNINGS: Final[tuple[tuple[tuple[Check, ...], tuple[str, ...], str], ...]] =
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something is written. `resource` is the resource's name; None where devices name it."""
+    """Where something is written.
+
+    `resource` is the resource's name; None where devices name it. `attributes` are the names of those
+    that its devices may have; None where that cannot be told.
+    """
 
     document: Document
     path: Path
     resource: str | None = None
+    attributes: frozenset[str] | None = None
 
     def at(self, *steps: str | int) -> "Place":
         """A place below."""
@@ -54,7 +59,7 @@ class Place:
     ) -> Template:
         """Compile a template; one that no device can change is checked now as when it is rendered."""
         try:
-            template = compile_template(text, variables, fields)
+            template = compile_template(text, variables, fields, self.attributes)
             if check is None:
                 return template
             if template.uses - {"resource"} or (template.uses and self.resource is None):

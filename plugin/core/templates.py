@@ -136,14 +136,21 @@ class Template:
                 raise TemplateError(f"rendered {text[:80]!r}, expected true or false")
 
 
-def compile_template(text: str, variables: frozenset[str], fields: frozenset[str]) -> Template:
+def compile_template(
+    text: str,
+    variables: frozenset[str],
+    fields: frozenset[str],
+    attributes: frozenset[str] | None = None,
+) -> Template:
     """Compile a template that may use `variables`, a device of which has `fields`.
+
+    `attributes` are the names that its `attrs` may have; None where that cannot be told.
 
     Raises TemplateError for bad syntax, unknown names and what these templates must not do.
     """
     try:
         tree = _ENVIRONMENT.parse(text)
-        found = expressions.problem(tree, variables, fields)
+        found = expressions.problem(tree, variables, fields, attributes)
         if found is not None:
             raise TemplateError(found)
         uses = frozenset(meta.find_undeclared_variables(tree))

@@ -12,7 +12,7 @@ CAMERA = """\
 version: 1
 resources:
   - name: example.com/camera
-    discover: [{glob: {paths: [/dev/video*]}}]
+    discover: [{exec: {command: [/bin/list]}}]
     share: {replicas: 3, max_per_container: 4}
     allocate:
       env:
@@ -134,7 +134,7 @@ def test_a_template_that_fails_is_told_with_its_place(allocate: str, words: str)
 version: 1
 resources:
   - name: example.com/camera
-    discover: [{{glob: {{paths: [/dev/video*]}}}}]
+    discover: [{{exec: {{command: [/bin/list]}}}}]
     allocate: {{{allocate}}}
 """)
     devices = [known.device for known in inventory().devices.values()]

@@ -5,7 +5,7 @@ from plugin.core.plan import ResourcePlan
 
 
 def plan(**keys: str) -> ResourcePlan:
-    text = "version: 1\nresources:\n- name: a.b/c\n  discover: [{static: {devices: [{name: x}]}}]\n"
+    text = "version: 1\nresources:\n- name: a.b/c\n  discover: [{exec: {command: [/bin/list]}}]\n"
     (made,) = load((text + "".join(f"  {k}: {v}\n" for k, v in keys.items())).encode(), "x")
     return made
 

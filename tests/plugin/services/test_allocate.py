@@ -90,7 +90,7 @@ async def test_one_call_answers_for_many_containers(
         (
             ["gpu0::0", "gpu1::0"],
             grpc.StatusCode.INTERNAL,
-            "allocate.env.BAD: 'dict object' has no",
+            "allocate.env.BAD: list object has no element 9",
         ),
         (["\x1b[2J\n"], grpc.StatusCode.FAILED_PRECONDITION, "'\\x1b[2J\\n' is unknown"),
     ],
