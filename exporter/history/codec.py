@@ -39,10 +39,14 @@ def present_values(row: Row) -> tuple[object, ...]:
 
 def past_values(row: Row) -> tuple[object, ...]:
     """The values of PAST_COLUMNS."""
-    if row.end is None or row.end.not_after is None:
+    if row.end is None:
         raise ValueError(f"row {row.id} has not ended")
-    span = span_of(row.end.not_after - row.low)
-    return (*present_values(row), span)
+    return (*present_values(row), span(row))
+
+
+def span(row: Row) -> int:
+    """The class of length of a row that ended."""
+    return span_of(row.high - row.low)
 
 
 def _bound(bound: Bound) -> tuple[float | None, float | None, str]:

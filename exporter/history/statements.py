@@ -4,11 +4,10 @@ Rows that are held are in `present`, few, and change; rows that ended are in `pa
 change: each index of theirs is written once. `id` is the same in both.
 """
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from exporter.core.history_query import SPANS, Question, reach, spellings
+from exporter.core.history_query import Question, reach, spellings
 
 APPLICATION: Final = 0x64766C73
 """PRAGMA application_id: "dvls"."""
@@ -25,6 +24,7 @@ _END: Final = ("end_not_before", "end_not_after", "end_certainty")
 # Of what is present, the end is when it was missed.
 PRESENT_COLUMNS: Final = ("id", *_NAMES, *_START, *_END, "assumed", "low")
 PAST_COLUMNS: Final = (*PRESENT_COLUMNS, "span")
+TABLES: Final = {"past": PAST_COLUMNS, "present": PRESENT_COLUMNS}
 
 _TYPES: Final = {
     "id": "INTEGER PRIMARY KEY",
@@ -59,8 +59,7 @@ _INDEXES: Final = {
 _PARTIAL: Final = {"past_driver": "driver", "past_parent": "parent", "past_uid": "uid"}
 
 SCHEMA: Final = (
-    _table("present", PRESENT_COLUMNS),
-    _table("past", PAST_COLUMNS),
+    *(_table(name, columns) for name, columns in TABLES.items()),
     "CREATE TABLE watches (id INTEGER PRIMARY KEY, since REAL NOT NULL, until REAL NOT NULL, gap TEXT)",
     "CREATE INDEX watches_since ON watches (since)",
     "CREATE INDEX watches_until ON watches (until)",
@@ -96,6 +95,16 @@ UNION SELECT resource FROM present WHERE resource > ''
 ORDER BY 1 LIMIT 1000"""
 """Every resource that history knows: a step in the index for each, whatever number of rows it has."""
 
+SPANS: Final = """\
+WITH RECURSIVE known(span) AS (
+  SELECT min(span) FROM past INDEXED BY past_time
+  UNION ALL
+  SELECT (SELECT min(span) FROM past INDEXED BY past_time WHERE past.span > known.span)
+  FROM known WHERE known.span IS NOT NULL
+)
+SELECT span FROM known WHERE span IS NOT NULL"""
+"""Every class of length that there is a row of."""
+
 _CHOICES: Final = (
     ("uid", "past_uid"),
     ("device", "past_device"),
@@ -107,40 +116,43 @@ _CHOICES: Final = (
 """Filters by how few rows they leave, and their indexes."""
 
 
-# At the moment of the last look without it, it was not held.
-_BEGUN: Final = "low <= :until AND (start_not_before IS NULL OR start_not_before < :until)"
-
-
-def find(question: Question) -> tuple[str, dict[str, object]]:
-    """The query, which gives limit + 1 rows of PAST_COLUMNS in order, and its parameters."""
-    parameters: dict[str, object] = {
-        "since": -math.inf if question.since is None else question.since,
-        "until": math.inf if question.until is None else question.until,
-        "rows": question.limit + 1,
-    }
+def find(question: Question, spans: Iterable[int]) -> tuple[str, dict[str, object]]:
+    """The query for the numbers of limit + 1 rows, in order, each with `low`; and its parameters. `spans` are
+    the classes of length that there are: a row passes through a step for each of them.
+    """
+    parameters: dict[str, object] = {"rows": question.limit + 1}
     wanted = [
         _is(name, asked, parameters)
         for name in ("resource", "driver", "namespace", "pod", "container", "uid")
         if (asked := getattr(question, name))
     ]
+    if question.until is not None:
+        parameters["until"] = question.until
+        # At the moment of the last look without it, it was not held.
+        wanted.append("low <= :until AND (start_not_before IS NULL OR start_not_before < :until)")
     if question.after is not None:
         parameters |= {"low": question.after.low, "number": question.after.id}
         wanted.append("low <= :low AND (low < :low OR id < :number)")
-    parts: list[str] = []
-    for column in ("device", "parent") if question.device else ("",):
-        own = [_is(column, question.device, parameters), *wanted] if column else wanted
-        if column == "parent":
+    index = next((i for name, i in _CHOICES if getattr(question, name)), "past_time")
+    searches: list[tuple[str, list[str]]] = [(index, wanted)]
+    if question.device:
+        of_parent = "past_parent" if index == "past_device" else index
+        searches = [
+            (index, [_is("device", question.device, parameters), *wanted]),
             # A whole device is not its own parent: no row comes twice.
-            own.append("device <> parent")
-        index = next((i for name, i in _CHOICES if getattr(question, name)), "past_time")
-        if column and index == "past_device":
-            index = f"past_{column}"
-        parts.extend(_past(own, index, parameters))
-        parts.append(_present(own))
-    return (
-        f"{' UNION ALL '.join(parts)} ORDER BY low DESC, id DESC LIMIT :rows",
-        parameters,
-    )
+            (of_parent, [_is("parent", question.device, parameters), "device <> parent", *wanted]),
+        ]
+    parts: list[str] = []
+    for by, conditions in searches:
+        parts.extend(_past(conditions, by, spans, question.since, parameters))
+        parts.append(_part("present", conditions))
+    return f"{' UNION ALL '.join(parts)} ORDER BY low DESC, id DESC LIMIT :rows", parameters
+
+
+def fetch(table: str, columns: tuple[str, ...], count: int) -> str:
+    """The query for so many rows by their numbers."""
+    marks = ", ".join("?" * count)
+    return f"SELECT {', '.join(columns)} FROM {table} WHERE id IN ({marks})"  # noqa: S608 -- constants
 
 
 def _is(column: str, asked: str, parameters: dict[str, object]) -> str:
@@ -152,26 +164,25 @@ def _is(column: str, asked: str, parameters: dict[str, object]) -> str:
     return f"{condition} AND {column} > ''"
 
 
-def _past(wanted: list[str], index: str, parameters: dict[str, object]) -> Iterator[str]:
+def _past(
+    wanted: list[str],
+    index: str,
+    spans: Iterable[int],
+    since: float | None,
+    parameters: dict[str, object],
+) -> Iterator[str]:
     """A search for each class of length."""
-    for span in range(SPANS):
-        parameters[f"from{span}"] = _float(parameters["since"]) - reach(span)
-        conditions = " AND ".join(
-            (f"span = {span}", f"low > :from{span}", _BEGUN, "end_not_after > :since", *wanted)
-        )
-        yield (
-            f"SELECT * FROM (SELECT {', '.join(PAST_COLUMNS)} FROM past INDEXED BY {index} "  # noqa: S608 -- constants
-            f"WHERE {conditions} ORDER BY low DESC, id DESC LIMIT :rows)"
-        )
+    for span in spans:
+        conditions = [f"span = {span}", *wanted]
+        if since is not None:
+            parameters |= {"since": since, f"from{span}": since - reach(span)}
+            conditions.append(f"low > :from{span} AND end_not_after > :since")
+        yield _part(f"past INDEXED BY {index}", conditions)
 
 
-def _present(wanted: list[str]) -> str:
-    conditions = " AND ".join((_BEGUN, *wanted))
+def _part(table: str, conditions: list[str]) -> str:
+    where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
     return (
-        f"SELECT * FROM (SELECT {', '.join(PRESENT_COLUMNS)}, NULL FROM present "  # noqa: S608 -- constants
-        f"WHERE {conditions} ORDER BY low DESC, id DESC LIMIT :rows)"
+        f"SELECT * FROM (SELECT id, low FROM {table} {where}"  # noqa: S608 -- constants
+        "ORDER BY low DESC, id DESC LIMIT :rows)"
     )
-
-
-def _float(value: object) -> float:
-    return value if isinstance(value, float) else float(str(value))

@@ -3,7 +3,7 @@
 import math
 import sqlite3
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -125,6 +125,7 @@ class Store:
                 for statement in statements.SCHEMA:
                     db.execute(statement)
         db.execute("SELECT * FROM watches, past, present LIMIT 0")
+        self._spans = {int(span) for (span,) in db.execute(statements.SPANS)}
 
     def __enter__(self) -> Self:
         return self
@@ -188,14 +189,24 @@ class Store:
                     ((w.id, w.since, w.until, w.gap) for w in pending.watches.values()),
                 )
 
+        self._spans.update(map(codec.span, pending.ended.values()))
+
     def find(self, question: Question) -> tuple[list[Row], Cursor | None]:
         """The rows that are asked for, and where to go on if there are more. Raises TooLong."""
-        statement, parameters = statements.find(question)
+        statement, parameters = statements.find(question, sorted(self._spans))
         with _explained(), self._limited():
-            found = self._db.execute(statement, parameters).fetchall()
-        rows = [codec.read_row(values) for values in found[: question.limit]]
-        more = len(found) > question.limit
-        return rows, Cursor(rows[-1].low, rows[-1].id) if more else None
+            numbers = [number for number, _ in self._db.execute(statement, parameters)]
+            more, numbers = len(numbers) > question.limit, numbers[: question.limit]
+            rows = {row.id: row for row in self._fetch(numbers)}
+        if rows.keys() != set(numbers):
+            raise Damaged("an index names rows that are not there")
+        found = [rows[number] for number in numbers]
+        return found, Cursor(found[-1].low, found[-1].id) if more else None
+
+    def _fetch(self, numbers: Sequence[int]) -> Iterator[Row]:
+        for table, columns in statements.TABLES.items():
+            statement = statements.fetch(table, columns, len(numbers))
+            yield from map(codec.read_row, self._db.execute(statement, numbers))
 
     def resources(self) -> list[str]:
         """Every resource that any row is of."""

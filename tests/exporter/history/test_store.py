@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from daemon.text import visible
 from exporter.core.history import Bound, Certainty, Facts, HoldingKey, Row
 from exporter.core.history_book import Pending
-from exporter.core.history_query import Cursor, Question, reach, read_cursor, span_of, spellings, write_cursor
+from exporter.core.history_query import (
+    SPANS,
+    Cursor,
+    Question,
+    reach,
+    read_cursor,
+    span_of,
+    spellings,
+    write_cursor,
+)
 from exporter.core.history_watch import Gap, Watch
 from exporter.history import statements
 from exporter.history.store import Damaged, Failed, Store
@@ -154,13 +163,28 @@ def test_no_question_walks_through_the_past(store: Store, at: float | None, afte
         names: dict[str, Any] = {
             name: "a\\n" for name, is_given in zip(_FILTERS, given_names, strict=True) if is_given
         }
-        plan = _plan(store, *statements.find(Question(since=at, until=at, after=after, **names)))
+        plan = _plan(
+            store, *statements.find(Question(since=at, until=at, after=after, **names), range(SPANS))
+        )
         assert not [step for step in plan if step.startswith("SCAN past")]
         searched = [step for step in plan if step.startswith("SEARCH past")]
         assert searched
         # By what is asked for, by the class of length, and by time.
-        wanted = "span=? AND low>? AND low<?" if not names else "=? AND span=? AND low>? AND low<?"
-        assert all(wanted in step for step in searched)
+        limits = [*(["low>?"] if at else []), *(["low<?"] if at or after else [])]
+        wanted = " AND ".join(["=? AND span=?" if names else "span=?", *limits])
+        assert all(f"{wanted})" in step for step in searched), (names, plan)
+
+
+def test_the_classes_of_length_are_found_by_steps_in_the_index(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    with Store(path) as store:
+        plan = _plan(store, statements.SPANS, {})
+        assert all("COVERING INDEX past_time" in step for step in plan if "past" in step)
+        _write(store, *(_past(n, 0.0, float(4**n), _key("d"), Facts()) for n in range(5)))
+        assert len(store.find(Question())[0]) == 5
+    with Store(path) as store:
+        assert store._spans == {0, 2, 4, 6, 8}  # pyright: ignore[reportPrivateUsage]
+        assert len(store.find(Question())[0]) == 5
 
 
 def test_the_resources_are_found_by_steps_in_the_index(store: Store) -> None:
