@@ -33,14 +33,9 @@ def compile_sources(written: list[model.Source], place: Place) -> tuple[model.An
 def _source(item: model.Source, place: Place) -> model.AnySource:
     names = model.Source.__struct_fields__
     given = [(name, source) for name in names if (source := getattr(item, name)) is not UNSET]
-    planned = model.PLANNED.get(model.Source, frozenset())
-    known = ", ".join(name for name in names if name not in planned)
-    for name, _ in given:
-        if name in planned:
-            raise place.at(name).error(f"{name!r} is not supported yet; this version has {known}")
     if len(given) != 1:
         found = "no source" if not given else " and ".join(name for name, _ in given)
-        raise place.error(f"found {found}, expected exactly one of {known}")
+        raise place.error(f"found {found}, expected exactly one of {', '.join(names)}")
     name, source = given[0]
     if isinstance(source, SelfChecking):
         for path, problem in source.problems():

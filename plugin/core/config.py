@@ -3,18 +3,21 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from daemon import places
 from daemon.errors import Path, quoted
 from daemon.yaml_document import Document, parse
 from plugin.core import model
-from plugin.core.adjust import expand
+from plugin.core.adjust import OF, PRESET, expand
 from plugin.core.compile_resource import compile_resource
 from plugin.core.place import Place
-from plugin.core.places import convert
 from plugin.core.plan import ResourcePlan
 from plugin.presets import PRESETS
 
 PRESET_SOURCE: Final = "preset "
 """How messages name a preset that is a source of its own: with its name behind it."""
+
+_EXPANDED: Final[places.Planned] = {model.Resource: frozenset({PRESET, OF})}
+"""Keys that are gone when a document is decoded, and are what a mistyped one may have meant."""
 
 
 def load(content: bytes, source: str, presets: Mapping[str, bytes] = PRESETS) -> tuple[ResourcePlan, ...]:
@@ -46,6 +49,11 @@ def load_all(
     return tuple(plans)
 
 
+def decoded(document: Document) -> model.Document:
+    """An expanded document as the model has it. Raises ConfigError where it does not fit."""
+    return places.convert(document, model.Document, _EXPANDED)
+
+
 def _resources(
     content: bytes, source: str, presets: Mapping[str, bytes]
 ) -> Iterator[tuple[ResourcePlan, Document, Path]]:
@@ -55,7 +63,7 @@ def _resources(
         found = quoted(document.root.plain())
         raise document.error((), f"found {found}, expected a mapping with the keys version and resources")
     document = expand(document, presets)
-    for index, resource in enumerate(convert(document, model.Document).resources):
+    for index, resource in enumerate(decoded(document).resources):
         path: Path = ("resources", index)
         yield compile_resource(resource, Place(document, path)), document, (*path, "name")
 

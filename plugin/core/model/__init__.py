@@ -13,14 +13,13 @@ document  a whole file
 
 from plugin.core.model.buses import Drm, Infiniband, Kfd, Net, Pci
 from plugin.core.model.common import Command, Duration, NumaNode, TemplateText, Texts
-from plugin.core.model.document import PLANNED, AnySource, Document, Resource, Share, Source
+from plugin.core.model.document import AnySource, Document, Resource, Share, Source
 from plugin.core.model.giving import Allocate, CdiSpec, DeviceNode, MountPoint, PreStart, SideFile
 from plugin.core.model.health import ExecProbe, FileProbe, HttpProbe, Probe, XidProbe
 from plugin.core.model.others import Exec, Nvidia, Sysfs, SysfsFile, Usb
 from plugin.core.model.paths import Files, Glob, Group, GroupMember, Regex, Static, StaticDevice
 
 __all__ = [
-    "PLANNED",
     "Allocate",
     "AnySource",
     "CdiSpec",

@@ -1,7 +1,6 @@
 """A whole configuration file: its resources."""
 
-from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -105,7 +104,3 @@ class Document(Struct, frozen=True, forbid_unknown_fields=True):
     """The version of this language."""
     resources: Annotated[list[Resource], Meta(min_length=1, max_length=256)]
     """What the plugin serves."""
-
-
-PLANNED: Final[Mapping[type, frozenset[str]]] = {}
-"""Keys that the language will have, by the struct that will have them."""

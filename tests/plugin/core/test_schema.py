@@ -15,11 +15,9 @@ from jsonschema import Draft202012Validator
 from daemon.yaml_document import parse
 from devicelens import main
 from harness.reference import DOCUMENT, fences, whole
-from plugin.core import model
 from plugin.core.adjust import expand
-from plugin.core.config import load
+from plugin.core.config import decoded, load
 from plugin.core.errors import ConfigError
-from plugin.core.places import convert
 from plugin.core.schema import schema
 from plugin.presets import PRESETS
 
@@ -47,7 +45,7 @@ def loads(content: bytes) -> bool:
 
 def fits_the_model(content: bytes) -> bool:
     try:
-        convert(expand(parse(content, "x"), PRESETS), model.Document)
+        decoded(expand(parse(content, "x"), PRESETS))
     except ConfigError:
         return False
     return True
