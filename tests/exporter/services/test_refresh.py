@@ -10,12 +10,13 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from exporter.core import anomalies, judgement, snapshot
 from exporter.core.holdings import Step
+from exporter.core.identity import SETTLING, Identity, Look, Register, View
 from exporter.core.model import Snapshot
 from exporter.core.settling import DOUBT, YOUNG
 from exporter.core.state import Freshness, State
@@ -129,6 +130,25 @@ class Watching:
 
 
 @dataclass
+class Knowing:
+    """A Witness that knows what a test lets it see."""
+
+    register: Register = field(default_factory=Register)
+    looks: list[tuple[State, Look]] = field(default_factory=list[tuple[State, Look]])
+
+    @property
+    def view(self) -> View:
+        return self.register.view
+
+    def looked(self, state: State, look: Look) -> None:
+        self.looks.append((state, look))
+
+    def confirm(self) -> None:
+        """The source was asked just now, and has all its pods still."""
+        self.register.confirm(asyncio.get_running_loop().time())
+
+
+@dataclass
 class Running:
     """A refresh loop that runs, with everything around it."""
 
@@ -171,11 +191,12 @@ async def running(
     clock: SteadyClock | None = None,
     stale_after: float = 60.0,
     started: bool = True,
+    witness: "Knowing | None" = None,
 ) -> AsyncGenerator[Running]:
     kubelet = kubelet or Kubelet()
     board, observer, clock = Board(), Watching(), clock or SteadyClock()
     timing = Timing(interval, stale_after, spacing, settling)
-    refresher = Refresher(kubelet, board, observer, timing=timing, clock=clock, cpu_numa={})
+    refresher = Refresher(kubelet, board, observer, timing=timing, clock=clock, cpu_numa={}, witness=witness)
     task = asyncio.create_task(refresher.run())
     loop = Running(kubelet, board, observer, refresher, clock, task)
     try:
@@ -739,3 +760,121 @@ async def test_the_end_does_not_wait_for_an_answer_that_is_being_read(
         assert loop.time() - began < 1
     finally:
         go_on.set()
+
+
+UID = Identity("n", "p", "uid-1", "Running")
+
+
+def _uids(state: State) -> dict[str, list[str]]:
+    return {d.key.device: [h.pod_uid for h in d.holders] for d in state.snapshot.devices if d.holders}
+
+
+async def test_a_holders_uid_is_told_when_it_is_proven_and_the_kubelet_is_not_asked_for_it() -> None:
+    witness = Knowing()
+    witness.register.see(UID, asyncio.get_running_loop().time())
+    async with running(witness=witness) as loop:
+        # The mapping does not wait for it.
+        assert _uids(loop.state) == {"a": [""]}
+        before = loop.state
+        ((published, look),) = witness.looks
+        assert published is before
+        assert look.asked <= look.answered
+        witness.confirm()
+        loop.refresher.reconsider()
+        await loop.until(lambda: loop.state.generation == 2)
+        assert _uids(loop.state) == {"a": ["uid-1"]}
+        assert dict(loop.state.pods) == {UID.key: UID}
+        assert len(loop.kubelet.calls) == 1
+        assert loop.state.taken_at == before.taken_at
+        # It is the same holding.
+        assert [since.at for since in loop.state.since.values()] == [s.at for s in before.since.values()]
+        state, step = loop.observer.steps[-1]
+        assert (state, step.change.began, step.change.ended) == (loop.state, (), ())
+        assert len(witness.looks) == 2
+
+        # What more is known of a pod changes no holding.
+        witness.register.see(replace(UID, labels=(("team", "ml"),)), asyncio.get_running_loop().time())
+        loop.refresher.reconsider()
+        await loop.until(lambda: loop.state.generation == 3)
+        assert loop.state.pods[UID.key].labels == (("team", "ml"),)
+        assert len(loop.observer.steps) == 2
+        loop.refresher.reconsider()
+        await loop.trigger(Trigger.TIMER)
+        assert loop.state.generation == 3
+
+
+async def test_a_successor_under_the_same_name_and_with_the_same_device_is_another_holding() -> None:
+    witness = Knowing()
+    witness.register.see(UID, asyncio.get_running_loop().time())
+    async with running(witness=witness) as loop:
+        witness.confirm()
+        loop.refresher.reconsider()
+        await loop.until(lambda: _uids(loop.state) == {"a": ["uid-1"]})
+        witness.register.end(UID.key, "uid-1", asyncio.get_running_loop().time())
+        witness.register.see(replace(UID, uid="uid-2"), asyncio.get_running_loop().time())
+        await loop.trigger(Trigger.PODS)
+        assert loop.kubelet.asked[-1] is False
+        assert _uids(loop.state) == {"a": [""]}
+        witness.confirm()
+        witness.register.prune(["uid-2"], asyncio.get_running_loop().time())
+        loop.refresher.reconsider()
+        await loop.until(lambda: _uids(loop.state) == {"a": ["uid-2"]})
+        change = loop.observer.steps[-1][1].change
+        assert [h.holder.pod_uid for h in change.began] == ["uid-2"]
+        assert [h.holder.pod_uid for h in change.ended] == ["uid-1"]
+        assert [since.exact for since in loop.state.since.values()] == [True]
+
+
+async def test_something_new_in_the_hands_of_a_known_pod_puts_it_in_doubt_until_it_is_proven() -> None:
+    witness = Knowing()
+    witness.register.see(UID, asyncio.get_running_loop().time())
+    async with running(witness=witness) as loop:
+        witness.confirm()
+        loop.refresher.reconsider()
+        await loop.until(lambda: _uids(loop.state) == {"a": ["uid-1"]})
+        # Its source is gone: what it had goes on, what it gets may be another's.
+        witness.register.clear()
+        await loop.trigger(Trigger.TIMER)
+        assert _uids(loop.state) == {"a": ["uid-1"]}
+        loop.kubelet.listed = _listed(a="p", b="p")
+        await loop.trigger(Trigger.ALLOCATION)
+        assert _uids(loop.state) == {"a": [""], "b": [""]}
+        assert loop.state.pods == {}
+        began = loop.observer.steps[-1][1].change.began
+        assert [holding.key.device for holding in began] == ["b"]
+
+
+async def test_a_kubelet_that_came_back_is_believed_as_soon_as_its_pods_api_knows_better(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(refresh, "_UNSETTLED_RETRY", 0.005)
+    witness = Knowing()
+    async with running(witness=witness) as loop:
+        witness.register.connect()
+        loop.kubelet.listed = _listed()
+        await loop.trigger(Trigger.SOCKET)
+        loop.refresher._returned_at -= DOUBT + 1
+        await loop.refreshed(3)
+        # It has heard of no pod at all: for all that time says, it is not believed.
+        assert _owners(loop.state) == {"a": ["p"], "b": []}
+        assert loop.state.failure is not None
+        assert "has not heard" in loop.state.failure.message
+        witness.register.hear(asyncio.get_running_loop().time() - SETTLING)
+        await loop.until(lambda: loop.state.failure is None)
+        assert _owners(loop.state) == {"a": [], "b": []}
+
+
+async def test_identities_that_cannot_be_read_leave_the_mapping_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    async with running(witness=Knowing()) as loop:
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError("odd")
+
+        monkeypatch.setattr(understanding, "tentative", fail)
+        good = loop.state
+        loop.refresher.reconsider()
+        await loop.until(lambda: "cannot be told" in caplog.text)
+        assert loop.state is good
