@@ -106,10 +106,10 @@ class Archive:
                 found = _read(self._place.path)
             except Damaged as error:
                 found = self._replaced(self._place, error), Stored()
-        except (Failed, Damaged) as error:
+        except Exception as error:  # noqa: BLE001 -- whatever is there: the exporter must serve
             self._place.release()
             self._errors += 1
-            self._homeless.failed(str(error), level="error")
+            self._homeless.failed(_told(error), level="error")
             return None
         self._homeless.recovered()
         return found
@@ -157,9 +157,9 @@ class Archive:
             self._store.write(pending)
         except Damaged as error:
             self._rescue(error)
-        except Failed as error:
+        except Exception as error:  # noqa: BLE001 -- what waits must stay bounded whatever happens
             self._errors += 1
-            self._unwritten.failed(str(error), level="error")
+            self._unwritten.failed(_told(error), level="error")
             self._drop()
         else:
             self._rows += len(pending.fresh)
@@ -313,6 +313,11 @@ class Archive:
             dropped=self._dropped,
             expired=self._expired,
         )
+
+
+def _told(error: Exception) -> str:
+    known = isinstance(error, Failed | Damaged)
+    return str(error) if known else f"{type(error).__name__}: {error}"
 
 
 def _read(path: Path) -> tuple[Store, Stored]:

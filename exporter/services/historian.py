@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeVar
 
-from daemon.log import Log
+from daemon.log import Episode, Log
 from exporter.core.history import present
 from exporter.core.history_query import Found, Question
 from exporter.core.history_watch import Look, Sight, Times
@@ -22,6 +22,7 @@ from exporter.core.state import State
 from exporter.core.workload import UNKNOWN, Workload
 from exporter.history.answering import Now
 from exporter.history.archive import Archive, Condition
+from exporter.history.store import Failed, TooLong
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
 from exporter.services.refresh import Trigger
@@ -41,6 +42,7 @@ ANSWER_WITHIN: Final = 5.0
 """Seconds in which a question is answered, or not at all."""
 
 _CLOSE_WITHIN: Final = 1.0
+_CALM: Final = 60.0
 
 _log = Log("history")
 
@@ -94,6 +96,7 @@ class Historian:
         self._opened = asyncio.Event()
         self._closed = False
         self._asking = 0
+        self._failure = Episode(_log, "history failed", calm=_CALM)
 
     @property
     def condition(self) -> Condition:
@@ -178,10 +181,12 @@ class Historian:
         def work() -> bool:
             try:
                 self._archive.take(looks, latest)
-                return self._archive.tend()
+                more = self._archive.tend()
             except Exception as error:  # noqa: BLE001 -- history must never end the process
-                _log.error("history failed", error=f"{type(error).__name__}: {error}")
+                self._failure.failed(f"{type(error).__name__}: {error}", level="error")
                 return False
+            self._failure.recovered()
+            return more
 
         return asyncio.wrap_future(self._worker.submit(work))
 
@@ -204,6 +209,8 @@ class Historian:
                 return await self._in_thread(lambda: self._archive.find(question, now))
         except TimeoutError:
             raise Unavailable(f"no answer within {ANSWER_WITHIN:g} s: is the disk slow?") from None
+        except (Failed, TooLong) as error:
+            raise Unavailable(str(error)) from error
         finally:
             self._asking -= 1
 

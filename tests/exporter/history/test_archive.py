@@ -184,6 +184,52 @@ def test_a_file_system_that_is_really_full(small_disk: Path, live: Start) -> Non
     assert life.devices(device="gpu-2") == [("gpu-2", False)]
 
 
+def test_a_program_that_locks_the_file_is_waited_for(live: Start, tmp_path: Path) -> None:
+    life = live()
+    life.look(A)
+    with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        life.look(B)
+        assert not _written(life)
+        assert "another program keeps it locked" in life.ask().trouble
+        assert life.devices() == [("gpu-0", False)]
+        other.execute("ROLLBACK")
+    life.pass_time(6.0)
+    life.archive.tend()
+    assert _written(life)
+    assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
+
+
+def test_a_file_system_that_is_read_only(small_disk: Path, live: Start) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    life = live(small_disk / "history.db")
+    life.look(A)
+    assert "Read-only file system" in life.ask().trouble
+    assert life.devices() == [("gpu-0", False)]
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    life.pass_time(6.0)
+    life.archive.tend()
+    assert life.ask().kept_in == "file"
+    assert life.devices() == [("gpu-0", False)]
+
+
+def test_what_nobody_foresaw_is_waited_for_too(live: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*_: object) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    life = live(pending_limit=5)
+    life.look(A)
+    monkeypatch.setattr(Store, "write", write)
+    for number in range(20):
+        life.look(key(f"x{number}"))
+    assert "RuntimeError: nobody foresaw this" in life.ask().trouble
+    assert life.archive.condition.pending <= 5 + 1 + 1
+    monkeypatch.undo()
+    life.look(B)
+    assert _written(life)
+    assert life.devices(device="gpu-0") == [("gpu-0", True)]
+
+
 def test_a_damaged_file_is_moved_aside_and_said(
     live: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,6 +20,7 @@ from exporter.core.recollection import Recollection
 from exporter.core.state import State
 from exporter.core.workload import Workload
 from exporter.history.archive import Archive, Limits
+from exporter.history.store import Failed
 from exporter.services import historian as module
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
@@ -216,6 +217,16 @@ async def test_too_many_questions_at_once_are_refused() -> None:
         assert (await life.ask()).rows
     with pytest.raises(Unavailable, match="ending"):
         await life.ask()
+
+
+async def test_a_store_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(*_: object) -> None:
+        raise Failed("another program keeps it locked")
+
+    async with running(None) as life:
+        monkeypatch.setattr(Archive, "find", find)
+        with pytest.raises(Unavailable, match="another program keeps it locked"):
+            await life.ask()
 
 
 async def test_an_error_nobody_foresaw_does_not_end_the_process(
