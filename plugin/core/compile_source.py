@@ -36,9 +36,9 @@ def _source(item: model.Source, place: Place) -> model.AnySource:
     if len(given) != 1:
         found = "no source" if not given else " and ".join(name for name, _ in given)
         raise place.error(f"found {found}, expected exactly one of {', '.join(names)}")
-    name, source = given[0]
-    if isinstance(source, SelfChecking):
-        for path, problem in source.problems():
+    name, only = given[0]
+    source: model.AnySource = only
+    if isinstance(only, SelfChecking):
+        for path, problem in only.problems():
             raise place.at(name, *path).error(problem)
-    only: model.AnySource = source
-    return only
+    return source
