@@ -1,22 +1,18 @@
 """What one resource gives: answers to Allocate made true on the host, and what of that is kept there."""
 
 import asyncio
-import errno
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from daemon.log import Episode, Log
 from plugin.core import model
-from plugin.core.allocation import ContainerAnswer, Refusal, RefusedError, Request, answer, unavailable
-from plugin.core.cdi import Edits
+from plugin.core.allocation import ContainerAnswer, Request, answer
 from plugin.core.device import Device
-from plugin.core.errors import quoted
 from plugin.core.plan import ResourcePlan
-from plugin.core.rendering import Mount, RenderError
+from plugin.core.rendering import RenderError
 from plugin.discovery import host_files
-from plugin.discovery.giving import fit, make, missing_edits
+from plugin.discovery.giving import answers, make, missing_edits, named_by, refuse_missing, refused
 from plugin.discovery.host import HostRoot
 from plugin.discovery.offload import Offload, StuckError
 from plugin.discovery.survey import Surveyor, os_problem
@@ -62,6 +58,7 @@ class Giving:
         self._cdi = CdiFile(plan.cdi, plan.name, host, belongings) if plan.cdi is not None else None
         self._offload = Offload(1)
         self._changed = asyncio.Event()
+        self._discarded = False
         self._unwritten = Episode(_log, "cannot write the CDI specification", resource=plan.name)
         self._left_out = Episode(_log, "not in the CDI specification", resource=plan.name)
         self._unkept = Episode(_log, "files for containers cannot be kept", resource=plan.name)
@@ -85,73 +82,31 @@ class Giving:
         """What each container gets. Blocking where it is done `on_host`. Raises RefusedError."""
         if not on_host:
             return [answer(self._plan, asked.ids, asked.devices) for asked in containers]
-        with self._refused("the host"):
-            present = self._resolved(containers)
-        answers = [
-            answer(self._plan, asked.ids, [present[device.id] for device in asked.devices])
-            for asked in containers
-        ]
-        with self._refused("allocate.devices"):
-            answers = self._fitted(answers)
+        given = answers(self._plan, self._surveyor, self._host, containers)
+        made = given.answers
         if self._cdi is not None:
-            answers = self._named_by_cdi(self._cdi, tuple(present.values()), answers)
-        with self._refused("allocate.mounts"):
-            make(self._host, (mount for made in answers for mount in made.mounts))
-        with self._refused("allocate.files"):
-            for asked, made in zip(containers, answers, strict=True):
-                self._files.write(made.files, asked.owners)
-        return answers
+            made = self._named_by_cdi(self._cdi, tuple(given.devices.values()), made)
+        with refused(self._plan, "allocate.mounts"):
+            make(self._host, (mount for one in made for mount in one.mounts))
+        with refused(self._plan, "allocate.files"):
+            for asked, one in zip(containers, made, strict=True):
+                self._files.write(one.files, asked.owners)
+        return list(made)
 
     def current(self, devices: Sequence[Device]) -> tuple[Device, ...]:
         """`devices` as they are now; one that is not there, or not healthy, as it was. Blocking."""
         present = {device.id: device for device in self._surveyor.resolve(devices).devices}
         return tuple(present.get(device.id, device) for device in devices)
 
-    def _resolved(self, containers: Sequence[Request]) -> dict[str, Device]:
-        devices = {device.id: device for asked in containers for device in asked.devices}
-        resolved = self._surveyor.resolve(tuple(devices.values()))
-        if resolved.faults:
-            raise unavailable(
-                self._plan, [f"{quoted(i)} is unhealthy ({reason})" for i, reason in resolved.faults]
-            )
-        return {device.id: device for device in resolved.devices}
-
-    def _fitted(self, answers: Sequence[ContainerAnswer]) -> list[ContainerAnswer]:
-        fitted = [fit(self._host, made) for made in answers]
-        self._refuse_missing(path for one in fitted for path in one.missing)
-        return [one.answer for one in fitted]
-
     def _named_by_cdi(
-        self, file: CdiFile, devices: Sequence[Device], answers: Sequence[ContainerAnswer]
-    ) -> list[ContainerAnswer]:
-        with self._refused("cdi"):
-            there = file.ensure(devices)
+        self, file: CdiFile, devices: Sequence[Device], made: Sequence[ContainerAnswer]
+    ) -> tuple[ContainerAnswer, ...]:
+        with refused(self._plan, "cdi"):
+            listed = file.ensure(devices)
             edits = file.edits(devices)
-            self._refuse_missing(path for one in edits for path in missing_edits(self._host, one))
-            make(self._host, _mounts(edits))
-        own = f"{self._plan.cdi.kind}=" if self._plan.cdi is not None else ""
-        # One that has nothing to add on this host is not in the specification: CDI does not allow that.
-        return [
-            replace(made, cdi=tuple(n for n in made.cdi if n in there or not n.startswith(own)))
-            for made in answers
-        ]
-
-    def _refuse_missing(self, paths: Iterable[str]) -> None:
-        missing = [f"the host has no {quoted(path)}" for path in dict.fromkeys(paths)]
-        if missing:
-            raise unavailable(self._plan, missing)
-
-    @contextmanager
-    def _refused(self, place: str) -> Generator[None]:
-        """What fails within refuses the allocation, in words that say where."""
-        try:
-            yield
-        except RenderError as error:
-            raise RefusedError(Refusal.INTERNAL, f"{self._plan.name}: {error}") from None
-        except OSError as error:
-            full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-            refusal = Refusal.RESOURCE_EXHAUSTED if full else Refusal.FAILED_PRECONDITION
-            raise RefusedError(refusal, f"{self._plan.name}: {place}: {os_problem(error)}") from None
+            refuse_missing(self._plan, (path for one in edits for path in missing_edits(self._host, one)))
+            make(self._host, (mount for one in edits for mount in one.mounts))
+        return tuple(named_by(self._plan, one, listed) for one in made)
 
     def changed(self) -> None:
         """The devices are others now."""
@@ -172,6 +127,8 @@ class Giving:
                 looked = self._clock.steady()
 
     async def _keep_specification(self) -> None:
+        if self._cdi is None and self._discarded:
+            return
         devices = tuple(self._devices())
         try:
             problems = await self._offload.run(lambda: self._specify(devices), limit=KEEP_LIMIT)
@@ -191,6 +148,7 @@ class Giving:
         if self._cdi is not None:
             return self._cdi.update(devices)
         discard_specification(self._host, self._belongings)
+        self._discarded = True
         return ()
 
     async def _release(self) -> None:
@@ -217,7 +175,3 @@ def discard_specification(host: HostRoot, belongings: Belongings) -> None:
         if belongings.record.cdi:
             host_files.remove(host, belongings.record.cdi)
             belongings.put(cdi="")
-
-
-def _mounts(edits: Iterable[Edits]) -> Iterable[Mount]:
-    return (mount for one in edits for mount in one.mounts)
