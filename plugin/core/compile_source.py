@@ -19,12 +19,13 @@ def compile_sources(written: list[model.Source], place: Place) -> tuple[model.An
 
 def _source(item: model.Source, place: Place) -> model.AnySource:
     names = model.Source.__struct_fields__
-    given = [(name, source) for name in names if (source := getattr(item, name)) is not UNSET]
+    given: dict[str, model.AnySource] = {
+        name: source for name in names if (source := getattr(item, name)) is not UNSET
+    }
     if len(given) != 1:
-        found = "no source" if not given else " and ".join(name for name, _ in given)
+        found = " and ".join(given) or "no source"
         raise place.error(f"found {found}, expected exactly one of {', '.join(names)}")
-    name = given[0][0]
-    source: model.AnySource = given[0][1]
-    for path, problem in source.problems():
+    ((name, only),) = given.items()
+    for path, problem in only.problems():
         raise place.at(name, *path).error(problem)
-    return source
+    return only
