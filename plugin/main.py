@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,10 +20,11 @@ from plugin.core.plan import ResourcePlan
 from plugin.core.yaml_document import MAX_BYTES
 from plugin.discovery.host import HostRoot
 from plugin.discovery.sources import fault_source
-from plugin.discovery.survey import os_problem
+from plugin.discovery.survey import Sources, os_problem
 from plugin.discovery.uevents import Uevents
 from plugin.presets import preset_path
 from plugin.services.clock import Clock
+from plugin.services.family import Make
 from plugin.services.fleet import Fleet
 from plugin.services.leftovers import Leftovers
 from plugin.services.listening import Listening
@@ -71,7 +72,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         clock=clock,
         way=settings.way,
     )
-    fleet = Fleet(_maker(surroundings))
+    fleet = Fleet(surroundings, _maker(surroundings))
     files = _files(settings)
     reloader = Reloader(lambda: read(files), parse, fleet=fleet, clock=clock)
     try:
@@ -126,10 +127,10 @@ def parse(content: Content) -> tuple[ResourcePlan, ...]:
         raise ConfigRefusedError(str(error)) from error
 
 
-def _maker(surroundings: Surroundings) -> Callable[[ResourcePlan], Resource]:
-    def make(plan: ResourcePlan) -> Resource:
+def _maker(surroundings: Surroundings) -> Make:
+    def make(plan: ResourcePlan, sources: Sources | None) -> Resource:
         try:
-            return Resource(plan, surroundings)
+            return Resource(plan, surroundings, sources)
         except ValueError as error:
             raise Fatal(f"--kubelet.root: {error}") from error
 

@@ -50,6 +50,7 @@ class Inventory:
         self._entries: dict[str, tuple[Advertised, ...]] = {}
         self._orphans: dict[str, Known] = {}
         self._shown: set[str] = set()
+        self._adopted: set[str] = set()
         self._named: dict[str, Moment] = {}
         self._parents: dict[str, str] = {}
         self._bytes = 0
@@ -82,6 +83,10 @@ class Inventory:
         """What is behind an advertised id; None for one that is not advertised."""
         parent = self._parents.get(advertised_id)
         return self._devices[parent] if parent is not None else self._orphans.get(advertised_id)
+
+    def may_be_held(self, device_id: str) -> bool:
+        """Whether a pod may hold the device: Allocate has named it, or it was held before this process."""
+        return any(i in self._named or i in self._adopted for i in self._ids.get(device_id, ()))
 
     def last_named(self, advertised_id: str) -> float | None:
         """Wall time when Allocate last named this id; None if it never did."""
@@ -121,6 +126,7 @@ class Inventory:
         """Take in ids that pods hold already, from before this process: none of them is ever dropped."""
         for advertised_id in held:
             parent = self._parents.get(advertised_id)
+            self._adopted.add(advertised_id)
             if parent is not None:
                 self._shown.add(parent)
             elif advertised_id not in self._orphans and self._has_room((advertised_id,)):
@@ -229,6 +235,7 @@ class Inventory:
     def _drop(self, device_id: str) -> None:
         for advertised_id in self._ids.pop(device_id):
             del self._parents[advertised_id]
+            self._adopted.discard(advertised_id)
             self._named.pop(advertised_id, None)
             self._bytes -= _cost(advertised_id)
         del self._devices[device_id]
@@ -241,6 +248,7 @@ class Inventory:
         del self._orphans[advertised_id]
         self._bytes -= _cost(advertised_id)
         if not keep_named:
+            self._adopted.discard(advertised_id)
             self._named.pop(advertised_id, None)
         self._changed()
 

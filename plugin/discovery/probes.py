@@ -35,7 +35,8 @@ _OUTPUT: Final = 4096
 class Question:
     """One probe of one device. `ask` gives why it fails, empty where it does not; None: `url` is got.
 
-    `interval` None: it is asked with each look, and when something happens to `path`.
+    It is asked every `interval` seconds, if that is not None; `with_looks`: also with each look at the
+    host, and when something happens to `path`.
     """
 
     device: str
@@ -43,6 +44,7 @@ class Question:
     place: str
     timeout: float
     interval: float | None
+    with_looks: bool
     ask: Callable[[], str] | None
     path: str = ""
     url: str = ""
@@ -57,8 +59,10 @@ def questions(probes: Sequence[ProbePlan], device: Device, host: HostRoot) -> It
         try:
             yield _question(number, probe, {"device": device}, device.id, host)
         except TemplateError as error:
-            reason = f"{probe.place}: {error}"
-            yield Question(device.id, number, probe.place, probe.timeout, None, _always(reason))
+            failed = _always(f"{probe.place}: {error}")
+            yield Question(
+                device.id, number, probe.place, probe.timeout, interval=None, with_looks=True, ask=failed
+            )
 
 
 def asked_at_allocate(probe: ProbePlan) -> bool:
@@ -74,10 +78,18 @@ def _question(
     check = probe.check
 
     def made(default: float | None, ask: Callable[[], str] | None, path: str = "", url: str = "") -> Question:
-        interval = default if probe.interval is None else probe.interval
-        status = check.status if isinstance(check, HttpCheck) else None
+        plain = probe.interval is None
         return Question(
-            device_id, number, probe.place, probe.timeout, interval, ask, path=path, url=url, status=status
+            device_id,
+            number,
+            probe.place,
+            probe.timeout,
+            interval=default if plain else probe.interval,
+            with_looks=plain and isinstance(check, ExistsCheck | FileCheck | CarrierCheck),
+            ask=ask,
+            path=path,
+            url=url,
+            status=check.status if isinstance(check, HttpCheck) else None,
         )
 
     match check:

@@ -181,8 +181,7 @@ class Surveyor:
         """Why a device is unhealthy by those probes that are asked at Allocate; empty where it is healthy."""
         probes = [probe for probe in self.plan.probes if asked_at_allocate(probe)]
         for question in questions(probes, device, self._host):
-            # What changes without telling is asked in its own time, and slow to read as it may be.
-            if question.interval is None and question.ask is not None and (reason := question.ask()):
+            if question.ask is not None and (reason := question.ask()):
                 return reason
         return ""
 

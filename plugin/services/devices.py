@@ -100,7 +100,7 @@ class Devices:
             self._tally.discovery_errors += 1
             self._telling.discovery.failed(str(error))
             # Nothing was found: later resources need not wait for it.
-            self._surroundings.ownership.looked(self._rank)
+            self._looked_for()
             return None
         self._telling.discovery.recovered()
         return self._follow()
@@ -118,9 +118,13 @@ class Devices:
         self._prober.survey(there)
         transitions = self._inventory.survey(self._sightings(self._present), self._clock.now())
         self._telling.left_out([*survey.left_out, *self._inventory.left_out.items()])
-        self._surroundings.ownership.looked(self._rank)
+        self._looked_for()
         self.looked.set()
         self._taken(transitions)
+
+    def _looked_for(self) -> None:
+        if self._plan.member_of is None:  # a family speaks for its members
+            self._surroundings.ownership.looked(self._rank)
 
     async def _look_at(self, entries: Collection[tuple[str, str]]) -> bool:
         """Look at single entries; whether that was enough."""
@@ -160,10 +164,13 @@ class Devices:
         if not self._plan.exclusive:
             return
         claims = {i: claim_of(item.device.found) for i, item in self._present.items() if item.device.found}
+        # What is gone and held is not another's: its pod may still use it, or get it back.
         kept = {
             claim_of(known.device.found)
             for device_id, known in self._inventory.devices.items()
-            if device_id not in claims and known.device.found is not None
+            if device_id not in claims
+            and known.device.found is not None
+            and self._inventory.may_be_held(device_id)
         }
         others = self._surroundings.ownership.claim(
             self._plan.name, ({*claims.values()} | kept) - {""}, self._looks.everything

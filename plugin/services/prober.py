@@ -62,7 +62,7 @@ class Prober:
             self.left(device_id)
         for device in devices.values():
             self.arrived(device)
-        self._want((d, q.probe) for d, (_, asked) in self._devices.items() for q in asked if not q.interval)
+        self._want((d, q.probe) for d, (_, asked) in self._devices.items() for q in asked if q.with_looks)
 
     def arrived(self, device: Device) -> None:
         """The device is there, perhaps as another than before."""
@@ -75,9 +75,9 @@ class Prober:
         for question in asked:
             if question.interval:
                 self._plan_next(question, self._clock.steady())
-            elif question.path:
+            if question.path and question.with_looks:
                 self._watchers.setdefault(question.path, set()).add((device.id, question.probe))
-        self._want((device.id, q.probe) for q in asked if not q.interval)
+        self._want((device.id, q.probe) for q in asked if q.with_looks)
 
     def left(self, device_id: str) -> None:
         """The device is not there any more."""
@@ -200,12 +200,12 @@ class Prober:
             # It was about the device as it was before.
             self._again(current, now)
             return
-        if question.interval:
+        if again:
+            self._again(question, now)
+        elif question.interval:
             # At first all are asked at once; then each at a moment of its own.
             least = 0.5 if self._health.reason(question.device) is None else 0.9
             self._plan_next(question, now + question.interval * (least + (1.1 - least) * self._spread()))
-        elif again:
-            self._again(question, now)
         if self._health.answer(question.device, question.probe, reason, now):
             self._news.add(question.device)
         self._wake.set()

@@ -165,6 +165,15 @@ class Resource:
         elif not self._wanted.is_set():
             self._telling.empty.failed("; ".join(self._devices.notes) or "none was found", level="info")
 
+    @property
+    def looked(self) -> asyncio.Event:
+        """Set once its devices have been looked for, and claimed."""
+        return self._devices.looked
+
+    def statuses(self) -> tuple[ResourceStatus, ...]:
+        """Its status alone."""
+        return (self.status(),)
+
     def status(self) -> ResourceStatus:
         """Everything that can be said of it now."""
         ready, state = self._state()

@@ -14,10 +14,12 @@ from harness.waiting import until
 from plugin.core.config import load
 from plugin.core.lifecycle import Patience
 from plugin.discovery.host import HostRoot
+from plugin.discovery.sources import fault_source
+from plugin.discovery.uevents import Uevents
 from plugin.services.clock import Clock
 from plugin.services.fleet import Fleet
+from plugin.services.listening import Listening
 from plugin.services.pod_resources import PodResources
-from plugin.services.resource import Resource
 from plugin.services.status import ResourceStatus
 from plugin.services.surroundings import Pace, Surroundings, Way
 
@@ -77,21 +79,24 @@ async def serving(
     paths = KubeletPaths(kubelet_root)
     watcher = DirectoryWatcher(poll_interval=0.1, use_inotify=use_inotify)
     clock = hands.clock()
+    looked_at, uevents = HostRoot(host), Uevents()
     surroundings = Surroundings(
-        host=HostRoot(host),
+        host=looked_at,
         paths=paths,
         watcher=watcher,
         pod_resources=PodResources(paths, clock),
         token=lambda: f"{next(_TOKENS):08d}",
+        uevents=uevents,
+        listening=Listening(lambda sources: fault_source(looked_at, sources)),
         clock=clock,
         pace=pace or Pace(),
         patience=patience or Patience(),
         way=way,
     )
-    fleet = Fleet(lambda plan: Resource(plan, surroundings))
+    fleet = Fleet(surroundings)
     fleet.apply(load(configuration.encode(), "test"))
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(watcher.run()), group.create_task(fleet.run())]
+        tasks = [group.create_task(actor) for actor in (watcher.run(), uevents.run(), fleet.run())]
         served = Served(fleet, hands)
         try:
             await served.until(lambda: fleet.settled)

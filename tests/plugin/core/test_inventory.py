@@ -208,6 +208,20 @@ def test_what_changed_is_taken_in_alone_and_every_other_entry_stays_itself() -> 
     assert [entry is before[entry.id] for entry in inventory.advertised()] == [False, True, False]
 
 
+def test_what_may_be_held_was_named_by_allocate_or_held_from_before() -> None:
+    inventory = Inventory(Sharing(2))
+    inventory.survey(seen("a", "b", "c"), at(0))
+    inventory.shown()
+    inventory.adopt(["a::1", "d::0"], at(0))
+    inventory.name(["b::0"], at(1))
+    assert [i for i in "abcd" if inventory.may_be_held(i)] == ["a", "b"]
+    inventory.survey(seen("d"), at(2))
+    assert [i for i in "abcd" if inventory.may_be_held(i)] == ["a", "b", "d"]
+    late = at(2 + RELEASE_AFTER)
+    inventory.release(inventory.releasable(late), {"a::1"}, late)
+    assert [i for i in "abcd" if inventory.may_be_held(i)] == ["a", "d"]
+
+
 NAMES = st.sampled_from(["a", "b", "c", "d10", "d9"])
 
 

@@ -20,7 +20,15 @@ class Answers:
 
 
 def question(device: str, ask: object = "", timeout: float = 5.0) -> Question:
-    return Question(device, 0, "health[0].exists", timeout, None, ask if callable(ask) else lambda: str(ask))
+    return Question(
+        device,
+        0,
+        "health[0].exists",
+        timeout,
+        None,
+        with_looks=True,
+        ask=ask if callable(ask) else lambda: str(ask),
+    )
 
 
 async def test_every_question_is_answered_in_order_by_one_thread() -> None:
