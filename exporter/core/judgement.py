@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from exporter.core.advertised import NOTHING, Advertised
-from exporter.core.anomalies import Anomaly, find
-from exporter.core.attribution import Attribution, Unattributed
+from exporter.core.anomalies import Anomaly, find, listed
+from exporter.core.attribution import Attribution, Pods, Unattributed
 from exporter.core.ids import Reader, read
 from exporter.core.model import DeviceKey, Snapshot
 from exporter.core.placement import Placements
@@ -36,6 +36,7 @@ class Judge:
         *,
         asked: float,
         now: float,
+        pods: Pods | None = None,
     ) -> tuple[Anomaly, ...]:
         """The anomalies by the good answer that was `asked` for and came `now`, in unix time: the very same
         tuple as before where nothing changed.
@@ -46,7 +47,9 @@ class Judge:
         if snapshot is not self._snapshot:
             held = frozenset(device.key for device in snapshot.devices if device.holders)
             released = self._held - held
-        unattributed = self._attribution.look(held, advertised, released=released, asked=asked, now=now)
+        unattributed = self._attribution.look(
+            held, advertised, released=released, asked=asked, now=now, pods=pods
+        )
         if (
             snapshot is self._snapshot
             and advertised is self._advertised
@@ -77,11 +80,15 @@ def _name(anomaly: Anomaly) -> _Name:
 
 
 def _unattributed(found: Unattributed) -> Anomaly:
+    who = "an init container has it, or the pod that was to get it was refused, or it leaked"
+    if found.pods:
+        names = listed([f"{namespace}/{pod}" for namespace, pod in found.pods])
+        who = f"an init container has it, or it leaked; the pods that came then are {names}"
     return Anomaly(
         "unattributed",
         found.key.resource,
         found.key.device,
-        evidence=f"its plugin gave it out at {utc(found.at)}, and no pod has listed it since: an init "
-        "container has it, or the pod that was to get it was refused, or it leaked",
+        evidence=f"its plugin gave it out at {utc(found.at)}, and no pod has listed it since: {who}",
         devices=(found.key.device,),
+        pods=found.pods[:64],
     )

@@ -173,9 +173,13 @@ class Plugins:
 
 def _concerns_the_kubelet(before: Advertised, after: Advertised) -> bool:
     """Whether more changed than what an allocation changes, of which the kubelet tells by itself."""
-    if before.devices.keys() != after.devices.keys():
+    if before.devices.keys() != after.devices.keys() or _followed(before) != _followed(after):
         return True
     return any(_lasting(before.devices[key]) != _lasting(told) for key, told in after.devices.items())
+
+
+def _followed(advertised: Advertised) -> dict[str, tuple[bool, bool]]:
+    return {name: (word.telling.answers, word.resource.served) for name, word in advertised.resources.items()}
 
 
 def _lasting(told: AdvertisedDevice) -> tuple[bool, tuple[int, ...]]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from exporter.core.advertised import NOTHING, Advertised
 from exporter.core.anomalies import Anomaly
+from exporter.core.attribution import Pods
 from exporter.core.diff import Holding, pods_gone
 from exporter.core.holdings import Ledger, Since, Step
 from exporter.core.identity import NEVER, NO_VIEW, Identity, Look, View, gained, tentative
@@ -76,7 +77,7 @@ class Understanding:
         self._news: News | None = None
         self._raw: Raw | None = None
         self._look = Look(-NEVER, -NEVER)
-        self._asked = 0.0
+        self._asked, self._offset = 0.0, 0.0
         self._view = NO_VIEW
         self._allocatable: api_pb2.AllocatableResourcesResponse | None = None
         self._allocatable_at = -NEVER
@@ -108,7 +109,7 @@ class Understanding:
         be: GetAllocatableResources must be asked before it is called unhealthy.
         """
         news = self._news
-        self._asked = now - (look.answered - look.asked)
+        self._asked, self._offset = now - (look.answered - look.asked), now - look.answered
         if (
             news is not None
             and view is self._view
@@ -120,7 +121,8 @@ class Understanding:
             if raw.asked_allocatable:
                 self._allocatable_at = look.answered
             # Some things only time tells.
-            self._news = replace(news, step=None, anomalies=self._anomalies(news.snapshot, advertised, now))
+            anomalies = self._anomalies(news.snapshot, advertised, view, now)
+            self._news = replace(news, step=None, anomalies=anomalies)
             return self._news
         read = self._decoded(raw, look, view, advertised)
         snapshot, pods = self._identified(read)
@@ -187,8 +189,11 @@ class Understanding:
             advertised=read.advertised.devices,
         )
 
-    def _anomalies(self, snapshot: Snapshot, advertised: Advertised, now: float) -> tuple[Anomaly, ...]:
-        return self._judge.judge(snapshot, advertised, asked=self._asked, now=now)
+    def _anomalies(
+        self, snapshot: Snapshot, advertised: Advertised, view: View, now: float
+    ) -> tuple[Anomaly, ...]:
+        pods = Pods(view, self._offset)
+        return self._judge.judge(snapshot, advertised, asked=self._asked, now=now, pods=pods)
 
     def _doubt(self, read: _Read, snapshot: Snapshot, returned: float) -> None:
         """Raises KubeletError for a List that a kubelet which has just come up cannot be meaning."""
@@ -209,7 +214,7 @@ class Understanding:
             self._ledger.remember(recollection)
         if self._news is None or snapshot != self._news.snapshot:
             # The ledger last: what fails before it leaves nothing half understood.
-            anomalies = self._anomalies(snapshot, read.advertised, now)
+            anomalies = self._anomalies(snapshot, read.advertised, read.view, now)
             step = self._ledger.advance(snapshot, now)
             news = News(snapshot, step.since, step, anomalies, pods, read.advertised, read.error)
         else:
@@ -219,7 +224,7 @@ class Understanding:
                 self._news,
                 step=None,
                 since=self._ledger.since,
-                anomalies=self._anomalies(self._news.snapshot, read.advertised, now),
+                anomalies=self._anomalies(self._news.snapshot, read.advertised, read.view, now),
                 pods=pods,
                 advertised=read.advertised,
                 allocatable_error=read.error,

@@ -87,7 +87,7 @@ def parse_device(text: str) -> tuple[str, str]:
     resource, equals, device = text.partition("=")
     if equals and device and (not resource or resource.count("/") == 1):
         return resource, device
-    if not text.strip("="):
+    if text in {"", "="}:
         raise click.BadParameter(f"found {visible(text)!r}, expected a device's id", param_hint="DEVICE")
     return "", text
 

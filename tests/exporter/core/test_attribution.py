@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
-from exporter.core.attribution import AFTER, WITHIN, Attribution
+from exporter.core.attribution import AFTER, WITHIN, Attribution, Pods
+from exporter.core.identity import NEVER, Identity, Sighting, View
 from exporter.core.model import DeviceKey
 
 START = 1_000_000.0
@@ -32,18 +33,19 @@ class World:
     def __post_init__(self) -> None:
         self.tell()
 
-    def look(self, at: float, *, took: float = 0.001) -> list[str]:
+    def look(self, at: float, *, took: float = 0.001, pods: Pods | None = None) -> list[str]:
         """A good answer asked for `at` seconds after the start; what is unattributed by it."""
         released = [DeviceKey("r", i) for i in self._before - self.held]
         self._before = frozenset(self.held)
-        found = self.attribution.look(
+        self.found = self.attribution.look(
             frozenset(DeviceKey("r", i) for i in self.held),
             self.told,
             released=released,
             asked=START + at,
             now=START + at + took,
+            pods=pods,
         )
-        return [one.key.device for one in found]
+        return [one.key.device for one in self.found]
 
     def give(self, device: str, at: float) -> None:
         self.given[device] = START + at
@@ -89,6 +91,27 @@ def test_the_pods_own_look_may_come_before_its_plugins_word() -> None:
     world.look(3)
     world.give("x", 1)  # heard of only now
     assert world.looks((4, 20, 40, 100)) == []
+
+
+def test_what_another_pod_gave_back_just_before_is_not_taken_for_what_was_given_out() -> None:
+    """Released and given out anew between two looks: the holder that was seen is the one before."""
+    world = World()
+    world.held = {"x"}
+    world.looks((0, 5))
+    world.held = set()
+    world.give("x", 5.2)
+    assert world.looks((5.21, 10, 35)) == []
+    assert world.look(5.2 + AFTER) == ["x"]
+
+
+def test_a_look_that_was_under_way_at_the_allocation_may_have_shown_its_pod() -> None:
+    world = World()
+    world.look(0)
+    world.held = {"x"}
+    world.look(0.9, took=0.3)
+    world.held = set()
+    world.give("x", 1)
+    assert world.looks((1.4, 10, 40, 100)) == []
 
 
 def test_a_pod_that_came_and_went_between_two_looks_is_not_accused() -> None:
@@ -172,6 +195,66 @@ def test_a_clock_that_is_set_back_lets_everything_go() -> None:
     world.held = set()
     # An hour back: what is released now was released before it was given.
     assert world.looks((-3595, -3500, 1.02, 40)) == []
+
+
+MONO = 50.0
+"""The view's clock at the start."""
+
+
+def _seen(name: str, told: float, *, over: float = NEVER, phase: str = "Running") -> Sighting:
+    """A pod that was told of `told` seconds after the start."""
+    identity = Identity("n", name, f"uid-{name}", phase)
+    return Sighting(identity, MONO + told, known=MONO + told, over=over if over == NEVER else MONO + over)
+
+
+def _pods(*seen: Sighting, connected: bool = True) -> Pods:
+    view = View({s.identity.key: (s,) for s in seen}, connected, MONO - 100 if connected else NEVER)
+    return Pods(view, START - MONO)
+
+
+OLD = _seen("old", -500)
+STAYS = _seen("stays", 0.9)
+
+
+@pytest.mark.parametrize(
+    ("pods", "may_have"),
+    [
+        (_pods(OLD, STAYS), [("n", "stays")]),
+        (_pods(OLD, STAYS, _seen("other", 0.5)), [("n", "other"), ("n", "stays")]),
+        (_pods(OLD, STAYS, _seen("before", 0.2, over=0.8)), [("n", "stays")]),
+        # It came, and has ended, was refused or has gone: the device may have been its.
+        (_pods(OLD, STAYS, _seen("short", 0.95, over=1.2)), None),
+        (_pods(OLD, STAYS, _seen("refused", 0.95, phase="Failed")), None),
+        # None came that could have it.
+        (_pods(OLD, _seen("later", 5)), None),
+        (_pods(), None),
+        # Nobody tells: nothing is known of pods.
+        (_pods(connected=False), []),
+        (_pods(OLD, _seen("short", 0.95, over=1.2), connected=False), []),
+        (None, []),
+    ],
+)
+def test_where_the_pods_are_known_only_one_that_came_in_time_may_have_it(
+    pods: Pods | None, may_have: list[tuple[str, str]] | None
+) -> None:
+    world = World()
+    world.look(0)
+    world.give("x", 1)
+    world.look(1.01, pods=pods)
+    world.look(5, pods=pods)
+    world.look(40, pods=pods)
+    assert [list(found.pods) for found in world.found] == ([] if may_have is None else [may_have])
+
+
+def test_it_is_over_when_the_pod_that_may_have_it_has_ended_or_is_told_of_no_more() -> None:
+    for after in (_pods(OLD, _seen("stays", 0.9, over=90)), _pods(OLD)):
+        world = World()
+        world.look(0)
+        world.give("x", 1)
+        world.look(1.01, pods=_pods(OLD, STAYS))
+        assert world.look(40, pods=_pods(OLD, STAYS)) == ["x"]
+        assert world.look(100, pods=after) == []
+        assert world.look(105, pods=_pods(OLD, STAYS)) == []
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

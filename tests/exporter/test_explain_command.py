@@ -1,0 +1,240 @@
+"""devicelens explain: the command, against an exporter and against a kubelet."""
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from click.testing import CliRunner, Result
+
+from devicelens import main
+from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
+from exporter.core.diff import holdings
+from exporter.core.holdings import Since
+from exporter.core.model import Device, DeviceKey, Holder, Snapshot
+from exporter.core.state import Failure, State
+from exporter.services.board import Board
+from exporter.web.app import Site, build
+from exporter.who.explain import parse_device
+from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator.devices import Device as Advertises
+from simulator.scripted import ScriptedPlugin
+
+START = 1_793_227_263.25
+GPU = "nvidia.com/gpu"
+SNAPSHOT = Snapshot(
+    (
+        Device(DeviceKey("acme.example/x", "same")),
+        Device(
+            DeviceKey(GPU, "GPU-0::0"), "GPU-0", (1,), True, (Holder("ml", "llama-0", "trainer", "uid-1"),)
+        ),
+        Device(DeviceKey(GPU, "GPU-0::1"), "GPU-0", (1,)),
+        Device(DeviceKey(GPU, "bad\x1b[2J"), "", (), False),
+        Device(DeviceKey("other.example/x", "same")),
+    )
+)
+TOLD = AdvertisedDevice(
+    healthy=False,
+    reason="dust\x07",
+    since=START - 60,
+    attributes=(("model", "A\x1b100"),),
+    last_allocated=START - 9,
+)
+STATE = State(
+    1,
+    SNAPSHOT,
+    START,
+    START,
+    {holding: Since(START - 600) for holding in holdings(SNAPSHOT)},
+    advertised=merged(
+        [
+            Telling(
+                "unix:/p",
+                {GPU: AdvertisedResource(registered=True, streams=1, devices={"bad\x1b[2J": TOLD})},
+                START,
+            )
+        ]
+    ),
+    api_version="v1",
+)
+
+
+class Exposition:
+    async def document(self, form: object, *, compress: bool) -> bytes:
+        return b""
+
+
+def explain(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["explain", *arguments], env={"DEVICELENS_URL": None})
+
+
+async def against(state: State, *arguments: str) -> Result:
+    board = Board()
+    board.publish(state)
+    app: web.Application = build(
+        Site(board, "worker-3", 60.0, 5.0, lambda: START + 2, Exposition(), tuple, "1")
+    )
+    async with TestServer(app) as server:
+        return await asyncio.to_thread(explain, "--url", str(server.make_url("/")), *arguments)
+
+
+async def test_sentences_come_first_and_facts_after() -> None:
+    result = await against(STATE, "GPU-0::0")
+    assert (result.exit_code, result.stderr) == (0, "")
+    words, _, facts = result.stdout.partition("\n\n")
+    assert words.splitlines()[0] == f"GPU-0::0 of {GPU} is share 0 of GPU-0 (id rule replica)."
+    assert facts.splitlines() == [
+        "device       GPU-0::0",
+        f"resource     {GPU}",
+        "read as      replica 0 (rule replica)",
+        "parent       GPU-0",
+        "allocatable  yes",
+        "holder       ml/llama-0 trainer, since 2026-10-28T22:31:03.250Z",
+        "  uid        uid-1",
+        "numa         1 (told by the kubelet)",
+        "sibling      GPU-0::1 (nobody)",
+        "mapping      fresh, 2 s old, of worker-3",
+    ]
+
+
+async def test_what_is_hostile_moves_no_cursor() -> None:
+    result = await against(STATE, "bad\\x1b[2J")
+    assert result.exit_code == 0
+    assert "for its plugin calls it unhealthy: dust\\x07." in result.stdout
+    assert "attribute    model=A\\x1b100" in result.stdout
+    assert "plugin       Unhealthy: dust\\x07, by unix:/p" in result.stdout
+    assert not {"\x1b", "\x07"} & set(result.stdout)
+    as_json = await against(STATE, "bad\x1b[2J", "-o", "json")
+    assert as_json.stdout.isascii()
+    assert json.loads(as_json.stdout)["device"] == "bad\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (
+            ("GPU-9::0",),
+            3,
+            "devicelens: no device 'GPU-9::0' is known on this node; its id reads as one of GPU-9, ",
+        ),
+        (
+            ("tpu/x=a",),
+            3,
+            "devicelens: no resource 'tpu/x' on this node: there are acme.example/x, nvidia.com/gpu, ",
+        ),
+        (
+            ("same",),
+            2,
+            "'same' is an id in several resources: say which: acme.example/x=same, other.example/x=same",
+        ),
+        (("=",), 2, "expected a device's id"),
+        ((), 2, "Missing argument"),
+        (("a", "--socket", "/x"), 2, "--url and --socket: expected one of them"),
+        (("a", "--timeout", "0"), 2, "expected a duration above 0"),
+        (("x" * 600,), 2, "expected at most 512 characters"),
+    ],
+)
+async def test_what_goes_wrong_has_its_status_and_one_clear_line(
+    arguments: tuple[str, ...], status: int, words: str
+) -> None:
+    result = await against(STATE, *arguments)
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert words in " ".join(result.stderr.replace("│", "").split())
+
+
+async def test_a_resource_may_be_named_before_the_device() -> None:
+    result = await against(STATE, "acme.example/x=same", "-o", "json")
+    assert json.loads(result.stdout)["elsewhere"] == ["other.example/x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("GPU-0", ("", "GPU-0")),
+        ("nvidia.com/gpu=GPU-0", ("nvidia.com/gpu", "GPU-0")),
+        ("nvidia.com/gpu=a=b", ("nvidia.com/gpu", "a=b")),
+        ("a=b", ("", "a=b")),
+        ("=a=b", ("", "a=b")),
+        ("nvidia0/gi1/vgpu=x", ("", "nvidia0/gi1/vgpu=x")),
+        ("a=", ("", "a=")),
+    ],
+)
+def test_what_is_a_resource_and_what_belongs_to_the_id(text: str, parsed: tuple[str, str]) -> None:
+    assert parse_device(text) == parsed
+
+
+@pytest.mark.parametrize("text", ["", "="])
+def test_no_device_at_all_is_wrong_usage(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        parse_device(text)
+
+
+async def test_an_exporter_that_does_not_know_the_way_is_not_taken_for_an_answer() -> None:
+    async with TestServer(web.Application()) as server:
+        result = await asyncio.to_thread(explain, "--url", str(server.make_url("/")), "GPU-0")
+    assert result.exit_code == 1
+    older = web.Application()
+
+    async def not_found(_: web.Request) -> web.Response:
+        body = b'{"title":"Not Found","status":404,"detail":"nothing is at /api/v1/explain"}'
+        return web.Response(status=404, body=body, content_type="application/problem+json")
+
+    older.router.add_get("/api/v1/explain", not_found)
+    async with TestServer(older) as server:
+        result = await asyncio.to_thread(explain, "--url", str(server.make_url("/")), "GPU-0")
+    assert result.exit_code == 1
+    assert "404 Not Found: nothing is at /api/v1/explain" in result.stderr
+
+
+async def test_a_mapping_that_is_not_fresh_or_not_there_is_said() -> None:
+    failure = Failure("List", "UNSETTLED", "it does not list all pods yet", START + 1)
+    result = await against(replace(STATE, failure=failure), "GPU-0::1")
+    assert result.exit_code == 0
+    assert "devicelens: the mapping of worker-3 is ageing" in result.stderr
+    assert (
+        "No pod lists it in the last good answer, and the kubelet fails since: that may have" in result.stdout
+    )
+    none = await against(State(), "GPU-0")
+    assert (none.exit_code, none.stdout) == (1, "")
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+async def test_a_kubelet_is_asked_directly(root: Path) -> None:
+    shares = [Advertises("gpu-0::0"), Advertises("gpu-0::1")]
+    async with (
+        SimulatedKubelet(root) as kubelet,
+        ScriptedPlugin(root, "example.com/gpu", shares) as plugin,
+    ):
+        await plugin.register()
+        await kubelet.wait_until(lambda node: node.allocatable("example.com/gpu") == 2, 10.0)
+        await kubelet.add_pod(
+            PodSpec("p", containers=(ContainerSpec("c", resources={"example.com/gpu": 1}),))
+        )
+        socket = str(root / "pod-resources" / "kubelet.sock")
+        whole = await asyncio.to_thread(explain, "--socket", socket, "gpu-0")
+        assert whole.exit_code == 0, whole.stderr
+        assert (
+            "gpu-0 is no device that the kubelet knows by itself: 2 that it knows are parts of it."
+            in whole.stdout
+        )
+        assert "of which 1 is held, by default/p." in whole.stdout
+        unknown = await asyncio.to_thread(explain, "--socket", socket, "gpu-1::1")
+        assert (unknown.exit_code, unknown.stdout) == (3, "")
+        assert "most like it are gpu-0::1" in unknown.stderr
+        several = await asyncio.to_thread(explain, "--socket", socket, "gpu-0::")
+        assert several.exit_code == 2
+    gone = await asyncio.to_thread(explain, "--socket", socket, "gpu-0")
+    assert gone.exit_code == 1
