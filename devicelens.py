@@ -26,6 +26,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "exporter": Entry("exporter.cli:exporter", "The sidecar: who holds what, for Prometheus and people."),
     "plugin": Entry("plugin.cli:plugin", "The device plugin, driven by configuration."),
     "who": Entry("exporter.who:who", "Which pod holds which device."),
+    "discover": Entry(
+        "plugin.discover:discover", "A dry run: devices, health, and what Allocate would give."
+    ),
     "check": Entry(
         "plugin.check:check", "Configuration files checked: the line, what was found and expected."
     ),

@@ -1,0 +1,291 @@
+"""`devicelens discover`: everything that would be advertised and given, and nothing is done."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from devicelens import main
+
+CAMERAS = """\
+version: 1
+resources:
+  - name: example.com/camera
+    discover: [{glob: {paths: ["/dev/video*"]}}]
+    share: {replicas: 2, max_per_container: 2}
+    numa: 1
+    health: [{exists: "/run/{{ device.id }}.ok"}]
+    allocate:
+      env: {CAMERAS: "{{ devices | map(attribute='id') | join(',') }}"}
+      devices: [{host: "{{ device.path }}"}, {host: /dev/mediactl, optional: true}]
+      mounts: [{host: "/run/{{ device.id }}", container: "/run/{{ device.id }}", create: directory}]
+      files: [{host: "/run/x/{{ device.id }}", container: "/etc/{{ device.id }}", content: hi, mode: "0400"}]
+      annotations: {"example.com/x": "y"}
+    cdi: {kind: vendor.example/camera, devices: [{host: "{{ device.path }}"}]}
+    pre_start: {exec: [/usr/bin/reset, "{{ device.path }}"]}
+  - name: example.com/everything
+    discover: [{regex: {pattern: "(?P<kind>[a-z]+)[0-9]+"}}]
+"""
+
+
+@pytest.fixture
+def tree(host: Path) -> Path:
+    for path in ("dev/video0", "dev/video1", "run/video0.ok", "dev/x9"):
+        (host / path).parent.mkdir(exist_ok=True)
+        (host / path).touch()
+    return host
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["discover", *map(str, arguments)])
+
+
+def discover(tmp_path: Path, host: Path, text: str, *arguments: str) -> dict[str, Any]:
+    file = tmp_path / "plugin.yaml"
+    file.write_text(text)
+    result = run("--config", file, "--host-root", host, "-o", "json", *arguments)
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def snapshot(root: Path) -> list[tuple[str, int, int]]:
+    paths = (path for path in sorted(root.rglob("*")))
+    return [(str(path), status.st_mode, status.st_mtime_ns) for path in paths for status in [path.lstat()]]
+
+
+def test_everything_is_told_and_nothing_is_written(tmp_path: Path, tree: Path) -> None:
+    before = snapshot(tree)
+    document = discover(tmp_path, tree, CAMERAS)
+    assert snapshot(tree) == before
+    camera, everything = document["resources"]
+    healthy, sick = camera["devices"]
+    assert healthy == {
+        "id": "video0",
+        "ids": ["video0::0", "video0::1"],
+        "name": "video0",
+        "path": "/dev/video0",
+        "nodes": [],
+        "numa_nodes": [1],
+        "attributes": {},
+        "health": "Healthy",
+        "reason": "",
+    }
+    assert (sick["health"], sick["reason"]) == ("Unhealthy", "/run/video1.ok is not there")
+    assert camera["registers"] is True
+    # Without a request: the first healthy one.
+    assert camera["allocations"] == [
+        {
+            "ids": ["video0::0"],
+            "answer": {
+                "envs": {"CAMERAS": "video0"},
+                "mounts": [
+                    {"container_path": "/run/video0", "host_path": "/run/video0", "read_only": False},
+                    {"container_path": "/etc/video0", "host_path": "/run/x/video0", "read_only": True},
+                ],
+                "devices": [
+                    {"container_path": "/dev/video0", "host_path": "/dev/video0", "permissions": "rw"}
+                ],
+                "annotations": {"example.com/x": "y"},
+                "cdi_devices": [{"name": "vendor.example/camera=video0"}],
+            },
+            "refused": None,
+            "dropped": ["/dev/mediactl"],
+            "makes": [{"path": "/run/video0", "kind": "directory"}],
+            "writes": [{"path": "/run/x/video0", "mode": "0400", "content": "hi"}],
+            "pre_start": [["/usr/bin/reset", "/dev/video0"]],
+        }
+    ]
+    assert camera["cdi"]["path"] == "/var/run/cdi/vendor.example-camera_devicelens_example.com_camera.json"
+    assert [device["name"] for device in camera["cdi"]["content"]["devices"]] == ["video0", "video1"]
+    assert everything["conflicts"] == [
+        {"device": "video0", "resource": "example.com/camera"},
+        {"device": "video1", "resource": "example.com/camera"},
+    ]
+    assert [device["id"] for device in everything["devices"]] == ["x9"]
+    assert everything["devices"][0]["attributes"]["kind"] == "x"
+
+
+def test_what_is_asked_for_is_answered_or_refused_in_allocate_s_words(tmp_path: Path, tree: Path) -> None:
+    document = discover(
+        tmp_path,
+        tree,
+        CAMERAS,
+        *("--allocate", "example.com/camera=video0::0,video0::1"),
+        *("--allocate", "example.com/camera=video1::0"),
+        *("--allocate", "example.com/camera=video0::0,video0::1,video7::0"),
+    )
+    first, sick, many = document["resources"][0]["allocations"]
+    assert first["answer"]["envs"] == {"CAMERAS": "video0"}
+    assert (sick["answer"], sick["refused"]) == (
+        None,
+        {
+            "code": "FAILED_PRECONDITION",
+            "message": "example.com/camera: 'video1::0' is unhealthy (/run/video1.ok is not there)",
+        },
+    )
+    assert many["refused"]["code"] == "INVALID_ARGUMENT"
+    assert document["resources"][1]["allocations"][0]["ids"] == ["x9"]
+
+
+def test_families_are_told_member_by_member(tmp_path: Path, tree: Path) -> None:
+    text = """\
+version: 1
+resources:
+  - name: "example.com/{{ device.attrs.kind }}"
+    discover: [{regex: {pattern: "(?P<kind>[a-z]+)[0-9]+"}}]
+"""
+    resources = discover(tmp_path, tree, text)["resources"]
+    assert [(r["name"], len(r["devices"])) for r in resources] == [
+        ("example.com/video", 2),
+        ("example.com/x", 1),
+    ]
+    assert {r["family"] for r in resources} == {"example.com/{{ device.attrs.kind }}"}
+
+
+def test_a_program_that_finds_devices_is_run_once_for_all_members(tmp_path: Path, host: Path) -> None:
+    log, script = tmp_path / "log", tmp_path / "find"
+    found = [{"name": name, "attrs": {"kind": name}} for name in ("a", "b", "c")]
+    script.write_text(f"#!/bin/sh\necho run >> {log}\ncat <<'END'\n{json.dumps(found)}\nEND\n")
+    script.chmod(0o755)
+    text = f"""\
+version: 1
+resources:
+  - name: "example.com/{{{{ device.attrs.kind }}}}"
+    discover: [{{exec: {{command: [{script}]}}}}]
+"""
+    assert len(discover(tmp_path, host, text)["resources"]) == 3
+    assert log.read_text() == "run\n"
+
+
+def test_the_table_says_it_in_words(tmp_path: Path, tree: Path) -> None:
+    file = tmp_path / "plugin.yaml"
+    file.write_text(CAMERAS)
+    result = run("--config", file, "--host-root", tree)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "example.com/camera: 2 devices, 1 healthy, advertised as 4"
+    assert lines[1].split() == ["DEVICE", "HEALTH", "NUMA", "PATH", "REASON"]
+    assert "  Allocate video0::0:" in lines
+    for line in (
+        "device /dev/video0 rw",
+        "mount /run/x/video0 at /etc/video0 ro",
+        "optional, not there: /dev/mediactl",
+        "would make the directory /run/video0",
+        "would write /run/x/video0 (0400): hi",
+        "would run before each start: /usr/bin/reset /dev/video0",
+    ):
+        assert f"    {line}" in lines
+    assert "  conflict: video0 is kept by example.com/camera" in lines
+    assert any("would write the CDI specification" in line for line in lines)
+
+
+def test_yaml_says_the_same_as_json(tmp_path: Path, tree: Path) -> None:
+    document = discover(tmp_path, tree, CAMERAS)
+    result = run("--config", tmp_path / "plugin.yaml", "--host-root", tree, "-o", "yaml")
+    assert yaml.safe_load(result.stdout) == document
+
+
+def test_hostile_names_reach_no_terminal(tmp_path: Path, host: Path) -> None:
+    (host / "etc/colas").mkdir(parents=True)
+    (host / "etc/colas/x\x1b[2J\u202e").touch()
+    (host / "etc/colas/y\u202e").touch()
+    for output in ("table", "json", "yaml"):
+        text = run("--preset", "cola", "--host-root", host, "-o", output).stdout
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert text.isascii()
+
+
+def test_no_devices_are_said_and_no_error(host: Path) -> None:
+    result = run("--preset", "cola", "--host-root", host)
+    assert result.exit_code == 0
+    assert result.stdout == ("myway5.com/cola: no devices, waits for some\n  note: /etc/colas is not there\n")
+
+
+def test_a_source_that_cannot_look_is_an_error_that_leaves_others_alone(host: Path) -> None:
+    (host / "etc").mkdir()
+    (host / "etc/colas").touch()
+    result = run("--preset", "cola", "--preset", "sample", "--host-root", host)
+    assert result.exit_code == 1
+    assert "myway5.com/cola: cannot look: /etc/colas: Not a directory" in result.stdout
+    assert "example.com/resource: 2 devices, 2 healthy" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ([], 2, "expected --config FILE or --preset NAME"),
+        (["--preset", "colla"], 2, "did you mean 'cola'?"),
+        (["--preset", "cola", "--allocate", "x"], 2, "expected RESOURCE=ID"),
+        (["--preset", "cola", "--allocate", "myway5.com/col=a"], 2, "did you mean 'myway5.com/cola'?"),
+        (["--config", "/no/such"], 1, "devicelens: /no/such: cannot be read: No such file or directory"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line(host: Path, arguments: list[str], status: int, words: str) -> None:
+    result = run(*arguments, "--host-root", host)
+    assert result.exit_code == status
+    assert words in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_bad_file_is_told_with_its_place(tmp_path: Path, host: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("version: 1\nresources:\n  - nam: x\n")
+    result = run("--config", tmp_path / "bad.yaml", "--host-root", host)
+    assert result.exit_code == 1
+    assert "bad.yaml:3: resources[0].nam: found an unknown key 'nam', did you mean 'name'?" in result.output
+
+
+def test_every_probe_is_asked_once(tmp_path: Path, host: Path) -> None:
+    log, script = tmp_path / "log", tmp_path / "probe"
+    script.write_text(f"#!/bin/sh\necho $1 >> {log}\ntest $1 = a || {{ echo broken >&2; exit 1; }}\n")
+    script.chmod(0o755)
+    text = f"""\
+version: 1
+resources:
+  - name: example.com/x
+    discover: [{{static: {{devices: [{{name: a}}, {{name: b}}]}}}}]
+    health:
+      - {{exec: {{command: [{script}, "{{{{ device.id }}}}"]}}, interval: 1s, timeout: 1s}}
+      - {{http: {{url: "http://127.0.0.1:1/{{{{ device.id }}}}"}}}}
+"""
+    first, second = discover(tmp_path, host, text)["resources"][0]["devices"]
+    assert sorted(log.read_text().split()) == ["a", "b"]
+    assert "http://127.0.0.1:1/a: " in first["reason"]
+    assert second["reason"] == f"{script}: status 1: broken"
+
+
+def test_it_needs_neither_rich_for_json_nor_a_kubelet(host: Path) -> None:
+    code = (
+        "import sys; from devicelens import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "assert 'rich' not in sys.modules and 'grpc' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "discover", "--preset", "sample", "-o", "json", "--host-root", host],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_node_s_own_numbers_are_told(tmp_path: Path, host: Path) -> None:
+    (host / "dev").mkdir()
+    try:
+        os.mknod(host / "dev/null", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("making device nodes needs CAP_MKNOD")
+    text = "version: 1\nresources: [{name: a.b/c, discover: [{glob: {paths: [/dev/n*]}}]}]\n"
+    (device,) = discover(tmp_path, host, text)["resources"][0]["devices"]
+    assert device["nodes"] == ["/dev/null"]
+    assert device["attributes"] == {"type": "char", "major": "1", "minor": "3"}
