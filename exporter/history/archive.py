@@ -16,7 +16,7 @@ from exporter.core.history_book import Book, Stored
 from exporter.core.history_query import Found, Question
 from exporter.core.history_watch import Gap, Look, Times, Watch
 from exporter.history.answering import Now, answer
-from exporter.history.place import Place
+from exporter.history.place import Place, Taken
 from exporter.history.pruning import STEPS, prune
 from exporter.history.store import Cut, Damaged, Failed, Store
 
@@ -109,7 +109,7 @@ class Archive:
         except Exception as error:  # noqa: BLE001 -- whatever is there: the exporter must serve
             self._place.release()
             self._errors += 1
-            self._homeless.failed(_told(error), level="error")
+            self._homeless.failed(_told(error), level="warn" if isinstance(error, Taken) else "error")
             return None
         self._homeless.recovered()
         return found

@@ -21,6 +21,10 @@ DAMAGED_KEPT: Final = 3
 _COMPANIONS: Final = ("-wal", "-shm")
 
 
+class Taken(Failed):
+    """Another process has it, as while one exporter follows another."""
+
+
 class Place:
     """The file at `path`, and the lock beside it."""
 
@@ -41,7 +45,7 @@ class Place:
             finally:
                 os.close(descriptor)
         except BlockingIOError:
-            raise Failed("another process writes it; this one waits until that has ended") from None
+            raise Taken("another process writes it; this one waits until that has ended") from None
         except OSError as error:
             raise Failed(f"{error.strerror or error}: {error.filename or self.path}") from error
         if not stat.S_ISREG(status.st_mode):

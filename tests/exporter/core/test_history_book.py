@@ -442,3 +442,51 @@ def test_a_row_is_not_changed_by_what_is_known_already() -> None:
     )
     assert exporter.book.pending.changes == 0
     assert exporter.open(A) == replace(row)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    st.lists(st.sets(st.sampled_from([A, B, CLAIM])), min_size=1, max_size=14),
+    st.integers(0, 13),
+    st.integers(0, 13),
+    st.booleans(),
+)
+def test_of_two_runs_one_account_is_made_in_which_each_holding_is_told_once(
+    truth: list[set[HoldingKey]], old_until: int, new_from: int, named: bool
+) -> None:
+    """One exporter looks from the beginning to `old_until`, another from `new_from` to the end."""
+    runs: dict[HoldingKey, list[str]] = {}
+    seen: set[str] = set()
+    old, new = Exporter(), Exporter()
+    before: set[HoldingKey] = set()
+    for step, holding in enumerate(truth):
+        for started in holding - before:
+            names = runs.setdefault(started, [])
+            names.append(f"{started.device}{started.driver}-{len(names)}")
+        before = holding
+        present: Present = {name: (Facts(runs[name][-1] if named else ""),) for name in holding}
+        for exporter, looks in ((old, step <= old_until), (new, step >= new_from)):
+            if looks:
+                seen.update(runs[name][-1] for name in holding)
+                exporter.look(present, after=5.0)
+            else:
+                exporter.wall, exporter.steady = exporter.wall + 5.0, exporter.steady + 5.0
+    until = max((watch.until for watch in old.watches.values()), default=None)
+    # The other's doubt is over: it has not restarted.
+    new.book.join(
+        Stored(tuple(old.rows.values()), until, 1000, 1000), new.past.values(), new.watches.values()
+    )
+    account = Exporter(rows=dict(old.rows), past=dict(old.past), watches=dict(old.watches))
+    account.book = new.book
+    account.write()
+    if new_from >= len(truth):
+        # It has seen nothing: all is as the other left it.
+        assert account.rows == old.rows
+        return
+    last = truth[-1]
+    assert {row.key for row in account.rows.values()} == last
+    if named:
+        told = [row.facts.uid for row in _all(account)]
+        assert sorted(told) == sorted(seen)
+    for row in account.past.values():
+        _check_bounds(row)

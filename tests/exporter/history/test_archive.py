@@ -340,7 +340,7 @@ def test_a_file_that_cannot_be_used_is_said_and_history_goes_on_in_memory_until_
 
 
 def test_the_second_of_two_exporters_waits_and_then_takes_over_without_telling_anything_twice(
-    live: Start,
+    live: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = live()
     old.look()
@@ -368,6 +368,7 @@ def test_the_second_of_two_exporters_waits_and_then_takes_over_without_telling_a
     ]
     (first,) = new.ask(device="gpu-0").rows
     assert (first.start.not_after, first.assumed) == (began, False)
+    assert {record.levelno for record in caplog.records} <= {logging.INFO, logging.WARNING}
 
 
 def test_a_file_that_is_taken_away_is_noticed_and_begun_anew(live: Start, tmp_path: Path) -> None:
@@ -400,6 +401,23 @@ def test_what_is_too_old_is_deleted_only_when_the_clock_has_been_steady(live: St
     assert life.archive.condition.expired == 1
     assert found.earliest is not None
     assert life.ask(since=found.earliest - 1, until=found.earliest - 1).unseen[0].why is Gap.BEFORE
+
+
+def test_the_file_shrinks_when_what_was_in_it_is_too_old(live: Start, tmp_path: Path) -> None:
+    life = live(limits=Limits(3600.0, 64 << 20))
+    for number in range(40):
+        life.look(*(key(f"{number}-{n}", pod="p" * 200) for n in range(50)))
+    path = tmp_path / "history.db"
+    life.look()
+    while life.wall < 1_800_000_000.0 + 3600.0 + STEADY_FOR:
+        life.look()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    full = path.stat().st_size
+    while life.archive.tend():
+        pass
+    assert life.archive.condition.expired == 2000
+    assert path.stat().st_size < full // 4
 
 
 def test_the_file_stays_within_its_size_while_holdings_come_and_go(live: Start, tmp_path: Path) -> None:

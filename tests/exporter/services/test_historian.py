@@ -204,7 +204,8 @@ async def test_a_disk_that_hangs_holds_nothing_up_and_costs_only_precision(
         rows = (await life.ask(limit=1000)).rows
     # What came and went while too many looks waited is not known; the rest is, and the last is held.
     assert [row.key.device for row in rows if row.end is None] == [f"d{3 * WAITING_LOOKS - 1}"]
-    assert len(rows) == WAITING_LOOKS + 1
+    # The disk may have hung with a look in hand.
+    assert WAITING_LOOKS <= len(rows) <= WAITING_LOOKS + 1
 
 
 async def test_too_many_questions_at_once_are_refused() -> None:
