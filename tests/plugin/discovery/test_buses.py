@@ -13,6 +13,7 @@ import pytest
 from harness.hosttree import HostTree
 from harness.machines import Machine
 from plugin.core import model
+from plugin.core.attributes import attributes_of
 from plugin.core.device import Found
 from plugin.discovery.host import HostRoot
 from plugin.discovery.interfaces import default_routes, default_routes_6
@@ -35,11 +36,14 @@ class Look:
 
     def __init__(self, host: Path, kind: Any, **written: object) -> None:
         self.host = HostRoot(host)
-        self.source: Source = source_of(msgspec.convert(written, kind))
+        converted = msgspec.convert(written, kind)
+        self.source: Source = source_of(converted)
+        self.promised = attributes_of([converted])
 
     def findings(self) -> Findings:
         findings = self.source.discover(self.host)
         for item in findings.found:
+            assert frozenset(item.attrs) == self.promised
             assert self.source.resolve(self.host, item) == item
         return findings
 
