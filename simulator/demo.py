@@ -84,6 +84,7 @@ async def main(address: ListenAddress, pace: float, rng: Random, stop: asyncio.E
     exporter = Child(
         "exporter",
         *("--kubelet.root", str(root), "--node-name", NODE, "--web.listen-address", str(address)),
+        *("--plugin.url", f"unix:{directory / 'plugin.sock'}"),
     )
     try:
         for name in _DEVICE_FILES:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -107,6 +108,10 @@ async def test_what_it_tells_at_first_has_the_kubelet_asked() -> None:
         assert world.reason == "dust"
 
 
+async def _more(plugin: Scripted, asked: int) -> bool:
+    return len(plugin.asked) > asked
+
+
 async def test_it_is_asked_when_the_mapping_changes_and_the_same_document_costs_nothing() -> None:
     plugin = Scripted()
     async with running(plugin) as world:
@@ -114,7 +119,7 @@ async def test_it_is_asked_when_the_mapping_changes_and_the_same_document_costs_
         before = world.plugins.advertised
         for asked in (1, 2, 3):
             world.change()
-            await world.until(lambda least=asked: len(plugin.asked) > least)
+            await until("another question", partial(_more, plugin, asked), pause=0.002)
         assert world.plugins.advertised is before
         assert world.triggers == [Trigger.PLUGIN]
         assert world.reconsidered == 0
