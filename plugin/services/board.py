@@ -13,18 +13,23 @@ class Board:
 
     def __init__(self, on_shown: Callable[[], None]) -> None:
         """`on_shown` is called whenever a list is about to go to a kubelet."""
-        self.message = pb.ListAndWatchResponse()
+        self.message = b""
+        """The list as a serialized ListAndWatchResponse."""
         self.version = 0
         self.on_shown = on_shown
-        self._encoded = b""
+        self._encoded: dict[str, tuple[Advertised, bytes]] = {}
         self._streams: set[Stream] = set()
 
     def publish(self, advertised: Iterable[Advertised]) -> None:
         """Send this list to every stream, unless it is what they have."""
-        message = pb.ListAndWatchResponse(devices=[_device(entry) for entry in advertised])
-        encoded = message.SerializeToString(deterministic=True)
-        if encoded != self._encoded:
-            self.message, self._encoded = message, encoded
+        encoded: dict[str, tuple[Advertised, bytes]] = {}
+        for entry in advertised:
+            known = self._encoded.get(entry.id)
+            encoded[entry.id] = known if known is not None and known[0] is entry else (entry, _piece(entry))
+        self._encoded = encoded
+        message = b"".join([piece for _, piece in encoded.values()])
+        if message != self.message:
+            self.message = message
             self.version += 1
             for stream in self._streams:
                 stream.wake()
@@ -49,8 +54,8 @@ class Stream:
         self._wake = asyncio.Event()
         self._ended = False
 
-    async def next(self) -> pb.ListAndWatchResponse | None:
-        """The newest list that this stream has not had yet, waited for; None when it is to end."""
+    async def next(self) -> bytes | None:
+        """The newest list that this stream has not had yet, serialized, waited for; None at its end."""
         while not self._ended:
             if self._sent != self._board.version:
                 self._sent = self._board.version
@@ -70,10 +75,13 @@ class Stream:
         self._wake.set()
 
 
-def _device(entry: Advertised) -> pb.Device:
-    """One entry of the list. kubelet: without NUMA nodes, topology is left out altogether."""
+def _piece(entry: Advertised) -> bytes:
+    """One entry of the list, as a list of it alone: serialized lists are joined end to end.
+
+    kubelet: without NUMA nodes, topology is left out altogether.
+    """
     device = pb.Device(ID=entry.id, health="Healthy" if entry.known.healthy else "Unhealthy")
     nodes = [node for node in entry.known.device.numa_nodes if node >= 0]
     if nodes:
         device.topology.CopyFrom(pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in nodes]))
-    return device
+    return pb.ListAndWatchResponse(devices=[device]).SerializeToString()

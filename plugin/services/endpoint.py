@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from daemon.log import Log
 from daemon.paths import socket_target
@@ -24,6 +25,8 @@ from plugin.services.board import Board, Stream
 
 END_WITHIN: Final = 0.5
 """Seconds for calls under way when an incarnation ends."""
+
+_SERVICE: Final = "v1beta1.DevicePlugin"
 
 _log = Log("endpoint")
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -46,7 +49,7 @@ class Endpoint:
         self._open: set[Stream] = set()
         self._identity: SocketIdentity | None = None
         self._server = grpc.aio.server()
-        pb_grpc.add_DevicePluginServicer_to_server(_Servicer(self, allocator), self._server)
+        self._server.add_generic_rpc_handlers((_handlers(_Servicer(self, allocator)),))
 
     def serve(self, add: Callable[[grpc.aio.Server], None]) -> None:
         """Serve something more on the same socket; to be said before `open`."""
@@ -117,6 +120,7 @@ class _Servicer(pb_grpc.DevicePluginServicer):
         return options(self._allocator)
 
     # Written to the context rather than yielded: a generator would learn late that its stream has ended.
+    # A list is serialized once for all streams.
     async def ListAndWatch(self, request: pb.Empty, context: _Context) -> None:  # type: ignore[override]
         with self._endpoint.stream() as stream:
             while (message := await stream.next()) is not None:
@@ -161,6 +165,33 @@ def options(allocator: Allocator) -> pb.DevicePluginOptions:
     return pb.DevicePluginOptions(
         pre_start_required=allocator.pre_starts, get_preferred_allocation_available=allocator.prefers
     )
+
+
+def _handlers(servicer: _Servicer) -> grpc.GenericRpcHandler:
+    """The service's methods, as the generated code has them but for one: lists come serialized."""
+
+    def unary(method: Any, request: type[Message], response: type[Message]) -> Any:
+        return grpc.unary_unary_rpc_method_handler(
+            method, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+        )
+
+    allocate = unary(servicer.Allocate, pb.AllocateRequest, pb.AllocateResponse)
+    options = unary(servicer.GetDevicePluginOptions, pb.Empty, pb.DevicePluginOptions)
+    pre_start = unary(servicer.PreStartContainer, pb.PreStartContainerRequest, pb.PreStartContainerResponse)
+    preferred = unary(
+        servicer.GetPreferredAllocation, pb.PreferredAllocationRequest, pb.PreferredAllocationResponse
+    )
+    lists: Any = grpc.unary_stream_rpc_method_handler(
+        servicer.ListAndWatch, request_deserializer=pb.Empty.FromString
+    )
+    methods = {
+        "Allocate": allocate,
+        "GetDevicePluginOptions": options,
+        "GetPreferredAllocation": preferred,
+        "ListAndWatch": lists,
+        "PreStartContainer": pre_start,
+    }
+    return grpc.method_handlers_generic_handler(_SERVICE, methods)
 
 
 def socket_identity(path: Path) -> SocketIdentity | None:
