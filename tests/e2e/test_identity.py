@@ -190,3 +190,34 @@ async def test_an_exporter_that_does_not_know_the_way_to_the_api_server_ends_wit
     )
     assert status == 1
     assert errors.strip().splitlines()[-1].startswith("devicelens: --pods.source apiserver: this is no pod")
+
+
+@pytest.mark.parametrize("source", ["none", "pods-api"])
+async def test_an_exporter_that_starts_with_its_kubelet_never_says_that_nobody_holds_anything(
+    source: str,
+) -> None:
+    async with (
+        SimulatedNode("--pods-api", "--sync-delay", "1s") as node,
+        Stack(node, "--pods.source", source) as stack,
+    ):
+        stack.add_devices("cherry")
+        await stack.allocatable_is(1)
+        await node.control.add_pod(_pod(stack, "steady"))
+        held = await stack.held()
+        await stack.everyone_says(held)
+        await stack.exporter.kill()
+        stack.exporter.lines.clear()
+        await stack.exporter.start()
+        await node.control.restart()
+        stack.url = await stack.exporter.url()
+        said: list[bool] = []
+
+        async def right() -> bool:
+            samples = await owners.scrape(stack.url)
+            if samples.value("devicelens_up") == 1:
+                said.append(bool(samples.of("devicelens_device_owner_info", pod="steady")))
+            return bool(said)
+
+        await until("it has a mapping", right)
+        assert said == [True]
+        await stack.everyone_says(held)

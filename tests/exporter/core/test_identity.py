@@ -33,7 +33,7 @@ from exporter.core.model import (
     Snapshot,
 )
 
-KEY = ("n", "p")
+KEY: PodKey = ("n", "p")
 A, B = Identity("n", "p", "A", "Running"), Identity("n", "p", "B", "Running")
 
 
@@ -81,7 +81,7 @@ def test_a_pod_that_the_kubelet_does_not_know_yet_proves_nothing() -> None:
 
 
 def test_who_was_proven_goes_on_until_something_speaks_against_it() -> None:
-    before = {KEY: A}
+    before: dict[PodKey, Identity] = {KEY: A}
     look = Look(10.0, 11.0)
 
     def goes_on(register: Register) -> bool:

@@ -114,6 +114,22 @@ async def test_where_it_is_not_served_that_is_said(root: Path) -> None:
 
 
 Watch = Callable[[Context], AsyncIterator[bytes]]
+Answer = Callable[[], Awaitable[bytes]]
+
+
+def _stream(watch: Watch) -> Callable[[bytes, Context], AsyncIterator[bytes]]:
+    async def stream(_: bytes, context: Context) -> AsyncIterator[bytes]:
+        async for data in watch(context):
+            yield data
+
+    return stream
+
+
+def _answer(listed: Answer) -> Callable[[bytes, Context], Awaitable[bytes]]:
+    async def answer(_: bytes, __: Context) -> bytes:
+        return await listed()
+
+    return answer
 
 
 @asynccontextmanager
@@ -127,18 +143,9 @@ async def _serving(
             self, handler_call_details: grpc.HandlerCallDetails
         ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
             if handler_call_details.method.endswith("WatchPods") and watch is not None:
-
-                async def stream(_: bytes, context: Context) -> AsyncIterator[bytes]:
-                    async for data in watch(context):
-                        yield data
-
-                return grpc.unary_stream_rpc_method_handler(stream)
+                return grpc.unary_stream_rpc_method_handler(_stream(watch))
             if handler_call_details.method.endswith("ListPods") and listed is not None:
-
-                async def answer(_: bytes, context: Context) -> bytes:
-                    return await listed()
-
-                return grpc.unary_unary_rpc_method_handler(answer)
+                return grpc.unary_unary_rpc_method_handler(_answer(listed))
             return None
 
     (root / "pods-api").mkdir()

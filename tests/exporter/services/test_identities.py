@@ -65,6 +65,10 @@ class Running:
     generation: int = 0
     look: Look = field(default_factory=lambda: Look(-1.0, -1.0))
 
+    @property
+    def connected(self) -> bool:
+        return self.identities.view.connected
+
     def reconsider(self) -> None:
         self.reconsidered += 1
 
@@ -275,13 +279,13 @@ async def test_a_source_that_falls_silent_is_followed_again(
         await its.tell(Opened(anew=not lasting), Seen(P))
         its.publish("uid-1")
         await its.tell(SourceError("UNAVAILABLE", "it ended"))
-        assert not its.identities.view.connected
+        await its.until(lambda: not its.connected)
         assert its.identities.words == "pods not watched: UNAVAILABLE: it ended"
         # The kubelet's word was of its life; the API server's holds.
         assert bool(its.identities.view.of(P.key)) is lasting
         await its.until(lambda: its.source.followed == 2)
         await its.tell(Opened(anew=not lasting))
-        assert its.identities.view.connected
+        await its.until(lambda: its.connected)
         assert its.identities.words == "pods told by a test"
     told = [record.message for record in caplog.records]
     assert told == ["who the pods are is not told", "who the pods are is not told: over"]

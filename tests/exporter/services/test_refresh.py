@@ -535,9 +535,9 @@ async def test_a_list_is_good_although_allocatable_fails_which_is_said_and_count
 
 
 async def test_what_was_allocatable_too_long_ago_is_told_no_more() -> None:
-    async with running(stale_after=0.05) as loop:
+    async with running(stale_after=0.05, interval=0.01) as loop:
         loop.kubelet.offered = b"\xff\xff"
-        await loop.until(lambda: not loop.state.snapshot.complete or loop.refresher.trigger(Trigger.TIMER))
+        await loop.until(lambda: not loop.state.snapshot.complete)
         assert _owners(loop.state) == {"a": ["p"]}
         assert "health are unknown" in loop.state.notes[0]
         assert loop.state.failure is None
