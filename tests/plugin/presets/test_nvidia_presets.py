@@ -129,6 +129,47 @@ resources:
         assert answer == Answer(env={"NVIDIA_VISIBLE_DEVICES": "void"}, cdi=(f"nvidia.com/gpu={A100_UUID}",))
 
 
+async def test_nvidia_leaves_gpus_in_mig_mode_to_nvidia_mig(
+    root: Path, host: Path, machine: Machine, nvml: FakeNvml
+) -> None:
+    divided(machine)
+    nvml.tells(A100_MIG, H100_HERE, *SLICES)
+    text = "version: 1\nresources: [{preset: nvidia}, {preset: nvidia-mig}]"
+    big, small = (line.split()[2] for line in SLICES)
+    async with serving_text(root, host, text) as served:
+        assert await served.devices("nvidia.com/gpu", 1) == {H100_UUID: Listed(1)}
+        assert await served.devices("nvidia.com/mig-3g.20gb", 1) == {big: Listed(0)}
+        assert await served.devices("nvidia.com/mig-1g.5gb", 1) == {small: Listed(0)}
+        assert await served.allocate("nvidia.com/mig-1g.5gb", small) == Answer(
+            env={"NVIDIA_VISIBLE_DEVICES": small},
+            nodes=nodes(
+                "rw",
+                *CONTROL,
+                "/dev/nvidia0",
+                "/dev/nvidia-caps/nvidia-cap66",
+                "/dev/nvidia-caps/nvidia-cap67",
+            ),
+        )
+
+
+@pytest.mark.usefixtures("no_nvml")
+async def test_nvidia_mig_by_what_the_driver_shows(root: Path, host: Path, machine: Machine) -> None:
+    shown(machine, "0000:3b:00.0", 0, A100_UUID)
+    divided(machine)
+    async with serving_preset(root, host, "nvidia-mig") as served:
+        name = "nvidia.com/mig-unknown"
+        assert await served.devices(name, 2) == {"nvidia0/gi1": Listed(0), "nvidia0/gi7": Listed(0)}
+        assert await served.allocate(name, "nvidia0/gi7", "nvidia0/gi1") == Answer(
+            env={"NVIDIA_VISIBLE_DEVICES": f"MIG-{A100_UUID}/1/0,MIG-{A100_UUID}/7/0"},
+            nodes=nodes(
+                "rw",
+                *CONTROL,
+                "/dev/nvidia0",
+                *(f"/dev/nvidia-caps/nvidia-cap{number}" for number in (12, 13, 66, 67)),
+            ),
+        )
+
+
 async def test_nvidia_mig_as_one_resource(root: Path, host: Path, machine: Machine, nvml: FakeNvml) -> None:
     divided(machine)
     nvml.tells(A100_MIG, *SLICES)
@@ -193,3 +234,37 @@ resources:
         assert (await served.allocate("nvidia.com/gpu", "nvidia0/vgpu3")).nodes[0][0] == "/dev/nvidia0"
         with pytest.raises(RpcError, match="at most 1"):
             await served.allocate("nvidia.com/gpu", "nvidia0/vgpu0", "nvidia0/vgpu1")
+
+
+async def test_an_xid_makes_a_gpu_unhealthy_until_it_has_been_quiet_for_a_while(
+    root: Path, host: Path, nvml: FakeNvml
+) -> None:
+    text = "version: 1\nresources: [{preset: nvidia, health: [{xid: {ignore: [13], quiet: 2s}}]}]"
+    name = "nvidia.com/gpu"
+    nvml.tells(A100, H100_HERE)
+    async with serving_text(root, host, text) as served:
+        await served.devices(name, 2)
+        # An application's own error comes first, and changes nothing.
+        nvml.tells(A100, H100_HERE, "event 1 0 13 - -", "event 2 1 79 - -")
+        await served.kubelet.wait_until(lambda k: k.allocatable(name) == 1)
+        assert served.now(name) == {A100_UUID: Listed(0), H100_UUID: Listed(1, healthy=False)}
+        with pytest.raises(RpcError, match="XID 79"):
+            await served.allocate(name, H100_UUID)
+        await served.kubelet.wait_until(lambda k: k.allocatable(name) == 2)
+
+
+async def test_an_xid_of_a_slice_is_that_slices_alone_and_a_gpus_is_all_its_slices(
+    root: Path, host: Path, machine: Machine, nvml: FakeNvml
+) -> None:
+    divided(machine)
+    text = "version: 1\nresources: [{preset: nvidia-mig, name: nvidia.com/gpu, health: [{xid: {quiet: 1h}}]}]"
+    name = "nvidia.com/gpu"
+    big, small = (line.split()[2] for line in SLICES)
+    nvml.tells(A100_MIG, *SLICES)
+    async with serving_text(root, host, text) as served:
+        await served.devices(name, 2)
+        nvml.tells(A100_MIG, *SLICES, "event 1 0 94 7 0")
+        await served.kubelet.wait_until(lambda k: k.allocatable(name) == 1)
+        assert served.now(name) == {big: Listed(0), small: Listed(0, healthy=False)}
+        nvml.tells(A100_MIG, *SLICES, "event 2 0 95 - -")
+        await served.kubelet.wait_until(lambda k: k.allocatable(name) == 0)

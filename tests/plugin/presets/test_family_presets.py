@@ -1,0 +1,160 @@
+"""Presets whose devices name their resources: what a kubelet is shown, and the exact answers to Allocate."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.hosttree import HostTree
+from harness.preset import Answer, Listed, nodes, serving_preset, serving_text
+from harness.usb import UsbBus
+
+REGION_ID = "69528db6eb31577a8c3668f9faa081f6"
+AFU_ID = "d8424dc4a4a3c413f89e433683f9040b"
+NONE_ID = "f" * 32
+
+
+def dfl_port(tree: HostTree, number: int, afu: str, interface: str = REGION_ID, numa: int = 0) -> str:
+    """A port of the kernel's own driver, and its management engine."""
+    function = f"/sys/devices/pci0000:5e/0000:5e:00.{number}"
+    tree.files(function, numa_node=numa)
+    region = f"{function}/fpga_region/region{number}"
+    port = f"{region}/dfl-port.{number}"
+    tree.files(port, afu_id=afu, dev=f"243:{number}")
+    tree.file(f"{port}/uevent", f"MAJOR=243\nMINOR={number}\nDEVNAME=dfl-port.{number}\n")
+    engine = f"{region}/dfl-fme.{number}/dfl-fme-region.{number}/fpga_region/region{number + 10}"
+    tree.files(engine, compat_id=interface)
+    tree.link(f"/sys/class/fpga_region/region{number}", region)
+    tree.file(f"/dev/dfl-port.{number}")
+    return engine
+
+
+async def test_intel_fpga_by_what_is_programmed(root: Path, host: Path, tree: HostTree) -> None:
+    dfl_port(tree, 0, AFU_ID, numa=1)
+    dfl_port(tree, 1, AFU_ID)
+    async with serving_preset(root, host, "intel-fpga") as served:
+        name = f"fpga.intel.com/af-{AFU_ID}"
+        assert await served.devices(name, 2) == {"dfl-port.0": Listed(1), "dfl-port.1": Listed(0)}
+        assert await served.allocate(name, "dfl-port.1") == Answer(nodes=nodes("rw", "/dev/dfl-port.1"))
+
+
+async def test_intel_fpga_by_the_region_where_nothing_is_programmed(
+    root: Path, host: Path, tree: HostTree
+) -> None:
+    dfl_port(tree, 0, AFU_ID)
+    dfl_port(tree, 2, NONE_ID)
+    dfl_port(tree, 3, NONE_ID, interface=NONE_ID)
+    async with serving_preset(root, host, "intel-fpga") as served:
+        name = f"fpga.intel.com/region-{REGION_ID}"
+        assert await served.devices(name, 1) == {"dfl-port.2": Listed(0)}
+        assert await served.devices(f"fpga.intel.com/af-{AFU_ID}", 1) == {"dfl-port.0": Listed(0)}
+        assert await served.allocate(name, "dfl-port.2") == Answer(nodes=nodes("rw", "/dev/dfl-port.2"))
+
+
+async def test_intel_fpga_is_unhealthy_when_its_firmware_has_crashed(
+    root: Path, host: Path, tree: HostTree
+) -> None:
+    engine = dfl_port(tree, 0, AFU_ID)
+    name = f"fpga.intel.com/af-{AFU_ID}"
+    async with serving_preset(root, host, "intel-fpga") as served:
+        await served.devices(name, 1)
+        tree.files(engine, compat_id=NONE_ID)
+        await served.kubelet.wait_until(lambda k: k.allocatable(name) == 0, limit=30)
+        tree.files(engine, compat_id=REGION_ID)
+        await served.kubelet.wait_until(lambda k: k.allocatable(name) == 1, limit=30)
+
+
+async def test_intel_fpga_of_the_older_driver_and_of_a_virtual_function(
+    root: Path, host: Path, tree: HostTree
+) -> None:
+    card = "/sys/devices/pci0000:b2/0000:b2:00.0"
+    physical = f"{card}/fpga/intel-fpga-dev.0"
+    tree.files(card, numa_node=1)
+    tree.files(f"{physical}/intel-fpga-port.0", afu_id=AFU_ID, dev="241:0")
+    tree.files(f"{physical}/intel-fpga-fme.0/pr", interface_id=REGION_ID)
+    tree.link("/sys/class/fpga/intel-fpga-dev.0", physical)
+    part = "/sys/devices/pci0000:b2/0000:b2:01.0"
+    tree.link(f"{part}/physfn", card)
+    tree.files(f"{part}/fpga/intel-fpga-dev.1/intel-fpga-port.1", afu_id=AFU_ID, dev="241:1")
+    tree.link("/sys/class/fpga/intel-fpga-dev.1", f"{part}/fpga/intel-fpga-dev.1")
+    for number in (0, 1):
+        tree.file(f"/dev/intel-fpga-port.{number}")
+    async with serving_preset(root, host, "intel-fpga") as served:
+        name = f"fpga.intel.com/af-{AFU_ID}"
+        ids = ("intel-fpga-port.0", "intel-fpga-port.1")
+        assert await served.devices(name, 2) == {ids[0]: Listed(1), ids[1]: Listed()}
+        answer = await served.allocate(name, *ids)
+        assert answer == Answer(nodes=nodes("rw", *(f"/dev/{i}" for i in ids)))
+
+
+async def test_intel_fpga_programmed_for_each_container(root: Path, host: Path, tree: HostTree) -> None:
+    dfl_port(tree, 0, AFU_ID)
+    text = """\
+version: 1
+resources:
+  - preset: intel-fpga
+    of: "fpga.intel.com/region-{{ device.attrs.interface_id }}"
+    match: "{{ device.attrs.interface_id.strip('fF') != '' }}"
+    pre_start: {exec: [/opt/program-fpga, "{{ device.path }}"], timeout: 20s}
+"""
+    async with serving_text(root, host, text) as served:
+        name = f"fpga.intel.com/region-{REGION_ID}"
+        assert await served.devices(name, 1) == {"dfl-port.0": Listed(0)}
+
+
+async def test_usb_is_a_resource_for_each_kind_of_device(root: Path, host: Path, bus: UsbBus) -> None:
+    inner = bus.plug("1-1", "0403", "6001", "A1", address=5)
+    bus.child(inner, "ttyUSB0/tty/ttyUSB0", "tty", "ttyUSB0")
+    bus.plug("1-2", "046d", "0825", address=6)
+    bus.plug("1-3", "05e3", "0608", address=7, code="09")
+    async with serving_preset(root, host, "usb") as served:
+        name = "devicelens.dev/usb-0403-6001"
+        assert await served.devices(name, 1) == {"A1": Listed(1)}
+        assert await served.devices("devicelens.dev/usb-046d-0825", 1) == {"1-2": Listed(1)}
+        assert await served.allocate(name, "A1") == Answer(
+            nodes=nodes("rw", "/dev/bus/usb/001/005", "/dev/ttyUSB0")
+        )
+
+
+async def test_dev_is_a_resource_for_each_node(root: Path, host: Path, tree: HostTree) -> None:
+    for name in ("i2c-1", "spidev0.0", "video0", "ttyUSB0", "ttyS0", "null", "sda"):
+        tree.file(f"/dev/{name}")
+    async with serving_preset(root, host, "dev") as served:
+        for name, device in (
+            ("i2c-1", "i2c-1"),
+            ("spidev0_0", "spidev0.0"),
+            ("video0", "video0"),
+            ("ttyUSB0", "ttyUSB0"),
+        ):
+            assert await served.devices(f"smarter-devices/{name}", 1) == {device: Listed()}
+        assert await served.allocate("smarter-devices/spidev0_0", "spidev0.0") == Answer(
+            nodes=nodes("rw", "/dev/spidev0.0")
+        )
+        assert {s.name for s in served.served.fleet.statuses()} >= {"smarter-devices/i2c-1"}
+        assert not {s.name for s in served.served.fleet.statuses()} & {"smarter-devices/ttyS0"}
+
+
+async def test_dev_of_nodes_in_directories_shared(root: Path, host: Path, tree: HostTree) -> None:
+    tree.file("/dev/snd/controlC0")
+    text = """\
+version: 1
+resources:
+  - preset: dev
+    discover: [{regex: {pattern: "gpiochip[0-9]+|snd/.*", depth: 2}}]
+    share: {replicas: 20}
+"""
+    async with serving_text(root, host, text) as served:
+        await served.devices("smarter-devices/snd_controlC0", 20)
+        answer = await served.allocate("smarter-devices/snd_controlC0", "snd/controlC0::3")
+        assert answer == Answer(nodes=nodes("rw", "/dev/snd/controlC0"))
+
+
+@pytest.fixture
+def tree(host: Path) -> HostTree:
+    return HostTree(host)
+
+
+@pytest.fixture
+def bus(tree: HostTree) -> UsbBus:
+    made = UsbBus(tree)
+    tree.files(made.controller, numa_node=1)
+    return made
