@@ -1,6 +1,5 @@
 """Answers to Allocate and GetPreferredAllocation for one resource."""
 
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -22,6 +21,8 @@ from plugin.services.tally import Tally
 
 GIVE_LIMIT: Final = 5.0
 """Seconds for looking at what Allocate gives; a look that hangs refuses it."""
+LINGER: Final = 30.0
+"""Seconds for which a thread is kept for the next Allocate: pods come in bursts."""
 
 _log = Log("allocate")
 
@@ -43,7 +44,7 @@ class Allocator:
         self._giving = giving
         self._clock = clock
         self._tally = tally
-        self._offload = Offload()
+        self._offload = Offload(linger=LINGER)
         self._pre_start = PreStart(plan.name, plan.pre_start, clock) if plan.pre_start is not None else None
 
     @property
@@ -76,8 +77,9 @@ class Allocator:
 
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
         """The ids of `available` that a container should best get."""
-        total = Counter(entry.known.device.id for entry in self._inventory.advertised())
-        return prefer(self._plan.prefer, offers(self._inventory, available), must_include, size, total)
+        offered = offers(self._inventory, available)
+        total = dict.fromkeys((offer.device for offer in offered), self._plan.replicas or 1)
+        return prefer(self._plan.prefer, offered, must_include, size, total)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Run what is to be run before a container with these ids starts. Raises RefusedError."""
