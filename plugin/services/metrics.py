@@ -78,6 +78,9 @@ def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -
         _counter(
             "discovery_errors", "Looks for devices that failed.", statuses, lambda t: t.discovery_errors
         ),
+        _counter(
+            "health_flaps", "Devices found flapping and held as unhealthy.", statuses, lambda t: t.flaps
+        ),
     ]
     transitions = CounterMetricFamily(
         "devicelens_plugin_health_transitions",

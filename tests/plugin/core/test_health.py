@@ -1,0 +1,260 @@
+"""Health by counts in a row, faults by quiet time, flapping damped: time is handed in."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugin.core.damping import FALLS, LONGEST_QUIET, SHORTEST_QUIET, WINDOW, Damper
+from plugin.core.device import Device, Found
+from plugin.core.health import LONGEST_REASON, Fault, Health
+from plugin.core.plan import ExistsCheck, ProbePlan, XidCheck
+from plugin.core.templates import compile_template
+
+PATH = compile_template("/x", frozenset(), frozenset())
+
+
+def probe(failures: int = 1, successes: int = 1, initial: bool | None = None) -> ProbePlan:
+    return ProbePlan(
+        ExistsCheck(PATH), "health[0].exists", failures=failures, successes=successes, initial=initial
+    )
+
+
+def xid(quiet: float = 60.0) -> ProbePlan:
+    return ProbePlan(XidCheck(frozenset({13}), quiet), "health[0].xid")
+
+
+def known(*probes: ProbePlan) -> Health:
+    health = Health(probes)
+    health.survey({"a"}, 0.0)
+    return health
+
+
+def test_without_probes_every_device_is_well() -> None:
+    health = Health(())
+    health.survey({"a"}, 0.0)
+    assert health.reason("a") == ""
+    assert health.due is None
+
+
+def test_the_first_answer_decides_alone_where_nothing_else_is_said() -> None:
+    health = known(probe(failures=3, successes=3))
+    assert health.reason("a") is None
+    assert health.answer("a", 0, "bad", 0.0)
+    assert health.reason("a") == "bad"
+    health = known(probe(failures=3, successes=3))
+    assert health.answer("a", 0, "", 0.0)
+    assert health.reason("a") == ""
+
+
+def test_counts_in_a_row_are_needed_to_change_and_begin_anew_with_every_other_answer() -> None:
+    health = known(probe(failures=3, successes=2))
+    said = []
+    for answer in ["", "x", "x", "", "x", "x", "y", "", "z", "", ""]:
+        health.answer("a", 0, answer, 0.0)
+        said.append(health.reason("a"))
+    assert said == ["", "", "", "", "", "", "y", "y", "z", "z", ""]
+
+
+def test_an_initial_state_holds_until_the_counts_are_reached() -> None:
+    health = known(probe(failures=2, initial=True))
+    assert health.reason("a") == ""
+    assert not health.answer("a", 0, "x", 0.0)
+    assert health.answer("a", 0, "x", 0.0)
+    health = known(probe(successes=2, initial=False))
+    assert health.reason("a") == "health[0].exists: has not been found well yet"
+    health.answer("a", 0, "", 0.0)
+    assert health.reason("a") != ""
+    health.answer("a", 0, "", 0.0)
+    assert health.reason("a") == ""
+
+
+def test_the_first_probe_that_fails_says_why_and_one_that_has_not_answered_keeps_a_device_unknown() -> None:
+    health = known(probe(), probe(), probe(initial=True))
+    health.answer("a", 1, "", 0.0)
+    assert health.reason("a") is None
+    health.answer("a", 2, "third", 0.0)
+    assert health.reason("a") == "third"
+    health.answer("a", 0, "first", 0.0)
+    assert health.reason("a") == "first"
+    health.answer("a", 0, "", 0.0)
+    health.answer("a", 2, "", 0.0)
+    assert health.reason("a") == ""
+
+
+def test_a_device_that_comes_back_is_asked_anew_and_late_answers_mean_nothing() -> None:
+    health = known(probe())
+    health.answer("a", 0, "bad", 0.0)
+    health.survey(set(), 1.0)
+    assert health.reason("a") is None
+    assert not health.answer("a", 0, "", 1.0)
+    assert not health.answer("never", 0, "", 1.0)
+    health.survey({"a"}, 2.0)
+    assert health.reason("a") is None
+    health.answer("a", 0, "", 2.0)
+    assert health.reason("a") == ""
+
+
+def test_a_reason_is_bounded() -> None:
+    health = known(probe())
+    health.answer("a", 0, "x" * 1000, 0.0)
+    assert health.reason("a") == "x" * LONGEST_REASON
+
+
+GPU = Device("GPU-1", "gpu0", attrs={"uuid": "GPU-1"}, found=Found("gpu0", claim="pci:0000:3b:00.0"))
+
+
+@pytest.mark.parametrize(
+    ("subjects", "meant"),
+    [
+        (set(), True),
+        ({"GPU-1"}, True),
+        ({"pci:0000:3b:00.0", "x"}, True),
+        ({"gpu0"}, True),
+        ({"GPU-2"}, False),
+    ],
+)
+def test_a_fault_means_what_is_called_as_it_says(subjects: set[str], meant: bool) -> None:
+    assert Fault(frozenset(subjects), 79, "", 0.0).means(GPU) is meant
+
+
+def test_a_fault_lasts_until_it_has_been_quiet_for_long_enough() -> None:
+    health = Health((xid(), probe()))
+    health.survey({GPU.id}, 0.0)
+    assert health.reason(GPU.id) is None  # the other probe has not answered
+    health.answer(GPU.id, 1, "", 0.0)
+    assert health.reason(GPU.id) == ""
+    assert not health.fault(GPU, Fault(frozenset(), 13, "an application's own", 5.0), 5.0)
+    assert health.due is None
+    assert health.fault(GPU, Fault(frozenset(), 79, "XID 79", 10.0), 10.0)
+    assert not health.fault(GPU, Fault(frozenset(), 79, "XID 79", 30.0), 30.0)
+    assert health.due == 90.0
+    assert health.advance(89.9) == ()
+    assert health.reason(GPU.id) == "XID 79"
+    assert health.advance(90.0) == (GPU.id,)
+    assert health.reason(GPU.id) == ""
+    assert health.due is None
+    assert not health.fault(Device("other", "other"), Fault(frozenset(), 79, "", 91.0), 91.0)
+
+
+def flap(health: Health, times: int, start: float, pause: float) -> float:
+    """Fail and be well again so many times; when it was well for the last time."""
+    for n in range(times):
+        health.answer("a", 0, f"bad {n}", start + n * pause)
+        health.answer("a", 0, "", start + n * pause + pause / 2)
+    return start + (times - 1) * pause + pause / 2
+
+
+def test_a_device_that_fails_again_and_again_is_held_until_it_has_been_well_for_as_long() -> None:
+    health = known(probe())
+    health.answer("a", 0, "", 0.0)
+    well = flap(health, FALLS - 1, 100.0, 5.0)
+    assert health.reason("a") == ""
+    assert health.flaps == 0
+    well = flap(health, 1, well + 2.5, 5.0)
+    assert health.reason("a") == "flapping: failed 5 times within 20 s, the last time: bad 0"
+    assert health.flaps == 1
+    assert health.due == well + 20.0
+    # It is held whatever it says meanwhile, and the waiting begins anew when it fails.
+    health.answer("a", 0, "bad", well + 19.0)
+    assert health.due is None
+    health.answer("a", 0, "", well + 20.0)
+    assert health.reason("a") == "flapping: failed 5 times within 20 s, the last time: bad 0"
+    assert health.due is not None
+    assert health.advance(health.due - 0.01) == ()
+    assert health.advance(health.due) == ("a",)
+    assert health.reason("a") == ""
+    # What it did is not forgotten: once more within the time, and it is held again.
+    health.answer("a", 0, "again", well + 60.0)
+    assert health.flaps == 2
+    assert health.reason("a").startswith("flapping: ")  # type: ignore[union-attr]
+
+
+def test_going_away_does_not_make_a_flapping_device_forgotten() -> None:
+    health = known(probe())
+    health.answer("a", 0, "", 0.0)
+    well = flap(health, FALLS, 1.0, 1.0)
+    health.survey(set(), well + 1)
+    health.survey({"a"}, well + 2)
+    health.answer("a", 0, "", well + 2)
+    assert health.reason("a") == "flapping: failed 5 times within 4 s, the last time: bad 4"
+    health.survey(set(), well + 3)
+    assert health.due == well + SHORTEST_QUIET
+    health.advance(health.due)
+    assert health.due == 5.0 + WINDOW
+    health.advance(health.due)
+    assert health.due is None
+    assert health._devices == {}
+
+
+def test_slow_failures_are_no_flapping() -> None:
+    health = known(probe())
+    health.answer("a", 0, "", 0.0)
+    flap(health, 50, 1.0, WINDOW / (FALLS - 1) + 0.1)
+    assert health.flaps == 0
+
+
+@dataclass
+class Model:
+    """What a device should be said to be, thought through from the whole of what happened."""
+
+    falls: list[float] = field(default_factory=list[float])
+    well: bool = True
+    rose: float = 0.0
+    held: bool = False
+
+    def tell(self, well: bool, now: float) -> None:
+        self.settle(now)
+        if not well and self.well:
+            self.falls.append(now)
+            recent = self.falls[-FALLS:]
+            self.held = self.held or (len(recent) == FALLS and recent[-1] - recent[0] <= WINDOW)
+        if well and not self.well:
+            self.rose = now
+        self.well = well
+
+    def settle(self, now: float) -> None:
+        if self.held and self.well:
+            recent = self.falls[-FALLS:]
+            quiet = min(max(recent[-1] - recent[0], SHORTEST_QUIET), LONGEST_QUIET)
+            self.held = now < self.rose + quiet
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.5, 5.0, 9.0, 60.0, 74.0, 299.0])), max_size=60)
+)
+def test_flapping_is_held_and_let_go_as_its_history_asks_for(steps: list[tuple[bool, float]]) -> None:
+    health, model, now = known(probe()), Model(), 0.0
+    health.answer("a", 0, "", now)
+    for well, pause in steps:
+        now += pause
+        health.advance(now)
+        health.answer("a", 0, "" if well else "bad", now)
+        model.tell(well, now)
+        reason = health.reason("a")
+        assert reason is not None
+        assert reason.startswith("flapping") == model.held
+        assert bool(reason) == (model.held or not well)
+        assert health.due is None or health.due > now
+        assert (health.due is not None) == (model.held and well)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0, 1000)), max_size=40))
+def test_a_damper_is_always_let_go_in_the_end(steps: list[tuple[bool, float]]) -> None:
+    damper, now = Damper(), 0.0
+    for falls, pause in steps:
+        now += pause
+        damper.advance(now)
+        if falls:
+            damper.fall(now)
+        else:
+            damper.rise(now)
+    damper.rise(now)
+    if damper.held:
+        assert damper.release_at is not None
+        assert now + SHORTEST_QUIET <= damper.release_at <= now + LONGEST_QUIET
+        assert damper.advance(damper.release_at)
+    assert not damper.held
+    assert damper.idle(now + LONGEST_QUIET + WINDOW)
