@@ -75,8 +75,8 @@ class Judge:
 def _name(anomaly: Anomaly) -> _Name:
     # A pod's uid may be learned while it lasts.
     holder = anomaly.holder
-    who = ("", "", "") if holder is None else (holder.namespace, holder.pod, holder.container)
-    return anomaly.kind, anomaly.resource, anomaly.device, *who
+    namespace, pod, container = ("", "", "") if holder is None else holder[:3]
+    return anomaly.kind, anomaly.resource, anomaly.device, namespace, pod, container
 
 
 def _unattributed(found: Unattributed) -> Anomaly:

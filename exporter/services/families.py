@@ -1,21 +1,23 @@
 """The families built new from each snapshot: one small function for each, name and help together.
 
-Names, labels and meanings are the contract (design.md, section 4). Every function takes the state and
-the node's name and returns one whole family; the labels `namespace`, `pod` and `container` are the
+Names, labels and meanings are the contract (design.md, section 4); those of single devices are in
+device_families. Every function takes the state and the node's name and returns one whole family; the labels `namespace`, `pod` and `container` are the
 holder's, and empty, never absent, where there is none.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
+from daemon.exposition import Lines
 from exporter.core.anomalies import Anomaly
-from exporter.core.diff import Holding
-from exporter.core.model import Container, Device, Holder, ResourceCounts
+from exporter.core.model import Container, Holder, ResourceCounts
 from exporter.core.state import State
+from exporter.services.device_families import DeviceLines, numa
 from exporter.services.pod_families import pod_info, pod_labels
+from exporter.services.series import Group, Plan
 
 _NOBODY: Final = Holder("", "", "")
 _HOLDER: Final = ("namespace", "pod", "container")
@@ -23,80 +25,8 @@ _HOLDER: Final = ("namespace", "pod", "container")
 Family = Callable[[State, str], Metric]
 
 
-def numa(nodes: Sequence[int]) -> str:
-    """NUMA nodes as a label: "0", "0,1" for several, "" where none is known."""
-    return ",".join(str(node) for node in nodes)
-
-
-def _each_holding(state: State) -> Iterator[tuple[Device, Holder]]:
-    """Each device with each of its holders; a free one with nobody."""
-    for device in state.snapshot.devices:
-        for holder in device.holders or (_NOBODY,):
-            yield device, holder
-
-
 def _names(holder: Holder) -> tuple[str, str, str]:
     return holder.namespace, holder.pod, holder.container
-
-
-def device_info(state: State, node: str) -> Metric:
-    """Each device that is allocatable or held."""
-    family = GaugeMetricFamily(
-        "devicelens_device_info",
-        "A device that is allocatable or held (1); parent is the physical device behind a replica or slice. "
-        "[STABLE]",
-        labels=("node", "resource", "device", "parent", "numa_node"),
-    )
-    for device in state.snapshot.devices:
-        key = device.key
-        family.add_metric((node, key.resource, key.device, device.parent, numa(device.numa_nodes)), 1)
-    return family
-
-
-def device_owner_info(state: State, node: str) -> Metric:
-    """Each holder of each device."""
-    family = GaugeMetricFamily(
-        "devicelens_device_owner_info",
-        "A container that holds a device (1); a shared device has several, a free one none. [STABLE]",
-        labels=("node", "resource", "device", "parent", *_HOLDER, "pod_uid"),
-    )
-    for device in state.snapshot.devices:
-        for holder in device.holders:
-            key = device.key
-            family.add_metric(
-                (node, key.resource, key.device, device.parent, *_names(holder), holder.pod_uid), 1
-            )
-    return family
-
-
-def device_healthy(state: State, node: str) -> Metric:
-    """Whether each device is allocatable, for each of its holders."""
-    family = GaugeMetricFamily(
-        "devicelens_device_healthy",
-        "Whether the kubelet counts the device as allocatable: 1, or 0 when it is held but not allocatable. "
-        "[STABLE]",
-        labels=("node", "resource", "device", *_HOLDER),
-    )
-    if state.snapshot.complete:
-        for device, holder in _each_holding(state):
-            key = device.key
-            family.add_metric((node, key.resource, key.device, *_names(holder)), int(device.allocatable))
-    return family
-
-
-def device_held_since(state: State, node: str) -> Metric:
-    """When each holder was first seen."""
-    family = GaugeMetricFamily(
-        "devicelens_device_held_since_timestamp_seconds",
-        "When this holder of the device was first seen, in unix time. [STABLE]",
-        labels=("node", "resource", "device", *_HOLDER),
-    )
-    for device in state.snapshot.devices:
-        for holder in device.holders:
-            key = device.key
-            since = state.since[Holding(key, holder)]
-            family.add_metric((node, key.resource, key.device, *_names(holder)), since.at)
-    return family
 
 
 def _resource_gauge(
@@ -116,7 +46,7 @@ def _resource_gauge(
 
 resource_devices = _resource_gauge(
     "devicelens_resource_devices",
-    "Devices of the resource that are known: allocatable or held.",
+    "Devices of the resource that are known: allocatable, held, or told of by their plugin.",
     lambda counts: counts.known,
 )
 resource_allocatable = _resource_gauge(
@@ -224,31 +154,50 @@ def anomaly_info(anomalies: Sequence[Anomaly], node: str) -> Metric:
     return family
 
 
-MAPPING: Final[tuple[Family, ...]] = (
-    device_info,
-    device_owner_info,
-    device_healthy,
-    device_held_since,
+def series_dropped(plan: Plan) -> Metric:
+    """How many series are not told."""
+    return GaugeMetricFamily(
+        "devicelens_series_dropped",
+        "Series of the mapping that are not told, as there are more than --metrics.max-series; 0 where all "
+        "are. [STABLE]",
+        value=plan.dropped,
+    )
+
+
+OF_RESOURCES: Final[tuple[Family, ...]] = (
     resource_devices,
     resource_allocatable,
     resource_allocated,
     resource_unhealthy,
-    container_devices,
-    claim_device_info,
+)
+OF_HOLDERS: Final[tuple[Family, ...]] = (
     container_exclusive_cpus,
     container_pinned_memory,
     container_numa_nodes,
     pod_info,
     pod_labels,
 )
-"""What disappears when the mapping is stale."""
 
 
-def of_snapshot(state: State, node: str) -> list[Metric]:
-    """All families of a mapping that may be told."""
-    return [*(family(state, node) for family in MAPPING), anomaly_info(state.anomalies, node)]
+def of_snapshot(state: State, node: str, devices: DeviceLines, plan: Plan) -> list[Metric | Lines]:
+    """All families of a mapping that may be told, as far as `plan` lets them."""
+    told = plan.told
+    found: list[Metric | Lines] = []
+    if Group.DEVICES in told:
+        found += devices.of(state)
+    if Group.RESOURCES in told:
+        found += [family(state, node) for family in OF_RESOURCES]
+    if Group.HOLDERS in told:
+        found.append(container_devices(state, node))
+    if Group.DEVICES in told:
+        found.append(claim_device_info(state, node))
+    if Group.HOLDERS in told:
+        found += [family(state, node) for family in OF_HOLDERS]
+        found.append(anomaly_info(state.anomalies, node))
+    found.append(series_dropped(plan))
+    return found
 
 
-def of_stale(node: str) -> list[Metric]:
+def of_stale(node: str) -> list[Metric | Lines]:
     """What is told instead of a mapping that is too old: that it is."""
     return [anomaly_info((Anomaly("stale", ""),), node)]

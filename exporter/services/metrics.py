@@ -4,7 +4,7 @@ import asyncio
 import platform
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
@@ -15,14 +15,17 @@ from exporter.core.identity import View
 from exporter.core.state import Freshness, State
 from exporter.kubelet.client import METHODS, UNDECODABLE
 from exporter.services.board import Board
+from exporter.services.device_families import DeviceLines
 from exporter.services.families import of_snapshot, of_stale
 from exporter.services.refresh import Trigger
+from exporter.services.series import SeriesLimit
 from exporter.services.understanding import UNSETTLED
 
 _HOLD_BUCKETS: Final = (10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400, 30 * 86400)
 _REFRESH_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
-
+MAX_SERIES: Final = 100_000
+"""Series that the mapping may have, unless something else is said."""
 _FORESEEN: Final = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", UNDECODABLE)
 
 
@@ -43,6 +46,7 @@ class Counters:
             ("node", "resource"),
             registry=registry,
         )
+        self._changes = 0
         self._held = Histogram(
             "devicelens_allocation_hold_seconds",
             "How long released devices were held, as far as it was seen, in seconds. [STABLE]",
@@ -78,18 +82,26 @@ class Counters:
                 self._errors.labels(method, code)
         self._errors.labels(METHODS[0], UNSETTLED)
 
+    @property
+    def changes(self) -> int:
+        """Another number whenever anything was counted."""
+        return self._changes
+
     def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:
         """Count one refresh for each of its `triggers`."""
+        self._changes += 1
         for trigger in triggers:
             self._refreshes.labels(trigger.value).inc()
         self._duration.observe(seconds)
 
     def failed(self, method: str, code: str) -> None:
         """Count a refresh that failed."""
+        self._changes += 1
         self._errors.labels(method, code).inc()
 
     def stepped(self, state: State, step: Step) -> None:
         """Count what a snapshot brought; every resource known has its counters, at 0 to begin with."""
+        self._changes += 1
         for resource in state.snapshot.resources():
             self._allocations.labels(self._node, resource)
             self._releases.labels(self._node, resource)
@@ -149,6 +161,16 @@ class _Now:
         if self._pods_source is not None:
             source.add_metric((self._pods_source.name,), int(self._pods_source.view.connected))
         yield source
+        plugins = GaugeMetricFamily(
+            "devicelens_plugin_url_up",
+            "Whether the plugin of a --plugin.url tells of its devices at present. [STABLE]",
+            labels=("url",),
+        )
+        for url, answers in {
+            telling.source: telling.answers for telling in state.advertised.tellings
+        }.items():
+            plugins.add_metric((url,), int(answers))
+        yield plugins
         build = GaugeMetricFamily(
             "devicelens_build_info",
             "The exporter's version, its Python's, and the PodResources API it speaks (1). [STABLE]",
@@ -156,6 +178,13 @@ class _Now:
         )
         build.add_metric((self._version, platform.python_version(), state.api_version), 1)
         yield build
+
+
+class _Of(NamedTuple):
+    """What a body was rendered of."""
+
+    generation: int
+    stale: bool
 
 
 class Metrics:
@@ -170,8 +199,11 @@ class Metrics:
         stale_after: float,
         clock: Callable[[], float],
         pods_source: PodsSource | None = None,
+        limit: SeriesLimit | None = None,
     ) -> None:
-        """`stale_after` in seconds; `clock` tells unix time as the board's states have it."""
+        """`stale_after` in seconds; `clock` tells unix time as the board's states have it. `limit`: how many
+        series the mapping may have.
+        """
         self._board = board
         self._node = node
         self._stale_after = stale_after
@@ -181,18 +213,36 @@ class Metrics:
         self._registry.register(
             _Now(board, version, lambda: self._freshness() is Freshness.FRESH, pods_source)
         )
-        self._bodies: dict[Format, tuple[tuple[int, bool], Body]] = {}
+        self._pods_source = pods_source
+        self._limit = limit or SeriesLimit(MAX_SERIES)
+        self._devices = DeviceLines(node)
+        self._bodies: dict[Format, tuple[_Of, Body]] = {}
+        self._documents: dict[tuple[Format, bool], tuple[tuple[object, ...], bytes]] = {}
+        self._further: list[Callable[[], object] | None] = []
         self._locks: dict[Format, asyncio.Lock] = {form: asyncio.Lock() for form in Format}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
 
-    def register(self, collector: Collector) -> None:
-        """Have the families of another part of the process told as well."""
+    def register(self, collector: Collector, condition: Callable[[], object] | None = None) -> None:
+        """Have the families of another part of the process told as well. `condition` is all that they depend
+        on, to be compared; without it they are rendered anew for each scrape.
+        """
         self._registry.register(collector)
+        self._further.append(condition)
 
     async def document(self, form: Format, *, compress: bool) -> bytes:
-        """The exposition at this moment, as `form`, gzipped if `compress` says so."""
-        body = await self._body(form)
-        return assemble(body, self._registry, form, compress=compress)
+        """The exposition at this moment, as `form`, gzipped if `compress` says so.
+
+        The very same bytes for as long as nothing changes: that is what most scrapes find.
+        """
+        of, body = await self._body(form)
+        present = (of, *self._own())
+        kept = self._documents.get((form, compress))
+        if kept is not None and kept[0] == present:
+            return kept[1]
+        document = assemble(body, self._registry, form, compress=compress)
+        if None not in self._further:
+            self._documents[form, compress] = (present, document)
+        return document
 
     def close(self) -> None:
         """End the thread that renders."""
@@ -201,22 +251,33 @@ class Metrics:
     def _freshness(self) -> Freshness:
         return self._board.state.freshness(self._clock(), self._stale_after)
 
-    async def _body(self, form: Format) -> Body:
+    def _own(self) -> tuple[object, ...]:
+        """All that the exporter's own families depend on."""
+        state, source = self._board.state, self._pods_source
+        return (
+            *(self.counters.changes, state.taken_at, state.api_version),
+            self._freshness() is Freshness.FRESH,
+            source is not None and source.view.connected,
+            *(condition() for condition in self._further if condition is not None),
+        )
+
+    async def _body(self, form: Format) -> tuple[_Of | None, Body]:
         """The mapping's part: kept for as long as the snapshot and its freshness last."""
         async with self._locks[form]:
             state, freshness = self._board.state, self._freshness()
             if freshness is Freshness.UNKNOWN:
-                return EMPTY
-            stale = freshness is Freshness.STALE
-            key = (state.generation, stale)
+                return None, EMPTY
+            of = _Of(state.generation, freshness is Freshness.STALE)
             kept = self._bodies.get(form)
-            if kept is not None and kept[0] == key:
-                return kept[1]
+            if kept is not None and kept[0] == of:
+                return kept
             body = await asyncio.get_running_loop().run_in_executor(
-                self._worker, self._render, state, stale, form
+                self._worker, self._render, state, of.stale, form
             )
-            self._bodies[form] = (key, body)
-            return body
+            self._bodies[form] = (of, body)
+            return of, body
 
     def _render(self, state: State, stale: bool, form: Format) -> Body:  # noqa: FBT001 -- by position, in a thread
-        return render(of_stale(self._node) if stale else of_snapshot(state, self._node), form)
+        if stale:
+            return render(of_stale(self._node), form)
+        return render(of_snapshot(state, self._node, self._devices, self._limit.plan(state)), form)

@@ -14,5 +14,7 @@ browser    Chromium
 hosttree   a host's file system, made for a test
 machines   parts of machines as sysfs shows them, put into a host tree
 preset     a preset served from a host tree to a simulated kubelet
+metrics_reference
+           docs/metrics.md, made from what both processes expose
 tools      programs that some tests need
 """

@@ -18,6 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from daemon.exposition import Format, render
+from exporter.core.advertised import Telling, merged
 from exporter.core.anomalies import find
 from exporter.core.diff import holdings
 from exporter.core.holdings import Ledger, Since
@@ -427,7 +428,15 @@ async def test_every_family_says_how_stable_it_is() -> None:
     async with exposed() as its:
         its.board.publish(_state())
         helps = re.findall(r"^# HELP (\S+) (.*)$", await its.text(), re.MULTILINE)
-        assert len(helps) == 26
+        assert len(helps) == 27
         for name, text in helps:
             assert name.startswith("devicelens_")
             assert re.search(r"\[(STABLE|EXPERIMENTAL)\]$", text), name
+
+
+async def test_whether_plugins_answer_is_told_by_their_address() -> None:
+    async with exposed() as its:
+        tellings = [Telling("unix:/a", told_at=1.0), Telling("http://b:1", problem="refused")]
+        its.board.publish(replace(_state(), advertised=merged(tellings)))
+        found = _samples(await its.text(), "devicelens_plugin_url_up")
+        assert found == {("unix:/a",): 1.0, ("http://b:1",): 0.0}

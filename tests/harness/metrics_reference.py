@@ -1,0 +1,241 @@
+"""docs/metrics.md, made from what the two processes expose.
+
+Each is given an example of everything that it can tell; names, types, labels and help are read from the
+exposition itself. A family of which the example has no sample is an error: its labels would not be known.
+
+`cd tests && python -m harness.metrics_reference` writes it anew.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import disable_created_metrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from daemon.exposition import Format
+from exporter.core.advertised import Telling, merged
+from exporter.core.anomalies import find
+from exporter.core.diff import diff, holdings
+from exporter.core.holdings import Released, Since, Step
+from exporter.core.identity import Identity, View
+from exporter.core.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Container,
+    Device,
+    DeviceKey,
+    Holder,
+    PinnedMemory,
+    Snapshot,
+)
+from exporter.core.state import State
+from exporter.core.workload import Workload
+from exporter.history.archive import Condition
+from exporter.services.board import Board
+from exporter.services.history_families import HistoryFamilies
+from exporter.services.metrics import Metrics
+from plugin.core.device import Device as PluginDevice
+from plugin.core.inventory import Advertised, Known
+from plugin.services.metrics import ConfigStatus, Exposition
+from plugin.services.status import ResourceStatus
+from plugin.services.tally import Tally
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs/metrics.md"
+
+_ORDER: Final = (
+    *("node", "kind", "driver", "pool", "resource", "device", "share_id", "parent"),
+    *(
+        "claim_namespace",
+        "claim",
+        "namespace",
+        "pod",
+        "container",
+        "pod_uid",
+        "uid",
+        "memory_type",
+        "numa_node",
+    ),
+)
+_STABILITY: Final = re.compile(r" ?\[(?P<level>[A-Z]+)\]$")
+_LABEL: Final = re.compile(r"label_\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric family, as it is exposed."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    help: str
+    stability: str
+
+    @property
+    def unit(self) -> str:
+        """What its number is, by its name and its help."""
+        return next(words for ending, words in _UNITS if re.search(ending, self.name))
+
+
+_UNITS: Final = (
+    (r"_info$|_labels$", "always 1"),
+    (r"_timestamp_seconds$", "unix time in seconds"),
+    (r"_seconds$", "seconds"),
+    (r"_bytes$", "bytes"),
+    (r"_up$|_healthy$|_successful$|_registered$", "0 or 1"),
+    (r"", "count"),
+)
+
+
+def families(text: str) -> list[Family]:
+    """The families of an exposition. Raises ValueError for one without a sample or without its stability."""
+    return sorted(_families(text), key=lambda family: family.name)
+
+
+def _families(text: str) -> Iterator[Family]:
+    for family in text_string_to_metric_families(text):
+        # The processes switch these off; prometheus_client has one switch for all of its users.
+        if family.name.endswith("_created"):
+            continue
+        if not family.samples:
+            raise ValueError(
+                f"the example has no sample of {family.name}: add one to harness.metrics_reference"
+            )
+        level = _STABILITY.search(family.documentation)
+        if level is None:
+            raise ValueError(f"{family.name}: its help does not end with its stability, such as [STABLE]")
+        found = {_LABEL.sub("label_…", label) for sample in family.samples for label in sample.labels}
+        labels = tuple(sorted(found - {"le"}, key=_place))
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        yield Family(name, family.type, labels, _STABILITY.sub("", family.documentation), level["level"])
+
+
+def _place(label: str) -> tuple[int, str]:
+    """Where a label stands: what it is about, then whose, then what else."""
+    return (_ORDER.index(label) if label in _ORDER else len(_ORDER)), label
+
+
+@dataclass(frozen=True, slots=True)
+class _PodsSource:
+    name: str = "pods-api"
+    view: View = field(default_factory=lambda: View(connected=True))
+
+
+def exporter_text() -> str:
+    """The exposition of an exporter that has everything to tell."""
+    pod = Holder("ml", "llama-0", "trainer", "uid")
+    ill = Device(DeviceKey("example.com/gpu", "gpu-0"), "", (0,), allocatable=False, holders=(pod,))
+    well = Device(DeviceKey("example.com/gpu", "gpu-1"))
+    claim = ClaimDevice(ClaimDeviceKey("driver", "pool", "device"), (ClaimHolder(pod, "ml", "claim"),))
+    memory = PinnedMemory("memory", (0,), 1 << 30)
+    container = Container(pod, {"example.com/gpu": 1}, (0,), (memory,), (0,))
+    snapshot = Snapshot((ill, well), (claim,), (container,), 1)
+    identity = Identity(
+        "ml", "llama-0", "uid", labels=(("team", "a"),), workload=Workload("StatefulSet", "llama")
+    )
+    state = State(
+        generation=1,
+        snapshot=snapshot,
+        taken_at=1.0,
+        since=dict.fromkeys(holdings(snapshot), Since(1.0)),
+        pods={("ml", "llama-0"): identity},
+        anomalies=find(snapshot),
+        advertised=merged([Telling("http://127.0.0.1:10191", told_at=1.0)]),
+        api_version="v1",
+    )
+    board = Board()
+    board.publish(state)
+    metrics = Metrics(
+        board, node="n", version="v", stale_after=60.0, clock=lambda: 1.0, pods_source=_PodsSource()
+    )
+    metrics.register(HistoryFamilies(lambda: Condition(earliest=1.0)))
+    change = diff(Snapshot(), snapshot)
+    metrics.counters.stepped(state, Step(change, (Released(change.began[0], 1.0),), {}))
+    metrics.counters.refreshed((), 1.0)
+    try:
+        return asyncio.run(metrics.document(Format.TEXT, compress=False)).decode()
+    finally:
+        metrics.close()
+
+
+def plugin_text() -> str:
+    """The exposition of a plugin that has everything to tell."""
+    known = Known(PluginDevice("gpu-0", "gpu-0"), "", 1.0)
+    status = ResourceStatus(
+        name="example.com/gpu",
+        registered=True,
+        streams=1,
+        ready=True,
+        state="",
+        advertised=(Advertised("gpu-0", known),),
+        last_allocated=lambda _: None,
+        tally=Tally(),
+    )
+    config = ConfigStatus(successful=True, succeeded_at=1.0)
+    return Exposition().document([status], config, Format.TEXT, compress=False).decode()
+
+
+_HEAD: Final = """\
+# Metrics
+
+<!-- Made from the code: cd tests && python -m harness.metrics_reference -->
+
+Both processes serve `/metrics` in Prometheus' text format 0.0.4 and in OpenMetrics 1.0, gzipped where the
+client takes it. `node`, `namespace`, `pod` and `container` are what the Kubernetes instrumentation guidelines
+call them: the node of the exporter, and the *holder's* names, so scrape with `honor_labels: true`
+(`honorLabels: true` in a PodMonitor). On the series of a free device the holder's labels are empty, never
+absent.
+
+What is STABLE keeps its name, type and labels until the next major version; what is ALPHA may change.
+"""
+
+_EXPORTER: Final = """\
+## The exporter
+
+On `:10190`. When the mapping becomes older than `--stale-after`, every family about devices, resources,
+containers, claims and pods disappears rather than lie, and `devicelens_anomaly_info{kind="stale"}` takes its
+place. Families about health are left out where the kubelet cannot tell what is allocatable.
+"""
+
+_ANOMALIES: Final = """\
+`devicelens_anomaly_info` has these kinds; `/api/v1/anomalies` has each with its evidence and since when:
+
+| kind | |
+|---|---|
+| `unhealthy_held` | a pod holds a device that is not allocatable |
+| `plugin_gone` | none of a resource's devices is allocatable, while pods hold some of them |
+| `double_held` | two pods hold a device that is not shared, or one the whole of it and another a part |
+| `unattributed` | its plugin gave a device out, and no pod lists it 30 s later; needs `--plugin.url` |
+| `numa_split` | a container's devices span NUMA nodes, although one node had enough that nobody else held |
+| `stale` | the mapping is older than `--stale-after` |
+"""
+
+_PLUGIN: Final = """\
+## The plugin
+
+On `:10191`.
+"""
+
+
+def _table(found: Iterable[Family]) -> str:
+    rows = ["| family | type | labels | value | stability | |", "|---|---|---|---|---|---|"]
+    rows += [
+        f"| `{f.name}` | {f.type} | {', '.join(f.labels)} | {f.unit} | {f.stability} | {f.help} |"
+        for f in found
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def document() -> str:
+    """The whole of docs/metrics.md."""
+    exporter, plugin = families(exporter_text()), families(plugin_text())
+    return "\n".join((_HEAD, _EXPORTER, _table(exporter), _ANOMALIES, _PLUGIN, _table(plugin)))
+
+
+if __name__ == "__main__":
+    disable_created_metrics()  # type: ignore[no-untyped-call] # as the exporter does
+    DOCUMENT.write_text(document())
