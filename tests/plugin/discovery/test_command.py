@@ -25,7 +25,11 @@ def test_more_than_is_wanted_is_read_and_not_kept() -> None:
 
 def test_what_came_last_is_kept_where_that_is_wanted() -> None:
     outcome = run_command(["sh", "-c", "seq 100000; seq 5 >&2"], limit=10.0, most=12, last=True)
-    assert (outcome.output, outcome.error, outcome.cut) == (b"99999\n100000\n"[-12:], b"1\n2\n3\n4\n5\n", True)
+    assert (outcome.output, outcome.error, outcome.cut) == (
+        b"99999\n100000\n"[-12:],
+        b"1\n2\n3\n4\n5\n",
+        True,
+    )
 
 
 def test_a_program_that_hangs_is_ended_with_everything_that_it_began(tmp_path: Path) -> None:
