@@ -50,6 +50,18 @@ EMPTY: Final = Body(b"", b"", 0)
 
 
 @dataclass(frozen=True, slots=True)
+class Lines:
+    """A large family of gauges: `family` without samples, and theirs as lines, ready to be sent.
+
+    A gauge's lines are the same in both formats. Whoever writes them escapes with `escaped`, and names
+    labels in their order, as prometheus_client does.
+    """
+
+    family: Metric
+    lines: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class _Families:
     """Families that are there already, as a collector."""
 
@@ -101,9 +113,21 @@ def accepts_gzip(accept_encoding: str | None) -> bool:
     return max(named, default=anything) > 0
 
 
-def render(families: Sequence[Metric], form: Format) -> Body:
+def escaped(value: str) -> str:
+    """A label's value as both formats have it between quotes."""
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def render(families: Sequence[Metric | Lines], form: Format) -> Body:
     """Render and compress families that will be served many times. Pure; may run in a thread."""
-    text = _render(_Families(families), form)
+    parts: list[bytes] = []
+    for family in families:
+        if isinstance(family, Lines):
+            parts += (_render(_Families((family.family,)), form), family.lines)
+        else:
+            parts.append(_render(_Families((family,)), form))
+    text = b"".join(parts)
+    del parts
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     deflated = compressor.compress(text) + compressor.flush(zlib.Z_FULL_FLUSH)
     return Body(text, deflated, zlib.crc32(text))

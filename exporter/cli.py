@@ -113,6 +113,13 @@ PLUGIN_URL: Final = _PluginUrl()
     help="How large the file may become; then the oldest goes first. In memory it is 8MiB at most.",
 )
 @flag(
+    "--metrics.max-series",
+    type=click.IntRange(min=1),
+    default=100_000,
+    metavar="COUNT",
+    help="Series that the mapping may have; of more than that the devices' are not told, and sums are.",
+)
+@flag(
     "--plugin.url",
     type=PLUGIN_URL,
     multiple=True,
@@ -141,6 +148,7 @@ def exporter(
     history_path: Path | None,
     history_retention: float,
     history_max_bytes: int,
+    metrics_max_series: int,
     plugin_url: tuple[Address, ...],
     id_rules: Path | None,
     log_level: str,
@@ -181,5 +189,6 @@ def exporter(
         history_max_bytes=history_max_bytes,
         plugin_urls=plugin_url,
         id_rules=id_rules,
+        max_series=metrics_max_series,
     )
     sys.exit(run(lambda stop: main(settings, stop)))

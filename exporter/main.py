@@ -30,10 +30,11 @@ from exporter.services.clock import SteadyClock
 from exporter.services.historian import Historian
 from exporter.services.history_families import HistoryFamilies
 from exporter.services.identities import Identities
-from exporter.services.metrics import Metrics
+from exporter.services.metrics import MAX_SERIES, Metrics
 from exporter.services.observers import Observers
 from exporter.services.plugins import Plugins
 from exporter.services.refresh import Refresher, Timing
+from exporter.services.series import SeriesLimit
 from exporter.services.triggers import follow_device_plugins, follow_pod_resources, follow_pods_api
 from exporter.web.app import Site, build
 
@@ -59,6 +60,7 @@ class Settings:
     history_max_bytes: int = 256 << 20
     plugin_urls: tuple[Address, ...] = ()
     id_rules: Path | None = None
+    max_series: int = MAX_SERIES
 
 
 async def main(settings: Settings, stop: asyncio.Event) -> None:
@@ -71,6 +73,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     reader = _reader(settings.id_rules)
     identities = _identities(settings, paths)
     plugins = _plugins(settings, board, clock)
+    limit = SeriesLimit(settings.max_series)
     metrics = Metrics(
         board,
         node=settings.node,
@@ -78,13 +81,14 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         stale_after=settings.stale_after,
         clock=clock.now,
         pods_source=identities,
+        limit=limit,
     )
     try:
         client = KubeletClient(paths.pod_resources_socket, timeout=settings.poll_timeout, wall=clock.wall)
     except ValueError as error:
         raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
     historian = _historian(settings, board, clock, watcher)
-    metrics.register(HistoryFamilies(lambda: historian.condition))
+    metrics.register(HistoryFamilies(lambda: historian.condition), lambda: historian.condition)
     refresher = Refresher(
         client,
         board,
@@ -95,6 +99,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         witness=identities,
         plugins=plugins,
         reader=reader,
+        remarks=limit.notes,
     )
     site = Site(
         board=board,

@@ -10,7 +10,10 @@ historian      follows the mapping into history, and answers for it
 history_families
                what Prometheus gets of history itself
 families       what Prometheus gets of each snapshot
+device_families
+               those of them with a series for each device, as lines
 pod_families   and of the pods that hold something
+series         how many series there are, and which are left out where there are too many
 metrics        all that Prometheus gets, kept between scrapes
 clock          unix time that does not jump while it matters
 """

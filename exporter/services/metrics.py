@@ -255,7 +255,7 @@ class Metrics:
         """All that the exporter's own families depend on."""
         state, source = self._board.state, self._pods_source
         return (
-            *(self.counters.changes, state.taken_at, state.api_version),
+            *(self.counters.changes, state.generation, state.taken_at, state.api_version),
             self._freshness() is Freshness.FRESH,
             source is not None and source.view.connected,
             *(condition() for condition in self._further if condition is not None),

@@ -8,7 +8,7 @@ soon, with growing, jittered pauses.
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -166,8 +166,11 @@ class Refresher:
         witness: Witness | None = None,
         plugins: Plugins | None = None,
         reader: Reader = read_id,
+        remarks: Callable[[State], tuple[str, ...]] = lambda _: (),
     ) -> None:
-        """`cpu_numa` maps CPUs to NUMA nodes; `reader` reads device ids; pauses are the event loop's own."""
+        """`cpu_numa` maps CPUs to NUMA nodes; `reader` reads device ids; `remarks` says what else there is to
+        note of a state; pauses are the event loop's own.
+        """
         self._source = source
         self._board = board
         self._observer = observer
@@ -175,6 +178,8 @@ class Refresher:
         self._clock = clock
         self._witness = witness or Nobody()
         self._plugins = plugins or NoPlugins()
+        self._remarks = remarks
+        self._notes: tuple[str, ...] = ()
         self._understanding = Understanding(cpu_numa, keep_allocatable=timing.stale_after, reader=reader)
         self._wanted: dict[Trigger, None] = {}
         self._reconsider = False
@@ -368,11 +373,9 @@ class Refresher:
         for note in raw.notes:
             if note not in state.notes:
                 _log.warn(note)
-        notes = (*raw.notes, *self._of_allocatable(raw, news))
+        self._notes = (*raw.notes, *self._of_allocatable(raw, news))
         changes = _changes(news, state, asked_at)
-        state = replace(
-            state, taken_at=asked_at, failure=None, api_version=raw.api_version, notes=notes, **changes
-        )
+        state = replace(state, taken_at=asked_at, failure=None, api_version=raw.api_version, **changes)
         self._tell(state, news)
 
     def _of_allocatable(self, raw: Raw, news: News) -> tuple[str, ...]:
@@ -396,6 +399,7 @@ class Refresher:
         self._hold_off_until = asyncio.get_running_loop().time() + pause
 
     def _tell(self, state: State, news: News) -> None:
+        state = replace(state, notes=(*self._notes, *self._remarks(state)))
         self._board.publish(state)
         self._witness.looked(state, self._look)
         if news.step is not None:

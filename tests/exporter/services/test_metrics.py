@@ -428,7 +428,7 @@ async def test_every_family_says_how_stable_it_is() -> None:
     async with exposed() as its:
         its.board.publish(_state())
         helps = re.findall(r"^# HELP (\S+) (.*)$", await its.text(), re.MULTILINE)
-        assert len(helps) == 27
+        assert len(helps) == 28
         for name, text in helps:
             assert name.startswith("devicelens_")
             assert re.search(r"\[(STABLE|EXPERIMENTAL)\]$", text), name

@@ -1,0 +1,155 @@
+"""The families with a series for each device or each of its holders: most of what a scrape is made of.
+
+Their lines are written directly, and those of a device are kept until it is another one: a node has
+thousands of them, and a change concerns a few.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.utils import floatToGoString
+
+from daemon.exposition import Lines, escaped
+from exporter.core.diff import Holding
+from exporter.core.holdings import Since
+from exporter.core.model import Device
+from exporter.core.state import State
+
+_KEPT: Final = 16_384
+"""Devices whose lines are kept; with more of them memory is worth more than time."""
+_TURN: Final = 128
+"""Devices after which other threads get their turn: about a millisecond's work."""
+_BREATH: Final = 50e-6
+
+_number: Final = lru_cache(maxsize=1024)(floatToGoString)
+
+
+def numa(nodes: Sequence[int]) -> str:
+    """NUMA nodes as a label: "0", "0,1" for several, "" where none is known."""
+    return ",".join(str(node) for node in nodes)
+
+
+class _Written(NamedTuple):
+    """One device's lines in each family, and since when its holders have it."""
+
+    info: str
+    owners: str
+    healthy: str
+    held_since: str
+    since: tuple[float, ...]
+
+
+class DeviceLines:
+    """Writes the families of a node's devices, state after state. One thread at a time."""
+
+    def __init__(self, node: str) -> None:
+        self._node = escaped(node)
+        self._devices: tuple[Device, ...] = ()
+        self._written: list[_Written] = []
+        self._since: Mapping[Holding, Since] | None = None
+
+    def of(self, state: State) -> list[Lines]:
+        """devicelens_device_info, …_owner_info, …_healthy and …_held_since_timestamp_seconds."""
+        devices, since = state.snapshot.devices, state.since
+        written = self._all(devices, since)
+        families = [
+            Lines(_info(), _joined([one.info for one in written])),
+            Lines(_owner_info(), _joined([one.owners for one in written])),
+            Lines(_healthy(), _joined([one.healthy for one in written] if state.snapshot.complete else [])),
+            Lines(_held_since(), _joined([one.held_since for one in written])),
+        ]
+        if len(devices) <= _KEPT:
+            self._devices, self._written, self._since = devices, written, since
+        else:
+            self._devices, self._written, self._since = (), [], None
+        return families
+
+    def _all(self, devices: tuple[Device, ...], since: Mapping[Holding, Since]) -> list[_Written]:
+        # By identity: the devices of before are alive, so an id names none but them.
+        kept = dict(zip(map(id, self._devices), self._written, strict=True))
+        same = since is self._since
+        written: list[_Written] = []
+        for count, device in enumerate(devices, 1):
+            one = kept.get(id(device))
+            if one is None or not (same or not device.holders or one.since == _times(device, since)):
+                one = self._write(device, _times(device, since))
+                if not count % _TURN:
+                    time.sleep(_BREATH)
+            written.append(one)
+        return written
+
+    def _write(self, device: Device, since: tuple[float, ...]) -> _Written:
+        """Labels in the order of their names."""
+        node, healthy = self._node, "1.0" if device.allocatable else "0.0"
+        resource, name, parent = (
+            escaped(device.key.resource),
+            escaped(device.key.device),
+            escaped(device.parent),
+        )
+        info = (
+            f'devicelens_device_info{{device="{name}",node="{node}",numa_node="{numa(device.numa_nodes)}",'
+            f'parent="{parent}",resource="{resource}"}} 1.0\n'
+        )
+        if not device.holders:
+            nobody = (
+                f'devicelens_device_healthy{{container="",device="{name}",namespace="",node="{node}",pod="",'
+                f'resource="{resource}"}} {healthy}\n'
+            )
+            return _Written(info, "", nobody, "", ())
+        owners, health, held = "", "", ""
+        for holder, at in zip(device.holders, since, strict=True):
+            namespace, pod, container, uid = map(escaped, holder)
+            owners += (
+                f'devicelens_device_owner_info{{container="{container}",device="{name}",'
+                f'namespace="{namespace}",node="{node}",parent="{parent}",pod="{pod}",pod_uid="{uid}",'
+                f'resource="{resource}"}} 1.0\n'
+            )
+            labels = (
+                f'{{container="{container}",device="{name}",namespace="{namespace}",node="{node}",'
+                f'pod="{pod}",resource="{resource}"}}'
+            )
+            health += f"devicelens_device_healthy{labels} {healthy}\n"
+            held += f"devicelens_device_held_since_timestamp_seconds{labels} {_number(at)}\n"
+        return _Written(info, owners, health, held, since)
+
+
+def _times(device: Device, since: Mapping[Holding, Since]) -> tuple[float, ...]:
+    return tuple([since[Holding(device.key, holder)].at for holder in device.holders])
+
+
+def _joined(lines: list[str]) -> bytes:
+    return "".join(lines).encode()
+
+
+def _info() -> Metric:
+    return GaugeMetricFamily(
+        "devicelens_device_info",
+        "A device that is allocatable, held, or known from its plugin (1); parent is the physical device "
+        "behind a replica or slice. [STABLE]",
+    )
+
+
+def _owner_info() -> Metric:
+    return GaugeMetricFamily(
+        "devicelens_device_owner_info",
+        "A container that holds a device (1); a shared device has several, a free one none. [STABLE]",
+    )
+
+
+def _healthy() -> Metric:
+    return GaugeMetricFamily(
+        "devicelens_device_healthy",
+        "Whether the kubelet counts the device as allocatable: 1, or 0 when it is held, or known from its "
+        "plugin, but not allocatable. [STABLE]",
+    )
+
+
+def _held_since() -> Metric:
+    return GaugeMetricFamily(
+        "devicelens_device_held_since_timestamp_seconds",
+        "When this holder of the device was first seen, in unix time. [STABLE]",
+    )
