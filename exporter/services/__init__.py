@@ -4,6 +4,7 @@ board          where the present state hangs
 refresh        the loop that asks the kubelet
 understanding  what the kubelet's answers say
 identities     who the pods are, and what follows from it
+plugins        asks plugins what they tell of their devices
 triggers       what makes it ask: the timer and the kubelet's directories
 observers      several who follow the refresh loop
 historian      follows the mapping into history, and answers for it
