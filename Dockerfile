@@ -8,10 +8,10 @@ WORKDIR /src
 # pip and hatchling have an environment of their own: what is shipped has neither.
 RUN python3 -m venv /opt/build \
  && python3 -m venv --without-pip /opt/devicelens
-COPY requirements/runtime.txt requirements/build.txt requirements/
+COPY requirements/image.txt requirements/build.txt requirements/
 RUN /opt/build/bin/python -m pip install --no-cache-dir --require-hashes -r requirements/build.txt \
  && /opt/build/bin/python -m pip --python /opt/devicelens/bin/python install --no-cache-dir --no-compile \
-    --only-binary :all: --require-hashes -r requirements/runtime.txt
+    --only-binary :all: --require-hashes -r requirements/image.txt
 COPY pyproject.toml README.md LICENSE devicelens.py ./
 COPY daemon daemon
 COPY exporter exporter

@@ -73,6 +73,7 @@ LOCK = uv pip compile --quiet --universal --python-version 3.11 --generate-hashe
 lock: ## The lock files made anew (needs uv)
 	$(LOCK) $(UPGRADE) pyproject.toml -o requirements/runtime.txt
 	$(LOCK) $(UPGRADE) --group build -o requirements/build.txt
+	$(LOCK) $(UPGRADE) pyproject.toml --extra nvidia -c requirements/runtime.txt -o requirements/image.txt
 	$(LOCK) $(UPGRADE) pyproject.toml --group dev -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt
 
 clean: ## Everything that can be made again
