@@ -15,6 +15,7 @@ from exporter.services.board import Board
 from exporter.services.history_families import HistoryFamilies
 from exporter.services.metrics import Metrics
 from exporter.web.app import Site, build
+from plugin.core import model
 from plugin.core.config import load
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,15 @@ async def test_every_address_shown_is_served() -> None:
 
 def test_every_file_and_folder_it_points_to_is_there() -> None:
     links = re.findall(r"\]\(((?!http)[^)#]+)\)", README)
-    folders = re.findall(r"^\| `([a-z./]+)` \|", README, re.MULTILINE)
-    for path in [*links, *(folder for folder in folders if not folder.startswith("/"))]:
+    folders = re.findall(r"^\| `([a-z]+(?:/|\.py))` \|", README, re.MULTILINE)
+    assert len(folders) > 5
+    for path in [*links, *folders]:
         assert (ROOT / path).exists(), path
+
+
+def test_the_presets_and_sources_that_it_names_are_those_that_there_are() -> None:
+    table = README.split("| preset | stands in for |")[1].split("\n\n")[0]
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(path.stem for path in (ROOT / "plugin" / "presets").glob("*.yaml"))
+    sources = re.findall(r"`([a-z]+)`", README.split("Sources are ")[1].split(". Texts")[0])
+    assert sorted(sources) == sorted(model.Source.__struct_fields__)
