@@ -52,6 +52,7 @@ class Inventory:
         self._shown: set[str] = set()
         self._adopted: set[str] = set()
         self._named: dict[str, Moment] = {}
+        self._given: dict[str, float] = {}
         self._parents: dict[str, str] = {}
         self._bytes = 0
         self._advertised: tuple[Advertised, ...] | None = ()
@@ -88,10 +89,9 @@ class Inventory:
         """Whether a pod may hold the device: Allocate has named it, or it was held before this process."""
         return any(i in self._named or i in self._adopted for i in self._ids.get(device_id, ()))
 
-    def last_named(self, advertised_id: str) -> float | None:
-        """Wall time when Allocate last named this id; None if it never did."""
-        moment = self._named.get(advertised_id)
-        return None if moment is None else moment.wall
+    def last_given(self, advertised_id: str) -> float | None:
+        """Wall time when Allocate last gave this id out, and did not refuse it; None if it never did."""
+        return self._given.get(advertised_id)
 
     def survey(self, sightings: Iterable[Sighting], now: Moment) -> tuple[Transition, ...]:
         """Take in everything that is there; what is not among it becomes a tombstone."""
@@ -140,6 +140,10 @@ class Inventory:
         for advertised_id in advertised_ids:
             if self.find(advertised_id) is not None:
                 self._named[advertised_id] = now
+
+    def give(self, advertised_ids: Iterable[str], now: Moment) -> None:
+        """Allocate has given out these ids, which it named before."""
+        self._given |= {i: now.wall for i in advertised_ids if i in self._named}
 
     def releasable(self, now: Moment) -> frozenset[Tombstone]:
         """What may go once it is known that nobody holds it."""
@@ -237,6 +241,7 @@ class Inventory:
             del self._parents[advertised_id]
             self._adopted.discard(advertised_id)
             self._named.pop(advertised_id, None)
+            self._given.pop(advertised_id, None)
             self._bytes -= _cost(advertised_id)
         del self._devices[device_id]
         del self._entries[device_id]
@@ -250,6 +255,7 @@ class Inventory:
         if not keep_named:
             self._adopted.discard(advertised_id)
             self._named.pop(advertised_id, None)
+            self._given.pop(advertised_id, None)
         self._changed()
 
     def _has_room(self, ids: Collection[str]) -> bool:

@@ -71,6 +71,7 @@ class Allocator:
             self._tally.allocation_seconds.observe(self._clock.steady() - started)
             self._inventory.name((i for ids in containers for i in ids), self._clock.now())
         self._tally.allocations += len(answers)
+        self._inventory.give((i for ids in containers for i in ids), self._clock.now())
         for ids in containers:
             _log.info("allocated", resource=self._plan.name, devices=",".join(ids))
         return answers

@@ -184,7 +184,7 @@ class Resource:
             ready=ready,
             state=state,
             advertised=self._inventory.advertised(),
-            last_allocated=self._inventory.last_named,
+            last_allocated=self._inventory.last_given,
             tally=self._tally,
         )
 

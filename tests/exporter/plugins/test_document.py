@@ -29,7 +29,8 @@ def test_what_the_plugin_writes_is_read() -> None:
     well = Device("gpu0", "gpu0", "/dev/gpu0", {"model": "A100"}, (0, 1))
     ill = Device("gpu1", "gpu1")
     inventory.survey([Sighting(well), Sighting(ill, "its node is gone")], Moment(1000.25, 1.0))
-    inventory.name(["gpu0::1"], Moment(1010.5, 11.0))
+    inventory.name(["gpu0::1", "gpu1::1"], Moment(1010.5, 11.0))
+    inventory.give(["gpu0::1"], Moment(1010.5, 11.0))
     status = ResourceStatus(
         name="example.com/gpu",
         registered=True,
@@ -37,7 +38,7 @@ def test_what_the_plugin_writes_is_read() -> None:
         ready=True,
         state="",
         advertised=inventory.advertised(),
-        last_allocated=inventory.last_named,
+        last_allocated=inventory.last_given,
         tally=Tally(),
     )
     read = parse(msgspec.json.encode(document((status,))))
@@ -56,6 +57,7 @@ def test_what_the_plugin_writes_is_read() -> None:
     assert resource.devices["gpu1::0"].reason == "its node is gone"
     assert not resource.devices["gpu1::0"].healthy
     assert resource.devices["gpu0::0"].last_allocated is None
+    assert resource.devices["gpu1::1"].last_allocated is None, "it was asked for, and refused"
 
 
 def test_what_may_be_missing_is_missed_and_what_is_more_is_ignored() -> None:

@@ -103,6 +103,7 @@ async def test_a_refusal_says_what_and_why_and_the_process_lives(
     assert caught.value.code() is code
     assert words in (caught.value.details() or "")
     assert served.status(GPU).tally.allocation_errors == 1
+    assert served.status(GPU).last_allocated("gpu0::1") is None
     assert (await stub.Allocate(request(["gpu0::1"]))).container_responses[0].envs["GPUS"] == "gpu0"
 
 
