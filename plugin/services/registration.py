@@ -33,12 +33,17 @@ OpenEndpoint = Callable[[Path, Callable[[], None]], Endpoint]
 
 @dataclass(frozen=True, slots=True)
 class Basics:
-    """What a registration is made of. `names`: of the sockets that are made; `lease`: the lock's file."""
+    """What a registration is made of.
+
+    `names`: of the sockets that are made; `elsewhere`: of those that the other way of registering makes;
+    `lease`: the lock's file.
+    """
 
     resource: str
     paths: KubeletPaths
     watcher: DirectoryWatcher
     names: SocketNames
+    elsewhere: SocketNames | None
     lease: Path
     make_endpoint: OpenEndpoint
     clock: Clock
@@ -55,6 +60,7 @@ class Registration(ABC):
         self._paths = basics.paths
         self._watcher = basics.watcher
         self._names = basics.names
+        self._elsewhere = basics.elsewhere
         self._make_endpoint = basics.make_endpoint
         self._clock = basics.clock
         self._tally = basics.tally
@@ -144,14 +150,20 @@ class Registration(ABC):
                 await self._changed(None)
         try:
             await self._lease.acquire(self._standing_by)
-            for path in self._names.remove_stale():
-                _log.info("removed a stale socket", resource=self._resource, path=path)
+            self._remove_stale()
         except OSError as error:
             self._unleased.failed(error.strerror or str(error))
         else:
             self._unleased.recovered()
         self.stands_by = False
         self._blocked.recovered()
+
+    def _remove_stale(self) -> None:
+        """What a process that was killed left behind, whichever way it was registered."""
+        for names in (self._names, self._elsewhere):
+            if names is not None and names.directory.is_dir():
+                for path in names.remove_stale():
+                    _log.info("removed a stale socket", resource=self._resource, path=path)
 
     def _standing_by(self) -> None:
         self.stands_by = True

@@ -6,6 +6,7 @@ it knows of its devices outlives that.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from daemon.process import innermost
@@ -89,15 +90,16 @@ class Resource:
     def _registered_by(self, way: Way, names: SocketNames) -> Registration:
         """The registration; its lease and record are always in device-plugins, whichever way it goes."""
         shared = self._surroundings
-        by_directory = way == "registry"
-        own = names
-        if by_directory:
-            own = SocketNames(shared.paths.plugins_registry, self.plan.name, shared.token, hidden=True)
+        registry: SocketNames | None = None
+        with nullcontext() if way == "registry" else suppress(ValueError):
+            registry = SocketNames(shared.paths.plugins_registry, self.plan.name, shared.token, hidden=True)
+        by_directory = registry if way == "registry" else None
         basics = Basics(
             resource=self.plan.name,
             paths=shared.paths,
             watcher=shared.watcher,
-            names=own,
+            names=by_directory or names,
+            elsewhere=names if by_directory else registry,
             lease=names.lease,
             make_endpoint=self._endpoint,
             clock=self._clock,

@@ -104,10 +104,11 @@ async def test_registered_by_directory_it_is_found_again_after_every_end(
 
 async def test_from_one_way_of_registering_to_the_other(kubelet: SimulatedKubelet, root: Path) -> None:
     configure(root, GPU)
-    for way in ("socket", "registry", "socket"):
+    for way, killed in (("socket", False), ("registry", True), ("socket", True), ("registry", False)):
         plugin = Process(*flags(root, "--kubelet.registration", way))
         async with plugin:
             await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1, limit=20.0)
             assert bool(list((root / "k/plugins_registry").iterdir())) is (way == "registry")
-            assert await plugin.stop() == 0
+            assert bool(list((root / "k/device-plugins").glob("devicelens-*"))) is (way == "socket")
+            await (plugin.kill() if killed else plugin.stop())
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 0)
