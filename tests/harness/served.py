@@ -51,6 +51,13 @@ class Served:
         """Serve another configuration from now on."""
         self.fleet.apply(load(configuration.encode(), "test"))
 
+    async def quiet(self, name: str, pause: float = 0.1) -> None:
+        """Wait until a resource has not looked for devices for a moment."""
+        before = -1
+        while before != self.status(name).tally.discoveries:
+            before = self.status(name).tally.discoveries
+            await asyncio.sleep(pause)
+
     async def until(self, condition: Callable[[], object], limit: float = 10.0) -> None:
         """Wait for a condition."""
 
