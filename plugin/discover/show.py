@@ -71,7 +71,8 @@ def _headline(resource: ResourceDocument) -> str:
     ids = sum(len(device.ids) for device in resource.devices)
     healthy = sum(device.health == "Healthy" for device in resource.devices)
     shared = f", advertised as {ids}" if ids != len(resource.devices) else ""
-    return f"{name}{family}: {len(resource.devices)} devices, {healthy} healthy{shared}"
+    count = "1 device" if len(resource.devices) == 1 else f"{len(resource.devices)} devices"
+    return f"{name}{family}: {count}, {healthy} healthy{shared}"
 
 
 def _remarks(resource: ResourceDocument) -> Iterator[str]:
