@@ -15,7 +15,7 @@ from daemon.version import __version__
 from devicelens import main as front_door
 from exporter.pods.api_access import ACCOUNT
 from plugin.core.config import load
-from plugin.core.model import Files, Glob
+from plugin.core.model import Files, Glob, Nvidia
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BASE = DEPLOY / "base"
@@ -171,7 +171,10 @@ def test_the_plugins_configuration_is_the_generated_one(kustomization: Mapping, 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=name_of)
 def test_the_plugins_configuration_is_one_and_speaks_of_what_is_mounted(path: Path, pod: Mapping) -> None:
     entry = container(pod, "plugin")
-    mounts = [*entry["volumeMounts"], *(m for added in patched(path.parent) for m in mounts_of(added))]
+    gone = {place for patch in patched(path.parent) for place in unmounted_of(patch)}
+    assert gone <= {mount["mountPath"] for mount in entry["volumeMounts"]}
+    kept = [mount for mount in entry["volumeMounts"] if mount["mountPath"] not in gone]
+    mounts = [*kept, *(m for added in patched(path.parent) for m in mounts_of(added))]
     root = PurePosixPath(parsed(entry)["host_root"])
     seen = [
         PurePosixPath("/") / place.relative_to(root)
@@ -188,8 +191,15 @@ def test_the_plugins_configuration_is_one_and_speaks_of_what_is_mounted(path: Pa
 
 def looked_in(sources: tuple[object, ...]) -> Iterator[str]:
     for source in sources:
-        assert isinstance(source, Files | Glob), "say here where it looks"
-        yield from (source.directory,) if isinstance(source, Files) else source.paths
+        match source:
+            case Files():
+                yield source.directory
+            case Glob():
+                yield from source.paths
+            case Nvidia():
+                yield from ("/dev", "/proc/driver/nvidia", "/sys/bus/pci/devices")
+            case _:
+                raise AssertionError(f"say here where {type(source).__name__} looks")
 
 
 def patched(folder: Path) -> Iterator[Mapping]:
@@ -199,7 +209,14 @@ def patched(folder: Path) -> Iterator[Mapping]:
 
 def mounts_of(patch: Mapping) -> Iterator[Mapping]:
     for entry in patch["spec"]["template"]["spec"].get("containers", []):
-        yield from entry.get("volumeMounts", [])
+        yield from (mount for mount in entry.get("volumeMounts", []) if mount.get("$patch") != "delete")
+
+
+def unmounted_of(patch: Mapping) -> Iterator[str]:
+    for entry in patch["spec"]["template"]["spec"].get("containers", []):
+        for mount in entry.get("volumeMounts", []):
+            if mount.get("$patch") == "delete":
+                yield mount["mountPath"]
 
 
 @pytest.mark.parametrize("folder", [f for f in FOLDERS if f != BASE], ids=name_of)
