@@ -1,0 +1,151 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from plugin.core.config import load
+from plugin.core.device import Device
+from plugin.core.plan import ProbePlan
+from plugin.discovery.host import HostRoot
+from plugin.discovery.probes import COSTLY, UNTOLD, Question, asked_at_allocate, questions
+
+DEVICE = Device("d0", "d0", "/dev/d0", attrs={"interface": "eth7", "empty": ""})
+
+
+def probes(*written: object) -> tuple[ProbePlan, ...]:
+    devices = [{"name": "d0", "attrs": dict(DEVICE.attrs)}]
+    resource = {"name": "a.b/c", "discover": [{"static": {"devices": devices}}], "health": written}
+    (plan,) = load(json.dumps({"version": 1, "resources": [resource]}).encode(), "x")
+    return plan.probes
+
+
+def asked(host: Path, *written: object) -> Question:
+    (question,) = questions(probes(*written), DEVICE, HostRoot(host))
+    return question
+
+
+def says(host: Path, *written: object) -> str:
+    ask = asked(host, *written).ask
+    assert ask is not None
+    return ask()
+
+
+def put(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_exists(host: Path) -> None:
+    assert says(host, {"exists": "{{ device.path }}"}) == "/dev/d0 is not there"
+    put(host / "dev/d0")
+    assert says(host, {"exists": "{{ device.path }}"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("expectation", "content", "reason"),
+    [
+        ({"equals": "up"}, " up\n", ""),
+        ({"equals": "{{ device.name }}"}, "d1", "found 'd1', expected 'd0'"),
+        ({"one_of": ["4: ACTIVE", "5: ACTIVE_DEFER"]}, "4: ACTIVE", ""),
+        ({"one_of": ["4", "5"]}, "1", "found '1', expected one of '4', '5'"),
+        ({"matches": "4: .*"}, "4: ACTIVE", ""),
+        ({"matches": "4"}, "4: ACTIVE", "found '4: ACTIVE', expected what matches 4"),
+        ({"not_matches": "f+"}, "00ff", ""),
+        ({"not_matches": "f+"}, "ffff", "found 'ffff', expected what does not match f+"),
+        ({"not_matches": "f+"}, "0" * 600, "expected what does not match f+"),
+        ({"at_most": 85}, "84.5 C", ""),
+        ({"at_most": 85}, "86", "found '86', expected at most 85"),
+        ({"at_least": 16}, "0x10", ""),
+        ({"at_least": 1, "at_most": 2}, "0", "found '0', expected at least 1"),
+        ({"at_least": 1}, "", "found '', expected a number"),
+        ({"at_least": 1}, "many", "found 'many', expected a number"),
+        ({"at_least": 1}, "nan", "found 'nan', expected at least 1"),
+        ({"equals": "x", "at_most": 1}, "y", "found 'y', expected 'x'"),
+    ],
+)
+def test_file(host: Path, expectation: dict[str, object], content: str, reason: str) -> None:
+    put(host / "run/d0", content)
+    said = says(host, {"file": {"path": "/run/{{ device.name }}", **expectation}})
+    assert said.removeprefix("/run/d0: ") == reason or (len(content) > 500 and said.endswith(reason))
+
+
+def test_a_file_that_cannot_be_read(host: Path) -> None:
+    probe = {"file": {"path": "/run/d0", "equals": "x"}}
+    assert says(host, probe) == "/run/d0 is not there"
+    (host / "run/d0").mkdir(parents=True)
+    assert says(host, probe) == "/run/d0: Is a directory"
+    (host / "run/d0").rmdir()
+    (host / "run/d0").symlink_to("d0")
+    assert says(host, probe) == "/run/d0: Too many levels of symbolic links"
+    (host / "run/d0").unlink()
+    (host / "run/d0").write_bytes(b"\xff\xfe")
+    assert says(host, probe) == "/run/d0: found '\ufffd\ufffd', expected 'x'"
+
+
+def test_carrier(host: Path) -> None:
+    probe = {"carrier": "{{ device.attrs.interface }}"}
+    assert says(host, probe) == ""  # moved into a pod
+    carrier = put(host / "sys/class/net/eth7/carrier", "1\n")
+    assert says(host, probe) == ""
+    carrier.write_text("0\n")
+    assert says(host, probe) == "eth7 has no carrier"
+    carrier.unlink()
+    # What the kernel does of an interface that is down (EINVAL), as near as a file system comes to it.
+    carrier.mkdir()
+    assert says(host, probe) == "eth7 is down"
+    assert says(host, {"carrier": "{{ device.attrs.empty }}"}) == ""
+
+
+def test_exec(host: Path, tmp_path: Path) -> None:
+    program = tmp_path / "probe"
+    program.write_text('#!/bin/sh\necho out\n[ -z "$2" ] || echo "$2" >&2\nexit $1\n')
+    program.chmod(0o755)
+    assert says(host, {"exec": {"command": [str(program), "0"]}}) == ""
+    assert says(host, {"exec": {"command": [str(program), "3"]}}) == f"{program}: status 3: out"
+    assert says(host, {"exec": {"command": [str(program), "1", "{{ device.id }} is hot"]}}) == (
+        f"{program}: status 1: d0 is hot"
+    )
+    assert says(host, {"exec": {"command": ["/no/such"]}}) == "/no/such: No such file or directory"
+    slow = {"exec": {"command": ["/bin/sleep", "100"]}, "timeout": "100ms", "interval": "1s"}
+    assert says(host, slow) == "/bin/sleep: no end within 0.1 s"
+
+
+def test_a_template_that_fails_is_a_failure_with_its_place(host: Path) -> None:
+    for path, reason in (
+        ("{{ device.attrs.empty }}", "expected an absolute path"),
+        ("/{{ device.name.split('-')[3] }}", "list object has no element 3"),
+    ):
+        question = asked(host, {"exists": path})
+        assert question.ask is not None
+        assert question.ask() == f"health[0].exists: {reason}"
+
+
+def test_what_nothing_tells_of_is_asked_again_and_again(host: Path) -> None:
+    def when(*written: object) -> tuple[float | None, bool]:
+        question = asked(host, *written)
+        return question.interval, question.with_looks
+
+    assert when({"exists": "/run/x"}) == (None, True)
+    assert when({"file": {"path": "/run/x", "equals": "y"}}) == (None, True)
+    assert when({"exists": "/sys/x"}) == (UNTOLD, True)
+    assert when({"file": {"path": "/proc/x", "equals": "y"}}) == (UNTOLD, True)
+    assert when({"carrier": "eth0"}) == (UNTOLD, True)
+    assert when({"exec": {"command": ["/x"]}}) == (COSTLY, False)
+    assert when({"http": {"url": "http://x/"}}) == (COSTLY, False)
+    assert when({"exists": "/sys/x", "interval": "2s"}) == (2.0, False)
+
+
+def test_allocate_asks_again_what_costs_little_and_fails_at_once() -> None:
+    asks = [
+        asked_at_allocate(probe)
+        for probe in probes(
+            {"exists": "/a"},
+            {"exists": "/b", "failures": 2},
+            {"exists": "/c", "interval": "1m"},
+            {"file": {"path": "/d", "equals": "x"}},
+            {"exec": {"command": ["/e"]}},
+            {"carrier": "f"},
+        )
+    ]
+    assert asks == [True, False, False, True, False, False]
