@@ -54,23 +54,19 @@ def find(
             if counts.allocatable == 0 and counts.allocated > 0 and not advertised.serves(resource):
                 gone.add(resource)
                 found.append(_plugin_gone(resource, snapshot, advertised))
-    wholes: dict[DeviceKey, Device] = {}
-    parts: list[tuple[Device, DeviceKey]] = []
+    parts: list[Device] = []
     for device in snapshot.devices:
-        if not device.holders:
+        holders = device.holders
+        if not holders:
             continue
-        key = device.key
-        if not device.allocatable and key.resource not in gone:
+        if not device.allocatable and device.key.resource not in gone:
             found.extend(_unhealthy_held(device, advertised))
         if device.parent:
-            parts.append((device, DeviceKey(_plain(key.resource), device.parent)))
-        told = advertised.devices.get(key)
-        if reader(key.device, key.resource).kind is Kind.REPLICA or (told is not None and told.parent):
-            continue
-        wholes[DeviceKey(_plain(key.resource), key.device)] = device
-        if len(device.holders) > 1:
+            parts.append(device)
+        if len(holders) > 1 and not _shared(device, advertised, reader):
             found.extend(_double_held(device))
-    found.extend(_whole_and_parts(wholes, parts))
+    if parts:
+        found.extend(_whole_and_parts(snapshot, parts))
     return tuple(sorted(set(found), key=order))
 
 
@@ -154,18 +150,28 @@ def _of_several(holders: Iterable[Holder]) -> bool:
     return len(pods) > 1 or any(len(uids) > 1 for uids in pods.values())
 
 
-def _whole_and_parts(
-    wholes: dict[DeviceKey, Device], parts: Iterable[tuple[Device, DeviceKey]]
-) -> Iterator[Anomaly]:
+def _shared(device: Device, advertised: Advertised, reader: Reader) -> bool:
+    """Whether it is one of several shares, by its id or by its plugin."""
+    key = device.key
+    told = advertised.devices.get(key)
+    return reader(key.device, key.resource).kind is Kind.REPLICA or (told is not None and bool(told.parent))
+
+
+def _whole_and_parts(snapshot: Snapshot, parts: Iterable[Device]) -> Iterator[Anomaly]:
     """Devices that one pod holds as a whole while another one holds a part: what a plugin leaves behind that
     was told to divide what it had given out already.
     """
-    of_whole: dict[DeviceKey, list[Device]] = {}
-    for part, parent in parts:
-        if parent in wholes:
-            of_whole.setdefault(parent, []).append(part)
-    for parent, held in of_whole.items():
-        whole = wholes[parent]
+    of_parent: dict[DeviceKey, list[Device]] = {}
+    for part in parts:
+        of_parent.setdefault(DeviceKey(_plain(part.key.resource), part.parent), []).append(part)
+    wholes = (
+        (device, of_parent.get(DeviceKey(_plain(device.key.resource), device.key.device)))
+        for device in snapshot.devices
+        if device.holders
+    )
+    for whole, held in wholes:
+        if held is None:
+            continue
         holders = [*whole.holders, *(holder for part in held for holder in part.holders)]
         if not _of_several(holders):
             continue

@@ -35,15 +35,10 @@ class Placements:
         """The containers of `snapshot` that are split needlessly. What was `released` since the snapshot
         before may have been held when others were given theirs.
         """
-        held: dict[Holder, list[Device]] = {}
-        for device in snapshot.devices:
-            for holder in device.holders:
-                held.setdefault(holder, []).append(device)
+        held = self._spread(snapshot)
         found: dict[Holder, _Verdict] = {}
         free: dict[_Place, int] | None = None
         for holder, devices in held.items():
-            if len(devices) < 2:
-                continue
             # A pod's uid may be learned later: the verdict stays.
             name = holder._replace(pod_uid="")
             keys = frozenset(device.key for device in devices)
@@ -61,6 +56,28 @@ class Placements:
             for holder in held
             if (verdict := found.get(holder._replace(pod_uid=""))) is not None and verdict.anomaly is not None
         )
+
+    def _spread(self, snapshot: Snapshot) -> dict[Holder, list[Device]]:
+        """The devices of each container whose devices are not all in one place, or that was judged before:
+        few of many.
+        """
+        places: dict[Holder, tuple[int, ...]] = {}
+        spread: dict[Holder, list[Device]] = {}
+        judged = {name[:3] for name in self._verdicts}
+        for device in snapshot.devices:
+            nodes = device.numa_nodes
+            for holder in device.holders:
+                known = places.setdefault(holder, nodes)
+                if known is not nodes and known != nodes:
+                    spread[holder] = []
+        if judged:
+            spread |= {holder: [] for holder in places if holder[:3] in judged}
+        if spread:
+            for device in snapshot.devices:
+                for holder in device.holders:
+                    if holder in spread:
+                        spread[holder].append(device)
+        return spread
 
 
 def _free(snapshot: Snapshot, released: frozenset[DeviceKey]) -> dict[_Place, int]:
