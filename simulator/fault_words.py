@@ -26,7 +26,7 @@ def _fault(word: str, name: str, text: str, kind: type[Faults | RegistrationFaul
     match name.replace("-", "_"), text:
         case "slow" as field, _:
             value = parse_duration(text)
-        case ("hang" | "garbage" | "gone") as field, "":
+        case ("hang" | "garbage" | "oversized" | "gone") as field, "":
             value = True
         case "rate_limited" as field, _:
             value = int(text or 1)

@@ -8,6 +8,8 @@ import grpc
 
 GARBAGE: Final = b"\xff\xff\xff\xffnot a protocol buffer"
 """Decodes as nothing."""
+OVERSIZED: Final = bytes(17 << 20)
+"""More than the 16 MiB that clients of PodResources let in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,15 @@ class Faults:
 
     `slow`: seconds before each answer. `hang`: calls are taken and not answered until it is over.
     `rate_limited`: 1 refuses every call as if another caller used the limit up, n every n-th call.
-    `garbage`: answers that do not decode. `gone`: no socket. `error`: a gRPC status code's name
-    (UNAVAILABLE) that every call fails with. `methods`: only these are struck; empty: all of them.
+    `garbage`: answers that do not decode. `oversized`: answers of 17 MiB. `gone`: no socket. `error`: a
+    gRPC status code's name (UNAVAILABLE) that every call fails with. `methods`: only these are struck; empty: all of them.
     """
 
     slow: float = 0.0
     hang: bool = False
     rate_limited: int = 0
     garbage: bool = False
+    oversized: bool = False
     gone: bool = False
     error: str = ""
     methods: tuple[str, ...] = ()
@@ -88,6 +91,8 @@ class Gate:
         await asyncio.sleep(faults.slow)
         if faults.error:
             return grpc.StatusCode[faults.error]
+        if faults.oversized:
+            return OVERSIZED
         return GARBAGE if faults.garbage else None
 
     async def registration(self) -> grpc.StatusCode | None:

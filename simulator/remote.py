@@ -154,7 +154,7 @@ async def fault(client: ControlClient, faults: tuple[str, ...]) -> None:
     r"""Let PodResources and Registration misbehave; without arguments, say how they do.
 
     \b
-    slow=DURATION  hang  rate-limited[=N]  garbage  gone  error=CODE  methods=NAME,…
+    slow=DURATION  hang  rate-limited[=N]  garbage  oversized  gone  error=CODE  methods=NAME,…
     registration.slow=DURATION  registration.hang  registration.gone  registration.error=CODE
     none           all is well again
     """
