@@ -1,0 +1,263 @@
+"""Health as a kubelet sees it: probes of every kind, faults by events, flapping, first answers."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from harness.served import Serve, Served
+from plugin.core.health import Fault
+from plugin.discovery import sources
+from plugin.services.surroundings import Pace
+from simulator import SimulatedKubelet
+
+NAME = "a.b/c"
+
+
+def configuration(*probes: str, name: str = NAME, directory: str = "/dev") -> str:
+    text = f"version: 1\nresources:\n- name: {name}\n  discover: [{{glob: {{paths: ['{directory}/v*']}}}}]\n"
+    return text + ("  health:\n" + "".join(f"  - {probe}\n" for probe in probes) if probes else "")
+
+
+def reasons(served: Served, name: str = NAME) -> dict[str, str]:
+    return {entry.id: entry.known.reason for entry in served.status(name).advertised}
+
+
+@pytest.fixture
+def devices(host: Path) -> Path:
+    for directory in ("dev", "run"):
+        (host / directory).mkdir()
+    for n in range(2):
+        (host / f"dev/v{n}").touch()
+        (host / f"run/v{n}").write_text("ok")
+    return host / "dev"
+
+
+async def test_a_file_that_is_written_changes_health_at_once(
+    kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path
+) -> None:
+    text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}}')
+    async with serve(text, pace=Pace(rescan=1000.0)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        await served.quiet(NAME)
+        (host / "run/v1").write_text("broken")
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
+        assert reasons(served) == {"v0": "", "v1": "/run/v1: found 'broken', expected 'ok'"}
+        (host / "run/v1").write_text("ok")
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        tally = served.status(NAME).tally
+        assert dict(tally.transitions) == {"unhealthy": 1, "healthy": 1}
+
+
+async def test_counts_in_a_row_by_the_clock_of_the_probe(
+    kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "probe"
+    program.write_text('#!/bin/sh\necho "$1" >>"$2/asked"\n[ ! -e "$2/bad-$1" ]\n')
+    program.chmod(0o755)
+    text = configuration(
+        f"exec: {{command: [{program}, '{{{{ device.name }}}}', {tmp_path}]}}\n"
+        "    interval: 100ms\n    failures: 3\n    successes: 2"
+    )
+
+    def asked() -> int:
+        return (tmp_path / "asked").read_text().split().count("v0")
+
+    async with serve(text, pace=Pace(rescan=1000.0)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        (tmp_path / "bad-v0").touch()
+        before = asked()
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
+        assert asked() - before >= 3
+        assert reasons(served)["v0"] == f"{program}: status 1"
+        (tmp_path / "bad-v0").unlink()
+        before = asked()
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        assert asked() - before >= 2
+
+
+async def test_a_probe_that_hangs_has_failed_and_holds_up_nothing(
+    kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path
+) -> None:
+    (host / "run/v0").unlink()
+    os.mkfifo(host / "run/v0")  # reading it waits for a writer that never comes
+    text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}, timeout: 300ms}')
+    async with serve(text, pace=Pace(rescan=0.2)) as served:
+        await kubelet.wait_until(lambda k: k.capacity(NAME) == 2 and k.allocatable(NAME) == 1)
+        assert reasons(served)["v1"] == ""
+        await served.until(lambda: reasons(served)["v0"] == "health[0].file: still no answer")
+        (devices / "v2").touch()
+        (host / "run/v2").write_text("ok")
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        before = threading.active_count()
+        looks = served.status(NAME).tally.discoveries
+        await served.until(lambda: served.status(NAME).tally.discoveries >= looks + 3)
+        assert threading.active_count() <= before + 1
+        # Somebody writes at last: it is asked again, and is well.
+        with (host / "run/v0").open("w") as pipe:
+            pipe.write("x")
+        (host / "run/v0").unlink()
+        (host / "run/v0").write_text("ok")
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 3)
+
+
+async def test_the_first_list_waits_for_the_first_answers_but_not_for_ever(
+    kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path
+) -> None:
+    (host / "run/v0").unlink()
+    os.mkfifo(host / "run/v0")
+    text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}, timeout: 20s}')
+    async with serve(text, pace=Pace(first_answers=0.5)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
+        # One that has not answered is not offered, and not told to be unhealthy either.
+        assert reasons(served) == {"v1": ""}
+        with (host / "run/v0").open("w") as pipe:
+            pipe.write("ok")
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+
+
+async def test_a_device_that_was_gone_is_asked_before_it_is_healthy_again(
+    kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path
+) -> None:
+    text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}}')
+    async with serve(text) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        (devices / "v0").unlink()
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
+        (host / "run/v0").write_text("hot")
+        (devices / "v0").touch()
+        await served.until(lambda: reasons(served)["v0"] == "/run/v0: found 'hot', expected 'ok'")
+        assert served.status(NAME).tally.transitions["healthy"] == 0
+
+
+@asynccontextmanager
+async def site(root: Path, answer: Callable[[web.Request], object]) -> AsyncIterator[int]:
+    async def answering(request: web.Request) -> web.Response:
+        status = answer(request)
+        if status is None:
+            await asyncio.sleep(30)
+        return web.Response(status=int(str(status)), headers={"Location": "/elsewhere"})
+
+    app = web.Application()
+    app.router.add_get("/{any:.*}", answering)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    listening = web.TCPSite(runner, "127.0.0.1", 0)
+    await listening.start()
+    try:
+        server = listening._server
+        assert server is not None
+        yield server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    finally:
+        await runner.cleanup()
+
+
+async def test_http(kubelet: SimulatedKubelet, serve: Serve, devices: Path, root: Path) -> None:
+    statuses: dict[str, int | None] = {"v0": 204, "v1": 503}
+    async with site(root, lambda request: statuses[request.path.strip("/")]) as port:
+        url = f"http://127.0.0.1:{port}/{{{{ device.name }}}}"
+        text = configuration(f"http: {{url: '{url}'}}\n    interval: 300ms")
+        shown = url.replace("{{ device.name }}", "v0")
+        async with serve(text) as served:
+            await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
+            assert reasons(served) == {"v0": "", "v1": f"{shown[:-1]}1: status 503"}
+            statuses["v1"] = 200
+            await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+            statuses["v0"] = 302  # not followed
+            await served.until(lambda: reasons(served)["v0"] == f"{shown}: status 302")
+            statuses["v0"] = None
+            await served.until(lambda: reasons(served)["v0"] == f"{shown}: no answer within 0.3 s")
+            assert reasons(served)["v1"] == ""
+        wanted = configuration(f"http: {{url: '{url}', status: [302]}}\n    interval: 300ms")
+        statuses["v0"] = statuses["v1"] = 302
+        async with serve(wanted):
+            await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+
+
+async def test_nobody_listens_there(kubelet: SimulatedKubelet, serve: Serve, devices: Path) -> None:
+    text = configuration("http: {url: 'http://127.0.0.1:1/'}\n    interval: 1s")
+    async with serve(text) as served:
+        await kubelet.wait_until(lambda k: k.capacity(NAME) == 2 and k.allocatable(NAME) == 0)
+        assert "Cannot connect to host" in reasons(served)["v0"]
+
+
+async def test_flapping_is_held_counted_and_let_go(
+    kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path
+) -> None:
+    text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}}')
+    async with serve(text) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+
+        async def tell(content: str, expected: Callable[[str], bool]) -> None:
+            (host / "run/v0").write_text(content)
+            await served.until(lambda: expected(reasons(served)["v0"]))
+
+        for _ in range(4):
+            await tell("bad", bool)
+            await tell("ok", lambda reason: not reason)
+        await tell("bad", lambda reason: reason.startswith("flapping: failed 5 times"))
+        (host / "run/v0").write_text("ok")
+        await served.quiet(NAME)
+        assert kubelet.allocatable(NAME) == 1
+        assert served.status(NAME).tally.flaps == 1
+        assert served.status(NAME).tally.transitions == {"unhealthy": 5, "healthy": 4}
+        # It is let go when it has been well for long enough, by the clock.
+        served.hands.ahead += 400.0
+        (devices / "v2").touch()
+        (host / "run/v2").write_text("ok")
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 3)
+
+
+class Faults:
+    """Listens to nobody but the test."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[Fault], None] | None = None
+        self.say: Callable[[str], None] | None = None
+        self.ended = threading.Event()
+        self.begun = 0
+
+    def listen(
+        self, tell: Callable[[Fault], None], say: Callable[[str], None], stop: threading.Event
+    ) -> None:
+        self.begun += 1
+        self.tell, self.say = tell, say
+        stop.wait(30)
+        self.ended.set()
+
+
+async def test_faults_by_events(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = Faults()
+    uuids = [f"GPU-{n}0000000-0000-0000-0000-000000000000" for n in range(2)]
+    monkeypatch.setattr("harness.served.fault_source", lambda *_: faults)
+    assert sources.fault_source  # what stands there otherwise
+    for n in range(2):
+        gpu = host / f"proc/driver/nvidia/gpus/0000:0{n}:00.0"
+        gpu.mkdir(parents=True)
+        (gpu / "information").write_text(f"Model: X\nGPU UUID: {uuids[n]}\nDevice Minor: {n}\n")
+        (host / "dev").mkdir(exist_ok=True)
+        (host / f"dev/nvidia{n}").touch()
+    nvidia = "  discover: [{nvidia: {library: /no/such}}]\n  health: [{xid: {quiet: 1s}}]\n"
+    other = f'- name: a.b/other\n  exclusive: false\n  id: "other-{{{{ device.name }}}}"\n{nvidia}'
+    text = f"version: 1\nresources:\n- name: {NAME}\n{nvidia}{other}"
+    async with serve(text) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2 and k.allocatable("a.b/other") == 2)
+        assert faults.begun == 1  # one for both
+        tell = faults.tell
+        assert tell is not None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        tell(Fault(frozenset({uuids[1]}), 13, "an application's own", now))
+        tell(Fault(frozenset({uuids[1]}), 79, "XID 79: fallen off the bus", now))
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1 and k.allocatable("a.b/other") == 1)
+        assert reasons(served) == {uuids[0]: "", uuids[1]: "XID 79: fallen off the bus"}
+        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        assert loop.time() - now >= 1.0
+    assert faults.ended.wait(5)
