@@ -38,6 +38,10 @@ def configure(root: Path, *resources: str) -> None:
     new.rename(root / "plugin.yaml")
 
 
+async def allocatable(kubelet: SimulatedKubelet, resource: str) -> None:
+    await kubelet.wait_until(lambda k: k.allocatable(resource) == 1, limit=20.0)
+
+
 def pod(name: str) -> PodSpec:
     return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={GPU: 1}),))
 
@@ -90,7 +94,7 @@ async def test_registered_by_directory_it_is_found_again_after_every_end(
     async with plugin:
         for end in (plugin.kill, plugin.stop, plugin.kill):
             for name in (GPU, OTHER):
-                await kubelet.wait_until(lambda k, name=name: k.allocatable(name) == 1, limit=20.0)
+                await allocatable(kubelet, name)
             await end()
             await kubelet.wait_until(lambda k: k.allocatable(GPU) == 0)
             await plugin.start()

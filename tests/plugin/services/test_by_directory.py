@@ -24,6 +24,10 @@ def configuration(*names: str) -> str:
     return f"version: 1\nresources:\n{resources}"
 
 
+async def allocatable(kubelet: SimulatedKubelet, resource: str) -> None:
+    await kubelet.wait_until(lambda k: k.allocatable(resource) == 1, limit=20.0)
+
+
 def pod(name: str, resource: str) -> PodSpec:
     return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={resource: 1}),))
 
@@ -42,7 +46,7 @@ async def test_the_kubelet_finds_each_resource_and_none_is_left_in_the_end(
 ) -> None:
     async with serve(configuration(GPU, OTHER), way="registry") as served:
         for name in (GPU, OTHER):
-            await kubelet.wait_until(lambda k, name=name: k.allocatable(name) == 1)
+            await allocatable(kubelet, name)
         assert len(registry(root)) == 2
         assert not any(name.startswith(".") for name in registry(root))
         assert list((root / "k/device-plugins").glob("devicelens-*.sock")) == []

@@ -50,6 +50,10 @@ def left(host: Path) -> list[str]:
     )
 
 
+async def allocatable(kubelet: SimulatedKubelet, resource: str) -> None:
+    await kubelet.wait_until(lambda k: k.allocatable(resource) == 1, limit=20.0)
+
+
 def pod(name: str, resource: str) -> PodSpec:
     return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={resource: 1}),))
 
@@ -68,7 +72,7 @@ async def test_a_resource_that_goes_takes_what_it_left_with_it_and_nothing_of_an
     other = "example.com/other"
     async with serve(configuration(GPU, other)) as served, collecting(root, host, served):
         for name in (GPU, other):
-            await kubelet.wait_until(lambda k, name=name: k.allocatable(name) == 1)
+            await allocatable(kubelet, name)
             await kubelet.add_pod(pod(name.rpartition("/")[2], name))
         assert left(host) == BOTH
         served.apply(configuration(other))
@@ -82,7 +86,7 @@ async def test_what_a_process_left_is_kept_until_the_configuration_has_it_no_mor
     other = "example.com/other"
     async with serve(configuration(GPU, other)):
         for name in (GPU, other):
-            await kubelet.wait_until(lambda k, name=name: k.allocatable(name) == 1)
+            await allocatable(kubelet, name)
             await kubelet.add_pod(pod(name.rpartition("/")[2], name))
     assert left(host) == BOTH
     async with serve(configuration(GPU)) as served, collecting(root, host, served):
