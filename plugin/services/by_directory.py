@@ -37,7 +37,7 @@ class DirectoryRegistration(Registration):
     async def _open(self, endpoint: Endpoint) -> None:
         endpoint.serve(
             lambda server: pb_grpc.add_RegistrationServicer_to_server(
-                _Servicer(self._resource, self._notified), server
+                Servicer(self._resource, self._notified), server
             )
         )
         await endpoint.open()
@@ -94,7 +94,7 @@ class DirectoryRegistration(Registration):
         )
 
 
-class _Servicer(pb_grpc.RegistrationServicer):
+class Servicer(pb_grpc.RegistrationServicer):
     """The Registration service of a plugin; every method's name and shape is the API's."""
 
     def __init__(self, resource: str, notified: Callable[[str | None], None]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from harness.served import Serve
 from plugin.core.lifecycle import Patience
-from plugin.services.by_directory import _Servicer
+from plugin.services.by_directory import Servicer
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 
 GPU = "example.com/gpu"
@@ -85,7 +85,9 @@ async def test_a_stream_that_broke_is_had_again_by_a_new_socket_of_the_same_name
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         before = only_socket(root)
         made = before.stat().st_mtime_ns
-        await kubelet._process.in_life(lambda life: life.manager.deregister(GPU))
+        # A kubelet does so by itself when another plugin of the resource leaves.
+        process = kubelet._process  # pyright: ignore[reportPrivateUsage]
+        await process.in_life(lambda life: life.manager.deregister(GPU))
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 0)
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         assert only_socket(root) == before
@@ -141,15 +143,15 @@ async def test_what_a_killed_process_left_is_removed(
 async def test_a_refusal_is_told_in_the_kubelet_s_words_and_others_are_left_alone(
     kubelet: SimulatedKubelet, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = _Servicer.GetInfo
+    real = Servicer.GetInfo
 
-    async def odd(self: _Servicer, request: object, context: object) -> object:
+    async def odd(self: Servicer, request: object, context: object) -> object:
         info = await real(self, request, context)  # type: ignore[arg-type]
         if info.name == GPU:
             info.supported_versions[:] = ["v9"]
         return info
 
-    monkeypatch.setattr(_Servicer, "GetInfo", odd)
+    monkeypatch.setattr(Servicer, "GetInfo", odd)
     patience = Patience(refused=0.3)
     async with serve(configuration(GPU, OTHER), way="registry", patience=patience) as served:
         await kubelet.wait_until(lambda k: k.allocatable(OTHER) == 1)
