@@ -25,7 +25,7 @@ from exporter.history.archive import Archive, Condition
 from exporter.history.store import Failed, TooLong
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
-from exporter.services.refresh import Trigger
+from exporter.services.partners import Trigger
 
 HEARTBEAT: Final = 10.0
 """Seconds after which it is written that it was looked, should nothing have changed."""

@@ -18,7 +18,7 @@ from exporter.core.identity import NEVER, Look, Register, Sighting, View
 from exporter.core.model import PodKey
 from exporter.core.state import State
 from exporter.pods.told import Gone, Listed, Opened, Seen, Source, SourceError, Told, Unchanged, Unclear
-from exporter.services.refresh import Trigger
+from exporter.services.partners import Trigger
 
 RELIST: Final = 30.0
 """Seconds after which a source is asked for all pods, should nothing else have been a reason. The kubelet

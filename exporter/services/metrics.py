@@ -17,7 +17,7 @@ from exporter.kubelet.client import METHODS, UNDECODABLE
 from exporter.services.board import Board
 from exporter.services.device_families import DeviceLines
 from exporter.services.families import of_snapshot, of_stale
-from exporter.services.refresh import Trigger
+from exporter.services.partners import Trigger
 from exporter.services.series import SeriesLimit
 from exporter.services.understanding import UNSETTLED
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from exporter.core.holdings import Step
 from exporter.core.state import State
-from exporter.services.refresh import Observer, Trigger
+from exporter.services.partners import Observer, Trigger
 
 
 class Observers:

@@ -15,7 +15,7 @@ from daemon.log import Episode, Log
 from exporter.core.advertised import FORGOTTEN_AFTER, Advertised, AdvertisedDevice, Telling, merged
 from exporter.plugins.client import PluginError, Told
 from exporter.services.board import Board
-from exporter.services.refresh import Trigger
+from exporter.services.partners import Trigger
 
 SPACING: Final = 1.0
 """Least seconds between two questions to one plugin."""

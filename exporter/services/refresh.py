@@ -8,19 +8,16 @@ soon, with growing, jittered pauses.
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 
 from daemon.log import Episode, Log
-from exporter.core.advertised import NOTHING, Advertised
-from exporter.core.holdings import Step
-from exporter.core.identity import NEVER, NO_VIEW, Look, View
+from exporter.core.identity import NEVER, Look
 from exporter.core.ids import Reader
 from exporter.core.ids import read as read_id
 from exporter.core.recollection import Recollection
@@ -29,6 +26,7 @@ from exporter.core.state import Failure, Freshness, State
 from exporter.kubelet.client import KubeletError, Raw
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
+from exporter.services.partners import Nobody, NoPlugins, Observer, Plugins, Source, Trigger, Witness
 from exporter.services.understanding import UNSETTLED, News, Understanding
 
 SPACING: Final = 0.05
@@ -50,93 +48,8 @@ _SAME_AGE: Final = 0.5
 
 _log = Log("refresh")
 
-
-class Trigger(Enum):
-    """Why a refresh is made."""
-
-    START = "start"
-    TIMER = "timer"
-    ALLOCATION = "allocation"
-    """The device manager wrote its checkpoint."""
-    REGISTRATION = "registration"
-    """A plugin's or the kubelet's socket came or went."""
-    SOCKET = "socket"
-    """The PodResources socket came or went."""
-    PODS = "pods"
-    """A pod ended, went or came, as a source of identity tells."""
-    PLUGIN = "plugin"
-    """A plugin tells something else of its devices."""
-    SETTLING = "settling"
-    RETRY = "retry"
-
-
 _OF_LIST: Final = frozenset({Trigger.ALLOCATION, Trigger.PODS})
 """After these allocatable is what it was: List alone is asked."""
-
-
-class Source(Protocol):
-    """The kubelet, as the loop needs it."""
-
-    async def fetch_raw(self, *, allocatable: bool) -> Raw:
-        """Its answers. Raises KubeletError."""
-        ...
-
-    async def reset(self) -> None:
-        """Forget the connection."""
-        ...
-
-
-class Observer(Protocol):
-    """Who counts what the loop does."""
-
-    def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:
-        """A refresh that `triggers` asked for ended, well or badly, after `seconds`."""
-        ...
-
-    def failed(self, method: str, code: str) -> None:
-        """A refresh failed."""
-        ...
-
-    def stepped(self, state: State, step: Step) -> None:
-        """A good refresh brought these changes and led to this state."""
-        ...
-
-
-class Witness(Protocol):
-    """Who knows the pods."""
-
-    @property
-    def view(self) -> View:
-        """What is known of them at this moment."""
-        ...
-
-    def looked(self, state: State, look: Look) -> None:
-        """`state` is published, of the List of `look`."""
-        ...
-
-
-class Nobody:
-    """The witness of a node without a source of identity."""
-
-    view = NO_VIEW
-
-    def looked(self, state: State, look: Look) -> None:
-        """Nothing follows from it."""
-
-
-class Plugins(Protocol):
-    """Who asks plugins."""
-
-    @property
-    def advertised(self) -> Advertised:
-        """What they tell at this moment."""
-        ...
-
-
-class NoPlugins:
-    """Of a node whose plugins are not asked."""
-
-    advertised = NOTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from daemon.directory import Change, DirectoryWatcher, Kind
 from daemon.paths import CHECKPOINT, KUBELET_SOCKET, KubeletPaths
-from exporter.services.refresh import Trigger
+from exporter.services.partners import Trigger
 
 Ask = Callable[[Trigger], None]
 

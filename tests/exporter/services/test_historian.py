@@ -26,7 +26,7 @@ from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
 from exporter.services.historian import WAITING_LOOKS, Historian, Unavailable
 from exporter.services.observers import Observers
-from exporter.services.refresh import Trigger
+from exporter.services.partners import Trigger
 from harness.waiting import until
 
 GPU = "example.com/gpu"

@@ -17,7 +17,7 @@ from exporter.core.state import State
 from exporter.pods.told import Gone, Listed, Opened, Seen, SourceError, Told, Unchanged, Unclear
 from exporter.services import identities as module
 from exporter.services.identities import Identities
-from exporter.services.refresh import Trigger
+from exporter.services.partners import Trigger
 
 LIMIT = 5.0
 P = Identity("n", "p", "uid-1", "Running")

@@ -41,7 +41,7 @@ from exporter.pb.podresources.v1 import api_pb2
 from exporter.services import metrics as metrics_module
 from exporter.services.board import Board
 from exporter.services.metrics import Metrics
-from exporter.services.refresh import Trigger
+from exporter.services.partners import Trigger
 from harness.answers import allocatables, listings
 from harness.tools import required
 

@@ -14,8 +14,8 @@ from exporter.core.model import Device, DeviceKey, Snapshot
 from exporter.core.state import State
 from exporter.plugins.client import PluginError, Told
 from exporter.services.board import Board
+from exporter.services.partners import Trigger
 from exporter.services.plugins import Pace, Plugins
-from exporter.services.refresh import Trigger
 from harness.waiting import until
 
 R = "example.com/gpu"

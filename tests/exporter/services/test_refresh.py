@@ -25,7 +25,8 @@ from exporter.pb.podresources.v1 import api_pb2
 from exporter.services import refresh, understanding
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
-from exporter.services.refresh import Refresher, Timing, Trigger
+from exporter.services.partners import Trigger
+from exporter.services.refresh import Refresher, Timing
 
 LIMIT = 5.0
 """Seconds within which what is waited for must have come."""
@@ -714,7 +715,7 @@ async def test_a_clock_that_is_set_while_an_answer_is_read_makes_nothing_stale(
     now = [1_000_000.0]
     clock = SteadyClock(wall=lambda: now[0])
     reading, go_on = threading.Event(), threading.Event()
-    build = snapshot.build
+    build = Builder.build
 
     def slow(*arguments: object, **settings: object) -> Snapshot:
         reading.set()
@@ -722,7 +723,7 @@ async def test_a_clock_that_is_set_while_an_answer_is_read_makes_nothing_stale(
         return build(*arguments, **settings)  # type: ignore[arg-type]
 
     async with running(clock=clock) as loop:
-        monkeypatch.setattr(understanding, "build", slow)
+        monkeypatch.setattr(Builder, "build", slow)
         for hours in (+5, -9):
             reading.clear()
             go_on.clear()
@@ -751,7 +752,7 @@ async def test_the_end_does_not_wait_for_an_answer_that_is_being_read(
         go_on.wait(LIMIT)
         return Snapshot()
 
-    monkeypatch.setattr(understanding, "build", slow)
+    monkeypatch.setattr(Builder, "build", slow)
     loop = asyncio.get_running_loop()
     try:
         async with running(started=False) as refreshing:

@@ -9,7 +9,7 @@ import pytest
 
 from daemon.directory import Change, DirectoryWatcher, Kind
 from daemon.paths import KubeletPaths
-from exporter.services.refresh import Trigger
+from exporter.services.partners import Trigger
 from exporter.services.triggers import (
     follow_device_plugins,
     follow_pod_resources,
