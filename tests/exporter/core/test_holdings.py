@@ -9,6 +9,7 @@ from exporter.core.diff import Diff, Holding, Renamed, diff, holdings, pods_gone
 from exporter.core.holdings import Ledger, Released, Since
 from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
 from exporter.core.snapshot import build
+from exporter.pb.podresources.v1 import api_pb2
 from harness.answers import listings
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
@@ -17,7 +18,13 @@ _uids = st.dictionaries(
     st.tuples(st.sampled_from(["default", "kube-system"]), st.sampled_from(["a", "b", "c-0", "c-1"])),
     st.sampled_from(["", "uid-1", "uid-2"]),
 )
-_snapshots = st.builds(lambda listed, uids: build(listed, None, pod_uids=uids), listings(), _uids)
+
+
+def _built(listed: api_pb2.ListPodResourcesResponse, uids: dict[tuple[str, str], str]) -> Snapshot:
+    return build(listed, None, pod_uids=uids)
+
+
+_snapshots = st.builds(_built, listings(), _uids)
 
 A, B = DeviceKey("r", "a"), DeviceKey("r", "b")
 P, Q = Holder("n", "p", "c"), Holder("n", "q", "c")
