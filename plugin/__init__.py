@@ -5,4 +5,6 @@ discovery  what looks at the host
 services   what acts: one actor for each resource, registration, HTTP
 presets    ready-made configurations
 main       the composition root; cli the command `devicelens plugin`
+check      the command `devicelens check`
+discover   the command `devicelens discover`
 """

@@ -32,6 +32,8 @@ nvidia_events  XID events
 memory    what sources remember from look to look
 topology  NUMA nodes by walking up sysfs
 survey    one look at everything a resource wants to know
+giving    what Allocate answers, against the host as it is
+host_files  files written below the host's root
 offload   blocking looks in threads, bounded in time
 follow    directories followed between two surveys
 """

@@ -102,12 +102,13 @@ class Servicer(pb_grpc.RegistrationServicer):
         self._notified = notified
 
     async def GetInfo(self, request: pb.InfoRequest, context: _Context) -> pb.PluginInfo:
-        # Without an endpoint: this very socket, wherever the kubelet sees it.
+        """Who this is. Without an endpoint: this very socket, wherever the kubelet sees it."""
         return pb.PluginInfo(type=TYPE, name=self._resource, supported_versions=[VERSION])
 
     async def NotifyRegistrationStatus(
         self, request: pb.RegistrationStatus, context: _Context
     ) -> pb.RegistrationStatusResponse:
+        """How the kubelet's registration went."""
         accepted = request.plugin_registered
         self._notified(None if accepted else request.error or "the kubelet refused it without a reason")
         return pb.RegistrationStatusResponse()
