@@ -159,6 +159,11 @@ class Devices:
             self._prober.arrived(item.device)
         self._taken(self._inventory.update(self._sightings(seen), change.gone, self._clock.now()))
 
+    def reclaim(self) -> None:
+        """Claim anew: what is held may be something else now."""
+        if self.looked.is_set():
+            self._claim()
+
     def _claim(self) -> None:
         """Leave out of `present` what another resource has."""
         if not self._plan.exclusive:

@@ -71,7 +71,7 @@ class Resource:
         self._upkeep = Upkeep(
             plan.name,
             inventory=self._inventory,
-            board=self._board,
+            changed=self._held_changed,
             registration=self._registration,
             surroundings=surroundings,
         )
@@ -137,11 +137,16 @@ class Resource:
             await self._devices.known.wait()
             await self._upkeep.adopt()
             self._want()
-            group.create_task(self._giving.run())
+            group.create_task(self._keep_given())
             group.create_task(self._upkeep.release_tombstones())
             await self._wanted.wait()
             group.create_task(self._upkeep.verify())
             await self._registration.run()
+
+    async def _keep_given(self) -> None:
+        """What is on the host belongs to the process that serves the resource, not to one that stands by."""
+        await self._registration.leased.wait()
+        await self._giving.run()
 
     def _endpoint(self, path: Path, on_streams: Callable[[], None]) -> Endpoint:
         return Endpoint(path, board=self._board, allocator=self._allocator, on_streams=on_streams)
@@ -158,6 +163,11 @@ class Resource:
             )
         if self._upkeep.adopted:
             self._want()
+
+    def _held_changed(self) -> None:
+        """What pods hold was asked for: something was adopted, or dropped and is free."""
+        self._devices.reclaim()
+        self._changed()
 
     def _want(self) -> None:
         """Register once there is something to advertise, or where an empty list is asked for."""

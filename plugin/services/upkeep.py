@@ -1,6 +1,7 @@
 """What a resource asks the kubelet now and then: who holds what, and whether it is allocatable at all."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -8,7 +9,6 @@ from daemon.log import Episode, Log
 from plugin.core.holders import Held, union
 from plugin.core.inventory import Inventory
 from plugin.discovery.offload import Offload, StuckError
-from plugin.services.board import Board
 from plugin.services.registration import Registration
 from plugin.services.surroundings import Surroundings
 
@@ -35,13 +35,14 @@ class Upkeep:
         resource: str,
         *,
         inventory: Inventory,
-        board: Board,
+        changed: Callable[[], None],
         registration: Registration,
         surroundings: Surroundings,
     ) -> None:
+        """`changed` is called after the inventory has changed here."""
         self._resource = resource
         self._inventory = inventory
-        self._board = board
+        self._changed = changed
         self._registration = registration
         self._pod_resources = surroundings.pod_resources
         self._clock = surroundings.clock
@@ -61,8 +62,8 @@ class Upkeep:
         # kubelet: List answers and names nobody, for about a second after a restart. The checkpoint knows.
         held = await self._pod_resources.listed() or await self._checkpointed() or {}
         self._inventory.adopt(sorted(held.get(self._resource, ())), self._clock.now())
-        self._board.publish(self._inventory.advertised())
         self.adopted = True
+        self._changed()
 
     async def release_tombstones(self) -> None:
         """Drop devices that are gone, once the kubelet says that no pod holds them."""
@@ -82,7 +83,7 @@ class Upkeep:
                 _log.info(
                     "dropped devices that are gone and not held", resource=self._resource, count=len(dropped)
                 )
-                self._board.publish(self._inventory.advertised())
+                self._changed()
 
     async def verify(self) -> None:
         """Register anew where the kubelet takes nothing of a registered resource for allocatable.

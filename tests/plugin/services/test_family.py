@@ -1,0 +1,256 @@
+"""Resources that devices name, claims between resources, and what a reload does to both."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.served import Serve, Served
+from plugin.discovery.glob import GlobSource
+from plugin.discovery.host import HostRoot
+from plugin.discovery.source import Findings
+from plugin.services.surroundings import Pace
+from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+
+PLAIN = "- name: a.b/one\n  discover: [{glob: {paths: ['/dev/one*']}}]\n"
+
+
+def family(template: str = "a.b/{{ device.name[:3] }}", more: str = "") -> str:
+    return f"- name: '{template}'\n  discover: [{{glob: {{paths: ['/dev/*']}}}}]\n{more}"
+
+
+def configuration(*resources: str) -> str:
+    return "version: 1\nresources:\n" + "".join(resources)
+
+
+def states(served: Served) -> dict[str, str]:
+    return {status.name: status.state for status in served.fleet.statuses()}
+
+
+@pytest.fixture
+def dev(host: Path) -> Path:
+    made = host / "dev"
+    made.mkdir()
+    return made
+
+
+def pod(name: str, resource: str) -> PodSpec:
+    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={resource: 1}),))
+
+
+async def test_members_come_as_devices_name_them_and_stay(
+    kubelet: SimulatedKubelet, serve: Serve, dev: Path
+) -> None:
+    async with serve(configuration(family())) as served:
+        name = "a.b/{{ device.name[:3] }}"
+        await served.until(lambda: states(served)[name] == "waiting for devices: nothing matches /dev/*")
+        assert served.status(name).ready
+        began = time.monotonic()
+        for device in ("one1", "one2", "two1"):
+            (dev / device).touch()
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 2 and k.allocatable("a.b/two") == 1)
+        assert time.monotonic() - began < 5
+        assert list(states(served)) == ["a.b/one", "a.b/two"]
+        await kubelet.add_pod(pod("p", "a.b/two"))
+        (dev / "two1").unlink()
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 0)
+        assert kubelet.capacity("a.b/two") == 1
+        assert list(states(served)) == ["a.b/one", "a.b/two"]
+        (dev / "two1").touch()
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 1)
+        tally = served.status("a.b/two").tally
+        assert (tally.registrations, tally.allocations) == (1, 1)
+
+
+async def test_a_bad_name_is_told_and_leaves_the_others_alone(
+    kubelet: SimulatedKubelet, serve: Serve, dev: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (dev / "..x").touch()
+    (dev / "bad name").touch()
+    (dev / "one1").touch()
+    async with serve(configuration(family("a.b/{{ device.name }}"))) as served:
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/one1") == 1)
+        assert list(states(served)) == ["a.b/one1"]
+    assert "left out" in caplog.messages
+
+
+async def test_a_kubelet_that_restarts_gets_every_member_back(
+    kubelet: SimulatedKubelet, serve: Serve, dev: Path
+) -> None:
+    for device in ("one1", "two1", "six1"):
+        (dev / device).touch()
+    names = ("a.b/one", "a.b/two", "a.b/six")
+    async with serve(configuration(family())):
+        await kubelet.wait_until(lambda k: all(k.allocatable(name) == 1 for name in names))
+        await kubelet.restart()
+        await kubelet.wait_until(lambda k: all(k.allocatable(name) == 1 for name in names))
+
+
+async def test_sources_are_asked_once_for_the_whole_family(
+    kubelet: SimulatedKubelet, serve: Serve, dev: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(20):
+        (dev / f"v{n}").touch()
+    looks = 0
+    discover = GlobSource.discover
+
+    def counted(source: GlobSource, host: HostRoot) -> Findings:
+        nonlocal looks
+        looks += 1
+        return discover(source, host)
+
+    monkeypatch.setattr(GlobSource, "discover", counted)
+    async with serve(configuration(family("a.b/{{ device.name }}"))) as served:
+        await kubelet.wait_until(lambda k: all(k.allocatable(f"a.b/v{n}") == 1 for n in range(20)))
+        for n in range(20):
+            await served.quiet(f"a.b/v{n}")
+        assert looks < 30  # two for each member, were they not shared
+
+
+async def test_a_reload_stops_and_begins_members_only_where_their_family_changed(
+    kubelet: SimulatedKubelet, serve: Serve, dev: Path
+) -> None:
+    for device in ("one1", "two1"):
+        (dev / device).touch()
+    other = "- name: c.d/other\n  discover: [{static: {devices: [{name: s}]}}]\n"
+    async with serve(configuration(family(), other)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("c.d/other") == 1)
+        await kubelet.add_pod(pod("p", "a.b/one"))
+        served.apply(configuration(other, family()))  # another order is no change
+        await served.until(lambda: served.fleet.settled)
+        assert list(states(served)) == ["c.d/other", "a.b/one", "a.b/two"]
+        assert served.status("a.b/one").tally.registrations == 1
+        # Another plan: members begin anew, adopt what is held, and c.d/other does not notice.
+        (dev / "one1").unlink()
+        served.apply(configuration(other, family(more="  prefer: packed\n")))
+        await served.until(lambda: served.status("a.b/two").tally.registrations == 1)
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 1)
+        assert served.status("c.d/other").tally.registrations == 1
+        served.apply(configuration(other))
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 0)
+        assert list(states(served)) == ["c.d/other"]
+
+
+async def test_a_name_that_the_configuration_has_is_not_a_familys(
+    kubelet: SimulatedKubelet, serve: Serve, dev: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for device in ("one1", "two1"):
+        (dev / device).touch()
+    async with serve(configuration(family())) as served:
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("a.b/two") == 1)
+        served.apply(configuration(family(), PLAIN))
+        await served.until(lambda: list(states(served)) == ["a.b/two", "a.b/one"])
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("a.b/two") == 1)
+        assert served.status("a.b/two").tally.registrations == 1
+        served.apply(configuration(family()))
+        await served.until(lambda: list(states(served)) == ["a.b/one", "a.b/two"])
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)
+
+
+def claimants(*matches: str) -> str:
+    """Resources that find the same devices, by different templates."""
+    return configuration(
+        *(
+            f"- name: a.b/r{n}\n  discover: [{{glob: {{paths: ['/dev/v*']}}}}]\n"
+            f'  match: "{match}"\n  id: "{n}-{{{{ device.name }}}}"\n'
+            for n, match in enumerate(matches)
+        )
+    )
+
+
+def ids(served: Served, name: str) -> list[str]:
+    return [entry.id for entry in served.status(name).advertised if entry.known.healthy]
+
+
+async def test_the_first_resource_in_the_configuration_has_a_device_that_several_find(
+    kubelet: SimulatedKubelet, serve: Serve, dev: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(4):
+        (dev / f"v{n}").touch()
+    discover = GlobSource.discover
+
+    def slowly(source: GlobSource, host: HostRoot) -> Findings:
+        if source.patterns == ("/dev/v*",):
+            time.sleep(0.2)
+        return discover(source, host)
+
+    # The first is slow to look, and yet is first.
+    monkeypatch.setattr(GlobSource, "discover", slowly)
+    text = claimants("{{ device.name in ['v0', 'v1'] }}", "{{ device.name != 'v0' }}")
+    text += "- name: a.b/r2\n  discover: [{glob: {paths: [/dev/v1, /dev/v3]}}]\n  id: '2-{{ device.name }}'\n"
+    async with serve(text) as served:
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 2 and k.allocatable("a.b/r1") == 2)
+        await served.until(lambda: "waiting for devices" in states(served)["a.b/r2"])
+        assert ids(served, "a.b/r0") == ["0-v0", "0-v1"]
+        assert ids(served, "a.b/r1") == ["1-v2", "1-v3"]
+
+
+async def test_a_device_that_is_free_again_goes_to_who_was_refused(
+    kubelet: SimulatedKubelet, serve: Serve, dev: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(2):
+        (dev / f"v{n}").touch()
+    text = claimants("{{ device.name == 'v0' }}", "{{ device.name in ['v0', 'v1'] }}")
+    async with serve(text, pace=Pace(rescan=1000.0)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 1 and k.allocatable("a.b/r1") == 1)
+        assert caplog.messages.count("devices of another resource") == 1
+        second = text.replace(text[text.index("- name: a.b/r0") : text.index("- name: a.b/r1")], "")
+        served.apply(second)
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/r1") == 2)
+        # The first comes back, and finds its device taken: who has it keeps it.
+        served.apply(text)
+        await served.until(lambda: "waiting for devices" in states(served).get("a.b/r0", ""))
+        assert ids(served, "a.b/r1") == ["1-v0", "1-v1"]
+
+
+def by_target() -> str:
+    """Two resources, to one of which a link in /dev belongs by what it leads to."""
+    resource = (
+        "- name: a.b/r{}\n  discover: [{{glob: {{paths: ['/dev/v{}']}}}}]\n  id: 'r{}-v'\n  match: {!r}\n"
+    )
+    match = "{{ device.attrs.get('target') OP '/dev/y' }}"
+    return configuration(
+        resource.format(0, "*", 0, match.replace("OP", "!=")),
+        resource.format(1, "?", 1, match.replace("OP", "==")),
+    )
+
+
+def lead(dev: Path, target: str) -> None:
+    """The link leads there from now on."""
+    (dev / "new").symlink_to(target)
+    (dev / "new").rename(dev / "v0")
+
+
+async def test_a_device_that_is_gone_and_may_be_held_is_not_another_resources(
+    kubelet: SimulatedKubelet, serve: Serve, dev: Path
+) -> None:
+    """Its kind changes while a pod has it: only when the pod is gone is it offered as something else."""
+    for name in "xy":
+        (dev / name).touch()
+    lead(dev, "x")
+    text = by_target() + "- name: c.d/other\n  discover: [{static: {devices: [{name: s}]}}]\n"
+    async with serve(text, pace=Pace(release=0.05)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == k.allocatable("c.d/other") == 1)
+        await kubelet.add_pod(pod("p", "a.b/r0"))
+        lead(dev, "y")
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 0)
+        await served.quiet("a.b/r1")
+        assert served.status("a.b/r1").advertised == ()
+        await kubelet.delete_pod("default", "p")
+        # The next allocation rewrites the checkpoint, which knows the ended pod until then.
+        await kubelet.add_pod(pod("q", "c.d/other"))
+        served.hands.ahead += 100.0
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/r1") == 1)
+        assert kubelet.capacity("a.b/r0") == 0
+
+
+async def test_a_device_that_nobody_ever_had_changes_its_resource_at_once(
+    kubelet: SimulatedKubelet, serve: Serve, dev: Path
+) -> None:
+    for name in "xy":
+        (dev / name).touch()
+    lead(dev, "x")
+    async with serve(by_target()):
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 1)
+        lead(dev, "y")
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 0 and k.allocatable("a.b/r1") == 1)
