@@ -7,6 +7,8 @@ model      the snapshot's data: devices, holders, claims, containers
 workload   a pod's owner, shortened to what people name
 identity   who the pods are, and which of them a holding belongs to
 snapshot   the kubelet's answers made into one snapshot
+listing, building
+           answers and snapshots one after the other: what did not change is taken from before
 diff       what changed between two snapshots
 holdings   since when each holder holds what it holds
 anomalies  what is wrong, judged from one snapshot

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from exporter.core.model import DeviceKey, Holder, PodKey, Snapshot
+from exporter.core.model import Device, DeviceKey, Holder, PodKey, Snapshot
 
 
 class Holding(NamedTuple):
@@ -41,14 +41,22 @@ class Diff:
 
 def holdings(snapshot: Snapshot) -> frozenset[Holding]:
     """Every present holding of `snapshot`'s devices."""
-    return frozenset(Holding(device.key, holder) for device in snapshot.devices for holder in device.holders)
+    return of_devices(snapshot.devices)
+
+
+def of_devices(devices: Iterable[Device]) -> frozenset[Holding]:
+    """Every holding of `devices`."""
+    return frozenset([Holding(device.key, holder) for device in devices for holder in device.holders])
 
 
 def diff(old: Snapshot, new: Snapshot) -> Diff:
     """What makes `new` of `old`: holdings(old) without `ended` and each `renamed.old`, and with `began` and
     each `renamed.new`, are holdings(new).
     """
-    return compare(holdings(old), holdings(new))
+    changed = new.changed_since(old)
+    if changed is None:
+        return compare(holdings(old), holdings(new))
+    return compare(of_devices([was for was, _ in changed]), of_devices([now for _, now in changed]))
 
 
 def compare(before: frozenset[Holding], after: frozenset[Holding]) -> Diff:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from exporter.core.diff import Diff, Holding, Renamed, compare, holdings
+from exporter.core.diff import Diff, Holding, Renamed, diff, holdings
 from exporter.core.model import Snapshot
 from exporter.core.recollection import Recollection
 from exporter.core.settling import DOUBT
@@ -59,7 +59,7 @@ class Ledger:
     successor's, and ended for the pod that was known.
     """
 
-    _last: frozenset[Holding] | None = None
+    _last: Snapshot | None = None
     _since: Mapping[Holding, Since] = field(default_factory=lambda: _EMPTY)
     _doubted: dict[Holding, Holding] = field(default_factory=dict[Holding, Holding])
     """Present holdings without a uid → the same with the uid that was known before."""
@@ -90,15 +90,14 @@ class Ledger:
 
     def advance(self, snapshot: Snapshot, now: float) -> Step:
         """Take in the snapshot of unix time `now`. The first one begins nothing: what it holds is older."""
-        present = holdings(snapshot)
-        if self._last is None:
-            self._last = present
+        last, self._last = self._last, snapshot
+        if last is None:
+            present = holdings(snapshot)
             seen = Since(now, exact=False)
             self._since = MappingProxyType({holding: self._first_seen(holding, seen) for holding in present})
             self._recalled_until = now + DOUBT
             return Step(Diff(), (), self._since)
-        change = compare(self._last, present)
-        self._last = present
+        change = diff(last, snapshot)
         if not (change.began or change.ended or change.renamed):
             return Step(change, (), self._since)
         since = dict(self._since)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from exporter.core.model import PodKey, Snapshot
+from exporter.core.model import Device, PodKey, Snapshot
 from exporter.core.workload import UNKNOWN, Workload
 
 NEVER: Final = math.inf
@@ -176,8 +176,14 @@ def gained(old: Snapshot, new: Snapshot) -> frozenset[PodKey]:
     Who is a holder is compared by name: uids may have been learned in between.
     """
     found: set[PodKey] = set()
-    devices = {device.key: device.holders for device in old.devices}
-    for device in new.devices:
+    changed = new.changed_since(old)
+    if changed is None:
+        devices = {device.key: device.holders for device in old.devices}
+        candidates: Iterable[Device] = new.devices
+    else:
+        devices = {was.key: was.holders for was, _ in changed}
+        candidates = [now for _, now in changed]
+    for device in candidates:
         held = devices.get(device.key, ())
         if held != device.holders:
             before = {holder[:3] for holder in held}

@@ -45,7 +45,7 @@ class Judge:
         """
         held, released = self._held, frozenset[DeviceKey]()
         if snapshot is not self._snapshot:
-            held = frozenset(device.key for device in snapshot.devices if device.holders)
+            held = self._held_in(snapshot)
             released = self._held - held
         unattributed = self._attribution.look(
             held, advertised, released=released, asked=asked, now=now, pods=pods
@@ -70,6 +70,13 @@ class Judge:
         if judged != self._anomalies:
             self._anomalies = judged
         return self._anomalies
+
+    def _held_in(self, snapshot: Snapshot) -> frozenset[DeviceKey]:
+        changed = None if self._snapshot is None else snapshot.changed_since(self._snapshot)
+        if changed is None:
+            return frozenset([device.key for device in snapshot.devices if device.holders])
+        held = self._held.difference([now.key for _, now in changed if not now.holders])
+        return held.union([now.key for _, now in changed if now.holders])
 
 
 def _name(anomaly: Anomaly) -> _Name:

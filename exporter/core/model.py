@@ -7,6 +7,7 @@ hash and order are several times quicker than a dataclass's.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple
 
 
@@ -128,14 +129,40 @@ class Snapshot:
         return self._counts
 
     @cached_property
+    def held_unhealthy(self) -> frozenset[DeviceKey]:
+        """The devices that somebody holds and that are not allocatable."""
+        ill = [device for device in self.devices if not device.allocatable]
+        return frozenset([device.key for device in ill if device.holders])
+
+    def changed_since(self, old: "Snapshot") -> list[tuple[Device, Device]] | None:
+        """Each device that may be another than in `old`, as it was and as it is; by identity, so that it
+        takes no time. None where there are other devices, or others may have changed.
+        """
+        if len(old.devices) != len(self.devices):
+            return None
+        pairs = [(was, now) for was, now in zip(old.devices, self.devices, strict=True) if was is not now]
+        return pairs if all(was.key == now.key for was, now in pairs) else None
+
+    @cached_property
     def _counts(self) -> Mapping[str, ResourceCounts]:
         # Several families, the page and the API ask: counted once. It is why there are no slots here.
         tallies: dict[str, list[int]] = {}
-        for device in self.devices:
-            tally = tallies.setdefault(device.key.resource, [0, 0, 0, 0, 0])
-            tally[0] += 1
-            tally[1] += device.allocatable
-            tally[2] += bool(device.holders)
-            tally[3] += not device.allocatable
-            tally[4] += device.allocatable and not device.holders
-        return {resource: ResourceCounts(*tally) for resource, tally in sorted(tallies.items())}
+        for resource, group in groupby(self.devices, key=lambda device: device.key[0]):
+            tally = tallies.setdefault(resource, [0, 0, 0, 0])
+            devices = list(group)
+            well = [device.allocatable for device in devices]
+            free = [device.allocatable for device in devices if not device.holders]
+            tally[0] += len(devices)
+            tally[1] += well.count(True)
+            tally[2] += len(devices) - len(free)
+            tally[3] += free.count(True)
+        return {
+            resource: ResourceCounts(
+                known=known,
+                allocatable=allocatable,
+                allocated=allocated,
+                unhealthy=known - allocatable,
+                free=free,
+            )
+            for resource, (known, allocatable, allocated, free) in sorted(tallies.items())
+        }

@@ -5,11 +5,14 @@ kubelet then counted as allocatable and nobody else held. What came free later w
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from exporter.core.anomalies import Anomaly, listed
 from exporter.core.model import Device, DeviceKey, Holder, Snapshot
+
+T = TypeVar("T")
 
 _Place = tuple[str, int]
 """A resource and a NUMA node."""
@@ -30,13 +33,22 @@ class Placements:
     def __init__(self) -> None:
         self._verdicts: dict[Holder, _Verdict] = {}
         self._looked = False
+        self._snapshot: Snapshot | None = None
+        self._split: dict[Holder, Anomaly] = {}
 
     def advance(self, snapshot: Snapshot, released: Collection[DeviceKey] = ()) -> tuple[Anomaly, ...]:
         """The containers of `snapshot` that are split needlessly. What was `released` since the snapshot
         before may have been held when others were given theirs.
         """
-        held = self._spread(snapshot)
-        found: dict[Holder, _Verdict] = {}
+        changed = None if self._snapshot is None else snapshot.changed_since(self._snapshot)
+        self._snapshot = snapshot
+        # Whoever holds nothing that changed is judged already.
+        names: set[tuple[str, ...]] | None = None
+        if changed is not None:
+            names = {holder[:3] for pair in changed for one in pair for holder in one.holders}
+        held = self._spread(snapshot, names)
+        found = _others(self._verdicts, names)
+        split = _others(self._split, names)
         free: dict[_Place, int] | None = None
         for holder, devices in held.items():
             # A pod's uid may be learned later: the verdict stays.
@@ -49,35 +61,50 @@ class Placements:
                     free = _free(snapshot, frozenset(released))
                 known = _Verdict(keys, placed, _judge(holder, devices, free, first=not self._looked))
             found[name] = known
-        self._verdicts = found
+            if known.anomaly is not None:
+                split[holder] = replace(known.anomaly, holder=holder)
+        self._verdicts, self._split = found, split
         self._looked = True
-        return tuple(
-            replace(verdict.anomaly, holder=holder)
-            for holder in held
-            if (verdict := found.get(holder._replace(pod_uid=""))) is not None and verdict.anomaly is not None
-        )
+        return tuple(split.values())
 
-    def _spread(self, snapshot: Snapshot) -> dict[Holder, list[Device]]:
+    def _spread(
+        self, snapshot: Snapshot, names: Collection[tuple[str, ...]] | None
+    ) -> dict[Holder, list[Device]]:
         """The devices of each container whose devices are not all in one place, or that was judged before:
-        few of many.
+        few of many. `names`: those of the containers to look at.
         """
+        devices = snapshot.devices
+        if names is not None:
+            devices = _of(devices, names)
         places: dict[Holder, tuple[int, ...]] = {}
         spread: dict[Holder, list[Device]] = {}
-        judged = {name[:3] for name in self._verdicts}
-        for device in snapshot.devices:
+        judged = {name[:3] for name in self._verdicts if names is None or name[:3] in names}
+        for device in devices:
             nodes = device.numa_nodes
             for holder in device.holders:
                 known = places.setdefault(holder, nodes)
-                if known is not nodes and known != nodes:
+                if known is not nodes and known != nodes and (names is None or holder[:3] in names):
                     spread[holder] = []
         if judged:
             spread |= {holder: [] for holder in places if holder[:3] in judged}
         if spread:
-            for device in snapshot.devices:
+            for device in devices:
                 for holder in device.holders:
                     if holder in spread:
                         spread[holder].append(device)
         return spread
+
+
+def _of(devices: Iterable[Device], names: Collection[tuple[str, ...]]) -> tuple[Device, ...]:
+    """The devices that any container of `names` holds."""
+    if not names:
+        return ()
+    return tuple([one for one in devices if any(holder[:3] in names for holder in one.holders)])
+
+
+def _others(judged: Mapping[Holder, T], names: Collection[tuple[str, ...]] | None) -> dict[Holder, T]:
+    """What was found of containers of other names; of none where all are looked at."""
+    return {} if names is None else {holder: one for holder, one in judged.items() if holder[:3] not in names}
 
 
 def _free(snapshot: Snapshot, released: frozenset[DeviceKey]) -> dict[_Place, int]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from exporter.core.advertised import AdvertisedDevice
 from exporter.core.ids import Reader, read
+from exporter.core.listing import Nodes, nodes_of
 from exporter.core.model import (
     ClaimDevice,
     ClaimDeviceKey,
@@ -32,8 +33,6 @@ from exporter.core.model import (
     Snapshot,
 )
 from exporter.pb.podresources.v1 import api_pb2
-
-_Nodes = tuple[int, ...]
 
 
 def build(
@@ -52,38 +51,61 @@ def build(
     exclusive CPUs. `reader` reads device ids. `pod_uids`: the uid of each pod for which it is known.
     `advertised`: what plugins tell of their devices.
     """
-    uids = pod_uids or {}
+    return assemble(
+        listed.pod_resources,
+        allocatable,
+        cpu_numa=cpu_numa or {},
+        reader=reader,
+        pod_uids=pod_uids or {},
+        advertised=advertised,
+    )[0]
+
+
+def assemble(
+    pods: Iterable[api_pb2.PodResources],
+    allocatable: api_pb2.AllocatableResourcesResponse | None,
+    *,
+    cpu_numa: Mapping[int, int],
+    reader: Reader,
+    pod_uids: Mapping[PodKey, str],
+    advertised: Mapping[DeviceKey, AdvertisedDevice] | None,
+) -> tuple[Snapshot, Mapping[DeviceKey, Nodes], frozenset[DeviceKey]]:
+    """As `build`; and each device's NUMA nodes, and the devices that are allocatable."""
     numa = _offered(allocatable)
     offered = frozenset(numa)
-    held = _Held()
-    for pod in listed.pod_resources:
-        uid = uids.get((pod.namespace, pod.name), "")
-        for container in pod.containers:
-            held.add(Holder(pod.namespace, pod.name, container.name, uid), container, offered, numa)
+    held = Held()
+    names: set[PodKey] = set()
+    for pod in pods:
+        name = (pod.namespace, pod.name)
+        names.add(name)
+        held.add_pod(pod, pod_uids.get(name, ""), offered, numa)
 
     told = advertised or {}
     by_plugin = _fill(numa, told)
     devices = tuple(
-        Device(
-            key=key,
-            parent=reader(key.device, key.resource).parent or _parent(told, key),
-            numa_nodes=numa.get(key, ()),
-            allocatable=allocatable is None or key in offered,
-            holders=tuple(sorted(held.holders.get(key, ()))),
-        )
-        for key in sorted(offered | held.holders.keys() | told.keys())
+        [
+            Device(
+                key,
+                reader(key.device, key.resource).parent or (_parent(told, key) if told else ""),
+                numa.get(key, ()),
+                allocatable is None or key in offered,
+                tuple(sorted(held.holders.get(key, ()))),
+            )
+            for key in sorted(offered | held.holders.keys() | told.keys())
+        ]
     )
     containers = tuple(
-        _container(holder, found, numa, cpu_numa or {}) for holder, found in sorted(held.containers.items())
+        [container_of(holder, found, numa, cpu_numa) for holder, found in sorted(held.containers.items())]
     )
-    return Snapshot(
+    snapshot = Snapshot(
         devices=devices,
         claims=held.claims.result(),
         containers=containers,
-        pods=len({(pod.namespace, pod.name) for pod in listed.pod_resources}),
+        pods=len(names),
         complete=allocatable is not None,
         numa_by_plugin=by_plugin,
     )
+    return snapshot, numa, offered
 
 
 def _parent(advertised: Mapping[DeviceKey, AdvertisedDevice], key: DeviceKey) -> str:
@@ -92,7 +114,7 @@ def _parent(advertised: Mapping[DeviceKey, AdvertisedDevice], key: DeviceKey) ->
 
 
 def _fill(
-    numa: dict[DeviceKey, _Nodes], advertised: Mapping[DeviceKey, AdvertisedDevice]
+    numa: dict[DeviceKey, Nodes], advertised: Mapping[DeviceKey, AdvertisedDevice]
 ) -> frozenset[DeviceKey]:
     """Give the devices without NUMA nodes those that their plugin tells; which these are."""
     filled = {
@@ -102,39 +124,50 @@ def _fill(
     return frozenset(filled)
 
 
-def _offered(allocatable: api_pb2.AllocatableResourcesResponse | None) -> dict[DeviceKey, _Nodes]:
+def _offered(allocatable: api_pb2.AllocatableResourcesResponse | None) -> dict[DeviceKey, Nodes]:
     """Each allocatable device with its NUMA nodes."""
-    numa: dict[DeviceKey, _Nodes] = {}
+    numa: dict[DeviceKey, Nodes] = {}
     for entry in allocatable.devices if allocatable is not None else ():
-        nodes = _nodes(entry.topology)
+        nodes = nodes_of(entry.topology)
         for device_id in entry.device_ids:
             _add_nodes(numa, DeviceKey(entry.resource_name, device_id), nodes)
     return numa
 
 
 @dataclass(slots=True)
-class _Found:
+class Found:
     """What a container was found to hold: device ids by resource, CPUs, bytes by memory type and nodes."""
 
     ids: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     cpu_ids: set[int] = field(default_factory=set[int])
-    memory: dict[tuple[str, _Nodes], int] = field(default_factory=dict[tuple[str, _Nodes], int])
+    memory: dict[tuple[str, Nodes], int] = field(default_factory=dict[tuple[str, Nodes], int])
 
 
-class _Held:
+class Held:
     """Gathers what containers hold."""
 
     def __init__(self) -> None:
         self.holders: dict[DeviceKey, set[Holder]] = {}
         self.claims = _Claims()
-        self.containers: dict[Holder, _Found] = {}
+        self.containers: dict[Holder, Found] = {}
 
-    def add(
+    def add_pod(
+        self,
+        pod: api_pb2.PodResources,
+        uid: str,
+        offered: frozenset[DeviceKey],
+        numa: dict[DeviceKey, Nodes],
+    ) -> None:
+        """Take in one pod."""
+        for container in pod.containers:
+            self._add(Holder(pod.namespace, pod.name, container.name, uid), container, offered, numa)
+
+    def _add(
         self,
         holder: Holder,
         listed: api_pb2.ContainerResources,
         offered: frozenset[DeviceKey],
-        numa: dict[DeviceKey, _Nodes],
+        numa: dict[DeviceKey, Nodes],
     ) -> None:
         """Take in one container. Of a device that is not `offered` its own entry tells the NUMA nodes."""
         claims = self.claims.add(holder, listed.dynamic_resources)
@@ -143,15 +176,15 @@ class _Held:
         ):
             return
         # The same name may come twice: a static pod and its successor.
-        found = self.containers.setdefault(holder, _Found())
+        found = self.containers.setdefault(holder, Found())
         found.cpu_ids.update(listed.cpu_ids)
         for block in listed.memory:
-            where = (block.memory_type, _nodes(block.topology))
+            where = (block.memory_type, nodes_of(block.topology))
             found.memory[where] = found.memory.get(where, 0) + block.size
         for entry in listed.devices:
             if not entry.device_ids:
                 continue
-            nodes = _nodes(entry.topology)
+            nodes = nodes_of(entry.topology)
             found.ids.setdefault(entry.resource_name, set()).update(entry.device_ids)
             for device_id in entry.device_ids:
                 key = DeviceKey(entry.resource_name, device_id)
@@ -188,9 +221,10 @@ class _Claims:
         )
 
 
-def _container(
-    holder: Holder, found: _Found, numa: Mapping[DeviceKey, _Nodes], cpu_numa: Mapping[int, int]
+def container_of(
+    holder: Holder, found: Found, numa: Mapping[DeviceKey, Nodes], cpu_numa: Mapping[int, int]
 ) -> Container:
+    """What `found` makes of a container."""
     spanned: set[int] = {cpu_numa[cpu] for cpu in found.cpu_ids if cpu in cpu_numa}
     for resource, ids in found.ids.items():
         for device_id in ids:
@@ -206,17 +240,7 @@ def _container(
     )
 
 
-def _nodes(topology: api_pb2.TopologyInfo) -> _Nodes:
-    nodes = topology.nodes
-    if not nodes:
-        return ()
-    if len(nodes) == 1:
-        node = nodes[0].ID
-        return (node,) if node >= 0 else ()
-    return tuple(sorted({node.ID for node in nodes if node.ID >= 0}))
-
-
-def _add_nodes(numa: dict[DeviceKey, _Nodes], key: DeviceKey, nodes: _Nodes) -> None:
+def _add_nodes(numa: dict[DeviceKey, Nodes], key: DeviceKey, nodes: Nodes) -> None:
     known = numa.get(key)
     if known is None or not known:
         numa[key] = nodes

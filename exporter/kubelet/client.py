@@ -19,6 +19,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from daemon.paths import socket_target
+from exporter.core.listing import Listing, ListingReader
 from exporter.pb.podresources.v1 import api_pb2
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
@@ -88,6 +89,14 @@ def decode_list(data: bytes) -> api_pb2.ListPodResourcesResponse:
     """A List answer. Raises KubeletError(code UNDECODABLE) for bytes that are none."""
     try:
         return api_pb2.ListPodResourcesResponse.FromString(data)
+    except DecodeError as error:
+        raise _undecodable(_LIST, data, error) from error
+
+
+def read_list(data: bytes, reader: ListingReader) -> Listing:
+    """The same by who knows the answers before. Raises KubeletError(code UNDECODABLE)."""
+    try:
+        return reader.read(data)
     except DecodeError as error:
         raise _undecodable(_LIST, data, error) from error
 

@@ -8,17 +8,18 @@ from typing import Final
 from exporter.core.advertised import NOTHING, Advertised
 from exporter.core.anomalies import Anomaly
 from exporter.core.attribution import Pods
+from exporter.core.building import Builder
 from exporter.core.diff import Holding, pods_gone
 from exporter.core.holdings import Ledger, Since, Step
 from exporter.core.identity import NEVER, NO_VIEW, Identity, Look, View, gained, tentative
 from exporter.core.ids import Reader
 from exporter.core.ids import read as read_id
 from exporter.core.judgement import Judge
+from exporter.core.listing import Listing, ListingReader
 from exporter.core.model import DeviceKey, PodKey, Snapshot
 from exporter.core.recollection import Recollection
 from exporter.core.settling import after_return, at_start
-from exporter.core.snapshot import build
-from exporter.kubelet.client import KubeletError, Raw, decode_allocatable, decode_list
+from exporter.kubelet.client import KubeletError, Raw, decode_allocatable, read_list
 from exporter.pb.podresources.v1 import api_pb2
 
 UNSETTLED: Final = "UNSETTLED"
@@ -48,16 +49,12 @@ class _Read:
     """One answer, decoded, and in which light it is seen."""
 
     raw: Raw
-    listed: api_pb2.ListPodResourcesResponse
+    listed: Listing
     allocatable: api_pb2.AllocatableResourcesResponse | None
     error: KubeletError | None
     look: Look
     view: View
     advertised: Advertised
-
-    def names(self) -> frozenset[PodKey]:
-        """Every pod that is listed, also those that hold nothing."""
-        return frozenset((pod.namespace, pod.name) for pod in self.listed.pod_resources)
 
 
 class Understanding:
@@ -69,9 +66,9 @@ class Understanding:
         """`cpu_numa` maps CPUs to NUMA nodes; `keep_allocatable`: seconds for which the last answer of
         GetAllocatableResources is told while the method fails; `reader` reads device ids.
         """
-        self._reader = reader
+        self._listings = ListingReader()
+        self._builder = Builder(cpu_numa, reader)
         self._judge = Judge(reader)
-        self._cpu_numa = cpu_numa
         self._keep_allocatable = keep_allocatable
         self._ledger = Ledger()
         self._news: News | None = None
@@ -143,7 +140,7 @@ class Understanding:
         if self._raw is None or self._news is None:
             return None
         error = self._news.allocatable_error
-        listed = decode_list(self._raw.listed)
+        listed = read_list(self._raw.listed, self._listings)
         read = _Read(self._raw, listed, self._allocatable, error, self._look, view, advertised)
         return self._told(read, *self._identified(read), now)
 
@@ -151,7 +148,7 @@ class Understanding:
         return raw == self._raw and raw.allocatable_error is None and news.allocatable_error is None
 
     def _decoded(self, raw: Raw, look: Look, view: View, advertised: Advertised) -> _Read:
-        listed, error = decode_list(raw.listed), raw.allocatable_error
+        listed, error = read_list(raw.listed, self._listings), raw.allocatable_error
         offered: api_pb2.AllocatableResourcesResponse | None = None
         if raw.asked_allocatable and error is None:
             try:
@@ -168,7 +165,7 @@ class Understanding:
     def _identified(self, read: _Read) -> tuple[Snapshot, Mapping[PodKey, Identity]]:
         """The snapshot, with the uids that are known; and who has them."""
         before = {} if self._news is None else self._news.pods
-        pods, continued = tentative(read.names(), before, read.view, read.look)
+        pods, continued = tentative(read.listed.names(), before, read.view, read.look)
         snapshot = self._built(read, pods)
         if continued and self._news is not None and snapshot != self._news.snapshot:
             doubtful = continued & gained(self._news.snapshot, snapshot)
@@ -180,13 +177,8 @@ class Understanding:
 
     def _built(self, read: _Read, pods: Mapping[PodKey, Identity]) -> Snapshot:
         uids = {key: identity.uid for key, identity in pods.items()}
-        return build(
-            read.listed,
-            read.allocatable,
-            cpu_numa=self._cpu_numa,
-            reader=self._reader,
-            pod_uids=uids,
-            advertised=read.advertised.devices,
+        return self._builder.build(
+            read.listed, read.allocatable, pod_uids=uids, advertised=read.advertised.devices
         )
 
     def _anomalies(
@@ -199,7 +191,7 @@ class Understanding:
         """Raises KubeletError for a List that a kubelet which has just come up cannot be meaning."""
         now = read.look.answered
         if self._news is None:
-            reason = at_start(snapshot, read.names(), read.view, now=now, age=read.raw.socket_age)
+            reason = at_start(snapshot, read.listed.names(), read.view, now=now, age=read.raw.socket_age)
         elif returned > -NEVER:
             missing = pods_gone(self._news.snapshot, snapshot)
             reason = after_return(missing, read.view, now=now, returned=returned)
@@ -241,7 +233,7 @@ class Understanding:
 
 def _unhealthy(snapshot: Snapshot) -> frozenset[DeviceKey]:
     """Held ones: of others the kubelet says nothing, and what their plugins say of them is not in doubt."""
-    return frozenset(device.key for device in snapshot.devices if device.holders and not device.allocatable)
+    return snapshot.held_unhealthy
 
 
 def _with(

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from exporter.core import anomalies, judgement, snapshot
+from exporter.core import anomalies, judgement
+from exporter.core.building import Builder
 from exporter.core.holdings import Step
 from exporter.core.identity import SETTLING, Identity, Look, Register, View
 from exporter.core.model import Snapshot
