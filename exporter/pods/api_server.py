@@ -21,11 +21,22 @@ from typing import Final
 
 import aiohttp
 import msgspec
-from msgspec import Struct, field
 
 from exporter.core.identity import Identity
 from exporter.pods.api_access import Access, AccessError
-from exporter.pods.decode import Allowed, ApiMeta, ApiPod, of_object
+from exporter.pods.api_answers import (
+    Expired,
+    bookmark_of,
+    event_of,
+    failed,
+    lines_of,
+    pod_list,
+    pod_of,
+    refused,
+    status_of,
+    whole,
+)
+from exporter.pods.decode import Allowed, ApiPod, of_object
 from exporter.pods.told import Gone, Listed, Opened, Seen, SourceError, Told, Unchanged
 
 PAGE: Final = 500
@@ -41,52 +52,7 @@ _SOON: Final = 5.0
 _LIST: Final = 60.0
 _WATCH: Final = (240.0, 420.0)
 """Seconds after which the API server is to end a watch, so that nodes do not all return at once."""
-_SILENCE: Final = 150.0
-"""Seconds without a word, not even a bookmark, after which a watch is made anew: it may have been cut off
-without a word. Bookmarks come about once a minute.
-"""
-_ANSWER_LIMIT: Final = 64 * 1024 * 1024
-_LINE_LIMIT: Final = 16 * 1024 * 1024
-_WORDS: Final = 400
-"""Characters of an API server's words about a failure that are told."""
-_LONGEST_WAIT: Final = 120.0
 _IN_THREAD: Final = 256 * 1024
-
-
-class _ListMeta(Struct):
-    resourceVersion: str = ""  # noqa: N815 -- the API's names
-    next: str = field(default="", name="continue")
-
-
-class _PodList(Struct):
-    metadata: _ListMeta = field(default_factory=_ListMeta)
-    items: list[ApiPod] = field(default_factory=list[ApiPod])
-
-
-class _Event(Struct):
-    type: str
-    object: msgspec.Raw
-
-
-class _Bookmark(Struct):
-    metadata: ApiMeta
-
-
-class _Status(Struct):
-    code: int = 0
-    reason: str = ""
-    message: str = ""
-
-
-_pod_list: Final = msgspec.json.Decoder(_PodList)
-_event: Final = msgspec.json.Decoder(_Event)
-_pod: Final = msgspec.json.Decoder(ApiPod)
-_bookmark: Final = msgspec.json.Decoder(_Bookmark)
-_status: Final = msgspec.json.Decoder(_Status)
-
-
-class _Expired(Exception):  # noqa: N818 -- it is no failure
-    """The resourceVersion is too old: everything must be listed anew."""
 
 
 class ApiServer:
@@ -119,7 +85,7 @@ class ApiServer:
                         async with aclosing(self._watch(session)) as watch:
                             async for told in watch:
                                 yield told
-                    except _Expired as error:
+                    except Expired as error:
                         self._expire(error)
         except AccessError as error:
             raise SourceError("ACCESS", str(error)) from error
@@ -175,11 +141,11 @@ class ApiServer:
         async with asyncio.timeout(_LIST):
             while True:
                 async with await self._get(session, query) as response:
-                    body = await _whole(response)
+                    body = await whole(response)
                 if len(body) < _IN_THREAD:
-                    answer = _pod_list.decode(body)
+                    answer = pod_list.decode(body)
                 else:
-                    answer = await loop.run_in_executor(None, _pod_list.decode, body)
+                    answer = await loop.run_in_executor(None, pod_list.decode, body)
                 pods += filter(None, map(self._seen, answer.items))
                 if not answer.metadata.next:
                     break
@@ -199,7 +165,7 @@ class ApiServer:
         begun = loop.time()
         async with asyncio.timeout(_ANSWER):
             response = await self._get(session, query)
-        async with response, aclosing(_lines(response)) as lines:
+        async with response, aclosing(lines_of(response)) as lines:
             self._stream = response
             try:
                 yield Opened(anew=False)
@@ -217,20 +183,20 @@ class ApiServer:
         await asyncio.sleep(max(0.0, begun + 1.0 - loop.time()))
 
     def _told(self, line: bytes) -> Told | None:
-        event = _event.decode(line)
+        event = event_of.decode(line)
         match event.type:
             case "ADDED" | "MODIFIED" | "DELETED":
-                pod = _pod.decode(event.object)
+                pod = pod_of.decode(event.object)
                 self._version = pod.metadata.resourceVersion or self._version
                 seen = self._seen(pod)
                 if seen is None or event.type != "DELETED":
                     return seen
                 return Gone(seen.identity.key, seen.identity.uid)
             case "BOOKMARK":
-                self._version = _bookmark.decode(event.object).metadata.resourceVersion or self._version
+                self._version = bookmark_of.decode(event.object).metadata.resourceVersion or self._version
                 return None
             case "ERROR":
-                raise _failed(_status.decode(event.object))
+                raise failed(status_of.decode(event.object))
             case _:
                 return None
 
@@ -240,7 +206,7 @@ class ApiServer:
         return None if identity is None else Seen(identity, known=pod.status.startTime is not None)
 
     async def _get(self, session: aiohttp.ClientSession, query: dict[str, str]) -> aiohttp.ClientResponse:
-        """A good answer, of which nothing is read yet. Raises SourceError, _Expired and aiohttp's errors."""
+        """A good answer, of which nothing is read yet. Raises SourceError, Expired and aiohttp's errors."""
         used = ""
         while True:
             authorization = self._access.authorization()
@@ -259,67 +225,4 @@ class ApiServer:
                     used = authorization or ""
                     if self._access.authorization() != authorization:
                         continue
-                raise await _refused(response, self._access.server)
-
-
-async def _refused(response: aiohttp.ClientResponse, server: str) -> Exception:
-    """What an answer that is none says."""
-    body = await response.content.read(64 * 1024)
-    try:
-        status = _status.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        status = _Status(message=body[:_WORDS].decode(errors="replace"))
-    status.code = response.status
-    error = _failed(status, server)
-    if isinstance(error, SourceError):
-        try:
-            wait = float(response.headers.get("Retry-After", "0"))
-        except ValueError:
-            wait = 0.0
-        # NaN is no wait either.
-        error.wait = min(wait, _LONGEST_WAIT) if wait > 0 else 0.0
-    return error
-
-
-def _failed(status: _Status, server: str = "the API server") -> Exception:
-    words = (status.message or status.reason)[:_WORDS]
-    match status.code:
-        case 410:
-            return _Expired()
-        case 401:
-            advice = "the token is not accepted"
-        case 403:
-            advice = "it may not list and watch pods: see deploy/overlays/apiserver"
-        case _:
-            advice = "it refuses"
-    return SourceError(str(status.code), f"{server}: {advice}: {words}")
-
-
-async def _whole(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > _ANSWER_LIMIT:
-            raise SourceError("TOO_LARGE", f"the API server's answer is larger than {_ANSWER_LIMIT} bytes")
-    return bytes(body)
-
-
-async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
-    """The stream's lines. Ends with it, and after a silence."""
-    pending = bytearray()
-    while True:
-        try:
-            async with asyncio.timeout(_SILENCE):
-                chunk = await response.content.readany()
-        except TimeoutError:
-            return
-        if not chunk:
-            return
-        first, *others = chunk.split(b"\n")
-        pending += first
-        if len(pending) > _LINE_LIMIT:
-            raise SourceError("TOO_LARGE", f"an event of the API server is larger than {_LINE_LIMIT} bytes")
-        for other in others:
-            if pending.strip():
-                yield bytes(pending)
-            pending = bytearray(other)
+                raise await refused(response, self._access.server)
