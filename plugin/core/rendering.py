@@ -126,7 +126,9 @@ class Renderer:
             place = f"files[{index}]"
             for variables in self.scopes(entry.host, entry.container, entry.content):
                 host = self.render(entry.host, variables, f"{place}.host", names.path_problem)
-                container = self.render(entry.container, variables, f"{place}.container", names.path_problem)
+                container = self.render(
+                    entry.container, variables, f"{place}.container", names.container_path_problem
+                )
                 content = self.render(entry.content, variables, f"{place}.content")
                 device = variables.get("device")
                 file = File(
@@ -174,7 +176,7 @@ class Renderer:
         for variables in self.scopes(host, container):
             yield (
                 self.render(host, variables, f"{place}.host", names.path_problem),
-                self.render(container, variables, f"{place}.container", names.path_problem),
+                self.render(container, variables, f"{place}.container", names.container_path_problem),
             )
 
     def _twice(self, place: str, container: str, first: str, second: str) -> RenderError:

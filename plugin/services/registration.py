@@ -80,6 +80,8 @@ class Registration(ABC):
         self._unleased = Episode(_log, "cannot tell other plugin processes apart", resource=resource)
         self.stands_by = False
         """Whether another process on this node serves the resource."""
+        self.leased = asyncio.Event()
+        """Set once no other process on this node serves the resource, as far as that can be known."""
         self.doubt = asyncio.Event()
         """Set when the kubelet may have taken another's leaving for ours: after a registration, and when
         somebody else's socket vanished."""
@@ -156,6 +158,7 @@ class Registration(ABC):
         else:
             self._unleased.recovered()
         self.stands_by = False
+        self.leased.set()
         self._blocked.recovered()
 
     def _remove_stale(self) -> None:

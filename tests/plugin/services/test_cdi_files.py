@@ -173,3 +173,19 @@ async def test_another_directory_gets_it_and_the_first_one_loses_it(
             f"version: 1\nresources: [{{name: {GPU}, discover: [{{glob: {{paths: [/dev/gpu*]}}}}]}}]\n"
         )
         await served.until(lambda: not (host / "etc/cdi" / FILE).exists())
+
+
+async def test_a_process_that_stands_by_leaves_it_to_the_one_that_serves(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path
+) -> None:
+    bare = f"version: 1\nresources: [{{name: {GPU}, discover: [{{glob: {{paths: [/dev/gpu*]}}}}]}}]\n"
+    async with serve(configuration()) as first:
+        await first.until(lambda: names(host) == ["gpu0"])
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        async with serve(bare) as second:
+            await second.until(lambda: "another process" in second.status(GPU).state)
+            await kubelet.add_pod(pod("p"))
+            assert names(host) == ["gpu0"]
+        assert names(host) == ["gpu0"]
+    async with serve(bare) as second:
+        await second.until(lambda: spec(host) is None)
