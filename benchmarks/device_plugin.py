@@ -63,6 +63,13 @@ def row(name: str, seconds: Sequence[float]) -> str:
     return f"{name:34}" + "".join(f"{1000 * value:9.2f}" for value in (*shown, ordered[-1]))
 
 
+def rollup(pid: int) -> str:
+    """Memory of a process in MiB."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    kib = {key: int(value.split()[0]) for key, _, value in (line.partition(":") for line in lines)}
+    return f"{kib['Rss'] / 1024:.1f} MiB, {kib['Anonymous'] / 1024:.1f} anonymous"
+
+
 @asynccontextmanager
 async def running(*command: str) -> AsyncGenerator[asyncio.subprocess.Process]:
     """A process whose standard input can be written to."""
@@ -190,7 +197,7 @@ async def one_resource(root: Path, devices: int, calls: int, changes: int) -> No
                 for _ in range(calls + 50)
             ]
             allocated = await allocations(channel, requests)
-            memory = Path(f"/proc/{plugin.pid}/smaps_rollup").read_text()
+            memory = rollup(plugin.pid)
     async with running(sys.executable, "-c", _FLOOR, str(root / "floor.sock"), str(len(message))) as floor:
 
         async def line(_number: int) -> None:
@@ -203,10 +210,7 @@ async def one_resource(root: Path, devices: int, calls: int, changes: int) -> No
     print(f"one resource, {devices} devices{'':11}      p50      p90      p99      max")
     print(row("  Allocate", allocated), row("    floor: a unary call", bare), sep="\n")
     print(row("  a device's list", took), row("    floor: as many bytes", sent), sep="\n")
-    kib = dict(line.split()[:2] for line in memory.splitlines()[1:])
-    print(
-        f"  memory after that: {int(kib['Rss:']) / 1024:.1f} MiB, {int(kib['Anonymous:']) / 1024:.1f} anonymous"
-    )
+    print(f"  memory after that: {memory}")
 
 
 async def alone(root: Path, kubelet: SimulatedKubelet, number: int, devices: int) -> float:
