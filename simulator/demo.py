@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -79,12 +80,11 @@ async def main(address: ListenAddress, pace: float, rng: Random, stop: asyncio.E
     plugin = Child(
         "plugin",
         *("--config", str(CONFIGURATION), "--host-root", str(host), "--kubelet.root", str(root)),
-        *("--node-name", NODE, "--web.listen-address", f"unix:{directory / 'plugin.sock'}"),
+        *("--node-name", NODE, "--web.listen-address", "127.0.0.1:0"),
     )
     exporter = Child(
         "exporter",
         *("--kubelet.root", str(root), "--node-name", NODE, "--web.listen-address", str(address)),
-        *("--plugin.url", f"unix:{directory / 'plugin.sock'}"),
     )
     try:
         for name in _DEVICE_FILES:
@@ -95,9 +95,9 @@ async def main(address: ListenAddress, pace: float, rng: Random, stop: asyncio.E
                 await run_actors(
                     [
                         plugin.run(),
-                        exporter.run(),
+                        _follow(exporter, plugin),
                         _live(kubelet, host, pace, Scenario(rng)),
-                        _announce(exporter, root),
+                        _announce(exporter, plugin, root),
                     ],
                     stop,
                 )
@@ -117,14 +117,14 @@ class Child:
         self.url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """The first address that it says it listens on."""
 
-    async def run(self) -> None:
-        """Start it and read its log. Raises Fatal when it ends, with its last words."""
+    async def run(self, *further: str) -> None:
+        """Start it, with `further` flags, and read its log. Raises Fatal with its last words when it ends."""
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("DEVICELENS_")
         }
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "devicelens", *self._arguments, "--log.format", "json"),
+            *("-m", "devicelens", *self._arguments, *further, "--log.format", "json"),
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             env=environment,
@@ -148,22 +148,30 @@ class Child:
         self._lines.append(line)
         _log.debug(self._arguments[0], line=line)
         with contextlib.suppress(ValueError, AttributeError):
-            url = json.loads(line).get("url")
-            if url and not self.url.done():
-                self.url.set_result(url)
+            said = json.loads(line)
+            if said.get("msg") == "listening" and not self.url.done():
+                self.url.set_result(said["url"])
 
 
-async def _announce(exporter: Child, root: Path) -> None:
+async def _follow(exporter: Child, plugin: Child) -> None:
+    """Run the exporter, which is told where the plugin tells of its devices."""
+    await exporter.run("--plugin.url", await plugin.url)
+
+
+async def _announce(exporter: Child, plugin: Child, root: Path) -> None:
     url = await exporter.url
+    command = "devicelens" if shutil.which("devicelens") else shlex.quote(sys.argv[0])
     click.echo(
         f"""
 devicelens demo: a simulated kubelet, the device plugin and the exporter, with pods that come and go.
 
   status page   {url}/
   metrics       {url}/metrics
-  ask           devicelens who --url {url}
-                devicelens history --url {url}
-                devicelens kubelet show --kubelet.root {root}
+                {await plugin.url}/metrics
+  ask           {command} who --url {url}
+                {command} history --url {url}
+                {command} explain video0 --url {url}
+                {command} kubelet show --kubelet.root {root}
 
 Ctrl-C ends it and leaves nothing behind.
 """

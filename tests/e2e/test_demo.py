@@ -30,6 +30,7 @@ async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals, 
     flags = ("--web.listen-address", "127.0.0.1:0", "--pace", "50ms", "--seed", "3", "--log.level", "debug")
     async with Process("demo", *flags, environment={"TMPDIR": str(temporary)}) as demo:
         url = (await demo.line("  status page ", limit=40)).split()[-1].rstrip("/")
+        assert url.startswith("http://127.0.0.1:")
 
         async def lively() -> bool:
             samples = await owners.scrape(url)
@@ -48,6 +49,9 @@ async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals, 
         await demo.line("device failed", limit=40)
         await demo.line("device came back", limit=40)
         assert (await owners.get(url, "/"))[0] == 200
+        plugins = (await owners.scrape(url)).of("devicelens_plugin_url_up")
+        assert [value for _, value in plugins] == [1]
+        assert await owners.scrape(plugins[0][0]["url"])
 
         children = _children(demo.pid)
         assert len(children) == 2
