@@ -67,6 +67,10 @@ class Book:
         self._next_row = stored.next_row
         self._next_watch = stored.next_watch
         self._vague: dict[int, tuple[Bound, bool]] = {}
+        for row in stored.rows:
+            if row.assumed and row.facts.uid:
+                # Another run may have left it so, and what that one knew of the change is lost.
+                self._vague[row.id] = (Bound(row.start.not_after, None, Certainty.WHILE_DOWN), True)
 
     @property
     def watch(self) -> Watch | None:
@@ -154,9 +158,18 @@ class Book:
             numbered = row if row.id else replace(row, id=self._row_id())
             if row.end is None:
                 self._open[row.key] = (*self._open.get(row.key, ()), self._noted(numbered))
+                self._doubt_joined(numbered, stored.until)
             else:
                 self.pending.ended[numbered.id] = numbered
         self._join_watches(stored.until, watches)
+
+    def _doubt_joined(self, row: Row, until: float | None) -> None:
+        """Whether it is still the pod that the other run knew at `until`."""
+        uids = {fact.uid for fact in self._present.get(row.key, ())}
+        if row.facts.uid in uids:
+            self._vague.pop(row.id, None)
+        elif row.facts.uid and until is not None:
+            self._vague.setdefault(row.id, (Bound(until, None, Certainty.WHILE_DOWN), row.assumed))
 
     def _join_watches(self, until: float | None, watches: Iterable[Watch]) -> None:
         current = self._watch
@@ -285,12 +298,19 @@ class Book:
             left = tuple(row for row in rows if row.missed is None)
             for row in rows:
                 if row.missed is not None:
-                    self._vague.pop(row.id, None)
-                    self._close(row, row.missed)
+                    vague, _ = self._vague.pop(row.id, (None, False))
+                    self._close(row, row.missed if vague is None else _widened(row.missed, vague))
             if left:
                 self._open[key] = left
             else:
                 del self._open[key]
+
+
+def _widened(end: Bound, vague: Bound) -> Bound:
+    """`end`, of a row of which it was not known since `vague` whether it was still the same pod's."""
+    if vague.not_before is None or end.not_after is None:
+        return end
+    return between(vague.not_before, end.not_after, vague.certainty)
 
 
 def _cut(watch: Watch, before: float) -> Watch:

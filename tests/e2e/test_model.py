@@ -195,7 +195,7 @@ class Model:
     async def restart_kubelet(self) -> None:
         """The kubelet restarts, its API server is heard sooner or later, and pods end meanwhile."""
         delay = self.order.choice((0.0, 0.3, 0.8, 2.0))
-        node = self.kubelet._node
+        node = self.kubelet._node  # pyright: ignore[reportPrivateUsage]
         node.settings = replace(node.settings, sync_delay=delay)
         restart = asyncio.create_task(self.kubelet.restart(self.order.choice((0.0, 0.1, 0.5))))
         if self.order.random() < 0.3:

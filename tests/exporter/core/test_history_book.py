@@ -219,6 +219,41 @@ def test_a_uid_that_is_told_late_confirms_or_refutes_what_was_assumed() -> None:
     assert exporter.open(B).start == exporter.ended(B).end
 
 
+def test_who_took_over_before_a_crash_is_not_dated_by_what_was_seen_without_a_uid() -> None:
+    """A successor listed under the old name, and another crash before its uid was told."""
+    exporter = Exporter()
+    exporter.look(held(A, uid="one"))
+    proven = exporter.look(held(A, uid="one"))
+    exporter.start()
+    exporter.look(held(A))
+    exporter.start()
+    found = exporter.look(held(A, uid="two"))
+    (row,) = exporter.past.values()
+    assert row.end is not None
+    assert row.facts.uid == "one"
+    assert row.end.not_before is not None
+    assert row.end.not_before <= proven.times.asked
+    assert row.end.not_after == found.times.answered
+    successor = exporter.open(A)
+    assert successor.facts.uid == "two"
+    assert successor.start.not_before is not None
+    assert successor.start.not_before <= proven.times.asked
+
+
+def test_who_went_without_a_uid_after_a_crash_may_have_gone_since_it_was_proven() -> None:
+    exporter = Exporter()
+    proven = exporter.look(held(A, uid="one"))
+    exporter.start()
+    exporter.look(held(A))
+    exporter.start()
+    exporter.look(held(B))
+    exporter.look(held(B), after=2 * DOUBT)
+    (row,) = exporter.past.values()
+    assert row.end is not None
+    assert row.end.not_before is not None
+    assert row.end.not_before <= proven.times.answered
+
+
 def test_what_is_learned_later_belongs_to_the_same_holding_and_is_not_forgotten() -> None:
     exporter = Exporter()
     exporter.look(held(A))
