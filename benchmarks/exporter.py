@@ -1,0 +1,283 @@
+"""The exporter: refreshes, scrapes, health under load, and the largest answer, each beside its floor.
+
+The kubelet (pod_resources), the exporter and the floors run in processes of their own, on unix sockets.
+"""
+
+import argparse
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from benchmarks.pod_resources import allocatable, listed
+from benchmarks.report import Figure, percentile, tell
+from benchmarks.running import Client, cpu, environment, memory, process, ready
+from exporter.core.identity import NO_VIEW, Look
+from exporter.kubelet.client import Raw
+from exporter.pb.podresources.v1 import api_pb2
+from exporter.services.understanding import Understanding
+
+_STATIC: Final = """\
+import sys
+from pathlib import Path
+from aiohttp import web
+bodies = {encoding: Path(path).read_bytes() for encoding, path in zip(("gzip", ""), sys.argv[2:])}
+async def answer(request):
+    encoding = "gzip" if "gzip" in request.headers.get("Accept-Encoding", "") else ""
+    headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+    headers |= {"Content-Encoding": "gzip"} if encoding else {}
+    return web.Response(body=bodies[encoding], headers=headers)
+async def ready(request):
+    return web.Response(text="ready")
+app = web.Application()
+app.add_routes([web.get("/metrics", answer), web.get("/-/healthy", ready)])
+web.run_app(app, path=sys.argv[1], print=None, access_log=None)
+"""
+_CLIENTS: Final = """\
+import asyncio, sys
+from pathlib import Path
+from benchmarks.running import Client
+async def loop():
+    client = await Client.to(Path(sys.argv[1]))
+    while True:
+        await client.get("/metrics", sys.argv[2].encode().decode("unicode_escape"))
+async def main():
+    await asyncio.gather(loop(), loop())
+asyncio.run(main())
+"""
+_GZIP: Final = "Accept-Encoding: gzip\r\n"
+
+
+def walk(list_bytes: bytes, allocatable_bytes: bytes) -> int:
+    """Decode both answers and touch each field once: the least that a refresh can take."""
+    seen = 0
+    answer = api_pb2.ListPodResourcesResponse.FromString(list_bytes)
+    for pod in answer.pod_resources:
+        seen += len(pod.name) + len(pod.namespace)
+        for container in pod.containers:
+            seen += len(container.name) + len(container.cpu_ids) + len(container.memory)
+            seen += len(container.dynamic_resources) + _walk(container.devices)
+    return seen + _walk(api_pb2.AllocatableResourcesResponse.FromString(allocatable_bytes).devices)
+
+
+def _walk(devices: Sequence[api_pb2.ContainerDevices]) -> int:
+    seen = 0
+    for entry in devices:
+        seen += len(entry.resource_name)
+        for node in entry.topology.nodes:
+            seen += node.ID
+        for device in entry.device_ids:
+            seen += len(device)
+    return seen
+
+
+def reordered(data: bytes, order: random.Random) -> bytes:
+    """The same List in another order, as real kubelets give it from call to call."""
+    answer = api_pb2.ListPodResourcesResponse.FromString(data)
+    pods = list(answer.pod_resources)
+    order.shuffle(pods)
+    for pod in pods:
+        for container in pod.containers:
+            entries = list(container.devices)
+            order.shuffle(entries)
+            for entry in entries:
+                ids = list(entry.device_ids)
+                order.shuffle(ids)
+                entry.device_ids[:] = ids
+            copies = [api_pb2.ContainerDevices.FromString(entry.SerializeToString()) for entry in entries]
+            del container.devices[:]
+            container.devices.extend(copies)
+    return api_pb2.ListPodResourcesResponse(pod_resources=pods).SerializeToString()
+
+
+def refreshes(rounds: int) -> None:
+    """What a refresh computes, in this process; calls to the kubelet are not part of it."""
+    figures: list[Figure] = []
+    order = random.Random(1)  # noqa: S311 -- a benchmark
+    for pods, devices, aims in ((250, 8, ("at most 2", "at most 1 ms")), (1250, 8, ("at most 40 ms", ""))):
+        offer = allocatable(pods, devices)
+        lists = [listed(pods, devices, other=other) for other in (False, True)]
+        shuffled = [[reordered(data, order) for data in lists] for _ in range(2)]
+        changed = [[lists[number % 2], offer] for number in range(rounds)]
+        mixed = [[shuffled[number // 2 % 2][number % 2], offer] for number in range(rounds)]
+        same = [[lists[0], offer]] * rounds
+        size = f"{pods} pods of {devices}"
+        floor = [_timed(partial(walk, lists[0], offer)) for _ in range(rounds)]
+        figures += [
+            Figure(f"{size}, a pod changed", _read(changed), "ms", floor, aims[0]),
+            Figure(f"{size}, a pod changed, all in another order", _read(mixed), "ms", floor),
+            Figure(f"{size}, unchanged", _read(same), "ms", floor, aims[1]),
+            Figure(f"{size}, the first", [_first(lists[0], offer) for _ in range(5)], "ms", floor),
+        ]
+    words = "From the kubelet's bytes to what is published. Floor: decoding them and touching each field."
+    tell("Refresh", words, figures)
+
+
+def _read(answers: Sequence[Sequence[bytes]]) -> list[float]:
+    understanding = Understanding({}, keep_allocatable=60.0)
+    took: list[float] = []
+    for number, (list_bytes, offer) in enumerate([answers[-1], *answers]):
+        raw, look = (
+            Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"),
+            Look(number, number + 0.01),
+        )
+        took.append(_timed(partial(understanding.read, raw, look.answered, look=look, view=NO_VIEW)))
+    return took[1:]
+
+
+def _first(list_bytes: bytes, offer: bytes) -> float:
+    raw, look = Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"), Look(0.0, 0.01)
+    return _timed(lambda: Understanding({}, keep_allocatable=60.0).read(raw, 1.0, look=look, view=NO_VIEW))
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) * 1000
+
+
+@asynccontextmanager
+async def exporting(
+    root: Path, pods: int, devices: int, *flags: str, length: int = 40
+) -> AsyncGenerator[tuple[int, Path, Client]]:
+    """An exporter beside a kubelet of this size: its id, its socket, and a connection."""
+    env, socket, kubelet = environment(root / "compiled"), root / f"e{pods}", root / f"k{pods}"
+    async with AsyncExitStack() as stack:
+        size = (str(pods), str(devices), str(length))
+        await stack.enter_async_context(
+            process("-m", "benchmarks.pod_resources", str(kubelet), *size, env=env)
+        )
+        command = ("-m", "devicelens", "exporter", "--kubelet.root", str(kubelet), "--pods.source", "none")
+        listen = ("--web.listen-address", f"unix:{socket}", "--log.level", "error")
+        pid = await stack.enter_async_context(process(*command, *listen, *flags, env=env))
+        client = await ready(socket)
+        stack.callback(client.close)
+        yield pid, socket, client
+
+
+async def scrapes(root: Path, rounds: int) -> None:
+    """A node of 110 pods, as it is mostly: nothing changed since the last scrape."""
+    async with exporting(root, 110, 8) as (pid, _, client), AsyncExitStack() as stack:
+        kept = [(await client.get("/metrics", headers))[1] for headers in (_GZIP, "")]
+        paths = [root / "static.gz", root / "static"]
+        for path, body in zip(paths, kept, strict=True):
+            path.write_bytes(body)
+        socket, env = root / "static.sock", environment(root / "compiled")
+        command = ("-c", _STATIC, str(socket), *map(str, paths))
+        floor_pid = await stack.enter_async_context(process(*command, env=env))
+        floor = await ready(socket, "/-/healthy")
+        stack.callback(floor.close)
+        figures: list[Figure] = []
+        for name, headers in (("gzip", _GZIP), ("identity", "")):
+            took: list[list[float]] = [[], []]
+            used: list[list[float]] = [[], []]
+            for _ in range(5):
+                for which, (asked, number) in enumerate(((client, pid), (floor, floor_pid))):
+                    before = cpu(number)
+                    for _ in range(rounds):
+                        began = time.perf_counter()
+                        await asked.get("/metrics", headers)
+                        took[which].append((time.perf_counter() - began) * 1000)
+                    used[which].append((cpu(number) - before) / rounds * 1000)
+            figures += [
+                Figure(f"{name}, time", took[0], "ms", took[1], "at most 1.5"),
+                Figure(f"{name}, CPU", used[0], "ms", used[1], "at most 1.5"),
+            ]
+        words = (
+            f"110 pods of 8 devices: {len(kept[1])} bytes, {len(kept[0])} gzipped. Floor: the same bytes, "
+            "read from a file at the start, answered by a bare aiohttp application."
+        )
+        tell("Scrape", words, figures)
+
+
+async def health(root: Path, seconds: float) -> None:
+    """/-/healthy while two clients scrape in a loop and the mapping changes."""
+    figures: list[Figure] = []
+    # 4 series a device, and 2 a container.
+    async with exporting(root, 297, 8, "--poll.interval", "0.1s") as (_, socket, client):
+        body = (await client.get("/metrics"))[1]
+        series = sum(not line.startswith(b"#") for line in body.splitlines())
+        floor = await _health(client, seconds)
+        env = environment(root / "compiled")
+        for name, headers in (("gzip", _GZIP), ("identity", "")):
+            escaped = headers.replace("\r\n", "\\r\\n")
+            for refreshing in (False, True):
+                changing = root / "k297" / "changing"
+                if refreshing:
+                    changing.touch()
+                async with process("-c", _CLIENTS, str(socket), escaped, env=env):
+                    await asyncio.sleep(1.0)
+                    took = await _health(client, seconds)
+                changing.unlink(missing_ok=True)
+                what = f"{name}, {'10 changes a second' if refreshing else 'nothing changes'}"
+                figures += [
+                    Figure(what, took, "ms", floor),
+                    Figure(
+                        f"{what}: p99",
+                        [percentile(took, 0.99)],
+                        "ms",
+                        [percentile(floor, 0.99)],
+                        "at most 20 ms",
+                    ),
+                ]
+    words = (
+        f"/-/healthy while two clients scrape {series} series in a loop, as fast as they are answered. "
+        "Floor: the same without them."
+    )
+    tell("Health under load", words, figures)
+
+
+async def _health(client: Client, seconds: float) -> list[float]:
+    end, took = time.perf_counter() + seconds, list[float]()
+    while time.perf_counter() < end:
+        began = time.perf_counter()
+        status, _ = await client.get("/-/healthy")
+        took.append((time.perf_counter() - began) * 1000)
+        assert status == 200
+        await asyncio.sleep(0.005)
+    return took
+
+
+async def largest(root: Path) -> None:
+    """An answer that is as large as the kubelet lets it be."""
+    # Long ids: some 16 000 of them, within the limit of 16 MiB.
+    figures: list[Figure] = []
+    for pods, length, what in ((2000, 980, "long ids"), (36_000, 40, "many devices")):
+        size = len(listed(pods, 8, length=length)) / (1 << 20)
+        assert 13 < size < 16, size
+        async with exporting(root, pods, 8, length=length) as (pid, _, client):
+            peak = [memory(pid, "VmHWM")]
+            began = time.perf_counter()
+            status, body = await client.get("/metrics", _GZIP)
+            took = time.perf_counter() - began
+            assert status == 200
+            peak.append(memory(pid, "VmHWM"))
+        name = f"{what}, {size:.1f} MiB"
+        figures += [
+            Figure(f"{name}: most memory until ready", peak[:1], "MiB"),
+            Figure(f"{name}: most memory after a scrape", peak[1:], "MiB", aim="at most 256 MiB"),
+            Figure(f"{name}: first scrape, {len(body)} bytes gzipped", [took * 1000], "ms"),
+        ]
+    tell("The largest answer", "A List near the limit of 16 MiB.", figures)
+
+
+async def main(rounds: int, seconds: float) -> None:
+    """All of it."""
+    refreshes(rounds)
+    with tempfile.TemporaryDirectory(prefix="dl") as directory:
+        root = Path(directory)
+        await scrapes(root, rounds)
+        await health(root, seconds)
+        await largest(root)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=200, help="samples of what is short")
+    parser.add_argument("--seconds", type=float, default=5.0, help="time under each load")
+    asyncio.run(main(**vars(parser.parse_args())))

@@ -1,0 +1,84 @@
+"""How benchmarks tell what they found: printed, and as sections of docs/benchmarks.md.
+
+Each figure stands beside its floor, measured in the same run, and as a ratio to it: the ratio says more than
+the time, which is the machine's. Each benchmark writes its own sections and leaves the others' alone.
+"""
+
+import os
+import platform
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+DOCUMENT: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+_HEAD: Final = """\
+# Benchmarks
+
+Written by `make bench`. Each figure is the median of its samples, with the 10th and 90th percentile behind
+it, beside its floor: what the same machine needed in the same run for the least that the task can take. No
+test asserts a time.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row: samples of what was measured and of its floor, in `unit`; `aim` says what is wanted of it."""
+
+    what: str
+    samples: Sequence[float]
+    unit: str
+    floor: Sequence[float] = ()
+    aim: str = ""
+
+    def row(self) -> str:
+        """As a row of a table."""
+        ratio = statistics.median(self.samples) / statistics.median(self.floor) if self.floor else None
+        told = "" if ratio is None else f"{ratio:.2f}"
+        floor = _told(self.floor, self.unit) if self.floor else ""
+        return f"| {self.what} | {_told(self.samples, self.unit)} | {floor} | {told} | {self.aim} |"
+
+
+def percentile(samples: Sequence[float], part: float) -> float:
+    """The sample below which `part` (0 to 1) of all are."""
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+
+
+def tell(title: str, words: str, figures: Iterable[Figure]) -> None:
+    """Print a section, and write it into the document in the place of the one of this title."""
+    rows = [
+        "| | measured | floor | ratio | wanted |",
+        "|---|---|---|---|---|",
+        *(one.row() for one in figures),
+    ]
+    body = "\n".join((words.strip(), "", _machine(), "", *rows))
+    print(f"\n{title}\n\n{body}", flush=True)
+    text = DOCUMENT.read_text() if DOCUMENT.exists() else _HEAD
+    # The head is this code's; sections are found by their titles.
+    sections = dict(re.findall(r"^## (.+?)\n\n(.*?)\s*(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    sections[title] = body
+    told = "".join(f"\n## {name}\n\n{section}\n" for name, section in sorted(sections.items()))
+    DOCUMENT.write_text(_HEAD + told)
+
+
+def _told(samples: Sequence[float], unit: str) -> str:
+    middle = f"{statistics.median(samples):.3g}"
+    if len(samples) > 1:
+        middle += f" ({percentile(samples, 0.1):.3g} to {percentile(samples, 0.9):.3g})"
+    return f"{middle} {unit}"
+
+
+def _machine() -> str:
+    model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    parts = ", ".join(f"{name} {version(name)}" for name in ("grpcio", "protobuf", "aiohttp"))
+    return (
+        f"{len(os.sched_getaffinity(0))} CPUs ({model[1] if model else platform.machine()}), "
+        f"{memory:.0f} GiB, "
+        f"Linux {platform.release()}, Python {platform.python_version()}, {parts}; at the end the load was "
+        f"{os.getloadavg()[0]:.1f}."
+    )
