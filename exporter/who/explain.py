@@ -62,11 +62,21 @@ def explain(
     some_time(timeout)
     if socket is not None and ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--url and --socket: expected one of them")
-    try:
+
+    def ask(resource: str, device: str) -> ExplainDocument:
         if socket is None:
-            document = _from_exporter(url, resource, device, timeout)
-        else:
-            document = _from_kubelet(socket, resource, device, timeout)
+            return _from_exporter(url, resource, device, timeout)
+        return _from_kubelet(socket, resource, device, timeout)
+
+    try:
+        try:
+            document = ask(resource, device)
+        except Nothing:
+            short, equals, rest = device.partition("=")
+            if resource or what.startswith("=") or not (short and equals and rest):
+                raise
+            # No id has `gpu=7c1f` in it: it is gpu's device 7c1f, then.
+            document = ask(short, rest)
     except AskError as error:
         raise CouldNot(str(error)) from error
     warn(document)

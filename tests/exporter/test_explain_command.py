@@ -154,6 +154,15 @@ async def test_a_resource_may_be_named_before_the_device() -> None:
     assert json.loads(result.stdout)["elsewhere"] == ["other.example/x"]
 
 
+async def test_a_resource_may_be_told_by_what_follows_its_slash() -> None:
+    assert json.loads((await against(STATE, "gpu=0::1", "-o", "json")).stdout)["device"] == "GPU-0::1"
+    result = await against(STATE, "gpu=none")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "no device 'none'" in result.stderr
+    # With its sign before it, it is an id and nothing else.
+    assert "no device 'gpu=0::1'" in (await against(STATE, "=gpu=0::1")).stderr
+
+
 @pytest.mark.parametrize(
     ("text", "parsed"),
     [
