@@ -1,8 +1,9 @@
 """What the two processes take of a node at rest: memory, threads, descriptors, CPU, and time to be ready.
 
 They run as on a node, from compiled modules, beside a simulated kubelet with ten devices. The floor is a
-bare Python process that imports grpc.aio and aiohttp.web and serves one static answer: what no program of
-these parts can go below. Memory is in MiB, CPU in seconds a minute, `ready` the median of some starts.
+bare Python process that serves one static answer by aiohttp.web and another by grpc.aio, and has asked
+once for the latter: what no program of these parts can go below. Memory is in MiB, CPU in seconds a
+minute, `ready` the median of some starts.
 """
 
 import argparse
@@ -19,13 +20,27 @@ from pathlib import Path
 from typing import Final
 
 _FLOOR: Final = """\
-import sys, grpc.aio
+import asyncio, sys, grpc.aio
 from aiohttp import web
+async def same(request, context):
+    return request
 async def answer(request):
     return web.Response(text="ready")
-app = web.Application()
-app.add_routes([web.get("/{any:.*}", answer)])
-web.run_app(app, path=sys.argv[1], print=None, access_log=None)
+async def main(path):
+    server = grpc.aio.server()
+    methods = {"Same": grpc.unary_unary_rpc_method_handler(same)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("floor", methods),))
+    server.add_insecure_port(f"unix:{path}.grpc")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"unix:{path}.grpc") as channel:
+        await channel.unary_unary("/floor/Same")(b"")
+    app = web.Application()
+    app.add_routes([web.get("/{any:.*}", answer)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.UnixSite(runner, path).start()
+    await server.wait_for_termination()
+asyncio.run(main(sys.argv[1]))
 """
 _READY_LIMIT: Final = 60.0
 _SERIES: Final = 'devicelens_refreshes_total{trigger="allocation"} '
