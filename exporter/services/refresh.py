@@ -1,13 +1,15 @@
 """The refresh loop: one at a time, as soon as there is a reason, never more often than is fair.
 
 Reasons are coalesced: the first acts at once, those that come while it is under way share the next
-one. The kubelet's limit of 100 calls a second is shared by all its clients, so List is called at
-most every SPACING seconds. A refresh that failed keeps the last good snapshot and is tried again
+one. The kubelet's limit of 100 calls a second is shared by all its clients, so List is called every
+SPACING seconds at most on average, though some calls may follow closely: a pod comes, and then gets its
+devices. A refresh that failed keeps the last good snapshot and is tried again
 soon, with growing, jittered pauses.
 """
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -30,7 +32,11 @@ from exporter.services.partners import Nobody, NoPlugins, Observer, Plugins, Sou
 from exporter.services.understanding import UNSETTLED, News, Understanding
 
 SPACING: Final = 0.05
-"""Least seconds between two calls of List: at most 20 a second."""
+"""Seconds for each call of List: at most 20 in any second."""
+_BURST: Final = 4
+"""Calls that may follow closely, if none came for as long as they may take. kubelet: its own burst is 10."""
+_CLOSELY: Final = 0.1
+"""What two calls are apart in a burst, in SPACING."""
 
 SETTLING: Final = (0.2, 1.0)
 """Seconds after a registration at which allocatable is asked again: the kubelet makes room for a new
@@ -101,7 +107,7 @@ class Refresher:
         self._failures = 0
         self._allocatable_failures = 0
         self._hold_off_until = 0.0
-        self._listed_at = 0.0
+        self._listed_at: deque[float] = deque(maxlen=_BURST)
         self._look = Look(-NEVER, -NEVER)
         self._returned_at = -NEVER
         self._born_at = -NEVER
@@ -157,8 +163,11 @@ class Refresher:
 
     async def _space(self) -> None:
         """Wait until List may be called again."""
-        now = asyncio.get_running_loop().time()
-        await asyncio.sleep(max(0.0, self._listed_at + self._timing.spacing - now))
+        calls, spacing = self._listed_at, self._timing.spacing
+        due = calls[-1] + _CLOSELY * spacing if calls else 0.0
+        if len(calls) == _BURST:
+            due = max(due, calls[0] + _BURST * spacing)
+        await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
 
     async def _due(self, worker: ThreadPoolExecutor) -> None:
         """Wait for a reason. The timer is one, also when others never cease; after a failure, another try
@@ -230,7 +239,8 @@ class Refresher:
     async def _ask(self, worker: ThreadPoolExecutor, *, allocatable: bool) -> bool:
         """Ask and publish. False if List alone was not enough to tell."""
         loop = asyncio.get_running_loop()
-        asked = self._listed_at = loop.time()
+        asked = loop.time()
+        self._listed_at.append(asked)
         raw = await self._source.fetch_raw(allocatable=allocatable)
         look = Look(asked, loop.time())
         self._notice_age(raw, look)

@@ -256,6 +256,16 @@ async def test_the_first_reason_acts_at_once() -> None:
         assert loop.kubelet.calls[-1][0] - began < 0.01
 
 
+async def test_a_second_reason_that_comes_soon_does_not_wait() -> None:
+    """A pod is told of before it has its devices: the call that shows them comes right behind."""
+    spacing = 0.5
+    async with running(spacing=spacing) as loop:
+        began = asyncio.get_running_loop().time()
+        await loop.trigger(Trigger.PODS)
+        await loop.trigger(Trigger.ALLOCATION)
+        assert loop.kubelet.calls[-1][0] - began < spacing
+
+
 async def test_list_is_never_called_oftener_than_is_fair_whatever_happens() -> None:
     spacing = 0.02
     # The device that is never offered makes each allocation a second, full question.
@@ -268,10 +278,12 @@ async def test_list_is_never_called_oftener_than_is_fair_whatever_happens() -> N
                 await asyncio.sleep(0.001)
 
         pestering = asyncio.create_task(pester())
-        await loop.until(lambda: len(loop.kubelet.calls) >= 12)
+        await loop.until(lambda: len(loop.kubelet.calls) >= 16)
         pestering.cancel()
         times = [at for at, _ in loop.kubelet.calls]
-        assert min(after - before for before, after in itertools.pairwise(times)) >= spacing * 0.95
+        assert min(after - before for before, after in itertools.pairwise(times)) >= spacing * 0.1 * 0.95
+        # No more than four in the time of four, wherever it begins.
+        assert min(times[n + 4] - times[n] for n in range(len(times) - 4)) >= 4 * spacing * 0.95
         assert {False, True} <= set(loop.kubelet.asked)
 
 

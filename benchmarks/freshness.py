@@ -1,0 +1,96 @@
+"""From Allocate to /metrics, and from a pod's end to /metrics: whole processes beside a simulated kubelet.
+
+The clock starts before the kubelet is told of the pod (of its deletion), so that its own work and the
+plugin's are in the time; and it stops with the first scrape that shows it, scrapes following one another
+without a pause.
+Floor: the kubelet's part, until it says that the pod is admitted (is gone).
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from benchmarks.report import Figure, percentile, tell
+from benchmarks.running import Client, environment, process, ready
+from simulator import ContainerSpec, PodSpec
+from simulator.control import ControlClient
+
+_RESOURCE = "myway5.com/cola"
+_PAUSE = 0.12
+"""Seconds between two events: longer than the exporter spaces its calls, as on most nodes at most times."""
+
+
+async def measure(root: Path, rounds: int) -> None:
+    """Add and delete pods, and print how long each took to show."""
+    colas, kubelet, env = root / "host" / "etc" / "colas", root / "kubelet", environment(root / "compiled")
+    colas.mkdir(parents=True)
+    for number in range(8):
+        (colas / f"cola{number}").touch()
+    flags = ("--kubelet.root", str(kubelet), "--log.level", "error")
+    async with AsyncExitStack() as stack:
+
+        async def run(*command: str) -> None:
+            await stack.enter_async_context(process("-m", "devicelens", *command, *flags, env=env))
+
+        await run("kubelet", "--pods-api")
+        exporter, plugin = root / "exporter", root / "plugin"
+        host = ("--host-root", str(root / "host"))
+        await run("plugin", "--preset", "cola", *host, "--web.listen-address", f"unix:{plugin}")
+        await run("exporter", "--pods.source", "pods-api", "--web.listen-address", f"unix:{exporter}")
+        stack.callback((await ready(plugin)).close)
+        client = await ready(exporter)
+        stack.callback(client.close)
+        control = ControlClient(kubelet)
+        while await control.allocatable(_RESOURCE) < 8:  # noqa: ASYNC110 -- another process
+            await asyncio.sleep(0.05)
+        found: list[list[tuple[float, float]]] = [[], []]
+        for number in range(rounds):
+            name = f"bench-{number}"
+            pod = PodSpec(name=name, containers=(ContainerSpec("main", resources={_RESOURCE: 1}),))
+            await asyncio.sleep(_PAUSE)
+            found[0].append(await shown(client, control.add_pod(pod), name, there=True))
+            await asyncio.sleep(_PAUSE)
+            found[1].append(await shown(client, control.delete_pod("default", name), name, there=False))
+    figures: list[Figure] = []
+    for what, samples in zip(("allocation", "release, with the Pods API"), found, strict=True):
+        took, floor = ([sample[which] for sample in samples] for which in (0, 1))
+        figures += [
+            Figure(what, took, "ms", floor),
+            Figure(
+                f"{what}: p99", [percentile(took, 0.99)], "ms", [percentile(floor, 0.99)], "at most 50 ms"
+            ),
+        ]
+    words = (
+        "From the moment at which the kubelet is asked to admit a pod (to end it) to the first scrape that "
+        "shows it, the kubelet's and the plugin's work included. Floor: the kubelet's own answer."
+    )
+    tell("Allocate to /metrics", words, figures)
+
+
+async def shown(client: Client, event: Awaitable[object], pod: str, *, there: bool) -> tuple[float, float]:
+    """Milliseconds from now until a scrape shows what the event brings; and until the kubelet answered."""
+    began = time.perf_counter()
+
+    async def timed() -> float:
+        await event
+        return (time.perf_counter() - began) * 1000
+
+    task = asyncio.create_task(timed())
+    wanted = f'pod="{pod}"'.encode()
+    async with asyncio.timeout(20):
+        while (wanted in (await client.get("/metrics"))[1]) is not there:
+            pass
+        took = (time.perf_counter() - began) * 1000
+        return took, await task
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=200, help="pods that come and go")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="dl") as directory:
+        asyncio.run(measure(Path(directory), arguments.rounds))
