@@ -1,0 +1,220 @@
+"""Messages of every kind through everything that reads them: nothing ends, nothing hangs, no owner is wrong.
+
+Answers follow one another, as what a reading keeps of the one before is where it may go wrong. Each is read a
+second time, field after field, by a walker that knows nothing of protobuf (harness.wire), and the two must
+agree. DEVICELENS_FUZZ says how many; DEVICELENS_FUZZ_SEED which.
+"""
+
+import os
+import random
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from daemon.exposition import Format, render
+from exporter.core.diff import holdings
+from exporter.core.identity import NO_VIEW, Look, Register
+from exporter.core.model import Snapshot
+from exporter.core.state import State
+from exporter.kubelet.client import UNDECODABLE, KubeletError, Raw
+from exporter.pods.decode import Allowed
+from exporter.pods.pods_api import PodsApi
+from exporter.pods.told import Gone, Seen, Unclear
+from exporter.services.device_families import DeviceLines
+from exporter.services.families import of_snapshot
+from exporter.services.series import plan
+from exporter.services.understanding import Understanding
+from exporter.web.documents import Moment
+from exporter.web.query import PageQuery
+from exporter.web.view import status_page
+from harness import mutation, wire
+
+COUNT = int(os.environ.get("DEVICELENS_FUZZ", "4000"))
+SEED = int(os.environ.get("DEVICELENS_FUZZ_SEED", "1"))
+LIMIT = 2.0
+"""Seconds for one message, amply: of all that others do on the machine meanwhile."""
+
+pytestmark = pytest.mark.timeout(60 + COUNT // 20)
+
+_LIFE = 200
+"""Answers that one exporter gets."""
+_PAGE = 10
+"""Of so many answers one is shown on the page."""
+
+_OWNER = re.compile(r"^devicelens_device_owner_info\{(.*)\} 1\.0$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
+
+
+def _unescaped(value: str) -> str:
+    return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], value)
+
+
+def _named(text: str) -> list[wire.Held]:
+    """The owners that an exposition names."""
+    found: list[wire.Held] = []
+    for match in _OWNER.finditer(text):
+        labels = {name: _unescaped(value) for name, value in _LABEL.findall(match[1])}
+        found.append(
+            (
+                *(labels["resource"], labels["device"]),
+                *(labels["namespace"], labels["pod"], labels["container"]),
+            )
+        )
+    return found
+
+
+class _Exporter:
+    """All that reads answers, from bytes to what is shown."""
+
+    def __init__(self) -> None:
+        self.understanding = Understanding({0: 0, 1: 1}, keep_allocatable=60.0)
+        self.lines = DeviceLines("n")
+        self.last = Snapshot()
+        self.at = 1_800_000_000.0
+        self.generation = 0
+        self.began = self.ended = self.first = 0
+
+    def read(self, listed: bytes, allocatable: bytes | None, *, asked: bool, form: Format) -> str:
+        """One answer, checked; what came of it."""
+        self.at += 1.0
+        raw = Raw(listed, allocatable, asked, "v1")
+        try:
+            news = self.understanding.read(raw, self.at, look=Look(self.at - 0.1, self.at), view=NO_VIEW)
+        except KubeletError as error:
+            if error.code != UNDECODABLE:
+                raise
+            return "undecodable"
+        if news is None:
+            assert not asked
+            return "asked again"
+        snapshot = news.snapshot
+        held = [(*device.key, *holder[:3]) for device in snapshot.devices for holder in device.holders]
+        assert len(set(held)) == len(held)
+        truth = wire.holders(listed)
+        assert set(held) == truth
+        claims = {
+            (*claim.key, through.claim_namespace, through.claim, *through.holder[:3])
+            for claim in snapshot.claims
+            for through in claim.holders
+        }
+        assert claims == wire.claimed(listed)
+        if asked and news.allocatable_error is None:
+            self._check_allocatable(snapshot, listed, allocatable)
+        if news.step is None:
+            assert snapshot == self.last
+        self.last = snapshot
+        if news.step is not None:
+            if self.generation:
+                self.began += len(news.step.change.began)
+                self.ended += len(news.step.change.ended)
+            else:
+                self.first = len(held)
+            self.generation += 1
+        assert self.first + self.began - self.ended == len(held)
+        assert set(news.since) == holdings(snapshot)
+        state = State(self.generation, snapshot, self.at, self.at, news.since, news.pods, news.anomalies)
+        families = of_snapshot(state, "n", self.lines, plan(state, 100_000))
+        named = _named(render(families, form).text.decode())
+        assert sorted(named) == sorted(truth)
+        if not int(self.at) % _PAGE:
+            page = status_page(Moment(state, "n", self.at, 60.0), PageQuery(), tag="t", triggers=())
+            assert sum(len(row.holders) for row in page.devices) <= len(held)
+            assert bool(page.devices) == bool(snapshot.devices)
+        return "read"
+
+    def _check_allocatable(self, snapshot: Snapshot, listed: bytes, allocatable: bytes | None) -> None:
+        assert snapshot.complete == (allocatable is not None)
+        offered = wire.placed(wire.messages(allocatable or b"", 1))
+        held = wire.placed(wire.held_entries(listed))
+        assert {device.key: (device.numa_nodes, device.allocatable) for device in snapshot.devices} == {
+            key: (
+                tuple(sorted(offered.get(key, held.get(key, set())))),
+                allocatable is None or key in offered,
+            )
+            for key in offered.keys() | held.keys()
+        }
+
+
+def test_no_answer_ends_or_deceives_what_reads_it() -> None:
+    order = random.Random(SEED)
+    lists, offers = mutation.recorded("list"), mutation.recorded("allocatable")
+    exporter = _Exporter()
+    seen: Counter[str] = Counter()
+    listed, offered = b"", b""
+    slowest = 0.0
+    for number in range(COUNT):
+        if not number % _LIFE:
+            exporter = _Exporter()
+        chance = order.random()
+        if chance < 0.35:
+            listed = mutation.listed(order)
+        elif chance < 0.37 and lists:
+            listed = order.choice(lists)
+        elif chance < 0.9:
+            # Of the one before as often as of another: what changed a little is where a memory goes wrong.
+            base = listed if order.random() < 0.6 else mutation.listed(order)
+            listed = mutation.mutated(base[: 1 << 13], [mutation.listed(order), *lists], order)
+        chance = order.random()
+        if chance < 0.3:
+            offered = mutation.allocatable(order)
+        elif chance < 0.31 and offers:
+            offered = order.choice(offers)
+        elif chance < 0.45:
+            offered = mutation.mutated(offered[: 1 << 13], [mutation.allocatable(order)], order)
+        asked = order.random() < 0.8
+        served = offered if asked and order.random() < 0.95 else None
+        form = order.choice(tuple(Format))
+        begun = time.monotonic()
+        try:
+            seen[exporter.read(listed, served, asked=asked, form=form)] += 1
+        except Exception as error:
+            error.add_note(f"message {number} of seed {SEED}: {listed!r}, {served!r}, asked={asked}")
+            raise
+        slowest = max(slowest, time.monotonic() - begun)
+        assert slowest < LIMIT, f"message {number} of seed {SEED} took {slowest:.1f} s"
+    print(f"{COUNT} answers: {dict(seen)}; slowest {slowest * 1e3:.1f} ms")
+    # Both what is read and what is refused must have been there.
+    assert seen["read"] > COUNT // 4
+    assert seen["undecodable"] > COUNT // 20
+
+
+def test_no_event_of_pods_ends_or_deceives_what_reads_it() -> None:
+    order = random.Random(SEED)
+    events = mutation.recorded_events()
+    source = PodsApi(Path("/nowhere"), Allowed(re.compile(".*")), timeout=1.0)
+    register = Register()
+    seen: Counter[str] = Counter()
+    for number in range(COUNT):
+        data = order.choice(events) if events and order.random() < 0.2 else mutation.event(order)
+        if order.random() < 0.7:
+            data = mutation.mutated(data, [mutation.event(order), *events], order)
+        now = float(number)
+        begun = time.monotonic()
+        told = source._told(data)  # pyright: ignore[reportPrivateUsage]
+        seen[type(told).__name__] += 1
+        match told:
+            case Seen(identity=identity):
+                kind, namespace, pod, uid = wire.pod_of_event(data)
+                assert kind & 0xFFFFFFFF in {1, 2}
+                assert (identity.namespace, identity.pod, identity.uid) == (namespace, pod, uid)
+                register.see(identity, now)
+            case Gone(key=key, uid=uid):
+                assert (wire.pod_of_event(data)[1:]) == (*key, uid)
+                register.end(key, uid, now)
+            case _:
+                assert told is None or isinstance(told, Unclear)
+        if not number % 50:
+            register.confirm(now)
+            assert all(
+                sighting.identity.key == key
+                for key, found in register.view.sightings.items()
+                for sighting in found
+            )
+        assert time.monotonic() - begun < LIMIT
+    print(f"{COUNT} events: {dict(seen)}")
+    assert seen["Seen"] > COUNT // 10
+    assert seen["Unclear"] > COUNT // 50
