@@ -80,7 +80,8 @@ class Findings:
 
 def explain(state: State, device: str, resource: str = "", *, reader: Reader) -> Findings:
     """What is known of the device whose id is `device`, as it is or as it is shown, or has it as a part if
-    only one does. `resource` is a whole name, or what follows its slash.
+    only one does, or only those into which one device is divided. `resource` is a whole name, or what
+    follows its slash.
 
     Raises UnknownDevice and AmbiguousDevice.
     """
@@ -103,6 +104,9 @@ def explain(state: State, device: str, resource: str = "", *, reader: Reader) ->
         return Findings(Subject.CLAIMED, key, reader(key.device), claimed=claimed)
     like = [found for found in known if device and device.casefold() in found.key.device.casefold()]
     if len(like) > 1:
+        behind = {found.parent for found in like}
+        if len(behind) == 1 and device.casefold() in like[0].parent.casefold():
+            return _parent(tuple(found for found in known if found.parent in behind), state, reader)
         raise _ambiguous(device, like, f"is part of {len(like)} ids")
     if like:
         return _device(like[0], state, reader, ())

@@ -159,6 +159,12 @@ async def test_a_resource_may_be_told_by_what_follows_its_slash() -> None:
     result = await against(STATE, "gpu=none")
     assert (result.exit_code, result.stdout) == (3, "")
     assert "no device 'none'" in result.stderr
+    # Part of all that one device is divided into, and of nothing else: that device.
+    divided = json.loads((await against(STATE, "gpu=pu-0", "-o", "json")).stdout)
+    assert (divided["device"], [part["device"] for part in divided["parts"]]) == (
+        "GPU-0",
+        ["GPU-0::0", "GPU-0::1"],
+    )
     # With its sign before it, it is an id and nothing else.
     assert "no device 'gpu=0::1'" in (await against(STATE, "=gpu=0::1")).stderr
 
