@@ -38,7 +38,7 @@ _DEVICE_FILES: Final = (
 _END_WITHIN: Final = 10.0
 """Seconds; it has two processes to wait for, and files to remove, on a machine that may be busy."""
 _START_WITHIN: Final = 30.0
-"""Seconds in which the plugin must have registered everything."""
+"""Seconds in which the plugin must have registered everything and the exporter must have looked."""
 
 _log = Log("demo")
 
@@ -96,7 +96,7 @@ async def main(address: ListenAddress, pace: float, rng: Random, stop: asyncio.E
                     [
                         plugin.run(),
                         _follow(exporter, plugin),
-                        _live(kubelet, host, pace, Scenario(rng)),
+                        _live(exporter, kubelet, host, pace, Scenario(rng)),
                         _announce(exporter, plugin, root),
                     ],
                     stop,
@@ -178,9 +178,15 @@ Ctrl-C ends it and leaves nothing behind.
     )
 
 
-async def _live(kubelet: SimulatedKubelet, host: Path, pace: float, scenario: Scenario) -> None:
-    """Let things happen on the node, one each `pace` seconds."""
-    await kubelet.wait_until(lambda node: all(map(node.allocatable, RESOURCES)), _START_WITHIN)
+async def _live(
+    exporter: Child, kubelet: SimulatedKubelet, host: Path, pace: float, scenario: Scenario
+) -> None:
+    """Let things happen on the node, one each `pace` seconds, once the exporter looks on."""
+    await exporter.url
+    await kubelet.wait_until(
+        lambda node: all(map(node.allocatable, RESOURCES)) and node.calls["GetAllocatableResources"],
+        _START_WITHIN,
+    )
     pods: dict[str, PodSpec] = {}
     failed: list[str] = []
     for arrival in scenario.opening():

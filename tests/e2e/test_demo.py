@@ -31,6 +31,7 @@ async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals, 
     async with Process("demo", *flags, environment={"TMPDIR": str(temporary)}) as demo:
         url = (await demo.line("  status page ", limit=40)).split()[-1].rstrip("/")
         assert url.startswith("http://127.0.0.1:")
+        assert not [line for line in demo.lines if "pod came" in line]
 
         async def lively() -> bool:
             samples = await owners.scrape(url)
