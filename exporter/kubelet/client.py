@@ -32,6 +32,10 @@ _OPTIONS: Final = (
     # Without a pool of its own a new channel would inherit the old one's reconnection back-off.
     ("grpc.use_local_subchannel_pool", 1),
 )
+_ASK_AGAIN: Final = 30.0
+"""Seconds after which a method is asked for again that this kubelet said it does not serve: one that did
+serve it, or another one behind the same connection, must not be taken for an old one for good.
+"""
 _GRACE: Final = 0.5
 """Seconds beyond a call's deadline after which it is given up, should gRPC itself not end it."""
 
@@ -123,14 +127,17 @@ class KubeletClient:
         timeout: float,
         allocatable_timeout: float | None = None,
         wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`allocatable_timeout`: GetAllocatableResources' own limit; `wall`: unix time, as files have it.
+        """`allocatable_timeout`: GetAllocatableResources' own limit; `wall`: unix time, as files have it;
+        `steady`: seconds on a clock that nobody sets.
 
         Raises ValueError for a socket path that is too long for the kernel.
         """
         self._target = socket_target(socket)
         self._socket = socket
         self._wall = wall
+        self._steady = steady
         self._timeouts = {_LIST: timeout, _ALLOCATABLE: allocatable_timeout or timeout}
         self._channel: grpc.aio.Channel | None = None
         self._forget_api()
@@ -139,6 +146,12 @@ class KubeletClient:
         """Another kubelet may be another version: ask for the newest API again."""
         self._api_version = "v1"
         self._has_allocatable = True
+        self._older_since: float | None = None
+
+    def _older(self) -> None:
+        """This kubelet says that it is an older one."""
+        self._has_allocatable = False
+        self._older_since = self._steady()
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,6 +188,8 @@ class KubeletClient:
         Old kubelets: without v1, List of v1alpha1 is asked (its messages are v1's with fewer fields);
         without GetAllocatableResources the answer has none. Both are said in `notes`.
         """
+        if self._older_since is not None and self._steady() >= self._older_since + _ASK_AGAIN:
+            self._forget_api()
         try:
             listed = await self._list()
         except KubeletError as error:
@@ -209,7 +224,7 @@ class KubeletClient:
                     raise
             listed = await self._call("v1alpha1", _LIST)
             self._api_version = "v1alpha1"
-            self._has_allocatable = False
+            self._older()
             return listed
         return await self._call(self._api_version, _LIST)
 
@@ -223,7 +238,7 @@ class KubeletClient:
             gated = error.code == grpc.StatusCode.UNKNOWN.name and "disabled" in error.message
             if error.code != grpc.StatusCode.UNIMPLEMENTED.name and not gated:
                 raise
-        self._has_allocatable = False
+        self._older()
         return None
 
     def _notes(self) -> tuple[str, ...]:

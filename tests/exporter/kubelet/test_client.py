@@ -191,6 +191,27 @@ async def test_an_old_kubelet_is_asked_by_its_own_api_from_then_on(path: Path) -
         assert server.calls == [LIST, ALPHA, ALPHA]
 
 
+@pytest.mark.parametrize("method", [LIST, ALLOCATABLE])
+async def test_a_kubelet_that_seemed_old_for_a_moment_is_asked_again(method: str, path: Path) -> None:
+    """On the same connection: it never failed otherwise."""
+    seconds = 0.0
+    alpha = alpha_pb2.ListPodResourcesResponse().SerializeToString()
+    async with (
+        kubelet(path, WELL | {ALPHA: _gives(alpha)}) as server,
+        KubeletClient(path, timeout=5, steady=lambda: seconds) as client,
+    ):
+        assert (await client.fetch()).notes == ()
+        behaviour = server.behaviours.pop(method)
+        assert (await client.fetch()).allocatable is None
+        server.behaviours[method] = behaviour
+        seconds = 29.0
+        assert (await client.fetch()).allocatable is None
+        seconds = 30.0
+        answer = await client.fetch()
+        assert (answer.listed, answer.allocatable, answer.notes) == (LISTED, OFFERED, ())
+        assert answer.api_version == "v1"
+
+
 async def test_what_serves_neither_api_is_told_so(path: Path) -> None:
     async with kubelet(path, {}), KubeletClient(path, timeout=5) as client:
         error = await _refusal(client)
