@@ -27,7 +27,7 @@ def parse(message: bytes) -> Uevent | None:
     action, at, devpath = header.partition("@")
     if not at or not action.isalpha() or not devpath.startswith("/"):
         return None
-    values = dict(piece.partition("=")[::2] for piece in pieces if "=" in piece)
+    values = {key: value for key, _, value in (piece.partition("=") for piece in pieces)}
     if values.get("ACTION") != action:
         return None
     return Uevent(action, devpath, values.get("SUBSYSTEM", ""))

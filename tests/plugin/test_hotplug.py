@@ -5,7 +5,7 @@ import fcntl
 import os
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def configuration(discover: str, more: str = "") -> str:
 
 
 @asynccontextmanager
-async def watched(root: Path, host: Path, text: str) -> AsyncIterator[tuple[SimulatedKubelet, Served]]:
+async def watched(root: Path, host: Path, text: str) -> AsyncGenerator[tuple[SimulatedKubelet, Served]]:
     """Serve a configuration with rescans so rare that they are never what sees something."""
     async with (
         SimulatedKubelet(root / "k") as kubelet,
@@ -142,7 +142,7 @@ async def test_a_pseudo_terminal_is_seen(root: Path) -> None:
 
 
 @contextmanager
-def interface(name: str, *kind: str) -> Iterator[None]:
+def interface(name: str, *kind: str) -> Generator[None]:
     """A virtual interface in this network namespace, for a while."""
     command = ["ip", "link", "add", name, "type", *kind]
     made = subprocess.run(command, capture_output=True, text=True, check=False)

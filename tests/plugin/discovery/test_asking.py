@@ -1,6 +1,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -19,7 +20,7 @@ class Answers:
         self.got.append((question.device, reason))
 
 
-def question(device: str, ask: object = "", timeout: float = 5.0) -> Question:
+def question(device: str, ask: Callable[[], str] = str, timeout: float = 5.0) -> Question:
     return Question(
         device,
         0,
@@ -27,7 +28,7 @@ def question(device: str, ask: object = "", timeout: float = 5.0) -> Question:
         timeout,
         None,
         with_looks=True,
-        ask=ask if callable(ask) else lambda: str(ask),
+        ask=ask,
     )
 
 

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ class Kernel:
 
 
 @asynccontextmanager
-async def running(kernel: Kernel, **more: Path) -> AsyncIterator[Uevents]:
+async def running(kernel: Kernel, **more: Path) -> AsyncGenerator[Uevents]:
     uevents = Uevents(kernel.open, **more)
     task = asyncio.create_task(uevents.run())
     try:
@@ -82,7 +82,7 @@ async def test_no_socket_is_opened_before_somebody_wants_it() -> None:
 
 
 async def test_who_follows_a_subsystem_is_told_once_of_a_storm() -> None:
-    kernel, usb, pci = Kernel(), [], []
+    kernel, usb, pci = Kernel(), list[int](), list[int]()
     async with running(kernel) as uevents:
         with (
             uevents.following(frozenset({"usb"}), lambda: usb.append(1)),
@@ -100,7 +100,7 @@ async def test_who_follows_a_subsystem_is_told_once_of_a_storm() -> None:
 
 
 async def test_only_the_kernel_is_believed() -> None:
-    kernel, told = Kernel(), []
+    kernel, told = Kernel(), list[int]()
     async with running(kernel) as uevents:
         with uevents.following(frozenset({"usb"}), lambda: told.append(1)):
             await until(lambda: told)
@@ -111,7 +111,7 @@ async def test_only_the_kernel_is_believed() -> None:
 
 
 async def test_after_messages_that_were_lost_everybody_looks() -> None:
-    kernel, usb, pci = Kernel(), [], []
+    kernel, usb, pci = Kernel(), list[int](), list[int]()
     async with running(kernel) as uevents:
         with (
             uevents.following(frozenset({"usb"}), lambda: usb.append(1)),
@@ -125,7 +125,7 @@ async def test_after_messages_that_were_lost_everybody_looks() -> None:
 
 
 async def test_a_socket_that_fails_is_opened_anew() -> None:
-    kernel, told = Kernel(), []
+    kernel, told = Kernel(), list[int]()
     async with running(kernel) as uevents:
         with uevents.following(frozenset({"usb"}), lambda: told.append(1)):
             await until(lambda: told)

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from aiohttp import web
 
 from harness.served import Serve, Served
 from plugin.core.health import Fault
-from plugin.discovery import sources
 from plugin.services.surroundings import Pace
 from simulator import SimulatedKubelet
 
@@ -136,7 +136,7 @@ async def test_a_device_that_was_gone_is_asked_before_it_is_healthy_again(
 
 
 @asynccontextmanager
-async def site(root: Path, answer: Callable[[web.Request], object]) -> AsyncIterator[int]:
+async def site(root: Path, answer: Callable[[web.Request], object]) -> AsyncGenerator[int]:
     async def answering(request: web.Request) -> web.Response:
         status = answer(request)
         if status is None:
@@ -147,12 +147,10 @@ async def site(root: Path, answer: Callable[[web.Request], object]) -> AsyncIter
     app.router.add_get("/{any:.*}", answering)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    listening = web.TCPSite(runner, "127.0.0.1", 0)
-    await listening.start()
+    listening = socket.create_server(("127.0.0.1", 0))
+    await web.SockSite(runner, listening).start()
     try:
-        server = listening._server
-        assert server is not None
-        yield server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        yield int(listening.getsockname()[1])
     finally:
         await runner.cleanup()
 
@@ -236,8 +234,11 @@ async def test_faults_by_events(
 ) -> None:
     faults = Faults()
     uuids = [f"GPU-{n}0000000-0000-0000-0000-000000000000" for n in range(2)]
-    monkeypatch.setattr("harness.served.fault_source", lambda *_: faults)
-    assert sources.fault_source  # what stands there otherwise
+
+    def fault_source(*_asked: object) -> Faults:
+        return faults
+
+    monkeypatch.setattr("harness.served.fault_source", fault_source)
     for n in range(2):
         gpu = host / f"proc/driver/nvidia/gpus/0000:0{n}:00.0"
         gpu.mkdir(parents=True)
