@@ -20,8 +20,8 @@ from simulator import ContainerSpec, PodSpec
 from simulator.control import ControlClient
 
 _RESOURCE = "myway5.com/cola"
-_PAUSE = 0.12
-"""Seconds between two events: longer than the exporter spaces its calls, as on most nodes at most times."""
+_PAUSE = 0.3
+"""Seconds between two events: not so many that the exporter must space its calls, as on most nodes."""
 
 
 async def measure(root: Path, rounds: int) -> None:
@@ -90,7 +90,7 @@ async def shown(client: Client, event: Awaitable[object], pod: str, *, there: bo
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200, help="pods that come and go")
+    parser.add_argument("--rounds", type=int, default=150, help="pods that come and go")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dl") as directory:
         asyncio.run(measure(Path(directory), arguments.rounds))

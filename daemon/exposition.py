@@ -8,7 +8,7 @@ compressed body ends on a byte boundary (Z_FULL_FLUSH) and its checksum can be c
 
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -18,6 +18,8 @@ from prometheus_client.exposition import generate_latest as render_text
 from prometheus_client.openmetrics.exposition import generate_latest as render_openmetrics
 
 _GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+LARGE: Final = 12 << 20
+"""Bytes of text above which only its compressed form is kept."""
 _LEVEL: Final = 1
 """zlib's quickest: exposition text shrinks to a tenth even so."""
 
@@ -39,26 +41,37 @@ class Collector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A rendered part: its text without an end mark, deflated up to a byte boundary, with its CRC-32."""
+    """A rendered part: deflated up to a byte boundary, with the CRC-32 and the size of its text, which has no
+    end mark; and the text, None where it is so large that it is made again when it is asked for.
+    """
 
-    text: bytes
     deflated: bytes
     crc: int
+    size: int
+    kept: bytes | None
+
+    @property
+    def text(self) -> bytes:
+        """The text."""
+        if self.kept is not None:
+            return self.kept
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(self.deflated)
 
 
-EMPTY: Final = Body(b"", b"", 0)
+EMPTY: Final = Body(b"", 0, 0, b"")
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A large family of gauges: `family` without samples, and theirs as lines, ready to be sent.
+    """A large family of gauges: `family` without samples, and theirs as lines, ready to be sent, piece by
+    piece.
 
     A gauge's lines are the same in both formats. Whoever writes them escapes with `escaped`, and names
     labels in their order, as prometheus_client does.
     """
 
     family: Metric
-    lines: bytes
+    lines: Iterable[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +133,27 @@ def escaped(value: str) -> str:
 
 def render(families: Sequence[Metric | Lines], form: Format) -> Body:
     """Render and compress families that will be served many times. Pure; may run in a thread."""
-    parts: list[bytes] = []
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    deflated, crc, size = bytearray(), 0, 0
+    kept: list[bytes] | None = []
+    for piece in _pieces(families, form):
+        deflated += compressor.compress(piece)
+        crc, size = zlib.crc32(piece, crc), size + len(piece)
+        if size > LARGE:
+            kept = None
+        elif kept is not None:
+            kept.append(piece)
+    deflated += compressor.flush(zlib.Z_FULL_FLUSH)
+    return Body(bytes(deflated), crc, size, None if kept is None else b"".join(kept))
+
+
+def _pieces(families: Iterable[Metric | Lines], form: Format) -> Iterator[bytes]:
     for family in families:
         if isinstance(family, Lines):
-            parts += (_render(_Families((family.family,)), form), family.lines)
+            yield _render(_Families((family.family,)), form)
+            yield from family.lines
         else:
-            parts.append(_render(_Families((family,)), form))
-    text = b"".join(parts)
-    del parts
-    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    deflated = compressor.compress(text) + compressor.flush(zlib.Z_FULL_FLUSH)
-    return Body(text, deflated, zlib.crc32(text))
+            yield _render(_Families((family,)), form)
 
 
 def assemble(body: Body, tail: Collector, form: Format, *, compress: bool) -> bytes:
@@ -140,7 +163,7 @@ def assemble(body: Body, tail: Collector, form: Format, *, compress: bool) -> by
         return body.text + end
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     deflated = compressor.compress(end) + compressor.flush(zlib.Z_FINISH)
-    size = (len(body.text) + len(end)) & 0xFFFFFFFF
+    size = (body.size + len(end)) & 0xFFFFFFFF
     trailer = struct.pack("<II", zlib.crc32(end, body.crc), size)
     return _GZIP_HEADER + body.deflated + deflated + trailer
 

@@ -5,7 +5,7 @@ thousands of them, and a change concerns a few.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -21,6 +21,8 @@ from exporter.core.state import State
 
 _KEPT: Final = 16_384
 """Devices whose lines are kept; with more of them memory is worth more than time."""
+_KEPT_BYTES: Final = 4 << 20
+"""The same of the bytes of their ids."""
 _TURN: Final = 128
 """Devices after which other threads get their turn: about a millisecond's work."""
 _BREATH: Final = 50e-6
@@ -42,6 +44,13 @@ class _Written(NamedTuple):
     held_since: str
     since: tuple[float, ...]
 
+    def lines(self, family: int) -> str:
+        """Those of the family of this number."""
+        return (self.info, self.owners, self.healthy, self.held_since)[family]
+
+
+_HEALTHY: Final = _Written._fields.index("healthy")
+
 
 class DeviceLines:
     """Writes the families of a node's devices, state after state. One thread at a time."""
@@ -55,18 +64,26 @@ class DeviceLines:
     def of(self, state: State) -> list[Lines]:
         """devicelens_device_info, …_owner_info, …_healthy and …_held_since_timestamp_seconds."""
         devices, since = state.snapshot.devices, state.since
-        written = self._all(devices, since)
-        families = [
-            Lines(_info(), _joined([one.info for one in written])),
-            Lines(_owner_info(), _joined([one.owners for one in written])),
-            Lines(_healthy(), _joined([one.healthy for one in written] if state.snapshot.complete else [])),
-            Lines(_held_since(), _joined([one.held_since for one in written])),
-        ]
-        if len(devices) <= _KEPT:
-            self._devices, self._written, self._since = devices, written, since
-        else:
+        if len(devices) > _KEPT or sum([len(device.key.device) for device in devices]) > _KEPT_BYTES:
             self._devices, self._written, self._since = (), [], None
-        return families
+            pieces: list[Iterable[bytes]] = [self._anew(devices, since, family) for family in range(4)]
+        else:
+            written = self._all(devices, since)
+            self._devices, self._written, self._since = devices, written, since
+            pieces = [_joined([one.lines(family) for one in written]) for family in range(4)]
+        if not state.snapshot.complete:
+            pieces[_HEALTHY] = ()
+        heads = (_info(), _owner_info(), _healthy(), _held_since())
+        return [Lines(head, lines) for head, lines in zip(heads, pieces, strict=True)]
+
+    def _anew(
+        self, devices: tuple[Device, ...], since: Mapping[Holding, Since], family: int
+    ) -> Iterator[bytes]:
+        """One family's lines, of which nothing is kept."""
+        for at in range(0, len(devices), _TURN):
+            some = devices[at : at + _TURN]
+            yield "".join([self._write(one, _times(one, since)).lines(family) for one in some]).encode()
+            time.sleep(_BREATH)
 
     def _all(self, devices: tuple[Device, ...], since: Mapping[Holding, Since]) -> list[_Written]:
         # By identity: the devices of before are alive, so an id names none but them.
@@ -121,8 +138,8 @@ def _times(device: Device, since: Mapping[Holding, Since]) -> tuple[float, ...]:
     return tuple([since[Holding(device.key, holder)].at for holder in device.holders])
 
 
-def _joined(lines: list[str]) -> bytes:
-    return "".join(lines).encode()
+def _joined(lines: list[str]) -> tuple[bytes, ...]:
+    return ("".join(lines).encode(),)
 
 
 def _info() -> Metric:

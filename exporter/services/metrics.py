@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from daemon.exposition import EMPTY, Body, Collector, Format, assemble, render
+from daemon.exposition import EMPTY, LARGE, Body, Collector, Format, assemble, render
 from exporter.core.holdings import Step
 from exporter.core.identity import View
 from exporter.core.state import Freshness, State
@@ -240,7 +240,7 @@ class Metrics:
         if kept is not None and kept[0] == present:
             return kept[1]
         document = assemble(body, self._registry, form, compress=compress)
-        if None not in self._further:
+        if None not in self._further and len(document) <= LARGE:
             self._documents[form, compress] = (present, document)
         return document
 

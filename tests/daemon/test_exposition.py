@@ -14,6 +14,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as plain_op
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from daemon import exposition
 from daemon.exposition import EMPTY, Collector, Format, accepts_gzip, assemble, negotiate, render
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
@@ -261,3 +262,20 @@ def test_a_tail_that_changed_shows_with_the_body_that_was_kept() -> None:
     assert b"dl_asked_total 1.0\n" in after
     assert before.startswith(body.text)
     assert after.startswith(body.text)
+
+
+def test_a_text_that_is_too_large_to_keep_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = GaugeMetricFamily("x", "Something.", labels=["a"])
+    for number in range(100):
+        family.add_metric([f"{number}"], number)
+    end = CollectorRegistry()
+    for form in Format:
+        whole = render([family], form)
+        monkeypatch.setattr(exposition, "LARGE", 100)
+        large = render([family], form)
+        monkeypatch.undo()
+        assert (whole.kept, large.kept) == (whole.text, None)
+        assert (large.text, large.crc, large.size) == (whole.text, whole.crc, len(whole.text))
+        document = assemble(whole, end, form, compress=False)
+        assert assemble(large, end, form, compress=False) == document
+        assert gzip.decompress(assemble(large, end, form, compress=True)) == document

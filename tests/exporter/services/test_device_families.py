@@ -17,6 +17,7 @@ from exporter.core.diff import Holding
 from exporter.core.holdings import Since
 from exporter.core.model import Device, DeviceKey, Holder, Snapshot
 from exporter.core.state import State
+from exporter.services import device_families
 from exporter.services.device_families import DeviceLines
 
 PARSERS: dict[Format, Callable[[str], Iterable[Metric]]] = {
@@ -129,3 +130,15 @@ def test_what_is_kept_from_one_mapping_to_the_next_is_what_would_be_written_anew
         state = _state(devices, lambda holding, times=times: times[len(holding.holder.pod) % 3])  # type: ignore[misc] # bound
         for form in Format:
             assert _text(kept, state, form) == _text(DeviceLines("n"), state, form)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(state=states())
+def test_of_too_many_devices_nothing_is_kept_and_the_same_is_said(state: State) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        expected = {form: _text(DeviceLines("n"), state, form) for form in Format}
+        patched.setattr(device_families, "_KEPT", -1)
+        patched.setattr(device_families, "_TURN", 2)
+        lines = DeviceLines("n")
+        for _ in range(2):
+            assert {form: _text(lines, state, form) for form in Format} == expected
