@@ -194,11 +194,19 @@ async def running(
     stale_after: float = 60.0,
     started: bool = True,
     witness: "Knowing | None" = None,
+    remarks: Callable[[State], tuple[str, ...]] = lambda _: (),
 ) -> AsyncGenerator[Running]:
     kubelet = kubelet or Kubelet()
     board, observer, clock = Board(), Watching(), clock or SteadyClock()
     timing = Timing(interval, stale_after, spacing, settling)
-    refresher = Refresher(kubelet, board, observer, timing=timing, clock=clock, cpu_numa={}, witness=witness)
+    refresher = Refresher(
+        *(kubelet, board, observer),
+        timing=timing,
+        clock=clock,
+        cpu_numa={},
+        witness=witness,
+        remarks=remarks,
+    )
     task = asyncio.create_task(refresher.run())
     loop = Running(kubelet, board, observer, refresher, clock, task)
     try:
@@ -231,6 +239,22 @@ async def test_at_the_start_everything_is_asked_at_once_and_published() -> None:
         assert state.freshness(loop.clock.now(), 60) is Freshness.FRESH
         assert state.changed_at == state.taken_at
         assert len(state.since) == 1
+
+
+async def test_what_there_is_to_remark_of_a_state_is_noted_for_as_long_as_it_holds() -> None:
+    kubelet = Kubelet(notes=("it is old",))
+
+    def remarks(state: State) -> tuple[str, ...]:
+        return ("too many",) if len(state.snapshot.devices) > 2 else ()
+
+    async with running(kubelet, remarks=remarks) as loop:
+        assert loop.state.notes == ("it is old",)
+        kubelet.offered = _offered("a", "b", "c")
+        await loop.trigger(Trigger.TIMER)
+        assert loop.state.notes == ("it is old", "too many")
+        kubelet.offered = _offered("a", "b")
+        await loop.trigger(Trigger.TIMER)
+        assert loop.state.notes == ("it is old",)
 
 
 async def test_reasons_that_come_while_one_is_under_way_share_the_next() -> None:
