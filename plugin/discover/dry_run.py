@@ -56,7 +56,7 @@ async def _resources(plan: ResourcePlan, shared: Shared) -> AsyncIterator[Resour
     named = members(plan, (found for findings in every for found in findings.found))
     left_out = tuple(LeftOut(device, reason) for device, reason in named.left_out)
     if left_out or not named.plans:
-        notes = tuple(note for findings in every for note in findings.notes)
+        notes = tuple(dict.fromkeys(note for findings in every for note in findings.notes))
         yield ResourceDocument(plan.name, plan.name, notes=notes, left_out=left_out)
     for name in sorted(named.plans, key=natural):
         # What the family found is theirs: nothing is looked for, and no program run, a second time.

@@ -173,6 +173,6 @@ def _cells(device: DeviceDocument) -> tuple[str, ...]:
         device.health,
         ",".join(map(str, device.numa_nodes)),
         device.path or " ".join(device.nodes),
-        " ".join(f"{key}={value}" for key, value in device.attributes.items()),
+        " ".join(f"{key}={value}" for key, value in device.attributes.items() if value),
         device.reason,
     )

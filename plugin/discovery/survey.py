@@ -110,7 +110,7 @@ class Surveyor:
             identity.devices,
             identity.left_out,
             bounded(follow),
-            tuple(note for findings in every for note in findings.notes),
+            tuple(dict.fromkeys(note for findings in every for note in findings.notes)),
             frozenset().union(*(findings.subsystems for findings in every)),
         )
 

@@ -289,3 +289,22 @@ def test_a_node_s_own_numbers_are_told(tmp_path: Path, host: Path) -> None:
     (device,) = discover(tmp_path, host, text)["resources"][0]["devices"]
     assert device["nodes"] == ["/dev/null"]
     assert device["attributes"] == {"type": "char", "major": "1", "minor": "3"}
+
+
+def test_a_table_says_nothing_twice_and_shows_no_empty_attribute(tmp_path: Path, host: Path) -> None:
+    (host / "dev").mkdir(exist_ok=True)
+    (host / "dev/a1").touch()
+    text = """\
+version: 1
+resources:
+  - name: example.com/thing
+    discover: [{regex: {pattern: "(?P<kind>a)(?P<more>x)?1"}}]
+  - name: example.com/none
+    discover: [{pci: {vendors: ["0001"]}}, {pci: {vendors: ["0002"]}}]
+"""
+    file = tmp_path / "plugin.yaml"
+    file.write_text(text)
+    result = run("--config", file, "--host-root", host)
+    assert "kind=a\n" in result.stdout
+    assert "more=" not in result.stdout
+    assert result.stdout.count("note: ") == 1
