@@ -201,9 +201,15 @@ def gained(old: Snapshot, new: Snapshot) -> frozenset[PodKey]:
     return frozenset(found)
 
 
-def still_there(view: View, missing: Iterable[PodKey]) -> frozenset[PodKey]:
-    """Which of the pods that List leaves out are on the node all the same, by what the source tells."""
-    return frozenset(key for key in missing if any(s.standing for s in view.of(key)))
+def still_there(view: View, missing: Iterable[PodKey], uid: str = "") -> frozenset[PodKey]:
+    """Which of the pods that List leaves out are on the node all the same, by what the source tells; with
+    `uid`, none but that very pod counts.
+    """
+    return frozenset(
+        key
+        for key in missing
+        if any(s.standing and (not uid or s.identity.uid == uid) for s in view.of(key))
+    )
 
 
 class Register:

@@ -7,7 +7,7 @@ be released, and allocated anew a second later.
 Times are of one monotonic clock, in seconds.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from exporter.core.identity import View, still_there
@@ -25,14 +25,15 @@ YOUNG: Final = 2.0
 """Seconds of a kubelet's life within which nobody is believed to hold nothing, by an exporter that starts."""
 
 
-def after_return(missing: Collection[PodKey], view: View, *, now: float, returned: float) -> str | None:
+def after_return(missing: Mapping[PodKey, str], view: View, *, now: float, returned: float) -> str | None:
     """Why a List at `now` that leaves out the pods `missing`, which held something, is not believed; None if
-    it is. The kubelet came back at `returned`.
+    it is. The kubelet came back at `returned`. With each pod its uid, "" where it is not known: one that came
+    under the same name is not the one that held something.
     """
     if not missing or now >= returned + UNHEARD:
         return None
     told = f"the kubelet has just come back and does not list all pods yet: {len(missing)} that held devices"
-    there = still_there(view, missing)
+    there = [key for key, uid in missing.items() if still_there(view, (key,), uid)]
     if there:
         return f"{told} are missing, of which {len(there)} have not ended"
     if view.connected:

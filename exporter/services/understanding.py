@@ -193,7 +193,7 @@ class Understanding:
         if self._news is None:
             reason = at_start(snapshot, read.listed.names(), read.view, now=now, age=read.raw.socket_age)
         elif returned > -NEVER:
-            missing = pods_gone(self._news.snapshot, snapshot)
+            missing = _missing(self._news.snapshot, snapshot, read.listed.names())
             reason = after_return(missing, read.view, now=now, returned=returned)
         else:
             return
@@ -229,6 +229,15 @@ class Understanding:
 
     def _known_unhealthy(self) -> frozenset[DeviceKey]:
         return frozenset() if self._news is None else _unhealthy(self._news.snapshot)
+
+
+def _missing(old: Snapshot, new: Snapshot, listed: frozenset[PodKey]) -> dict[PodKey, str]:
+    """The pods that held something in `old` and are missing in `new`, with their uids. One that is listed,
+    and of which nothing says that it is the same pod, holds nothing and is not missing.
+    """
+    gone = pods_gone(old, new)
+    uids = {found.holder[:2]: found.holder.pod_uid for found in old.containers if found.holder[:2] in gone}
+    return {key: uid for key, uid in uids.items() if uid or key not in listed}
 
 
 def _unhealthy(snapshot: Snapshot) -> frozenset[DeviceKey]:

@@ -20,7 +20,7 @@ def _register(*, heard: float | None = None) -> Register:
 
 
 def _doubted(register: Register, after: float) -> bool:
-    reason = after_return([KEY], register.view, now=RETURNED + after, returned=RETURNED)
+    reason = after_return({KEY: ""}, register.view, now=RETURNED + after, returned=RETURNED)
     return reason is not None
 
 
@@ -28,7 +28,7 @@ def test_without_a_source_time_decides() -> None:
     assert _doubted(Register(), 0.0)
     assert _doubted(Register(), DOUBT - 0.1)
     assert not _doubted(Register(), DOUBT)
-    assert after_return([], Register().view, now=RETURNED, returned=RETURNED) is None
+    assert after_return({}, Register().view, now=RETURNED, returned=RETURNED) is None
 
 
 def test_a_kubelet_that_has_heard_of_no_pod_of_the_api_server_is_not_believed_for_long() -> None:
@@ -84,3 +84,14 @@ def test_at_the_start_a_source_tells_more() -> None:
     heard.see(POD, RETURNED)
     assert _at_start(nobody, heard, DOUBT - 0.1)
     assert not _at_start(nobody, heard, 0.1, listed=("p",))
+
+
+def test_a_successor_of_the_same_name_is_not_the_pod_that_is_missing() -> None:
+    register = Register()
+    register.connect()
+    register.hear(RETURNED - 10.0)
+    register.see(Identity(*KEY, "second"), RETURNED + 1.0)
+    now = RETURNED + 5.0
+    assert after_return({KEY: "first"}, register.view, now=now, returned=RETURNED) is None
+    assert after_return({KEY: "second"}, register.view, now=now, returned=RETURNED) is not None
+    assert after_return({KEY: ""}, register.view, now=now, returned=RETURNED) is not None

@@ -1,0 +1,40 @@
+"""exporter.services.understanding: which pods a kubelet that has just come back is believed about."""
+
+import pytest
+
+from exporter.core.identity import NO_VIEW, Look
+from exporter.kubelet.client import KubeletError, Raw
+from exporter.pb.podresources.v1 import api_pb2
+from exporter.services.understanding import UNSETTLED, Understanding
+
+
+def _raw(*pods: tuple[str, str]) -> Raw:
+    """Pods and the device that each holds, "" for none."""
+    listed = api_pb2.ListPodResourcesResponse()
+    for pod, device in pods:
+        container = listed.pod_resources.add(namespace="n", name=pod).containers.add(name="c")
+        if device:
+            container.devices.add(resource_name="r", device_ids=[device])
+    offered = api_pb2.AllocatableResourcesResponse(
+        devices=[api_pb2.ContainerDevices(resource_name="r", device_ids=["a", "b"])]
+    )
+    return Raw(
+        listed.SerializeToString(), offered.SerializeToString(), asked_allocatable=True, api_version="v1"
+    )
+
+
+def test_a_pod_that_is_listed_without_anything_is_not_missing() -> None:
+    """Its predecessor of the same name ended while the kubelet was down, and it asks for nothing."""
+    understanding = Understanding({}, keep_allocatable=60.0)
+    understanding.read(_raw(("p", "a"), ("q", "b")), 100.0, look=Look(99.9, 100.0), view=NO_VIEW)
+    with pytest.raises(KubeletError) as caught:
+        understanding.read(_raw(("p", "")), 102.0, look=Look(101.9, 102.0), view=NO_VIEW, returned=101.0)
+    assert caught.value.code == UNSETTLED
+    news = understanding.read(
+        _raw(("p", ""), ("q", "b")), 103.0, look=Look(102.9, 103.0), view=NO_VIEW, returned=101.0
+    )
+    assert news is not None
+    assert [(device.key.device, len(device.holders)) for device in news.snapshot.devices] == [
+        ("a", 0),
+        ("b", 1),
+    ]
