@@ -124,14 +124,19 @@ Present = Mapping[HoldingKey, tuple[Facts, ...]]
 def present(snapshot: Snapshot, workload: Callable[[Holder], Workload], node: str = "") -> Present:
     """The holdings of `snapshot`, of device plugins' devices and of claimed ones, on `node`."""
     found: dict[HoldingKey, tuple[Facts, ...]] = {}
+    # A container's names and facts are the same for all that it holds.
+    known: dict[tuple[Holder, str], tuple[tuple[str, str, str], tuple[Facts]]] = {}
     for device in snapshot.devices:
         for holder in device.holders:
-            key = HoldingKey(
-                *(bounded(device.key.resource), "", "", bounded(device.key.device), "", "", ""),
-                *_names(holder),
-            )
-            facts = _facts(holder, workload(holder), node, device.parent)
-            found[key] = (*found.get(key, ()), facts)
+            of = known.get((holder, device.parent))
+            if of is None:
+                facts = _facts(holder, workload(holder), node, device.parent)
+                of = known[holder, device.parent] = (_names(holder), (facts,))
+            resource, name = device.key
+            names, told = of
+            key = HoldingKey(bounded(resource), "", "", bounded(name), "", "", "", *names)
+            if found.setdefault(key, told) is not told:
+                found[key] = (*found[key], *told)
     for claimed in snapshot.claims:
         driver, pool, device_id, share_id = map(bounded, claimed.key)
         for through in claimed.holders:
