@@ -151,13 +151,13 @@ async def restart(client: ControlClient, down_for: float) -> None:
 @_command()
 @click.argument("faults", nargs=-1, metavar="[FAULT]...")
 async def fault(client: ControlClient, faults: tuple[str, ...]) -> None:
-    r"""Let PodResources and Registration misbehave; without arguments, say how they do.
+    """Let PodResources and Registration misbehave; without arguments, say how they do.
 
     \b
     slow=DURATION  hang  rate-limited[=N]  garbage  oversized  gone  error=CODE  methods=NAME,…
     registration.slow=DURATION  registration.hang  registration.gone  registration.error=CODE
     none           all is well again
-    """
+    """  # noqa: D301 -- click's own mark for lines that are not to be folded
     if faults:
         await client.set_faults(parse_faults(faults))
     else:

@@ -205,3 +205,9 @@ class TestRefusals:
         assert refused.stderr == (
             f"Error: no simulated kubelet answers at {root}/simulator.sock: No such file or directory\n"
         )
+
+
+def test_help_of_faults_keeps_its_lines() -> None:
+    lines = run("fault", "--help").stdout.splitlines()
+    assert "  none           all is well again" in lines
+    assert not [line for line in lines if "\\b" in line]
