@@ -65,7 +65,7 @@ class SocketRegistration(Registration):
         else:
             self._accept(asked)
         finally:
-            if not call.done():
-                call.cancel()
-                with suppress(asyncio.CancelledError, RegisterFailedError):
-                    await call
+            # One that has ended is awaited too: what it failed with would else be told as nobody's.
+            call.cancel()
+            with suppress(asyncio.CancelledError, RegisterFailedError):
+                await call
