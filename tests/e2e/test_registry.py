@@ -9,7 +9,7 @@ import pytest
 
 from harness.node import Node, Pod
 from harness.processes import Process
-from harness.waiting import until
+from harness.waiting import until, until_equal
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -75,7 +75,12 @@ async def test_it_is_found_given_out_prepared_and_found_again(found: Found) -> N
     await found.node.restart_kubelet()
     await found.allocatable_is(2)
     assert found.sockets() == [socket]
-    assert {h.device for h in await found.node.holdings() if h.resource == found.resource} == {held.device}
+
+    async def held_now() -> set[str]:
+        return {h.device for h in await found.node.holdings() if h.resource == found.resource}
+
+    # What the node's status says may be older than the restart, and a kubelet that has come up lists nobody.
+    await until_equal("who holds what", held_now, {held.device}, limit=found.node.limit)
     await found.node.add_pod(Pod("second", {"main": {found.resource: 1}}))
     await found.node.delete_pod("first")
     await found.node.delete_pod("second")
