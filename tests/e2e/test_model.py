@@ -60,7 +60,7 @@ resources:
   - {{name: {NIC}, discover: [{{files: {{directory: /etc/nics}}}}], numa: 1}}
   - {{name: {SHARED}, discover: [{{files: {{directory: /etc/cards}}}}], share: {{replicas: 3}}}}
 """
-DEVICES = {"gpus": 6, "nics": 4, "cards": 3}
+DEVICES = {"gpus": 8, "nics": 5, "cards": 4}
 NAMES = tuple((namespace, f"pod-{number}") for namespace in ("default", "other") for number in range(8))
 FAULTS = (
     Faults(hang=True),
@@ -107,7 +107,7 @@ class Model:
         order = self.order
 
         def wish() -> dict[str, int]:
-            resources = order.sample((GPU, NIC, SHARED), order.choice((0, 1, 1, 1, 2)))
+            resources = order.sample((GPU, NIC, SHARED), order.choice((0, 1, 1, 1, 1, 2)))
             return {resource: order.choice((1, 1, 2)) for resource in resources}
 
         apps = tuple(
@@ -255,7 +255,7 @@ class Model:
         """Anything."""
         things: dict[Callable[[], Awaitable[None]], float] = {
             self.add: 30,
-            self.delete: 14,
+            self.delete: 20,
             self.complete: 8,
             self.succeed: 8,
             self.burst: 5,
@@ -555,4 +555,5 @@ async def test_no_owner_is_ever_wrong(source: str) -> None:
     # Whoever saw nothing has shown nothing.
     assert model.scrapes > STEPS
     assert model.named > STEPS
-    assert rows > STEPS // 10
+    assert model.truth.changes > STEPS // 10
+    assert rows > STEPS // 30
