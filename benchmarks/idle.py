@@ -13,11 +13,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from benchmarks.report import Figure, tell
+from benchmarks.running import memory as resident
 
 _FLOOR: Final = """\
 import asyncio, sys, grpc.aio
@@ -103,6 +106,23 @@ def rest(pid: int) -> tuple[float, int, int]:
     return (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[17]), descriptors
 
 
+def rest_figures(pids: Mapping[str, int], seconds: float, before: Sequence[float]) -> list[Figure]:
+    """Memory and CPU of both processes after `seconds` without anything to do, since `before`."""
+    used = {
+        name: 100 * (rest(pid)[0] - then) / seconds
+        for (name, pid), then in zip(pids.items(), before, strict=True)
+    }
+    figures: list[Figure] = []
+    for name in ("exporter", "plugin"):
+        figures.append(
+            Figure(
+                f"{name}, memory", [resident(pids[name])], "MiB", [resident(pids["floor"])], "at most 60 MiB"
+            )
+        )
+        figures.append(Figure(f"{name}, CPU", [used[name]], "% of one", aim="at most 0.3 %"))
+    return figures
+
+
 async def work(subjects: Sequence[Subject], checkpoint: Path, refreshes: int) -> None:
     """Write the checkpoint again and again; each time scrape everyone until the exporter has refreshed."""
     for number in range(refreshes):
@@ -144,6 +164,14 @@ async def measure(root: Path, seconds: float, starts: int, refreshes: int) -> No
         pids = [(await stack.enter_async_context(running(s, environment)))[0] for s in subjects]
         before = [rest(pid)[0] for pid in pids]
         await asyncio.sleep(seconds)
+        figures = rest_figures(dict(zip(("floor", "exporter", "plugin"), pids, strict=True)), seconds, before)
+        figures += [
+            Figure(
+                f"{subject.name}, ready", [1000 * one for one in took[1:]], "ms", floor_ready, "at most 1 s"
+            )
+            for floor_ready in ([1000 * one for one in ready[0][1:]],)
+            for subject, took in zip(subjects[1:], ready[1:], strict=True)
+        ]
         print(" " * 10 + "    RSS   anon    PSS  threads  fds  CPU s/min  ready ms")
         for subject, pid, used, took in zip(subjects, pids, before, ready, strict=True):
             (cpu, threads, fds), median = rest(pid), statistics.median(took[1:])
@@ -153,6 +181,16 @@ async def measure(root: Path, seconds: float, starts: int, refreshes: int) -> No
         print(f"after {refreshes} refreshes, each scraped at least once")
         for subject, pid in zip(subjects, pids, strict=True):
             print(f"{subject.name:10}{memory(pid)}{rest(pid)[1]:9}{rest(pid)[2]:5}")
+        floor_rss = [resident(pids[0])]
+        figures += [
+            Figure(
+                f"{subject.name}, memory after {refreshes} refreshes, each scraped",
+                *([resident(pid)], "MiB", floor_rss, "at most 60 MiB"),
+            )
+            for subject, pid in zip(subjects[1:], pids[1:], strict=True)
+        ]
+        words = "Compiled modules, ten devices, a simulated kubelet. Floor: Python with grpc.aio and aiohttp."
+        tell("At rest", words, figures)
 
 
 if __name__ == "__main__":
