@@ -132,15 +132,20 @@ class _Now:
     """The families that depend on the moment of the scrape."""
 
     def __init__(
-        self, board: Board, version: str, fresh: Callable[[], bool], pods_source: PodsSource | None
+        self,
+        state: Callable[[], State],
+        version: str,
+        fresh: Callable[[], bool],
+        pods_source: PodsSource | None,
     ) -> None:
-        self._board = board
+        """`state`: what the scrape tells of."""
+        self._state = state
         self._version = version
         self._fresh = fresh
         self._pods_source = pods_source
 
     def collect(self) -> Iterable[Metric]:
-        state = self._board.state
+        state = self._state()
         yield GaugeMetricFamily(
             "devicelens_up",
             "Whether the last refresh succeeded: the mapping is what the kubelet says. [STABLE]",
@@ -205,13 +210,14 @@ class Metrics:
         series the mapping may have.
         """
         self._board = board
+        self._told = board.state
         self._node = node
         self._stale_after = stale_after
         self._clock = clock
         self._registry = CollectorRegistry(auto_describe=False)
         self.counters = Counters(node, self._registry)
         self._registry.register(
-            _Now(board, version, lambda: self._freshness() is Freshness.FRESH, pods_source)
+            _Now(lambda: self._told, version, lambda: self._freshness() is Freshness.FRESH, pods_source)
         )
         self._pods_source = pods_source
         self._limit = limit or SeriesLimit(MAX_SERIES)
@@ -234,7 +240,7 @@ class Metrics:
 
         The very same bytes for as long as nothing changes: that is what most scrapes find.
         """
-        of, body = await self._body(form)
+        of, body, self._told = await self._body(form)
         present = (of, *self._own())
         kept = self._documents.get((form, compress))
         if kept is not None and kept[0] == present:
@@ -249,11 +255,11 @@ class Metrics:
         self._worker.shutdown(wait=False, cancel_futures=True)
 
     def _freshness(self) -> Freshness:
-        return self._board.state.freshness(self._clock(), self._stale_after)
+        return self._told.freshness(self._clock(), self._stale_after)
 
     def _own(self) -> tuple[object, ...]:
         """All that the exporter's own families depend on."""
-        state, source = self._board.state, self._pods_source
+        state, source = self._told, self._pods_source
         return (
             *(self.counters.changes, state.generation, state.taken_at, state.api_version),
             self._freshness() is Freshness.FRESH,
@@ -261,21 +267,24 @@ class Metrics:
             *(condition() for condition in self._further if condition is not None),
         )
 
-    async def _body(self, form: Format) -> tuple[_Of | None, Body]:
-        """The mapping's part: kept for as long as the snapshot and its freshness last."""
+    async def _body(self, form: Format) -> tuple[_Of | None, Body, State]:
+        """The mapping's part: kept for as long as the snapshot and its freshness last. And the state that it
+        tells: by now there may be another, whose time must not be told with these owners.
+        """
         async with self._locks[form]:
-            state, freshness = self._board.state, self._freshness()
+            state = self._board.state
+            freshness = state.freshness(self._clock(), self._stale_after)
             if freshness is Freshness.UNKNOWN:
-                return None, EMPTY
+                return None, EMPTY, state
             of = _Of(state.generation, freshness is Freshness.STALE)
             kept = self._bodies.get(form)
             if kept is not None and kept[0] == of:
-                return kept
+                return *kept, state
             body = await asyncio.get_running_loop().run_in_executor(
                 self._worker, self._render, state, of.stale, form
             )
             self._bodies[form] = (of, body)
-            return of, body
+            return of, body, state
 
     def _render(self, state: State, stale: bool, form: Format) -> Body:  # noqa: FBT001 -- by position, in a thread
         if stale:

@@ -321,12 +321,19 @@ async def test_what_changes_while_it_is_rendered_shows_in_the_next_scrape(
         its.board.publish(_state())
 
         def overtaken(*arguments: object) -> object:
-            its.board.publish(_state(Snapshot(devices=(Device(FREE),)), generation=2))
+            its.board.publish(
+                _state(Snapshot(devices=(Device(FREE),)), generation=2, taken_at=its.now[0] + 1)
+            )
             return render(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(metrics_module, "render", overtaken)
-        assert "trainer" in await its.text()
-        assert "trainer" not in await its.text()
+        taken = "devicelens_last_refresh_success_timestamp_seconds"
+        first, second = await its.text(), await its.text()
+        assert "trainer" in first
+        # Owners are never told with the time of a later look.
+        assert _samples(first, taken) == {(): its.now[0]}
+        assert "trainer" not in second
+        assert _samples(second, taken) == {(): its.now[0] + 1}
 
 
 async def test_the_counters_count_what_happened() -> None:
