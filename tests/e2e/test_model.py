@@ -44,7 +44,7 @@ from simulator import (
     SimulatedKubelet,
 )
 
-STEPS = int(os.environ.get("DEVICELENS_MODEL_STEPS", "150"))
+STEPS = int(os.environ.get("DEVICELENS_MODEL_STEPS", "100"))
 SEED = os.environ.get("DEVICELENS_MODEL_SEED")
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(120 + STEPS)]
