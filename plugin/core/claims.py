@@ -32,6 +32,7 @@ class Claims:
     def __init__(self) -> None:
         self._order: tuple[str, ...] = ()
         self._looked: set[str] = set()
+        self._staked: set[str] = set()
         self._holders: dict[str, str] = {}
         self._held: dict[str, frozenset[str]] = {}
         self._refused: dict[str, frozenset[str]] = {}
@@ -40,12 +41,26 @@ class Claims:
         """The exclusive resources that there are, in the order of the configuration."""
         self._order = tuple(order)
 
-    def awaited(self, resource: str) -> tuple[str, ...]:
-        """The earlier resources that have not looked yet: what they find is theirs."""
+    def awaited(self, resource: str, holders: Collection[str] = ()) -> tuple[str, ...]:
+        """The earlier resources that have not looked yet: what they find is theirs.
+
+        And whichever of `holders` has not staked yet: what pods hold of it is its own, however late it comes.
+        """
         if resource not in self._order:
             return ()
-        earlier = self._order[: self._order.index(resource)]
-        return tuple(name for name in earlier if name not in self._looked)
+        place = self._order.index(resource)
+        return tuple(
+            name
+            for at, name in enumerate(self._order)
+            if name not in self._looked
+            and (at < place or (at > place and name in holders and name not in self._staked))
+        )
+
+    def stake(self, resource: str, claims: Collection[str]) -> None:
+        """What pods hold of `resource` already: claimed before its turn comes."""
+        if resource not in self._held:
+            self.claim(resource, claims)
+        self._staked.add(resource)
 
     def looked(self, resource: str) -> None:
         """`resource` has looked for the first time, and claimed what it found."""
@@ -74,6 +89,7 @@ class Claims:
             del self._holders[claim]
         self._refused.pop(resource, None)
         self._looked.discard(resource)
+        self._staked.discard(resource)
         return self._waiting_for(freed)
 
     def _waiting_for(self, freed: frozenset[str]) -> frozenset[str]:

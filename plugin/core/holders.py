@@ -25,6 +25,8 @@ _FIELDS: Final[Mapping[str, Mapping[str, tuple[int, str]]]] = {
     "PodResources": {"containers": (3, "ContainerResources")},
     "ListPodResourcesResponse": {"pod_resources": (1, "PodResources")},
     "AllocatableResourcesResponse": {"devices": (1, "ContainerDevices")},
+    "DeviceSpec": {"host_path": (2, "text")},
+    "ContainerAllocateResponse": {"devices": (3, "DeviceSpec")},
 }
 
 
@@ -76,6 +78,7 @@ def from_allocatable(answer: bytes) -> Held:
 class _Entry(msgspec.Struct):
     ResourceName: str
     DeviceIDs: dict[str, list[str]] | None = None
+    AllocResp: bytes | None = None
 
 
 class _Data(msgspec.Struct):
@@ -86,20 +89,40 @@ class _Checkpoint(msgspec.Struct):
     Data: _Data
 
 
+def _entries(content: bytes) -> list[_Entry]:
+    try:
+        checkpoint = msgspec.json.decode(content, type=_Checkpoint)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UnreadableError(str(error)) from None
+    return checkpoint.Data.PodDeviceEntries or []
+
+
+def nodes_from_checkpoint(content: bytes) -> Mapping[tuple[str, str], frozenset[str]]:
+    """By resource and id: the host's device nodes that its containers were given, with others of theirs.
+
+    An answer that cannot be read has none. Raises UnreadableError.
+    """
+    nodes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for entry in _entries(content):
+        try:
+            given = _decode("ContainerAllocateResponse", entry.AllocResp or b"")
+        except UnreadableError:
+            continue
+        paths = {device.host_path for device in given.devices}
+        for ids in (entry.DeviceIDs or {}).values():
+            for device_id in ids:
+                nodes[entry.ResourceName, device_id] |= paths
+    return {holding: frozenset(paths) for holding, paths in nodes.items()}
+
+
 def from_checkpoint(content: bytes) -> Held:
     """The ids in the device manager's checkpoint, those of pods that ended since it was written as well.
 
     kubelet: it is rewritten at an allocation, not at a release. Unlike List it also knows what ordinary
     init containers hold. Raises UnreadableError.
     """
-    try:
-        checkpoint = msgspec.json.decode(content, type=_Checkpoint)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise UnreadableError(str(error)) from None
     return _gather(
-        (entry.ResourceName, ids)
-        for entry in checkpoint.Data.PodDeviceEntries or ()
-        for ids in (entry.DeviceIDs or {}).values()
+        (entry.ResourceName, ids) for entry in _entries(content) for ids in (entry.DeviceIDs or {}).values()
     )
 
 

@@ -6,7 +6,7 @@ list, unhealthy, until nobody can hold it. No I/O and no clock in here; time is 
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -88,6 +88,13 @@ class Inventory:
     def may_be_held(self, device_id: str) -> bool:
         """Whether a pod may hold the device: Allocate has named it, or it was held before this process."""
         return any(i in self._named or i in self._adopted for i in self._ids.get(device_id, ()))
+
+    def maybe_held(self) -> Iterator[tuple[str, Device]]:
+        """Advertised ids that a pod may hold, each with its device."""
+        for advertised_id in {*self._named, *self._adopted}:
+            known = self.find(advertised_id)
+            if known is not None:
+                yield advertised_id, known.device
 
     def last_given(self, advertised_id: str) -> float | None:
         """Wall time when Allocate last gave this id out, and did not refuse it; None if it never did."""

@@ -43,6 +43,11 @@ class Sharing:
             return f"share.id gives two of its replicas the id {quoted(_twice(ids))}"
         return ids
 
+    def called(self, device_id: str) -> tuple[str, ...]:
+        """As `ids`; none where there are none."""
+        ids = self.ids(device_id)
+        return () if isinstance(ids, str) else ids
+
     def _replicas(self, device_id: str, replicas: int) -> Iterator[str]:
         for n in range(self.first, self.first + replicas):
             if self.template is None:

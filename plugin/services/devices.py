@@ -1,15 +1,17 @@
 """One resource's devices looked after: discovery, claims and health, brought together in the inventory."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Final
 
 from plugin.core.claims import claim_of
+from plugin.core.device import Device
 from plugin.core.health import Health
 from plugin.core.identify import Change, Identified
 from plugin.core.inventory import Inventory, Sighting, Transition
 from plugin.core.plan import ResourcePlan, XidCheck
+from plugin.core.sharing import Sharing
 from plugin.discovery.offload import Offload, StuckError
 from plugin.discovery.survey import Survey, SurveyError, Surveyor
 from plugin.services.looks import Follow, Looks, Wish
@@ -46,6 +48,7 @@ class Devices:
         self._tally = tally
         self._telling = telling
         self._changed = changed
+        self._sharing = Sharing.of(plan)
         self._health = Health(plan.probes)
         self._prober = Prober(
             plan.probes,
@@ -61,6 +64,8 @@ class Devices:
         self._survey: Survey | None = None
         self._present: dict[str, Identified] = {}
         self._refused: dict[str, Identified] = {}
+        self._free: dict[str, Device] = {}
+        self._free_at = -1
         self.looked = asyncio.Event()
         """Set after the first look that succeeded."""
         self.known = asyncio.Event()
@@ -109,9 +114,13 @@ class Devices:
         self._tally.discoveries += 1
         survey = await self._offload.run(lambda: self._surveyor.look(since), limit=self._pace.look_limit)
         if self._plan.exclusive and not self.looked.is_set():
-            await self._surroundings.ownership.turn(self._rank, self._pace.claim_turn)
+            held, nodes = await self._surroundings.pod_resources.holdings()
+            ownership = self._surroundings.ownership
+            ownership.stake(self._plan.name, lambda ids: _claims_of(survey, self._sharing, ids), held, nodes)
+            await ownership.turn(self._rank, self._pace.claim_turn)
         self._survey = survey
         self._present = {item.device.id: item for item in survey.devices}
+        self._refused = {}
         self._claim()
         there = {i: item.device for i, item in self._present.items() if not item.absent}
         self._health.survey(there, self._clock.steady())
@@ -144,11 +153,12 @@ class Devices:
     def _take(self, change: Change) -> None:
         """Take in what became of single devices."""
         now = self._clock.steady()
+        refused = self._refused.keys() - change.gone
         for device_id in change.gone:
             self._present.pop(device_id, None)
+            self._refused.pop(device_id, None)
         seen = {item.device.id: item for item in change.devices}
         self._present.update(seen)
-        refused = self._refused.keys() - change.gone
         self._claim()
         seen = {i: item for i, item in seen.items() if i in self._present}
         for device_id in (*change.gone, *(self._refused.keys() - refused)):
@@ -168,7 +178,14 @@ class Devices:
         """Leave out of `present` what another resource has."""
         if not self._plan.exclusive:
             return
-        claims = {i: claim_of(item.device.found) for i, item in self._present.items() if item.device.found}
+        # What was refused is wanted still: who wants it is woken when it is free.
+        self._present = {**self._refused, **self._present}
+        elsewhere = self._held_elsewhere()
+        claims = {
+            i: claim_of(item.device.found)
+            for i, item in self._present.items()
+            if item.device.found and i not in elsewhere
+        }
         # What is gone and held is not another's: its pod may still use it, or get it back.
         kept = {
             claim_of(known.device.found)
@@ -181,8 +198,29 @@ class Devices:
             self._plan.name, ({*claims.values()} | kept) - {""}, self._looks.everything
         )
         refused = {i: others[claim] for i, claim in claims.items() if claim in others} if others else {}
+        refused |= elsewhere
         self._refused = {i: self._present.pop(i) for i in refused}
         self._telling.claimed(refused)
+
+    def _held_elsewhere(self) -> Mapping[str, str]:
+        """What pods hold as something else, and as what; what they hold, or may, as it is, is not."""
+        ownership = self._surroundings.ownership
+        if self._free_at != ownership.generation:
+            self._free.clear()
+            self._free_at = ownership.generation
+        devices = {
+            device_id: item.device
+            for device_id, item in self._present.items()
+            if self._free.get(device_id) is not item.device and not self._inventory.may_be_held(device_id)
+        }
+        elsewhere = ownership.held(
+            self._plan.name, devices, self._sharing, self._is_present, self._looks.everything
+        )
+        self._free |= {i: device for i, device in devices.items() if i not in elsewhere}
+        return elsewhere
+
+    def _is_present(self, advertised_id: str) -> bool:
+        return any(advertised_id in self._sharing.called(device_id) for device_id in self._present)
 
     def _sightings(self, items: dict[str, Identified]) -> Iterable[Sighting]:
         """What is to be advertised, and how. A new device is, once all its probes have answered."""
@@ -219,3 +257,10 @@ class Devices:
         if survey is None:
             return Follow()
         return Follow(survey.follow, self._prober.follow, survey.subsystems)
+
+
+def _claims_of(survey: Survey, sharing: Sharing, advertised: frozenset[str]) -> Collection[str]:
+    """The claims of the devices among those that were found which have one of these ids."""
+    found = {item.device.id: item.device.found for item in survey.devices} if advertised else {}
+    held = {i for i in found if not advertised.isdisjoint(sharing.called(i))}
+    return {claim_of(thing) for i in held if (thing := found[i]) is not None} - {""}

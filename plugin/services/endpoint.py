@@ -2,6 +2,7 @@
 
 # ruff: noqa: ARG002, N802 -- the names and parameters of the methods are the API's
 
+import asyncio
 import os
 import stat
 from collections.abc import Callable, Generator
@@ -62,7 +63,13 @@ class Endpoint:
         except RuntimeError as error:
             reason = "it is not there" if not self.path.parent.is_dir() else "cannot listen there"
             raise OSError(f"{self.path.parent}: {reason}") from error
-        await self._server.start()
+        # grpc.aio cannot stop a server whose start was cut off: it raises instead, and the end is lost.
+        start = asyncio.ensure_future(self._server.start())
+        try:
+            await asyncio.shield(start)
+        except asyncio.CancelledError:
+            await asyncio.wait({start})
+            raise
         self.path.chmod(0o600)
         self._identity = socket_identity(self.path)
 

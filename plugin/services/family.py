@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from daemon.log import Log
-from plugin.core.families import members
+from plugin.core.families import MOST_MEMBERS, members
 from plugin.core.plan import ResourcePlan
 from plugin.discovery.offload import Offload, StuckError
 from plugin.discovery.source import Findings
@@ -122,6 +122,10 @@ class Family:
             other = self._taken(name)
             if other is not None:
                 left_out.append((name, f"is served by {other}"))
+                continue
+            if len(self._members) >= MOST_MEMBERS:
+                # A resource is served until the end: what devices were called before counts too.
+                left_out.append((name, f"there are {MOST_MEMBERS} resources of its family already"))
                 continue
             resource = self._make(plan, self._sources)
             self._members[name] = resource, group.create_task(resource.run())

@@ -73,7 +73,10 @@ class Fleet:
         families = [served for served, _ in self._running.values() if isinstance(served, Family)]
         for family in families:
             await family.give_up(wanted)
-        self._surroundings.ownership.configure([plan.name for plan in plans if plan.exclusive])
+        self._surroundings.ownership.configure(
+            [plan.name for plan in plans if plan.exclusive],
+            [plan.name for plan in plans if not plan.exclusive],
+        )
         for plan in plans:
             if plan.name not in self._running:
                 self._begin(plan, group)

@@ -5,8 +5,9 @@ all its clients together a hundred calls a second.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -27,6 +28,11 @@ MAX_CHECKPOINT: Final = 64 * 1024 * 1024
 CHECKPOINT_LIMIT: Final = 5.0
 """Seconds for reading the checkpoint."""
 
+Nodes = Mapping[tuple[str, str], frozenset[str]]
+"""The host's device nodes by resource and id."""
+
+T = TypeVar("T")
+
 _log = Log("pod-resources")
 
 
@@ -36,6 +42,10 @@ class PodResources:
     def __init__(self, paths: KubeletPaths, clock: Clock) -> None:
         self._paths = paths
         self._offload = Offload()
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._held: tuple[Held, Nodes] = {}, {}
+        self._asked = float("-inf")
         self._list = _Answer(holders.LIST_METHOD, holders.from_list, paths, clock)
         self._allocatable = _Answer(holders.ALLOCATABLE_METHOD, holders.from_allocatable, paths, clock)
 
@@ -62,17 +72,42 @@ class PodResources:
             return None
         return holders.union(listed, checkpointed).get(resource, frozenset())
 
+    async def holdings(self) -> tuple[Held, Nodes]:
+        """What anybody holds as far as it can be known, and the device nodes that were given with it.
+
+        Callers at the same time share an answer.
+        """
+        async with self._lock:
+            if self._clock.steady() - self._asked >= FRESH_FOR:
+                # kubelet: List answers and names nobody, for about a second after a restart.
+                listed = await self.listed()
+                with suppress(StuckError):
+                    checkpointed, nodes = await self._offload.run(
+                        lambda: (self.checkpointed(), self._nodes()), limit=CHECKPOINT_LIMIT
+                    )
+                    self._held = listed or checkpointed or {}, nodes
+                self._asked = self._clock.steady()
+            return self._held
+
+    def _nodes(self) -> Nodes:
+        nothing: Nodes = {}
+        return self._checkpoint(holders.nodes_from_checkpoint, nothing) or nothing
+
     def checkpointed(self) -> Held | None:
         """What the checkpoint says is held, by pods that have ended as well; None where it says nothing.
 
         Blocking. A checkpoint that is not there yet holds nothing: the kubelet never allocated.
         """
+        nothing: Held = {}
+        return self._checkpoint(holders.from_checkpoint, nothing)
+
+    def _checkpoint(self, read: Callable[[bytes], T], nothing: T) -> T | None:
         try:
             if self._paths.checkpoint.stat().st_size > MAX_CHECKPOINT:
                 return None
-            return holders.from_checkpoint(self._paths.checkpoint.read_bytes())
+            return read(self._paths.checkpoint.read_bytes())
         except FileNotFoundError:
-            return {}
+            return nothing
         except (OSError, UnreadableError) as error:
             _log.debug("checkpoint unreadable", reason=error)
             return None

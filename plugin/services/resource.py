@@ -119,7 +119,11 @@ class Resource:
                 started = self._clock.steady()
                 try:
                     await self._serve()
-                except Exception as error:  # noqa: BLE001 -- one resource's defect must not end the others
+                except Exception as error:
+                    task = asyncio.current_task()
+                    if task is not None and task.cancelling():
+                        # What fails while it ends must not keep it from ending.
+                        raise asyncio.CancelledError from error
                     if self._clock.steady() - started > 2 * pauses[-1]:
                         failures = 0
                         self._telling.defect.recovered()
@@ -129,7 +133,8 @@ class Resource:
                 failures += 1
         finally:
             self._surroundings.identities.release(self.plan.name)
-            self._surroundings.ownership.release(self.plan.name)
+            held = self._inventory.maybe_held() if self.plan.exclusive else ()
+            self._surroundings.ownership.leave(self.plan.name, dict(held))
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -45,6 +45,7 @@ class Upkeep:
         self._changed = changed
         self._registration = registration
         self._pod_resources = surroundings.pod_resources
+        self._ownership = surroundings.ownership
         self._clock = surroundings.clock
         self._pace = surroundings.pace
         self._offload = Offload()
@@ -69,6 +70,7 @@ class Upkeep:
         """Drop devices that are gone, once the kubelet says that no pod holds them."""
         while True:
             await asyncio.sleep(self._pace.release)
+            await self._review()
             candidates = self._inventory.releasable(self._clock.now())
             if not candidates:
                 continue
@@ -84,6 +86,13 @@ class Upkeep:
                     "dropped devices that are gone and not held", resource=self._resource, count=len(dropped)
                 )
                 self._changed()
+
+    async def _review(self) -> None:
+        """See whether what pods hold as something else is free."""
+        if self._ownership.waits(self._resource):
+            listed = await self._pod_resources.listed()
+            if listed is not None:
+                self._ownership.review(listed, self._clock.steady(), self._pace.release / 2)
 
     async def verify(self) -> None:
         """Register anew where the kubelet takes nothing of a registered resource for allocatable.

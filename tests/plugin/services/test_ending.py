@@ -1,0 +1,51 @@
+"""A resource that is to end ends, at whatever moment it is told so, and whatever fails meanwhile."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from harness.served import Serve
+from plugin.services.endpoint import Endpoint
+from simulator import SimulatedKubelet
+
+FIRST = "version: 1\nresources: [{name: a.b/one, discover: [{static: {devices: [{name: x}]}}]}]\n"
+SECOND = FIRST.replace("a.b/one", "a.b/two").replace("name: x", "name: y")
+
+
+async def test_a_resource_is_stopped_while_its_server_starts(
+    kubelet: SimulatedKubelet, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = asyncio.Event()
+    open_it = Endpoint.open
+
+    async def told(endpoint: Endpoint) -> None:
+        asyncio.get_running_loop().call_soon(started.set)
+        await open_it(endpoint)
+
+    monkeypatch.setattr(Endpoint, "open", told)
+    async with serve(FIRST) as served:
+        for n in range(20):
+            await asyncio.wait_for(started.wait(), 10)
+            started.clear()
+            served.apply(SECOND if n % 2 == 0 else FIRST)
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)
+
+
+async def test_a_resource_whose_end_fails_ends_all_the_same(
+    root: Path, kubelet: SimulatedKubelet, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve(FIRST) as served:
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)
+        close = Endpoint.close
+
+        async def failing(endpoint: Endpoint) -> None:
+            await close(endpoint)
+            raise RuntimeError("cannot end")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Endpoint, "close", failing)
+            served.apply(SECOND)
+            await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 1)
+        assert [status.name for status in served.fleet.statuses()] == ["a.b/two"]
+    assert not list((root / "k/device-plugins").glob("devicelens*"))

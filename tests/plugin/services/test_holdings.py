@@ -1,0 +1,111 @@
+"""What a pod holds is not given again as something else: over restarts, reloads and other names."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.served import Serve, Served
+from plugin.services.surroundings import Pace
+from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+
+PACE = Pace(release=0.2)
+ONE, TWO = "a.b/one", "a.b/two"
+
+
+def resource(name: str, more: str = "") -> str:
+    allocate = "  allocate: {devices: [{host: '{{ device.path }}', container: /dev/x, permissions: rw}]}\n"
+    other = f"/dev/{name[-3:]}-*"  # two that find the very same are refused as they are read
+    return f"- name: {name}\n  discover: [{{glob: {{paths: ['/dev/one*', '{other}']}}}}]\n{allocate}{more}"
+
+
+def configuration(*resources: str) -> str:
+    return "version: 1\nresources:\n" + "".join(resources)
+
+
+def pod(name: str, asked: str) -> PodSpec:
+    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={asked: 1}),))
+
+
+def healthy(served: Served, name: str) -> list[str]:
+    return [entry.id for entry in served.status(name).advertised if entry.known.healthy]
+
+
+@pytest.fixture
+def one(host: Path) -> Path:
+    made = host / "dev/one1"
+    made.parent.mkdir()
+    made.touch()
+    return made
+
+
+async def hold(kubelet: SimulatedKubelet, serve: Serve, name: str, more: str = "") -> None:
+    """Let a pod get the device from a plugin that ends."""
+    async with serve(configuration(resource(name, more)), pace=PACE):
+        await kubelet.wait_until(lambda k: k.allocatable(name) > 0)
+        await kubelet.add_pod(pod("p", name))
+
+
+async def test_a_later_resource_that_a_pod_has_the_device_from_keeps_it_over_a_restart(
+    kubelet: SimulatedKubelet, serve: Serve, one: Path
+) -> None:
+    await hold(kubelet, serve, TWO)
+    async with serve(configuration(resource(ONE), resource(TWO)), pace=PACE) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1)
+        await served.quiet(ONE)
+        assert served.status(ONE).advertised == ()
+        assert served.status(ONE).state == "waiting for devices: none was found"
+        assert healthy(served, TWO) == ["one1"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (resource(ONE), resource(TWO), TWO, ["one1"]),
+        (resource(ONE), resource(ONE, '  match: "{{ false }}"\n') + resource(TWO), TWO, ["one1"]),
+        (resource(ONE), resource(ONE, "  id: 'x-{{ device.name }}'\n"), ONE, ["x-one1"]),
+        (resource(ONE), resource(ONE, "  share: {replicas: 2}\n"), ONE, ["one1::0", "one1::1"]),
+        (resource(ONE, "  share: {replicas: 2}\n"), resource(ONE), ONE, ["one1"]),
+        (resource(ONE, "  id: 'x-{{ device.name }}'\n"), resource(TWO), TWO, ["one1"]),
+    ],
+    ids=["renamed", "hidden", "id", "shared", "no longer shared", "id and name"],
+)
+@pytest.mark.parametrize("way", ["reload", "restart"])
+async def test_what_is_held_is_not_given_as_something_else_until_it_is_free(
+    case: tuple[str, str, str, list[str]], way: str, kubelet: SimulatedKubelet, serve: Serve, one: Path
+) -> None:
+    assert one.exists()
+    before, after, asked, freed = case
+    if way == "restart" and after.startswith(f"- name: {TWO}"):
+        pytest.skip("a process knows nothing of the names that another had")
+    if way == "restart":
+        async with serve(configuration(before), pace=PACE):
+            await kubelet.wait_until(lambda k: k.allocatable(ONE) > 0)
+            await kubelet.add_pod(pod("p", ONE))
+    start = before if way == "reload" else after
+    async with serve(configuration(start), pace=PACE) as served:
+        if way == "reload":
+            await kubelet.wait_until(lambda k: k.allocatable(ONE) > 0)
+            await kubelet.add_pod(pod("p", ONE))
+            served.apply(configuration(after))
+        await served.until(lambda: served.fleet.settled and served.status(asked).tally.discoveries > 1)
+        await served.quiet(asked)
+        assert healthy(served, asked) == []
+        await kubelet.delete_pod("default", "p")
+        await served.until(lambda: healthy(served, asked) == freed)
+
+
+async def test_who_shares_a_device_on_purpose_is_not_disturbed(
+    kubelet: SimulatedKubelet, serve: Serve, one: Path
+) -> None:
+    await hold(kubelet, serve, ONE, "  exclusive: false\n")
+    both = configuration(resource(TWO), resource(ONE, "  exclusive: false\n"))
+    async with serve(both, pace=PACE) as served:
+        await served.until(lambda: healthy(served, ONE) == healthy(served, TWO) == ["one1"])
+
+
+async def test_replicas_that_are_more_or_called_otherwise_stay_shared(
+    kubelet: SimulatedKubelet, serve: Serve, one: Path
+) -> None:
+    await hold(kubelet, serve, ONE, "  share: {replicas: 2}\n")
+    async with serve(configuration(resource(ONE, "  share: {replicas: 3}\n")), pace=PACE) as served:
+        await served.until(lambda: healthy(served, ONE) == ["one1::0", "one1::1", "one1::2"])
