@@ -13,10 +13,12 @@ import shutil
 import sys
 import tempfile
 from collections import deque
+from http import HTTPStatus
 from pathlib import Path
 from random import Random
 from typing import Final
 
+import aiohttp
 import click
 
 from daemon.flags import DURATION, LISTEN_ADDRESS, ListenAddress, flag, log_flags
@@ -24,6 +26,7 @@ from daemon.log import Log, configure
 from daemon.process import Fatal, run, run_actors
 from simulator import AdmissionError, PodSpec, SimulatedKubelet
 from simulator.control_server import control_server
+from simulator.model import Owner
 from simulator.scenario import Act, Arrive, Fail, Leave, Recover, Scenario
 
 NODE: Final = "demo-node"
@@ -182,11 +185,11 @@ async def _live(
     exporter: Child, kubelet: SimulatedKubelet, host: Path, pace: float, scenario: Scenario
 ) -> None:
     """Let things happen on the node, one each `pace` seconds, once the exporter looks on."""
-    await exporter.url
-    await kubelet.wait_until(
-        lambda node: all(map(node.allocatable, RESOURCES)) and node.calls["GetAllocatableResources"],
-        _START_WITHIN,
-    )
+    await kubelet.wait_until(lambda node: all(map(node.allocatable, RESOURCES)), _START_WITHIN)
+    # Every node has pods without devices; a kubelet that lists none is one that has not heard of any yet.
+    await kubelet.add_pod(PodSpec("kube-proxy-x7k2p", "kube-system", owner=Owner("DaemonSet", "kube-proxy")))
+    async with asyncio.timeout(_START_WITHIN):
+        await _looks_on(await exporter.url)
     pods: dict[str, PodSpec] = {}
     failed: list[str] = []
     for arrival in scenario.opening():
@@ -194,6 +197,16 @@ async def _live(
     while True:
         await asyncio.sleep(pace)
         await _do(scenario.next(tuple(pods.values()), tuple(failed)), kubelet, host, pods, failed)
+
+
+async def _looks_on(url: str) -> None:
+    """Return when the exporter at `url` has a mapping: what comes then has its exact time."""
+    async with aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(f"{url}/-/ready") as answer:
+                if answer.status == HTTPStatus.OK:
+                    return
+            await asyncio.sleep(0.05)
 
 
 async def _do(
