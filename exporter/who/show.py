@@ -94,8 +94,8 @@ def print_table(document: DevicesDocument, pod: Pod | None, *, wide: bool, out: 
 
 
 def print_rows(names: Sequence[str], cells: Iterable[Sequence[str]], out: TextIO) -> None:
-    """A table on `out`: in colour and fitted on a terminal, else plain and as wide as it is. The third column
-    tells the state.
+    """A table on `out`, in colour on a terminal. Lines are as long as they are: where a terminal breaks one,
+    an id can still be copied whole. The third column tells the state.
     """
     from rich.console import Console  # noqa: PLC0415 -- not for -o json
     from rich.table import Table  # noqa: PLC0415 -- as above
@@ -104,7 +104,7 @@ def print_rows(names: Sequence[str], cells: Iterable[Sequence[str]], out: TextIO
     terminal = out.isatty()
     console = Console(
         file=out,
-        width=None if terminal else 1_000_000,
+        width=1_000_000,
         color_system="auto" if terminal else None,
         force_terminal=terminal,
         force_interactive=False,
@@ -114,14 +114,11 @@ def print_rows(names: Sequence[str], cells: Iterable[Sequence[str]], out: TextIO
     )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
-        table.add_column(name, overflow="fold", no_wrap=name in {"STATE", "NUMA"})
+        table.add_column(name, no_wrap=True)
     for row in cells:
         table.add_row(
             *(Text(cell, style=_STYLES.get(cell, "") if i == 2 else "") for i, cell in enumerate(row))
         )
-    if terminal:
-        console.print(table)
-        return
     with console.capture() as capture:
         console.print(table)
     out.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
