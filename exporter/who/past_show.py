@@ -21,8 +21,8 @@ def print_history(document: HistoryDocument, out: TextIO) -> None:
 
 
 def print_moment(document: HistoryDocument, out: TextIO) -> None:
-    """Who held what at one moment."""
-    print_rows(_AT, [_cells(entry) for entry in document.holdings], out)
+    """Who held what at one moment, in the order in which the present is told: by resource and device."""
+    print_rows(_AT, sorted(_cells(entry) for entry in document.holdings), out)
 
 
 def _cells(entry: PastEntry) -> tuple[str, ...]:

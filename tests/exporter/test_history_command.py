@@ -105,8 +105,8 @@ async def test_who_at_tells_who_held_it_surely_and_who_perhaps(run: Run) -> None
     assert result.exit_code == 0, result.output
     assert _cells(result) == [
         ["RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE", "UNTIL"],
-        [GPU, "GPU-1::0", "held", "ns/serve-1", "main", "2026-10-28T22:41:10Z..22:41:15Z"],
         [GPU, "GPU-0", "perhaps", "ns/train-0", "main", *TRAINED],
+        [GPU, "GPU-1::0", "held", "ns/serve-1", "main", "2026-10-28T22:41:10Z..22:41:15Z"],
     ]
     assert result.stderr == ""
 
