@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-_UNITS: Final = {
+_UNITS: Final[dict[str, int]] = {
     "": 1,
     "B": 1,
     **{f"{letter}B": 1024**power for power, letter in enumerate("KMGT", 1)},

@@ -29,7 +29,8 @@ class Faults:
     `slow`: seconds before each answer. `hang`: calls are taken and not answered until it is over.
     `rate_limited`: 1 refuses every call as if another caller used the limit up, n every n-th call.
     `garbage`: answers that do not decode. `oversized`: answers of 17 MiB. `gone`: no socket. `error`: a
-    gRPC status code's name (UNAVAILABLE) that every call fails with. `methods`: only these are struck; empty: all of them.
+    gRPC status code's name (UNAVAILABLE) that every call fails with. `methods`: only these are struck;
+    empty: all of them.
     """
 
     slow: float = 0.0

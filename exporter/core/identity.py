@@ -206,9 +206,7 @@ def still_there(view: View, missing: Iterable[PodKey], uid: str = "") -> frozens
     `uid`, none but that very pod counts.
     """
     return frozenset(
-        key
-        for key in missing
-        if any(s.standing and (not uid or s.identity.uid == uid) for s in view.of(key))
+        key for key in missing if any(s.standing and (not uid or s.identity.uid == uid) for s in view.of(key))
     )
 
 

@@ -52,7 +52,8 @@ async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals, 
         assert (await owners.get(url, "/"))[0] == 200
         plugins = (await owners.scrape(url)).of("devicelens_plugin_url_up")
         assert [value for _, value in plugins] == [1]
-        assert await owners.scrape(plugins[0][0]["url"])
+        plugin = await owners.scrape(plugins[0][0]["url"])
+        assert plugin.of("devicelens_plugin_registered")
 
         children = _children(demo.pid)
         assert len(children) == 2

@@ -26,7 +26,7 @@ PARSERS: dict[Format, Callable[[str], Iterable[Metric]]] = {
 }
 WRITERS: dict[Format, Callable[..., bytes]] = {
     Format.TEXT: plain_text,
-    Format.OPENMETRICS: plain_openmetrics,  # type: ignore[dict-item] # prometheus_client leaves it so
+    Format.OPENMETRICS: plain_openmetrics,
 }
 
 OWNER = ("node", "resource", "device", "parent", "namespace", "pod", "container", "pod_uid")

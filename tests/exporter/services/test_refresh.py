@@ -248,13 +248,12 @@ async def test_what_there_is_to_remark_of_a_state_is_noted_for_as_long_as_it_hol
         return ("too many",) if len(state.snapshot.devices) > 2 else ()
 
     async with running(kubelet, remarks=remarks) as loop:
-        assert loop.state.notes == ("it is old",)
-        kubelet.offered = _offered("a", "b", "c")
-        await loop.trigger(Trigger.TIMER)
-        assert loop.state.notes == ("it is old", "too many")
-        kubelet.offered = _offered("a", "b")
-        await loop.trigger(Trigger.TIMER)
-        assert loop.state.notes == ("it is old",)
+        noted = [loop.state.notes]
+        for devices in (("a", "b", "c"), ("a", "b")):
+            kubelet.offered = _offered(*devices)
+            await loop.trigger(Trigger.TIMER)
+            noted.append(loop.state.notes)
+        assert noted == [("it is old",), ("it is old", "too many"), ("it is old",)]
 
 
 async def test_reasons_that_come_while_one_is_under_way_share_the_next() -> None:
