@@ -40,7 +40,7 @@ Look = Callable[[Wish], Awaitable[Follow | None]]
 
 
 class Looks:
-    """Calls for looks, one at a time and never more than half of the time."""
+    """Calls for looks, one at a time, and while they are quick never more than half of the time."""
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
@@ -98,7 +98,9 @@ class Looks:
                                 uevents.enter_context(
                                     self._surroundings.uevents.following(subsystems, self.uevent)
                                 )
-                    await asyncio.sleep(max(self._pace.look_pause, self._clock.steady() - started))
+                    # A look also waits for others: that, or a clock that jumps, is no reason to wait long.
+                    took = min(self._clock.steady() - started, self._pace.retry)
+                    await asyncio.sleep(max(self._pace.look_pause, took))
                     await self._wait(whole, self._pace.retry if follow is None else self._pace.rescan)
             finally:
                 if self._settling is not None:
