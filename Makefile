@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STUBS ?= .
 
-.PHONY: help demo test bench lint format proto lock system-tools clean
+.PHONY: help demo test bench fuzz model lint format proto lock system-tools clean
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,8 +32,18 @@ demo: $(VENV)/.runtime ## The whole system on a simulated kubelet; prints the pa
 test: $(VENV)/.dev system-tools ## All tests
 	$(BIN)/python -m pytest
 
-bench: $(VENV)/.dev ## What both processes cost while nothing happens, beside a floor
+bench: $(VENV)/.dev ## What it costs, each figure beside its floor; written to docs/benchmarks.md
 	$(BIN)/python benchmarks/idle.py
+	$(BIN)/python -m benchmarks.exporter
+	$(BIN)/python -m benchmarks.freshness
+	$(BIN)/python -m benchmarks.device_plugin
+	$(BIN)/python -m benchmarks.history
+
+fuzz: $(VENV)/.dev ## A million mutated answers of a kubelet, through everything that reads them
+	DEVICELENS_FUZZ=1000000 $(BIN)/python -m pytest -s --timeout 7200 tests/fuzz
+
+model: $(VENV)/.dev ## Thousands of random steps, and every scrape compared with who held what
+	DEVICELENS_MODEL_STEPS=3000 $(BIN)/python -m pytest -s --timeout 7200 tests/e2e/test_model.py
 
 # Prometheus and Chromium for the tests that need them, where they can be had; elsewhere those tests
 # skip and say so (under CI=true such a skip is a failure).
