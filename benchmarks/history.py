@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from benchmarks.report import Figure, tell
 from exporter.core.history import Facts, HoldingKey, Present, Row
 from exporter.core.history_query import Question
 from exporter.core.history_watch import Sight, Times
@@ -120,8 +121,8 @@ def questions(churn: Churn, order: random.Random) -> dict[str, Callable[[], Ques
 
 
 def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None:
-    """Ask, and print the table."""
-    print(f"{'':32}    rows   median      p99    floor      p99")
+    """Ask, and tell."""
+    asked_of: list[Figure] = []
     with closing(sqlite3.connect(path)) as bare:
         bare.text_factory = codec.read_text
         for name, question in questions(churn, order).items():
@@ -131,14 +132,21 @@ def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None
                 now = Now(churn.sight.last, failing=False, time=churn.wall, patience=_PATIENCE)
                 began = time.perf_counter()
                 found = churn.archive.find(asked, now)
-                took.append(time.perf_counter() - began)
+                took.append(1000 * (time.perf_counter() - began))
                 numbers = [row.id for row in found.rows]
                 began = time.perf_counter()
                 fetched = fetch(bare, numbers)
-                floor.append(time.perf_counter() - began)
+                floor.append(1000 * (time.perf_counter() - began))
                 assert {row.id for row in fetched} == set(numbers)
                 rows.append(len(numbers))
-            print(f"{name:32}{statistics.mean(rows):8.0f}{_told(took)}{_told(floor)}")
+            what = f"{name}: {statistics.mean(rows):.0f} rows"
+            asked_of.append(Figure(what, took, "ms", floor, "at most 20 ms"))
+    tell(
+        "History",
+        f"{_DAYS} days of churn, {churn.archive.condition.rows} holdings in a file of "
+        f"{path.stat().st_size / (1 << 20):.0f} MiB. Floor: a bare SELECT of the same rows.",
+        [Figure("a change, written", [1000 * seconds for seconds in churn.taken], "ms"), *asked_of],
+    )
 
 
 def fetch(bare: sqlite3.Connection, numbers: Sequence[int]) -> list[Row]:
@@ -148,11 +156,6 @@ def fetch(bare: sqlite3.Connection, numbers: Sequence[int]) -> list[Row]:
         for table, columns in statements.TABLES.items()
         for values in bare.execute(statements.fetch(table, columns, len(numbers)), numbers)
     ]
-
-
-def _told(seconds: Sequence[float]) -> str:
-    ordered = sorted(seconds)
-    return f"{statistics.median(ordered) * 1000:9.2f}{ordered[int(len(ordered) * 0.99) - 1] * 1000:9.2f}"
 
 
 def main(holdings: int, rounds: int, size: int) -> None:
@@ -168,7 +171,7 @@ def main(holdings: int, rounds: int, size: int) -> None:
         print(
             f"{rows} of {holdings} holdings in {_DAYS} days: {used[0]:.1f} MiB, log {sum(used[1:]):.1f} MiB"
         )
-        print(f"{took:.0f} s for all of it; writing a change{_told(churn.taken)}")
+        print(f"{took:.0f} s for all of it")
         measure(churn, path, order, rounds)
         churn.archive.close()
 
