@@ -99,9 +99,10 @@ class Family:
             every = await self._offload.run(
                 lambda: self._sources.discover(wish.since), limit=self._surroundings.pace.look_limit
             )
-        except (SurveyError, StuckError) as error:
+        except Exception as error:  # noqa: BLE001 -- one family's defect must not end the other resources
             self._tally.discovery_errors += 1
-            self._telling.discovery.failed(str(error))
+            expected = isinstance(error, SurveyError | StuckError)
+            self._telling.discovery.failed(str(error) if expected else f"{type(error).__name__}: {error}")
             self._surroundings.ownership.looked(self.plan.name)
             return None
         self._telling.discovery.recovered()

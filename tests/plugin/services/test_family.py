@@ -74,6 +74,24 @@ async def test_a_bad_name_is_told_and_leaves_the_others_alone(
     assert "left out" in caplog.messages
 
 
+async def test_a_sources_defect_is_told_and_leaves_the_others_alone(
+    kubelet: SimulatedKubelet, serve: Serve, dev: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (dev / "one1").touch()
+    discover = GlobSource.discover
+
+    def broken(source: GlobSource, host: HostRoot) -> Findings:
+        if source.patterns == ("/dev/*",):
+            raise ValueError("unforeseen")
+        return discover(source, host)
+
+    monkeypatch.setattr(GlobSource, "discover", broken)
+    name = "a.b/x{{ device.name }}"
+    async with serve(configuration(family(name), PLAIN)) as served:
+        await served.until(lambda: states(served)[name] == "discovery fails: ValueError: unforeseen")
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)
+
+
 async def test_a_kubelet_that_restarts_gets_every_member_back(
     kubelet: SimulatedKubelet, serve: Serve, dev: Path
 ) -> None:
