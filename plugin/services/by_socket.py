@@ -4,7 +4,6 @@ A kubelet that restarts removes the sockets there and forgets everybody: registe
 """
 
 import asyncio
-from contextlib import suppress
 
 from plugin.core.lifecycle import Situation, Step, decide
 from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
@@ -65,7 +64,8 @@ class SocketRegistration(Registration):
         else:
             self._accept(asked)
         finally:
-            # One that has ended is awaited too: what it failed with would else be told as nobody's.
             call.cancel()
-            with suppress(asyncio.CancelledError, RegisterFailedError):
-                await call
+            # Not awaited itself: a cancellation that comes meanwhile is for this task, and must end it.
+            await asyncio.wait({call})
+            if not call.cancelled():
+                call.exception()  # looked at, or it would be told as nobody's
