@@ -51,7 +51,9 @@ pytestmark = [pytest.mark.simulated, pytest.mark.timeout(120 + STEPS)]
 
 STALE_AFTER = 3.0
 UNPROVEN = 5.0
-"""Seconds after an exporter's start within which it may not know all uids yet."""
+"""Seconds around an exporter's start within which it may not know all uids: not yet, or not before it was
+killed.
+"""
 GPU, NIC, SHARED = "model.test/gpu", "model.test/nic", "model.test/shared"
 CONFIGURATION = f"""\
 version: 1
@@ -432,12 +434,12 @@ class Model:
         } == claims
 
     def unproven(self, owner: Owner, since: float) -> bool:
-        """Whether a pod of the same name held it when an exporter had just started.
+        """Whether a pod of the same name held it when an exporter had just started, or was about to be killed.
 
         One whose uid nobody has told yet, and that is gone before anybody does, is taken for its successor
         if that gets the same device: nothing but their uids would tell them apart.
         """
-        return any(start <= since <= start + UNPROVEN for start in self.starts) and self.truth.held(
+        return any(abs(since - start) <= UNPROVEN for start in self.starts) and self.truth.held(
             owner._replace(uid=""), since, since
         )
 
