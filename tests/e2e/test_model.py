@@ -434,7 +434,7 @@ class Model:
         } == claims
 
     def unproven(self, owner: Owner, since: float) -> bool:
-        """Whether a pod of the same name held it when an exporter had just started, or was about to be killed.
+        """Whether a pod of the same name held it when an exporter had just started or was to be killed.
 
         One whose uid nobody has told yet, and that is gone before anybody does, is taken for its successor
         if that gets the same device: nothing but their uids would tell them apart.
