@@ -10,5 +10,6 @@ http        serving aiohttp applications on TCP and unix sockets
 exposition  content negotiation and kept renderings of Prometheus metrics
 yaml_document, places, errors
             YAML files with line numbers, checked against a model; one clear error for what is wrong in them
+memory      how the C library keeps memory
 text        making text from outside harmless
 """

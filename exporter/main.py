@@ -6,6 +6,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import disable_created_metrics
 
@@ -13,6 +14,7 @@ from daemon.directory import DirectoryWatcher
 from daemon.flags import ListenAddress
 from daemon.http import serve
 from daemon.log import Log
+from daemon.memory import share_one_arena
 from daemon.paths import KubeletPaths
 from daemon.process import Actor, Fatal, run_actors
 from exporter.core.address import Address
@@ -22,7 +24,6 @@ from exporter.core.settling import DOUBT
 from exporter.history.archive import Archive, Limits
 from exporter.kubelet.client import KubeletClient
 from exporter.kubelet.cpus import numa_of_cpus
-from exporter.plugins.client import PluginClient
 from exporter.pods.decode import Allowed
 from exporter.pods.pods_api import PodsApi
 from exporter.services.board import Board
@@ -32,11 +33,13 @@ from exporter.services.history_families import HistoryFamilies
 from exporter.services.identities import Identities
 from exporter.services.metrics import MAX_SERIES, Metrics
 from exporter.services.observers import Observers
-from exporter.services.plugins import Plugins
 from exporter.services.refresh import Refresher, Timing
 from exporter.services.series import SeriesLimit
 from exporter.services.triggers import follow_device_plugins, follow_pod_resources, follow_pods_api
 from exporter.web.app import Site, build
+
+if TYPE_CHECKING:
+    from exporter.services.plugins import Plugins
 
 _log = Log("exporter")
 
@@ -65,6 +68,7 @@ class Settings:
 
 async def main(settings: Settings, stop: asyncio.Event) -> None:
     """Run the exporter until `stop` is set. Raises Fatal where it cannot."""
+    share_one_arena()
     disable_created_metrics()  # type: ignore[no-untyped-call] # prometheus_client leaves it so
     paths = KubeletPaths(settings.kubelet_root)
     clock = SteadyClock()
@@ -166,10 +170,14 @@ def _identities(settings: Settings, paths: KubeletPaths) -> Identities | None:
             return Identities(pods_api, expected=source == "pods-api")
 
 
-def _plugins(settings: Settings, board: Board, clock: SteadyClock) -> Plugins | None:
+def _plugins(settings: Settings, board: Board, clock: SteadyClock) -> "Plugins | None":
     """Who asks plugins; None where none is to be asked."""
     if not settings.plugin_urls:
         return None
+    # Imported where it is asked for: few exporters are told of plugins.
+    from exporter.plugins.client import PluginClient  # noqa: PLC0415
+    from exporter.services.plugins import Plugins  # noqa: PLC0415
+
     return Plugins([PluginClient(address) for address in settings.plugin_urls], board, clock=clock.now)
 
 

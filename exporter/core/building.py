@@ -30,6 +30,17 @@ class _Built:
     places: Mapping[DeviceKey, int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Whole:
+    """A snapshot of pods that are not told apart, and all that it was made of."""
+
+    snapshot: Snapshot
+    listing: Listing
+    allocatable: api_pb2.AllocatableResourcesResponse | None
+    uids: Mapping[PodKey, str]
+    advertised: Mapping[DeviceKey, AdvertisedDevice] | None
+
+
 class Builder:
     """Makes snapshots; keeps what the last one was made of."""
 
@@ -37,6 +48,7 @@ class Builder:
         self._cpu_numa = cpu_numa or {}
         self._reader = reader
         self._built: _Built | None = None
+        self._whole: _Whole | None = None
 
     def build(
         self,
@@ -48,13 +60,11 @@ class Builder:
     ) -> Snapshot:
         """As snapshot.build."""
         uids, built = pod_uids or {}, self._built
-        offer = None if listing.parts is None else _offer(allocatable)
-        if (
-            built is not None
-            and listing.parts is not None
-            and offer == built.offer
-            and advertised is built.advertised
-        ):
+        if listing.parts is None:
+            return self._build_whole(listing, allocatable, uids, advertised)
+        self._whole = None
+        offer = _offer(allocatable)
+        if built is not None and offer == built.offer and advertised is built.advertised:
             snapshot = self._continued(built, listing.parts, uids)
             if snapshot is not None:
                 parts, known = listing.parts, {key: uids.get(key, "") for key in listing.parts}
@@ -65,7 +75,44 @@ class Builder:
                     *(built.offer, built.advertised, built.numa, built.offered, built.places),
                 )
                 return snapshot
-        snapshot, numa, offered = assemble(
+        snapshot, numa, offered = self._assembled(listing, allocatable, uids, advertised)
+        if built is not None:
+            snapshot = _with_kept(snapshot, built)
+        known = {key: uids.get(key, "") for key in listing.parts}
+        places = {device.key: place for place, device in enumerate(snapshot.devices)}
+        self._built = _Built(snapshot, listing.parts, known, offer, advertised, numa, offered, places)
+        return snapshot
+
+    def _build_whole(
+        self,
+        listing: Listing,
+        allocatable: api_pb2.AllocatableResourcesResponse | None,
+        uids: Mapping[PodKey, str],
+        advertised: Mapping[DeviceKey, AdvertisedDevice] | None,
+    ) -> Snapshot:
+        """The same object for the very same messages: a second one of a large answer takes much memory."""
+        self._built, whole = None, self._whole
+        if (
+            whole is not None
+            and listing is whole.listing
+            and allocatable is whole.allocatable
+            and uids == whole.uids
+            and advertised is whole.advertised
+        ):
+            return whole.snapshot
+        self._whole = whole = None
+        snapshot, _, _ = self._assembled(listing, allocatable, uids, advertised)
+        self._whole = _Whole(snapshot, listing, allocatable, uids, advertised)
+        return snapshot
+
+    def _assembled(
+        self,
+        listing: Listing,
+        allocatable: api_pb2.AllocatableResourcesResponse | None,
+        uids: Mapping[PodKey, str],
+        advertised: Mapping[DeviceKey, AdvertisedDevice] | None,
+    ) -> tuple[Snapshot, Mapping[DeviceKey, Nodes], frozenset[DeviceKey]]:
+        return assemble(
             listing.pod_resources,
             allocatable,
             cpu_numa=self._cpu_numa,
@@ -73,15 +120,6 @@ class Builder:
             pod_uids=uids,
             advertised=advertised,
         )
-        if listing.parts is None:
-            self._built = None
-            return snapshot
-        if built is not None:
-            snapshot = _with_kept(snapshot, built)
-        known = {key: uids.get(key, "") for key in listing.parts}
-        places = {device.key: place for place, device in enumerate(snapshot.devices)}
-        self._built = _Built(snapshot, listing.parts, known, offer, advertised, numa, offered, places)
-        return snapshot
 
     def _continued(
         self, built: _Built, parts: Mapping[PodKey, Part], uids: Mapping[PodKey, str]

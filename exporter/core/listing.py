@@ -12,7 +12,7 @@ from typing import Final
 from exporter.core.model import PodKey
 from exporter.pb.podresources.v1 import api_pb2
 
-_LARGEST: Final = 4 << 20
+LARGE: Final = 4 << 20
 """Bytes of an answer whose parts are kept; of a larger one memory is worth more than time."""
 _TAG: Final = 0x0A
 """kubelet.md, section 1: pod_resources, field 1, length-delimited."""
@@ -61,7 +61,7 @@ class ListingReader:
     def read(self, data: bytes) -> Listing:
         """A List answer. Raises google.protobuf.message.DecodeError for bytes that are none."""
         try:
-            cuts = list(_cut(data)) if len(data) <= _LARGEST else None
+            cuts = list(_cut(data)) if len(data) <= LARGE else None
         except _Other:
             cuts = None
         if cuts is None:

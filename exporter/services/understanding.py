@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Final
 
@@ -15,7 +16,7 @@ from exporter.core.identity import NEVER, NO_VIEW, Identity, Look, View, gained,
 from exporter.core.ids import Reader
 from exporter.core.ids import read as read_id
 from exporter.core.judgement import Judge
-from exporter.core.listing import Listing, ListingReader
+from exporter.core.listing import LARGE, Listing, ListingReader
 from exporter.core.model import DeviceKey, PodKey, Snapshot
 from exporter.core.recollection import Recollection
 from exporter.core.settling import after_return, at_start
@@ -73,6 +74,7 @@ class Understanding:
         self._ledger = Ledger()
         self._news: News | None = None
         self._raw: Raw | None = None
+        self._listed = Listing(())
         self._look = Look(-NEVER, -NEVER)
         self._asked, self._offset = 0.0, 0.0
         self._view = NO_VIEW
@@ -140,12 +142,16 @@ class Understanding:
         if self._raw is None or self._news is None:
             return None
         error = self._news.allocatable_error
-        listed = read_list(self._raw.listed, self._listings)
-        read = _Read(self._raw, listed, self._allocatable, error, self._look, view, advertised)
+        read = _Read(self._raw, self._listed, self._allocatable, error, self._look, view, advertised)
         return self._told(read, *self._identified(read), now)
 
     def _same(self, raw: Raw, news: News) -> bool:
-        return raw == self._raw and raw.allocatable_error is None and news.allocatable_error is None
+        return (
+            raw.allocatable_error is None
+            and news.allocatable_error is None
+            and self._raw is not None
+            and _recognisable(raw) == self._raw
+        )
 
     def _decoded(self, raw: Raw, look: Look, view: View, advertised: Advertised) -> _Read:
         listed, error = read_list(raw.listed, self._listings), raw.allocatable_error
@@ -224,11 +230,27 @@ class Understanding:
         if read.raw.asked_allocatable and read.error is None:
             self._allocatable_at = read.look.answered
         self._allocatable = read.allocatable
-        self._raw, self._news, self._look, self._view = read.raw, news, read.look, read.view
+        self._raw, self._listed = _recognisable(read.raw), read.listed
+        self._news, self._look, self._view = news, read.look, read.view
         return news
 
     def _known_unhealthy(self) -> frozenset[DeviceKey]:
         return frozenset() if self._news is None else _unhealthy(self._news.snapshot)
+
+
+def _recognisable(raw: Raw) -> Raw:
+    """What of an answer is kept to see that it comes again: of a large one its digest, as what it says is
+    kept already.
+    """
+    listed = _digested(raw.listed)
+    offered = None if raw.allocatable is None else _digested(raw.allocatable)
+    if listed is raw.listed and offered is raw.allocatable:
+        return raw
+    return replace(raw, listed=listed, allocatable=offered)
+
+
+def _digested(data: bytes) -> bytes:
+    return data if len(data) <= LARGE else blake2b(data).digest()
 
 
 def _missing(old: Snapshot, new: Snapshot, listed: frozenset[PodKey]) -> dict[PodKey, str]:

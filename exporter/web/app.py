@@ -1,12 +1,12 @@
 """The application: every route. Nothing here asks the kubelet, and nothing changes state."""
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from daemon.http import application
 from exporter.web.api import Api
 from exporter.web.assets import Assets
 from exporter.web.events import Events
-from exporter.web.explain import ExplainApi
 from exporter.web.history import HistoryApi
 from exporter.web.pages import Pages
 from exporter.web.probes import Probes
@@ -33,7 +33,7 @@ def build(site: Site) -> web.Application:
             web.get("/api/v1/resources", api.resources),
             web.get("/api/v1/anomalies", api.anomalies),
             web.get("/api/v1/status", api.status),
-            web.get("/api/v1/explain", ExplainApi(site).explain),
+            web.get("/api/v1/explain", _explain(site)),
             web.get("/api/v1/history", HistoryApi(site).history),
             web.get("/api/v1/events", events.stream, allow_head=False),
             web.get("/static/{name}", assets.serve),
@@ -41,3 +41,13 @@ def build(site: Site) -> web.Application:
     )
     app.on_shutdown.append(events.end)
     return app
+
+
+def _explain(site: Site) -> Handler:
+    async def explain(request: web.Request) -> web.StreamResponse:
+        # Imported when it is asked for: few ever do.
+        from exporter.web.explain import ExplainApi  # noqa: PLC0415
+
+        return await ExplainApi(site).explain(request)
+
+    return explain

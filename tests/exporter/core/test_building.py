@@ -158,3 +158,19 @@ def test_pods_of_one_name_are_kept_apart() -> None:
     assert listing.parts is None
     assert len(listing.pod_resources) == 2
     assert isinstance(reader.read(b""), Listing)
+
+
+def test_pods_that_are_not_told_apart_make_one_snapshot_of_the_same_messages_and_another_of_others() -> None:
+    message = api_pb2.ListPodResourcesResponse()
+    for device in ("a", "b"):
+        container = message.pod_resources.add(namespace="n", name="twin").containers.add(name="c")
+        container.devices.add(resource_name="r", device_ids=[device])
+    listing, offer = Listing(tuple(message.pod_resources)), _offering([message.SerializeToString()])
+    builder = Builder()
+    first = builder.build(listing, offer)
+    assert builder.build(listing, offer) is first
+    uids = {("n", "twin"): "u"}
+    assert builder.build(listing, offer, pod_uids=uids) == build(message, offer, pod_uids=uids) != first
+    assert builder.build(listing, None, pod_uids=uids) == build(message, None, pod_uids=uids)
+    fewer = api_pb2.ListPodResourcesResponse(pod_resources=message.pod_resources[:1])
+    assert builder.build(Listing(tuple(fewer.pod_resources)), offer) == build(fewer, offer)

@@ -1,8 +1,11 @@
 """exporter.services.understanding: which pods a kubelet that has just come back is believed about."""
 
+import sys
+
 import pytest
 
 from exporter.core.identity import NO_VIEW, Look
+from exporter.core.listing import LARGE
 from exporter.kubelet.client import KubeletError, Raw
 from exporter.pb.podresources.v1 import api_pb2
 from exporter.services.understanding import UNSETTLED, Understanding
@@ -38,3 +41,37 @@ def test_a_pod_that_is_listed_without_anything_is_not_missing() -> None:
         ("a", 0),
         ("b", 1),
     ]
+
+
+def _large(held: int) -> Raw:
+    """More than LARGE in each answer; `held` is the first device's holder."""
+    ids = [f"{number:05d}".ljust(1000, "0") for number in range(LARGE // 1000 + 1)]
+    listed = api_pb2.ListPodResourcesResponse()
+    container = listed.pod_resources.add(namespace="n", name=f"p{held}").containers.add(name="c")
+    container.devices.add(resource_name="r", device_ids=ids)
+    offered = api_pb2.AllocatableResourcesResponse(
+        devices=[api_pb2.ContainerDevices(resource_name="r", device_ids=ids)]
+    )
+    return Raw(
+        listed.SerializeToString(), offered.SerializeToString(), asked_allocatable=True, api_version="v1"
+    )
+
+
+def test_a_large_answer_is_recognised_and_read_anew_though_its_bytes_are_not_kept() -> None:
+    understanding = Understanding({}, keep_allocatable=60.0)
+    raw = _large(1)
+    references = [sys.getrefcount(data) for data in (raw, raw.listed, raw.allocatable)]
+    first = understanding.read(raw, 100.0, look=Look(99.9, 100.0), view=NO_VIEW)
+    assert [sys.getrefcount(data) for data in (raw, raw.listed, raw.allocatable)] == references
+    same = understanding.read(_large(1), 101.0, look=Look(100.9, 101.0), view=NO_VIEW)
+    anew = understanding.reconsider(101.5, NO_VIEW)
+    other = understanding.read(_large(2), 102.0, look=Look(101.9, 102.0), view=NO_VIEW)
+    assert first is not None
+    assert same is not None
+    assert anew is not None
+    assert other is not None
+    assert same.snapshot is first.snapshot
+    assert same.step is None
+    assert anew.snapshot is first.snapshot
+    assert other.step is not None
+    assert len(other.step.change.began) == len(other.step.change.ended) == LARGE // 1000 + 1
