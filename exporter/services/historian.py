@@ -6,6 +6,7 @@ it was looked should the process die.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 from daemon.log import Episode, Log
 from exporter.core.history import present
 from exporter.core.history_query import Found, Question
-from exporter.core.history_watch import Look, Sight, Times
+from exporter.core.history_watch import EVENT_LAG, Look, Sight, Times
 from exporter.core.holdings import Step
 from exporter.core.model import Holder
 from exporter.core.recollection import Recollection
@@ -42,6 +43,11 @@ ANSWER_WITHIN: Final = 5.0
 """Seconds in which a question is answered, or not at all."""
 
 _CLOSE_WITHIN: Final = 1.0
+_BEAT: Final = 0.25
+_LATE: Final = 0.15
+"""Seconds: how often it is seen that the event loop runs, and how late that may be."""
+_PROMPT: Final = 0.2
+"""Seconds within which a refresh asks for the answer that it publishes, where the kubelet is not slow."""
 _CALM: Final = 60.0
 
 _log = Log("history")
@@ -91,6 +97,7 @@ class Historian:
         self._generation = 0
         self._taken_at: float | None = None
         self._began_at: float | None = None
+        self._stalled_at = -math.inf
         self._wake = asyncio.Event()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="history")
         self._opened = asyncio.Event()
@@ -113,7 +120,7 @@ class Historian:
         elif state.generation == 1 and step.since:
             self._began_at = max(since.at for since in step.since.values())
 
-    def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:  # noqa: ARG002 -- the Observer's
+    def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:
         """Part of Observer: a refresh ended, and the board has what came of it."""
         state = self._board.state
         began_at, self._began_at = self._began_at, None
@@ -128,13 +135,28 @@ class Historian:
         changed = state.generation != self._generation
         self._generation = state.generation
         found = present(state.snapshot, _workloads(state), self._node) if changed else None
-        told = Trigger.ALLOCATION in triggers and self._inotify()
+        told = Trigger.ALLOCATION in triggers and self._inotify() and self._prompt(state.taken_at, seconds)
         look = self._sight.look(times, found, told=told)
         if look.present is None and look.gap is None:
             self._latest = times
             return
         self._put(look)
         self._wake.set()
+
+    def _prompt(self, asked: float, seconds: float) -> bool:
+        """Whether an event was acted upon as it came: this process and the kubelet did not stand still."""
+        waited = asked - (self._clock.now() - seconds)
+        standing = asyncio.get_running_loop().time() - self._stalled_at
+        return waited <= _PROMPT and standing > EVENT_LAG + _BEAT
+
+    async def _beat(self) -> None:
+        """Notice when the event loop stood still (SIGSTOP, a machine without time): events waited then."""
+        loop = asyncio.get_running_loop()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(_BEAT)
+            if loop.time() - before > _BEAT + _LATE:
+                self._stalled_at = loop.time()
 
     def _put(self, look: Look) -> None:
         """Have a look wait. One too many takes the place of the last: what was seen in between is lost."""
@@ -147,6 +169,7 @@ class Historian:
 
     async def run(self, remembers: Remembers) -> None:
         """Keep history until cancelled; `remembers` is told since when things are held."""
+        beat = asyncio.create_task(self._beat())
         try:
             rows = await self._in_thread(self._archive.open)
             self._opened.set()
@@ -160,6 +183,7 @@ class Historian:
                 if not more:
                     await self._pause()
         finally:
+            beat.cancel()
             self._closed = True
             await self._end()
 

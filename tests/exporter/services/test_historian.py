@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -58,9 +59,14 @@ class Running:
     now: float = 1_800_000_000.0
 
     def refresh(
-        self, snapshot: Snapshot | None, *triggers: Trigger, after: float = 5.0, **more: object
+        self,
+        snapshot: Snapshot | None,
+        *triggers: Trigger,
+        after: float = 5.0,
+        took: float = 0.01,
+        **more: object,
     ) -> None:
-        """What the refresh loop does; None: the kubelet does not answer."""
+        """What the refresh loop does in `took` seconds; None: the kubelet does not answer."""
         observer = Observers([self.historian])
         self.now += after
         if snapshot is None:
@@ -75,7 +81,7 @@ class Running:
                 observer.stepped(state, step)
             else:
                 self.board.publish(State(state.generation, snapshot, self.now, self.now, state.since))
-        observer.refreshed(triggers or (Trigger.TIMER,), 0.01)
+        observer.refreshed(triggers or (Trigger.TIMER,), took)
 
     async def ask(self, **question: object) -> Found:
         return await self.historian.find(Question(**question))  # type: ignore[arg-type] # as given
@@ -127,6 +133,27 @@ async def test_what_the_loop_sees_is_in_history() -> None:
         assert gone.end is not None
         assert gone.end.certainty is Certainty.BETWEEN_POLLS
         assert life.historian.condition.rows == 2
+
+
+async def test_an_event_bounds_nothing_where_the_kubelet_was_slow() -> None:
+    async with running(None) as life:
+        life.refresh(held())
+        began = life.now
+        life.refresh(held("a"), Trigger.ALLOCATION, took=2.5)
+        (row,) = (await life.ask()).rows
+        assert (row.start.not_before, row.start.certainty) == (began, Certainty.BETWEEN_POLLS)
+
+
+async def test_an_event_bounds_nothing_where_this_process_stood_still() -> None:
+    async with running(None) as life:
+        life.refresh(held())
+        began = life.now
+        await asyncio.sleep(0)  # the historian runs
+        time.sleep(0.5)  # noqa: ASYNC251 -- as SIGSTOP does
+        await asyncio.sleep(0)
+        life.refresh(held("a"), Trigger.ALLOCATION)
+        (row,) = (await life.ask()).rows
+        assert (row.start.not_before, row.start.certainty) == (began, Certainty.BETWEEN_POLLS)
 
 
 async def test_claims_are_holdings_too_and_pods_have_their_workload() -> None:
