@@ -148,9 +148,9 @@ async def test_an_event_bounds_nothing_where_this_process_stood_still() -> None:
     async with running(None) as life:
         life.refresh(held())
         began = life.now
-        await asyncio.sleep(0)  # the historian runs
+        await asyncio.sleep(0.01)  # the historian runs
         time.sleep(0.5)  # noqa: ASYNC251 -- as SIGSTOP does
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)  # as asking the kubelet takes
         life.refresh(held("a"), Trigger.ALLOCATION)
         (row,) = (await life.ask()).rows
         assert (row.start.not_before, row.start.certainty) == (began, Certainty.BETWEEN_POLLS)
