@@ -155,7 +155,7 @@ async def _init_container_and_a_short_pod(node: SimulatedNode, *, seen: bool) ->
             await stack.metric_is(1, "devicelens_resource_allocated_devices")
         await node.delete_pod("short")
         gone = time.time()
-        # A look may still have shown it within the rounding of the plugin's times; a pod is let go after 10 s.
+        # Within the rounding of times a look may still have shown it; a pod is let go after 10 s.
         still = 0.2 if seen else 11.0
 
         async def past() -> bool:
