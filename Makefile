@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STUBS ?= .
+# Most tests wait for other processes: two for each core, within reason.
+WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n > 8 ? 8 : n)))
 
 .PHONY: help demo test bench fuzz model lint format proto lock system-tools clean
 
@@ -30,7 +32,7 @@ demo: $(VENV)/.runtime ## The whole system on a simulated kubelet; prints the pa
 	@$(BIN)/devicelens demo
 
 test: $(VENV)/.dev system-tools ## All tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 bench: $(VENV)/.dev ## What it costs, each figure beside its floor; written to docs/benchmarks.md
 	$(BIN)/python benchmarks/idle.py

@@ -4,11 +4,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from daemon.http import application
-from exporter.web.api import Api
+from exporter.web.api.history import HistoryApi
+from exporter.web.api.mapping import Api
 from exporter.web.assets import Assets
 from exporter.web.events import Events
-from exporter.web.history import HistoryApi
-from exporter.web.pages import Pages
+from exporter.web.pages.serving import Pages
 from exporter.web.probes import Probes
 from exporter.web.site import MetricsSource, Site
 
@@ -46,7 +46,7 @@ def build(site: Site) -> web.Application:
 def _explain(site: Site) -> Handler:
     async def explain(request: web.Request) -> web.StreamResponse:
         # Imported when it is asked for: few ever do.
-        from exporter.web.explain import ExplainApi  # noqa: PLC0415
+        from exporter.web.api.explain import ExplainApi  # noqa: PLC0415
 
         return await ExplainApi(site).explain(request)
 

@@ -15,7 +15,7 @@ from aiohttp_sse import EventSourceResponse
 
 from daemon.http import problem
 from exporter.core.state import Freshness, State
-from exporter.web.documents import Moment
+from exporter.web.api.documents import Moment
 from exporter.web.site import Site
 from exporter.web.words import rfc3339
 

@@ -10,7 +10,7 @@ from daemon.exposition import Format
 from exporter.core.history_query import Found, Question
 from exporter.core.ids import Reader, read
 from exporter.services.board import Board
-from exporter.web.documents import Moment
+from exporter.web.api.documents import Moment
 
 
 class HistorySource(Protocol):

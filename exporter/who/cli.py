@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from daemon.flags import default_node_name
 from daemon.text import visible
-from exporter.web.schema import DevicesDocument
+from exporter.web.api.schema import DevicesDocument
 from exporter.who.ask import AskError
 from exporter.who.ask import fetch as fetch_from_exporter
 from exporter.who.common import (

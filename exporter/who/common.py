@@ -8,7 +8,7 @@ import click
 from daemon.flags import DURATION, flag
 from daemon.text import visible
 from exporter.core.address import Address, parse_address
-from exporter.web.schema import Envelope
+from exporter.web.api.schema import Envelope
 from exporter.who.select import Pod, Question, parse_pod, parse_what
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,8 +12,8 @@ from daemon.flags import default_node_name
 from daemon.text import visible
 from exporter.core.explain import AmbiguousDevice, UnknownDevice
 from exporter.core.ids import read
-from exporter.web.explain_schema import ExplainDocument
-from exporter.web.schema import DeviceEntry
+from exporter.web.api.explain_schema import ExplainDocument
+from exporter.web.api.schema import DeviceEntry
 from exporter.web.words import lasting, ranges, spelled
 from exporter.who.ask import AskError, RefusedError, UnknownError
 from exporter.who.ask import fetch as fetch_from_exporter
@@ -114,7 +114,7 @@ def _from_exporter(url: str, resource: str, device: str, timeout: float) -> Expl
 
 
 def _from_kubelet(socket: Path, resource: str, device: str, timeout: float) -> ExplainDocument:
-    from exporter.web.explain_documents import explained  # noqa: PLC0415 -- for this way alone
+    from exporter.web.api.explain_documents import explained  # noqa: PLC0415 -- for this way alone
     from exporter.who import kubelet  # noqa: PLC0415 -- gRPC takes a while to import
 
     try:

@@ -10,10 +10,10 @@ from exporter.core.settling import DOUBT
 from exporter.core.snapshot import build
 from exporter.core.state import State
 from exporter.kubelet.client import Answer, KubeletClient, KubeletError
-from exporter.web import documents
-from exporter.web.documents import Moment
+from exporter.web.api import documents
+from exporter.web.api.documents import Moment
+from exporter.web.api.schema import DevicesDocument
 from exporter.web.query import Filters
-from exporter.web.schema import DevicesDocument
 from exporter.who.ask import AskError
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from exporter.core.address import Address
 from exporter.core.history_query import MAX_LIMIT
-from exporter.web.history_schema import HistoryDocument, PastEntry
+from exporter.web.api.history_schema import HistoryDocument, PastEntry
 from exporter.web.words import spelled
 from exporter.who.ask import AskError, fetch
 from exporter.who.select import NothingMatches, Question, devices_like, resource_among, there_are

@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from exporter.web.history_schema import BoundEntry, HistoryDocument, PastEntry
+from exporter.web.api.history_schema import BoundEntry, HistoryDocument, PastEntry
 from exporter.web.words import lasting, spelled, text
 from exporter.who.show import print_rows, unix
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from exporter.web.api.schema import DeviceEntry, DevicesDocument
 from exporter.web.matching import folded
-from exporter.web.schema import DeviceEntry, DevicesDocument
 from exporter.web.words import listed, spelled
 
 

@@ -7,7 +7,7 @@ from typing import TextIO
 
 import msgspec
 
-from exporter.web.schema import DeviceEntry, DevicesDocument, HolderEntry
+from exporter.web.api.schema import DeviceEntry, DevicesDocument, HolderEntry
 from exporter.web.words import clock_time, lasting, ranges, spelled, text
 from exporter.who.select import Pod, of_pod
 

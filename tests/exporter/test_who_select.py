@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from daemon.text import is_hostile
 from exporter.core.address import parse_address
-from exporter.web.schema import DeviceEntry, DevicesDocument, HolderEntry
+from exporter.web.api.schema import DeviceEntry, DevicesDocument, HolderEntry
 from exporter.who.select import (
     Ambiguous,
     NothingMatches,

@@ -27,9 +27,9 @@ from exporter.services.device_families import DeviceLines
 from exporter.services.families import of_snapshot
 from exporter.services.series import plan
 from exporter.services.understanding import Understanding
-from exporter.web.documents import Moment
+from exporter.web.api.documents import Moment
+from exporter.web.pages.status import status_page
 from exporter.web.query import PageQuery
-from exporter.web.view import status_page
 from harness import mutation, wire
 
 COUNT = int(os.environ.get("DEVICELENS_FUZZ", "4000"))

@@ -5,9 +5,9 @@ from typing import Final
 from exporter.core.history import Bound, Certainty, Row
 from exporter.core.history_query import Found, write_cursor
 from exporter.core.history_watch import Unseen
-from exporter.web.documents import Moment, envelope
-from exporter.web.history_query import Asked
-from exporter.web.history_schema import BoundEntry, HistoryDocument, PastEntry, UnseenEntry
+from exporter.web.api.documents import Moment, envelope
+from exporter.web.api.history_query import Asked
+from exporter.web.api.history_schema import BoundEntry, HistoryDocument, PastEntry, UnseenEntry
 from exporter.web.words import rfc3339
 
 _UNSEEN_LIMIT: Final = 100

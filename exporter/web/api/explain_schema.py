@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from exporter.web.schema import AnomalyEntry, ClaimEntry, DeviceEntry, Envelope
+from exporter.web.api.schema import AnomalyEntry, ClaimEntry, DeviceEntry, Envelope
 
 
 class ReadingEntry(Struct, frozen=True):

@@ -9,9 +9,9 @@ from exporter.core.diff import Holding
 from exporter.core.identity import Identity
 from exporter.core.model import ClaimDevice, Container, Device, Holder, Snapshot
 from exporter.core.state import Freshness, State
-from exporter.web import entries, matching
-from exporter.web.query import Filters
-from exporter.web.schema import (
+from exporter.web import matching
+from exporter.web.api import entries
+from exporter.web.api.schema import (
     AnomaliesDocument,
     ClaimEntry,
     ClaimHolderEntry,
@@ -32,6 +32,7 @@ from exporter.web.schema import (
     StatusDocument,
     WorkloadEntry,
 )
+from exporter.web.query import Filters
 from exporter.web.words import lasting, rfc3339
 
 

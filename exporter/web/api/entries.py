@@ -3,7 +3,7 @@
 from exporter.core.advertised import Advertised, Telling
 from exporter.core.anomalies import Anomaly
 from exporter.core.model import DeviceKey
-from exporter.web.schema import AnomalyEntry, AnomalyHolderEntry, PluginEntry, PluginStatusEntry, PodName
+from exporter.web.api.schema import AnomalyEntry, AnomalyHolderEntry, PluginEntry, PluginStatusEntry, PodName
 from exporter.web.words import rfc3339
 
 

@@ -6,9 +6,9 @@ from aiohttp import hdrs, web
 from daemon.http import problem
 from exporter.services.historian import Unavailable
 from exporter.web.answers import fitting
-from exporter.web.api import refusal
-from exporter.web.history_documents import history
-from exporter.web.history_query import parse_history
+from exporter.web.api.history_documents import history
+from exporter.web.api.history_query import parse_history
+from exporter.web.api.mapping import refusal
 from exporter.web.query import QueryError
 from exporter.web.site import Site
 

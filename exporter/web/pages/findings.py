@@ -6,8 +6,8 @@ from typing import Final
 
 from exporter.core.anomalies import Anomaly
 from exporter.core.model import Holder
+from exporter.web.pages.rows import When, when
 from exporter.web.query import Filters, address
-from exporter.web.rows import When, when
 from exporter.web.words import listed, spelled, text
 
 _FIRST: Final = 6

@@ -9,14 +9,14 @@ from aiohttp import hdrs, web
 
 from daemon.http import problem
 from exporter.web.answers import answer, squeeze, wants_gzip
+from exporter.web.api.documents import Moment
 from exporter.web.assets import Assets
-from exporter.web.documents import Moment
 from exporter.web.query import PageQuery, QueryError, address, parse_page
 from exporter.web.site import Site
 from exporter.web.words import spelled
 
 if TYPE_CHECKING:
-    from exporter.web.templating import Templates
+    from exporter.web.pages.templating import Templates
 
 _HTML: Final = "text/html; charset=utf-8"
 _KEPT: Final = 16
@@ -46,7 +46,7 @@ class Pages:
     @cached_property
     def _templates(self) -> "Templates":
         # On most nodes Prometheus alone ever asks: those are spared some 5 MiB, and a tenth of the start.
-        from exporter.web.templating import Templates  # noqa: PLC0415
+        from exporter.web.pages.templating import Templates  # noqa: PLC0415
 
         return Templates(self._assets.address, self._site.version)
 

@@ -7,11 +7,11 @@ from aiohttp import hdrs, web
 
 from daemon.http import problem
 from exporter.core.state import Freshness
-from exporter.web import documents
 from exporter.web.answers import fitting, is_known, not_modified, tagged
-from exporter.web.documents import Moment
+from exporter.web.api import documents
+from exporter.web.api.documents import Moment
+from exporter.web.api.schema import Envelope
 from exporter.web.query import Filters, QueryError, no_parameters, parse_filters
-from exporter.web.schema import Envelope
 from exporter.web.site import Site
 from exporter.web.standing import judge
 

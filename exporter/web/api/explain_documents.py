@@ -6,9 +6,9 @@ from exporter.core.explain import Findings, explain
 from exporter.core.explain_words import sentences, why_nobody
 from exporter.core.ids import Reader, Reading
 from exporter.core.model import Device
-from exporter.web import entries
-from exporter.web.documents import Moment, claim_entry, device_entry, envelope
-from exporter.web.explain_schema import ExplainDocument, NumaEntry, ReadingEntry
+from exporter.web.api import entries
+from exporter.web.api.documents import Moment, claim_entry, device_entry, envelope
+from exporter.web.api.explain_schema import ExplainDocument, NumaEntry, ReadingEntry
 
 _RELATIVES: Final = 100
 """Siblings and parts that are told, of each."""

@@ -5,7 +5,7 @@ As everywhere, times are RFC 3339 in UTC, and what is not known is null.
 
 from msgspec import Struct
 
-from exporter.web.schema import Envelope
+from exporter.web.api.schema import Envelope
 
 
 class BoundEntry(Struct, frozen=True):

@@ -6,12 +6,13 @@ from typing import Final
 
 from exporter.core.model import Snapshot
 from exporter.core.state import Freshness, State
-from exporter.web import matching, rows
-from exporter.web.documents import Moment
-from exporter.web.findings import Findings, findings
+from exporter.web import matching
+from exporter.web.api.documents import Moment
+from exporter.web.pages import rows
+from exporter.web.pages.findings import Findings, findings
+from exporter.web.pages.resources import ResourceRow, resource_rows
+from exporter.web.pages.rows import ClaimRow, ContainerRow, DeviceRow, When
 from exporter.web.query import DeviceState, PageQuery, address
-from exporter.web.resources import ResourceRow, resource_rows
-from exporter.web.rows import ClaimRow, ContainerRow, DeviceRow, When
 from exporter.web.standing import reason
 from exporter.web.words import counted, lasting, spelled, text
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from exporter.web.documents import Moment
+from exporter.web.api.documents import Moment
+from exporter.web.pages.status import status_page
 from exporter.web.query import PageQuery
-from exporter.web.view import status_page
 from exporter.web.words import spelled, text
 
 _DIRECTORY: Final = Path(__file__).parent / "templates"

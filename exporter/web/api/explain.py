@@ -10,8 +10,8 @@ from daemon.http import problem
 from exporter.core.explain import AmbiguousDevice, UnknownDevice
 from exporter.core.model import DeviceKey
 from exporter.web.answers import fitting
-from exporter.web.api import no_mapping, refusal
-from exporter.web.explain_documents import explained
+from exporter.web.api.explain_documents import explained
+from exporter.web.api.mapping import no_mapping, refusal
 from exporter.web.query import QueryError, parse_explain
 from exporter.web.site import Site
 

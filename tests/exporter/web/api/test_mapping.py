@@ -20,9 +20,9 @@ from exporter.core.identity import Identity
 from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
 from exporter.core.state import Failure, State
 from exporter.core.workload import Workload
-from exporter.web import documents, schema
+from exporter.web.api import documents, schema
+from exporter.web.api.documents import Moment
 from exporter.web.app import build
-from exporter.web.documents import Moment
 from exporter.web.query import Filters
 
 Client = TestClient[web.Request, web.Application]

@@ -30,10 +30,10 @@ from exporter.core.model import (
 from exporter.core.state import Failure, State
 from exporter.services.board import Board
 from exporter.web.assets import Assets
-from exporter.web.pages import Pages
+from exporter.web.pages.serving import Pages
+from exporter.web.pages.status import status_page
 from exporter.web.query import Filters, PageQuery
 from exporter.web.site import Site
-from exporter.web.view import status_page
 
 Client = TestClient[web.Request, web.Application]
 
@@ -222,7 +222,7 @@ async def test_pages_that_follow_the_same_address_are_rendered_once_a_second(
         rendered.append(query)
         return status_page(moment, query, **rest)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- as it came
 
-    monkeypatch.setattr("exporter.web.templating.status_page", count)
+    monkeypatch.setattr("exporter.web.pages.templating.status_page", count)
     world.publish()
     for encoding in ("gzip", "identity", "gzip"):
         await client.get("/?q=&namespace=ml", headers={"Accept-Encoding": encoding})
@@ -241,7 +241,10 @@ async def test_pages_that_follow_the_same_address_are_rendered_once_a_second(
 
 
 def test_what_only_a_page_needs_is_imported_for_a_page() -> None:
-    code = "import sys, exporter.main\nprint('jinja2' in sys.modules, 'exporter.web.pages' in sys.modules)"
+    code = (
+        "import sys, exporter.main\n"
+        "print('jinja2' in sys.modules, 'exporter.web.pages.serving' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False True\n"
 

@@ -5,8 +5,8 @@ from typing import Final
 
 from exporter.core.model import ResourceCounts
 from exporter.core.state import State
+from exporter.web.pages.rows import row_key
 from exporter.web.query import PageQuery, address
-from exporter.web.rows import row_key
 from exporter.web.words import Text, spelled, text
 
 _CELLS_LIMIT: Final = 32

@@ -19,9 +19,9 @@ from exporter.core.model import (
     Snapshot,
 )
 from exporter.core.state import State
-from exporter.web import rows
-from exporter.web.findings import findings
-from exporter.web.resources import bars
+from exporter.web.pages import rows
+from exporter.web.pages.findings import findings
+from exporter.web.pages.resources import bars
 
 HOLDER = Holder("ml", "pod-1", "main")
 

@@ -19,9 +19,9 @@ from exporter.core.history_query import Found, Question
 from exporter.core.state import State
 from exporter.history.answering import Now
 from exporter.services.historian import Unavailable
+from exporter.web.api.history_query import parse_history
+from exporter.web.api.history_schema import HistoryDocument
 from exporter.web.app import build
-from exporter.web.history_query import parse_history
-from exporter.web.history_schema import HistoryDocument
 from exporter.web.moments import parse_moment
 from exporter.web.query import QueryError
 from exporter.web.words import rfc3339

@@ -11,9 +11,9 @@ from aiohttp.test_utils import TestClient
 
 from exporter.core.ids import RULES, Reader, rule
 from exporter.core.state import State
-from exporter.web import schema
+from exporter.web.api import schema
+from exporter.web.api.explain_schema import ExplainDocument
 from exporter.web.app import build
-from exporter.web.explain_schema import ExplainDocument
 
 Client = TestClient[web.Request, web.Application]
 
