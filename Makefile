@@ -37,6 +37,7 @@ test: $(VENV)/.dev system-tools ## All tests
 bench: $(VENV)/.dev ## What it costs, each figure beside its floor; written to docs/benchmarks.md
 	$(BIN)/python benchmarks/idle.py
 	$(BIN)/python -m benchmarks.exporter
+	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.freshness
 	$(BIN)/python -m benchmarks.device_plugin
 	$(BIN)/python -m benchmarks.history

@@ -22,7 +22,7 @@ from exporter.kubelet.client import Raw
 from exporter.pb.podresources.v1 import api_pb2
 from exporter.services.understanding import Understanding
 
-_STATIC: Final = """\
+STATIC: Final = """\
 import sys
 from pathlib import Path
 from aiohttp import web
@@ -50,7 +50,7 @@ async def main():
     await asyncio.gather(loop(), loop())
 asyncio.run(main())
 """
-_GZIP: Final = "Accept-Encoding: gzip\r\n"
+GZIP: Final = "Accept-Encoding: gzip\r\n"
 
 
 def walk(list_bytes: bytes, allocatable_bytes: bytes) -> int:
@@ -107,18 +107,19 @@ def refreshes(rounds: int) -> None:
         mixed = [[shuffled[number // 2 % 2][number % 2], offer] for number in range(rounds)]
         same = [[lists[0], offer]] * rounds
         size = f"{pods} pods of {devices}"
-        floor = [_timed(partial(walk, lists[0], offer)) for _ in range(rounds)]
+        floor = [timed(partial(walk, lists[0], offer)) for _ in range(rounds)]
         figures += [
-            Figure(f"{size}, a pod changed", _read(changed), "ms", floor, aims[0]),
-            Figure(f"{size}, a pod changed, all in another order", _read(mixed), "ms", floor),
-            Figure(f"{size}, unchanged", _read(same), "ms", floor, aims[1]),
-            Figure(f"{size}, the first", [_first(lists[0], offer) for _ in range(5)], "ms", floor),
+            Figure(f"{size}, a pod changed", refreshed(changed), "ms", floor, aims[0]),
+            Figure(f"{size}, a pod changed, all in another order", refreshed(mixed), "ms", floor),
+            Figure(f"{size}, unchanged", refreshed(same), "ms", floor, aims[1]),
+            Figure(f"{size}, the first", [first(lists[0], offer) for _ in range(5)], "ms", floor),
         ]
     words = "From the kubelet's bytes to what is published. Floor: decoding them and touching each field."
     tell("Refresh", words, figures)
 
 
-def _read(answers: Sequence[Sequence[bytes]]) -> list[float]:
+def refreshed(answers: Sequence[Sequence[bytes]]) -> list[float]:
+    """Milliseconds that each of these pairs of answers took, after the last of them was read before."""
     understanding = Understanding({}, keep_allocatable=60.0)
     took: list[float] = []
     for number, (list_bytes, offer) in enumerate([answers[-1], *answers]):
@@ -126,16 +127,18 @@ def _read(answers: Sequence[Sequence[bytes]]) -> list[float]:
             Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"),
             Look(number, number + 0.01),
         )
-        took.append(_timed(partial(understanding.read, raw, look.answered, look=look, view=NO_VIEW)))
+        took.append(timed(partial(understanding.read, raw, look.answered, look=look, view=NO_VIEW)))
     return took[1:]
 
 
-def _first(list_bytes: bytes, offer: bytes) -> float:
+def first(list_bytes: bytes, offer: bytes) -> float:
+    """Milliseconds that the very first snapshot took."""
     raw, look = Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"), Look(0.0, 0.01)
-    return _timed(lambda: Understanding({}, keep_allocatable=60.0).read(raw, 1.0, look=look, view=NO_VIEW))
+    return timed(lambda: Understanding({}, keep_allocatable=60.0).read(raw, 1.0, look=look, view=NO_VIEW))
 
 
-def _timed(work: Callable[[], object]) -> float:
+def timed(work: Callable[[], object]) -> float:
+    """Milliseconds that `work` took."""
     began = time.perf_counter()
     work()
     return (time.perf_counter() - began) * 1000
@@ -160,20 +163,28 @@ async def exporting(
         yield pid, socket, client
 
 
+@asynccontextmanager
+async def static(root: Path, name: str, bodies: Sequence[bytes]) -> AsyncGenerator[tuple[int, Path, Client]]:
+    """A bare server of the same two bodies, gzipped and plain: its id, its socket, and a connection."""
+    paths, socket = [root / f"{name}.gz", root / f"{name}.plain"], root / f"{name}.sock"
+    for path, body in zip(paths, bodies, strict=True):
+        path.write_bytes(body)
+    command = ("-c", STATIC, str(socket), *map(str, paths))
+    async with process(*command, env=environment(root / "compiled")) as pid:
+        client = await ready(socket, "/-/healthy")
+        try:
+            yield pid, socket, client
+        finally:
+            client.close()
+
+
 async def scrapes(root: Path, rounds: int) -> None:
     """A node of 110 pods, as it is mostly: nothing changed since the last scrape."""
     async with exporting(root, 110, 8) as (pid, _, client), AsyncExitStack() as stack:
-        kept = [(await client.get("/metrics", headers))[1] for headers in (_GZIP, "")]
-        paths = [root / "static.gz", root / "static"]
-        for path, body in zip(paths, kept, strict=True):
-            path.write_bytes(body)
-        socket, env = root / "static.sock", environment(root / "compiled")
-        command = ("-c", _STATIC, str(socket), *map(str, paths))
-        floor_pid = await stack.enter_async_context(process(*command, env=env))
-        floor = await ready(socket, "/-/healthy")
-        stack.callback(floor.close)
+        kept = [(await client.get("/metrics", headers))[1] for headers in (GZIP, "")]
+        floor_pid, _, floor = await stack.enter_async_context(static(root, "static", kept))
         figures: list[Figure] = []
-        for name, headers in (("gzip", _GZIP), ("identity", "")):
+        for name, headers in (("gzip", GZIP), ("identity", "")):
             took: list[list[float]] = [[], []]
             used: list[list[float]] = [[], []]
             for _ in range(5):
@@ -204,7 +215,7 @@ async def health(root: Path, seconds: float) -> None:
         series = sum(not line.startswith(b"#") for line in body.splitlines())
         floor = await _health(client, seconds)
         env = environment(root / "compiled")
-        for name, headers in (("gzip", _GZIP), ("identity", "")):
+        for name, headers in (("gzip", GZIP), ("identity", "")):
             escaped = headers.replace("\r\n", "\\r\\n")
             for refreshing in (False, True):
                 changing = root / "k297" / "changing"
@@ -253,7 +264,7 @@ async def largest(root: Path) -> None:
         async with exporting(root, pods, 8, length=length) as (pid, _, client):
             peak = [memory(pid, "VmHWM")]
             began = time.perf_counter()
-            status, body = await client.get("/metrics", _GZIP)
+            status, body = await client.get("/metrics", GZIP)
             took = time.perf_counter() - began
             assert status == 200
             peak.append(memory(pid, "VmHWM"))

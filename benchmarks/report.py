@@ -1,26 +1,29 @@
 """How benchmarks tell what they found: printed, and as sections of docs/benchmarks.md.
 
 Each figure stands beside its floor, measured in the same run, and as a ratio to it: the ratio says more than
-the time, which is the machine's. Each benchmark writes its own sections and leaves the others' alone.
+the time, which is the machine's. Each benchmark writes its own sections and leaves the others' alone. How
+cost grows is drawn beside the table.
 """
 
 import os
 import platform
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 DOCUMENT: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+_IMAGES: Final = DOCUMENT.parent / "images"
 _HEAD: Final = """\
 # Benchmarks
 
-Written by `make bench`. Each figure is the median of its samples, with the 10th and 90th percentile behind
-it, beside its floor: what the same machine needed in the same run for the least that the task can take. No
-test asserts a time.
+Written by `make bench`, which anyone can repeat: it needs what `make test` needs, some twenty minutes, and a
+machine that does nothing else meanwhile. Each figure is the median of its samples, with the 10th and 90th
+percentile behind it, beside its floor: what the same machine needed in the same run for the least that the
+task can take. The ratio says more than the time, which is the machine's. No test asserts a time.
 """
 
 
@@ -48,14 +51,20 @@ def percentile(samples: Sequence[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
-def tell(title: str, words: str, figures: Iterable[Figure]) -> None:
-    """Print a section, and write it into the document in the place of the one of this title."""
+def tell(title: str, words: str, figures: Iterable[Figure], charts: Mapping[str, str] | None = None) -> None:
+    """Print a section, and write it into the document in the place of the one of this title.
+
+    `charts`: file names and the SVG documents that go there, beside the document's other images.
+    """
     rows = [
         "| | measured | floor | ratio | wanted |",
         "|---|---|---|---|---|",
         *(one.row() for one in figures),
     ]
-    body = "\n".join((words.strip(), "", _machine(), "", *rows))
+    shown = [line for name in charts or () for line in (f"![{title}](images/{name})", "")]
+    body = "\n".join((words.strip(), "", _machine(), "", *shown, *rows))
+    for name, svg in (charts or {}).items():
+        (_IMAGES / name).write_text(svg)
     print(f"\n{title}\n\n{body}", flush=True)
     text = DOCUMENT.read_text() if DOCUMENT.exists() else _HEAD
     # The head is this code's; sections are found by their titles.
