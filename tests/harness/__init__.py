@@ -12,6 +12,7 @@ answers    a kubelet's answers, made up by hypothesis
 lives      exporters' histories, without exporters
 browser    Chromium
 hosttree   a host's file system, made for a test
+hostile    names as an enemy would choose them
 machines   parts of machines as sysfs shows them, put into a host tree
 preset     a preset served from a host tree to a simulated kubelet
 metrics_reference
