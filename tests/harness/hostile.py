@@ -1,4 +1,4 @@
-"""Names as an enemy would choose them: for ids, resources, pods, labels, reasons, whatever comes from outside.
+"""Names as an enemy would choose them: for ids, resources, pods, labels, reasons, for all from outside.
 
 Each is text that a kubelet's or a plugin's message can carry (UTF-8, so no lone surrogates). For what reaches
 us in other ways, through an address or a file's name, SURROGATES has those too.
