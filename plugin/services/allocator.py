@@ -92,12 +92,15 @@ class Allocator:
                 devices = await self._offload.run(lambda: self._giving.current(devices), limit=GIVE_LIMIT)
             await self._pre_start.run(runs(self._plan.pre_start, self._plan.name, ids, devices))
         except RenderError as error:
-            refused = RefusedError(Refusal.INTERNAL, f"{self._plan.name}: {error}")
-            _log.warn("pre-start refused", resource=self._plan.name, reason=str(refused))
-            raise refused from None
+            raise self._not_started(RefusedError(Refusal.INTERNAL, f"{self._plan.name}: {error}")) from None
         except RefusedError as error:
-            _log.warn("pre-start refused", resource=self._plan.name, reason=str(error))
-            raise
+            raise self._not_started(error) from None
+        self._tally.pre_starts += 1
+
+    def _not_started(self, refused: RefusedError) -> RefusedError:
+        self._tally.pre_start_errors += 1
+        _log.warn("pre-start refused", resource=self._plan.name, reason=str(refused))
+        return refused
 
     def _held(self, ids: Sequence[str]) -> tuple[Device, ...]:
         """The devices of a container that has them already, healthy or not: it may be starting again."""

@@ -74,6 +74,18 @@ def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -
         _counter(
             "allocation_errors", "Allocate calls that were refused.", statuses, lambda t: t.allocation_errors
         ),
+        _counter(
+            "pre_starts",
+            "Containers that the configured program was run before.",
+            statuses,
+            lambda t: t.pre_starts,
+        ),
+        _counter(
+            "pre_start_errors",
+            "Starts of containers that were refused, for the program before them failed.",
+            statuses,
+            lambda t: t.pre_start_errors,
+        ),
         _counter("discoveries", "Looks for devices.", statuses, lambda t: t.discoveries),
         _counter(
             "discovery_errors", "Looks for devices that failed.", statuses, lambda t: t.discovery_errors

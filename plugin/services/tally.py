@@ -34,6 +34,8 @@ class Tally:
     registration_errors: int = 0
     allocations: int = 0
     allocation_errors: int = 0
+    pre_starts: int = 0
+    pre_start_errors: int = 0
     discoveries: int = 0
     discovery_errors: int = 0
     transitions: Counter[str] = field(default_factory=Counter[str])

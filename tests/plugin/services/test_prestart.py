@@ -31,12 +31,14 @@ async def test_it_is_run_for_each_device_and_again_when_the_container_starts_aga
     kubelet: SimulatedKubelet, serve: Serve, root: Path
 ) -> None:
     log = root / "log"
-    async with serve(configuration(f"'echo {{{{ device.id }}}} of {{{{ ids | length }}}} >> {log}'")):
+    text = configuration(f"'echo {{{{ device.id }}}} of {{{{ ids | length }}}} >> {log}'")
+    async with serve(text) as served:
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
         await kubelet.add_pod(pod("p", 3))
         assert sorted(log.read_text().splitlines()) == ["a of 3", "b of 3"]
         await kubelet.restart_container("default", "p", "c")
         assert len(log.read_text().splitlines()) == 4
+        assert served.status(GPU).tally.pre_starts == 2
 
 
 async def test_it_is_run_once_where_it_does_not_name_a_device(
@@ -67,10 +69,12 @@ async def test_a_program_that_fails_refuses_the_container_and_says_its_last_word
     kubelet: SimulatedKubelet, serve: Serve, command: str, limit: str, words: str
 ) -> None:
     began = time.monotonic()
-    async with serve(configuration(command, limit)):
+    async with serve(configuration(command, limit)) as served:
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
         with pytest.raises(ContainerError, match=words):
             await kubelet.add_pod(pod("p", 4))
+        tally = served.status(GPU).tally
+        assert (tally.pre_starts, tally.pre_start_errors) == (0, 1)
     assert time.monotonic() - began < 5
 
 
