@@ -33,7 +33,8 @@ from exporter.services.history_families import HistoryFamilies
 from exporter.services.identities import Identities
 from exporter.services.metrics import MAX_SERIES, Metrics
 from exporter.services.observers import Observers
-from exporter.services.refresh import Refresher, Timing
+from exporter.services.pace import Timing
+from exporter.services.refresh import Refresher
 from exporter.services.series import SeriesLimit
 from exporter.services.triggers import follow_device_plugins, follow_pod_resources, follow_pods_api
 from exporter.web.app import Site, build

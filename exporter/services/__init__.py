@@ -2,6 +2,7 @@
 
 board          where the present state hangs
 refresh        the loop that asks the kubelet
+pace           how often, and how soon again after a failure
 partners       whom it works with: why it asks, whom, and who is told
 understanding  what the kubelet's answers say
 identities     who the pods are, and what follows from it

@@ -1,18 +1,14 @@
 """The refresh loop: one at a time, as soon as there is a reason, never more often than is fair.
 
 Reasons are coalesced: the first acts at once, those that come while it is under way share the next
-one. The kubelet's limit of 100 calls a second is shared by all its clients, so List is called every
-SPACING seconds at most on average, though some calls may follow closely: a pod comes, and then gets its
-devices. A refresh that failed keeps the last good snapshot and is tried again
-soon, with growing, jittered pauses.
+one. A refresh that failed keeps the last good snapshot and is tried again soon, with growing, jittered
+pauses.
 """
 
 import asyncio
-import random
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -28,23 +24,10 @@ from exporter.core.state import Failure, Freshness, State
 from exporter.kubelet.client import KubeletError, Raw
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
+from exporter.services.pace import Pace, Timing
 from exporter.services.partners import Nobody, NoPlugins, Observer, Plugins, Source, Trigger, Witness
 from exporter.services.understanding import UNSETTLED, News, Understanding
 
-SPACING: Final = 0.05
-"""Seconds for each call of List: at most 20 in any second."""
-_BURST: Final = 4
-"""Calls that may follow closely, if none came for as long as they may take. kubelet: its own burst is 10."""
-_CLOSELY: Final = 0.1
-"""What two calls are apart in a burst, in SPACING."""
-
-SETTLING: Final = (0.2, 1.0)
-"""Seconds after a registration at which allocatable is asked again: the kubelet makes room for a new
-plugin's devices only when their first list has arrived, and tells nobody.
-"""
-
-_FIRST_RETRY: Final = 0.1
-_UNSETTLED_RETRY: Final = 0.2
 _CALM: Final = 60.0
 """Seconds for which a failure that lasts is not told again though its reason changes: a kubelet that ends
 again and again gives another one each time.
@@ -56,18 +39,6 @@ _log = Log("refresh")
 
 _OF_LIST: Final = frozenset({Trigger.ALLOCATION, Trigger.PODS})
 """After these allocatable is what it was: List alone is asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """The loop's times, in seconds: `interval` between full refreshes at the latest; `stale_after` is the age
-    at which the mapping is no longer told to Prometheus.
-    """
-
-    interval: float
-    stale_after: float
-    spacing: float = SPACING
-    settling: tuple[float, ...] = SETTLING
 
 
 class Refresher:
@@ -104,10 +75,7 @@ class Refresher:
         self._reconsider = False
         self._wake = asyncio.Event()
         self._reset = False
-        self._failures = 0
-        self._allocatable_failures = 0
-        self._hold_off_until = 0.0
-        self._listed_at: deque[float] = deque(maxlen=_BURST)
+        self._pace = Pace(timing)
         self._look = Look(-NEVER, -NEVER)
         self._returned_at = -NEVER
         self._born_at = -NEVER
@@ -163,27 +131,20 @@ class Refresher:
 
     async def _space(self) -> None:
         """Wait until List may be called again."""
-        calls, spacing = self._listed_at, self._timing.spacing
-        due = calls[-1] + _CLOSELY * spacing if calls else 0.0
-        if len(calls) == _BURST:
-            due = max(due, calls[0] + _BURST * spacing)
-        await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
+        await asyncio.sleep(self._pace.wait(asyncio.get_running_loop().time()))
 
     async def _due(self, worker: ThreadPoolExecutor) -> None:
         """Wait for a reason. The timer is one, also when others never cease; after a failure, another try
         is. Where the kubelet's rate limit was reached no reason is good enough before the pause is over.
         """
         loop = asyncio.get_running_loop()
-        if self._hold_off_until > loop.time():
-            await asyncio.sleep(self._hold_off_until - loop.time())
+        if pause := self._pace.held_off(loop.time()):
+            await asyncio.sleep(pause)
             self._wanted[Trigger.RETRY] = None
             return
-        if self._failures:
-            due, cause = loop.time() + self._retry_pause(), Trigger.RETRY
-        elif self._allocatable_failures:
-            due, cause = self._full_at + self._pause(self._allocatable_failures), Trigger.RETRY
-        else:
-            due, cause = self._full_at + self._timing.interval, Trigger.TIMER
+        failure = self._board.state.failure
+        unsettled = failure is not None and failure.code == UNSETTLED
+        due, cause = self._pace.due(loop.time(), self._full_at, unsettled=unsettled)
         while due > loop.time():
             try:
                 async with asyncio.timeout_at(due):
@@ -196,17 +157,6 @@ class Refresher:
                 return
             self._wake.clear()
         self._wanted[cause] = None
-
-    def _retry_pause(self) -> float:
-        failure = self._board.state.failure
-        if failure is not None and failure.code == UNSETTLED:
-            # An API server that is away may be so for an hour.
-            return _UNSETTLED_RETRY * (1 if self._failures * _UNSETTLED_RETRY < DOUBT else 10)
-        return self._pause(self._failures)
-
-    def _pause(self, failures: int) -> float:
-        ceiling = min(self._timing.interval, _FIRST_RETRY * 2.0 ** min(failures - 1, 10))
-        return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 -- jitter
 
     def _look_again_after(self, causes: tuple[Trigger, ...]) -> None:
         if not {Trigger.REGISTRATION, Trigger.SOCKET, Trigger.PLUGIN}.isdisjoint(causes):
@@ -230,7 +180,7 @@ class Refresher:
                 self._doubt()
             self._fail(Failure(error.method, error.code, error.message, self._clock.now()))
             if error.rate_limited:
-                self._hold_off()
+                self._pace.hold_off(asyncio.get_running_loop().time())
         except Exception as error:  # noqa: BLE001 -- an answer nobody foresaw must not end the process
             self._fail(Failure("List", "INTERNAL", f"{type(error).__name__}: {error}", self._clock.now()))
         if full:
@@ -240,7 +190,7 @@ class Refresher:
         """Ask and publish. False if List alone was not enough to tell."""
         loop = asyncio.get_running_loop()
         asked = loop.time()
-        self._listed_at.append(asked)
+        self._pace.listed(asked)
         raw = await self._source.fetch_raw(allocatable=allocatable)
         look = Look(asked, loop.time())
         self._notice_age(raw, look)
@@ -289,7 +239,7 @@ class Refresher:
             _log.error("what is newly known cannot be told", error=f"{type(error).__name__}: {error}")
 
     def _publish(self, raw: Raw, news: News, asked_at: float) -> None:
-        self._failures = 0
+        self._pace.failures = 0
         self._episode.recovered()
         self._stale.recovered()
         state = self._board.state
@@ -305,21 +255,17 @@ class Refresher:
         """Count and tell that GetAllocatableResources fails, or that it is over."""
         error = news.allocatable_error
         if error is None:
-            self._allocatable_failures = 0
+            self._pace.allocatable_failures = 0
             self._allocatable.recovered()
             return ()
         if raw.asked_allocatable:
-            self._allocatable_failures += 1
+            self._pace.allocatable_failures += 1
             self._observer.failed(error.method, error.code)
             self._allocatable.failed(f"{error.code}: {error.message}")
             if error.rate_limited:
-                self._hold_off()
+                self._pace.hold_off(asyncio.get_running_loop().time())
         told = "those of its last answer" if news.snapshot.complete else "unknown"
         return (f"{error.method} fails ({error.code}): free devices and health are {told}",)
-
-    def _hold_off(self) -> None:
-        pause = self._pause(max(1, self._failures, self._allocatable_failures))
-        self._hold_off_until = asyncio.get_running_loop().time() + pause
 
     def _tell(self, state: State, news: News) -> None:
         state = replace(state, notes=(*self._notes, *self._remarks(state)))
@@ -329,7 +275,7 @@ class Refresher:
             self._observer.stepped(state, news.step)
 
     def _fail(self, failure: Failure) -> None:
-        self._failures += 1
+        self._pace.failures += 1
         self._observer.failed(failure.method, failure.code)
         self._episode.failed(f"{failure.method}: {failure.code}: {failure.message}")
         state = self._board.state

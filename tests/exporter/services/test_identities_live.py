@@ -26,7 +26,8 @@ from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
 from exporter.services.identities import Identities
 from exporter.services.metrics import Metrics
-from exporter.services.refresh import Refresher, Timing
+from exporter.services.pace import Timing
+from exporter.services.refresh import Refresher
 from exporter.services.triggers import follow_device_plugins, follow_pod_resources, follow_pods_api
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 from simulator import apiserver as simulated

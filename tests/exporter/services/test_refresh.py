@@ -23,11 +23,12 @@ from exporter.core.settling import DOUBT, YOUNG
 from exporter.core.state import Freshness, State
 from exporter.kubelet.client import KubeletError, Raw
 from exporter.pb.podresources.v1 import api_pb2
-from exporter.services import refresh, understanding
+from exporter.services import pace, understanding
 from exporter.services.board import Board
 from exporter.services.clock import SteadyClock
+from exporter.services.pace import Timing
 from exporter.services.partners import Trigger
-from exporter.services.refresh import Refresher, Timing
+from exporter.services.refresh import Refresher
 
 LIMIT = 5.0
 """Seconds within which what is waited for must have come."""
@@ -440,7 +441,7 @@ async def test_a_recovery_is_told_once_and_forgets_the_failure(caplog: pytest.Lo
         loop.kubelet.error = None
         await loop.until(lambda: loop.state.failure is None)
         assert loop.state.freshness(loop.clock.now(), 60) is Freshness.FRESH
-        assert loop.refresher._failures == 0
+        assert loop.refresher._pace.failures == 0
         calls = len(loop.kubelet.calls)
         await asyncio.sleep(0.05)
         assert len(loop.kubelet.calls) == calls
@@ -466,25 +467,6 @@ async def test_a_mapping_that_becomes_stale_is_told_once_and_so_is_its_end(
         ("ERROR", "the mapping is stale and no longer told to Prometheus"),
         ("INFO", "the mapping is stale and no longer told to Prometheus: over"),
     ]
-
-
-@pytest.mark.parametrize("luck", [0.5, 1.0])
-async def test_retries_come_soon_then_seldom_never_seldomer_than_the_timer(
-    luck: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def choose(low: float, high: float) -> float:
-        assert (low, high) == (0.5, 1.0)
-        return luck
-
-    monkeypatch.setattr("random.uniform", choose)
-    async with running(interval=5.0) as loop:
-        pauses: list[float] = []
-        for failures in range(1, 2000, 1):
-            loop.refresher._failures = failures
-            pauses.append(loop.refresher._retry_pause())
-        loop.refresher._failures = 0
-    assert pauses[:6] == pytest.approx([luck * seconds for seconds in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)])
-    assert set(pauses[6:]) == {5.0 * luck}
 
 
 async def test_a_retry_asks_everything() -> None:
@@ -671,7 +653,7 @@ async def test_a_note_is_logged_when_it_is_new(caplog: pytest.LogCaptureFixture)
 async def test_a_kubelet_that_came_back_is_not_believed_while_it_leaves_pods_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(refresh, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(pace, "_UNSETTLED_RETRY", 0.005)
     async with running() as loop:
         loop.kubelet.listed = _listed()
         await loop.trigger(Trigger.SOCKET)
@@ -687,7 +669,7 @@ async def test_a_kubelet_that_came_back_is_not_believed_while_it_leaves_pods_out
 
 
 async def test_what_a_kubelet_leaves_out_for_long_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refresh, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(pace, "_UNSETTLED_RETRY", 0.005)
     async with running() as loop:
         loop.kubelet.listed = _listed()
         loop.kubelet.error = _unavailable()
@@ -702,7 +684,7 @@ async def test_what_a_kubelet_leaves_out_for_long_is_gone(monkeypatch: pytest.Mo
 
 async def test_another_kubelet_is_noticed_by_its_socket_s_age_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC makes a broken connection anew without a word, and without inotify the directory tells late."""
-    monkeypatch.setattr(refresh, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(pace, "_UNSETTLED_RETRY", 0.005)
     async with running(Kubelet(socket_age=500.0)) as loop:
         loop.kubelet.listed, loop.kubelet.socket_age = _listed(), 0.1
         await loop.trigger(Trigger.TIMER)
@@ -720,7 +702,7 @@ async def test_another_kubelet_is_noticed_by_its_socket_s_age_alone(monkeypatch:
 async def test_at_the_start_a_kubelet_that_has_just_come_up_is_not_believed_to_hold_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(refresh, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(pace, "_UNSETTLED_RETRY", 0.005)
     async with running(Kubelet(listed=_listed(), socket_age=0.3)) as loop:
         assert loop.state.taken_at is None
         assert loop.state.failure is not None
@@ -884,7 +866,7 @@ async def test_something_new_in_the_hands_of_a_known_pod_puts_it_in_doubt_until_
 async def test_a_kubelet_that_came_back_is_believed_as_soon_as_its_pods_api_knows_better(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(refresh, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(pace, "_UNSETTLED_RETRY", 0.005)
     witness = Knowing()
     async with running(witness=witness) as loop:
         witness.register.connect()

@@ -1,0 +1,93 @@
+"""How often the kubelet is asked, and how soon again after a failure. Pure; times are the event loop's, in
+seconds.
+
+The kubelet's limit of 100 calls a second is shared by all its clients, so List is called every SPACING
+seconds at most on average, though some calls may follow closely: a pod comes, and then gets its devices.
+"""
+
+import random
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from exporter.core.settling import DOUBT
+from exporter.services.partners import Trigger
+
+SPACING: Final = 0.05
+"""Seconds for each call of List: at most 20 in any second."""
+_BURST: Final = 4
+"""Calls that may follow closely, if none came for as long as they may take. kubelet: its own burst is 10."""
+_CLOSELY: Final = 0.1
+"""What two calls are apart in a burst, in SPACING."""
+
+SETTLING: Final = (0.2, 1.0)
+"""Seconds after a registration at which allocatable is asked again: the kubelet makes room for a new
+plugin's devices only when their first list has arrived, and tells nobody.
+"""
+
+_FIRST_RETRY: Final = 0.1
+_UNSETTLED_RETRY: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The loop's times, in seconds: `interval` between full refreshes at the latest; `stale_after` is the age
+    at which the mapping is no longer told to Prometheus.
+    """
+
+    interval: float
+    stale_after: float
+    spacing: float = SPACING
+    settling: tuple[float, ...] = SETTLING
+
+
+class Pace:
+    """Counts calls and failures, and says when the next call may be, or must be."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
+        self._listed_at: deque[float] = deque(maxlen=_BURST)
+        self._hold_off_until = 0.0
+        self.failures = 0
+        """Refreshes in a row that failed."""
+        self.allocatable_failures = 0
+        """Times in a row that GetAllocatableResources alone failed."""
+
+    def listed(self, now: float) -> None:
+        """List is called."""
+        self._listed_at.append(now)
+
+    def wait(self, now: float) -> float:
+        """Seconds until List may be called again."""
+        calls, spacing = self._listed_at, self._timing.spacing
+        due = calls[-1] + _CLOSELY * spacing if calls else 0.0
+        if len(calls) == _BURST:
+            due = max(due, calls[0] + _BURST * spacing)
+        return max(0.0, due - now)
+
+    def hold_off(self, now: float) -> None:
+        """The kubelet's rate limit was reached: no reason is good enough before a pause is over."""
+        self._hold_off_until = now + self._pause(max(1, self.failures, self.allocatable_failures))
+
+    def held_off(self, now: float) -> float:
+        """Seconds that are left of that pause; 0 where there is none."""
+        return max(0.0, self._hold_off_until - now)
+
+    def due(self, now: float, full_at: float, *, unsettled: bool) -> tuple[float, Trigger]:
+        """When to ask though nothing happens, and why then: the last full refresh began at `full_at`.
+
+        `unsettled`: the kubelet answers, but is not believed yet.
+        """
+        if self.failures and unsettled:
+            # An API server that is away may be so for an hour.
+            pause = _UNSETTLED_RETRY * (1 if self.failures * _UNSETTLED_RETRY < DOUBT else 10)
+            return now + pause, Trigger.RETRY
+        if self.failures:
+            return now + self._pause(self.failures), Trigger.RETRY
+        if self.allocatable_failures:
+            return full_at + self._pause(self.allocatable_failures), Trigger.RETRY
+        return full_at + self._timing.interval, Trigger.TIMER
+
+    def _pause(self, failures: int) -> float:
+        ceiling = min(self._timing.interval, _FIRST_RETRY * 2.0 ** min(failures - 1, 10))
+        return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 -- jitter
