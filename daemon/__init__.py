@@ -11,5 +11,6 @@ exposition  content negotiation and kept renderings of Prometheus metrics
 yaml_document, places, errors
             YAML files with line numbers, checked against a model; one clear error for what is wrong in them
 memory      how the C library keeps memory
+reach       what a process can reach, what it cannot, and what to do about each; probe looks at it
 text        making text from outside harmless
 """

@@ -16,6 +16,7 @@ from daemon.http import serve
 from daemon.log import Log
 from daemon.memory import share_one_arena
 from daemon.paths import KubeletPaths
+from daemon.probe import tell_reach
 from daemon.process import Actor, Fatal, run_actors
 from exporter.core.address import Address
 from exporter.core.ids import RULES, Reader
@@ -32,6 +33,7 @@ from exporter.services.historian import Historian
 from exporter.services.history_families import HistoryFamilies
 from exporter.services.identities import Identities
 from exporter.services.metrics import MAX_SERIES, Metrics
+from exporter.services.needs import needs
 from exporter.services.observers import Observers
 from exporter.services.pace import Timing
 from exporter.services.refresh import Refresher
@@ -127,6 +129,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         pods_source=settings.pods_source,
     )
     actors: list[Actor] = [
+        tell_reach(_log, needs(paths, pods_source=settings.pods_source, history=settings.history_path)),
         watcher.run(),
         historian.run(refresher),
         refresher.run(),

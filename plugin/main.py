@@ -13,6 +13,7 @@ from daemon.flags import ListenAddress
 from daemon.http import serve
 from daemon.log import Log
 from daemon.paths import KubeletPaths
+from daemon.probe import tell_reach
 from daemon.process import Actor, Fatal, run_actors
 from plugin.core.config import PRESET_SOURCE, load_all
 from plugin.core.errors import ConfigError
@@ -28,6 +29,7 @@ from plugin.services.family import Make
 from plugin.services.fleet import Fleet
 from plugin.services.leftovers import Leftovers
 from plugin.services.listening import Listening
+from plugin.services.needs import needs
 from plugin.services.pod_resources import PodResources
 from plugin.services.reload import ConfigRefusedError, Content, Reloader
 from plugin.services.resource import Resource
@@ -91,6 +93,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     leftovers = Leftovers(paths.device_plugins, surroundings.host, lambda: fleet.plans, clock)
     site = Site(fleet, lambda: reloader.status)
     actors: list[Actor] = [
+        tell_reach(_log, needs(paths, host, plans, way=settings.way)),
         watcher.run(),
         uevents.run(),
         fleet.run(),

@@ -1,0 +1,213 @@
+"""What is really seen of sockets, directories and limits, also by a user who may not."""
+
+import errno
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from asyncinotify import Inotify
+
+from daemon import probe
+from daemon.probe import instances_seen, limits, look, memory_limit
+from daemon.reach import Found, Need, Use
+
+ROOT = Path(__file__).parents[2]
+NOBODY = 65534
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    # A socket's address must be short.
+    made = Path(tempfile.mkdtemp(prefix="dl"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def found(path: Path, use: Use, *, made: bool = False) -> Found:
+    ((_, seen),), _ = look([Need("x", path, use, "", made=made)])
+    return seen
+
+
+def served(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(1)
+    return listener
+
+
+def test_a_socket_that_is_served_is_reached_and_let_go(place: Path) -> None:
+    with served(place / "s") as listener:
+        assert found(place / "s", Use.CONNECT) == Found(owner=os.geteuid())
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.recv(1) == b""
+
+
+def test_a_socket_whose_queue_is_full_is_served(place: Path) -> None:
+    with served(place / "s") as listener:
+        waiting = []
+        try:
+            while True:
+                client = socket.socket(socket.AF_UNIX)
+                waiting.append(client)
+                client.setblocking(False)
+                if client.connect_ex(str(place / "s")) == errno.EAGAIN:
+                    break
+            assert found(place / "s", Use.CONNECT).error == 0
+        finally:
+            for client in waiting:
+                client.close()
+        assert listener.fileno() >= 0
+
+
+def test_a_socket_that_nobody_serves_one_that_is_not_there_and_what_is_none(place: Path) -> None:
+    served(place / "s").close()
+    assert found(place / "s", Use.CONNECT).error == errno.ECONNREFUSED
+    assert found(place / "t", Use.CONNECT) == Found(errno.ENOENT, owner=os.geteuid())
+    gone = found(place / "d/t", Use.CONNECT)
+    assert (gone.error, gone.directory) == (errno.ENOENT, False)
+    (place / "f").write_text("")
+    assert found(place / "f", Use.CONNECT).error == errno.ENOTSOCK
+    assert found(place / ("x" * 120), Use.CONNECT).error == errno.ENOENT
+    with socket.socket(socket.AF_UNIX) as short:
+        short.bind(str(place / "u"))
+        deep = place / ("d" * 110)
+        deep.mkdir()
+        (place / "u").rename(deep / "u")
+    assert found(deep / "u", Use.CONNECT).error == errno.ENAMETOOLONG
+
+
+def test_a_socket_that_is_mounted_itself_is_told_by_mountinfo(place: Path) -> None:
+    with served(place / "a b"):
+        proc = place / "proc"
+        (proc / "self").mkdir(parents=True)
+        spelled = str((place / "a b").resolve()).replace(" ", "\\040")
+        (proc / "self/mountinfo").write_text(f"36 35 98:0 /x {spelled} rw - ext4 /dev/root rw\n")
+        ((_, seen),), _ = look([Need("x", place / "a b", Use.CONNECT, "")], proc)
+        assert seen.mounted
+    assert not found(place / "a b", Use.CONNECT).mounted
+
+
+def test_directories_are_readable_writable_or_not_there(place: Path) -> None:
+    assert found(place, Use.LIST).error == 0
+    writable = found(place, Use.WRITE)
+    assert writable.error == 0
+    assert writable.free is not None
+    assert writable.free > 0
+    assert found(place / "a/b", Use.WRITE).error == errno.ENOENT
+    assert found(place / "a/b", Use.WRITE, made=True).error == 0
+    assert not (place / "a").exists()
+    (place / "f").write_text("")
+    assert found(place / "f", Use.LIST).error == errno.ENOTDIR
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_read_only_mount_is_told_from_a_lack_of_permission(place: Path) -> None:
+    mounted = subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs -o ro none "$1"; exec "$2" -c "$3" "$1"', "sh",
+         place, sys.executable, SEEN.format(use="WRITE")],
+        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
+    )  # fmt: skip
+    if "unshare" in mounted.stderr or "mount:" in mounted.stderr:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
+    assert mounted.stdout.strip() == str(errno.EROFS), mounted.stderr
+
+
+SEEN = """
+import sys
+from pathlib import Path
+from daemon.probe import look
+from daemon.reach import Need, Use, judge
+looked, limits = look([Need("x", Path(sys.argv[1]), Use.{use}, "")])
+print(looked[0][1].error, *(hint for hint in judge(looked, limits).hints if hint.startswith("x")))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("use", ["CONNECT", "LIST", "WRITE"])
+def test_a_user_who_may_not_is_refused_as_the_kernel_refuses(place: Path, use: str) -> None:
+    target = place / "s" if use == "CONNECT" else place / "d"
+    (place / "d").mkdir(mode=0o700)
+    with served(place / "s"):
+        (place / "s").chmod(0o755)
+
+        def seen_by(user: int) -> str:
+            # What runs below must be readable by that user too, which a checkout in /root is not.
+            code = f"import os, sys; sys.path[:0] = {sys.path!r}\nimport daemon.probe\nos.setuid({user})\n"
+            told = subprocess.run(
+                [sys.executable, "-c", code + SEEN.format(use=use), target],
+                capture_output=True, text=True, cwd=ROOT, timeout=60, check=True,
+            )  # fmt: skip
+            return told.stdout.strip()
+
+        assert seen_by(
+            NOBODY
+        ) == f"{errno.EACCES} x: it belongs to root: run as that user (runAsUser: 0), " + (
+            f"not as uid {NOBODY}"
+        )
+        assert seen_by(0) == "0"
+
+
+def test_inotify_instances_of_this_user_are_counted() -> None:
+    before = instances_seen(Path("/proc/"), os.geteuid())
+    with Inotify(), Inotify():
+        # Others run beside this test, as the same user.
+        assert instances_seen(Path("/proc"), os.geteuid()) >= 2
+        assert instances_seen(Path("/proc"), 4_000_000_000) == 0
+    assert before >= 0
+
+
+def test_no_further_inotify_instance_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert limits().inotify_error in {0, errno.EMFILE}
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(probe, "Inotify", refuse)
+    assert limits().inotify_error == errno.EMFILE
+
+
+def test_limits_of_this_process_are_what_proc_says() -> None:
+    seen = limits()
+    assert seen.uid == os.geteuid()
+    assert seen.instances == int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
+    effective = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff")
+    )
+    assert seen.capabilities == int(effective.split()[1], 16)
+
+
+def cgroups(place: Path, told: str, files: dict[str, str]) -> int | None:
+    (place / "proc/self").mkdir(parents=True)
+    (place / "proc/self/cgroup").write_text(told)
+    for name, text in files.items():
+        file = place / "cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    return memory_limit(place / "proc", place / "cgroup")
+
+
+@pytest.mark.parametrize(
+    ("told", "files", "limit"),
+    [
+        ("0::/\n", {"memory.max": "268435456"}, 268435456),
+        ("0::/\n", {"memory.max": "max"}, None),
+        ("0::/a/b\n", {"a/memory.max": "200", "a/b/memory.max": "300", "memory.max": "max"}, 200),
+        ("0::/../other\n", {"memory.max": "100"}, 100),
+        ("5:cpu,memory:/x\n", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+        ("5:memory:/x\n1:name=systemd:/x\n", {"memory/x/memory.limit_in_bytes": "300"}, 300),
+        ("", {}, None),
+        ("nonsense", {"memory.max": "7"}, None),
+    ],
+)
+def test_the_memory_limit_is_the_least_of_the_cgroups(
+    tmp_path: Path, told: str, files: dict[str, str], limit: int | None
+) -> None:
+    assert cgroups(tmp_path, told, files) == limit

@@ -1,0 +1,61 @@
+"""Each process says at its start, in one line, what it can reach and what it cannot."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.processes import Process
+from simulator import SimulatedKubelet
+
+PLUGIN = """
+version: 1
+resources:
+  - name: example.com/cola
+    discover: [{files: {directory: /etc/colas}}]
+"""
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="dl"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+async def test_beside_a_kubelet_all_can_be_reached(root: Path) -> None:
+    host, configuration = root / "host", root / "plugin.yaml"
+    (host / "etc/colas").mkdir(parents=True)
+    configuration.write_text(PLUGIN)
+    history = root / "history/deep/history.sqlite"
+    async with SimulatedKubelet(root):
+        common = ("--kubelet.root", str(root), "--web.listen-address", "127.0.0.1:0")
+        async with (
+            Process("exporter", *common, "--history.path", str(history)) as exporter,
+            Process("plugin", *common, "--config", str(configuration), "--host-root", str(host)) as plugin,
+        ):
+            line = await exporter.line(' reach"')
+            assert 'msg="can reach"' in line, line
+            for words in ("pod_resources=served", "device_plugins=readable", "history=writable"):
+                assert words in line, line
+            line = await plugin.line(' reach"')
+            assert 'msg="can reach"' in line, line
+            for words in (
+                "device_plugins=writable",
+                "registration=served",
+                "pod_resources=served",
+                "sys=absent",
+            ):
+                assert words in line, line
+
+
+async def test_without_a_kubelet_each_lack_has_its_hint(root: Path) -> None:
+    common = ("--kubelet.root", str(root), "--web.listen-address", "127.0.0.1:0")
+    async with Process("exporter", *common, "--pods.source", "pods-api") as exporter:
+        line = await exporter.line(' reach"')
+        assert "lacking=pod_resources,device_plugins,pods_api" in line
+        assert f"mount the directory {root}/pod-resources of the node" in line
+        assert f"mount the node's {root}/device-plugins" in line
