@@ -117,7 +117,7 @@ def test_a_read_only_mount_is_told_from_a_lack_of_permission(place: Path) -> Non
     )  # fmt: skip
     if "unshare" in mounted.stderr or "mount:" in mounted.stderr:
         pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
-    assert mounted.stdout.strip() == str(errno.EROFS), mounted.stderr
+    assert mounted.stdout.strip() == f"{errno.EROFS} x: mount {place} without readOnly", mounted.stderr
 
 
 SEEN = """
@@ -147,11 +147,8 @@ def test_a_user_who_may_not_is_refused_as_the_kernel_refuses(place: Path, use: s
             )  # fmt: skip
             return told.stdout.strip()
 
-        assert seen_by(
-            NOBODY
-        ) == f"{errno.EACCES} x: it belongs to root: run as that user (runAsUser: 0), " + (
-            f"not as uid {NOBODY}"
-        )
+        hint = f"it belongs to root: run as that user (runAsUser: 0), not as uid {NOBODY}"
+        assert seen_by(NOBODY) == f"{errno.EACCES} x: {hint}"
         assert seen_by(0) == "0"
 
 
