@@ -1,0 +1,40 @@
+"""docs/device-ids.md says how ids are read."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from exporter.core.id_rules import LONGEST, VARIABLE, load
+from exporter.core.ids import RULES, Kind, Reader
+
+TEXT = (Path(__file__).parents[2] / "docs" / "device-ids.md").read_text()
+ROWS = [
+    tuple(cell.strip(" `") for cell in line.strip("|").split("|"))
+    for line in TEXT.splitlines()
+    if line.startswith("| `")
+]
+
+
+def test_every_form_has_a_row_in_the_order_in_which_they_are_tried() -> None:
+    assert [row[0] for row in ROWS] == [rule.name for rule in RULES]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_the_examples_are_read_as_it_says(row: tuple[str, ...]) -> None:
+    _, resource, device, parent, kind = row
+    reading = Reader()(device, "example.com/x" if resource == "any" else resource)
+    assert (reading.rule, reading.parent, reading.kind) == (row[0], parent, Kind(kind))
+
+
+def test_the_file_shown_can_be_used() -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    reading = Reader([*load(shown.encode(), "docs/device-ids.md"), *RULES])(
+        "acc3-slot1", "acme.example/accelerator"
+    )
+    assert (reading.parent, reading.kind) == ("acc3", Kind.REPLICA)
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    assert f"more than {LONGEST} characters" in TEXT
+    assert {4: "more than four"}[VARIABLE] in TEXT
