@@ -53,7 +53,10 @@ def read_cursor(text: str) -> Cursor:
     low, _, number = text.replace("_", "+").rpartition(".")
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
         raise ValueError(f"found {text!r}, expected what an earlier answer gave as next")
-    at = float.fromhex(low)
+    try:
+        at = float.fromhex(low)
+    except OverflowError:
+        at = math.inf
     if not math.isfinite(at):
         raise ValueError(f"found {text!r}, expected what an earlier answer gave as next")
     return Cursor(at, int(number))

@@ -1,22 +1,32 @@
-"""Answers kept small: gzip where it is welcome, and 304 where nothing changed."""
+"""Answers kept small: gzip where it is welcome, and 304 where nothing changed.
+
+A tag is always weak: ages in an answer move on while what it says stays the same, and so one tag is right
+for the answer as it is and as gzip (RFC 9110, section 8.8.3.3).
+"""
 
 import asyncio
 import gzip
 from typing import Final
 
 from aiohttp import ETag, hdrs, web
-from aiohttp.helpers import ETAG_ANY
 
 from daemon.exposition import accepts_gzip
+from exporter.web.negotiation import names
 
 _WORTH_GZIP: Final = 1024
 _IN_THREAD: Final = 256 * 1024
 """Bytes from which compressing would hold up the loop for milliseconds."""
 
 
+def field(request: web.Request, name: str) -> str | None:
+    """A header that is a list, its lines joined; None without it."""
+    lines = request.headers.getall(name, ())
+    return ", ".join(lines) if lines else None
+
+
 def wants_gzip(request: web.Request) -> bool:
     """Whether the client takes gzip."""
-    return accepts_gzip(request.headers.get(hdrs.ACCEPT_ENCODING))
+    return accepts_gzip(field(request, hdrs.ACCEPT_ENCODING))
 
 
 async def squeeze(body: bytes) -> bytes:
@@ -44,12 +54,11 @@ async def fitting(request: web.Request, body: bytes, content_type: str) -> web.R
 
 def is_known(request: web.Request, tag: str) -> bool:
     """Whether the client has the answer of `tag` already (If-None-Match, compared weakly)."""
-    known = request.if_none_match or ()
-    return any(etag.value in {tag, ETAG_ANY} for etag in known)
+    return names(field(request, hdrs.IF_NONE_MATCH), tag)
 
 
 def tagged(response: web.Response, tag: str) -> web.Response:
-    """`response` with `tag` as its weak ETag: ages in it move on, what it says stays the same."""
+    """`response` with `tag` as its weak ETag."""
     response.etag = ETag(value=tag, is_weak=True)
     return response
 

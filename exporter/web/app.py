@@ -1,11 +1,12 @@
 """The application: every route. Nothing here asks the kubelet, and nothing changes state."""
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from daemon.http import application
 from exporter.web.api.history import HistoryApi
 from exporter.web.api.mapping import Api
+from exporter.web.api.serving import EVENTS, endpoint
 from exporter.web.assets import Assets
 from exporter.web.events import Events
 from exporter.web.pages.serving import Pages
@@ -27,20 +28,30 @@ def build(site: Site) -> web.Application:
             web.get("/metrics", probes.metrics),
             web.get("/-/healthy", probes.healthy),
             web.get("/-/ready", probes.ready),
-            web.get("/api/v1/devices", api.devices),
-            web.get("/api/v1/pods", api.pods),
-            web.get("/api/v1/claims", api.claims),
-            web.get("/api/v1/resources", api.resources),
-            web.get("/api/v1/anomalies", api.anomalies),
-            web.get("/api/v1/status", api.status),
-            web.get("/api/v1/explain", _explain(site)),
-            web.get("/api/v1/history", HistoryApi(site).history),
-            web.get("/api/v1/events", events.stream, allow_head=False),
+            web.get("/api/v1/devices", endpoint(api.devices)),
+            web.get("/api/v1/pods", endpoint(api.pods)),
+            web.get("/api/v1/claims", endpoint(api.claims)),
+            web.get("/api/v1/resources", endpoint(api.resources)),
+            web.get("/api/v1/anomalies", endpoint(api.anomalies)),
+            web.get("/api/v1/status", endpoint(api.status)),
+            web.get("/api/v1/explain", endpoint(_explain(site))),
+            web.get("/api/v1/history", endpoint(HistoryApi(site).history)),
+            web.get("/api/v1/events", endpoint(events.stream, EVENTS)),
+            web.get("/api/v1", endpoint(_index(site))),
+            web.get("/api/v1/", endpoint(_index(site))),
+            web.get("/api/openapi.json", endpoint(_openapi)),
             web.get("/static/{name}", assets.serve),
         ]
     )
     app.on_shutdown.append(events.end)
+    app.on_response_prepare.append(_keep_no_error)
     return app
+
+
+async def _keep_no_error(_request: web.Request, response: web.StreamResponse) -> None:
+    """A 404 might be kept by whoever is in between (RFC 9110, section 15.1), and be wrong a second later."""
+    if response.status >= web.HTTPBadRequest.status_code:
+        response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
 
 
 def _explain(site: Site) -> Handler:
@@ -51,3 +62,18 @@ def _explain(site: Site) -> Handler:
         return await ExplainApi(site).explain(request)
 
     return explain
+
+
+def _index(site: Site) -> Handler:
+    async def index(request: web.Request) -> web.StreamResponse:
+        from exporter.web.api.index import index  # noqa: PLC0415 -- likewise
+
+        return await index(request, site)
+
+    return index
+
+
+async def _openapi(request: web.Request) -> web.StreamResponse:
+    from exporter.web.api.openapi_serving import openapi  # noqa: PLC0415 -- likewise
+
+    return await openapi(request)

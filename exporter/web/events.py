@@ -16,6 +16,7 @@ from aiohttp_sse import EventSourceResponse
 from daemon.http import problem
 from exporter.core.state import Freshness, State
 from exporter.web.api.documents import Moment
+from exporter.web.query import no_parameters
 from exporter.web.site import Site
 from exporter.web.words import rfc3339
 
@@ -47,6 +48,11 @@ class Events:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Tell one client until it goes or the process ends; 503 when there are too many."""
+        no_parameters(request.query.items())
+        if request.method == hdrs.METH_HEAD:
+            return web.Response(
+                headers={hdrs.CONTENT_TYPE: "text/event-stream", hdrs.CACHE_CONTROL: "no-cache"}
+            )
         if self.open >= self._limit:
             refused = problem(503, f"{self._limit} pages follow this exporter already, at most that many can")
             refused.headers[hdrs.RETRY_AFTER] = "30"

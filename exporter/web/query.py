@@ -135,14 +135,20 @@ def single(pairs: Pairs, known: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in pairs:
         if name not in known:
-            expected = f"one of {', '.join(known)}" if known else "no parameters here"
-            raise QueryError(name, value, expected)
+            raise QueryError(name, value, _instead(name, known))
         if name in found:
             raise QueryError(name, value, "it once")
         if len(value) > TEXT_LIMIT:
             raise QueryError(name, value, f"at most {TEXT_LIMIT} characters")
         found[name] = value
     return {name: value for name, value in found.items() if value.strip()}
+
+
+def _instead(name: str, known: tuple[str, ...]) -> str:
+    # Imported for a mistake alone.
+    from daemon.errors import advice  # noqa: PLC0415
+
+    return f"one of {', '.join(known)}{advice(name[:80], known)}" if known else "no parameters here"
 
 
 def _filters(found: Mapping[str, str]) -> Filters:

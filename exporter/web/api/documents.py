@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
-from exporter.core.anomalies import Anomaly
+from exporter.core.anomalies import Anomaly, order
 from exporter.core.diff import Holding
 from exporter.core.identity import Identity
 from exporter.core.model import ClaimDevice, Container, Device, Holder, Snapshot
 from exporter.core.state import Freshness, State
 from exporter.web import matching
 from exporter.web.api import entries
+from exporter.web.api.filters import Wanted
 from exporter.web.api.schema import (
     AnomaliesDocument,
     ClaimEntry,
@@ -83,13 +84,14 @@ def pods(moment: Moment, filters: Filters) -> PodsDocument:
     )
 
 
-def claims(moment: Moment) -> ClaimsDocument:
-    """Every claimed device."""
-    return ClaimsDocument(**envelope(moment), claims=tuple(map(claim_entry, moment.state.snapshot.claims)))
+def claims(moment: Moment, wanted: Wanted) -> ClaimsDocument:
+    """The claimed devices that are `wanted`, whole: with every holder."""
+    kept = filter(wanted.claimed, moment.state.snapshot.claims)
+    return ClaimsDocument(**envelope(moment), claims=tuple(map(claim_entry, kept)))
 
 
-def resources(moment: Moment) -> ResourcesDocument:
-    """Counts of every resource."""
+def resources(moment: Moment, wanted: Wanted) -> ResourcesDocument:
+    """Counts of the resources that are `wanted`."""
     snapshot = moment.state.snapshot
 
     def told(count: int) -> int | None:
@@ -100,19 +102,22 @@ def resources(moment: Moment) -> ResourcesDocument:
         resources=tuple(
             ResourceEntry(name, c.known, told(c.allocatable), c.allocated, told(c.unhealthy), told(c.free))
             for name, c in snapshot.resources().items()
+            if wanted.counted(name)
         ),
     )
 
 
-def anomalies(moment: Moment) -> AnomaliesDocument:
-    """What is wrong with the devices, and with the mapping itself when it is stale."""
+def anomalies(moment: Moment, wanted: Wanted) -> AnomaliesDocument:
+    """What is `wanted` of what is wrong with the devices, and with the mapping itself when it is stale."""
     found = list(moment.state.anomalies)
     if moment.freshness is Freshness.STALE:
         age = lasting(moment.state.age(moment.now) or 0.0)
         evidence = f"the mapping is {age} old; more than {lasting(moment.stale_after)} is too old"
         since = (moment.state.taken_at or 0.0) + moment.stale_after
         found.append(Anomaly("stale", "", evidence=evidence, since=since))
-    return AnomaliesDocument(**envelope(moment), anomalies=tuple(map(entries.anomaly, found)))
+    found.sort(key=order)
+    kept = filter(wanted.wrong, found)
+    return AnomaliesDocument(**envelope(moment), anomalies=tuple(map(entries.anomaly, kept)))
 
 
 def status(

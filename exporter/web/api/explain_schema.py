@@ -1,15 +1,17 @@
 """The shape of /api/v1/explain. `devicelens explain` decodes and writes the same."""
 
+from typing import Annotated
+
 from msgspec import Struct
 
-from exporter.web.api.schema import AnomalyEntry, ClaimEntry, DeviceEntry, Envelope
+from exporter.web.api.schema import AnomalyEntry, ClaimEntry, DeviceEntry, Envelope, NumaNodes, one_of
 
 
 class ReadingEntry(Struct, frozen=True):
     """How an id was read: by which rule, as whole, replica or partition; as which one, and of what."""
 
     rule: str
-    kind: str
+    kind: Annotated[str, one_of("whole", "replica", "partition")]
     parent: str | None
     replica: str | None
     partition: str | None
@@ -18,8 +20,8 @@ class ReadingEntry(Struct, frozen=True):
 class NumaEntry(Struct, frozen=True):
     """NUMA nodes, and who tells: kubelet, plugin, or null for nobody."""
 
-    nodes: tuple[int, ...]
-    told_by: str | None
+    nodes: NumaNodes
+    told_by: Annotated[str | None, one_of("kubelet", "plugin", None)]
 
 
 class ExplainDocument(Envelope, frozen=True, kw_only=True):
@@ -33,7 +35,7 @@ class ExplainDocument(Envelope, frozen=True, kw_only=True):
     """
 
     sentences: tuple[str, ...]
-    subject: str
+    subject: Annotated[str, one_of("device", "parent", "claimed")]
     resource: str | None
     device: str
     reading: ReadingEntry

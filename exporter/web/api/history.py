@@ -1,15 +1,12 @@
 """/api/v1/history: who held what, when, and which times nobody looked at."""
 
-import msgspec
 from aiohttp import hdrs, web
 
 from daemon.http import problem
 from exporter.services.historian import Unavailable
-from exporter.web.answers import fitting
-from exporter.web.api.history_documents import history
+from exporter.web.api.history_documents import history, tag
 from exporter.web.api.history_query import parse_history
-from exporter.web.api.mapping import refusal
-from exporter.web.query import QueryError
+from exporter.web.api.serving import tell
 from exporter.web.site import Site
 
 
@@ -20,12 +17,9 @@ class HistoryApi:
         self._site = site
 
     async def history(self, request: web.Request) -> web.Response:
-        """The holdings that the query asks for."""
+        """The holdings that the query asks for. Raises QueryError."""
         site = self._site
-        try:
-            asked = parse_history(request.query.items(), site.clock())
-        except QueryError as error:
-            return refusal(error)
+        asked = parse_history(request.query.items(), site.clock())
         if site.history is None:
             return problem(503, "this exporter keeps no history", node=site.node)
         try:
@@ -34,5 +28,6 @@ class HistoryApi:
             response = problem(503, f"history cannot be asked: {error}", node=site.node)
             response.headers[hdrs.RETRY_AFTER] = "1"
             return response
-        body = msgspec.json.encode(history(site.moment(), asked, found))
-        return await fitting(request, body, "application/json")
+        moment = site.moment()
+        document = history(moment, asked, found)
+        return await tell(request, moment, tag(document, asked, found), lambda: document)

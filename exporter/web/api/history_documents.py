@@ -1,6 +1,9 @@
 """/api/v1/history's document, made of what history found. Pure."""
 
+from hashlib import blake2s
 from typing import Final
+
+import msgspec
 
 from exporter.core.history import Bound, Certainty, Row
 from exporter.core.history_query import Found, write_cursor
@@ -33,6 +36,20 @@ def history(moment: Moment, asked: Asked, found: Found) -> HistoryDocument:
         kept_in=found.kept_in,
         trouble=found.trouble or None,
     )
+
+
+def tag(document: HistoryDocument, asked: Asked, found: Found) -> str:
+    """Names what `document` says; made of all of it but for ages.
+
+    The last look (`latest`) moves on every few seconds. Of a time that had ended by then it says nothing,
+    and does not count.
+    """
+    until = asked.question.until
+    over = until is not None and found.latest is not None and until <= found.latest
+    lasting = msgspec.structs.replace(
+        document, taken_at=None, age_seconds=None, latest=None if over else document.latest
+    )
+    return blake2s(repr(lasting).encode(errors="surrogatepass"), digest_size=9).hexdigest()
 
 
 def _row(row: Row, at: float | None, found: Found) -> PastEntry:

@@ -10,7 +10,7 @@ from exporter.web.moments import EXPECTED, parse_moment
 from exporter.web.query import Pairs, QueryError, number, single
 
 _NAMES: Final = ("resource", "driver", "device", "namespace", "pod", "container", "uid")
-_KNOWN: Final = (*_NAMES, "at", "from", "to", "limit", "cursor")
+KNOWN: Final = (*_NAMES, "at", "from", "to", "limit", "cursor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Asked:
 
 def parse_history(pairs: Pairs, now: float) -> Asked:
     """The question of an address, at unix time `now`. Raises QueryError."""
-    found = single(pairs, _KNOWN)
+    found = single(pairs, KNOWN)
     names = {name: visible(found.get(name, "").strip(), limit=8192) for name in _NAMES}
     if names["container"] and not (names["pod"] or names["uid"] or names["device"]):
         raise QueryError("container", names["container"], "pod, uid or device beside it")

@@ -3,9 +3,22 @@
 As everywhere, times are RFC 3339 in UTC, and what is not known is null.
 """
 
+from typing import Annotated
+
 from msgspec import Struct
 
-from exporter.web.api.schema import Envelope
+from exporter.web.api.schema import Count, Envelope, Time, one_of
+
+CertaintyWord = Annotated[
+    str, one_of("at_once", "between_polls", "while_silent", "while_down", "held_already", "in_doubt")
+]
+GapWord = Annotated[
+    str,
+    one_of(
+        *("exporter_down", "kubelet_silent", "paused", "clock_set"),
+        *("not_recorded", "before_history", "not_yet"),
+    ),
+]
 
 
 class BoundEntry(Struct, frozen=True):
@@ -15,9 +28,9 @@ class BoundEntry(Struct, frozen=True):
     seen just after a start, when the kubelet may not list all yet).
     """
 
-    not_before: str | None
-    not_after: str | None
-    certainty: str
+    not_before: Time | None
+    not_after: Time | None
+    certainty: CertaintyWord
 
 
 class PastEntry(Struct, frozen=True, kw_only=True):
@@ -55,9 +68,9 @@ class UnseenEntry(Struct, frozen=True):
     where it goes back without end, `until` where it has none yet.
     """
 
-    since: str | None
-    until: str | None
-    why: str
+    since: Time | None
+    until: Time | None
+    why: GapWord
 
 
 class HistoryDocument(Envelope, frozen=True, kw_only=True):
@@ -70,16 +83,16 @@ class HistoryDocument(Envelope, frozen=True, kw_only=True):
     `trouble` says why it is not the file, or not up to date.
     """
 
-    at: str | None
-    since: str | None
-    until: str | None
-    earliest: str | None
-    latest: str | None
+    at: Time | None
+    since: Time | None
+    until: Time | None
+    earliest: Time | None
+    latest: Time | None
     complete: bool
     unseen: tuple[UnseenEntry, ...]
-    unseen_left_out: int
+    unseen_left_out: Count
     holdings: tuple[PastEntry, ...]
     next: str | None
     resources: tuple[str, ...]
-    kept_in: str
+    kept_in: Annotated[str, one_of("file", "memory")]
     trouble: str | None

@@ -4,7 +4,43 @@ Times are RFC 3339 in UTC. What is not known is null, never an empty text: a who
 `pod_uid` that no source tells, `healthy` where the kubelet cannot tell what is allocatable.
 """
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+
+# Said of the shapes, and not checked when they are read: a newer exporter may know more words.
+def one_of(*words: str | None) -> Meta:
+    """One of several words; None among them where it may be null."""
+    return Meta(extra_json_schema={"enum": list(words)})
+
+
+Time = Annotated[
+    str,
+    Meta(
+        description="RFC 3339, in UTC, with milliseconds.",
+        examples=["2026-11-20T03:12:00.250Z"],
+        extra_json_schema={"format": "date-time", "pattern": r"Z$"},
+    ),
+]
+Seconds = Annotated[float, Meta(description="Seconds.", extra_json_schema={"minimum": 0})]
+Count = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
+NumaNodes = Annotated[
+    tuple[Annotated[int, Meta(extra_json_schema={"minimum": 0})], ...],
+    Meta(description="Numbers of NUMA nodes, sorted; none where nothing tells."),
+]
+FreshnessWord = Annotated[
+    str,
+    Meta(
+        description="fresh: the last refresh succeeded. ageing: it failed, and the mapping is younger than "
+        "--stale-after. stale: it is older. unknown: the kubelet has not answered yet.",
+    ),
+    one_of("fresh", "ageing", "stale", "unknown"),
+]
+HealthWord = Annotated[str, one_of("Healthy", "Unhealthy")]
+KINDS = ("double_held", "numa_split", "plugin_gone", "stale", "unattributed", "unhealthy_held")
+"""The kinds of anomaly (exporter.core.anomalies, exporter.core.judgement), and a stale mapping's."""
+KindWord = Annotated[str, one_of(*KINDS)]
 
 
 class ErrorEntry(Struct, frozen=True):
@@ -13,17 +49,22 @@ class ErrorEntry(Struct, frozen=True):
     method: str
     code: str
     message: str
-    since: str
+    since: Time
 
 
 class Envelope(Struct, frozen=True, kw_only=True):
     """What every answer about the mapping begins with."""
 
     node: str
-    generation: int
-    taken_at: str | None
-    age_seconds: float | None
-    freshness: str
+    generation: Annotated[
+        Count,
+        Meta(description="Grows by one with each change of what is told; begins anew with each process."),
+    ]
+    taken_at: Annotated[Time | None, Meta(description="When the kubelet was asked for the mapping.")]
+    age_seconds: Annotated[
+        Seconds | None, Meta(description="How old the mapping was at the Date of this answer.")
+    ]
+    freshness: FreshnessWord
     error: ErrorEntry | None
 
 
@@ -43,7 +84,7 @@ class HolderEntry(Struct, frozen=True):
     pod: str
     container: str
     pod_uid: str | None
-    since: str | None
+    since: Time | None
     since_exact: bool
     workload: WorkloadEntry | None = None
 
@@ -55,11 +96,11 @@ class PluginEntry(Struct, frozen=True):
 
     source: str
     answers: bool
-    health: str
+    health: HealthWord
     reason: str | None
-    since: str | None
+    since: Time | None
     attributes: dict[str, str]
-    last_allocated: str | None
+    last_allocated: Time | None
 
 
 class DeviceEntry(Struct, frozen=True):
@@ -68,7 +109,7 @@ class DeviceEntry(Struct, frozen=True):
     resource: str
     device: str
     parent: str | None
-    numa_nodes: tuple[int, ...]
+    numa_nodes: NumaNodes
     healthy: bool | None
     holders: tuple[HolderEntry, ...]
     plugin: PluginEntry | None = None
@@ -87,7 +128,7 @@ class HeldDeviceEntry(Struct, frozen=True):
     device: str
     parent: str | None
     healthy: bool | None
-    since: str | None
+    since: Time | None
     since_exact: bool
 
 
@@ -106,8 +147,8 @@ class MemoryEntry(Struct, frozen=True):
     """Memory of one type, pinned to NUMA nodes."""
 
     type: str
-    numa_nodes: tuple[int, ...]
-    bytes: int
+    numa_nodes: NumaNodes
+    bytes: Count
 
 
 class ContainerEntry(Struct, frozen=True):
@@ -116,9 +157,9 @@ class ContainerEntry(Struct, frozen=True):
     name: str
     devices: tuple[HeldDeviceEntry, ...]
     claims: tuple[HeldClaimEntry, ...]
-    cpu_ids: tuple[int, ...]
+    cpu_ids: tuple[Count, ...]
     memory: tuple[MemoryEntry, ...]
-    numa_nodes: tuple[int, ...]
+    numa_nodes: NumaNodes
 
 
 class PodEntry(Struct, frozen=True):
@@ -174,11 +215,11 @@ class ResourceEntry(Struct, frozen=True):
     """Counts of a resource's devices; null where the kubelet cannot tell what is allocatable."""
 
     resource: str
-    known: int
-    allocatable: int | None
-    allocated: int
-    unhealthy: int | None
-    free: int | None
+    known: Count
+    allocatable: Count | None
+    allocated: Count
+    unhealthy: Count | None
+    free: Count | None
 
 
 class ResourcesDocument(Envelope, frozen=True, kw_only=True):
@@ -210,15 +251,15 @@ class AnomalyEntry(Struct, frozen=True):
     that could have served.
     """
 
-    kind: str
+    kind: KindWord
     resource: str | None
     device: str | None
     holder: AnomalyHolderEntry | None
     evidence: str
-    since: str | None = None
+    since: Time | None = None
     devices: tuple[str, ...] = ()
     pods: tuple[PodName, ...] = ()
-    numa_nodes: tuple[int, ...] = ()
+    numa_nodes: NumaNodes = ()
 
 
 class AnomaliesDocument(Envelope, frozen=True, kw_only=True):
@@ -230,15 +271,15 @@ class AnomaliesDocument(Envelope, frozen=True, kw_only=True):
 class Counts(Struct, frozen=True):
     """How much of everything there is; null where the kubelet cannot tell what is allocatable."""
 
-    resources: int
-    devices: int
-    held: int
-    free: int | None
-    unhealthy: int | None
-    claimed_devices: int
-    containers: int
-    pods: int
-    anomalies: int
+    resources: Count
+    devices: Count
+    held: Count
+    free: Count | None
+    unhealthy: Count | None
+    claimed_devices: Count
+    containers: Count
+    pods: Count
+    anomalies: Count
 
 
 class PluginStatusEntry(Struct, frozen=True):
@@ -247,8 +288,8 @@ class PluginStatusEntry(Struct, frozen=True):
     source: str
     answers: bool
     resources: tuple[str, ...]
-    told_at: str | None
-    silent_since: str | None
+    told_at: Time | None
+    silent_since: Time | None
     problem: str | None
 
 
@@ -258,8 +299,8 @@ class StatusDocument(Envelope, frozen=True, kw_only=True):
     api_version: str | None
     notes: tuple[str, ...]
     triggers: tuple[str, ...]
-    poll_interval_seconds: float
-    stale_after_seconds: float
+    poll_interval_seconds: Seconds
+    stale_after_seconds: Seconds
     version: str
     counts: Counts | None
     plugins: tuple[PluginStatusEntry, ...] = ()
