@@ -5,7 +5,7 @@ restart), towards monitors (PodResources, Pods API) and towards people (pods tha
 included; and it can be made slow, hung, rate-limited, garbage-answering or gone. Nothing needs a node.
 
 model        what a person asks for: pods, containers, claims; and what comes of it
-names, topology, allocation, devices, pinning, claims, checkpoint, ratelimit, faults, answers
+names, topology, allocation, devices, pinning, claims, checkpoint, ratelimit, faults, answers, oddities
              what decides and what is kept, each for itself
 node         what outlives the kubelet's process: pods, pinned CPUs, settings
 rpc, sockets, tasks

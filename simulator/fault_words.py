@@ -26,14 +26,14 @@ def _fault(word: str, name: str, text: str, kind: type[Faults | RegistrationFaul
     match name.replace("-", "_"), text:
         case "slow" as field, _:
             value = parse_duration(text)
-        case ("hang" | "garbage" | "oversized" | "gone") as field, "":
+        case ("hang" | "garbage" | "oversized" | "twice" | "gone") as field, "":
             value = True
         case "rate_limited" as field, _:
             value = int(text or 1)
         case "error" as field, _ if text:
             value = text.upper()
-        case "methods" as field, _:
-            value = tuple(method for method in text.split(",") if method)
+        case ("methods" | "forgets") as field, _:
+            value = tuple(one for one in text.split(",") if one)
         case _:
             raise ValueError(f"found {word!r}, expected a fault such as slow=3s, hang, garbage, gone or none")
     if field not in kind.__dataclass_fields__:

@@ -28,9 +28,10 @@ class Faults:
 
     `slow`: seconds before each answer. `hang`: calls are taken and not answered until it is over.
     `rate_limited`: 1 refuses every call as if another caller used the limit up, n every n-th call.
-    `garbage`: answers that do not decode. `oversized`: answers of 17 MiB. `gone`: no socket. `error`: a
-    gRPC status code's name (UNAVAILABLE) that every call fails with. `methods`: only these are struck;
-    empty: all of them.
+    `garbage`: answers that do not decode. `oversized`: answers of 17 MiB. `twice`: List and
+    GetAllocatableResources name every device twice. `forgets`: pods (NAMESPACE/NAME) that List leaves out
+    although they run. `gone`: no socket. `error`: a gRPC status code's name (UNAVAILABLE) that every call
+    fails with. `methods`: only these are struck; empty: all of them.
     """
 
     slow: float = 0.0
@@ -38,6 +39,8 @@ class Faults:
     rate_limited: int = 0
     garbage: bool = False
     oversized: bool = False
+    twice: bool = False
+    forgets: tuple[str, ...] = ()
     gone: bool = False
     error: str = ""
     methods: tuple[str, ...] = ()
@@ -73,6 +76,10 @@ class Gate:
         self._faults = faults
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def of(self, method: str) -> Faults:
+        """The present faults, if they strike `method`."""
+        return self._faults if _struck(self._faults, method) else NO_FAULTS
 
     def used_up(self, method: str) -> bool:
         """Whether this call finds the rate limit used up by somebody else."""

@@ -12,6 +12,7 @@ from simulator.answers import Answers
 from simulator.devices import DeviceState
 from simulator.heard import Heard
 from simulator.node import Node
+from simulator.oddities import odd_allocatable, odd_list
 from simulator.ratelimit import TokenBucket
 from simulator.rpc import Context, RawService, UnaryMethod, decoded
 
@@ -84,16 +85,19 @@ class PodResources:
         if self._replay is not None:
             return self._replay.listed
         self._state.reclaim(self._node.active())
-        return self._answers.listed(self._heard.pods()).SerializeToString()
+        listed = self._answers.listed(self._heard.pods())
+        return odd_list(listed, self._node.gate.of("List")).SerializeToString()
 
     def _listed_v1alpha1(self, _request: v1alpha1.ListPodResourcesRequest) -> bytes:
         self._state.reclaim(self._node.active())
-        return self._answers.listed_v1alpha1(self._heard.pods()).SerializeToString()
+        listed = self._answers.listed_v1alpha1(self._heard.pods())
+        return odd_list(listed, self._node.gate.of("v1alpha1.List")).SerializeToString()
 
     def _allocatable(self, _request: v1.AllocatableResourcesRequest) -> bytes:
         if self._replay is not None and self._replay.allocatable is not None:
             return self._replay.allocatable
-        return self._answers.allocatable().SerializeToString()
+        offered = self._answers.allocatable()
+        return odd_allocatable(offered, self._node.gate.of("GetAllocatableResources")).SerializeToString()
 
     def _get(self, request: v1.GetPodResourcesRequest) -> bytes:
         found = self._find(request.pod_namespace, request.pod_name)

@@ -155,6 +155,7 @@ async def fault(client: ControlClient, faults: tuple[str, ...]) -> None:
 
     \b
     slow=DURATION  hang  rate-limited[=N]  garbage  oversized  gone  error=CODE  methods=NAME,…
+    twice  forgets=NAMESPACE/NAME,…
     registration.slow=DURATION  registration.hang  registration.gone  registration.error=CODE
     none           all is well again
     """  # noqa: D301 -- click's own mark for lines that are not to be folded

@@ -167,6 +167,7 @@ async def test_nothing_there_is_one_clear_line(root: Path) -> None:
         ("slow=3s hang", Faults(slow=3, hang=True)),
         ("rate-limited", Faults(rate_limited=1)),
         ("rate-limited=3 garbage gone", Faults(rate_limited=3, garbage=True, gone=True)),
+        ("twice forgets=default/a,b/c", Faults(twice=True, forgets=("default/a", "b/c"))),
         ("error=unavailable methods=List,Get", Faults(error="UNAVAILABLE", methods=("List", "Get"))),
         (
             "registration.slow=100ms registration.hang",

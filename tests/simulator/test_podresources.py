@@ -382,6 +382,32 @@ class TestFaults:
             assert await monitor.refusal(method(content)) == (grpc.StatusCode.INTERNAL, said)
             assert kubelet.calls[name] == 0
 
+    async def test_every_device_twice(
+        self, kubelet: SimulatedKubelet, monitor: Monitor, plugin: ScriptedPlugin
+    ) -> None:
+        await kubelet.add_pod(PodSpec("p", containers=(ContainerSpec("c", {R: 1}),)))
+        once = sorted(entry.device_ids[0] for entry in (await monitor.allocatable()).devices)
+        kubelet.faults = Faults(twice=True)
+        (held,) = {h.device for h in kubelet.holdings()}
+        (pod,) = (await monitor.list()).pod_resources
+        assert [list(entry.device_ids) for entry in pod.containers[0].devices] == [[held]] * 2
+        twice = sorted(entry.device_ids[0] for entry in (await monitor.allocatable()).devices)
+        assert twice == sorted(once * 2)
+        (old,) = (await monitor.list_v1alpha1()).pod_resources
+        assert [list(entry.device_ids) for entry in old.containers[0].devices] == [[held]] * 2
+
+    async def test_a_pod_that_is_forgotten_for_a_while(
+        self, kubelet: SimulatedKubelet, monitor: Monitor, plugin: ScriptedPlugin
+    ) -> None:
+        for name in ("a", "b"):
+            await kubelet.add_pod(PodSpec(name, containers=(ContainerSpec("c", {R: 1}),)))
+        kubelet.faults = Faults(forgets=("default/a",))
+        assert await monitor.pods() == {"b"}
+        # The truth is what it was.
+        assert {h.pod for h in kubelet.holdings()} == {"a", "b"}
+        kubelet.faults = Faults()
+        assert await monitor.pods() == {"a", "b"}
+
     async def test_a_limit_that_others_use_up(self, kubelet: SimulatedKubelet, monitor: Monitor) -> None:
         kubelet.faults = Faults(rate_limited=3)
         outcomes = [await monitor.outcome(monitor.list()) for _ in range(6)]
