@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from daemon.version import __version__
+from daemon.version import described
 
 
 class Entry(NamedTuple):
@@ -36,6 +36,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "exporter.who.explain:explain", "One device: how its id reads, who holds it, who says so."
     ),
     "history": Entry("exporter.who.history:history", "Who held which device, from when to when."),
+    "healthy": Entry("daemon.healthy:healthy", "Whether this container's process answers: for its probes."),
     "kubelet": Entry("simulator.cli:kubelet", "A simulated kubelet, for authors of plugins and monitors."),
 }
 
@@ -67,7 +68,7 @@ class FrontDoor(click.Group):
 @click.group(
     cls=FrontDoor, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
-@click.version_option(__version__, prog_name="devicelens")
+@click.version_option(described(os.environ), prog_name="devicelens")
 def main() -> None:
     """Which pod holds which device, on every Kubernetes node, right now."""
     # gRPC's C core would write lines of its own among the structured log's.

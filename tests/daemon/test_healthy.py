@@ -1,0 +1,235 @@
+"""`devicelens healthy`: it finds the process by its own flags, and is right about what it answers."""
+
+import asyncio
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import click
+import pytest
+import trustme
+from aiohttp import web
+from click.testing import CliRunner
+
+from daemon import healthy as module
+from daemon.flags import ListenAddress
+from daemon.healthy import Ill, Served, ask, healthy, process_1, served
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("python /opt/devicelens/bin/devicelens exporter", Served(ListenAddress(port=10190))),
+        ("devicelens plugin --preset cola", Served(ListenAddress(port=10191))),
+        (
+            "devicelens exporter --plugin.url=http://127.0.0.1:10191 --web.listen-address :9",
+            Served(ListenAddress(port=9)),
+        ),
+        (
+            "devicelens plugin --config c.yaml --web.config.file=w.yaml --web.listen-address=unix:/run/x",
+            Served(ListenAddress(path=Path("/run/x")), configured=True),
+        ),
+        ("sleep infinity", None),
+        ("devicelens demo", None),
+        ("", None),
+    ],
+)
+def test_the_address_is_read_from_the_process_s_own_command_line(line: str, place: Served | None) -> None:
+    assert served(line.split(" ")) == place
+
+
+def test_the_environment_counts_as_it_does_for_the_process_and_a_flag_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DEVICELENS_WEB_LISTEN_ADDRESS", "127.0.0.1:7")
+    monkeypatch.setenv("DEVICELENS_WEB_CONFIG_FILE", "/etc/web.yaml")
+    assert served(["devicelens", "exporter"]) == Served(ListenAddress("127.0.0.1", 7), configured=True)
+    flagged = served(["devicelens", "exporter", "--web.listen-address", ":8"])
+    assert flagged == Served(ListenAddress(port=8), configured=True)
+
+
+def test_an_address_that_the_process_cannot_have_taken_is_an_error() -> None:
+    with pytest.raises(click.UsageError):
+        served(["devicelens", "exporter", "--web.listen-address", "nonsense"])
+
+
+def test_process_1_is_read_from_proc(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1/cmdline").write_bytes(b"devicelens\0plugin\0--x=\xff\0")
+    assert process_1(tmp_path)[:2] == ["devicelens", "plugin"]
+    assert process_1(tmp_path / "gone") == []
+
+
+async def _answered(request: web.Request) -> web.Response:
+    if request.headers.get("Authorization") == "Basic dTpw":
+        return web.Response(text="let in")
+    return web.Response(status=int(request.app["status"]))
+
+
+@asynccontextmanager
+async def server(
+    status: int, context: ssl.SSLContext | None = None, path: Path | None = None
+) -> AsyncIterator[ListenAddress]:
+    app = web.Application()
+    app["status"] = status
+    app.router.add_get("/-/{what}", _answered)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        if path is not None:
+            await web.UnixSite(runner, path).start()
+            yield ListenAddress(path=path)
+        else:
+            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+            yield ListenAddress("127.0.0.1", runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+async def told(place: Served, *, ready: bool = False, login: str | None = None) -> str:
+    """The reason why it is ill; empty where it is well."""
+    try:
+        await asyncio.to_thread(ask, place, ready=ready, login=login, timeout=5.0)
+    except Ill as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
+@pytest.mark.parametrize(
+    ("status", "live", "ready"),
+    [
+        (200, "", ""),
+        (503, "/-/healthy: it answers 503", "/-/ready: it answers 503"),
+        (401, "", "/-/ready: it wants a password: say --login-file"),
+        (404, "/-/healthy: it answers 404", "/-/ready: it answers 404"),
+    ],
+)
+async def test_the_answer_decides(status: int, live: str, ready: str) -> None:
+    async with server(status) as address:
+        # A web configuration without TLS: found out by asking.
+        for configured in (False, True):
+            place = Served(address, configured=configured)
+            assert await told(place) == live
+            assert await told(place, ready=True) == ready
+            assert await told(place, ready=True, login="u:p") == ""
+
+
+@pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
+async def test_a_unix_socket_is_asked_as_well() -> None:
+    with tempfile.TemporaryDirectory(prefix="dl") as directory:
+        async with server(200, path=Path(directory) / "s") as address:
+            assert await told(Served(address)) == ""
+        assert "Connection refused" in await told(Served(address))
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def tls(authority: trustme.CA, *, client: bool = False) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("somebody.example").configure_cert(context)
+    if client:
+        context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(context)
+    return context
+
+
+@pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
+async def test_tls_is_spoken_whatever_the_certificate_says(authority: trustme.CA) -> None:
+    async with server(200, tls(authority)) as address:
+        assert await told(Served(address, configured=True)) == ""
+        assert await told(Served(address, configured=True), ready=True) == ""
+        # Without a web configuration there is no TLS: whoever answers so is somebody else.
+        assert await told(Served(address)) != ""
+
+
+@pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
+async def test_a_server_that_wants_a_certificate_lives_and_may_not_be_ready(authority: trustme.CA) -> None:
+    async with server(200, tls(authority, client=True)) as address:
+        place = Served(address, configured=True)
+        assert await told(place) == ""
+        assert "client's certificate" in await told(place, ready=True)
+
+
+@contextmanager
+def silent(answer: bytes | None) -> Iterator[ListenAddress]:
+    """A listener that answers so, and then ends the connection; None: that never answers."""
+    import socket  # noqa: PLC0415
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1024)
+                    connection.sendall(answer or b"")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        if answer is not None:
+            thread.start()
+        yield ListenAddress("127.0.0.1", listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
+    if answer is not None:
+        thread.join(10)
+
+
+@pytest.mark.parametrize("answer", [b"", b"hello\r\n", b"HTTP/9 200\r\n", b"x" * 100_000])
+def test_what_is_no_http_is_not_healthy(answer: bytes) -> None:
+    with silent(answer) as address, pytest.raises(Ill, match="no HTTP"):
+        ask(Served(address), ready=False)
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_a_process_that_hangs_is_not_healthy(configured: bool) -> None:
+    with silent(None) as address, pytest.raises(Ill, match="timed out"):
+        ask(Served(address, configured=configured), ready=False, timeout=0.2)
+
+
+@pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
+async def test_the_command_says_it_in_one_line_and_by_its_status(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    login = tmp_path / "login"
+    login.write_text("u:p\n")
+
+    async def run(*arguments: str) -> tuple[int, str]:
+        result = await asyncio.to_thread(CliRunner().invoke, healthy, arguments)
+        return result.exit_code, result.output
+
+    async with server(401) as address:
+        at = ("--web.listen-address", str(address))
+        assert await run(*at) == (0, "healthy\n")
+        assert await run(*at, "--ready") == (1, "/-/ready: it wants a password: say --login-file\n")
+        assert await run(*at, "--ready", "--login-file", str(login)) == (0, "ready\n")
+        line = ["devicelens", "exporter", *at]
+        monkeypatch.setattr(module, "process_1", lambda: line)
+        assert await run() == (0, "healthy\n")
+    assert (await run(*at))[0] == 1
+    login.write_text("nonsense")
+    assert await run(*at, "--login-file", str(login)) == (
+        1,
+        f"--login-file {login}: expected one line USER:PASSWORD\n",
+    )
+    monkeypatch.setattr(module, "process_1", lambda: ["sleep"])
+    status, output = await run()
+    assert status == 2
+    assert "say --web.listen-address" in output
+
+
+def test_it_loads_nothing_that_is_dear() -> None:
+    code = "import sys, daemon.healthy; print(*(m for m in sys.argv[1:] if m in sys.modules))"
+    dear = ["asyncio", "aiohttp", "grpc", "ssl", "yaml", "msgspec", "exporter", "plugin", "rich"]
+    told = subprocess.run([sys.executable, "-c", code, *dear], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == []
