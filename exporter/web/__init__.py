@@ -6,6 +6,7 @@ pages      the HTML pages: what they show, their templates, and who serves them
 static     the pages' style, module and icon
 
 Shared, pure, without aiohttp:
+links      the addresses of the pages of devices, pods, claims and the past
 words      times, ages, sizes and text from outside, as a person reads them
 moments    times as people and programs write them
 standing   how far the mapping can be trusted, in words
