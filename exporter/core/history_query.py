@@ -49,7 +49,7 @@ def write_cursor(cursor: Cursor) -> str:
 
 
 def read_cursor(text: str) -> Cursor:
-    """The cursor of a text. Raises ValueError for any other text."""
+    """The cursor of a text. Raises ValueError for any other text, also for one that means the same."""
     low, _, number = text.replace("_", "+").rpartition(".")
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
         raise ValueError(f"found {text!r}, expected what an earlier answer gave as next")
@@ -59,7 +59,10 @@ def read_cursor(text: str) -> Cursor:
         at = math.inf
     if not math.isfinite(at):
         raise ValueError(f"found {text!r}, expected what an earlier answer gave as next")
-    return Cursor(at, int(number))
+    cursor = Cursor(at, int(number))
+    if write_cursor(cursor) != text:
+        raise ValueError(f"found {text!r}, expected what an earlier answer gave as next")
+    return cursor
 
 
 @dataclass(frozen=True, slots=True)

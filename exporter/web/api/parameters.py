@@ -64,6 +64,10 @@ _TIME: Final[dict[str, Any]] = {
 }
 
 
+_FLOAT: Final = r"(-?0x1\.[0-9a-f]{13}p(_(0|[1-9][0-9]{0,2})|-[1-9][0-9]{0,2})|0x0\.0p_0)"
+_NUMBER: Final = r"\.(0|[1-9][0-9]{0,17})"
+
+
 def _limited(pattern: str) -> dict[str, Any]:
     return {"type": "string", "maxLength": TEXT_LIMIT, "pattern": pattern}
 
@@ -123,7 +127,7 @@ PAST: Final = (
         "cursor",
         "Where to go on: what an earlier answer gave as `next`, with everything else as it was asked then.",
         "0x1.ab7b9f3400000p_30.41",
-        _limited(r"^-?0x[01]\.[0-9a-f]{1,13}p[_-][0-9]{1,3}\.[0-9]{1,18}$"),
+        _limited(f"^{_FLOAT}{_NUMBER}$"),
     ),
 )
 

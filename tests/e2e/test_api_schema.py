@@ -1,0 +1,137 @@
+"""The OpenAPI document is true to the answers: schemathesis asks a running exporter whatever the document
+allows, and much that it does not.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+import schemathesis
+from schemathesis import Case, GenerationMode
+from schemathesis.config import SchemathesisConfig
+
+from harness import owners
+from harness.openapi_reference import DOCUMENT
+from harness.simulated import SimulatedNode
+from harness.stack import Stack
+from harness.waiting import until
+from simulator import ContainerSpec, PodSpec
+from simulator.model import ClaimDevice, ClaimSpec
+
+EXAMPLES = int(os.environ.get("DEVICELENS_API_EXAMPLES", "60"))
+"""For each address, besides those that are worked out."""
+
+pytestmark = [pytest.mark.simulated, pytest.mark.timeout(300)]
+
+_CONFIG = SchemathesisConfig.from_dict(
+    {
+        "seed": 5,
+        "generation": {
+            "mode": "all",
+            "max-examples": EXAMPLES,
+            "deterministic": True,
+            "database": "none",
+            # A parameter that the document does not name is refused, which no schema can say of a query.
+            "allow-extra-parameters": False,
+        },
+    }
+)
+SCHEMA = schemathesis.openapi.from_path(DOCUMENT, config=_CONFIG).exclude(path="/api/v1/events")
+
+
+def _make_sense(case: Case) -> None:
+    """What the document says in words alone: which parameters exclude or need one another."""
+    positive = case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE
+    query = case.query
+    if case.path != "/api/v1/history" or not query or not positive:
+        return
+    for excluded in ("from", "to") if "at" in query else ("to",) if "from" in query else ():
+        query.pop(excluded, None)
+    if not {"pod", "uid", "device"} & query.keys():
+        query.pop("container", None)
+
+
+async def _inhabit(stack: Stack, node: SimulatedNode) -> None:
+    """Devices, held and free and failed; a claim that pods share; CPUs; and a past."""
+    stack.add_devices("cherry", "classic", "zero", "light")
+    await stack.metric_is(4, "devicelens_resource_allocatable_devices")
+    shared = ClaimSpec("shared", (ClaimDevice("gpu.example.com", "pool-a", "gpu-0", ("example.com/gpu=a",)),))
+    await node.control.add_pod(PodSpec("gone", "ml", (ContainerSpec("main", {stack.resource: 1}),)))
+    await stack.metric_is(1, "devicelens_allocations_total")
+    for name in ("train-0", "train-1"):
+        resources = {stack.resource: 1}
+        container = ContainerSpec("main", resources, exclusive_cpus=1, claims=(shared,))
+        await node.control.add_pod(PodSpec(name, "ml", (container,)))
+    await stack.metric_is(3, "devicelens_allocations_total")
+    await node.control.delete_pod("ml", "gone")
+    await stack.metric_is(1, "devicelens_releases_total")
+    held = await node.control.holdings()
+    stack.remove_devices(next(h.device for h in held if h.resource == stack.resource))
+
+    async def known() -> bool:
+        counts = (await owners.get_json(stack.url, "/api/v1/status"))["counts"]
+        return bool(counts["anomalies"] and counts["claimed_devices"] and counts["free"])
+
+    await until("all of it is known", known)
+
+
+class _Place(threading.Thread):
+    """The processes in a loop of their own, for schemathesis is not of asyncio."""
+
+    def __init__(self) -> None:
+        super().__init__(name="place", daemon=True)
+        self.url = ""
+        self.failure: BaseException | None = None
+        self.ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over: asyncio.Event | None = None
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:  # noqa: BLE001 -- told to the one who waits
+            self.failure = error
+        finally:
+            self.ready.set()
+
+    async def _run(self) -> None:
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        async with SimulatedNode() as node:
+            stack = Stack(node, "--stale-after", "1h")
+            stack.exporter.arguments += ("--plugin.url", f"unix:{stack.plugin_socket}")
+            async with stack:
+                await _inhabit(stack, node)
+                self.url = stack.url
+                self.ready.set()
+                await self._over.wait()
+
+    def end(self) -> None:
+        if self._loop is not None and self._over is not None:
+            with suppress(RuntimeError):  # it is closed already
+                self._loop.call_soon_threadsafe(self._over.set)
+        self.join(30)
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    place = _Place()
+    place.start()
+    assert place.ready.wait(60)
+    try:
+        if not place.failure:
+            yield place.url
+    finally:
+        place.end()
+
+
+@SCHEMA.parametrize()
+def test_every_answer_is_as_the_document_says(case: Case, url: str) -> None:
+    _make_sense(case)
+    if len(case.as_curl_command()) > 8000:
+        return  # it is refused before it is read, and not by the API
+    case.call_and_validate(base_url=url)
