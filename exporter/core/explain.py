@@ -183,14 +183,14 @@ def _concerning(anomalies: Iterable[Anomaly], device: Device) -> tuple[Anomaly, 
 
 def _ambiguous(asked: str, found: list[Device], why: str) -> AmbiguousDevice:
     keys = tuple(device.key for device in found[:20])
-    shown = ", ".join(f"{key.resource}={_cut(key.device)}" for key in keys[:_NEAREST])
+    shown = ", ".join(f"{_cut(key.resource)}={_cut(key.device)}" for key in keys[:_NEAREST])
     more = f" and {len(found) - _NEAREST} more" if len(found) > _NEAREST else ""
-    return AmbiguousDevice(f"{_cut(asked)!r} {why}: say which: {shown}{more}", keys)
+    return AmbiguousDevice(f"'{_cut(asked)}' {why}: say which: {shown}{more}", keys)
 
 
 def _unknown(asked: str, resource: str, known: list[Device], state: State, reader: Reader) -> UnknownDevice:
     where = f" of {_cut(resource)}" if resource else ""
-    words = [f"no device {_cut(asked)!r}{where} is known on this node"]
+    words = [f"no device '{_cut(asked)}'{where} is known on this node"]
     parent = reader(asked, resource).parent
     if parent:
         there = any(parent in {found.parent, found.key.device} for found in known)
@@ -208,7 +208,7 @@ def _unknown(asked: str, resource: str, known: list[Device], state: State, reade
 
 def _no_resource(asked: str, snapshot: Snapshot) -> UnknownDevice:
     known = ", ".join(_cut(name) for name in list(snapshot.resources())[:20])
-    return UnknownDevice(f"no resource {_cut(asked)!r} on this node: there are {known or 'none at all'}", ())
+    return UnknownDevice(f"no resource '{_cut(asked)}' on this node: there are {known or 'none at all'}", ())
 
 
 def _nearest(asked: str, known: list[Device]) -> tuple[DeviceKey, ...]:
@@ -234,4 +234,4 @@ def _common(one: str, other: str) -> int:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 1]}…"
+    return visible(text, limit=_LENGTH)

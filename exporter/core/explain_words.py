@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from daemon.text import visible
 from exporter.core.anomalies import listed, pods_of
 from exporter.core.diff import Holding
 from exporter.core.explain import Findings, Subject
@@ -11,13 +12,17 @@ from exporter.core.model import Device, Holder
 from exporter.core.state import Freshness, State
 from exporter.core.times import utc
 
+_LENGTH: Final = 8192
+"""Characters of a sentence."""
 _HOLDERS: Final = 10
 """Holders of one device that are named, each in a sentence."""
 
 
 def sentences(found: Findings, state: State, *, now: float, stale_after: float) -> tuple[str, ...]:
-    """Everything in words, the most important first. `now` is unix time, `stale_after` in seconds."""
-    return (
+    """Everything in words, the most important first, with nothing hidden in them. `now` is unix time,
+    `stale_after` in seconds.
+    """
+    words = (
         _what(found),
         *_family(found),
         *_who(found, state),
@@ -27,6 +32,7 @@ def sentences(found: Findings, state: State, *, now: float, stale_after: float) 
         *_wrong(found),
         _fresh(state, now, stale_after),
     )
+    return tuple(visible(sentence, limit=_LENGTH) for sentence in words)
 
 
 def why_nobody(found: Findings, state: State) -> str:

@@ -4,7 +4,7 @@ from exporter.core.advertised import Advertised, Telling
 from exporter.core.anomalies import Anomaly
 from exporter.core.model import DeviceKey
 from exporter.web.api.schema import AnomalyEntry, AnomalyHolderEntry, PluginEntry, PluginStatusEntry, PodName
-from exporter.web.words import rfc3339
+from exporter.web.words import rfc3339, spelled
 
 
 def of_plugin(key: DeviceKey, advertised: Advertised) -> PluginEntry | None:
@@ -47,7 +47,7 @@ def anomaly(found: Anomaly) -> AnomalyEntry:
         resource=found.resource or None,
         device=found.device or None,
         holder=None if h is None else AnomalyHolderEntry(h.namespace, h.pod, h.container, h.pod_uid or None),
-        evidence=found.evidence,
+        evidence=spelled(found.evidence),
         since=_at(found.since),
         devices=found.devices,
         pods=tuple(PodName(namespace, pod) for namespace, pod in found.pods),
