@@ -30,6 +30,9 @@ RUN SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} /opt/build/bin/python -m hatchling bu
  && rm -r /opt/devicelens/include /opt/devicelens/bin/*ctivate* \
  && find /opt/devicelens -exec touch -h -d @${SOURCE_DATE_EPOCH} {} + \
  && /opt/devicelens/bin/devicelens --version
+# A label that says another version than the program itself is refused.
+ARG VERSION
+RUN test -z "${VERSION}" || test "$(/opt/devicelens/bin/devicelens --version)" = "devicelens, version ${VERSION}"
 
 FROM ${BASE}
 COPY --from=build /opt/devicelens /opt/devicelens

@@ -1,4 +1,4 @@
-"""The command `devicelens healthy`: whether this container's process answers. For HEALTHCHECK and exec probes.
+"""The command `devicelens healthy`: whether a container's process answers; for HEALTHCHECK and exec probes.
 
 It is told nothing that the process was not told already: the address and the web configuration are those of
 process 1, from its own command line and environment. Cheap, for it is run again and again: no event loop, no

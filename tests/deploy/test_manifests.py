@@ -1,39 +1,40 @@
-"""deploy/ as Kubernetes takes it, judged without a cluster; rendered by kustomize where there is one."""
+"""deploy/ as it is written: the base, its components, and the configurations that go with them."""
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import click
 import pytest
 import yaml
 
-from daemon.flags import ListenAddress
 from daemon.version import __version__
-from devicelens import main as front_door
 from exporter.pods.api_access import ACCOUNT
+from harness.manifests import (
+    DEPLOY,
+    RENDERED,
+    Mapping,
+    command,
+    container,
+    documents,
+    environment,
+    only,
+    parsed,
+    pod_of,
+    variables,
+)
 from plugin.core.config import load
 from plugin.core.model import Files, Glob, Nvidia
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
 BASE = DEPLOY / "base"
-FOLDERS = sorted(path.parent for path in DEPLOY.rglob("kustomization.yaml"))
-CONFIGURATIONS = sorted(DEPLOY.rglob("plugin.yaml"))
-
-# A kustomization, a manifest, a container: documents as they are written.
-Mapping = dict[str, Any]
+OVERLAYS = sorted(path.parent for path in DEPLOY.glob("overlays/*/kustomization.yaml"))
+COMPONENTS = sorted(path.parent for path in DEPLOY.glob("components/*/kustomization.yaml"))
+PLUGINS = [path for path in RENDERED if any("plugin.yaml" in e.get("data", {}) for e in documents(path))]
 
 
 def document(path: Path) -> Mapping:
     loaded = yaml.safe_load(path.read_text())
     assert isinstance(loaded, dict)
     return loaded
-
-
-def name_of(path: Path) -> str:
-    return str(path.relative_to(DEPLOY))
 
 
 @pytest.fixture
@@ -44,28 +45,6 @@ def kustomization() -> Mapping:
 @pytest.fixture
 def daemonset() -> Mapping:
     return document(BASE / "daemonset.yaml")
-
-
-@pytest.fixture
-def pod(daemonset: Mapping) -> Mapping:
-    spec: Mapping = daemonset["spec"]["template"]["spec"]
-    return spec
-
-
-def container(pod: Mapping, name: str) -> Mapping:
-    (found,) = (entry for entry in pod["containers"] if entry["name"] == name)
-    assert isinstance(found, dict)
-    return found
-
-
-def parsed(entry: Mapping) -> dict[str, Any]:
-    """What the real command makes of a container's arguments. Raises click's errors."""
-    name, *flags = entry["args"]
-    context = click.Context(front_door)
-    command = front_door.get_command(context, name)
-    assert command is not None
-    with command.make_context(name, flags, parent=context) as made:
-        return made.params
 
 
 def test_every_file_of_the_base_is_in_the_kustomization_and_is_a_document(kustomization: Mapping) -> None:
@@ -88,102 +67,71 @@ def test_the_selector_is_made_by_kustomize_alone_and_matches_the_pods(
     assert document(BASE / "namespace.yaml")["metadata"]["name"] == kustomization["namespace"]
 
 
-def test_the_image_is_of_this_version(kustomization: Mapping, pod: Mapping) -> None:
+def test_the_image_is_of_this_version(kustomization: Mapping, daemonset: Mapping) -> None:
     (image,) = kustomization["images"]
     assert image["newTag"] == __version__
+    pod = daemonset["spec"]["template"]["spec"]
     assert {entry["image"] for entry in pod["containers"]} == {image["name"]}
 
 
-def test_every_mount_has_its_volume_and_every_volume_is_mounted(pod: Mapping) -> None:
-    volumes = [volume["name"] for volume in pod["volumes"]]
-    mounts = [mount for entry in pod["containers"] for mount in entry["volumeMounts"]]
-    assert len(volumes) == len(set(volumes))
-    assert {mount["name"] for mount in mounts} == set(volumes)
-    for entry in pod["containers"]:
-        places = [mount["mountPath"] for mount in entry["volumeMounts"]]
-        assert len(places) == len(set(places))
+def test_each_right_and_each_mount_has_its_reason_beside_it() -> None:
+    lines = (BASE / "daemonset.yaml").read_text().splitlines()
+    for right in ("securityContext: &confined", "volumeMounts:", "tolerations:", "updateStrategy:"):
+        # What a container says first says it for the other.
+        for number in [n for n, line in enumerate(lines) if line.strip() == right][:1]:
+            assert any("#" in line for line in (lines[number - 1], lines[number + 1])), lines[number]
+    for right in ("automountServiceAccountToken", "enableServiceLinks"):
+        (line,) = (line for line in lines if right in line)
+        assert "#" in line
 
 
-def test_directories_are_mounted_never_a_socket_nor_the_whole_host(pod: Mapping) -> None:
-    hosts = [volume["hostPath"] for volume in pod["volumes"] if "hostPath" in volume]
-    assert hosts
-    for host in hosts:
-        # Kubelets without the Pods API have no directory for it.
-        made = host["path"] == "/var/lib/kubelet/pods-api"
-        assert host["type"] == ("DirectoryOrCreate" if made else "Directory")
-        assert host["path"] != "/"
-        assert not host["path"].endswith(".sock")
+@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+def test_an_overlay_is_the_base_and_components_and_nothing_of_its_own(folder: Path) -> None:
+    overlay = document(folder / "kustomization.yaml")
+    assert overlay.keys() == {"apiVersion", "kind", "resources", "components"}
+    assert [(folder / path).resolve() for path in overlay["resources"]] == [BASE]
+    assert all((folder / path).resolve() in COMPONENTS for path in overlay["components"])
+    assert [path.name for path in folder.iterdir()] == ["kustomization.yaml"]
 
 
-def test_the_kubelets_directories_are_where_the_commands_look(pod: Mapping) -> None:
-    hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
-    writable = set()
-    for entry in pod["containers"]:
-        root = PurePosixPath(parsed(entry)["kubelet_root"])
-        places = {mount["name"]: mount for mount in entry["volumeMounts"]}
-        for name in ("pod-resources", "device-plugins"):
-            assert hosts[name] == places[name]["mountPath"] == str(root / name)
-        writable |= {(entry["name"], m["name"]) for m in entry["volumeMounts"] if not m.get("readOnly")}
-    # The plugin's own sockets are made there.
-    assert writable == {("plugin", "device-plugins")}
+def test_each_component_is_shown_by_an_overlay() -> None:
+    shown = {
+        (folder / path).resolve()
+        for folder in OVERLAYS
+        for path in document(folder / "kustomization.yaml")["components"]
+    }
+    assert shown == set(COMPONENTS)
 
 
-def test_every_container_is_confined(pod: Mapping) -> None:
-    for entry in pod["containers"]:
-        assert entry["securityContext"] == {
-            "runAsUser": 0,
-            "runAsGroup": 0,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }
-    assert pod["automountServiceAccountToken"] is False
-    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & pod.keys()
+@pytest.mark.parametrize("folder", COMPONENTS, ids=lambda folder: folder.name)
+def test_a_component_says_what_it_is_for_and_changes_the_daemonset_by_name(folder: Path) -> None:
+    text = (folder / "kustomization.yaml").read_text()
+    assert text.startswith("# ")
+    component = document(folder / "kustomization.yaml")
+    assert component["kind"] == "Component"
+    generated = [file for entry in component.get("configMapGenerator", []) for file in entry["files"]]
+    listed = {*component.get("resources", []), *generated, "kustomization.yaml"}
+    assert listed == {path.name for path in folder.iterdir()}
+    for entry in component.get("patches", []):
+        patch = yaml.safe_load(entry["patch"])
+        if "target" not in entry:
+            assert (patch["kind"], patch["metadata"]["name"]) == ("DaemonSet", "devicelens")
 
 
-def test_probes_ask_the_port_that_the_command_listens_on(pod: Mapping) -> None:
-    named = [port["name"] for entry in pod["containers"] for port in entry["ports"]]
-    assert len(named) == len(set(named))
-    for entry in pod["containers"]:
-        (port,) = entry["ports"]
-        assert parsed(entry)["web_listen_address"] == ListenAddress(port=port["containerPort"])
-        assert entry["livenessProbe"]["httpGet"] == {"path": "/-/healthy", "port": port["name"]}
-        assert entry["readinessProbe"]["httpGet"] == {"path": "/-/ready", "port": port["name"]}
-
-
-def test_prometheus_is_told_of_the_exporters_port(daemonset: Mapping, pod: Mapping) -> None:
-    annotations = daemonset["spec"]["template"]["metadata"]["annotations"]
-    (port,) = container(pod, "exporter")["ports"]
-    assert annotations["prometheus.io/port"] == str(port["containerPort"])
-
-
-def test_the_plugins_configuration_is_the_generated_one(kustomization: Mapping, pod: Mapping) -> None:
-    entry = container(pod, "plugin")
-    file = PurePosixPath(parsed(entry)["config"])
-    (mount,) = (m for m in entry["volumeMounts"] if m["mountPath"] == str(file.parent))
-    (volume,) = (v for v in pod["volumes"] if v["name"] == mount["name"])
-    (generated,) = kustomization["configMapGenerator"]
-    assert volume["configMap"]["name"] == generated["name"]
-    assert file.name in generated["files"]
-
-
-@pytest.mark.parametrize("path", CONFIGURATIONS, ids=name_of)
-def test_the_plugins_configuration_is_one_and_speaks_of_what_is_mounted(path: Path, pod: Mapping) -> None:
-    entry = container(pod, "plugin")
-    gone = {place for patch in patched(path.parent) for place in unmounted_of(patch)}
-    assert gone <= {mount["mountPath"] for mount in entry["volumeMounts"]}
-    kept = [mount for mount in entry["volumeMounts"] if mount["mountPath"] not in gone]
-    mounts = [*kept, *(m for added in patched(path.parent) for m in mounts_of(added))]
-    root = PurePosixPath(parsed(entry)["host_root"])
+@pytest.mark.parametrize("path", PLUGINS, ids=lambda path: path.stem)
+def test_the_plugins_configuration_is_one_and_speaks_of_what_is_mounted(path: Path) -> None:
+    entry = container(pod_of(path), "plugin")
+    values = parsed(entry)
+    root, file = PurePosixPath(values["host_root"]), PurePosixPath(values["config"])
+    (text,) = (e["data"][file.name] for e in documents(path) if file.name in e.get("data", {}))
     seen = [
         PurePosixPath("/") / place.relative_to(root)
-        for mount in mounts
+        for mount in entry["volumeMounts"]
         if (place := PurePosixPath(mount["mountPath"])).is_relative_to(root)
     ]
-    plans = load(path.read_bytes(), name_of(path))
+    plans = load(text.encode(), path.stem)
     assert plans
-    directories = [PurePosixPath(text) for plan in plans for text in looked_in(plan.sources)]
+    directories = [PurePosixPath(found) for plan in plans for found in looked_in(plan.sources)]
     assert directories
     for directory in directories:
         assert any(directory.is_relative_to(place) for place in seen), f"{directory} is not mounted"
@@ -202,70 +150,28 @@ def looked_in(sources: tuple[object, ...]) -> Iterator[str]:
                 raise AssertionError(f"say here where {type(source).__name__} looks")
 
 
-def patched(folder: Path) -> Iterator[Mapping]:
-    for entry in document(folder / "kustomization.yaml").get("patches", []):
-        yield yaml.safe_load(entry["patch"])
-
-
-def mounts_of(patch: Mapping) -> Iterator[Mapping]:
-    for entry in patch["spec"]["template"]["spec"].get("containers", []):
-        yield from (mount for mount in entry.get("volumeMounts", []) if mount.get("$patch") != "delete")
-
-
-def unmounted_of(patch: Mapping) -> Iterator[str]:
-    for entry in patch["spec"]["template"]["spec"].get("containers", []):
-        for mount in entry.get("volumeMounts", []):
-            if mount.get("$patch") == "delete":
-                yield mount["mountPath"]
-
-
-@pytest.mark.parametrize("folder", [f for f in FOLDERS if f != BASE], ids=name_of)
-def test_an_overlay_is_of_the_base_and_changes_what_is_there(
-    folder: Path, pod: Mapping, kustomization: Mapping
-) -> None:
-    overlay = document(folder / "kustomization.yaml")
-    base, *others = [(folder / path).resolve() for path in overlay["resources"]]
-    assert base == BASE
-    assert all(other.parent == folder and other.is_file() for other in others)
-    for generated in overlay.get("configMapGenerator", []):
-        assert generated["behavior"] == "replace"
-        assert generated["namespace"] == kustomization["namespace"]
-        assert generated["name"] in {entry["name"] for entry in kustomization["configMapGenerator"]}
-        assert all((folder / file).is_file() for file in generated["files"])
-    names = {kind: {entry["name"] for entry in pod[kind]} for kind in ("containers", "volumes")}
-    for patch in patched(folder):
-        assert (patch["kind"], patch["metadata"]["name"]) == ("DaemonSet", "devicelens")
-        changed = patch["spec"]["template"]["spec"]
-        assert {entry["name"] for entry in changed["containers"]} <= names["containers"]
-        removed = {entry["name"] for entry in changed["volumes"] if entry.get("$patch") == "delete"}
-        added = {entry["name"] for entry in changed["volumes"]} - removed
-        assert removed <= names["volumes"]
-        assert added == {mount["name"] for mount in mounts_of(patch)}
+def test_the_kubelets_directories_are_where_the_commands_look() -> None:
+    (path,) = (path for path in RENDERED if path.stem == "base")
+    pod = pod_of(path)
+    hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    for entry in pod["containers"]:
+        root = PurePosixPath(parsed(entry)["kubelet_root"])
+        places = {mount["name"]: mount for mount in entry["volumeMounts"]}
+        for name in ("pod-resources", "device-plugins"):
+            assert hosts[name] == places[name]["mountPath"] == str(root / name)
 
 
 def test_the_api_server_is_watched_with_no_more_rights_than_that_takes() -> None:
-    folder = DEPLOY / "overlays" / "apiserver"
-    loaded = {entry["kind"]: entry for entry in yaml.safe_load_all((folder / "rbac.yaml").read_text())}
-    assert loaded["ClusterRole"]["rules"] == [
+    (path,) = (path for path in RENDERED if path.stem == "apiserver")
+    objects = documents(path)
+    assert only(objects, "ClusterRole")["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
     ]
-    account, binding = loaded["ServiceAccount"], loaded["ClusterRoleBinding"]
-    assert account["automountServiceAccountToken"] is False
-    (subject,) = binding["subjects"]
-    assert (subject["name"], subject["namespace"]) == (
-        account["metadata"]["name"],
-        account["metadata"]["namespace"],
-    )
-    assert binding["roleRef"]["name"] == loaded["ClusterRole"]["metadata"]["name"]
-    (patch,) = patched(folder)
-    spec = patch["spec"]["template"]["spec"]
-    assert spec["serviceAccountName"] == account["metadata"]["name"]
     # The token is the exporter's alone, where it looks for it.
-    (changed,) = spec["containers"]
-    assert changed["name"] == "exporter"
-    (mount,) = changed["volumeMounts"]
-    assert mount["mountPath"] == str(ACCOUNT)
-    (volume,) = spec["volumes"]
+    pod = pod_of(path)
+    entry = container(pod, "exporter")
+    (mount,) = (mount for mount in entry["volumeMounts"] if mount["mountPath"] == str(ACCOUNT))
+    (volume,) = (volume for volume in pod["volumes"] if volume["name"] == mount["name"])
     paths = {
         item["path"]
         for source in volume["projected"]["sources"]
@@ -273,31 +179,20 @@ def test_the_api_server_is_watched_with_no_more_rights_than_that_takes() -> None
         for item in part.get("items", [part])
     }
     assert paths == {"token", "ca.crt"}
-    ((name, value),) = {entry["name"]: entry["value"] for entry in changed["env"]}.items()
-    command = front_door.get_command(click.Context(front_door), "exporter")
-    assert command is not None
-    (option,) = (found for found in command.params if found.name == "pods_source")
-    assert name == option.envvar
+    option = variables("exporter")["DEVICELENS_PODS_SOURCE"]
     assert isinstance(option.type, click.Choice)
-    assert value in option.type.choices
+    assert environment(entry)["DEVICELENS_PODS_SOURCE"] in option.type.choices
+    assert command("exporter").name == "exporter"
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
-def test_kustomize_renders_a_daemonset_whose_parts_fit(folder: Path) -> None:
-    kustomize, kubectl = shutil.which("kustomize"), shutil.which("kubectl")
-    if kustomize is None and kubectl is None:
-        pytest.skip("neither kustomize nor kubectl is installed")
-    command = [kustomize, "build"] if kustomize is not None else [str(kubectl), "kustomize"]
-    told = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=60, check=False)
-    assert told.returncode == 0, told.stderr
-    objects = {entry["kind"]: entry for entry in yaml.safe_load_all(told.stdout)}
-    spec = objects["DaemonSet"]["spec"]
-    namespace = objects["Namespace"]["metadata"]["name"]
-    assert {o["metadata"].get("namespace", namespace) for o in objects.values()} == {namespace}
-    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
-    pod = spec["template"]["spec"]
-    assert {entry["image"] for entry in pod["containers"]} == {f"devicelens:{__version__}"}
-    mounted = {mount["name"] for entry in pod["containers"] for mount in entry["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in pod["volumes"]}
-    named = {volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume}
-    assert named <= {objects["ConfigMap"]["metadata"]["name"]}
+@pytest.mark.parametrize("name", ["tls", "tls-and-passwords"])
+def test_the_web_configuration_speaks_of_what_is_mounted(name: str) -> None:
+    (path,) = (path for path in RENDERED if path.stem == name)
+    web = document(DEPLOY / "components/tls/web.yaml")
+    files = [PurePosixPath(web["tls_server_config"][key]) for key in ("cert_file", "key_file")]
+    for entry in pod_of(path)["containers"]:
+        places = [PurePosixPath(mount["mountPath"]) for mount in entry["volumeMounts"]]
+        assert all(file.parent in places for file in files)
+        given = environment(entry)
+        for variable in ("DEVICELENS_PLUGIN_CA_FILE", "DEVICELENS_PLUGIN_PASSWORD_FILE"):
+            assert variable not in given or PurePosixPath(given[variable]).parent in places

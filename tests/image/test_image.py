@@ -1,0 +1,294 @@
+"""The image, built where no registry is: what is in it, that it can be built again to the byte, and that both
+processes run from it as the manifests have them run.
+
+`make image-test` runs this: it takes minutes, root, buildah and debootstrap.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from daemon.version import __version__
+from harness.oci import Container, Store, content, debian, pip_like_here, runtime
+from harness.waiting import until
+from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+
+ROOT = Path(__file__).parents[2]
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+EPOCH = "1700000000"
+LARGEST = 100 << 20
+"""Bytes that the image may add to its base."""
+
+pytestmark = [
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        os.environ.get("DEVICELENS_IMAGE") != "1", reason="it takes minutes: `make image-test` runs it"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    if os.geteuid() != 0:
+        pytest.skip("debootstrap wants root")
+    for program in ("buildah", "debootstrap"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed: apt-get install {program}")
+    found = Store(Path(tempfile.mkdtemp(prefix="dlimage")))
+    try:
+        kept = os.environ.get("DEVICELENS_IMAGE_ROOTFS")
+        rootfs = Path(kept) if kept else found.root / "debian"
+        if not (rootfs / "usr/bin/python3").exists():
+            began = time.monotonic()
+            debian(rootfs)
+            print(f"debootstrap: {time.monotonic() - began:.0f} s")
+        found.image_of(rootfs, "base")
+        yield found
+    finally:
+        found.clean()
+
+
+def sources(place: Path) -> Path:
+    """The project's files as they are here, without what git ignores; copied, with times of their own."""
+    listed = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, place / name)
+    return place
+
+
+@pytest.fixture(scope="module")
+def image(store: Store) -> str:
+    began = time.monotonic()
+    build(store, "first")
+    print(f"build: {time.monotonic() - began:.0f} s")
+    return "first"
+
+
+def build(store: Store, name: str) -> None:
+    context = sources(store.root / f"context-{name}")
+    store.build(
+        context,
+        name,
+        *pip_like_here(store.root),
+        BASE="localhost/base",
+        SOURCE_DATE_EPOCH=EPOCH,
+        VERSION=__version__,
+        REVISION=REVISION,
+    )
+    shutil.rmtree(context)
+
+
+def test_two_builds_are_equal(store: Store, image: str) -> None:
+    build(store, "second")
+    with store.tree(image) as one, store.tree("second") as other:
+        first, second = content(one / "opt/devicelens"), content(other / "opt/devicelens")
+        different = sorted(
+            name for name in first.keys() | second.keys() if first.get(name) != second.get(name)
+        )
+        assert different == []
+        younger = [
+            path for path in (one / "opt/devicelens").rglob("*") if path.lstat().st_mtime != int(EPOCH)
+        ]
+        assert younger == []
+
+
+def test_another_version_than_the_program_s_is_refused(store: Store, image: str) -> None:
+    context = sources(store.root / "context-wrong")
+    with pytest.raises(AssertionError, match="test -z"):
+        store.build(context, "wrong", *pip_like_here(store.root), BASE="localhost/base", VERSION="9.9.9")
+    assert image
+
+
+def test_what_is_added_is_devicelens_and_no_tool_to_build_with(store: Store, image: str) -> None:
+    with store.tree("base") as base, store.tree(image) as tree:
+        before, after = set(listed(base)), set(listed(tree))
+        assert before - after == set()
+        added = after - before
+        # Python's own modules, compiled where the base has none.
+        elsewhere = {name for name in added if not name.startswith("opt/") and "__pycache__" not in name}
+        assert elsewhere == set()
+        assert {name for name in added if name.startswith("opt/")} <= {
+            name for name in added if name.startswith("opt/devicelens/")
+        } | {"opt/devicelens"}
+        packages = {
+            path.name.lower() for path in (tree / "opt/devicelens/lib").glob("python*/site-packages/*")
+        }
+        for tool in ("pip", "setuptools", "wheel", "hatchling", "pytest"):
+            assert tool not in packages
+        installed = {
+            re.sub(r"-[^-]*\.dist-info$", "", name).replace("_", "-")
+            for name in packages
+            if name.endswith(".dist-info")
+        }
+        locked = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements/image.txt").read_text(), re.MULTILINE)
+        assert installed <= {*locked, "devicelens"}
+        programs = {path.name for path in (tree / "opt/devicelens/bin").iterdir()}
+        assert not {name for name in programs if name.startswith(("pip", "activate", "gcc"))}
+        # Whoever runs it needs nothing compiled at start.
+        sources_ = {name for name in added if name.startswith("opt/") and name.endswith(".py")}
+        compiled = {re.sub(r"__pycache__/(.*)\.cpython-[0-9]+\.pyc$", r"\1.py", name) for name in added}
+        assert sources_ <= compiled | sources_ & {name for name in sources_ if "/bin/" in name}
+        size = sum((tree / name).lstat().st_size for name in added)
+        print(f"added to the base: {size / (1 << 20):.1f} MiB")
+        assert size < LARGEST
+
+
+def listed(tree: Path) -> Iterator[str]:
+    for path in tree.rglob("*"):
+        yield str(path.relative_to(tree))
+
+
+def test_the_image_says_what_it_is_and_how_to_tell_whether_it_is_well(store: Store, image: str) -> None:
+    described = store.configuration(image)
+    labels = described["Labels"]
+    assert labels["org.opencontainers.image.version"] == __version__
+    assert labels["org.opencontainers.image.revision"] == REVISION
+    assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
+    assert labels["org.opencontainers.image.source"].startswith("https://")
+    assert described["Healthcheck"]["Test"] == ["CMD", "devicelens", "healthy"]
+    assert described["Entrypoint"] == ["devicelens"]
+    assert described["Cmd"] == ["exporter"]
+    assert sorted(described["ExposedPorts"]) == ["10190/tcp", "10191/tcp"]
+
+
+def manifest() -> Mapping[str, Any]:
+    for entry in yaml.safe_load_all((ROOT / "deploy/rendered/base.yaml").read_text()):
+        if entry["kind"] == "DaemonSet":
+            found: Mapping[str, Any] = entry["spec"]["template"]["spec"]
+            return found
+    raise AssertionError("no DaemonSet")
+
+
+def container(
+    name: str, tree: Path, place: Path, node: Path, of_image: list[str], **environment: str
+) -> Container:
+    """A container of deploy/base, its directories of the node found below `node`."""
+    pod = manifest()
+    (entry,) = (found for found in pod["containers"] if found["name"] == name)
+    given = {value["name"]: value["value"] for value in entry["env"] if "value" in value}
+    made = Container(
+        tree,
+        place,
+        ["devicelens", *entry["args"]],
+        {**dict(part.split("=", 1) for part in of_image), "NODE_NAME": "n", **given, **environment},
+    )
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    for mount in entry["volumeMounts"]:
+        volume = volumes[mount["name"]]
+        source = (
+            node / volume["hostPath"]["path"].lstrip("/") if "hostPath" in volume else node / "configuration"
+        )
+        source.mkdir(parents=True, exist_ok=True)
+        made.mount(source, mount["mountPath"], read_only=mount.get("readOnly", False))
+    return made
+
+
+async def url_of(made: Container) -> str:
+    async def found() -> str | None:
+        match = re.search(r"\burl=(http://[^\s]+)", "\n".join(made.lines))
+        return match[1].replace("[::]", "127.0.0.1") if match else None
+
+    return await until("its address", found, limit=60)
+
+
+async def fetched(session: aiohttp.ClientSession, url: str) -> str | None:
+    async with session.get(url) as answer:
+        return await answer.text() if answer.status == 200 else None
+
+
+async def test_both_processes_run_from_it_as_the_manifest_says(
+    store: Store, image: str, tmp_path: Path
+) -> None:
+    if runtime() is None:
+        pytest.skip("neither crun nor runc is installed: apt-get install crun")
+    node = Path(tempfile.mkdtemp(prefix="dl"))
+    kubelet = node / "var/lib/kubelet"
+    (node / "dev").mkdir()
+    (node / "dev/video0").write_text("")
+    (node / "configuration").mkdir()
+    shutil.copyfile(ROOT / "deploy/base/plugin.yaml", node / "configuration/plugin.yaml")
+    listen = {"DEVICELENS_WEB_LISTEN_ADDRESS": "127.0.0.1:0"}
+    said_by_image = store.configuration(image)["Env"]
+    try:
+        with store.tree(image) as tree:
+            async with (
+                SimulatedKubelet(kubelet) as simulated,
+                container("plugin", tree, tmp_path / "p", node, said_by_image, **listen) as plugin,
+                aiohttp.ClientSession() as session,
+            ):
+                told = await url_of(plugin)
+                exporter = container(
+                    "exporter",
+                    tree,
+                    tmp_path / "e",
+                    node,
+                    said_by_image,
+                    **listen,
+                    DEVICELENS_PLUGIN_URL=told,
+                )
+                async with exporter:
+                    page = await url_of(exporter)
+                    await until("registered", lambda: registered(simulated), limit=60)
+                    await simulated.add_pod(
+                        PodSpec(
+                            name="filming",
+                            namespace="studio",
+                            containers=(ContainerSpec("main", resources={"example.com/camera": 1}),),
+                        )
+                    )
+
+                    async def owned() -> str | None:
+                        text = await fetched(session, f"{page}/metrics")
+                        found = re.search(r"^devicelens_device_owner_info\{.*\} 1", text or "", re.MULTILINE)
+                        return found[0] if found else None
+
+                    owner = await until("an owner in /metrics", owned, limit=60)
+                    for part in ('device="video0"', 'namespace="studio"', 'pod="filming"', 'node="n"'):
+                        assert part in owner
+                    assert "devicelens_plugin_registered" in (await fetched(session, f"{told}/metrics") or "")
+                    for made in (exporter, plugin):
+                        assert any('msg="can reach"' in line for line in made.lines), made.lines
+                        # Process 1 is what listens, on a port that only it knows: the log tells it here.
+                        status, said = await made.run("cat", "/proc/1/status")
+                        assert status == 0, said
+                        assert re.search(r"^CapEff:\s+0{16}$", said, re.MULTILINE)
+                        assert re.search(r"^CapBnd:\s+0{16}$", said, re.MULTILINE)
+                        assert re.search(r"^NoNewPrivs:\s+1$", said, re.MULTILINE)
+                        status, said = await made.run("touch", "/tmp/x")
+                        assert status != 0
+                        assert "Read-only" in said
+                    status, said = await exporter.run(
+                        *("devicelens", "healthy", "--ready", "--web.listen-address"), page.partition("//")[2]
+                    )
+                    assert (status, said.strip()) == (0, "ready")
+                    status, said = await exporter.run("devicelens", "--version")
+                    assert said.strip() == f"devicelens, version {__version__} (revision {REVISION})"
+                    began = time.monotonic()
+                    statuses = await asyncio.gather(exporter.end(), plugin.end())
+                    assert statuses == (0, 0)
+                    assert time.monotonic() - began < 5
+                left = {path.name for path in (kubelet / "device-plugins").iterdir() if path.is_socket()}
+                assert left == {"kubelet.sock"}
+                assert not any("Traceback" in line for made in (exporter, plugin) for line in made.lines)
+    finally:
+        shutil.rmtree(node)
+
+
+async def registered(simulated: SimulatedKubelet) -> bool:
+    return simulated.allocatable("example.com/camera") == 1
