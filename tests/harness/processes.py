@@ -13,12 +13,26 @@ from harness.waiting import until
 
 _URL = re.compile(r"\burl=\"?(http://[^\s\"]+|unix:[^\s\"]+)")
 
+TREE = Path(__file__).parents[2]
+
 
 class Process:
     """`devicelens` with `arguments`; its log is kept, and told when something fails."""
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        before: tuple[str, ...] = (),
+        module: str = "devicelens",
+        tree: Path = TREE,
+    ) -> None:
+        """`before`: a program that runs the process in its own place (setpriv …). `module`: what has the
+        front door. `tree`: whose code it is.
+        """
         self.arguments = arguments
+        self.tree = tree
+        self._command = (*before, sys.executable, "-m", module, *arguments)
         self.lines: deque[str] = deque(maxlen=2000)
         self._environment = environment or {}
         self._process: asyncio.subprocess.Process | None = None
@@ -48,12 +62,11 @@ class Process:
         """Start it, anew if it ran before."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DEVICELENS_")}
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "devicelens", *self.arguments),
+            *self._command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            cwd=Path(__file__).parents[2],
+            cwd=self.tree,
             env=environment | {"PYTHONUNBUFFERED": "1"} | self._environment,
         )
         self._reader = asyncio.create_task(self._read(self._process))

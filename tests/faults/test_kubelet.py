@@ -1,0 +1,196 @@
+"""The kubelet restarts, flaps, hangs and refuses."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import grpc.aio
+import pytest
+
+from daemon.paths import KubeletPaths, socket_target
+from harness.trials.fault import Fault
+from harness.trials.trial import Around, Trial, trying
+from simulator import Faults
+
+pytestmark = [pytest.mark.simulated, pytest.mark.timeout(1500)]
+
+GROUP = "The kubelet"
+RESTART = Fault(
+    "restart",
+    GROUP,
+    "It restarts while pods come and go, is away for up to half a second, and hears of its pods sooner or "
+    "later",
+    "The mapping never disappears, though a kubelet that has just come up lists nobody",
+    short=3,
+    full=100,
+)
+FLAPS = Fault(
+    "flaps",
+    GROUP,
+    "It restarts five times, each as soon as it is up",
+    "The mapping never disappears; the plugin is registered once in the end",
+    short=2,
+    full=20,
+)
+HANG = Fault(
+    "hang-3s",
+    GROUP,
+    "It takes calls and does not answer for 3 s",
+    "The mapping is kept with its age, /-/ready says DEADLINE_EXCEEDED",
+    short=2,
+    full=20,
+)
+LONG_HANG = Fault(
+    "hang-15s",
+    GROUP,
+    "The same for 15 s, more than --stale-after",
+    "The mapping is withdrawn from Prometheus when it is stale, and never before",
+    short=1,
+    full=5,
+)
+REFUSES = Fault(
+    "refuses",
+    GROUP,
+    "For a second it refuses: nobody listens on its socket, there is none, or every call is UNAVAILABLE",
+    "The mapping is kept with its age, /-/ready says UNAVAILABLE",
+    short=3,
+    full=30,
+)
+CROWDED = Fault(
+    "rate-limit",
+    GROUP,
+    "Another program asks as fast as it can for 4 s and uses up the limit that all share",
+    "The mapping never disappears; the exporter asks List and GetAllocatableResources at most 25 times a "
+    "second for its part",
+    short=1,
+    full=10,
+)
+
+
+@pytest.mark.parametrize("source", ["none", "pods-api"])
+async def test_the_kubelet_restarts(source: str) -> None:
+    fault = replace(RESTART, name=f"restart-{source}", what=f"{RESTART.what} (--pods.source {source})")
+    order = random.Random(source)
+    async with trying(fault, Around(source=source)) as trial:
+        async for _ in trial.rounds():
+            async with trial.churning():
+                await asyncio.sleep(order.random() / 2)
+                _hears_after(trial, order.choice((0.0, 0.3, 0.8, 2.0)))
+                await trial.kubelet.restart(order.choice((0.0, 0.1, 0.5)))
+            await trial.recovers()
+        assert trial.observer.seen.withdrawn == 0
+
+
+async def test_the_kubelet_flaps() -> None:
+    async with trying(FLAPS, Around(source="pods-api")) as trial:
+        async for _ in trial.rounds():
+            async with trial.churning():
+                for delay in (0.0, 0.8, 0.0, 0.3, 0.1):
+                    _hears_after(trial, delay)
+                    await trial.kubelet.restart()
+            await trial.recovers()
+        assert trial.observer.seen.withdrawn == 0
+
+
+def _hears_after(trial: Trial, seconds: float) -> None:
+    """From its next start on the kubelet knows its pods that late."""
+    node = trial.kubelet._node  # pyright: ignore[reportPrivateUsage]
+    node.settings = replace(node.settings, sync_delay=seconds)
+
+
+async def test_the_kubelet_hangs_for_3_seconds() -> None:
+    async with trying(HANG) as trial:
+        async for _ in trial.rounds():
+            await _hang(trial, 3.0)
+        assert trial.observer.seen.withdrawn == 0
+
+
+async def test_the_kubelet_hangs_for_15_seconds() -> None:
+    async with trying(LONG_HANG) as trial:
+        async for _ in trial.rounds():
+            before = trial.observer.seen.withdrawn
+            await _hang(trial, 15.0)
+            assert trial.observer.seen.withdrawn > before
+
+
+async def _hang(trial: Trial, seconds: float) -> None:
+    async with trial.churning():
+        await trial.kubelet.set_faults(Faults(hang=True))
+        over = asyncio.create_task(asyncio.sleep(seconds))
+        await trial.says("DEADLINE_EXCEEDED")
+        await over
+        await trial.kubelet.set_faults(Faults())
+    await trial.recovers()
+
+
+async def test_the_kubelet_refuses() -> None:
+    async with trying(REFUSES) as trial:
+        async for number in trial.rounds():
+            async with trial.churning():
+                await _refuse(trial, number)
+            await trial.recovers()
+        assert trial.observer.seen.withdrawn == 0
+
+
+async def _refuse(trial: Trial, number: int) -> None:
+    kubelet = trial.kubelet
+    if number % 3 == 0:
+        # Its socket stays, as after a SIGKILL.
+        restart = asyncio.create_task(kubelet.restart(1.0))
+        await trial.says("UNAVAILABLE")
+        await restart
+        return
+    over = asyncio.create_task(asyncio.sleep(1.0))
+    await kubelet.set_faults(Faults(gone=True) if number % 3 == 1 else Faults(error="UNAVAILABLE"))
+    await trial.says("UNAVAILABLE")
+    await over
+    await kubelet.set_faults(Faults())
+
+
+async def test_another_caller_uses_up_the_rate_limit() -> None:
+    async with trying(CROWDED) as trial:
+        most = 0.0
+        async for _ in trial.rounds():
+            async with trial.churning(), _crowd(trial) as asked:
+                before = trial.kubelet.calls
+                await asyncio.sleep(4.0)
+                own = sum((trial.kubelet.calls - before).values(), start=-sum(asked))
+                registered = (trial.kubelet.calls - before)["Allocate"]
+                most = max(most, (own - registered) / 4.0)
+            await trial.recovers()
+        trial.figures["calls a second"] = round(most, 1)
+        assert most <= 25
+        assert trial.observer.seen.withdrawn == 0
+
+
+@asynccontextmanager
+async def _crowd(trial: Trial) -> AsyncGenerator[list[int]]:
+    """Ask List four at a time without a pause; each call that was taken counts 1 in what is given."""
+    asked: list[int] = []
+    target = socket_target(KubeletPaths(trial.kubelet.root).pod_resources_socket)
+
+    async def ask(channel: grpc.aio.Channel) -> None:
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/v1.PodResourcesLister/List"
+        )
+        while True:
+            asked.append(1)
+            try:
+                await method(b"", timeout=5)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
+                # A refusal costs nobody anything, the caller least of all.
+                await asyncio.sleep(0.002)
+
+    async with grpc.aio.insecure_channel(target, options=(("grpc.use_local_subchannel_pool", 1),)) as channel:
+        tasks = [asyncio.create_task(ask(channel)) for _ in range(4)]
+        try:
+            yield asked
+            assert not any(task.done() for task in tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,125 @@
+"""What a process holds: descriptors, threads, tasks, memory; and what lies in directories."""
+
+import json
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.counted import VARIABLE
+from harness.processes import TREE, Process
+from harness.waiting import until
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TOKEN = re.compile(r"(?<=-)[0-9a-f]{8}(?=\.sock$)")
+_KIND = re.compile(r":?\[\d+\]$")
+
+
+@dataclass(frozen=True)
+class Census:
+    """One look at a process. `descriptors` by kind, `tasks` by coroutine, `memory` resident in MiB."""
+
+    descriptors: Counter[str]
+    threads: int
+    tasks: Counter[str]
+    memory: float
+
+    def beyond(self, before: "Census", *, descriptors: int, threads: int, tasks: int, memory: float) -> str:
+        """How far this is beyond `before` and what is granted; "" if it is not."""
+        more = self.descriptors - before.descriptors
+        found = [
+            f"{name} {was} to {now} ({self._words(extra)})"
+            for name, was, now, granted, extra in (
+                *(("descriptors", before.descriptors.total(), self.descriptors.total(), descriptors, more),),
+                *(("threads", before.threads, self.threads, threads, Counter[str]()),),
+                *(("tasks", before.tasks.total(), self.tasks.total(), tasks, self.tasks - before.tasks),),
+            )
+            if now > was + granted
+        ]
+        if self.memory > before.memory + memory:
+            found.append(f"memory {before.memory:.1f} to {self.memory:.1f} MiB")
+        return ", ".join(found)
+
+    @staticmethod
+    def _words(extra: Counter[str]) -> str:
+        return ", ".join(f"{count} {name}" for name, count in extra.most_common(5))
+
+    def document(self) -> dict[str, float]:
+        """As numbers."""
+        return {
+            "descriptors": self.descriptors.total(),
+            "threads": self.threads,
+            "tasks": self.tasks.total(),
+            "memory": round(self.memory, 1),
+        }
+
+
+class Counted(Process):
+    """A process that can be counted: it tells its tasks, and has a place of its own for temporary files."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        directory: Path,
+        name: str,
+        environment: Mapping[str, str],
+        before: tuple[str, ...] = (),
+        tree: Path = TREE,
+    ) -> None:
+        """`directory` gets the place for temporary files and what tells the tasks, under `name`."""
+        self.told = directory / f"tasks-{name}"
+        temporary = directory / f"t-{name}"
+        temporary.mkdir(exist_ok=True)
+        own = {"TMPDIR": str(temporary), VARIABLE: str(self.told), "PYTHONPATH": str(TREE / "tests")}
+        super().__init__(
+            *arguments,
+            environment=own | dict(environment),
+            before=before,
+            module="harness.counted",
+            tree=tree,
+        )
+
+
+async def census(process: Counted) -> Census:
+    """Count, by /proc and by the process itself."""
+    told = process.told
+    told.unlink(missing_ok=True)
+
+    async def tasks() -> bool:
+        os.kill(process.pid, signal.SIGUSR2)
+        return told.exists()
+
+    await until("tasks are told", tasks, pause=0.05)
+    return Census(
+        _descriptors(process.pid),
+        sum(1 for _ in Path(f"/proc/{process.pid}/task").iterdir()),
+        Counter(json.loads(told.read_text())),
+        memory(process.pid),
+    )
+
+
+def memory(pid: int) -> float:
+    """MiB resident."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / (1 << 20)
+
+
+def _descriptors(pid: int) -> Counter[str]:
+    kinds: Counter[str] = Counter()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            kinds[_KIND.sub("", str(descriptor.readlink()))] += 1
+        except FileNotFoundError:
+            continue  # it was closed meanwhile
+    return kinds
+
+
+def files(directory: Path) -> Counter[str]:
+    """What lies below a directory, by names: of those made anew each time the fresh part is left out."""
+    return Counter(
+        _TOKEN.sub("*", str(path.relative_to(directory)))
+        for path in directory.rglob("*")
+        if not path.is_dir()
+    )

@@ -1,0 +1,31 @@
+"""A fault, declared: what is done, how often, and what must hold."""
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+FULL: Final = os.environ.get("DEVICELENS_FAULTS") == "full"
+"""Whether every fault is done as often as docs/reliability.md tells (`make faults`), or a few times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One row of the table. `short` and `full`: how often it is done in `make test` and in `make faults`.
+
+    `holds` is what must hold besides what must always hold: no owner is told that was none, none that the
+    mapping should name is missing, and nothing leaks. `memory`: MiB by which a process may end larger than
+    it was after the first round: what Python and glibc keep of a large answer or of many connections.
+    """
+
+    name: str
+    group: str
+    what: str
+    holds: str
+    short: int
+    full: int
+    memory: float = 8.0
+
+    @property
+    def times(self) -> int:
+        """How often it is done in this run."""
+        return self.full if FULL else self.short

@@ -1,0 +1,191 @@
+"""A steady reader of /metrics and /api/v1/devices, who knows what is true and forgives nothing."""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import aiohttp
+
+from harness.trials.told import owners_in
+from harness.truth import CLOCKS, Owner, Scrape, Truth
+
+PACE = 0.05
+"""Seconds between two looks: each is a scrape and a document."""
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_SERIES = re.compile(r"^devicelens_device_owner_info\{(.*)\} 1(?:\.0)?$", re.MULTILINE)
+_EXPECTED = {"node", "resource", "device", "parent", "namespace", "pod", "container", "pod_uid"}
+_KEPT = 20
+
+
+@dataclass
+class Seen:
+    """What was seen, counted. `unanswered`: while somebody should have answered."""
+
+    scrapes: int = 0
+    documents: int = 0
+    owners: int = 0
+    wrong: int = 0
+    missing: int = 0
+    unlabelled: int = 0
+    fallen: int = 0
+    withdrawn: int = 0
+    unanswered: int = 0
+    slowest: float = 0.0
+
+
+@dataclass
+class Observer:
+    """Watches one exporter. `url` is where it is, "" while it is nowhere; `stale_after` in seconds.
+
+    `excused`: pods that need not be told at present, as the kubelet itself leaves them out. `ahead`: by how
+    much the exporter's clock may be ahead of this one. `away`: how many reasons there are for it not to
+    answer at present.
+    """
+
+    truth: Truth
+    url: Callable[[], str]
+    stale_after: float
+    excused: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    ahead: tuple[float, ...] = (0.0,)
+    away: int = 0
+    seen: Seen = field(default_factory=Seen)
+    problems: list[str] = field(default_factory=list[str])
+    latencies: list[float] = field(default_factory=list[float])
+    _told: bool = False
+    _counted: dict[str, float] = field(default_factory=dict[str, float])
+
+    @contextmanager
+    def absent(self) -> Generator[None]:
+        """While in the context nobody needs to answer; another process may afterwards."""
+        self.away += 1
+        try:
+            yield
+        finally:
+            self.away -= 1
+            self._told = False
+            self._counted = {}
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncGenerator[None]:
+        """Watch while in the context."""
+        task = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            task.cancel()
+            outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+            assert isinstance(outcome, asyncio.CancelledError), outcome
+
+    async def _watch(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=20)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while True:
+                if self.url() and not self.away:
+                    await self._look(session, "/metrics", self._scrape)
+                    await self._look(session, "/api/v1/devices", self._document)
+                await asyncio.sleep(PACE)
+
+    async def _look(
+        self,
+        session: aiohttp.ClientSession,
+        path: str,
+        judge: Callable[[str, float, float], Iterable[str]],
+    ) -> None:
+        asked, began = time.time(), time.monotonic()
+        away, url = self.away, self.url()
+        try:
+            async with session.get(url + path) as answer:
+                status, text = answer.status, await answer.text()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if not (away or self.away) and url == self.url():
+                self.seen.unanswered += 1
+                self._note(f"{path} was not answered: {error!r}")
+            return
+        if away or self.away:
+            return
+        answered = time.time()
+        took = time.monotonic() - began
+        self.latencies.append(took)
+        self.seen.slowest = max(self.seen.slowest, took)
+        self.truth.look()
+        if status == 503 and path != "/metrics" and not self._told:
+            return
+        if status != 200:
+            self.seen.unanswered += 1
+            self._note(f"{path} answered {status}: {text[:200]}")
+            return
+        for problem in judge(text, asked, answered):
+            self._note(problem)
+
+    def _note(self, problem: str) -> None:
+        if len(self.problems) < _KEPT:
+            self.problems.append(f"{time.time():.3f} {problem}")
+
+    def _scrape(self, text: str, asked: float, answered: float) -> Iterable[str]:
+        self.seen.scrapes += 1
+        scrape = Scrape(text)
+        for match in _SERIES.finditer(text):
+            labels = dict(_LABEL.findall(match[1]))
+            empty = {name for name in _EXPECTED - {"parent", "pod_uid"} if not labels.get(name)}
+            if labels.keys() != _EXPECTED or empty:
+                self.seen.unlabelled += 1
+                yield f"a label is missing: {match[0]}"
+        counters = scrape.counters()
+        for name, before in self._counted.items():
+            if counters.get(name, -1.0) < before:
+                self.seen.fallen += 1
+                yield f"{name} fell from {before} to {counters.get(name)}"
+        self._counted.update(counters)
+        found, taken = scrape.owners(), self._taken(scrape.taken_at(), asked)
+        if taken is not None and taken < answered - self.stale_after + CLOCKS:
+            if not found:
+                self.seen.withdrawn += 1
+                return
+            if taken < asked - self.stale_after - CLOCKS:
+                self.seen.wrong += 1
+                yield f"owners although the mapping was {asked - taken:.3f} s old"
+        yield from self._judge(found, taken, answered)
+
+    def _document(self, text: str, asked: float, answered: float) -> Iterable[str]:
+        self.seen.documents += 1
+        document: Any = json.loads(text)
+        taken = document["taken_at"]
+        moment = None if taken is None else datetime.fromisoformat(taken).timestamp()
+        yield from self._judge(frozenset(owners_in(document)), self._taken(moment, asked), answered)
+
+    def _taken(self, told: float | None, asked: float) -> float | None:
+        """When the kubelet was asked, by this process's clock."""
+        if told is None:
+            return None
+        return min((told - ahead for ahead in self.ahead), key=lambda moment: abs(asked - moment))
+
+    def _judge(self, owners: frozenset[Owner], taken: float | None, answered: float) -> Iterable[str]:
+        """What of these owners of a mapping is wrong, and who is missing."""
+        self.seen.owners += len(owners)
+        if taken is None:
+            if self._told or owners:
+                self.seen.missing += 1
+                yield f"no mapping is told any more, or one of no time: {sorted(owners)}"
+            return
+        self._told = True
+        for owner in sorted(owners):
+            if not self.truth.held(owner, taken, answered):
+                self.seen.wrong += 1
+                spans = [(one.begin - taken, one.end and one.end - taken) for one in self.truth.of(owner)]
+                yield (
+                    f"{owner} by a mapping of {taken:.3f}, answered {answered - taken:.3f} s later; "
+                    f"it held it (seconds from there): {spans}"
+                )
+        told = {owner[:5] for owner in owners}
+        for owner in sorted(self.truth.present):
+            begun = self.truth.spans[owner][-1].begin
+            unseen = owner[:5] not in told and (owner.namespace, owner.pod) not in self.excused
+            if unseen and begun < taken - CLOCKS:
+                self.seen.missing += 1
+                yield f"{owner} is missing from a mapping of {taken:.3f}; it holds it since {begun:.3f}"

@@ -1,0 +1,56 @@
+"""What came of a trial, as a row of docs/reliability.md: a JSON file where `make faults` wants it."""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.trials.census import Census
+
+if TYPE_CHECKING:
+    from harness.trials.trial import Trial
+
+VARIABLE = "DEVICELENS_ROWS"
+
+
+def write(
+    trial: "Trial", before: Mapping[str, Census], after: Mapping[str, Census], leaks: Sequence[str]
+) -> None:
+    """Write it, and print it for whoever reads along."""
+    fault, seen = trial.fault, trial.observer.seen
+    document = {
+        "name": fault.name,
+        "group": fault.group,
+        "what": fault.what,
+        "holds": fault.holds,
+        "times": fault.times,
+        "seconds": round(time.monotonic() - trial.began, 1),
+        "scrapes": seen.scrapes,
+        "documents": seen.documents,
+        "owners": seen.owners,
+        "wrong": seen.wrong,
+        "missing": seen.missing,
+        "unlabelled": seen.unlabelled,
+        "fallen": seen.fallen,
+        "withdrawn": seen.withdrawn,
+        "unanswered": seen.unanswered,
+        "changes": trial.truth.changes,
+        "recover": [round(one, 3) for one in trial.recoveries],
+        "before": {name: one.document() for name, one in before.items()},
+        "after": {name: one.document() for name, one in after.items()},
+        "leaks": list(leaks),
+        "problems": trial.observer.problems,
+        "figures": trial.figures,
+    }
+    put(fault.name, document)
+
+
+def put(name: str, document: Mapping[str, Any]) -> None:
+    """Keep a document where it is wanted, and print it."""
+    text = json.dumps(document, indent=1)
+    print(text)
+    if directory := os.environ.get(VARIABLE):
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        (Path(directory) / f"{name}.json").write_text(text)

@@ -1,0 +1,55 @@
+"""Everything that an exporter tells of owners, compared with who they are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from harness import owners
+from harness.truth import Owner
+
+_HELD_BY = ("resource", "device", "namespace", "pod", "container")
+
+
+def owner_of(labels: Mapping[str, Any], **more: Any) -> Owner:
+    """An owner as labels, or an entry of the API, name it."""
+    names = {**labels, **more}
+    return Owner(*(names[name] for name in _HELD_BY))._replace(uid=names["pod_uid"] or "")
+
+
+def owners_in(document: Any) -> list[Owner]:
+    """The owners in /api/v1/devices, each as often as it is there."""
+    return [
+        owner_of(holder, resource=device["resource"], device=device["device"])
+        for device in document["devices"]
+        for holder in device["holders"]
+    ]
+
+
+async def metrics_tell(url: str, wanted: frozenset[Owner], healthy: Mapping[tuple[str, str], bool]) -> None:
+    """/metrics names these owners, each once, this health, and nothing that is wrong."""
+    _, text = await owners.get(url, "/metrics")
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found = [owner_of(s.labels) for s in samples if s.name == "devicelens_device_owner_info"]
+    assert sorted(found) == sorted(wanted)
+    assert healthy == {
+        (s.labels["resource"], s.labels["device"]): s.value == 1
+        for s in samples
+        if s.name == "devicelens_device_healthy"
+    }
+    assert [s.labels for s in samples if s.name == "devicelens_anomaly_info"] == []
+
+
+async def api_tells(url: str, wanted: frozenset[Owner]) -> None:
+    """So does the API, and that it is fresh."""
+    document = await owners.get_json(url, "/api/v1/devices")
+    assert document["freshness"] == "fresh"
+    assert sorted(owners_in(document)) == sorted(wanted)
+
+
+async def history_tells(url: str, wanted: frozenset[Owner], now: float) -> None:
+    """At unix time `now` history's open rows are exactly these owners, and they are in its file."""
+    document = await owners.get_json(url, f"/api/v1/history?from={now:.3f}&limit=1000")
+    assert (document["kept_in"], document["trouble"]) == ("file", None)
+    found = [owner_of(row) for row in document["holdings"] if row["end"] is None]
+    assert sorted(found) == sorted(wanted)
