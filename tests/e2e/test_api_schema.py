@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import schemathesis
@@ -42,7 +43,7 @@ _CONFIG = SchemathesisConfig.from_dict(
 SCHEMA = schemathesis.openapi.from_path(DOCUMENT, config=_CONFIG).exclude(path="/api/v1/events")
 
 
-def _make_sense(case: Case) -> None:
+def _make_sense(case: Case[Any]) -> None:
     """What the document says in words alone: which parameters exclude or need one another."""
     positive = case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE
     query = case.query
@@ -129,8 +130,8 @@ def url() -> Iterator[str]:
         place.end()
 
 
-@SCHEMA.parametrize()
-def test_every_answer_is_as_the_document_says(case: Case, url: str) -> None:
+@SCHEMA.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator] -- schemathesis leaves it so
+def test_every_answer_is_as_the_document_says(case: Case[Any], url: str) -> None:
     _make_sense(case)
     if len(case.as_curl_command()) > 8000:
         return  # it is refused before it is read, and not by the API

@@ -47,10 +47,10 @@ class Life:
         self.wall += seconds
         self.steady += seconds
 
-    def look(self, *keys: HoldingKey, after: float = 5.0, uid: str = "") -> Look:
-        """Look so many seconds later, and see `keys` held."""
+    def look(self, *keys: HoldingKey, after: float = 5.0, uid: str = "", facts: Facts | None = None) -> Look:
+        """Look so many seconds later, and see `keys` held, by pods of `uid` or of all `facts`."""
         self.pass_time(after)
-        found: Present = {name: (Facts(uid),) for name in keys}
+        found: Present = {name: (facts or Facts(uid),) for name in keys}
         look = self.sight.look(Times(self.wall, self.wall, self.steady), found, told=False)
         self.archive.take([look], None)
         return look

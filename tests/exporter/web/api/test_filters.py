@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import exporter.core
 from exporter.core.anomalies import Anomaly
 from exporter.core.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Holder
-from exporter.web.api.filters import KINDS, Wanted, parse_claims
+from exporter.web.api.filters import Wanted, parse_claims
+from exporter.web.api.schema import KINDS
 from exporter.web.query import QueryError
 from exporter.web.words import spelled
 

@@ -1,0 +1,122 @@
+"""docs/http-api.md says what the exporter answers."""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from exporter.core.history_query import LIMIT, MAX_LIMIT
+from exporter.web import events, query
+from exporter.web.api import parameters, schema
+from exporter.web.api.operations import OPERATIONS
+from harness.http_api_reference import DOCUMENT, EXAMPLE, answers, application, renewed
+
+TEXT = DOCUMENT.read_text()
+EXAMPLES = {match["path"]: json.loads(match["answer"]) for match in EXAMPLE.finditer(TEXT)}
+
+
+def _shape(value: Any) -> Any:
+    """What is there, without what it says."""
+    match value:
+        case dict():
+            return {name: _shape(inner) for name, inner in value.items()}
+        case list():
+            return [_shape(inner) for inner in value]
+        case bool() | None:
+            return value
+        case int() | float():
+            return "a number"
+        case _:
+            return "a text"
+
+
+async def test_its_examples_are_what_is_answered() -> None:
+    found = await answers(list(EXAMPLES))
+    told = "cd tests && python -m harness.http_api_reference"
+    assert len(EXAMPLES) == 9
+    for path, answer in EXAMPLES.items():
+        assert _shape(answer) == _shape(found[path]), f"{path}: {told}"
+    assert renewed(TEXT, lambda path: EXAMPLES[path]) == TEXT, told
+
+
+def test_every_address_is_told_of() -> None:
+    assert [o.path for o in OPERATIONS if o.path not in TEXT] == []
+
+
+def test_every_member_of_the_envelope_is_told_of() -> None:
+    section = TEXT.split("## How old an answer is")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == set(schema.Envelope.__struct_fields__)
+    for word in ("fresh", "ageing", "stale", "unknown"):
+        assert f"`{word}`" in section
+
+
+def test_every_filter_is_told_of_where_it_is_known() -> None:
+    section = TEXT.split("\n## Filters")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|[^|]*\| ([a-z, ]+) \|$", section, re.MULTILINE)
+    told = {
+        (place.strip(), name)
+        for names, places in rows
+        for name in re.findall(r"`(\w+)`", names)
+        for place in places.split(",")
+    }
+    known = {
+        (operation.path.rpartition("/")[2], parameter.name)
+        for operation in OPERATIONS
+        for parameter in operation.parameters
+        if operation.name not in {"explainDevice", "findHistory"}
+    }
+    assert told == known
+
+
+def test_its_numbers_are_those_of_the_code() -> None:
+    assert f"`limit` ({LIMIT}, up to {MAX_LIMIT})" in TEXT
+    assert f"A value has {query.TEXT_LIMIT} characters at most" in TEXT
+    assert f"most {events.LIMIT} may follow at once" in TEXT
+    assert 1 / events.SPACING == 4
+    assert all(f"`{p.name}`" in TEXT for p in parameters.PAST)
+
+
+def test_every_status_is_told_of() -> None:
+    document = json.loads((DOCUMENT.parent / "openapi.json").read_text())
+    statuses = {s for item in document["paths"].values() for s in item["get"]["responses"]}
+    rows = set(re.findall(r"^\| (\d{3}) \|", TEXT, re.MULTILINE))
+    assert statuses - {"200", "304"} <= rows
+    assert rows - statuses == {"405"}
+
+
+Client = TestClient[web.Request, web.Application]
+
+
+async def test_what_it_says_of_errors_is_so() -> None:
+    async with TestClient(TestServer(application())) as client:
+        for path, status, members in (
+            ("/api/v1/devices?x=1", 400, {"parameter", "found", "expected"}),
+            ("/api/v1/explain?device=GPU", 400, {"parameter", "devices"}),
+            ("/api/v1/explain?device=GPU-9", 404, {"nearest", "node"}),
+        ):
+            answer = await client.get(path)
+            problem = msgspec.json.decode(await answer.read())
+            assert (answer.status, problem["type"]) == (status, "about:blank")
+            assert problem.keys() - {"type", "title", "status", "detail"} == members
+        refused = await client.post("/api/v1/devices")
+        assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
+
+
+async def test_its_example_of_events_is_what_a_stream_begins_with() -> None:
+    example = TEXT.split("```text\nevent: generation")[1].split("\n\n")[0].splitlines()[1:]
+    async with TestClient(TestServer(application())) as client, client.get("/api/v1/events") as stream:
+        lines = [(await stream.content.readline()).decode().rstrip() for _ in range(4)]
+    told = {line.partition(":")[0] for line in ["event", *example]}
+    assert {line.partition(":")[0] for line in lines} == told
+    assert "data: 17" in lines
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_an_example_says_something(path: str) -> None:
+    document = EXAMPLES[path]
+    lists = [value for value in document.values() if isinstance(value, list)]
+    assert any(lists) or path.startswith("/api/v1/devices?ressource")
