@@ -11,7 +11,7 @@ from typing import Final
 from aiohttp import ETag, hdrs, web
 
 from daemon.exposition import accepts_gzip
-from exporter.web.negotiation import names
+from exporter.web.negotiation import names, refuses_plain
 
 _WORTH_GZIP: Final = 1024
 _IN_THREAD: Final = 256 * 1024
@@ -48,7 +48,8 @@ def answer(body: bytes, content_type: str, *, gzipped: bool = False, status: int
 
 async def fitting(request: web.Request, body: bytes, content_type: str) -> web.Response:
     """`body`, compressed if the client takes it and it is worth it."""
-    gzipped = len(body) >= _WORTH_GZIP and wants_gzip(request)
+    worth = len(body) >= _WORTH_GZIP or refuses_plain(field(request, hdrs.ACCEPT_ENCODING))
+    gzipped = worth and wants_gzip(request)
     return answer(await squeeze(body) if gzipped else body, content_type, gzipped=gzipped)
 
 

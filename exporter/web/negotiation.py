@@ -1,4 +1,6 @@
-"""What a client says it takes and has: Accept and If-None-Match (RFC 9110, 12.5.1 and 13.1.2). Pure."""
+"""What a client says it takes and has: Accept, Accept-Encoding and If-None-Match (RFC 9110, 12.5.1, 12.5.3
+and 13.1.2). Pure.
+"""
 
 import re
 from typing import Final
@@ -27,6 +29,19 @@ def accepts(accept: str | None, media: str) -> bool:
             allowed = wanted or (allowed and rank == best)
             best = rank
     return allowed if read else True
+
+
+def refuses_plain(accept_encoding: str | None) -> bool:
+    """Whether an Accept-Encoding header's value refuses an answer as it is: by `identity;q=0`, or by `*;q=0`
+    where identity is not named.
+    """
+    said: dict[str, bool] = {}
+    for clause in (accept_encoding or "").lower().split(","):
+        coding, _, parameter = (part.strip() for part in clause.partition(";"))
+        quality = parameter.removeprefix("q=").strip() if parameter.startswith("q=") else "1"
+        if _QUALITY.fullmatch(quality):
+            said[coding] = float(quality) == 0
+    return said.get("identity", said.get("*", False))
 
 
 def names(if_none_match: str | None, tag: str) -> bool:

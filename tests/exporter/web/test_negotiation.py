@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.web.negotiation import accepts, names
+from exporter.web.negotiation import accepts, names, refuses_plain
 
 JSON = "application/json"
 
@@ -40,6 +40,23 @@ JSON = "application/json"
 )
 def test_a_media_type_is_allowed_by_the_most_specific_range(accept: str | None, allowed: bool) -> None:
     assert accepts(accept, JSON) is allowed
+
+
+@pytest.mark.parametrize(
+    ("header", "refused"),
+    [
+        (None, False),
+        ("", False),
+        ("gzip", False),
+        ("gzip, identity;q=0", True),
+        ("gzip;q=1, *;q=0", True),
+        ("*;q=0, identity;q=0.1", False),
+        ("Identity ; q=0.0", True),
+        ("identity;q=nonsense", False),
+    ],
+)
+def test_an_answer_as_it_is_may_be_refused(header: str | None, refused: bool) -> None:
+    assert refuses_plain(header) is refused
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,13 @@ async def test_lists_may_come_in_several_lines(client: Client) -> None:
     assert (await client.get("/api/v1/devices", headers=accepted)).status == 200
 
 
+async def test_a_small_answer_is_compressed_only_for_who_takes_no_other(client: Client) -> None:
+    path = "/api/v1/resources"
+    for taken, coding in (("gzip", None), ("gzip, identity;q=0", "gzip"), ("identity;q=0", None)):
+        answer = await client.get(path, headers={"Accept-Encoding": taken})
+        assert (answer.status, answer.headers.get("Content-Encoding")) == (200, coding)
+
+
 async def test_a_304_says_when_the_mapping_was_taken_though_the_kept_answer_cannot(
     client: Client, world: SimpleNamespace
 ) -> None:

@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import re
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +18,8 @@ from exporter.core.history import Certainty
 from exporter.core.history_watch import Gap
 from exporter.core.ids import Kind
 from exporter.core.state import Freshness
-from exporter.web.api import filters, history_query, openapi, operations
+from exporter.web import links
+from exporter.web.api import filters, history_query, index, openapi, operations
 from exporter.web.api.schema import KINDS
 from exporter.web.app import build
 from exporter.web.query import DeviceState
@@ -141,18 +145,39 @@ async def test_it_is_served_with_a_tag_and_small(client: Client, document: Any) 
 
 async def test_the_index_leads_to_everything(client: Client, world: SimpleNamespace) -> None:
     """Before there is a mapping too."""
-    index: Any = None
+    told: Any = None
     for path in ("/api/v1", "/api/v1/"):
         answer = await client.get(path)
-        index = await answer.json()
-        assert (index["node"], index["version"]) == ("worker-3", "1.2.3")
-        assert [entry["href"] for entry in index["endpoints"]] == [o.path for o in operations.OPERATIONS]
-        assert (await client.get(index["openapi"])).status == 200
+        told = await answer.json()
+        assert (told["node"], told["version"]) == ("worker-3", "1.2.3")
+        assert [entry["href"] for entry in told["endpoints"]] == [o.path for o in operations.OPERATIONS]
+        assert (await client.get(told["openapi"])).status == 200
     world.publish()
-    for entry in index["endpoints"]:
+    for entry in told["endpoints"]:
         if entry["href"] not in {"/api/v1/explain", "/api/v1/history"}:
             async with client.get(entry["href"]) as found:
                 assert found.status == 200, entry
+
+
+def test_its_pages_are_where_the_pages_are() -> None:
+    pages = index.document("n", "1").pages
+    names = {"resource": "nvidia.com/gpu", "device": "GPU-1", "namespace": "ml", "name": "llama-0"}
+    names |= {"driver": "gpu.example.com", "pool": "worker-3"}
+    made = {kind: re.sub(r"\{\+?(\w+)\}", lambda m: names[m[1]], pages[kind]) for kind in pages}
+    assert made["device"] == links.device_link(names["resource"], names["device"])
+    assert made["pod"] == links.pod_link(names["namespace"], names["name"])
+    assert made["claim"] == links.claim_link(names["driver"], names["pool"], names["device"])
+    assert made["history"].partition("{")[0] == links.history_link()
+    assert made["status"].partition("{")[0] == "/"
+
+
+def test_an_exporter_that_is_not_asked_for_it_does_not_have_it() -> None:
+    program = "import sys, exporter.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    mine = {name for name in done.stdout.split() if name.startswith("exporter.web.api.")}
+    assert "exporter.web.api.mapping" in mine
+    parts = ("index", "openapi", "openapi_serving", "operations", "parameters", "responses", "about_schema")
+    assert not mine & {f"exporter.web.api.{part}" for part in parts}
 
 
 def test_it_says_of_what_version_it_is() -> None:
