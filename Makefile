@@ -10,7 +10,7 @@ STUBS ?= .
 # Most tests wait for other processes: two for each core, within reason.
 WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n > 8 ? 8 : n)))
 
-.PHONY: help demo test bench fuzz model lint format proto lock system-tools clean
+.PHONY: help demo test bench fuzz model lint format proto lock system-tools manifests image image-test dist sbom clean
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -88,6 +88,39 @@ lock: ## The lock files made anew (needs uv)
 	$(LOCK) $(UPGRADE) --group build -o requirements/build.txt
 	$(LOCK) $(UPGRADE) pyproject.toml --extra nvidia -c requirements/runtime.txt -o requirements/image.txt
 	$(LOCK) $(UPGRADE) pyproject.toml --group dev -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt
+
+manifests: $(VENV)/.dev ## The alert rules and the rendered manifests of deploy/ made anew (needs kubectl or kustomize)
+	$(BIN)/python deploy/make_manifests.py
+
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' daemon/version.py)
+# The time of the last commit stands for now, so that what is built twice is equal.
+EPOCH = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null),1577836800)
+REVISION = $(shell git rev-parse HEAD 2>/dev/null)$(shell git diff --quiet HEAD 2>/dev/null || echo -dirty)
+IMAGE ?= devicelens:$(VERSION)
+BASE ?= python:3.13-slim
+# podman and buildah leave the health check out of an image that is not of docker's format.
+BUILDER ?= $(shell command -v docker >/dev/null && docker info >/dev/null 2>&1 && echo docker build \
+	|| { command -v podman >/dev/null && echo podman build --format docker; } || echo buildah build --format docker)
+
+image: ## The image, by docker, podman or buildah (IMAGE, BASE and BUILDER can be given)
+	$(BUILDER) --build-arg BASE=$(BASE) --build-arg SOURCE_DATE_EPOCH=$(EPOCH) \
+	  --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) -t $(IMAGE) .
+
+image-test: $(VENV)/.dev ## The image built on a bare Debian and run as the manifests say (root, buildah, debootstrap)
+	DEVICELENS_IMAGE=1 $(BIN)/python -m pytest -s tests/image
+
+tag-test:
+	@for tag in $$(git tag --points-at HEAD 'v*' 2>/dev/null); do \
+	  test "$$tag" = "v$(VERSION)" || { echo "HEAD is tagged $$tag, and daemon/version.py says $(VERSION)"; exit 1; }; done
+
+dist: $(VENV)/.runtime tag-test ## The wheel and the sdist, equal to the byte whenever they are built
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python -m hatchling build -d dist
+	cd dist && sha256sum * | tee SHA256SUMS
+
+sbom: $(VENV)/.dev ## What the image has in it, as CycloneDX: dist/devicelens-VERSION.cdx.json
+	@mkdir -p dist
+	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python -m deploy.make_sbom dist/devicelens-$(VERSION).cdx.json
 
 clean: ## Everything that can be made again
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
