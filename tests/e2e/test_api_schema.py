@@ -5,11 +5,14 @@ allows, and much that it does not.
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import pytest
+import requests
 import schemathesis
 from schemathesis import Case, GenerationMode
 from schemathesis.config import SchemathesisConfig
@@ -101,7 +104,7 @@ class _Place(threading.Thread):
     async def _run(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         async with SimulatedNode() as node:
-            stack = Stack(node, "--stale-after", "1h")
+            stack = Stack(node, "--stale-after", "1h", "--poll.interval", "500ms")
             stack.exporter.arguments += ("--plugin.url", f"unix:{stack.plugin_socket}")
             async with stack:
                 await _inhabit(stack, node)
@@ -136,3 +139,20 @@ def test_every_answer_is_as_the_document_says(case: Case[Any], url: str) -> None
     if len(case.as_curl_command()) > 8000:
         return  # it is refused before it is read, and not by the API
     case.call_and_validate(base_url=url)
+
+
+def test_while_the_kubelet_says_the_same_a_client_is_told_how_fresh_that_is_and_nothing_else(
+    url: str,
+) -> None:
+    first = requests.get(f"{url}/api/v1/devices", timeout=10)
+    taken_at = datetime.fromisoformat(first.headers["Devicelens-Taken-At"])
+    assert taken_at == datetime.fromisoformat(first.json()["taken_at"])
+    end = time.monotonic() + 20.0
+    while True:
+        known = {"If-None-Match": first.headers["ETag"]}
+        again = requests.get(f"{url}/api/v1/devices", headers=known, timeout=10)
+        assert (again.status_code, again.content) == (304, b"")
+        if datetime.fromisoformat(again.headers["Devicelens-Taken-At"]) > taken_at:
+            break
+        assert time.monotonic() < end
+        time.sleep(0.05)
