@@ -10,7 +10,7 @@ STUBS ?= .
 # Most tests wait for other processes: two for each core, within reason.
 WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n > 8 ? 8 : n)))
 
-.PHONY: help demo test bench fuzz model lint format proto lock system-tools manifests image image-test dist sbom clean
+.PHONY: help demo test bench fuzz model dashboards lint format proto lock system-tools manifests image image-test dist sbom clean
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,10 @@ system-tools: | $(VENV)/.dev
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing; } \
 	    >$(VENV)/apt.log 2>&1 || { tail -20 $(VENV)/apt.log; echo "could not install $$missing: the tests that need it will skip"; }; \
 	fi
+
+dashboards: $(VENV)/.dev ## Dashboards and rules made anew (RUNBOOKS, GRAFANA: other addresses; PAGE: the status pages')
+	$(BIN)/python -m dashboards $(if $(RUNBOOKS),--runbooks '$(RUNBOOKS)') $(if $(GRAFANA),--grafana '$(GRAFANA)') \
+	  $(if $(PAGE),--page '$(PAGE)')
 
 lint: $(VENV)/.dev ## Style, types, layers
 	$(BIN)/ruff format --check
