@@ -59,9 +59,10 @@ system-tools: | $(VENV)/.dev
 	    >$(VENV)/apt.log 2>&1 || { tail -20 $(VENV)/apt.log; echo "could not install $$missing: the tests that need it will skip"; }; \
 	fi
 
-dashboards: $(VENV)/.dev ## Dashboards and rules made anew (RUNBOOKS, GRAFANA: other addresses; PAGE: the status pages')
-	$(BIN)/python -m dashboards $(if $(RUNBOOKS),--runbooks '$(RUNBOOKS)') $(if $(GRAFANA),--grafana '$(GRAFANA)') \
-	  $(if $(PAGE),--page '$(PAGE)')
+ADDRESSES = $(if $(RUNBOOKS),--runbooks '$(RUNBOOKS)') $(if $(GRAFANA),--grafana '$(GRAFANA)') $(if $(PAGE),--page '$(PAGE)')
+
+dashboards: $(VENV)/.dev ## Dashboards and rules made anew
+	$(BIN)/python -m dashboards $(ADDRESSES)
 
 lint: $(VENV)/.dev ## Style, types, layers
 	$(BIN)/ruff format --check
