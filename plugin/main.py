@@ -31,6 +31,7 @@ from plugin.services.leftovers import Leftovers
 from plugin.services.listening import Listening
 from plugin.services.needs import needs
 from plugin.services.pod_resources import PodResources
+from plugin.services.predecessors import Predecessors
 from plugin.services.reload import ConfigRefusedError, Content, Reloader
 from plugin.services.resource import Resource
 from plugin.services.surroundings import Surroundings, Way
@@ -90,6 +91,8 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         directory=paths.device_plugins if settings.way == "socket" else paths.plugins_registry,
         host_root=settings.host_root,
     )
+    predecessors = Predecessors(paths.device_plugins, surroundings.ownership)
+    predecessors.recall()
     leftovers = Leftovers(paths.device_plugins, surroundings.host, lambda: fleet.plans, clock)
     site = Site(fleet, lambda: reloader.status)
     actors: list[Actor] = [
@@ -99,9 +102,13 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         fleet.run(),
         reloader.run(settings.config, watcher),
         leftovers.run(watcher),
+        predecessors.run(watcher),
         serve(build(site), settings.listen_address, purpose="metrics and devices"),
     ]
-    await run_actors(actors, stop)
+    try:
+        await run_actors(actors, stop)
+    finally:
+        predecessors.end()
 
 
 def _files(settings: Settings) -> tuple[tuple[str, Path], ...]:

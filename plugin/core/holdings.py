@@ -72,6 +72,11 @@ class Holdings:
             self._changed()
 
     @property
+    def exclusive(self) -> frozenset[str]:
+        """Resources that give away what nobody else may have, those that were included."""
+        return frozenset(self._exclusive)
+
+    @property
     def resources(self) -> frozenset[str]:
         """Of which something is held."""
         return frozenset(name for name, _ in self._nodes)

@@ -19,14 +19,41 @@ class Ownership:
         self._holdings = Holdings()
         self._wakers: dict[str, Callable[[], None]] = {}
         self._present: dict[str, Present] = {}
+        self._before: frozenset[str] = frozenset()
+        self._served: set[str] = set()
+        self._learned = False
         self._waits: dict[str, frozenset[Holding]] = {}
         self._looked = asyncio.Event()
+        self.renamed = asyncio.Event()
+        """Set whenever `names` may be others."""
+
+    def remember(self, names: Collection[str]) -> None:
+        """Exclusive resources that a former process served: what pods hold of them is believed."""
+        self._before = frozenset(names)
+        for name in names:
+            self._holdings.own(name)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The exclusive resources that the next process is to know of.
+
+        One of a former process is forgotten when nothing of it is held any more.
+        """
+        own = self._holdings.exclusive
+        return own - (self._before - self._served - self._holdings.resources) if self._learned else own
+
+    @property
+    def held_names(self) -> frozenset[str]:
+        """Those of them of which pods may hold something."""
+        return self._holdings.exclusive & self._holdings.resources
 
     def configure(self, order: Sequence[str], shared: Collection[str] = ()) -> None:
         """The exclusive resources, in the order of the configuration, and the others."""
         self._claims.configure(order)
         self._holdings.configure(order, shared)
+        self._served |= {*order}
         self._looked.set()
+        self.renamed.set()
 
     @property
     def generation(self) -> int:
@@ -59,9 +86,12 @@ class Ownership:
         `claims` gives the claims of those ids.
         """
         self._holdings.own(resource)
+        self._served.add(resource)
         self._holdings.learn(held, nodes)
+        self._learned = True
         self._claims.stake(resource, claims(self._holdings.of(resource)))
         self._looked.set()
+        self.renamed.set()
 
     def looked(self, resource: str) -> None:
         """`resource` has looked for the first time, and claimed what is its own."""

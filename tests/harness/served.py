@@ -20,6 +20,7 @@ from plugin.services.clock import Clock
 from plugin.services.fleet import Fleet
 from plugin.services.listening import Listening
 from plugin.services.pod_resources import PodResources
+from plugin.services.predecessors import Predecessors
 from plugin.services.status import ResourceStatus
 from plugin.services.surroundings import Pace, Surroundings, Way
 
@@ -100,14 +101,20 @@ async def serving(
         patience=patience or Patience(),
         way=way,
     )
+    predecessors = Predecessors(paths.device_plugins, surroundings.ownership)
+    predecessors.recall()
     fleet = Fleet(surroundings)
     fleet.apply(load(configuration.encode(), "test"))
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(actor) for actor in (watcher.run(), uevents.run(), fleet.run())]
-        served = Served(fleet, hands)
-        try:
-            await served.until(lambda: fleet.settled)
-            yield served
-        finally:
-            for task in tasks:
-                task.cancel()
+    try:
+        async with asyncio.TaskGroup() as group:
+            actors = (watcher.run(), uevents.run(), fleet.run(), predecessors.run(watcher))
+            tasks = [group.create_task(actor) for actor in actors]
+            served = Served(fleet, hands)
+            try:
+                await served.until(lambda: fleet.settled)
+                yield served
+            finally:
+                for task in tasks:
+                    task.cancel()
+    finally:
+        predecessors.end()

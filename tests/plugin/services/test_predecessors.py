@@ -1,0 +1,94 @@
+"""What former processes served is remembered, and forgotten when nothing of it is held."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from daemon.directory import DirectoryWatcher
+from harness.waiting import until
+from plugin.core.holders import Held
+from plugin.services.ownership import Ownership
+from plugin.services.predecessors import MAX_BYTES, NAME, Predecessors, read, write
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / NAME
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    write(path, ["b/x", "a/y"])
+    assert read(path) == ("a/y", "b/x")
+    assert [entry.name for entry in path.parent.iterdir()] == [NAME]
+
+
+def test_nothing_is_written_where_nothing_changed(path: Path) -> None:
+    write(path, ["a/y"])
+    before = path.stat()
+    write(path, ["a/y"])
+    assert path.stat().st_ino == before.st_ino
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"[]", b'{"version": 2, "resources": []}', b'{"version": 1, "resources": [1]}', b"\xff"),
+        json.dumps({"version": 1, "resources": ["a"] * 1001}).encode(),
+        b" " * (MAX_BYTES + 10),
+    ],
+)
+def test_what_cannot_be_read_is_nothing_and_is_replaced(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert read(path) == ()
+    write(path, ["a/y"])
+    assert read(path) == ("a/y",)
+
+
+def test_a_link_is_not_followed(path: Path) -> None:
+    other = path.with_name("other")
+    write(other, ["a/y"])
+    path.symlink_to(other)
+    assert read(path) == ()
+
+
+def test_a_directory_that_is_not_there_is_no_failure(tmp_path: Path) -> None:
+    write(tmp_path / "none" / NAME, ["a/y"])
+
+
+def test_a_resource_of_before_is_kept_for_as_long_as_something_of_it_is_held() -> None:
+    held: Held = {"a/old": frozenset({"x"})}
+    ownership = Ownership()
+    ownership.remember(["a/old", "a/gone"])
+    ownership.configure(["a/new"])
+    assert ownership.names == {"a/old", "a/gone", "a/new"}
+    ownership.stake("a/new", lambda _: (), held, {})
+    assert ownership.names == {"a/old", "a/new"}
+    ownership.review({}, 0.0, 1.0)
+    ownership.review({}, 1.0, 1.0)
+    assert ownership.names == {"a/new"}
+
+
+async def test_it_is_written_at_each_change_and_again_where_it_was_removed(path: Path) -> None:
+    ownership, watcher = Ownership(), DirectoryWatcher(poll_interval=0.05)
+    ownership.configure(["a/one"])
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(actor)
+            for actor in (watcher.run(), Predecessors(path.parent, ownership).run(watcher))
+        ]
+
+        async def says(*names: str) -> None:
+            async def holds() -> bool:
+                return read(path) == names
+
+            await until(f"{names} are remembered", holds, limit=5.0, pause=0.005)
+
+        await says("a/one")
+        ownership.configure(["a/one", "a/two"])
+        await says("a/one", "a/two")
+        path.unlink()
+        await says("a/one", "a/two")
+        for task in tasks:
+            task.cancel()
