@@ -9,6 +9,8 @@ Shared, pure, without aiohttp:
 links      the addresses of the pages of devices, pods, claims and the past
 words      times, ages, sizes and text from outside, as a person reads them
 moments    times as people and programs write them
+negotiation
+           what a client says it takes and has
 standing   how far the mapping can be trusted, in words
 query      filters and paging, read from an address and written into one
 matching   which devices, pods, claims and containers a filter keeps
