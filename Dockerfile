@@ -6,7 +6,8 @@ ARG BASE=python:3.13-slim
 FROM ${BASE} AS build
 # The same for everything that writes a time into a file.
 ARG SOURCE_DATE_EPOCH=1577836800
-ENV PYTHONHASHSEED=0
+ENV PYTHONHASHSEED=0 \
+    PYTHONDONTWRITEBYTECODE=1
 WORKDIR /src
 # pip and hatchling have an environment of their own: what is shipped has neither.
 RUN python3 -m venv /opt/build \
@@ -26,7 +27,7 @@ COPY simulator simulator
 RUN SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} /opt/build/bin/python -m hatchling build -t wheel -d /dist \
  && /opt/build/bin/python -m pip --python /opt/devicelens/bin/python install --no-cache-dir --no-compile \
     --no-deps --no-index /dist/*.whl \
- && /opt/devicelens/bin/python -m compileall -q -j 1 --invalidation-mode unchecked-hash /opt/devicelens/lib \
+ && /opt/devicelens/bin/python -m compileall -q -f -j 1 --invalidation-mode unchecked-hash /opt/devicelens/lib \
  && rm -r /opt/devicelens/include /opt/devicelens/bin/*ctivate* \
  && find /opt/devicelens -exec touch -h -d @${SOURCE_DATE_EPOCH} {} + \
  && /opt/devicelens/bin/devicelens --version

@@ -93,7 +93,7 @@ def test_two_builds_are_equal(store: Store, image: str) -> None:
             for path in (one / "opt/devicelens").rglob("*")
             if path.lstat().st_mtime != int(EPOCH)
         ]
-        assert younger == []
+        assert younger == [], "\n".join(younger)
 
 
 def test_another_version_than_the_program_s_is_refused(store: Store, image: str) -> None:
