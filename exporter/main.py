@@ -95,6 +95,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     except ValueError as error:
         raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
     historian = _historian(settings, board, clock, watcher)
+    cpu_nodes = numa_of_cpus()
     metrics.register(HistoryFamilies(lambda: historian.condition), lambda: historian.condition)
     refresher = Refresher(
         client,
@@ -102,7 +103,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         Observers((metrics.counters, historian)),
         timing=Timing(settings.poll_interval, settings.stale_after),
         clock=clock,
-        cpu_numa=numa_of_cpus(),
+        cpu_numa=cpu_nodes,
         witness=identities,
         plugins=plugins,
         reader=reader,
@@ -119,6 +120,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         version=settings.version,
         history=historian,
         reader=reader,
+        cpu_nodes=cpu_nodes,
     )
     _log.info(
         "starting",

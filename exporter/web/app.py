@@ -1,5 +1,9 @@
 """The application: every route. Nothing here asks the kubelet, and nothing changes state."""
 
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
@@ -13,6 +17,9 @@ from exporter.web.pages.serving import Pages
 from exporter.web.probes import Probes
 from exporter.web.site import MetricsSource, Site
 
+if TYPE_CHECKING:
+    from exporter.web.pages.facts_serving import FactPages
+
 __all__ = ["MetricsSource", "Site", "build"]
 
 
@@ -20,11 +27,16 @@ def build(site: Site) -> web.Application:
     """The exporter's HTTP application over `site`."""
     assets = Assets()
     pages, api, events, probes = Pages(site, assets), Api(site), Events(site), Probes(site)
+    facts = _facts(site, assets)
     app = application()
     app.middlewares.append(pages.not_found)
     app.add_routes(
         [
             web.get("/", pages.status),
+            web.get(r"/devices/{path:[\s\S]*}", facts("device")),
+            web.get(r"/pods/{path:[\s\S]*}", facts("pod")),
+            web.get(r"/claims/{path:[\s\S]*}", facts("claim")),
+            web.get("/history", facts("history")),
             web.get("/metrics", probes.metrics),
             web.get("/-/healthy", probes.healthy),
             web.get("/-/ready", probes.ready),
@@ -52,6 +64,30 @@ async def _keep_no_error(_request: web.Request, response: web.StreamResponse) ->
     """A 404 might be kept by whoever is in between (RFC 9110, section 15.1), and be wrong a second later."""
     if response.status >= web.HTTPBadRequest.status_code:
         response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
+
+
+def _facts(site: Site, assets: Assets) -> Callable[[str], Handler]:
+    @cache
+    def pages() -> "FactPages":
+        # Imported for the first of them that is asked for, with what renders them.
+        from exporter.web.pages.facts_serving import FactPages  # noqa: PLC0415
+
+        return FactPages(site, assets)
+
+    def named(name: str) -> Handler:
+        async def page(request: web.Request) -> web.StreamResponse:
+            found = pages()
+            handlers = {
+                "device": found.device,
+                "pod": found.pod,
+                "claim": found.claim,
+                "history": found.history,
+            }
+            return await handlers[name](request)
+
+        return page
+
+    return named
 
 
 def _explain(site: Site) -> Handler:

@@ -1,6 +1,6 @@
 """What the application is given, and the present moment made of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2s
 from secrets import token_hex
@@ -34,7 +34,8 @@ class Site:
     """Everything the pages and the API are made of. Times are in seconds; `clock` tells unix time.
 
     `triggers` says in words what makes the exporter ask the kubelet at present. `reader` reads device
-    ids. `run` names this run of the process, for generations begin anew with each.
+    ids. `cpu_nodes` maps CPUs to NUMA nodes. `run` names this run of the process, for generations begin
+    anew with each.
     """
 
     board: Board
@@ -47,6 +48,7 @@ class Site:
     version: str
     history: HistorySource | None = None
     reader: Reader = read
+    cpu_nodes: Mapping[int, int] = field(default_factory=dict[int, int])
     run: str = field(default_factory=lambda: token_hex(4))
 
     def moment(self) -> Moment:

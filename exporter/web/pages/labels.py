@@ -16,6 +16,8 @@ _CHARACTER: Final = 7.0
 """Pixels of a character of the label's type, amply."""
 _PADDING: Final = 14.0
 """Pixels around a label."""
+_FEWEST: Final = 4
+"""Characters of a name that is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,19 @@ def _placed(lane: Sequence[Piece], width: int) -> list[_Place | None]:
                 chosen = _Place(name, piece.x, -5, "end", inside=False)
             if chosen is not None:
                 break
+        if chosen is None and piece.names:
+            chosen = _cut(piece, end - x)
         taken = max(taken, reached)
         found.append(chosen)
     return found
+
+
+def _cut(piece: Piece, room: float) -> _Place | None:
+    """As much of the shortest name as is in its bar, where that is enough to be told by."""
+    fitting = int((room - _PADDING) / _CHARACTER) - 1
+    name = piece.names[-1]
+    while fitting >= _FEWEST and width_of(f"{name[:fitting]}…") > room:
+        fitting -= 1
+    if fitting < _FEWEST:
+        return None
+    return _Place(f"{name[:fitting]}…", piece.x, 7, "start", inside=True)

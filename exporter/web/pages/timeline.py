@@ -127,7 +127,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The drawing. `foot` is the line of the axis; `now` in percent, "" where the range ends before."""
+    """The drawing. `foot` is the line of the axis; `now` and `mark` in percent, "" where they
+    are not in the range.
+    """
 
     height: int
     foot: int
@@ -137,6 +139,7 @@ class Timeline:
     wide: tuple[Mark, ...]
     narrow: tuple[Mark, ...]
     now: str
+    mark: str
     left_out: int
 
 
@@ -174,8 +177,11 @@ def timeline(
     since: float,
     until: float,
     now: float,
+    mark: float | None = None,
 ) -> Timeline:
-    """The drawing of `stretches` from `since` to `until`, in the rows `groups`, seen at `now`."""
+    """The drawing of `stretches` from `since` to `until`, in the rows `groups`, seen at `now`, with a `mark` at
+    a moment. All in unix time.
+    """
     scale = Scale(since, until)
     within = [s for s in stretches if _overlaps(s, scale)]
     within.sort(key=lambda s: (s.bounds(scale.since, scale.until)[0], s.key))
@@ -210,6 +216,7 @@ def timeline(
         wide=_marks(scale, 9),
         narrow=_marks(scale, 3),
         now=percent(scale.at(now)) if scale.inside(now) else "",
+        mark=percent(scale.at(mark)) if mark is not None and scale.inside(mark) else "",
         left_out=len(within) - len(bars),
     )
 

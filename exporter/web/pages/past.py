@@ -1,0 +1,234 @@
+"""Holdings of the past: as rows of a table, as bars of a drawing, and what is not known of them. Pure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from exporter.core.history import HoldingKey, Row
+from exporter.core.history_query import Found
+from exporter.core.history_watch import Gap
+from exporter.core.model import Device
+from exporter.web.links import claim_link, device_link, pod_link
+from exporter.web.pages import told
+from exporter.web.pages.rows import row_key
+from exporter.web.pages.sorting import natural
+from exporter.web.pages.timeline import Named, Silent, Stretch, Timeline, timeline
+from exporter.web.pages.told import End
+from exporter.web.words import Text, spelled, text
+
+GAPS: Final = 50
+"""Times at which nobody looked that are told; of more, the latest."""
+_NAME: Final = 60
+_PRESENT: Final = (Gap.SILENT, Gap.PAUSED, Gap.DOWN, Gap.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class PastRow:
+    """One holding. `kind` is held, ended, doubt; or of one moment held or perhaps. `words` say it.
+
+    `resource` is a claimed device's driver. `under` is what stands below the device: its pool, its share, its
+    claim. `uid` is "" where nothing told it.
+    """
+
+    key: str
+    device: Text
+    device_href: str
+    resource: Text
+    under: Text | None
+    namespace: Text
+    pod: Text
+    pod_href: str
+    container: Text
+    workload: Text | None
+    uid: str
+    kind: str
+    words: str
+    began: End
+    ended: End | None
+    lasted: str
+    assumed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """When nobody looked, as sentences, `left_out` earlier ones besides."""
+
+    silences: tuple[told.Silence, ...] = ()
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A time that is looked at (unix): `label` is the preset's, "" for one that was typed."""
+
+    since: float
+    until: float
+    label: str = ""
+
+
+def past_row(row: Row, now: float, *, certain: bool | None = None) -> PastRow:
+    """A holding at unix time `now`; `certain` tells of a moment whether it was surely held then."""
+    key, facts = row.key, row.facts
+    kind, words = _state(row, certain)
+    work = facts.workload_kind not in {"", "Pod"}
+    return PastRow(
+        key=f"h{row.id}",
+        device=text(key.device, limit=_NAME),
+        device_href=link_of(key),
+        resource=text(key.resource or key.driver, limit=_NAME),
+        under=_under(row),
+        namespace=text(key.namespace),
+        pod=text(key.pod),
+        pod_href=life_link(key.namespace, key.pod, facts.uid),
+        container=text(key.container),
+        workload=text(f"{facts.workload_kind} {facts.workload}") if work else None,
+        uid=spelled(facts.uid),
+        kind=kind,
+        words=words,
+        began=told.began(row, now),
+        ended=told.ended(row, now),
+        lasted=told.lasted(row, now),
+        assumed=row.assumed,
+    )
+
+
+def _state(row: Row, certain: bool | None) -> tuple[str, str]:
+    if certain is not None:
+        return ("held", "held") if certain else ("doubt", "perhaps")
+    if row.missed is not None:
+        return "doubt", "in doubt"
+    return ("held", "held") if row.end is None else ("ended", "ended")
+
+
+def _under(row: Row) -> Text | None:
+    key = row.key
+    if not key.driver:
+        return text(f"of {row.facts.parent}", limit=_NAME) if row.facts.parent else None
+    parts = [f"pool {key.pool}"]
+    if key.share_id:
+        parts.append(f"share {key.share_id}")
+    parts.append(f"claim {key.claim_namespace}/{key.claim}")
+    return text(", ".join(parts), limit=120)
+
+
+def in_order(device: Device) -> tuple[object, ...]:
+    """Devices in the page's order: by resource, shares and slices beside their device, dev-2 before dev-10."""
+    resource, name = device.key
+    return resource, natural(device.parent or name), natural(name)
+
+
+def link_of(key: HoldingKey) -> str:
+    """The page of what is held."""
+    if key.driver:
+        return claim_link(key.driver, key.pool, key.device)
+    return device_link(key.resource, key.device)
+
+
+def life_id(uid: str) -> str:
+    """The place of one of a name's pods on its page."""
+    return f"uid-{row_key('uid', uid)}"
+
+
+def life_link(namespace: str, pod: str, uid: str) -> str:
+    """The page of a pod, at the very pod of its name that is meant where its uid is known."""
+    link = pod_link(namespace, pod)
+    return f"{link}#{life_id(uid)}" if uid and link.startswith("/pods/") else link
+
+
+def gaps(found: Found, now: float, *, before: bool) -> Gaps:
+    """When nobody looked, of the times that were asked for; the time `before` history began only if asked."""
+    told_of = [gap for gap in found.unseen if before or gap.why is not Gap.BEFORE]
+    return Gaps(tuple(told.silence(gap, now) for gap in told_of[-GAPS:]), max(0, len(told_of) - GAPS))
+
+
+def frontier(found: Found, now: float) -> float:
+    """Until when what goes on is known to go on: now, if it is looked as it should be."""
+    last = found.unseen[-1] if found.unseen else None
+    if last is None or last.why not in _PRESENT or (last.until is not None and last.until < now - 1.0):
+        return now
+    known = last.since if last.since is not None else found.latest
+    return now if known is None else min(now, known)
+
+
+def drawing(
+    found: Found,
+    span: Range,
+    now: float,
+    *,
+    group: Callable[[Row], Named],
+    named: Callable[[Row], tuple[str, str, str]],
+    rows: Sequence[Row] | None = None,
+    at: float | None = None,
+) -> Timeline:
+    """The drawing of an answer, with a mark `at` a moment. `group` tells the row of bars that a holding goes to, `named` what stands on
+    its bar: at length, in short, and where it leads. `rows`: those to draw, if not all.
+    """
+    kept = found.rows if rows is None else rows
+    known = frontier(found, now)
+    groups: dict[str, Named] = {}
+    stretches: list[Stretch] = []
+    for row in kept:
+        row_of = groups.setdefault((name := group(row)).key, name)
+        stretches.append(_stretch(row, row_of.key, named(row), known, now))
+    return timeline(
+        stretches,
+        tuple(sorted(groups.values(), key=lambda one: (natural(one.name), one.key))),
+        [Silent(gap.since, gap.until, told.REASONS[gap.why]) for gap in found.unseen],
+        since=span.since,
+        until=span.until,
+        now=now,
+        mark=at,
+    )
+
+
+def _stretch(row: Row, group: str, names: tuple[str, str, str], known: float, now: float) -> Stretch:
+    start, end = row.start, row.end or row.missed
+    since = start.not_after if start.not_after is not None else start.not_before or 0.0
+    until, latest = known, max(known, now)
+    if end is not None:
+        until = since if end.not_before is None else end.not_before
+        latest = now if end.not_after is None or row.missed is not None else end.not_after
+    kind, words = _state(row, None)
+    who = spelled(f"{row.key.namespace}/{row.key.pod}")
+    return Stretch(
+        key=f"b{row.id}",
+        group=group,
+        name=names[0],
+        short=names[1],
+        href=names[2],
+        title=f"{text(who).shown} ({text(row.key.container).shown}), {words}",
+        detail=sentence(row, now),
+        earliest=start.not_before,
+        since=since,
+        until=until,
+        latest=latest,
+        state=kind,
+    )
+
+
+def sentence(row: Row, now: float) -> str:
+    """A holding in one sentence."""
+    key = row.key
+    began, end = told.began(row, now), told.ended(row, now)
+    doubt = " Nobody looked for a while meanwhile: it may be another pod of that name." if row.assumed else ""
+    until = "held still" if end is None else f"ended {told.in_words(end)}"
+    lasted = told.lasted(row, now)
+    return (
+        f"{text(key.device, limit=_NAME).shown}: began {told.in_words(began)}, {until}"
+        f"{f', {lasted}' if lasted else ''} (UTC).{doubt}"
+    )
+
+
+def of_device(row: Row) -> Named:
+    """Bars in one row for each device."""
+    key = row.key
+    name = text(key.device, limit=_NAME).shown
+    return Named(row_key("bar", key.resource, key.driver, key.pool, key.device), name, link_of(key))
+
+
+def by_pod(row: Row) -> tuple[str, str, str]:
+    """Bars with the name of the pod."""
+    key = row.key
+    shown = text(key.pod, limit=40).shown
+    full = f"{text(key.namespace, limit=40).shown}/{shown}"
+    return full, shown, life_link(key.namespace, key.pod, row.facts.uid)

@@ -1,0 +1,328 @@
+"""A pod's page: all that it holds and held, where that lies, and who bore its name before. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Final
+
+from exporter.core.diff import Holding
+from exporter.core.history import Row, bounded
+from exporter.core.identity import Identity
+from exporter.core.model import ClaimDevice, Container, Device, Holder, PodKey
+from exporter.core.state import State
+from exporter.web.api.documents import Moment
+from exporter.web.links import claim_link, device_link, history_link, pod_link
+from exporter.web.pages import told
+from exporter.web.pages.device_facts import Fact
+from exporter.web.pages.findings import Findings, findings
+from exporter.web.pages.fresh import Fresh, fresh
+from exporter.web.pages.lives import Life, lives
+from exporter.web.pages.numa import Picture, picture
+from exporter.web.pages.past import PastRow, Range, in_order, life_id, of_device, past_row
+from exporter.web.pages.rows import row_key
+from exporter.web.pages.section import Answer, Section, section
+from exporter.web.pages.told import End, Stamp
+from exporter.web.query import TEXT_LIMIT
+from exporter.web.words import Text, counted, ranges, size, spelled, text
+
+LIVES: Final = 50
+"""Pods of one name that are shown."""
+HELD: Final = 500
+"""Devices of one container that are shown."""
+_NEAREST: Final = 5
+_COMPARED: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDevice:
+    """A device, or a claimed one, in a container's hands: `kind` is held, unhealthy or claimed."""
+
+    key: str
+    device: Text
+    href: str
+    of: Text
+    kind: str
+    words: str
+    numa: str
+    since: Stamp | None
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFact:
+    """One container with all that it holds."""
+
+    key: str
+    name: Text
+    devices: tuple[HeldDevice, ...]
+    more: int
+    cpus: str
+    cpu_count: str
+    memory: tuple[Text, ...]
+    numa: str
+
+
+@dataclass(frozen=True, slots=True)
+class LifeFact:
+    """One pod of the name. `anchor` is its place on the page; `number` counts from the first that is known."""
+
+    anchor: str
+    number: int
+    uid: str
+    present: bool
+    workload: Text | None
+    began: End | None
+    ended: End | None
+    rows: tuple[PastRow, ...]
+    newer: str
+    older: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodPage:
+    """Everything that the template shows. `present` is false where no pod of the name holds anything."""
+
+    node: str
+    title: str
+    now: float
+    tag: str
+    path: str
+    fresh: Fresh
+    namespace: Text
+    name: Text
+    whole: str
+    present: bool
+    headline: str
+    uids: tuple[str, ...]
+    facts: tuple[Fact, ...]
+    findings: Findings
+    containers: tuple[ContainerFact, ...]
+    numa: Picture
+    lives: tuple[LifeFact, ...]
+    lives_left_out: int
+    past: Section
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A pod that may have been meant."""
+
+    name: Text
+    href: str
+
+
+def pod_page(
+    moment: Moment,
+    pod: PodKey,
+    span: Range | None,
+    answer: Answer,
+    *,
+    tag: str,
+    cpu_nodes: Mapping[int, int],
+) -> PodPage | None:
+    """The page of the pods called `pod` at `moment`, None where none was ever known. `span` is what to draw,
+    None for all of it; `answer` is history's, of the name; `cpu_nodes` maps CPUs to NUMA nodes.
+    """
+    state, now = moment.state, moment.now
+    rows = () if answer.found is None else tuple(answer.found.rows)
+    containers = tuple(c for c in state.snapshot.containers if _named(c.holder, pod))
+    if not containers and not rows:
+        return None
+    uids = tuple(dict.fromkeys(c.holder.pod_uid for c in containers))
+    told_of = lives(rows, uids)
+    facts = tuple(_life(life, number, told_of, now) for number, life in enumerate(told_of[:LIVES]))
+    devices = tuple(d for d in state.snapshot.devices if any(_named(h, pod) for h in d.holders))
+    numbers = {row.id: len(told_of) - i for i, life in enumerate(told_of) for row in life.rows}
+    namespace, name = pod
+    return PodPage(
+        node=spelled(moment.node),
+        title=f"{text(name, limit=40).shown} · {text(moment.node).shown} · devicelens",
+        now=now,
+        tag=tag,
+        path=pod_link(*pod),
+        fresh=fresh(moment),
+        namespace=text(namespace),
+        name=text(name, limit=200),
+        whole=f"{spelled(namespace)}/{spelled(name)}",
+        present=bool(containers),
+        headline=_headline(containers, devices, told_of, now),
+        uids=tuple(spelled(uid) for uid in uids if uid),
+        facts=tuple(_facts(state.pods.get(pod), told_of, now)),
+        findings=findings((a for a in state.anomalies if _concerns(a.holder, a.pods, pod)), now),
+        containers=tuple(_container(c, devices, state, now) for c in containers),
+        numa=picture(containers, devices, cpu_nodes, _nodes(state, cpu_nodes)),
+        lives=facts,
+        lives_left_out=max(0, len(told_of) - LIVES),
+        past=_past(pod, answer, span or _all(rows, now), now, numbers),
+    )
+
+
+def near(state: State, pod: PodKey) -> tuple[Near, ...]:
+    """The pods that hold anything and whose names are most like `pod`."""
+    known = {
+        f"{c.holder.namespace}/{c.holder.pod}": c.holder[:2] for c in state.snapshot.containers[:_COMPARED]
+    }
+    asked = f"{pod[0]}/{pod[1]}"[:512]
+    same = [name for name, key in known.items() if key[1] == pod[1]]
+    like = get_close_matches(asked, [name for name in known if len(name) <= 512], n=_NEAREST, cutoff=0.5)
+    names = list(dict.fromkeys((*same, *like)))[:_NEAREST]
+    return tuple(Near(text(name, limit=120), pod_link(*known[name])) for name in names)
+
+
+def _named(holder: Holder, pod: PodKey) -> bool:
+    """Whether it is the one of that name; history cuts names that are very long."""
+    if holder[:2] == pod:
+        return True
+    return (bounded(holder.namespace), bounded(holder.pod)) == pod
+
+
+def _concerns(holder: Holder | None, pods: Iterable[PodKey], pod: PodKey) -> bool:
+    return pod in pods if holder is None else _named(holder, pod)
+
+
+def _nodes(state: State, cpu_nodes: Mapping[int, int]) -> frozenset[int]:
+    """The NUMA nodes that this machine is known to have."""
+    told_of = {node for device in state.snapshot.devices for node in device.numa_nodes}
+    return frozenset(told_of | set(cpu_nodes.values()))
+
+
+def _headline(
+    containers: tuple[Container, ...], devices: tuple[Device, ...], told_of: tuple[Life, ...], now: float
+) -> str:
+    if containers:
+        parts = [counted(len(devices), "device")] if devices else []
+        cpus = sum(len(c.cpu_ids) for c in containers)
+        parts += [counted(cpus, "exclusive CPU")] if cpus else []
+        ill = sum(not device.allocatable for device in devices)
+        unwell = f", {ill} of them not healthy" if ill else ""
+        what = " and ".join(parts) or "what is listed below"
+        return f"It holds {what}{unwell}."
+    last = told_of[0].last if told_of else None
+    end = None if last is None else told.ended(last, now)
+    when = "" if end is None else f"; the last of it ended {told.in_words(end)}"
+    return f"It holds nothing on this node now{when}."
+
+
+def _facts(identity: Identity | None, told_of: tuple[Life, ...], now: float) -> Iterable[Fact]:
+    newest = next((row for life in told_of for row in life.rows if row.facts.workload_kind), None)
+    if identity is not None and identity.workload.kind:
+        yield Fact("Workload", text(f"{identity.workload.kind} {identity.workload.name}"))
+    elif newest is not None:
+        yield Fact("Workload", text(f"{newest.facts.workload_kind} {newest.facts.workload}"))
+    if identity is None:
+        return
+    if identity.phase:
+        yield Fact("Phase", text(identity.phase))
+    if identity.created > 0:
+        made = told.stamp(identity.created, now)
+        yield Fact("Created", Text(f"{made.clock} UTC"), "", f"{made.ago} ago")
+    if identity.priority_class:
+        yield Fact("Priority class", text(identity.priority_class))
+    if identity.static:
+        yield Fact("Kind", Text("static pod, from a file of the kubelet"))
+    for name, value in identity.labels[:40]:
+        yield Fact(text(name, limit=60).shown, text(value, limit=100), "", "label")
+
+
+def _container(container: Container, devices: Iterable[Device], state: State, now: float) -> ContainerFact:
+    holder = container.holder
+    own = sorted((d for d in devices if holder in d.holders), key=in_order)
+    held = [_held(device, holder, state, now) for device in own]
+    held += [_claimed(c) for c in state.snapshot.claims if any(t.holder == holder for t in c.holders)]
+    return ContainerFact(
+        key=row_key("container", *holder),
+        name=text(holder.container),
+        devices=tuple(held[:HELD]),
+        more=max(0, len(held) - HELD),
+        cpus=text(ranges(container.cpu_ids), limit=120).shown,
+        cpu_count=counted(len(container.cpu_ids), "CPU") if container.cpu_ids else "",
+        memory=tuple(
+            text(
+                f"{size(m.size_bytes)} {m.memory_type}{f' on NUMA {ranges(m.numa_nodes)}' if m.numa_nodes else ''}"
+            )
+            for m in container.memory[:20]
+        ),
+        numa=ranges(container.numa_nodes),
+    )
+
+
+def _held(device: Device, holder: Holder, state: State, now: float) -> HeldDevice:
+    key = device.key
+    since = state.since.get(Holding(key, holder))
+    ill = state.snapshot.complete and not device.allocatable
+    return HeldDevice(
+        key=row_key("held", *key, *holder),
+        device=text(key.device, limit=200),
+        href=device_link(key.resource, key.device),
+        of=text(key.resource),
+        kind="unhealthy" if ill else "held",
+        words="not healthy" if ill else "healthy" if state.snapshot.complete else "held",
+        numa=ranges(device.numa_nodes),
+        since=None if since is None else told.stamp(since.at, now),
+        exact=since is not None and since.exact,
+    )
+
+
+def _claimed(claimed: ClaimDevice) -> HeldDevice:
+    key = claimed.key
+    share = f", share {key.share_id}" if key.share_id else ""
+    through = claimed.holders[0]
+    claim = f"{key.driver}, pool {key.pool}{share}, claim {through.claim}"
+    return HeldDevice(
+        key=row_key("claimed", *key),
+        device=text(key.device, limit=200),
+        href=claim_link(key.driver, key.pool, key.device),
+        of=text(claim, limit=160),
+        kind="held",
+        words="claimed",
+        numa="",
+        since=None,
+        exact=False,
+    )
+
+
+def _life(life: Life, number: int, told_of: tuple[Life, ...], now: float) -> LifeFact:
+    first, last = life.first, life.last
+    work = next((row.facts for row in life.rows if row.facts.workload_kind), None)
+    return LifeFact(
+        anchor=_anchor(told_of, number),
+        number=len(told_of) - number,
+        uid=spelled(life.uid),
+        present=life.present,
+        workload=None if work is None else text(f"{work.workload_kind} {work.workload}"),
+        began=None if first is None else told.began(first, now),
+        ended=None if last is None else told.ended(last, now),
+        rows=tuple(past_row(row, now) for row in life.rows),
+        newer=_anchor(told_of, number - 1) if 0 < number <= LIVES else "",
+        older=_anchor(told_of, number + 1) if number + 1 < min(len(told_of), LIVES) else "",
+    )
+
+
+def _anchor(told_of: tuple[Life, ...], number: int) -> str:
+    life = told_of[number]
+    return life_id(life.uid) if life.uid else f"life-{len(told_of) - number}"
+
+
+def _all(rows: tuple[Row, ...], now: float) -> Range:
+    """From the first holding that is known to now, or to the end of the last."""
+    first = min((row.low for row in rows), default=now - 3600.0)
+    last = max((row.high for row in rows), default=now)
+    until = min(now, last + 0.05 * (last - first)) if last < now else now
+    return Range(min(first - 0.02 * max(until - first, 1.0), until - 1.0), until)
+
+
+def _past(pod: PodKey, answer: Answer, span: Range, now: float, numbers: Mapping[int, int]) -> Section:
+    several = len(set(numbers.values())) > 1
+
+    def named(row: Row) -> tuple[str, str, str]:
+        container = text(row.key.container, limit=40).shown
+        number = numbers.get(row.id, 0)
+        if not several:
+            return container, container, of_device(row).href
+        uid = text(row.facts.uid, limit=9).shown if row.facts.uid else ""
+        life = f"life {number}"
+        return f"{life} · {container}{f' · {uid}' if uid else ''}", life, of_device(row).href
+
+    more = history_link(namespace=spelled(pod[0])[:TEXT_LIMIT], pod=spelled(pod[1])[:TEXT_LIMIT])
+    found = section(answer, span, now, group=of_device, named=named, more=more)
+    return replace(found, rows=())
