@@ -119,10 +119,13 @@ def check_pod_monitor(spec: Mapping, objects: list[Mapping]) -> None:
     assert {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]} == ports
     secure = "DEVICELENS_WEB_CONFIG_FILE" in environment(container(template["spec"], "exporter"))
     for endpoint in spec["podMetricsEndpoints"]:
-        known = {"port", "path", "honorLabels", "scheme", "tlsConfig", "basicAuth"}
+        known = {"port", "path", "honorLabels", "relabelings", "scheme", "tlsConfig", "basicAuth"}
         assert endpoint.keys() <= known
         assert endpoint["honorLabels"] is True
         assert endpoint["path"] == "/metrics"
+        assert endpoint["relabelings"] == [
+            {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}
+        ]
         assert endpoint.get("scheme", "http") == ("https" if secure else "http")
         if secure:
             assert endpoint["tlsConfig"].keys() == {"serverName", "ca"}
