@@ -67,11 +67,11 @@ _EXPORTER: Final = (
     Alert(
         "DevicelensNotFresh",
         Severity.WARNING,
-        f"""
-        {_with_node(f"{_of_target('min', 'devicelens_up')} == 0").strip()}
-        unless on (cluster, job, instance)
-        devicelens_anomaly_info{{kind="stale"}}
-        """,
+        _with_node(
+            f"""{_of_target("min", "devicelens_up")} == 0
+          unless on ({_TARGET})
+          devicelens_anomaly_info{{kind="stale"}}"""
+        ),
         f"The mapping of {NODE} is not what its kubelet says",
         f"The exporter on {NODE} has had no good answer of the kubelet for 5 minutes, or none since it started: "
         "devicelens_refresh_errors_total says which call fails, and how.",

@@ -234,10 +234,11 @@ _FLEET: Final = (
         """,
         "a namespace's share of all devices of a resource",
     ),
+    # Sixty moments, whichever second this is evaluated in, and whether or not a window has its left end.
     Record(
         "cluster_namespace_resource:devicelens_held_device_seconds:increase1h",
         """
-        sum_over_time(cluster_namespace_resource:devicelens_held_devices:sum[1h:1m]) * 60
+        sum_over_time(cluster_namespace_resource:devicelens_held_devices:sum[59m59s999ms:1m]) * 60
         """,
         "device seconds that a namespace held in the hour before, counted each minute",
     ),

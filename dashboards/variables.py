@@ -119,7 +119,7 @@ def workloads() -> Builder[Any]:
 
 def device() -> Builder[Any]:
     """One device."""
-    query = f"label_values(devicelens_device_info{{{NODE}, {RESOURCE}}}, device)"
+    query = f'label_values(devicelens_device_info{{{NODE}, resource="$resource"}}, device)'
     return one("device", "Device", "The device, by the id that its plugin gave it.", query)
 
 

@@ -1,0 +1,58 @@
+"""What is in git is what the code makes, and names what the two processes expose."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from dashboards.files import HERE, boards, every_alert, made
+from dashboards.settings import Settings
+from harness.metrics_reference import exporter_text, families, plugin_text
+
+OURS = re.compile(r"\b(?<!:)devicelens_[a-z_]+\b(?!:)")
+
+
+def test_make_dashboards_changes_nothing() -> None:
+    for path, text in made(Settings()).items():
+        assert path.read_text() == text, f"{path.name} is not what the code makes: make dashboards"
+
+
+def test_nothing_else_lies_about() -> None:
+    files = set(made(Settings()))
+    for pattern in ("grafana/*", "rules/*.yaml"):
+        assert {path for path in HERE.glob(pattern) if path.name != ".lint"} <= files
+
+
+def test_it_is_made_the_same_way_each_time() -> None:
+    first = json.dumps(boards(Settings()))
+    assert first == json.dumps(boards(Settings()))
+
+
+def _known() -> set[str]:
+    known: set[str] = set()
+    for family in (*families(exporter_text()), *families(plugin_text())):
+        known.add(family.name)
+        if family.type == "histogram":
+            known |= {f"{family.name}_{part}" for part in ("bucket", "count", "sum")}
+    return known
+
+
+@pytest.mark.parametrize(
+    "path", sorted(set(made(Settings())) - {HERE.parent / "docs/dashboards.md"}), ids=lambda p: p.name
+)
+def test_only_families_that_are_exposed_are_named(path: Path) -> None:
+    named = set(OURS.findall(path.read_text()))
+    assert named
+    assert named <= _known()
+
+
+def test_every_anomaly_has_its_alert() -> None:
+    text = (HERE.parent / "docs/metrics.md").read_text()
+    kinds = set(
+        re.findall(
+            r"^\| `(\w+)` \| ", text.split("has these kinds")[1].split("## The plugin")[0], re.MULTILINE
+        )
+    )
+    alerts = "\n".join(alert.expr for alert in every_alert())
+    assert kinds == set(re.findall(r'by \([^)]*\) \(devicelens_anomaly_info\{kind="(\w+)"\}\)', alerts))
