@@ -7,7 +7,7 @@ for what they use alone.
 import os
 import sys
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -37,8 +37,13 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "history": Entry("exporter.who.history:history", "Who held which device, from when to when."),
     "healthy": Entry("daemon.healthy:healthy", "Whether this container's process answers: for its probes."),
+    "completion": Entry("exporter.who.completion:completion", "The script for a shell that completes these."),
     "kubelet": Entry("simulator.cli:kubelet", "A simulated kubelet, for authors of plugins and monitors."),
 }
+
+
+_PIPE: Final = 128 + 13
+"""The status of a process that ended by SIGPIPE, as shells have it."""
 
 
 class FrontDoor(click.Group):
@@ -58,6 +63,31 @@ class FrontDoor(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{entry.target} is not a command")
         return command
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """As click does; where a shell asks for completion, with what bash needs."""
+        if "_DEVICELENS_COMPLETE" in os.environ:
+            import_module("exporter.who.completion")
+        return super().main(*args, **extra)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """The table itself, so that completion imports nothing."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 -- for this alone
+
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        flags = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=COMMANDS[name].summary) for name in names), *flags]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the sub-command. Where nobody reads its output any more it ends, and says nothing of it."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Python flushes once more at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(_PIPE)
+        return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """The table itself, so that --help imports nothing."""

@@ -14,6 +14,8 @@ from exporter.core.times import utc
 
 _LENGTH: Final = 8192
 """Characters of a sentence."""
+NO_PLUGIN: Final = "No plugin is asked what it tells of its devices (--plugin.url)."
+
 _HOLDERS: Final = 10
 """Holders of one device that are named, each in a sentence."""
 
@@ -187,7 +189,7 @@ def _plugin(found: Findings, state: State) -> Iterator[str]:
     tellings = state.advertised.tellings
     if found.told is None:
         if not tellings:
-            yield "No plugin is asked what it tells of its devices (--plugin.url)."
+            yield NO_PLUGIN
         elif found.word is None:
             asked = listed([telling.source for telling in tellings])
             yield f"None of the plugins that are asked ({asked}) tells of its resource."

@@ -1,22 +1,30 @@
-"""`devicelens who`, `history` and `explain`: which pod holds which device, which did, and what is known of
-one, from an exporter or straight from a kubelet.
+"""`devicelens who`, `history`, `explain` and `completion`: which pod holds which device, which did, and what is
+known of one, from an exporter, straight from a kubelet, or from Prometheus for a whole fleet.
 
-cli      the command
-common   what it shares with other commands: flags, exit codes, the one clear line when it cannot
-ask      an exporter's answer, over HTTP
-kubelet  a kubelet's answer, made into the same document
-select   which of the devices are asked for
-show     the answer as a table or as JSON
+cli        the command `who`; history, explain and completion are the others
+sources    whom to ask: the flags, and the one that counts
+common     what the commands share: exit codes, the one clear line when it cannot be asked
+model      what every source answers with
+select     which of it is asked for
+show       the answer as a table or as JSON; table/ makes it fit
+watch/     what changes, as it does
 
-explain  the command `devicelens explain`
-history  the command `devicelens history`
-past_cli `devicelens who --at`
-past     what an exporter remembers, page by page
-past_show
-         the past as a table
-moments  times as people write them
+present    the present, by whichever source
+ask, exporter
+           an exporter's documents, and its present
+kubelet    a kubelet's answer, made into the same
+prometheus/
+           a fleet's, made of its exporters' series
+door, door_words, access
+           HTTP to one server, why it failed, and how to be let in
 
-gRPC and rich are imported only where they are used: the command is to start quickly.
+past_cli, past, past_show
+           what an exporter remembers
+moments    times as people write them
+complete, completion
+           what can be typed next
+
+gRPC, rich, asyncio and each source are imported only where they are used: the command is to start quickly.
 """
 
 from exporter.who.cli import who

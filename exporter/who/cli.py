@@ -1,47 +1,37 @@
 """The command `devicelens who`."""
 
+import os
 import sys
 import time
-from pathlib import Path
+from typing import Any
 
 import click
-import msgspec
-from click.core import ParameterSource
 
-from daemon.flags import default_node_name
-from daemon.text import visible
-from exporter.web.api.schema import DevicesDocument
-from exporter.who.ask import AskError
-from exporter.who.ask import fetch as fetch_from_exporter
-from exporter.who.common import (
-    EPILOG,
-    CouldNot,
-    Nothing,
-    exporter_at,
-    question_of,
-    say,
-    some_time,
-    timeout_flag,
-    url_flag,
-    warn,
-)
-from exporter.who.moments import EXPECTED
-from exporter.who.past_cli import answer_from_the_past
-from exporter.who.select import Ambiguous, NothingMatches, select
-from exporter.who.show import as_json, print_table
+from exporter.who.common import EPILOG, Nothing, question_of, say, warn
+from exporter.who.complete import complete_pod, complete_what
+from exporter.who.model import Answer
+from exporter.who.moments import EXPECTED, time_of
+from exporter.who.present import present
+from exporter.who.select import Ambiguous, NothingMatches, Question, select
+from exporter.who.show import as_json, document_of, print_answer
+from exporter.who.sources import Source, chosen, source_flags
+from exporter.who.table.terminal import look
+from exporter.who.watch.flag import WatchCommand, watch_flag
 
 
-@click.command(epilog=EPILOG)
-@click.argument("what", metavar="[RESOURCE[=DEVICE]]", default="")
-@click.option("--pod", metavar="NAMESPACE/NAME", help="Only what this pod holds.")
-@click.option("--at", "at", metavar="TIME", help=f"As it was then, by an exporter's history: {EXPECTED}.")
-@url_flag()
+@click.command(cls=WatchCommand, epilog=EPILOG)
+@click.argument("what", metavar="[RESOURCE[=DEVICE]]", default="", shell_complete=complete_what)
 @click.option(
-    "--socket",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="A kubelet's PodResources socket, asked instead of an exporter.",
+    "--pod",
+    metavar="NAMESPACE/NAME",
+    help="Only what this pod holds, exclusive CPUs too.",
+    shell_complete=complete_pod,
 )
+@click.option(
+    "--at", "at", metavar="TIME", help=f"As it was then, by an exporter's history or Prometheus: {EXPECTED}."
+)
+@watch_flag()
+@source_flags()
 @click.option(
     "-o",
     "--output",
@@ -50,63 +40,71 @@ from exporter.who.show import as_json, print_table
     show_default=True,
     help="How to answer.",
 )
-@timeout_flag()
 @click.pass_context
 def who(
     ctx: click.Context,
+    /,
     *,
     what: str,
     pod: str | None,
     at: str | None,
-    url: str,
-    socket: Path | None,
+    watch: float | None,
     output: str,
-    timeout: float,
+    **flags: Any,
 ) -> None:
     """Which pod holds which device.
 
-    RESOURCE is a resource's name, or the part after its slash where only one ends so. DEVICE is a whole
-    id, that of the device behind it, or a part of an id. =DEVICE looks in every resource.
+    RESOURCE is a resource's name, or the part after its slash where only one ends so; or a DRA driver, or
+    cpu. DEVICE is a whole id, that of the device behind it, or a part of an id. =DEVICE looks in every
+    resource.
     """
     question = question_of(what, pod)
-    some_time(timeout)
-    if socket is not None and ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--url and --socket: expected one of them")
-    if at is not None:
-        if socket is not None:
-            raise click.UsageError("--at and --socket: a kubelet does not know the past, ask an exporter")
-        answer_from_the_past(question, at, url, timeout=timeout, as_table=output != "json")
+    source = chosen(ctx, **flags)
+    if at is not None and source.kind == "kubelet":
+        raise click.UsageError("--at and --socket: a kubelet does not know the past, ask an exporter")
+    if at is not None and watch is not None:
+        raise click.UsageError("--at and --watch: the past does not change")
+    if watch is not None:
+        from exporter.who.watch.cli import follow  # noqa: PLC0415 -- what is needed for this alone
+
+        follow(source, question, interval=watch, output=output)
         return
+    moment = time_of(at, "--at", time.time())
+    if moment is not None and source.kind == "exporter":
+        from exporter.who.past_cli import answer_from_the_past  # noqa: PLC0415 -- as above
+
+        answer_from_the_past(question, moment, source, output=output)
+        return
+    answer_now(source, question, moment, output=output)
+
+
+def answer_now(source: Source, question: Question, moment: float | None, *, output: str) -> None:
+    """Print who holds what, or, by Prometheus, who held what at unix time `moment`."""
+    answer = present(source, moment)
+    for note in answer.notes:
+        say(note)
+    if not answer.fleet:
+        warn(answer.told[0].document)
     try:
-        document = _from_exporter(url, timeout) if socket is None else _from_kubelet(socket, timeout)
-    except AskError as error:
-        raise CouldNot(str(error)) from error
-    warn(document)
-    try:
-        found = msgspec.structs.replace(document, devices=select(document, question))
+        found = select(answer, question)
     except Ambiguous as error:
         raise click.BadParameter(str(error), param_hint="RESOURCE") from error
     except NothingMatches as error:
         raise Nothing(str(error)) from error
     if output == "json":
-        click.echo(as_json(found))
-    elif found.devices:
-        print_table(found, question.pod, wide=output == "wide", out=sys.stdout)
+        click.echo(as_json(document_of(found)))
+        return
+    if any(told.document.devices or told.document.claims or question.any for told in found.told):
+        left_out = print_answer(
+            found, question, wide=output == "wide", out=sys.stdout, look=look(sys.stdout, os.environ)
+        )
+        if left_out:
+            say(left_out)
     else:
-        say(f"{found.node} has no devices of device plugins")
+        say(_empty(found))
 
 
-def _from_exporter(url: str, timeout: float) -> DevicesDocument:
-    return fetch_from_exporter(exporter_at(url), "/api/v1/devices", DevicesDocument, timeout=timeout)
-
-
-def _from_kubelet(socket: Path, timeout: float) -> DevicesDocument:
-    from exporter.who import kubelet  # noqa: PLC0415 -- gRPC takes a while to import
-
-    try:
-        document, notes = kubelet.fetch(socket, node=default_node_name(), timeout=timeout, clock=time.time)
-    except ValueError as error:
-        raise click.BadParameter(visible(str(error)), param_hint="--socket") from error
-    for note in notes:
-        say(note)
-    return document
+def _empty(answer: Answer) -> str:
+    if answer.fleet:
+        return f"{answer.origin} knows of no devices"
+    return f"{answer.told[0].document.node} has no devices of device plugins"

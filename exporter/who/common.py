@@ -7,7 +7,6 @@ import click
 
 from daemon.flags import DURATION, flag
 from daemon.text import visible
-from exporter.core.address import Address, parse_address
 from exporter.web.api.schema import Envelope
 from exporter.who.select import Pod, Question, parse_pod, parse_what
 
@@ -40,13 +39,6 @@ class Nothing(CouldNot):
     exit_code = 3
 
 
-def url_flag() -> Callable[[F], F]:
-    """--url, of an exporter."""
-    return flag(
-        "--url", default=DEFAULT_URL, metavar="URL", help="An exporter: http://…, https://… or unix:PATH."
-    )
-
-
 def timeout_flag() -> Callable[[F], F]:
     """--timeout."""
     return flag(
@@ -57,14 +49,6 @@ def timeout_flag() -> Callable[[F], F]:
 def say(message: str, file: IO[Any] | None = None) -> None:
     """One line on standard error."""
     click.echo(f"devicelens: {visible(message)}", file=file, err=file is None)
-
-
-def exporter_at(url: str) -> Address:
-    """The exporter's address. Raises BadParameter."""
-    try:
-        return parse_address(url)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--url") from error
 
 
 def question_of(what: str, pod: str | None) -> Question:
@@ -82,12 +66,6 @@ def pod_of(pod: str | None) -> Pod | None:
         return None if pod is None else parse_pod(pod)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--pod") from error
-
-
-def some_time(timeout: float) -> None:
-    """Raises BadParameter for a --timeout of nothing."""
-    if timeout <= 0:
-        raise click.BadParameter("found 0, expected a duration above 0", param_hint="--timeout")
 
 
 def warn(document: Envelope) -> None:

@@ -2,92 +2,97 @@
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import click
-from click.core import ParameterSource
 
 from daemon.flags import default_node_name
 from daemon.text import visible
-from exporter.core.explain import AmbiguousDevice, UnknownDevice
-from exporter.core.ids import read
 from exporter.web.api.explain_schema import ExplainDocument
 from exporter.web.api.schema import DeviceEntry
 from exporter.web.words import lasting, ranges, spelled
-from exporter.who.ask import AskError, RefusedError, UnknownError
-from exporter.who.ask import fetch as fetch_from_exporter
-from exporter.who.common import (
-    EPILOG,
-    CouldNot,
-    Nothing,
-    exporter_at,
-    say,
-    some_time,
-    timeout_flag,
-    url_flag,
-    warn,
-)
+from exporter.who.ask import RefusedError, UnknownError, fetch
+from exporter.who.common import EPILOG, CouldNot, Nothing, say, warn
+from exporter.who.complete import complete_device
+from exporter.who.door import AskError, Deadline
+from exporter.who.moments import EXPECTED, time_of
 from exporter.who.show import as_json
+from exporter.who.sources import Source, chosen, source_flags
+
+_RELATIVES: Final = 10
+"""Siblings and parts that are told; -o wide and JSON have more."""
 
 
 @click.command(epilog=EPILOG)
-@click.argument("what", metavar="[RESOURCE=]DEVICE")
-@url_flag()
-@click.option(
-    "--socket",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="A kubelet's PodResources socket, asked instead of an exporter.",
-)
+@click.argument("what", metavar="[RESOURCE=]DEVICE", shell_complete=complete_device)
+@click.option("--at", "at", metavar="TIME", help=f"As it was then, by Prometheus: {EXPECTED}.")
+@source_flags()
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(("text", "json")),
+    type=click.Choice(("text", "wide", "json")),
     default="text",
     show_default=True,
     help="How to answer.",
 )
-@timeout_flag()
 @click.pass_context
-def explain(
-    ctx: click.Context, *, what: str, url: str, socket: Path | None, output: str, timeout: float
-) -> None:
+def explain(ctx: click.Context, /, *, what: str, at: str | None, output: str, **flags: Any) -> None:
     """One device: how its id was read, who holds it, and why it is, or is not, attributed to a pod.
 
     DEVICE is a whole id, that of the device behind others, the name of a claimed device, or a part of one
     id. RESOURCE is needed where several have a device of this id; it may be the part after its slash.
     """
     resource, device = parse_device(what)
-    some_time(timeout)
-    if socket is not None and ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--url and --socket: expected one of them")
-
-    def ask(resource: str, device: str) -> ExplainDocument:
-        if socket is None:
-            return _from_exporter(url, resource, device, timeout)
-        return _from_kubelet(socket, resource, device, timeout)
+    source = chosen(ctx, **flags)
+    if at is not None and source.kind != "prometheus":
+        raise click.UsageError(
+            "--at: expected --prometheus, for others explain the present alone; "
+            "devicelens history tells an exporter's past"
+        )
+    moment = time_of(at, "--at", time.time())
 
     try:
-        try:
-            document = ask(resource, device)
-        except Nothing:
-            short, equals, rest = device.partition("=")
-            if resource or what.startswith("=") or not (short and equals and rest):
-                raise
-            # No id has `gpu=7c1f` in it: it is gpu's device 7c1f, then.
-            document = ask(short, rest)
+        document, notes = _asked(source, what, resource, device, moment)
     except AskError as error:
         raise CouldNot(str(error)) from error
-    warn(document)
+    for note in notes:
+        say(note)
+    if source.kind != "prometheus":
+        warn(document)
     if output == "json":
         click.echo(as_json(document))
         return
     for sentence in document.sentences:
         click.echo(spelled(sentence))
     click.echo()
-    for name, value in facts(document):
+    for name, value in facts(document, relatives=None if output == "wide" else _RELATIVES):
         click.echo(f"{name:<12} {spelled(value)}")
+
+
+Explained = tuple[ExplainDocument, tuple[str, ...]]
+"""A document, and notes on it."""
+
+
+def _asked(source: Source, what: str, resource: str, device: str, moment: float | None) -> Explained:
+    try:
+        return _ask(source, resource, device, moment)
+    except Nothing:
+        short, equals, rest = device.partition("=")
+        if resource or what.startswith("=") or not (short and equals and rest):
+            raise
+        # No id has `gpu=7c1f` in it: it is gpu's device 7c1f, then.
+        return _ask(source, short, rest, moment)
+
+
+def _ask(source: Source, resource: str, device: str, moment: float | None) -> Explained:
+    match source.kind:
+        case "exporter":
+            return _from_exporter(source, resource, device), ()
+        case "kubelet":
+            return _from_kubelet(source, resource, device)
+        case _:
+            return _from_fleet(source, resource, device, moment)
 
 
 def parse_device(text: str) -> tuple[str, str]:
@@ -102,37 +107,53 @@ def parse_device(text: str) -> tuple[str, str]:
     return "", text
 
 
-def _from_exporter(url: str, resource: str, device: str, timeout: float) -> ExplainDocument:
+def _from_exporter(source: Source, resource: str, device: str) -> ExplainDocument:
     asked = {"device": device} | ({"resource": resource} if resource else {})
     where = f"/api/v1/explain?{urlencode(asked, errors='surrogateescape')}"
     try:
-        return fetch_from_exporter(exporter_at(url), where, ExplainDocument, timeout=timeout)
+        return fetch(source.door(), where, ExplainDocument, Deadline(source.timeout))
     except RefusedError as error:
         raise click.BadParameter(error.detail, param_hint="DEVICE") from error
     except UnknownError as error:
         raise Nothing(error.detail) from error
 
 
-def _from_kubelet(socket: Path, resource: str, device: str, timeout: float) -> ExplainDocument:
-    from exporter.web.api.explain_documents import explained  # noqa: PLC0415 -- for this way alone
+def _from_kubelet(source: Source, resource: str, device: str) -> Explained:
+    from exporter.core.explain import AmbiguousDevice, UnknownDevice  # noqa: PLC0415 -- for this way alone
+    from exporter.core.ids import read  # noqa: PLC0415 -- as above
+    from exporter.web.api.explain_documents import explained  # noqa: PLC0415 -- as above
     from exporter.who import kubelet  # noqa: PLC0415 -- gRPC takes a while to import
 
     try:
-        moment, notes = kubelet.look(socket, node=default_node_name(), timeout=timeout, clock=time.time)
+        moment, notes = kubelet.look(
+            source.kubelet(), node=default_node_name(), timeout=source.timeout, clock=time.time
+        )
     except ValueError as error:
         raise click.BadParameter(visible(str(error)), param_hint="--socket") from error
-    for note in notes:
-        say(note)
     try:
-        return explained(moment, device, resource, reader=read)
+        return explained(moment, device, resource, reader=read), notes
     except AmbiguousDevice as error:
         raise click.BadParameter(visible(str(error)), param_hint="DEVICE") from error
     except UnknownDevice as error:
         raise Nothing(str(error)) from error
 
 
-def facts(document: ExplainDocument) -> Iterator[tuple[str, str]]:
-    """What the sentences say, as names and values."""
+def _from_fleet(source: Source, resource: str, device: str, at: float | None) -> Explained:
+    from exporter.who.prometheus.client import Prometheus  # noqa: PLC0415 -- for this way alone
+    from exporter.who.prometheus.explaining import Several, Unknown, explained  # noqa: PLC0415 -- as above
+    from exporter.who.prometheus.fleet import NobodyError, Scope  # noqa: PLC0415 -- as above
+
+    prometheus = Prometheus(source.door(), timeout=source.timeout)
+    try:
+        return explained(prometheus, Scope(source.matchers, source.node), device, resource, at)
+    except Several as error:
+        raise click.BadParameter(visible(str(error)), param_hint="DEVICE") from error
+    except (Unknown, NobodyError) as error:
+        raise Nothing(str(error)) from error
+
+
+def facts(document: ExplainDocument, *, relatives: int | None = None) -> Iterator[tuple[str, str]]:
+    """What the sentences say, as names and values; of siblings and parts no more than `relatives`."""
     yield "device", document.device
     if document.resource is not None:
         yield "resource", document.resource
@@ -148,10 +169,12 @@ def facts(document: ExplainDocument) -> Iterator[tuple[str, str]]:
         yield from _of_device(document.entry)
     if document.numa is not None and document.numa.told_by is not None:
         yield "numa", f"{ranges(document.numa.nodes)} (told by the {document.numa.told_by})"
-    for name, relatives in (("sibling", document.siblings), ("part", document.parts)):
-        for relative in relatives:
+    for name, known in (("sibling", document.siblings), ("part", document.parts)):
+        for relative in known[:relatives]:
             holders = ", ".join(f"{h.namespace}/{h.pod}" for h in relative.holders)
             yield name, f"{relative.device} {holders or '(nobody)'}"
+        if relatives is not None and len(known) > relatives:
+            yield name, f"… and {len(known) - relatives} more: -o wide"
     for claim in document.claims:
         yield "claimed", f"{claim.driver} {claim.pool} {claim.device}"
     age = "" if document.age_seconds is None else f", {lasting(document.age_seconds)} old"

@@ -9,20 +9,27 @@ from exporter.core.anomalies import find
 from exporter.core.settling import DOUBT
 from exporter.core.snapshot import build
 from exporter.core.state import State
-from exporter.kubelet.client import Answer, KubeletClient, KubeletError
+from exporter.kubelet.client import Answer as Answered
+from exporter.kubelet.client import KubeletClient, KubeletError
 from exporter.web.api import documents
 from exporter.web.api.documents import Moment
-from exporter.web.api.schema import DevicesDocument
+from exporter.web.api.filters import Wanted
 from exporter.web.query import Filters
-from exporter.who.ask import AskError
+from exporter.who.door import AskError
+from exporter.who.exporter import cpus_of
+from exporter.who.model import Answer, MappingDocument, Told
 
 
-def fetch(
-    path: Path, *, node: str, timeout: float, clock: Callable[[], float]
-) -> tuple[DevicesDocument, tuple[str, ...]]:
-    """The devices document of `look`, and its notes. Raises as that does."""
+def present(path: Path, *, node: str, timeout: float, clock: Callable[[], float]) -> Answer:
+    """Who holds what. Raises as `look` does."""
     moment, notes = look(path, node=node, timeout=timeout, clock=clock)
-    return documents.devices(moment, Filters()), notes
+    devices = documents.devices(moment, Filters())
+    document = MappingDocument(
+        **{name: getattr(devices, name) for name in devices.__struct_fields__},
+        claims=documents.claims(moment, Wanted()).claims,
+        cpus=tuple(cpus_of(documents.pods(moment, Filters()).pods)),
+    )
+    return Answer((Told(document),), f"the kubelet at {visible(str(path))}", notes=notes)
 
 
 def look(
@@ -37,8 +44,10 @@ def look(
     try:
         answer = asyncio.run(_ask(path, timeout))
     except KubeletError as error:
+        # What is wrong with the path names it by itself.
+        at = "" if str(path.parent) in error.message else f" at {visible(str(path))}"
         why = visible(f"{error.method}: {error.code}: {error.message}")
-        raise AskError(f"the kubelet at {visible(str(path))} cannot be asked: {why}") from error
+        raise AskError(f"the kubelet{at} cannot be asked: {why}") from error
     except TimeoutError:
         raise AskError(f"the kubelet at {visible(str(path))}: no answer within {timeout:g} s") from None
     snapshot = build(answer.listed, answer.allocatable)
@@ -65,7 +74,7 @@ def _doubts(path: Path, now: float) -> tuple[str, ...]:
     return (f"the kubelet came back {age:.0f} s ago and may not list all pods yet: ask again",)
 
 
-async def _ask(path: Path, timeout: float) -> Answer:  # noqa: ASYNC109 -- the client has one for each call, this is for all
+async def _ask(path: Path, timeout: float) -> Answered:  # noqa: ASYNC109 -- the client has one for each call, this is for all
     # Who holds what is told by the first of two calls: the second must leave time to say so.
     async with (
         KubeletClient(path, timeout=timeout, allocatable_timeout=timeout / 2) as client,

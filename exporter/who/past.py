@@ -1,15 +1,14 @@
 """What an exporter remembers, over HTTP, page by page."""
 
-import time
 from urllib.parse import urlencode
 
 import msgspec
 
-from exporter.core.address import Address
 from exporter.core.history_query import MAX_LIMIT
 from exporter.web.api.history_schema import HistoryDocument, PastEntry
 from exporter.web.words import spelled
-from exporter.who.ask import AskError, fetch
+from exporter.who.ask import fetch
+from exporter.who.door import Deadline, Door
 from exporter.who.select import NothingMatches, Question, devices_like, resource_among, there_are
 
 ALL = 100 * MAX_LIMIT
@@ -17,7 +16,7 @@ ALL = 100 * MAX_LIMIT
 
 
 def recall(
-    address: Address, question: Question, *, limit: int, timeout: float, **times: float | None
+    door: Door, question: Question, *, limit: int, timeout: float, **times: float | None
 ) -> HistoryDocument:
     """Up to `limit` holdings, newest first, in one document, within `timeout` seconds. `times` are at, from
     and to, unix.
@@ -25,14 +24,14 @@ def recall(
     Of the question, what the exporter finds by itself: the pod, the resource's whole name or its last part,
     and the device by its whole id. Raises AskError, Ambiguous and NothingMatches.
     """
-    end = time.monotonic() + timeout
+    deadline = Deadline(timeout)
     asked = {name: _written(at) for name, at in times.items() if at is not None}
     if question.pod is not None:
         asked |= {"namespace": question.pod.namespace, "pod": question.pod.name}
     if question.device:
         asked["device"] = question.device
     if question.resource:
-        known = _page(address, asked | {"limit": "1"}, end)
+        known = _page(door, asked | {"limit": "1"}, deadline)
         resource = resource_among(known.resources, question.resource)
         # A claimed device is of a driver.
         asked |= {"driver": question.resource} if resource is None else {"resource": resource}
@@ -42,7 +41,7 @@ def recall(
         page = {"limit": str(min(MAX_LIMIT, limit - len(holdings)))}
         if whole is not None and whole.next is not None:
             page["cursor"] = whole.next
-        whole = _page(address, asked | page, end)
+        whole = _page(door, asked | page, deadline)
         holdings.extend(whole.holdings)
     return msgspec.structs.replace(whole, holdings=tuple(holdings))
 
@@ -52,19 +51,17 @@ def _written(at: float) -> str:
     return f"{at:.6f}"
 
 
-def _page(address: Address, asked: dict[str, str], end: float) -> HistoryDocument:
-    left = end - time.monotonic()
-    if left <= 0:
-        raise AskError(f"{address}: not all of the answer came in time")
-    return fetch(address, f"/api/v1/history?{urlencode(asked)}", HistoryDocument, timeout=left)
+def _page(door: Door, asked: dict[str, str], deadline: Deadline) -> HistoryDocument:
+    where = f"/api/v1/history?{urlencode(asked, errors='surrogateescape')}"
+    return fetch(door, where, HistoryDocument, deadline)
 
 
-def recall_moment(address: Address, question: Question, *, at: float, timeout: float) -> HistoryDocument:
+def recall_moment(door: Door, question: Question, *, at: float, timeout: float) -> HistoryDocument:
     """Who held what at unix time `at`, of what `question` is about.
 
     Raises AskError, Ambiguous and NothingMatches.
     """
-    document = recall(address, Question(pod=question.pod), limit=ALL, timeout=timeout, at=at)
+    document = recall(door, Question(pod=question.pod), limit=ALL, timeout=timeout, at=at)
     found = list(document.holdings)
     if question.resource:
         known = {*document.resources, *(entry.driver for entry in found if entry.driver)}

@@ -1,28 +1,25 @@
-"""`devicelens who --at`: who held what at a moment."""
+"""Who held what at a moment: `devicelens who --at` and `devicelens history --at`."""
 
+import os
 import sys
-import time
 
 import click
 
 from exporter.web.words import rfc3339
-from exporter.who.ask import AskError
-from exporter.who.common import CouldNot, Nothing, exporter_at, say
-from exporter.who.moments import time_of
+from exporter.who.common import CouldNot, Nothing, say
+from exporter.who.door import AskError
 from exporter.who.past import gaps, recall_moment
 from exporter.who.past_show import print_moment
 from exporter.who.select import Ambiguous, NothingMatches, Question, nothing
 from exporter.who.show import as_json
+from exporter.who.sources import Source
+from exporter.who.table.terminal import look
 
 
-def answer_from_the_past(question: Question, at: str, url: str, *, timeout: float, as_table: bool) -> None:
-    """Print who held what at the time `at`. Raises what the command ends with."""
-    now = time.time()
-    moment = time_of(at, "--at", now)
-    if moment is None:
-        raise TypeError("--at is given")
+def answer_from_the_past(question: Question, moment: float, source: Source, *, output: str) -> None:
+    """Print who held what at unix time `moment`, by an exporter's history. Raises as commands end."""
     try:
-        document = recall_moment(exporter_at(url), question, at=moment, timeout=timeout)
+        document = recall_moment(source.door(), question, at=moment, timeout=source.timeout)
     except Ambiguous as error:
         raise click.BadParameter(str(error), param_hint="RESOURCE") from error
     except NothingMatches as error:
@@ -36,9 +33,11 @@ def answer_from_the_past(question: Question, at: str, url: str, *, timeout: floa
         known = nothing(question, document.node, "was held", when)
         unknown = f"it is not known who held what on {document.node} {when}"
         raise Nothing(known if document.complete else unknown)
-    if not as_table:
+    if output == "json":
         click.echo(as_json(document))
     elif document.holdings:
-        print_moment(document, sys.stdout)
+        left_out = print_moment(document, sys.stdout, look(sys.stdout, os.environ), wide=output == "wide")
+        if left_out:
+            say(left_out)
     else:
         say(f"nothing was held on {document.node} {when}")

@@ -1,41 +1,101 @@
 """The past as a table. Everything from outside is spelled out."""
 
-from typing import TextIO
+from typing import Final, TextIO
 
 from exporter.web.api.history_schema import BoundEntry, HistoryDocument, PastEntry
-from exporter.web.words import lasting, spelled, text
-from exporter.who.show import print_rows, unix
+from exporter.web.words import lasting, spelled
+from exporter.who.model import FleetHistoryDocument
+from exporter.who.show import free, print_rows, unix
+from exporter.who.table.fit import Cell, Column
+from exporter.who.table.terminal import Look
+from exporter.who.table.width import tame
 
-_CUT = 120
-_HISTORY = ("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "FROM", "TO", "AT LEAST")
-_AT = ("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE", "UNTIL")
-_NARROW = 1.0
+_WHAT: Final = (
+    Column("RESOURCE", drop=4, least=8),
+    Column("DEVICE", least=10),
+    Column("STATE", drop=2),
+    Column("NAMESPACE/POD", least=13),
+    Column("CONTAINER", drop=6, least=9),
+)
+_HISTORY: Final = (*_WHAT, Column("FROM", drop=1), Column("TO", drop=1), Column("AT LEAST", drop=5))
+_AT: Final = (*_WHAT, Column("SINCE", drop=1), Column("UNTIL", drop=3))
+_FURTHER: Final = (
+    *(Column("NODE"), Column("PARENT"), Column("UID"), Column("WORKLOAD"), Column("CLAIM")),
+    Column("CERTAINTY"),
+)
+"""Of the wide table."""
+_NARROW: Final = 1.0
 """Seconds between two bounds up to which one time tells both."""
 
 
-def print_history(document: HistoryDocument, out: TextIO) -> None:
-    """Holdings, with both their ends and how long they lasted."""
+def print_history(document: HistoryDocument, out: TextIO, look: Look, *, wide: bool) -> str:
+    """Holdings, with both their ends and how long they lasted. Returns what is not shown, in a sentence."""
     now = unix(document.latest or "")
-    rows = [(*_cells(entry), at_least(entry, now)) for entry in document.holdings]
-    print_rows(_HISTORY, rows, out)
+    columns = (*_HISTORY, *(_FURTHER if wide else ()))
+    rows = [
+        (*_cells(entry, now), Cell(at_least(entry, now)), *(_further(entry) if wide else ()))
+        for entry in document.holdings
+    ]
+    return print_rows(columns, rows, out, free(look, wide=wide))
 
 
-def print_moment(document: HistoryDocument, out: TextIO) -> None:
-    """Who held what at one moment, in the order in which the present is told: by resource and device."""
-    print_rows(_AT, sorted(_cells(entry) for entry in document.holdings), out)
-
-
-def _cells(entry: PastEntry) -> tuple[str, ...]:
-    cells = (
-        spelled(entry.resource or entry.driver or ""),
-        spelled(_device(entry)),
-        _state(entry),
-        spelled(f"{entry.namespace}/{entry.pod}"),
-        spelled(entry.container),
-        start(entry.start),
-        end(entry.end),
+def print_fleet(document: FleetHistoryDocument, out: TextIO, look: Look, *, wide: bool) -> str:
+    """Holdings of a fleet, by node. Returns what is not shown, in a sentence."""
+    now = unix(document.until)
+    names = sorted({name for entry in document.holdings for name in entry.labels})
+    columns = (
+        *(Column(name.upper(), drop=7, least=6) for name in names),
+        *(Column("NODE", drop=1, least=8), *_HISTORY, *(_FURTHER[1:] if wide else ())),
     )
-    return tuple(text(cell, limit=_CUT).shown for cell in cells)
+    rows = [
+        (
+            *(Cell(tame(spelled(entry.labels.get(name, "")))) for name in names),
+            Cell(tame(spelled(entry.node))),
+            *_cells(entry, now),
+            Cell(at_least(entry, now)),
+            *(_further(entry)[1:] if wide else ()),
+        )
+        for entry in document.holdings
+    ]
+    return print_rows(columns, rows, out, free(look, wide=wide))
+
+
+def print_moment(document: HistoryDocument, out: TextIO, look: Look, *, wide: bool) -> str:
+    """Who held what at one moment, in the order in which the present is told: by resource and device."""
+    now = unix(document.at or "")
+    columns = (*_AT, *(_FURTHER if wide else ()))
+    rows = [(*_cells(entry, now), *(_further(entry) if wide else ())) for entry in document.holdings]
+    ordered = sorted(rows, key=lambda row: [cell.text for cell in row])
+    return print_rows(columns, ordered, out, free(look, wide=wide))
+
+
+def _cells(entry: PastEntry, now: float | None) -> tuple[Cell, ...]:
+    resource, state = spelled(entry.resource or entry.driver or ""), _state(entry)
+    begun, ended = start(entry.start), end(entry.end)
+    return (
+        Cell(tame(resource), tame(resource.rpartition("/")[2])),
+        Cell(tame(spelled(_device(entry)))),
+        Cell(state, style=state),
+        Cell(tame(spelled(f"{entry.namespace}/{entry.pod}"))),
+        Cell(tame(spelled(entry.container))),
+        Cell(begun, _ago(entry.start.not_after, now)),
+        Cell(ended, _ago(None if entry.end is None else entry.end.not_before, now)),
+    )
+
+
+def _ago(stamp: str | None, now: float | None) -> str:
+    """A time in short: how long it is ago."""
+    at = unix(stamp or "")
+    return "" if at is None or now is None else f"{lasting(now - at)} ago"
+
+
+def _further(entry: PastEntry) -> tuple[Cell, ...]:
+    workload = f"{entry.workload_kind}/{entry.workload}" if entry.workload_kind else ""
+    claim = f"{entry.claim_namespace}/{entry.claim}" if entry.claim else ""
+    bounds = [entry.start.certainty, *([entry.end.certainty] if entry.end is not None else [])]
+    certainty = ", ".join([*bounds, *(["assumed"] if entry.assumed else [])])
+    texts = (entry.node, entry.parent or "", entry.pod_uid or "", workload, claim, certainty)
+    return tuple(Cell(tame(spelled(text))) for text in texts)
 
 
 def _device(entry: PastEntry) -> str:

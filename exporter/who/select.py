@@ -1,12 +1,15 @@
 """Which of the devices are asked for. Pure."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from exporter.web.api.schema import DeviceEntry, DevicesDocument
+import msgspec
+
+from exporter.web.api.schema import ClaimEntry, DeviceEntry
 from exporter.web.matching import folded
 from exporter.web.words import listed, spelled
+from exporter.who.model import CPU, Answer, Told
 
 
 class NothingMatches(Exception):  # noqa: N818 -- an answer, not a failure
@@ -65,23 +68,88 @@ def parse_pod(text: str) -> Pod:
     return Pod(namespace, name)
 
 
-def select(document: DevicesDocument, question: Question) -> tuple[DeviceEntry, ...]:
-    """The devices that `question` is about.
+def select(answer: Answer, question: Question) -> Answer:
+    """What `question` is about: devices, claimed devices, and exclusive CPUs where no device is asked for.
 
-    Raises NothingMatches if there are none, unless everything is asked for, and Ambiguous.
+    A node without any is left out, unless everything is asked for. Raises NothingMatches if there are none,
+    unless everything is asked for, and Ambiguous.
     """
-    found = list(document.devices)
+    if not question.any:
+        return answer
+    resource = _resource(answer, question.resource) if question.resource else None
+    like = _like(answer, resource, question.device) if question.device else None
+    kept = [_kept(told, question.pod, resource, like) for told in answer.told]
+    found = tuple(
+        told for told in kept if told.document.devices or told.document.claims or told.document.cpus
+    )
+    if not found:
+        raise NothingMatches(nothing(question, answer.place))
+    return replace(answer, told=found)
+
+
+def narrow(answer: Answer, question: Question) -> Answer:
+    """The same with every node, also those without any: for one who waits for what is not there yet.
+
+    Raises Ambiguous.
+    """
+    if not question.any:
+        return answer
+    resource: str | None = None
     if question.resource:
-        name = _resource(document, question.resource)
-        found = [d for d in found if d.resource == name]
-    if question.device:
-        found = devices_like(found, question.device)
-    if question.pod is not None:
-        pod = question.pod
-        found = [d for d in found if any(of_pod(h.namespace, h.pod, pod) for h in d.holders)]
-    if not found and question.any:
-        raise NothingMatches(nothing(question, document.node))
-    return tuple(found)
+        known = resource_among(resources_of(answer), question.resource)
+        # Nothing is called so at present.
+        resource = question.resource if known is None else known
+    like = _like(answer, resource, question.device) if question.device else None
+    return replace(answer, told=tuple(_kept(told, question.pod, resource, like) for told in answer.told))
+
+
+def of_claim(claim: ClaimEntry) -> str:
+    """A claimed device with its pool and share, as it is told where devices are."""
+    named = f"{claim.pool}/{claim.device}"
+    return f"{named} ({claim.share_id})" if claim.share_id else named
+
+
+Like = Callable[[str, str | None, str], bool]
+"""Whether a device is meant, by its id, its parent, and its id with what is around it."""
+
+
+def _kept(told: Told, pod: Pod | None, resource: str | None, like: Like | None) -> Told:
+    document = told.document
+    devices: Sequence[DeviceEntry] = document.devices
+    claims: Sequence[ClaimEntry] = document.claims
+    cpus = document.cpus if like is None and resource in {None, CPU} else ()
+    if resource is not None:
+        devices = [d for d in devices if d.resource == resource]
+        claims = [c for c in claims if c.driver == resource]
+    if like is not None:
+        devices = [d for d in devices if like(d.device, d.parent, d.device)]
+        claims = [c for c in claims if like(c.device, None, of_claim(c))]
+    if pod is not None:
+        devices = [d for d in devices if any(of_pod(h.namespace, h.pod, pod) for h in d.holders)]
+        claims = [c for c in claims if any(of_pod(h.namespace, h.pod, pod) for h in c.holders)]
+        cpus = tuple(c for c in cpus if of_pod(c.namespace, c.pod, pod))
+    found = msgspec.structs.replace(document, devices=tuple(devices), claims=tuple(claims), cpus=cpus)
+    return replace(told, document=found)
+
+
+def _like(answer: Answer, resource: str | None, asked: str) -> Like:
+    """Whole ids and parents, wherever there are any; or else parts of ids."""
+
+    def whole(device: str, parent: str | None, around: str) -> bool:
+        return same(device, asked) or same(around, asked) or bool(parent and same(parent, asked))
+
+    def part(device: str, parent: str | None, around: str) -> bool:  # noqa: ARG001 -- Like's
+        return folded(asked) in folded(around)
+
+    for told in answer.told:
+        document = told.document
+        if any(
+            resource in {None, d.resource} and whole(d.device, d.parent, d.device) for d in document.devices
+        ):
+            return whole
+        if any(resource in {None, c.driver} and whole(c.device, None, of_claim(c)) for c in document.claims):
+            return whole
+    return part
 
 
 def of_pod(namespace: str, name: str, pod: Pod) -> bool:
@@ -115,16 +183,31 @@ def there_are(known: Iterable[str]) -> str:
     return f"there are {listed([spelled(n) for n in names], 10)}" if names else "there are none at all"
 
 
-def _resource(document: DevicesDocument, asked: str) -> str:
-    known = {d.resource for d in document.devices}
+def resources_of(answer: Answer) -> frozenset[str]:
+    """Whatever can be asked for by name: resources, drivers of claimed devices, exclusive CPUs."""
+    documents = [told.document for told in answer.told]
+    return frozenset(
+        [
+            *(device.resource for document in documents for device in document.devices),
+            *(claim.driver for document in documents for claim in document.claims),
+            *([CPU] if any(document.cpus for document in documents) else []),
+        ]
+    )
+
+
+def _resource(answer: Answer, asked: str) -> str:
+    known = resources_of(answer)
     name = resource_among(known, asked)
     if name is not None:
         return name
-    if any(same(d.device, asked) for d in document.devices):
+    documents = [told.document for told in answer.told]
+    ids = [device.device for document in documents for device in document.devices]
+    ids += [claim.device for document in documents for claim in document.claims]
+    if any(same(device, asked) for device in ids):
         raise NothingMatches(
             f"there is no resource {spelled(asked)!r}, but a device: ask for ={spelled(asked)}"
         )
-    raise NothingMatches(f"no resource {spelled(asked)!r} on {spelled(document.node)}: {there_are(known)}")
+    raise NothingMatches(f"no resource {spelled(asked)!r} on {spelled(answer.place)}: {there_are(known)}")
 
 
 class Named(Protocol):

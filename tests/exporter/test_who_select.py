@@ -10,17 +10,20 @@ from hypothesis import strategies as st
 
 from daemon.text import is_hostile
 from exporter.core.address import parse_address
-from exporter.web.api.schema import DeviceEntry, DevicesDocument, HolderEntry
+from exporter.web.api.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
+from exporter.who.model import Answer, CpusEntry, MappingDocument, Told
 from exporter.who.select import (
     Ambiguous,
     NothingMatches,
     Pod,
     Question,
+    narrow,
     parse_pod,
     parse_what,
     select,
 )
-from exporter.who.show import as_json, print_table, rows
+from exporter.who.show import as_json, document_of, print_answer, rows
+from exporter.who.table.terminal import Look, look
 
 
 def holder(pod: str, namespace: str = "ml", *, since: str | None = None, exact: bool = True) -> HolderEntry:
@@ -37,16 +40,34 @@ def device(
     return DeviceEntry(resource, name, parent, (0,), healthy, holders)
 
 
-def document(*devices: DeviceEntry) -> DevicesDocument:
-    return DevicesDocument(
-        node="worker-3",
+def claim(name: str, pod: str = "one", *, driver: str = "gpu.example.com") -> ClaimEntry:
+    through = ClaimHolderEntry("ml", "wish", "ml", pod, "main", None)
+    return ClaimEntry(driver, "worker-3", name, None, (), (through,))
+
+
+def document(
+    *devices: DeviceEntry,
+    claims: tuple[ClaimEntry, ...] = (),
+    cpus: tuple[CpusEntry, ...] = (),
+    node: str = "worker-3",
+    labels: dict[str, str] | None = None,
+) -> Answer:
+    mapping = MappingDocument(
+        node=node,
         generation=7,
         taken_at="2026-10-28T22:41:03.250Z",
         age_seconds=2.0,
         freshness="fresh",
         error=None,
         devices=devices,
+        claims=claims,
+        cpus=cpus,
     )
+    return Answer((Told(mapping, labels or {}),), "the exporter at x", fleet=labels is not None)
+
+
+def devices_of(answer: Answer) -> list[str]:
+    return [device.device for told in answer.told for device in told.document.devices]
 
 
 NODE = document(
@@ -77,7 +98,7 @@ NODE = document(
     ],
 )
 def test_what_is_asked_for_is_found(question: Question, found: list[str]) -> None:
-    assert [d.device for d in select(NODE, question)] == found
+    assert devices_of(select(NODE, question)) == found
 
 
 @pytest.mark.parametrize(
@@ -107,15 +128,15 @@ def test_a_short_name_that_two_resources_have_is_ambiguous() -> None:
 
 
 def test_an_empty_node_is_an_answer_but_not_to_a_question() -> None:
-    assert select(document(), Question()) == ()
+    assert devices_of(select(document(), Question())) == []
     with pytest.raises(NothingMatches, match="there are none at all"):
         select(document(), Question("gpu"))
 
 
 def test_what_was_copied_from_a_table_is_found() -> None:
     hostile = document(device("a\u202eb\x1b", holder("p\x9b", "n\u200b")))
-    assert select(hostile, Question("", "a\\u202eb\\x1b"))
-    assert select(hostile, Question(pod=Pod("n\\u200b", "p\\x9b")))
+    assert devices_of(select(hostile, Question("", "a\\u202eb\\x1b")))
+    assert devices_of(select(hostile, Question(pod=Pod("n\\u200b", "p\\x9b"))))
 
 
 def test_questions_are_read() -> None:
@@ -169,9 +190,11 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         parse_address(text)
 
 
-def table(shown: DevicesDocument, pod: Pod | None = None, *, wide: bool = False) -> list[str]:
+def table(
+    shown: Answer, pod: Pod | None = None, *, wide: bool = False, look: Look | None = None
+) -> list[str]:
     out = StringIO()
-    print_table(shown, pod, wide=wide, out=out)
+    print_answer(shown, Question(pod=pod), wide=wide, out=out, look=look or Look())
     return out.getvalue().splitlines()
 
 
@@ -198,7 +221,8 @@ def test_the_wide_table_has_parent_numa_and_uid() -> None:
     entry = HolderEntry("ml", "one", "main", "uid-1", "2026-10-28T22:31:03.250Z", since_exact=True)
     lines = table(document(device("GPU-1::0", entry, parent="GPU-1")), wide=True)
     assert lines[0].split() == [
-        *("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE", "PARENT", "NUMA", "UID")
+        *("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE", "PARENT", "NUMA", "UID"),
+        *("WORKLOAD", "CLAIM", "REASON"),
     ]
     assert lines[1].split()[5:] == ["2026-10-28T22:31:03.250Z", "(10", "min)", "GPU-1", "0", "uid-1"]
 
@@ -208,20 +232,83 @@ class Terminal(StringIO):
         return True
 
 
-def test_colours_only_on_a_terminal_and_ids_whole_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "60")
-    for name in ("NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.mark.parametrize(
+    ("environment", "colour"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({"TERM": "xterm", "CLICOLOR": "0"}, False),
+        ({"TERM": "dumb", "CLICOLOR_FORCE": "1"}, True),
+        ({"TERM": "xterm", "CLICOLOR_FORCE": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_colours_on_a_terminal_as_the_environment_wants(environment: dict[str, str], *, colour: bool) -> None:
+    assert look(Terminal(), environment).colour is colour
+    assert look(StringIO(), environment).colour is (colour and "CLICOLOR_FORCE" in environment)
+
+
+def test_a_pipe_has_all_the_room_and_a_terminal_what_it_says() -> None:
+    assert look(StringIO(), {"COLUMNS": "40"}).room is None
+    assert look(Terminal(), {"COLUMNS": "40"}).room == 40
+    for nonsense in ("", "0", "-3", "wide", "9" * 20):
+        assert look(Terminal(), {"COLUMNS": nonsense}).room == 80
+
+
+def test_the_unhealthy_stand_out_in_colour_and_the_text_is_the_same() -> None:
     shown = document(device("GPU-" + "x" * 50, holder("a-pod-with-a-long-name"), healthy=False))
-    out = Terminal()
-    print_table(shown, None, wide=False, out=out)
-    assert "\x1b[" in out.getvalue()
-    plain = "".join(table(shown))
-    assert "\x1b" not in plain
-    assert "GPU-" + "x" * 50 in plain
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
-    assert [line.split() for line in lines] == [line.split() for line in table(shown)]
+    coloured = table(shown, look=Look(terminal=True, colour=True))
+    assert "\x1b[1;31munhealthy\x1b[0m" in coloured[1]
+    assert [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in coloured] == table(shown)
+    assert "GPU-" + "x" * 50 in table(shown)[1]
+
+
+def test_claims_and_cpus_of_a_pod_are_rows_too() -> None:
+    cpus = CpusEntry("ml", "one", "main", None, 2, (2, 3), (0,))
+    shown = document(device("GPU-1", holder("one")), claims=(claim("gpu-7"),), cpus=(cpus,))
+    assert [line.split()[:3] for line in table(shown)[1:]] == [
+        ["nvidia.com/gpu", "GPU-1", "held"],
+        ["gpu.example.com", "worker-3/gpu-7", "held"],
+    ]
+    pod = Pod("ml", "one")
+    of_pod = select(shown, Question(pod=pod))
+    assert table(of_pod, pod)[-1].split() == ["cpu", "2-3", "held", "ml/one", "main"]
+    assert len(table(of_pod, pod)) == 4
+    with pytest.raises(NothingMatches):
+        select(shown, Question(pod=Pod("ml", "two")))
+
+
+@pytest.mark.parametrize(
+    ("question", "claimed"),
+    [
+        (Question("gpu.example.com"), ["gpu-7", "gpu-70"]),
+        (Question("gpu.example.com", "gpu-7"), ["gpu-7"]),
+        (Question("", "worker-3/gpu-70"), ["gpu-70"]),
+        (Question("", "PU-7"), ["gpu-7", "gpu-70"]),
+        (Question("nvidia.com/gpu"), []),
+        (Question("cpu"), []),
+    ],
+)
+def test_claimed_devices_are_found_by_driver_pool_and_name(question: Question, claimed: list[str]) -> None:
+    cpus = CpusEntry("ml", "one", "main", None, 2, (2, 3), (0,))
+    shown = document(device("GPU-1"), claims=(claim("gpu-7"), claim("gpu-70")), cpus=(cpus,))
+    (told,) = select(shown, question).told
+    assert [entry.device for entry in told.document.claims] == claimed
+    assert bool(told.document.cpus) is (question.resource == "cpu")
+
+
+def test_of_a_fleet_only_nodes_that_have_it_are_told_and_a_watcher_keeps_them_all() -> None:
+    one = document(device("GPU-1"), node="a", labels={"cluster": "x"}).told[0]
+    other = document(device("GPU-2"), node="a", labels={"cluster": "y"}).told[0]
+    fleet = Answer((one, other), "Prometheus at x", fleet=True)
+    asked = Question("", "GPU-2")
+    assert [told.labels["cluster"] for told in select(fleet, asked).told] == ["y"]
+    assert [len(told.document.devices) for told in narrow(fleet, asked).told] == [0, 1]
+    assert narrow(fleet, Question("none")).told[0].document.devices == ()
+    assert table(fleet)[0].split()[:3] == ["CLUSTER", "NODE", "RESOURCE"]
+    with pytest.raises(NothingMatches, match="on any of 2 nodes"):
+        select(fleet, Question("", "GPU-3"))
 
 
 @given(st.text(max_size=200), st.text(max_size=50), st.sampled_from([None, True, False]))
@@ -229,14 +316,14 @@ def test_nothing_from_outside_reaches_a_terminal_as_it_is(name: str, pod: str, h
     entry = HolderEntry(pod, name, pod, name, name, since_exact=True)
     shown = document(device(name, entry, resource=pod, parent=name, healthy=healthy))
     for wide in (False, True):
-        for cells in rows(shown, None, wide=wide):
-            assert not any(is_hostile(c) for cell in cells for c in cell)
+        for cells in rows(shown, Question(), wide=wide):
+            assert not any(is_hostile(c) for cell in cells for c in cell.text)
         assert not any(is_hostile(c) for c in "".join(table(shown, wide=wide)))
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_json_is_ascii_and_says_the_same(name: str) -> None:
-    text = as_json(document(device(name, holder(name))))
+    text = as_json(document_of(document(device(name, holder(name)))))
     assert text.replace("\n", "").isascii()
     assert text.replace("\n", "").isprintable()
     (entry,) = json.loads(text)["devices"]
