@@ -388,8 +388,12 @@ def test_by_annotations_both_ports_are_scraped_once() -> None:
     assert set(scraped(template["spec"], one)) == {"10190"}
 
 
-def test_the_update_takes_the_old_pod_away_first() -> None:
-    for path in RENDERED:
-        spec = only(documents(path), "DaemonSet")["spec"]
-        assert spec["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "10%"}
-        assert spec["minReadySeconds"] > 0
+@every
+def test_an_update_needs_no_room_for_a_second_pod_unless_it_is_asked_for(path: Path) -> None:
+    spec = only(documents(path), "DaemonSet")["spec"]
+    surge = {"maxSurge": "10%", "maxUnavailable": 0}
+    assert spec["updateStrategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": surge if path.stem == "surge" else {"maxUnavailable": "10%"},
+    }
+    assert spec["minReadySeconds"] > 0

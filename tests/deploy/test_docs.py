@@ -1,0 +1,195 @@
+"""docs/ on installing say what is there: components, hints, commands, and what can be applied."""
+
+import errno
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from daemon.paths import KubeletPaths
+from daemon.reach import Found, Limits, Need, Use, judge
+from deploy.make_manifests import DEPLOY, kustomize, render
+from devicelens import COMMANDS
+from devicelens import main as front_door
+from exporter.services.needs import needs as exporter_needs
+from harness.manifests import documents
+from plugin.core.config import load
+from plugin.discovery.host import HostRoot
+from plugin.presets import preset_path
+from plugin.services.needs import needs as plugin_needs
+
+ROOT = DEPLOY.parent
+PAGES = {
+    name: (ROOT / "docs" / f"{name}.md").read_text()
+    for name in ("install", "upgrade", "troubleshooting", "openshift", "release")
+}
+TROUBLE = re.sub(r"\s+", " ", PAGES["troubleshooting"])
+every = pytest.mark.parametrize("page", PAGES)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Fenced blocks, without the indentation of a list that they stand in."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", PAGES[page], re.MULTILINE | re.DOTALL)
+    return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@every
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", PAGES[page]):
+        name, _, anchor = target.partition("#")
+        path = (ROOT / "docs" / name).resolve()
+        assert path.is_file(), target
+        assert not anchor or anchor in anchors(path), target
+
+
+@every
+def test_paths_components_and_targets_are_there(page: str) -> None:
+    text = PAGES[page]
+    for path in re.findall(r"`(?:\.\./)?((?:deploy|tests|requirements)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(r"`components/([\w.-]+)`", text):
+        assert (DEPLOY / "components" / name).is_dir(), name
+    makefile = (ROOT / "Makefile").read_text()
+    for line in re.findall(r"(?:`|\$ )make ([a-z -]+?)(?:`|  | IMAGE|$)", text, re.MULTILINE):
+        for target in line.split():
+            # Written beside this one.
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_each_component_is_in_the_table_and_the_table_names_no_other() -> None:
+    rows = set(re.findall(r"^\| `([\w.-]+)` \|", PAGES["install"], re.MULTILINE))
+    assert rows == {path.name for path in (DEPLOY / "components").iterdir()}
+
+
+@every
+def test_commands_are_devicelens_own(page: str) -> None:
+    lines = re.findall(r"(?:\$ (?:sudo )?|-- |`)devicelens ([a-z][^\n`|]*)", PAGES[page])
+    for line in lines:
+        name, *arguments = line.split("#")[0].split()
+        assert name in COMMANDS, line
+        command = front_door.get_command(click.Context(front_door), name)
+        assert command is not None
+        known = {option for param in command.params for option in param.opts}
+        used = {part.partition("=")[0] for part in arguments if part.startswith("-")}
+        assert used <= known, line
+
+
+def test_presets_are_there() -> None:
+    rows = [
+        row for row in PAGES["install"].splitlines() if row.startswith("| ") and " in place of" not in row
+    ]
+    table = PAGES["install"].partition("| in place of |")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", row.split("|")[2])}
+    assert rows
+    assert len(named) > 8
+    for name in named:
+        assert preset_path(name).is_file()
+
+
+@every
+def test_configurations_can_be_applied(page: str, tmp_path: Path) -> None:
+    tool = kustomize()
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    number = 0
+    for text in blocks(page, "yaml"):
+        document = yaml.safe_load(text)
+        if "version" in document:
+            assert load(text.encode(), page)
+            continue
+        if document.get("kind") == "Certificate":
+            assert set(document["spec"]["dnsNames"]) == {"devicelens"}
+            assert document["spec"]["secretName"] == "devicelens-tls"
+            continue
+        if tool is None:
+            continue
+        number += 1
+        folder = tmp_path / f"cluster{number}"
+        folder.mkdir()
+        whole = {"resources": ["../deploy/base"], **document}
+        (folder / "kustomization.yaml").write_text(yaml.safe_dump(whole))
+        (folder / "plugin.yaml").write_text("version: 1\nresources:\n  - preset: nvidia\n")
+        (folder / "all.yaml").write_text(render(tool, folder))
+        assert "DaemonSet" in {entry["kind"] for entry in documents(folder / "all.yaml")}
+
+
+def spelled(hint: str) -> str:
+    """A hint as the page has it: with … for what varies."""
+    text = hint.partition(": ")[2]
+    for varying in (
+        r"/x(?:/[\w/.-]+)?|/var/run/cdi",
+        r"(?<=uid )\d+",
+        r"(?<=SELinux keeps )\S+",
+        r"(?<=profile )\S+",
+    ):
+        text = re.sub(varying, "…", text)
+    return text
+
+
+WELL = Limits(uid=0, descriptors=1 << 20)
+SELINUX = "system_u:system_r:container_t:s0"
+
+
+def every_hint() -> set[str]:
+    root = KubeletPaths(Path("/x/kubelet"))
+    host = HostRoot(Path("/x/host"))
+    plans = load(
+        b"version: 1\nresources:\n  - name: a.b/c\n    discover: [{files: {directory: /d}}]\n"
+        b"    cdi: {kind: a.b/c, env: {A: b}}\n",
+        "x",
+    )
+    required = [
+        *exporter_needs(root, pods_source="pods-api", history=Path("/x/history/file")),
+        *plugin_needs(root, host, plans, way="socket"),
+        *plugin_needs(root, host, plans, way="registry"),
+    ]
+    looked = [(need, Found(errno.ENOENT)) for need in required]
+    one = Need("x", Path("/x/y"), Use.CONNECT, "")
+    two = Need("x", Path("/x/y"), Use.WRITE, "")
+    cases = [
+        *((pair, WELL) for pair in looked),
+        ((one, Found(errno.ENOENT, directory=False)), WELL),
+        ((one, Found(errno.ECONNREFUSED)), WELL),
+        ((one, Found(errno.ENOTSOCK)), WELL),
+        ((one, Found(mounted=True)), WELL),
+        ((two, Found(errno.EROFS)), WELL),
+        ((two, Found(free=0)), WELL),
+        ((one, Found(errno.EACCES, owner=0)), replace(WELL, uid=7)),
+        ((one, Found(errno.EACCES, owner=9)), WELL),
+        ((one, Found(errno.EACCES, owner=0)), WELL),
+        ((one, Found(errno.EACCES, owner=0)), replace(WELL, label=SELINUX)),
+        ((one, Found(errno.EACCES, owner=0)), replace(WELL, label="docker-default (enforce)")),
+        ((one, Found()), Limits(uid=0, descriptors=1, memory=1, inotify_error=errno.EMFILE)),
+    ]
+    return {spelled(hint) for pair, limits in cases for hint in judge([pair], limits).hints}
+
+
+@pytest.mark.parametrize("hint", sorted(every_hint()))
+def test_each_hint_of_the_first_line_is_explained(hint: str) -> None:
+    assert f"`{hint}`" in TROUBLE
+
+
+def test_each_field_of_the_first_line_is_explained() -> None:
+    root, host = KubeletPaths(Path("/x")), HostRoot(Path("/"))
+    named = {
+        need.name
+        for need in (
+            *exporter_needs(root, pods_source="auto", history=Path("/h/f")),
+            *plugin_needs(root, host, (), way="socket"),
+            *plugin_needs(root, host, (), way="registry"),
+        )
+    }
+    limits = judge([], Limits(uid=0, label="x")).fields
+    rows = re.findall(
+        r"^\| (`[^|]+) \|", PAGES["troubleshooting"].partition("## What to do")[0], re.MULTILINE
+    )
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert told == named | limits.keys() | {"cdi"}
