@@ -1,6 +1,7 @@
-"""The page's own files: its style, its module, its icon. Named by their content, kept for ever."""
+"""The pages' own files: their style, their modules, their icon. Named by their content, kept for ever."""
 
 import gzip
+import re
 from dataclasses import dataclass
 from hashlib import blake2s
 from pathlib import Path
@@ -18,6 +19,10 @@ _TYPES: Final = {
 }
 
 
+_IMPORT: Final = re.compile(rb'(?<=from "\./)[a-z]+\.js(?=";)')
+"""How one module imports another one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asset:
     """One file, read once."""
@@ -32,7 +37,10 @@ class Assets:
     """Every file of the folder `static`."""
 
     def __init__(self, folder: Path = _FOLDER) -> None:
-        found = {path.name: _read(path) for path in sorted(folder.iterdir()) if path.suffix in _TYPES}
+        found: dict[str, Asset] = {}
+        for path in sorted(folder.iterdir()):
+            if path.suffix in _TYPES:
+                _read(path, found)
         self._by_name = found
         self._by_address = {asset.address: asset for asset in found.values()}
 
@@ -56,8 +64,17 @@ class Assets:
         return response
 
 
-def _read(path: Path) -> Asset:
-    content = path.read_bytes()
+def _read(path: Path, found: dict[str, Asset]) -> Asset:
+    """The file at `path`, put into `found` with those that it imports: it names them by their content too."""
+    if path.name in found:
+        return found[path.name]
+
+    def named(imported: re.Match[bytes]) -> bytes:
+        # Modules import one another in one direction: a circle would have no names.
+        return Path(_read(path.with_name(imported[0].decode()), found).address).name.encode()
+
+    content = _IMPORT.sub(named, path.read_bytes()) if path.suffix == ".js" else path.read_bytes()
     digest = blake2s(content, digest_size=6).hexdigest()
     address = f"/static/{path.stem}.{digest}{path.suffix}"
-    return Asset(address, _TYPES[path.suffix], content, gzip.compress(content, 9, mtime=0))
+    found[path.name] = Asset(address, _TYPES[path.suffix], content, gzip.compress(content, 9, mtime=0))
+    return found[path.name]

@@ -1,51 +1,71 @@
 """Which devices, pods, claims and containers a filter keeps. Pure.
 
-A filter that a row cannot satisfy leaves it out: a claimed device is of no device plugin's resource, so
-`resource` keeps none.
+A filter that a row cannot satisfy leaves it out: a container of its own CPUs is of no resource. A claimed
+device's driver counts as its resource, and it is held: of free and of unhealthy ones nothing is known.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
 
-from exporter.core.model import ClaimDevice, Container, Device, Holder, Snapshot
+from exporter.core.advertised import AdvertisedDevice
+from exporter.core.identity import Identity
+from exporter.core.model import ClaimDevice, Container, Device, DeviceKey, Holder, Snapshot
+from exporter.core.state import State
 from exporter.web.query import DeviceState, Filters
 from exporter.web.words import spelled
-
-
-def devices(snapshot: Snapshot, filters: Filters) -> list[Device]:
-    """The devices that `filters` keep, whole: with every holder, also those that did not match."""
-    if not filters.any:
-        return list(snapshot.devices)
-    match = _Match(filters)
-    return [d for d in snapshot.devices if match.device(d, complete=snapshot.complete)]
-
-
-def claims(snapshot: Snapshot, filters: Filters) -> list[ClaimDevice]:
-    """The claimed devices that `filters` keep."""
-    if not filters.any:
-        return list(snapshot.claims)
-    match = _Match(filters)
-    return [claim for claim in snapshot.claims if match.claim(claim)]
-
-
-def containers(snapshot: Snapshot, filters: Filters) -> list[Container]:
-    """The containers with exclusive CPUs or pinned memory that `filters` keep."""
-    pinned = (c for c in snapshot.containers if c.cpu_ids or c.memory)
-    if not filters.any:
-        return list(pinned)
-    match = _Match(filters)
-    return [c for c in pinned if match.container(c)]
-
 
 PodKey = tuple[str, str]
 """A pod's namespace and name."""
 
 
-def pods(snapshot: Snapshot, filters: Filters) -> frozenset[PodKey]:
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is known besides the snapshot, for `q` to look at: of pods, and of devices by their plugins."""
+
+    pods: Mapping[PodKey, Identity]
+    devices: Mapping[DeviceKey, AdvertisedDevice]
+
+
+NOTHING: Final = Told(MappingProxyType({}), MappingProxyType({}))
+
+
+def told(state: State) -> Told:
+    """What `state` tells besides its snapshot."""
+    return Told(state.pods, state.advertised.devices)
+
+
+def devices(snapshot: Snapshot, filters: Filters, known: Told = NOTHING) -> list[Device]:
+    """The devices that `filters` keep, whole: with every holder, also those that did not match."""
+    if not filters.any:
+        return list(snapshot.devices)
+    match = Match(filters, known)
+    return [d for d in snapshot.devices if match.device(d, complete=snapshot.complete)]
+
+
+def claims(snapshot: Snapshot, filters: Filters, known: Told = NOTHING) -> list[ClaimDevice]:
+    """The claimed devices that `filters` keep."""
+    if not filters.any:
+        return list(snapshot.claims)
+    match = Match(filters, known)
+    return [claim for claim in snapshot.claims if match.claim(claim)]
+
+
+def containers(snapshot: Snapshot, filters: Filters, known: Told = NOTHING) -> list[Container]:
+    """The containers with exclusive CPUs or pinned memory that `filters` keep."""
+    pinned = (c for c in snapshot.containers if c.cpu_ids or c.memory)
+    if not filters.any:
+        return list(pinned)
+    match = Match(filters, known)
+    return [c for c in pinned if match.container(c)]
+
+
+def pods(snapshot: Snapshot, filters: Filters, known: Told = NOTHING) -> frozenset[PodKey]:
     """The pods that `filters` keep, of those that hold anything: a pod is kept, and whole, where the filters
     keep one of its devices, claimed devices or containers for its own sake.
     """
-    match = _Match(filters)
+    match = Match(filters, known)
     kept: set[Holder] = {c.holder for c in snapshot.containers if match.container(c)}
     for device in snapshot.devices:
         kept.update(
@@ -66,16 +86,18 @@ def folded(raw: str) -> str:
     return spelled(raw).casefold()
 
 
-class _Match:
+class Match:
     """Filters made ready for many rows."""
 
-    def __init__(self, filters: Filters) -> None:
+    def __init__(self, filters: Filters, known: Told = NOTHING) -> None:
         self._f = filters
+        self._known = known
         self._q = filters.q.casefold()
         self._device = filters.device.casefold()
         self._pod = filters.pod.casefold()
 
     def device(self, device: Device, *, complete: bool) -> bool:
+        """Whether a device is kept."""
         f = self._f
         if f.resource and spelled(device.key.resource) != f.resource:
             return False
@@ -86,12 +108,17 @@ class _Match:
         if (f.namespace or f.pod) and not any(map(self.named, device.holders)):
             return False
         return not self._q or self._found(
-            device.key.device, device.parent, device.key.resource, *_names(device.holders)
+            *(device.key.device, device.parent, device.key.resource),
+            *self._names(device.holders),
+            *self._attributes(device.key),
         )
 
     def claim(self, claim: ClaimDevice) -> bool:
+        """Whether a claimed device is kept."""
         f = self._f
-        if f.resource or f.state in {DeviceState.FREE, DeviceState.UNHEALTHY}:
+        if f.resource and spelled(claim.key.driver) != f.resource:
+            return False
+        if f.state in {DeviceState.FREE, DeviceState.UNHEALTHY}:
             return False
         if self._device and self._device not in folded(claim.key.device):
             return False
@@ -102,14 +129,16 @@ class _Match:
         return not self._q or self._found(
             *(key.driver, key.pool, key.device, key.share_id),
             *(name for through in claim.holders for name in (through.claim_namespace, through.claim)),
-            *_names(holders),
+            *claim.cdi_devices,
+            *self._names(holders),
         )
 
     def container(self, container: Container) -> bool:
+        """Whether a container with CPUs or memory of its own is kept."""
         f = self._f
         if f.resource or f.device or f.state is not None or not self.named(container.holder):
             return False
-        return not self._q or self._found(*_names((container.holder,)))
+        return not self._q or self._found(*self._names((container.holder,)))
 
     def named(self, holder: Holder) -> bool:
         """Whether the holder's namespace and pod are the ones that are asked for."""
@@ -121,12 +150,22 @@ class _Match:
     def _found(self, *texts: str) -> bool:
         return any(self._q in folded(text) for text in texts)
 
+    def _names(self, holders: Iterable[Holder]) -> Iterator[str]:
+        for holder in holders:
+            yield f"{holder.namespace}/{holder.pod}"
+            yield holder.container
+            yield holder.pod_uid
+            identity = self._known.pods.get((holder.namespace, holder.pod))
+            if identity is not None and identity.workload.kind:
+                yield f"{identity.workload.kind} {identity.workload.name}"
 
-def _names(holders: Iterable[Holder]) -> Iterator[str]:
-    for holder in holders:
-        yield f"{holder.namespace}/{holder.pod}"
-        yield holder.container
-        yield holder.pod_uid
+    def _attributes(self, key: DeviceKey) -> Iterator[str]:
+        told = self._known.devices.get(key)
+        if told is not None:
+            yield told.parent
+            yield told.reason
+            for name, value in told.attributes:
+                yield f"{name} {value}"
 
 
 def states(device: Device, *, complete: bool) -> frozenset[DeviceState]:

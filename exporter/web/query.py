@@ -1,4 +1,4 @@
-"""Filters and paging, read from an address and written into one. Pure.
+"""Filters, order, groups and paging, read from an address and written into one. Pure.
 
 The API and the page's form share the names. Text is compared as it is shown, so that what was copied
 from the page finds its device: hostile characters are spelled out on both sides.
@@ -41,8 +41,8 @@ class DeviceState(StrEnum):
 class Filters:
     """What to keep; "" and None keep all.
 
-    `resource` and `namespace` are whole names; `pod` and `device` are parts of names, `q` is part of any
-    of a row's texts, these three without regard to case.
+    `resource` and `namespace` are whole names; a claimed device's driver counts as its resource. `pod` and
+    `device` are parts of names, `q` is part of any of a row's texts, these three without regard to case.
     """
 
     q: str = ""
@@ -61,17 +61,61 @@ class Filters:
 _NONE: Final = Filters()
 
 
+class Column(StrEnum):
+    """What rows may be sorted by."""
+
+    DEVICE = "device"
+    RESOURCE = "resource"
+    STATE = "state"
+    POD = "pod"
+    SINCE = "since"
+    NUMA = "numa"
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """By which column, and which way. Written `since`, or `-since` for the other way round."""
+
+    column: Column
+    descending: bool = False
+
+    def __str__(self) -> str:
+        return f"{'-' if self.descending else ''}{self.column}"
+
+
+class Group(StrEnum):
+    """What rows stand together for."""
+
+    NONE = "none"
+    DEVICE = "device"
+    """The physical device: its shares and slices, of whatever resource."""
+    POD = "pod"
+    """The pod that holds them; what nobody holds comes last."""
+
+
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """The status page's address: what to keep, and which page of the rows (from 1)."""
+    """The status page's address: what to keep, in which order (None: the page's own), grouped by what, and
+    which page of the rows (from 1).
+    """
 
     filters: Filters = field(default_factory=Filters)
     page: int = 1
     per_page: int = PER_PAGE
+    sort: Sort | None = None
+    group: Group = Group.NONE
 
     def at_page(self, page: int) -> "PageQuery":
         """The same, at another page."""
         return replace(self, page=page)
+
+    def sorted_by(self, sort: Sort | None) -> "PageQuery":
+        """The same rows in another order, from the first page."""
+        return replace(self, sort=sort, page=1)
+
+    def unfiltered(self) -> "PageQuery":
+        """All rows, in the same order and groups."""
+        return replace(self, filters=_NONE, page=1)
 
 
 Pairs = Iterable[tuple[str, str]]
@@ -107,10 +151,12 @@ def parse_explain(pairs: Pairs) -> Asked:
 
 
 def parse_page(pairs: Pairs) -> PageQuery:
-    """The filters and the page of an address. Raises QueryError as parse_filters does."""
-    found = single(pairs, (*_FILTERS, "page", "per_page"))
+    """All that an address of the status page asks for. Raises QueryError as parse_filters does."""
+    found = single(pairs, (*_FILTERS, "sort", "group", "page", "per_page"))
     return PageQuery(
         filters=_filters(found),
+        sort=_sort(found.get("sort", "").strip()),
+        group=_group(found.get("group", "").strip()),
         page=number("page", found.get("page", ""), 1, _PAGE_LIMIT),
         per_page=number("per_page", found.get("per_page", ""), PER_PAGE, PER_PAGE_LIMIT),
     )
@@ -120,6 +166,10 @@ def address(query: PageQuery | Filters) -> str:
     """The address of the status page that shows `query`, each query with one address only."""
     query = query if isinstance(query, PageQuery) else PageQuery(query)
     pairs = {name: str(value) for name, value in asdict(query.filters).items() if value}
+    if query.sort is not None:
+        pairs["sort"] = str(query.sort)
+    if query.group is not Group.NONE:
+        pairs["group"] = query.group
     if query.page > 1:
         pairs["page"] = str(query.page)
     if query.per_page != PER_PAGE:
@@ -161,6 +211,21 @@ def _state(value: str) -> DeviceState | None:
         return DeviceState(value) if value else None
     except ValueError:
         raise QueryError("state", value, f"one of {', '.join(DeviceState)}") from None
+
+
+def _sort(value: str) -> Sort | None:
+    try:
+        return Sort(Column(value.removeprefix("-")), value.startswith("-")) if value else None
+    except ValueError:
+        expected = f"one of {', '.join(Column)}, with a - before it for the other way round"
+        raise QueryError("sort", value, expected) from None
+
+
+def _group(value: str) -> Group:
+    try:
+        return Group(value) if value else Group.NONE
+    except ValueError:
+        raise QueryError("group", value, f"one of {', '.join(Group)}") from None
 
 
 def number(name: str, value: str, default: int, limit: int) -> int:

@@ -28,6 +28,7 @@ from exporter.services.families import of_snapshot
 from exporter.services.series import plan
 from exporter.services.understanding import Understanding
 from exporter.web.api.documents import Moment
+from exporter.web.pages.rows import row
 from exporter.web.pages.status import status_page
 from exporter.web.query import PageQuery
 from harness import mutation, wire
@@ -122,8 +123,9 @@ class _Exporter:
         assert sorted(named) == sorted(truth)
         if not int(self.at) % _PAGE:
             page = status_page(Moment(state, "n", self.at, 60.0), PageQuery(), tag="t", triggers=())
-            assert sum(len(row.holders) for row in page.devices) <= len(held)
-            assert bool(page.devices) == bool(snapshot.devices)
+            shown = [row(entry, page.scene) for section in page.sections for entry in section.entries]
+            assert sum(len(one.holders) for one in shown if not one.claimed) <= len(held)
+            assert bool(shown) == bool(snapshot.devices or snapshot.claims)
         return "read"
 
     def _check_allocatable(self, snapshot: Snapshot, listed: bytes, allocatable: bytes | None) -> None:

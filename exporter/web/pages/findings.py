@@ -6,7 +6,8 @@ from typing import Final
 
 from exporter.core.anomalies import Anomaly
 from exporter.core.model import Holder
-from exporter.web.pages.rows import When, when
+from exporter.web.pages.rows import row_key
+from exporter.web.pages.whens import When, later
 from exporter.web.query import Filters, address
 from exporter.web.words import listed, spelled, text
 
@@ -27,9 +28,10 @@ _KINDS: Final = {
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong: what `kind` it is, a sentence, the address that shows the rows, and since when
-    it was seen.
+    it was seen. `key` is the same for as long as it is the same thing.
     """
 
+    key: str
     kind: str
     sentence: str
     address: str
@@ -88,17 +90,19 @@ def _finding(group: list[Anomaly], now: float) -> Finding:
                 part for part in (f"{resource} {device}:", who, f"{_evidence(first)}.") if part
             )
     filters = Filters(
-        resource=spelled(first.resource) if not first.device else "",
+        resource=spelled(first.resource)[:512] if not first.device else "",
         device=spelled(first.device)[:512],
         namespace=_of_one(group, "namespace"),
         pod=_of_one(group, "pod"),
     )
     since = min((anomaly.since for anomaly in group if anomaly.since is not None), default=None)
+    owner = () if first.device or first.holder is None else tuple(first.holder)
     return Finding(
+        key=row_key(first.kind, first.resource, first.device, *owner),
         kind=_KINDS.get(first.kind, text(first.kind).shown),
         sentence=sentence,
         address=address(filters),
-        since=None if since is None else when(since, now),
+        since=None if since is None else later(since, now),
     )
 
 

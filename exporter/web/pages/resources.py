@@ -7,12 +7,16 @@ from exporter.core.model import ResourceCounts
 from exporter.core.state import State
 from exporter.web.pages.rows import row_key
 from exporter.web.query import PageQuery, address
-from exporter.web.words import Text, spelled, text
+from exporter.web.words import Text, counted, spelled, text
 
 _CELLS_LIMIT: Final = 32
 """Up to so many devices a resource's bar shows each by itself."""
 _BAR: Final = 1000
 """Width of a bar in its own units."""
+_FIRST: Final = 6
+"""Resources that are seen at once: those with something wrong, then the most held. One or two more are not
+worth folding.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,33 @@ class ResourceRow:
     selected: bool
 
 
-def resource_rows(state: State, query: PageQuery) -> tuple[ResourceRow, ...]:
-    """Every resource's row, by name."""
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Every resource, by name: those seen at once, those folded away, and what is to be said of these."""
+
+    first: tuple[ResourceRow, ...] = ()
+    further: tuple[ResourceRow, ...] = ()
+    summary: str = ""
+
+
+def resources(state: State, query: PageQuery) -> Resources:
+    """Every resource's row."""
     gone = {anomaly.resource for anomaly in state.anomalies if anomaly.kind == "plugin_gone"}
-    return tuple(
+    rows = [
         _row(name, counts, complete=state.snapshot.complete, gone=name in gone, query=query)
         for name, counts in state.snapshot.resources().items()
+    ]
+    if len(rows) <= _FIRST + 2:
+        return Resources(tuple(rows))
+    wanted = sorted(rows, key=lambda row: (not row.selected, not row.alarming, -int(row.held)))[:_FIRST]
+    seen = {row.key for row in wanted}
+    further = tuple(row for row in rows if row.key not in seen)
+    alarming = sum(row.alarming for row in further)
+    well = f", {alarming} of them with something wrong" if alarming else ", nothing wrong with them"
+    return Resources(
+        first=tuple(row for row in rows if row.key in seen),
+        further=further,
+        summary=f"{counted(len(further), 'more resource')}{well if state.snapshot.complete else ''}",
     )
 
 

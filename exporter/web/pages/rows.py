@@ -1,43 +1,36 @@
-"""The status page's rows: devices, claims, and containers with CPUs or memory of their own. Pure."""
+"""The status page's rows: devices, and devices given through claims. Pure."""
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha1
 from typing import Final
 
-from exporter.core.advertised import Advertised
+from exporter.core.advertised import Advertised, AdvertisedDevice
 from exporter.core.diff import Holding
-from exporter.core.holdings import Since
-from exporter.core.model import ClaimDevice, Container, Device, Holder
+from exporter.core.identity import Identity
+from exporter.core.model import ClaimDevice, Device, DeviceKey, Holder
 from exporter.core.state import State
-from exporter.web.query import Filters, address
-from exporter.web.words import Text, clock_time, counted, lasting, ranges, rfc3339, size, spelled, text
+from exporter.web.links import claim_link, device_link, pod_link
+from exporter.web.pages.sorting import Entry
+from exporter.web.pages.whens import When, day, later
+from exporter.web.words import Text, ranges, spelled, text
 
-_NUMBER: Final = re.compile(r"([0-9]+)(?![0-9A-Za-z])")
 _ID_LIMIT: Final = 52
 """Characters of an id that are shown: a share of a GPU, by UUID, is one line."""
-_REMEMBERED_LENGTH: Final = 64
-"""Characters of a name whose sort key is remembered: at most 4 KiB each, 1 KiB as ids usually are."""
 HOLDERS_LIMIT: Final = 50
-"""Holders shown of one device; the API has all."""
-
-
-@dataclass(frozen=True, slots=True)
-class When:
-    """A moment: for a machine, for the clock, and how long ago. `exact` false: then or earlier."""
-
-    iso: str
-    clock: str
-    ago: str
-    exact: bool = True
+"""Holders shown of one device; its own page and the API have all."""
+_ATTRIBUTES: Final = ("model", "product", "address", "pci_address", "interface", "path")
+"""What of a plugin's attributes tells a person which device it is; its own page has all."""
+_ATTRIBUTES_LENGTH: Final = 54
+"""Characters of all attributes together: about those of an id above them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HolderLine:
-    """One holder of a device, with the address that shows all that its pod holds.
+    """One holder of a device, with its pod's page.
 
-    `workload` is what the pod belongs to, None where that is not known or nothing but the pod.
+    `workload` is what the pod belongs to, None where that is not known or nothing but the pod; `claim` is
+    the claim through which it holds the device, None for a device plugin's.
     """
 
     key: str
@@ -47,101 +40,163 @@ class HolderLine:
     address: str
     since: When | None
     workload: Text | None
+    claim: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRow:
-    """One device. Its id is `stem` and `tail`, where it begins with its parent's, else `tail` alone.
+class Row:
+    """One device, and its page. Its id is `stem` and `tail`, where it begins with its parent's or its pool's
+    name, else `tail` alone.
 
-    `parent` is only there where the id does not show it. `state` is one of held, free, unhealthy,
-    unknown; `words` say it, and `reason` says why it is unhealthy, where its plugin tells.
+    `parent` is only there where the id does not show it. `share` is the share of a claimed device, `cdi` are
+    its CDI devices. `state` is one of held, free, unhealthy; `words` say it, `reason` says why it is
+    unhealthy and `ill` since when, where that is known. `mark` changes with what a person is to notice.
     """
 
     key: str
+    mark: str
+    claimed: bool
+    address: str
     stem: str
     tail: str
     whole: str
     parent: Text | None
+    share: Text | None
+    attributes: tuple[Text, ...]
+    cdi: tuple[Text, ...]
     resource: Text
     state: str
     words: str
     reason: Text | None
+    ill: When | None
     numa: str
     holders: tuple[HolderLine, ...]
     more: int
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimLine:
-    """One holder of a claimed device, and the claim."""
+class Scene:
+    """What rows are made from: the state, unix time, and since when the unhealthy ones are known to be."""
 
-    key: str
-    claim: Text
-    namespace: Text
-    pod: Text
-    container: Text
-    address: str
+    state: State
+    now: float
+    ill: Mapping[DeviceKey, float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRow:
-    """One claimed device (DRA)."""
-
-    key: str
-    device: Text
-    share: Text | None
-    pool: Text
-    driver: Text
-    cdi: tuple[Text, ...]
-    holders: tuple[ClaimLine, ...]
-    more: int
+def scene(state: State, now: float) -> Scene:
+    """`state` as it is seen at unix time `now`."""
+    ill = (a for a in state.anomalies if a.kind == "unhealthy_held")
+    return Scene(state, now, {DeviceKey(a.resource, a.device): a.since for a in ill})
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRow:
-    """One container with exclusive CPUs or pinned memory."""
+def inputs(entry: Entry, scene: Scene) -> tuple[object, ...]:
+    """All that the row of `entry` depends on: where they are equal, so are the rows."""
+    state, item = scene.state, entry.item
+    known = tuple(state.pods.get((h.namespace, h.pod)) for h in entry.holders[:HOLDERS_LIMIT])
+    if isinstance(item, ClaimDevice):
+        return item, known
+    since = tuple(state.since.get(Holding(item.key, h)) for h in entry.holders[:HOLDERS_LIMIT])
+    advertised = state.advertised
+    word = advertised.resources.get(item.key.resource)
+    told = advertised.devices.get(item.key)
+    answers = None if word is None else (word.telling.answers, word.resource.served)
+    return item, known, since, told, answers, state.snapshot.complete, scene.ill.get(item.key), day(scene.now)
 
-    key: str
-    namespace: Text
-    pod: Text
-    container: Text
-    address: str
-    cpus: str
-    cpu_count: str
-    memory: tuple[Text, ...]
-    numa: str
+
+def row(entry: Entry, scene: Scene) -> Row:
+    """The row of `entry`, with places for its ages (exporter.web.pages.whens)."""
+    if isinstance(entry.item, ClaimDevice):
+        return _claimed(entry, entry.item, scene)
+    return _plugged(entry, entry.item, scene)
 
 
-def device_row(device: Device, state: State, now: float) -> DeviceRow:
-    """A device's row at unix time `now`."""
-    complete = state.snapshot.complete
-    healthy = device.allocatable or not complete
+def _plugged(entry: Entry, device: Device, scene: Scene) -> Row:
+    state = scene.state
+    told = state.advertised.devices.get(device.key)
+    healthy = device.allocatable or not state.snapshot.complete
     stem, tail, parent = _id(device)
-    return DeviceRow(
-        key=row_key("device", device.key.resource, device.key.device),
+    holders = entry.holders
+    shown = ("held" if device.holders else "free") if healthy else "unhealthy"
+    return Row(
+        key=row_key("device", *device.key, *(entry.pod or ())),
+        mark=_mark(shown, device.holders),
+        claimed=False,
+        address=device_link(*device.key),
         stem=stem,
         tail=tail.shown,
         whole=tail.whole,
         parent=parent,
+        share=None,
+        attributes=_attributes(told),
+        cdi=(),
         resource=text(device.key.resource, limit=_ID_LIMIT),
-        state=("held" if device.holders else "free") if healthy else "unhealthy",
-        words=_words(device, healthy=healthy),
+        state=shown,
+        words=_words(device.holders, healthy=healthy),
         reason=None if healthy else _reason(device, state.advertised),
+        ill=None if healthy else _ill(device, told, scene),
         numa=ranges(device.numa_nodes),
-        holders=tuple(
-            _holder_line(h, state, state.since.get(Holding(device.key, h)), now)
-            for h in device.holders[:HOLDERS_LIMIT]
-        ),
-        more=max(0, len(device.holders) - HOLDERS_LIMIT),
+        holders=tuple(_holder_line(device, h, scene) for h in holders[:HOLDERS_LIMIT]),
+        more=max(0, len(holders) - HOLDERS_LIMIT),
     )
 
 
-def _words(device: Device, *, healthy: bool) -> str:
+def _claimed(entry: Entry, device: ClaimDevice, scene: Scene) -> Row:
+    key, wanted = device.key, set(entry.holders)
+    through = [one for one in device.holders if one.holder in wanted]
+    name = text(f"{key.pool}/{key.device}", limit=_ID_LIMIT)
+    stem = f"{spelled(key.pool)}/"
+    split = not name.whole and name.shown.startswith(stem)
+    holders = tuple(one.holder for one in device.holders)
+    return Row(
+        key=row_key("claim", *key, *(entry.pod or ())),
+        mark=_mark("held", holders),
+        claimed=True,
+        address=claim_link(key.driver, key.pool, key.device),
+        stem=stem if split else "",
+        tail=name.shown.removeprefix(stem) if split else name.shown,
+        whole=name.whole,
+        parent=None,
+        share=text(key.share_id) if key.share_id else None,
+        attributes=(),
+        cdi=tuple(text(cdi, limit=120) for cdi in device.cdi_devices[:HOLDERS_LIMIT]),
+        resource=text(key.driver, limit=_ID_LIMIT),
+        state="held" if holders else "free",
+        words=_words(holders, healthy=True),
+        reason=None,
+        ill=None,
+        numa="",
+        holders=tuple(
+            HolderLine(
+                key=row_key(one.claim_namespace, one.claim, *one.holder),
+                namespace=text(one.holder.namespace),
+                pod=text(one.holder.pod),
+                container=text(one.holder.container),
+                address=pod_link(one.holder.namespace, one.holder.pod),
+                since=None,
+                workload=workload(scene.state.pods, one.holder),
+                claim=text(_claim_name(one.claim_namespace, one.claim, one.holder)),
+            )
+            for one in through[:HOLDERS_LIMIT]
+        ),
+        more=max(0, len(through) - HOLDERS_LIMIT),
+    )
+
+
+def _claim_name(namespace: str, claim: str, holder: Holder) -> str:
+    """A claim is in its pod's namespace; should it not be, that is told."""
+    return claim if namespace == holder.namespace else f"{namespace}/{claim}"
+
+
+def _mark(state: str, holders: tuple[Holder, ...]) -> str:
+    return row_key(state, *(name for h in holders for name in (h.namespace, h.pod, h.container)))[:6]
+
+
+def _words(holders: tuple[Holder, ...], *, healthy: bool) -> str:
     if not healthy:
-        return "unhealthy, held" if device.holders else "unhealthy"
-    if not device.holders:
+        return "unhealthy, held" if holders else "unhealthy"
+    if not holders:
         return "free"
-    return "held" if len(device.holders) == 1 else f"held by {len(device.holders)}"
+    return "held" if len(holders) == 1 else f"held by {len(holders)}"
 
 
 def _reason(device: Device, advertised: Advertised) -> Text | None:
@@ -158,6 +213,27 @@ def _reason(device: Device, advertised: Advertised) -> Text | None:
     )
 
 
+def _ill(device: Device, told: AdvertisedDevice | None, scene: Scene) -> When | None:
+    """Since when it is not healthy: by its plugin, else since it was seen so under its holder."""
+    since = told.since if told is not None and not told.healthy else scene.ill.get(device.key)
+    return None if since is None else later(since, scene.now)
+
+
+def _attributes(told: AdvertisedDevice | None) -> tuple[Text, ...]:
+    if told is None:
+        return ()
+    found = dict(told.attributes)
+    kept: list[Text] = []
+    left = _ATTRIBUTES_LENGTH
+    for value in dict.fromkeys(found[name] for name in _ATTRIBUTES if found.get(name)):
+        shown = text(value, limit=40)
+        left -= len(shown.shown) + 3
+        if left < 0:
+            break
+        kept.append(shown)
+    return tuple(kept)
+
+
 def _id(device: Device) -> tuple[str, Text, Text | None]:
     """The id with what it shares with its parent set apart, or the parent beside it."""
     raw, parent = device.key.device, device.parent
@@ -170,105 +246,25 @@ def _id(device: Device) -> tuple[str, Text, Text | None]:
     return "", shown, text(parent, limit=_ID_LIMIT)
 
 
-def _holder_line(holder: Holder, state: State, since: Since | None, now: float) -> HolderLine:
-    identity = state.pods.get((holder.namespace, holder.pod))
-    work = None if identity is None or identity.workload.kind in {"", "Pod"} else identity.workload
+def _holder_line(device: Device, holder: Holder, scene: Scene) -> HolderLine:
+    since = scene.state.since.get(Holding(device.key, holder))
     return HolderLine(
-        key=row_key(holder.namespace, holder.pod, holder.container, holder.pod_uid),
+        key=row_key(*holder),
         namespace=text(holder.namespace),
         pod=text(holder.pod),
         container=text(holder.container),
-        address=_of_pod(holder),
-        since=None if since is None else when(since.at, now, exact=since.exact),
-        workload=None if work is None else text(f"{work.kind} {work.name}"),
+        address=pod_link(holder.namespace, holder.pod),
+        since=None if since is None else later(since.at, scene.now, exact=since.exact),
+        workload=workload(scene.state.pods, holder),
     )
 
 
-def when(at: float, now: float, *, exact: bool = True) -> When:
-    """Unix time `at`, seen at `now`."""
-    return When(rfc3339(at), clock_time(at, now), lasting(now - at), exact)
-
-
-def claim_row(claim: ClaimDevice) -> ClaimRow:
-    """A claimed device's row."""
-    key = claim.key
-    return ClaimRow(
-        key=row_key("claim", key.driver, key.pool, key.device, key.share_id),
-        device=text(key.device),
-        share=text(key.share_id) if key.share_id else None,
-        pool=text(key.pool),
-        driver=text(key.driver),
-        cdi=tuple(text(name, limit=120) for name in claim.cdi_devices[:HOLDERS_LIMIT]),
-        holders=tuple(
-            ClaimLine(
-                key=row_key(through.claim_namespace, through.claim, *_names(through.holder)),
-                claim=text(_claim_name(through.claim_namespace, through.claim, through.holder)),
-                namespace=text(through.holder.namespace),
-                pod=text(through.holder.pod),
-                container=text(through.holder.container),
-                address=_of_pod(through.holder),
-            )
-            for through in claim.holders[:HOLDERS_LIMIT]
-        ),
-        more=max(0, len(claim.holders) - HOLDERS_LIMIT),
-    )
-
-
-def _claim_name(namespace: str, claim: str, holder: Holder) -> str:
-    """A claim is in its pod's namespace; should it not be, that is told."""
-    return claim if namespace == holder.namespace else f"{namespace}/{claim}"
-
-
-def container_row(container: Container) -> ContainerRow:
-    """The row of a container with exclusive CPUs or pinned memory."""
-    holder = container.holder
-    return ContainerRow(
-        key=row_key("container", *_names(holder)),
-        namespace=text(holder.namespace),
-        pod=text(holder.pod),
-        container=text(holder.container),
-        address=_of_pod(holder),
-        cpus=text(ranges(container.cpu_ids), limit=120).shown,
-        cpu_count=counted(len(container.cpu_ids), "CPU"),
-        memory=tuple(
-            text(f"{size(m.size_bytes)} {m.memory_type}{_on(m.numa_nodes)}") for m in container.memory[:20]
-        ),
-        numa=ranges(container.numa_nodes),
-    )
-
-
-def _on(nodes: tuple[int, ...]) -> str:
-    return f" on NUMA {ranges(nodes)}" if nodes else ""
-
-
-def _of_pod(holder: Holder) -> str:
-    return address(Filters(namespace=spelled(holder.namespace)[:512], pod=spelled(holder.pod)[:512]))
-
-
-def _names(holder: Holder) -> tuple[str, str, str, str]:
-    return holder.namespace, holder.pod, holder.container, holder.pod_uid
-
-
-def order(device: Device) -> tuple[str, tuple[tuple[int, str], ...], tuple[tuple[int, str], ...]]:
-    """The page's order: by resource, shares and slices beside their device, dev-2 before dev-10."""
-    return device.key.resource, _natural(device.parent or device.key.device), _natural(device.key.device)
-
-
-def _natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Numbers by value, the rest by letters. Digits before a letter count as letters, for they may be part of
-    a hexadecimal number; so do more than 18 of them.
-    """
-    return _remembered(name) if len(name) <= _REMEMBERED_LENGTH else _split(name[:512])
-
-
-def _split(name: str) -> tuple[tuple[int, str], ...]:
-    return tuple(
-        (int(part), part) if part.isascii() and part.isdigit() and len(part) <= 18 else (-1, part)
-        for part in _NUMBER.split(name)
-    )
-
-
-_remembered = lru_cache(maxsize=16_384)(_split)
+def workload(pods: Mapping[tuple[str, str], Identity], holder: Holder) -> Text | None:
+    """What the holder's pod belongs to: `Deployment llama`; None where that is not known, or nothing."""
+    identity = pods.get((holder.namespace, holder.pod))
+    if identity is None or identity.workload.kind in {"", "Pod"}:
+        return None
+    return text(f"{identity.workload.kind} {identity.workload.name}")
 
 
 def row_key(*parts: str) -> str:

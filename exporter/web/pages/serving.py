@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import hdrs, web
 
 from daemon.http import problem
-from exporter.web.answers import answer, squeeze, wants_gzip
+from exporter.web.answers import answer, is_known, not_modified, squeeze, wants_gzip
 from exporter.web.api.documents import Moment
 from exporter.web.assets import Assets
+from exporter.web.pages.whens import day, filled
 from exporter.web.query import PageQuery, QueryError, address, parse_page
 from exporter.web.site import Site
 from exporter.web.words import spelled
@@ -27,10 +28,19 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
+class _Page:
+    """A page of one mapping and day, with places for its ages (exporter.web.pages.whens)."""
+
+    key: tuple[str, float | None, int]
+    template: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class _Rendering:
     """A page as it was at one second: good for everyone who asks for it within the same one."""
 
-    key: tuple[str, float | None, int]
+    page: _Page
+    second: int
     plain: bytes
     gzipped: bytes
 
@@ -56,20 +66,28 @@ class Pages:
             query = parse_page(request.query.items())
         except QueryError as error:
             return self.message(400, "This address cannot be read", str(error))
-        rendering = await self._rendering(query)
+        moment = self._site.moment()
+        tag = self._site.tag(moment)
+        # A browser has no tag of a page, so that ages are right when it is loaded again: only the page's own
+        # module has, which counts them on by itself.
+        if is_known(request, tag):
+            return not_modified(tag)
+        rendering = await self._rendering(moment, tag, query)
         if wants_gzip(request):
             return answer(rendering.gzipped, _HTML, gzipped=True)
         return answer(rendering.plain, _HTML)
 
-    async def _rendering(self, query: PageQuery) -> _Rendering:
-        moment = self._site.moment()
-        tag = self._site.tag(moment)
-        key = (tag, moment.state.taken_at, int(moment.now))
+    async def _rendering(self, moment: Moment, tag: str, query: PageQuery) -> _Rendering:
+        key, second = (tag, moment.state.taken_at, day(moment.now)), int(moment.now)
         where = address(query)
         kept = self._kept.pop(where, None)
-        if kept is None or kept.key != key:
-            plain = self.render(moment, tag, query)
-            kept = _Rendering(key, plain, await squeeze(plain))
+        page = kept.page if kept is not None and kept.page.key == key else None
+        if page is None:
+            template = self._templates.status(moment, query, tag=tag, triggers=self._site.triggers())
+            page = _Page(key, template)
+        if kept is None or kept.page is not page or kept.second != second:
+            plain = filled(page.template, moment.now)
+            kept = _Rendering(page, second, plain, await squeeze(plain))
         self._kept[where] = kept
         while len(self._kept) > _KEPT:
             del self._kept[next(iter(self._kept))]
@@ -77,7 +95,8 @@ class Pages:
 
     def render(self, moment: Moment, tag: str, query: PageQuery) -> bytes:
         """The status page at `moment`."""
-        return self._templates.status(moment, query, tag=tag, triggers=self._site.triggers())
+        template = self._templates.status(moment, query, tag=tag, triggers=self._site.triggers())
+        return filled(template, moment.now)
 
     def message(self, status: int, headline: str, detail: str) -> web.Response:
         """A page that says one thing."""

@@ -1,69 +1,28 @@
 """The whole status page, made of the state and of what its address asks for. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.core.model import Snapshot
+from exporter.core.model import ClaimDevice, Device
 from exporter.core.state import Freshness, State
 from exporter.web import matching
 from exporter.web.api.documents import Moment
-from exporter.web.pages import rows
+from exporter.web.pages.banner import Banner, banner
+from exporter.web.pages.containers import ContainerRow, container_row
 from exporter.web.pages.findings import Findings, findings
-from exporter.web.pages.resources import ResourceRow, resource_rows
-from exporter.web.pages.rows import ClaimRow, ContainerRow, DeviceRow, When
-from exporter.web.query import DeviceState, PageQuery, address
-from exporter.web.standing import reason
-from exporter.web.words import counted, lasting, spelled, text
+from exporter.web.pages.form import Form, Heading, form, headings
+from exporter.web.pages.grouping import Cluster, clusters, entries
+from exporter.web.pages.headers import Header, header
+from exporter.web.pages.resources import Resources, resources
+from exporter.web.pages.rows import Scene, scene
+from exporter.web.pages.sorting import Entry, arranged
+from exporter.web.pages.whens import NOW
+from exporter.web.query import Group, PageQuery, address
+from exporter.web.words import counted, spelled, text
 
 SIDE_LIMIT: Final = 200
-"""Rows of claims and of containers on the page; the API has all."""
-_OPTIONS_LIMIT: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why the last refresh failed: the kubelet's `method`, since when, and the reason in words."""
-
-    method: str
-    since: When
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Banner:
-    """The first thing on the page. `level` is ok, warn or bad; `headline` is steady while nothing changes."""
-
-    level: str
-    sign: str
-    headline: str
-    explanation: str
-    taken: When | None
-    problem: Problem | None
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A choice of the form. `whole` is what is sent, `label` what is shown."""
-
-    whole: str
-    label: str
-    selected: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The form, filled in as the address says."""
-
-    q: str
-    pod: str
-    device: str
-    resources: tuple[Option, ...]
-    namespaces: tuple[Option, ...]
-    states: tuple[Option, ...]
-    per_page: int | None
-    active: bool
-    detailed: bool
+"""Rows of containers on the page; the API has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,75 +38,80 @@ class Paging:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A lesser table: how many rows there are besides those shown, and whether there are any unfiltered."""
+    """Rows that stand together under a heading, or none."""
 
-    exists: bool
+    header: Header | None
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Containers:
+    """The lesser table: its rows, how many there are besides, and whether there are any unfiltered."""
+
+    exist: bool
+    rows: tuple[ContainerRow, ...]
     more: int
 
 
 @dataclass(frozen=True, slots=True)
 class StatusPage:
-    """Everything that the template shows."""
+    """Everything that the template shows. Rows are made of `sections`' entries in `scene`, as they are
+    rendered, for most of them were before.
+    """
 
     node: str
     title: str
-    now: float
+    now: str
     tag: str
     banner: Banner
     trusted: bool
     triggers: str
     notes: tuple[str, ...]
     findings: Findings
-    resources: tuple[ResourceRow, ...]
+    resources: Resources
     form: Form
+    headings: tuple[Heading, ...]
     paging: Paging
-    devices: tuple[DeviceRow, ...]
+    scene: Scene
+    sections: tuple[Section, ...]
     nothing: str
-    claims: tuple[ClaimRow, ...]
-    claims_section: Section
-    containers: tuple[ContainerRow, ...]
-    containers_section: Section
+    containers: Containers
 
 
 def status_page(moment: Moment, query: PageQuery, *, tag: str, triggers: tuple[str, ...]) -> StatusPage:
-    """The page at `moment`. `tag` names what the page depends on besides the time; `triggers` in words."""
+    """The page at `moment`, with places for ages. `tag` names what the page depends on besides the time;
+    `triggers` in words.
+    """
     state, now, filters = moment.state, moment.now, query.filters
-    snapshot = state.snapshot
-    kept = sorted(matching.devices(snapshot, filters), key=rows.order)
+    snapshot, told = state.snapshot, matching.told(state)
+    items: list[Device | ClaimDevice] = [
+        *matching.devices(snapshot, filters, told),
+        *matching.claims(snapshot, filters, told),
+    ]
+    kept = arranged(entries(items, query.group, matching.Match(filters)), query.sort, state)
     page = min(query.page, _pages(query, len(kept)))
-    first = (page - 1) * query.per_page
-    shown = kept[first : first + query.per_page]
-    claims = matching.claims(snapshot, filters)
-    containers = matching.containers(snapshot, filters)
+    shown = clusters(kept, query.group, (page - 1) * query.per_page, query.per_page)
     found = findings(state.anomalies, now)
     return StatusPage(
         node=spelled(moment.node),
         title=_title(moment, found),
-        now=now,
+        now=NOW,
         tag=tag,
-        banner=_banner(moment),
+        banner=banner(moment),
         trusted=moment.freshness in {Freshness.FRESH, Freshness.AGEING},
         triggers=_triggers(triggers),
         notes=tuple(text(note, limit=300).shown for note in state.notes),
         findings=found,
-        resources=resource_rows(state, query),
-        form=_form(snapshot, query),
+        resources=resources(state, query),
+        form=form(snapshot, query),
+        headings=headings(query),
         paging=_paging(
-            query,
-            page=page,
-            answered=state.taken_at is not None,
-            shown=len(shown),
-            kept=len(kept),
-            known=len(snapshot.devices),
+            query, page, kept, found=len(items), shown=shown, known=_known(state) if state.taken_at else None
         ),
-        devices=tuple(rows.device_row(device, state, now) for device in shown),
+        scene=scene(state, now),
+        sections=tuple(Section(header(cluster, state), cluster.shown) for cluster in shown),
         nothing="" if shown else _nothing(state, query),
-        claims=tuple(rows.claim_row(claim) for claim in claims[:SIDE_LIMIT]),
-        claims_section=Section(bool(snapshot.claims), max(0, len(claims) - SIDE_LIMIT)),
-        containers=tuple(rows.container_row(c) for c in containers[:SIDE_LIMIT]),
-        containers_section=Section(
-            any(c.cpu_ids or c.memory for c in snapshot.containers), max(0, len(containers) - SIDE_LIMIT)
-        ),
+        containers=_containers(moment, query, told),
     )
 
 
@@ -161,81 +125,39 @@ def _title(moment: Moment, found: Findings) -> str:
     return f"{mark}{text(moment.node).shown} · devicelens"
 
 
-def _banner(moment: Moment) -> Banner:
-    state, now = moment.state, moment.now
-    failure = state.failure
-    level, sign, headline = {
-        Freshness.FRESH: ("ok", "✓", "The mapping is fresh."),
-        Freshness.AGEING: ("warn", "!", "The kubelet does not answer as it should."),
-        Freshness.STALE: ("bad", "✕", "Do not trust this mapping."),
-        Freshness.UNKNOWN: ("bad", "✕", "There is no mapping yet."),
-    }[moment.freshness]
-    explanation = {
-        Freshness.FRESH: "",
-        Freshness.AGEING: f"What you see is older than it should be; after {lasting(moment.stale_after)} "
-        "it is no longer told to Prometheus.",
-        Freshness.STALE: f"It is older than {lasting(moment.stale_after)}: "
-        "pods and devices may have changed hands since. It is no longer told to Prometheus.",
-        Freshness.UNKNOWN: "The kubelet has not answered since the exporter started.",
-    }[moment.freshness]
-    return Banner(
-        level=level,
-        sign=sign,
-        headline=headline,
-        explanation=explanation,
-        taken=None if state.taken_at is None else rows.when(state.taken_at, now),
-        problem=None
-        if failure is None
-        else Problem(
-            text(failure.method).shown,
-            rows.when(failure.since, now),
-            text(reason(failure), limit=600).shown,
-        ),
-    )
-
-
 def _triggers(triggers: tuple[str, ...]) -> str:
     return ", ".join(text(trigger, limit=120).shown for trigger in triggers) or "nothing"
 
 
-def _form(snapshot: Snapshot, query: PageQuery) -> Form:
-    filters = query.filters
-    namespaces = {c.holder.namespace for c in snapshot.containers}
-    return Form(
-        q=filters.q,
-        pod=filters.pod,
-        device=filters.device,
-        resources=_options((d.key.resource for d in snapshot.devices), filters.resource),
-        namespaces=_options(namespaces, filters.namespace),
-        states=tuple(Option(s, s, s is filters.state) for s in DeviceState),
-        per_page=query.per_page if query.per_page != PageQuery().per_page else None,
-        active=filters.any,
-        detailed=bool(filters.pod or filters.device),
-    )
+def _known(state: State) -> int:
+    return len(state.snapshot.devices) + len(state.snapshot.claims)
 
 
-def _options(names: Iterable[str], selected: str) -> tuple[Option, ...]:
-    """The choices that there are now, and the one that is made."""
-    found = sorted({spelled(name) for name in set(names)})[:_OPTIONS_LIMIT]
-    if selected and selected not in found:
-        found.append(selected)
-    # Longer ones are refused by the query's own limit; they are found by `q`.
-    return tuple(Option(name, text(name).shown, name == selected) for name in found if len(name) <= 512)
-
-
-def _pages(query: PageQuery, kept: int) -> int:
+def _pages(query: PageQuery, rows: int) -> int:
     """There is always one, empty as it may be."""
-    return max(1, -(-kept // query.per_page))
+    return max(1, -(-rows // query.per_page))
 
 
-def _paging(query: PageQuery, *, page: int, answered: bool, shown: int, kept: int, known: int) -> Paging:
-    pages = _pages(query, kept)
+def _paging(
+    query: PageQuery,
+    page: int,
+    kept: Sequence[Entry],
+    *,
+    found: int,
+    shown: Sequence[Cluster],
+    known: int | None,
+) -> Paging:
+    """`known` is None where nothing is known yet. By pod there are more rows than devices."""
+    pages, number = _pages(query, len(kept)), sum(len(cluster.shown) for cluster in shown)
     first = (page - 1) * query.per_page + 1
-    of = f"{kept} of {counted(known, 'device')}" if query.filters.any else counted(known, "device")
-    if not answered:
-        of = ""
+    of = ""
+    if known is not None:
+        of = f"{found} of {counted(known, 'device')}" if query.filters.any else counted(known, "device")
+    span = "" if pages == 1 else f"{first} to {first + number - 1} of "
+    if span and query.group is Group.POD:
+        span = f"rows {span}{len(kept)}: "
     return Paging(
-        summary=of if pages == 1 else f"{first} to {first + shown - 1} of {of}",
+        summary=f"{span}{of}",
         page=page,
         pages=pages,
         previous=address(query.at_page(page - 1)) if page > 1 else "",
@@ -243,11 +165,20 @@ def _paging(query: PageQuery, *, page: int, answered: bool, shown: int, kept: in
     )
 
 
+def _containers(moment: Moment, query: PageQuery, told: matching.Told) -> Containers:
+    snapshot = moment.state.snapshot
+    if not any(c.cpu_ids or c.memory for c in snapshot.containers):
+        return Containers(exist=False, rows=(), more=0)
+    kept = matching.containers(snapshot, query.filters, told)
+    rows = tuple(container_row(c) for c in kept[:SIDE_LIMIT])
+    return Containers(exist=True, rows=rows, more=max(0, len(kept) - SIDE_LIMIT))
+
+
 def _nothing(state: State, query: PageQuery) -> str:
     """Why there is no row."""
     if state.taken_at is None:
         return "Nothing is known of this node's devices until the kubelet has answered."
-    if state.snapshot.devices:
+    if _known(state):
         return "No device matches." if query.filters.any else ""
     if not state.snapshot.complete:
         return "No pod holds a device. This kubelet does not tell which devices are free."

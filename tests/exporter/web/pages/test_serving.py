@@ -92,16 +92,17 @@ async def test_the_page_answers_who_holds_what_since_when_and_what_is_free(
     world.now += 3
     text = (await page(client)).text
     for words in (
-        "The mapping is fresh. The kubelet answered 3 s ago, at 22:41:03 .",
+        "The mapping is fresh. The kubelet answered 3 s ago, at 22:41:03 UTC .",
         "Asked on: timer every 5s",
         "held, not healthy batch/render-1 (blender) holds nvidia.com/gpu GPU-2, which is no longer healthy.",
         "nvidia.com/gpu 3 4 1 6",
-        "9 devices",
+        "10 devices",
         "GPU-0 nvidia.com/gpu held ml / llama-0 trainer 22:31:03 10 min 0",
         "GPU-2 nvidia.com/gpu unhealthy, held batch / render-1 blender 22:31:03 10 min 0",
         "GPU-3 nvidia.com/gpu free",
         "GPU-7 ::0 nvidia.com/gpu.shared held inference / vllm-0 server before 22:31:03 over 10 min 1",
-        "gpu-0 CDI example.com/gpu=claim-1 gpu.example.com pool-a dra / shared-1 a shared dra / shared-2 a",
+        "pool-a/ gpu-0 CDI example.com/gpu=claim-1 gpu.example.com DRA held by 2",
+        "dra / shared-1 claim shared a dra / shared-2 claim shared a",
         "trading / engine-0 main 1-3,8 4 CPUs 200 MiB memory on NUMA 0 0",
         "devicelens 1.2.3",
     ):
@@ -115,21 +116,22 @@ async def test_the_page_answers_who_holds_what_since_when_and_what_is_free(
             20,
             Failure("List", "UNAVAILABLE", "there is no socket", START + 5),
             (
-                "The kubelet does not answer as it should. This is the mapping of 22:41:03 , 20 s old . "
+                "The kubelet does not answer as it should. This is the mapping of 22:41:03 UTC , 20 s old . "
                 "What you see is older than it should be; after 1 min it is no longer told to Prometheus. "
-                "List fails since 22:41:08 ( 15 s ): UNAVAILABLE: there is no socket"
+                "List fails since 22:41:08 UTC ( 15 s ): UNAVAILABLE: there is no socket"
             ),
         ),
         (
             120,
             Failure("List", "DEADLINE_EXCEEDED", "no answer within 3 s", START + 60),
             (
-                "Do not trust this mapping. This is the mapping of 22:41:03 , 2 min old . It is older than "
-                "1 min: pods and devices may have changed hands since. It is no longer told to Prometheus. "
-                "List fails since 22:42:03 ( 1 min ): DEADLINE_EXCEEDED: no answer within 3 s"
+                "Do not trust this mapping. This is the mapping of 22:41:03 UTC , 2 min old . It is older "
+                "than 1 min: pods and devices may have changed hands since. "
+                "It is no longer told to Prometheus. "
+                "List fails since 22:42:03 UTC ( 1 min ): DEADLINE_EXCEEDED: no answer within 3 s"
             ),
         ),
-        (120, None, "Do not trust this mapping. This is the mapping of 22:41:03 , 2 min old ."),
+        (120, None, "Do not trust this mapping. This is the mapping of 22:41:03 UTC , 2 min old ."),
     ],
 )
 async def test_a_mapping_that_is_not_fresh_is_shown_under_a_banner(
@@ -150,7 +152,7 @@ async def test_before_the_kubelet_has_answered_the_page_says_why_there_is_nothin
     world.board.publish(State(failure=failure))
     text = (await page(client)).text
     assert "There is no mapping yet. The kubelet has not answered since the exporter started." in text
-    assert "List fails since 22:40:02 ( 1 min ): UNAVAILABLE: there is no socket" in text
+    assert "List fails since 22:40:02 UTC ( 1 min ): UNAVAILABLE: there is no socket" in text
     assert "0 devices" not in text
 
 
@@ -168,10 +170,10 @@ async def test_an_empty_node_says_so(client: Client, world: SimpleNamespace) -> 
 async def test_the_page_is_filtered_by_its_address(client: Client, world: SimpleNamespace) -> None:
     world.publish()
     text = (await page(client, "/?q=llama&state=held")).text
-    assert "2 of 9 devices" in text
+    assert "2 of 10 devices" in text
     assert "GPU-1 nvidia.com/gpu" in text
     assert "GPU-2 nvidia.com/gpu" not in text
-    assert "No claimed device matches." in text
+    assert "gpu.example.com DRA" not in text
     nothing = await page(client, "/?device=none&namespace=gone&per_page=7")
     assert "No device matches. Show all devices" in nothing.text
     assert {"none", "gone", "7"} <= set(nothing.values), "the form keeps what was asked"
@@ -213,7 +215,7 @@ async def test_many_devices_come_in_pages_with_counts_of_all(client: Client, wor
     assert "/?state=held&page=3&per_page=100" in filtered.values
 
 
-async def test_pages_that_follow_the_same_address_are_rendered_once_a_second(
+async def test_pages_of_the_same_address_are_rendered_once_for_each_mapping(
     client: Client, world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rendered: list[PageQuery] = []
@@ -229,12 +231,15 @@ async def test_pages_that_follow_the_same_address_are_rendered_once_a_second(
     assert len(rendered) == 1
     await client.get("/")
     assert len(rendered) == 2
-    world.now += 1
-    await client.get("/")
-    assert len(rendered) == 3, "ages moved on"
+    world.now += 7
+    assert "answered 7 s ago" in (await page(client)).text
+    assert len(rendered) == 2, "ages moved on, and nothing else"
     world.publish()
     assert "GPU-0" in await (await client.get("/")).text()
-    assert len(rendered) == 4, "the mapping changed"
+    assert len(rendered) == 3, "the mapping changed"
+    world.now += 86400
+    assert "28 Oct 22:31" in (await page(client)).text
+    assert len(rendered) == 4, "another day: times of the clock have a date now"
     for i in range(100):
         await client.get(f"/?q={i}")
     assert "GPU-0" in await (await client.get("/")).text()

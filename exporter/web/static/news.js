@@ -1,0 +1,50 @@
+// What a live update brought: what became wrong is said once, and the rows that changed are marked for a
+// moment.
+
+import { say } from "./say.js";
+
+const MARKED = 6000; // ms
+const SAID = 3; // sentences at once
+
+export function before(main) {
+  return { wrong: wrong(main), marks: marks(main) };
+}
+
+export function tell(main, old) {
+  const present = wrong(main);
+  const fresh = [...present].filter(([key]) => !old.wrong.has(key)).map(([, sentence]) => sentence);
+  if (fresh.length) {
+    const rest = fresh.length - SAID;
+    say("Wrong now: " + fresh.slice(0, SAID).join(" ") + (rest > 0 ? " And " + rest + " more." : ""));
+  } else if (old.wrong.size && !present.size) {
+    say("Nothing is wrong any longer.");
+  }
+  for (const row of main.querySelectorAll("tr[data-mark]")) {
+    if (old.marks.size && old.marks.get(row.dataset.key) !== row.dataset.mark) mark(row);
+  }
+}
+
+function wrong(main) {
+  const found = new Map();
+  for (const item of main.querySelectorAll(".findings li[data-key]")) {
+    found.set(item.dataset.key, item.querySelector("a").textContent);
+  }
+  return found;
+}
+
+function marks(main) {
+  const found = new Map();
+  for (const row of main.querySelectorAll("tr[data-mark]")) found.set(row.dataset.key, row.dataset.mark);
+  return found;
+}
+
+function mark(row) {
+  const rows = [row];
+  for (let next = row.nextElementSibling; next && next.classList.contains("further"); next = next.nextElementSibling) {
+    rows.push(next);
+  }
+  for (const one of rows) one.dataset.ownChanged = "";
+  setTimeout(() => {
+    for (const one of rows) delete one.dataset.ownChanged;
+  }, MARKED);
+}
