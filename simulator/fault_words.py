@@ -28,7 +28,7 @@ def _fault(word: str, name: str, text: str, kind: type[Faults | RegistrationFaul
             value = parse_duration(text)
         case ("hang" | "garbage" | "oversized" | "twice" | "gone") as field, "":
             value = True
-        case "rate_limited" as field, _:
+        case "rate_limited" as field, _ if (text or "1").isascii() and (text or "1").isdigit():
             value = int(text or 1)
         case "error" as field, _ if text:
             value = text.upper()

@@ -160,7 +160,11 @@ async def fault(client: ControlClient, faults: tuple[str, ...]) -> None:
     none           all is well again
     """  # noqa: D301 -- click's own mark for lines that are not to be folded
     if faults:
-        await client.set_faults(parse_faults(faults))
+        try:
+            wanted = parse_faults(faults)
+        except ValueError as error:
+            raise click.BadParameter(visible(str(error)), param_hint="FAULT") from error
+        await client.set_faults(wanted)
     else:
         click.echo(msgspec.json.format(msgspec.json.encode(await client.faults())).decode())
 

@@ -1,5 +1,5 @@
-"""`devicelens who`, `history`, `explain` and `completion`: which pod holds which device, which did, and what is
-known of one, from an exporter, straight from a kubelet, or from Prometheus for a whole fleet.
+"""`devicelens who`, `history`, `explain` and `completion`: which pod holds which device, which did, and what
+is known of one, from an exporter, straight from a kubelet, or from Prometheus for a whole fleet.
 
 cli        the command `who`; history, explain and completion are the others
 sources    whom to ask: the flags, and the one that counts

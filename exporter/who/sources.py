@@ -12,6 +12,7 @@ from daemon.flags import flag, variable
 from exporter.core.address import Address, parse_address
 from exporter.who.access import NO_ACCESS, Access, AccessError
 from exporter.who.common import DEFAULT_URL, CouldNot, F, timeout_flag
+from exporter.who.complete import complete_node
 from exporter.who.door import Door
 from exporter.who.prometheus.promql import Matcher, parse_matchers
 
@@ -93,7 +94,13 @@ def _options() -> tuple[Callable[[Any], Any], ...]:
             metavar="URL",
             help="A Prometheus (Thanos, Mimir), asked for the whole fleet instead of an exporter.",
         ),
-        flag("--node", default=None, metavar="NAME", help="With --prometheus: this node alone."),
+        flag(
+            "--node",
+            default=None,
+            metavar="NAME",
+            help="With --prometheus: this node alone.",
+            shell_complete=complete_node,
+        ),
         flag(
             "--selector",
             default=None,
@@ -172,7 +179,7 @@ _ALONE: Final = {
 
 def _kind(ctx: click.Context) -> Kind:
     for source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
-        given = [kind for kind, name in _FLAGS.items() if ctx.get_parameter_source(name) is source]
+        given: list[Kind] = [kind for kind, name in _FLAGS.items() if ctx.get_parameter_source(name) is source]
         if len(given) == 1:
             return given[0]
         if given:

@@ -191,6 +191,12 @@ class TestRefusals:
         assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
         assert "found 'BROKEN', expected one of ABORTED" in refused.stderr
 
+    @pytest.mark.parametrize("words", ["nonsense", "slow=soon", "rate-limited=x", "registration.garbage"])
+    def test_a_fault_s_word_that_is_none(self, root: Path, words: str) -> None:
+        refused = run("fault", words, "--kubelet.root", root)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "Invalid value for FAULT: found " in refused.stderr
+
     @pytest.mark.parametrize("request_", ["camera", "=2", "camera=two"])
     def test_a_request_that_is_none(self, root: Path, request_: str) -> None:
         refused = run("pod", "add", "p", "--kubelet.root", root, "--request", request_)
