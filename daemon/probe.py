@@ -27,14 +27,16 @@ _NO_LIMIT: Final = 1 << 60
 """Bytes: cgroups of the first version write a number as large where there is no limit."""
 
 
-async def tell_reach(log: Log, needs: Sequence[Need], *, proc: Path = Path("/proc")) -> None:
+_log = Log("reach")
+
+
+async def tell_reach(needs: Sequence[Need], *, proc: Path = Path("/proc")) -> None:
     """One line about what this process can reach; looked at in a thread, for a file system may hang."""
     reach = judge(*await asyncio.to_thread(look, needs, proc))
-    event, fields = told(reach)
     if reach.lacking:
-        log.warn(event, **fields)  # noqa: G010 -- this project's own log
+        _log.warn("cannot reach", **told(reach))
     else:
-        log.info(event, **fields)
+        _log.info("can reach", **told(reach))
 
 
 def look(needs: Sequence[Need], proc: Path = Path("/proc")) -> tuple[list[tuple[Need, Found]], Limits]:

@@ -214,12 +214,8 @@ def _size(count: int) -> str:
     return f"{count}B"
 
 
-def told(reach: Reach) -> tuple[str, dict[str, object]]:
-    """The line's event and fields: `can reach`, or `cannot reach` with what is lacking and what to do."""
+def told(reach: Reach) -> dict[str, object]:
+    """The line's fields: what is lacking comes first, and what to do about it last."""
     if not reach.lacking:
-        return "can reach", reach.fields
-    return "cannot reach", {
-        "lacking": ",".join(reach.lacking),
-        **reach.fields,
-        "hints": "; ".join(reach.hints),
-    }
+        return reach.fields
+    return {"lacking": ",".join(reach.lacking), **reach.fields, "hints": "; ".join(reach.hints)}

@@ -131,7 +131,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         pods_source=settings.pods_source,
     )
     actors: list[Actor] = [
-        tell_reach(_log, needs(paths, pods_source=settings.pods_source, history=settings.history_path)),
+        tell_reach(needs(paths, pods_source=settings.pods_source, history=settings.history_path)),
         watcher.run(),
         historian.run(refresher),
         refresher.run(),

@@ -96,7 +96,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     leftovers = Leftovers(paths.device_plugins, surroundings.host, lambda: fleet.plans, clock)
     site = Site(fleet, lambda: reloader.status)
     actors: list[Actor] = [
-        tell_reach(_log, needs(paths, host, plans, way=settings.way)),
+        tell_reach(needs(paths, host, plans, way=settings.way)),
         watcher.run(),
         uevents.run(),
         fleet.run(),
