@@ -26,7 +26,7 @@ class QueryError(ValueError):
         self.parameter = visible(parameter, limit=80)
         self.found = visible(found, limit=80)
         self.expected = expected
-        super().__init__(f"query parameter {self.parameter!r}: found {self.found!r}, expected {expected}")
+        super().__init__(f"query parameter '{self.parameter}': found '{self.found}', expected {expected}")
 
 
 class DeviceState(StrEnum):

@@ -54,17 +54,15 @@ class Moment:
 
 def devices(moment: Moment, filters: Filters) -> DevicesDocument:
     """The devices that `filters` keep."""
-    snapshot = moment.state.snapshot
-    return DevicesDocument(
-        **envelope(moment),
-        devices=tuple(device_entry(d, moment.state) for d in matching.devices(snapshot, filters)),
-    )
+    state = moment.state
+    kept = matching.devices(state.snapshot, filters, matching.told(state))
+    return DevicesDocument(**envelope(moment), devices=tuple(device_entry(d, state) for d in kept))
 
 
 def pods(moment: Moment, filters: Filters) -> PodsDocument:
     """The pods that `filters` keep, with all that they hold."""
     state = moment.state
-    kept = matching.pods(state.snapshot, filters)
+    kept = matching.pods(state.snapshot, filters, matching.told(state))
     held = _held_devices(state)
     claimed = _held_claims(state.snapshot)
     uids: dict[matching.PodKey, str] = {}

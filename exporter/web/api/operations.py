@@ -65,7 +65,7 @@ OPERATIONS: Final = (
         "namespace, then name; containers, and what each holds, by name. A pod is kept whole where the "
         "filters keep one of the things that it holds.",
         PodsDocument,
-        p.FILTERS,
+        p.PODS,
         tagged=True,
         mapped=True,
     ),

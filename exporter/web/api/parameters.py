@@ -74,6 +74,9 @@ def _limited(pattern: str) -> dict[str, Any]:
 
 Q: Final = Parameter("q", "Part of any of its texts, without regard to case.", "llama")
 RESOURCE: Final = Parameter("resource", "A resource's whole name.", "nvidia.com/gpu")
+OR_DRIVER: Final = Parameter(
+    "resource", "A resource's whole name; a claimed device's driver counts as its resource.", "nvidia.com/gpu"
+)
 NAMESPACE: Final = Parameter("namespace", "The holder's namespace, whole.", "ml")
 POD: Final = Parameter("pod", "Part of the holding pod's name, without regard to case.", "llama-0")
 DEVICE: Final = Parameter("device", "Part of a device's id, without regard to case.", "GPU-5e1f")
@@ -132,3 +135,4 @@ PAST: Final = (
 )
 
 FILTERS: Final = (Q, RESOURCE, NAMESPACE, POD, DEVICE, STATE)
+PODS: Final = (Q, OR_DRIVER, NAMESPACE, POD, DEVICE, STATE)

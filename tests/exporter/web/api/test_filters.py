@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 import exporter.core
 from exporter.core.anomalies import Anomaly
+from exporter.core.identity import Identity
 from exporter.core.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Holder
+from exporter.core.workload import Workload
 from exporter.web.api.filters import Wanted, parse_claims
 from exporter.web.api.schema import KINDS
 from exporter.web.query import QueryError
@@ -159,3 +161,16 @@ def test_what_is_shown_finds_its_own(name: str, other: str) -> None:
         parse_claims([("driver", name), ("q", other)])
     except QueryError:
         assert len(name) > 512 or len(other) > 512
+
+
+async def test_what_is_known_besides_the_snapshot_is_searched_too(
+    client: Client, world: SimpleNamespace
+) -> None:
+    identity = Identity("ml", "llama-0", "uid-1", "Running", workload=Workload("StatefulSet", "llama-big"))
+    world.publish(pods={identity.key: identity})
+    assert [device["device"] for device in await kept(client, "devices", "q=llama-BIG")] == ["GPU-0", "GPU-1"]
+    assert [pod["name"] for pod in await kept(client, "pods", "q=llama-big")] == ["llama-0"]
+    assert [pod["name"] for pod in await kept(client, "pods", "resource=gpu.example.com")] == [
+        "shared-1",
+        "shared-2",
+    ]
