@@ -1,38 +1,18 @@
-"""Serving an aiohttp application: on TCP or a unix socket, with safe headers, and ending quickly."""
+"""An aiohttp application with safe headers, answers that are documents, and errors that are problems."""
 
 import asyncio
-import errno
-import logging
-import socket
-import stat
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from pathlib import Path
 from typing import Final
 
 import msgspec
 from aiohttp import hdrs, web
-from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
-from daemon.flags import ListenAddress
+from daemon.http.connection import connection_of
 from daemon.log import Log
-from daemon.process import Fatal
 
 _log = Log("http")
-
-
-class _NoRequest(logging.Filter):
-    """Lets what is no HTTP pass at level debug alone: whoever reaches the port could fill the log with it."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether `record` is to be told."""
-        error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, HttpProcessingError) or _clients.isEnabledFor(logging.DEBUG)
-
-
-_clients = logging.getLogger("devicelens.http.server")
-_clients.addFilter(_NoRequest())
 
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -49,9 +29,6 @@ _HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-
-KEEP_ALIVE: Final = 75.0
-"""Seconds for which a connection without a request is kept open."""
 
 SEND_WITHIN: Final = 30.0
 """Seconds in which a client must have taken an answer that is whole when it is begun."""
@@ -96,15 +73,25 @@ def _outgoing(send_within: float, large_at_once: int) -> Middleware:
 
     @web.middleware
     async def outgoing(request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = connection_of(request)
+        if connection is None:
+            return await answered(request, handler)
+        connection.begin()
+        try:
+            return await answered(request, handler)
+        finally:
+            connection.end()
+
+    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
         nonlocal waiting
         answer = await handler(request)
         if not isinstance(answer, web.Response) or answer.prepared:
             return answer
         large = request.method != hdrs.METH_HEAD and (answer.content_length or 0) >= LARGE
         if large and waiting >= large_at_once:
-            refusal = _refusal(request, 503, f"{waiting} clients have not taken their answers yet")
-            refusal.headers[hdrs.RETRY_AFTER] = "5"
-            return refusal
+            refused = refusal(request, 503, f"{waiting} clients have not taken their answers yet")
+            refused.headers[hdrs.RETRY_AFTER] = "5"
+            return refused
         waiting += large
         try:
             async with asyncio.timeout(send_within):
@@ -128,16 +115,18 @@ def _outgoing(send_within: float, large_at_once: int) -> Middleware:
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Read only; an error under /api/ is a problem document, elsewhere a line of text."""
     if request.method not in {"GET", "HEAD"}:
-        refusal = _refusal(request, 405, f"{request.method} is not served: nothing changes state over HTTP")
-        refusal.headers["Allow"] = "GET, HEAD"
-        return refusal
+        refused = refusal(request, 405, f"{request.method} is not served: nothing changes state over HTTP")
+        refused.headers["Allow"] = "GET, HEAD"
+        return _last(request, refused)
+    if request.body_exists:
+        return _last(request, refusal(request, 413, f"{request.method} is asked without a body"))
     try:
         return await handler(request)
     except web.HTTPException as error:
         if error.status < HTTPStatus.BAD_REQUEST:
             raise
         detail = error.text if error.text and error.content_type == "text/plain" else error.reason
-        answer = _refusal(request, error.status, detail)
+        answer = refusal(request, error.status, detail)
         for name, value in error.headers.items():
             answer.headers.setdefault(name, value)
         return answer
@@ -145,10 +134,18 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _failure(request, error)
 
 
-def _refusal(request: web.Request, status: int, detail: str) -> web.Response:
+def refusal(request: web.Request, status: int, detail: str) -> web.Response:
+    """An error as its client expects it: a problem document under /api/, elsewhere a line of text."""
     if request.path.startswith("/api/"):
         return problem(status, detail)
     return web.Response(text=f"{detail}\n", status=status)
+
+
+def _last(request: web.Request, refused: web.Response) -> web.Response:
+    """The last answer of a connection whose request has a body, which nobody is going to read."""
+    if request.body_exists:
+        refused.force_close()
+    return refused
 
 
 def _failure(request: web.Request, error: Exception) -> web.Response:
@@ -159,105 +156,9 @@ def _failure(request: web.Request, error: Exception) -> web.Response:
     if request.writer.output_size > 0:
         # A part of an answer is out: nothing honest can follow it but an early end.
         transport.close()
-    return _refusal(request, 500, "the request could not be answered; the log says why")
+    return refusal(request, 500, "the request could not be answered; the log says why")
 
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
     for name, value in _HEADERS.items():
         response.headers[name] = value
-
-
-async def serve(app: web.Application, address: ListenAddress, *, purpose: str) -> None:
-    """Serve `app` at `address` until cancelled; then close within a second, cutting streams short.
-
-    Raises Fatal when the address cannot be listened on, saying which and why.
-    """
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        logger=_clients,
-        handle_signals=False,
-        keepalive_timeout=KEEP_ALIVE,
-        shutdown_timeout=0.5,
-    )
-    await runner.setup()
-    try:
-        try:
-            site = _site(runner, address)
-            await site.start()
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise Fatal(f"--web.listen-address {address}: cannot listen: {reason}") from error
-        made = _identity(address.path)
-        for url in _urls(runner, address):
-            _log.info("listening", purpose=purpose, url=url)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            # Only our own: by now another process may serve at this path.
-            if address.path is not None and made is not None and _identity(address.path) == made:
-                address.path.unlink(missing_ok=True)
-    finally:
-        await runner.cleanup()
-
-
-def _identity(path: Path | None) -> tuple[int, int] | None:
-    """What tells one socket from another at the same path."""
-    if path is None:
-        return None
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _site(runner: web.AppRunner, address: ListenAddress) -> web.BaseSite:
-    if address.path is None and address.host is None:
-        return web.SockSite(runner, _everywhere(address.port))
-    if address.path is None:
-        return web.TCPSite(runner, address.host, address.port)
-    _remove_stale_socket(address.path)
-    return web.UnixSite(runner, address.path)
-
-
-def _everywhere(port: int) -> socket.socket:
-    """A socket that listens on all addresses of both families, or of IPv4 where the node has no IPv6."""
-    if socket.has_dualstack_ipv6():
-        try:
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128)
-        except OSError as error:
-            if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
-                raise
-    return socket.create_server(("", port), backlog=128)
-
-
-def _remove_stale_socket(path: Path) -> None:
-    """Make way for a new socket where a process that was killed left its own.
-
-    Raises Fatal for anything else at `path`: a file that is not a socket, or one that is served.
-    """
-    try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise Fatal(f"--web.listen-address unix:{path}: there is a file that is not a socket")
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(0.5)
-            probe.connect(str(path))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        if error.errno != errno.ECONNREFUSED:
-            raise Fatal(f"--web.listen-address unix:{path}: {error.strerror or error}") from error
-        path.unlink(missing_ok=True)
-        return
-    raise Fatal(f"--web.listen-address unix:{path}: another process serves it already")
-
-
-def _urls(runner: web.AppRunner, address: ListenAddress) -> list[str]:
-    if address.path is not None:
-        return [f"unix:{address.path}"]
-    urls: list[str] = []
-    for name in runner.addresses:
-        host, port = name[0], name[1]
-        urls.append(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
-    return urls

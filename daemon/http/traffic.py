@@ -1,0 +1,84 @@
+"""What is counted of clients: how many there are, and what became of those that were not served."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from daemon.protection.reload import Status
+
+ENDED: Final = (
+    "certificate",
+    "crowded",
+    "handshake",
+    "head_large",
+    "head_late",
+    "idle_evicted",
+    "plain_http",
+)
+"""Why a connection was ended: its client's certificate is not allowed; there was no room for it; TLS was not
+agreed in time or at all; its request's head was too large, or not there in time; it was the longest idle when
+room was needed; it spoke plain HTTP where TLS is spoken."""
+
+REFUSED: Final = ("missing", "wrong", "busy", "full", "rate")
+"""Why a request was refused: it had no password, or a wrong one; too many passwords of its client, or of all,
+were being hashed; the rate limit."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counted since the process started; `connections` are those open now."""
+
+    connections: int = 0
+    ended: Counter[str] = field(default_factory=Counter[str])
+    refused: Counter[str] = field(default_factory=Counter[str])
+
+
+class WebFamilies:
+    """A collector of Prometheus families, whose names begin with `prefix`. `status`: None without a file."""
+
+    def __init__(self, prefix: str, traffic: Traffic, status: Status | None) -> None:
+        self._prefix = prefix
+        self._traffic = traffic
+        self._status = status
+
+    def collect(self) -> Iterable[Metric]:
+        """The families."""
+        yield GaugeMetricFamily(
+            f"{self._prefix}_web_connections",
+            "Connections of clients that are open. [STABLE]",
+            value=self._traffic.connections,
+        )
+        yield self._by_reason(
+            "web_connections_ended",
+            "Connections that were ended, and why. [STABLE]",
+            ENDED,
+            self._traffic.ended,
+        )
+        yield self._by_reason(
+            "web_requests_refused",
+            "Requests that were refused before they were looked at, and why. [STABLE]",
+            REFUSED,
+            self._traffic.refused,
+        )
+        if self._status is None:
+            return
+        yield GaugeMetricFamily(
+            f"{self._prefix}_web_config_last_reload_successful",
+            "1 if the web configuration was read when it was last tried, 0 if it was refused. [STABLE]",
+            value=int(not self._status.problem),
+        )
+        yield GaugeMetricFamily(
+            f"{self._prefix}_web_config_last_reload_success_timestamp_seconds",
+            "When the web configuration was last read, in seconds since 1970. [STABLE]",
+            value=self._status.succeeded_at,
+        )
+
+    def _by_reason(self, name: str, text: str, reasons: Iterable[str], counted: Counter[str]) -> Metric:
+        family = CounterMetricFamily(f"{self._prefix}_{name}", text, labels=["reason"])
+        for reason in reasons:
+            family.add_metric([reason], counted[reason])
+        return family
