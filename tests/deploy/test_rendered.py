@@ -116,7 +116,8 @@ def check_pod_monitor(spec: Mapping, objects: list[Mapping]) -> None:
     template = only(objects, "DaemonSet")["spec"]["template"]
     assert spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     ports = {port["name"] for entry in template["spec"]["containers"] for port in entry["ports"]}
-    assert {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]} == ports
+    assert {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]} == {"metrics", "plugin-metrics"}
+    assert ports in ({"metrics"}, {"metrics", "plugin-metrics"})
     secure = "DEVICELENS_WEB_CONFIG_FILE" in environment(container(template["spec"], "exporter"))
     for endpoint in spec["podMetricsEndpoints"]:
         known = {"port", "path", "honorLabels", "relabelings", "scheme", "tlsConfig", "basicAuth"}
@@ -303,7 +304,7 @@ def test_everything_is_in_the_namespace_and_refers_to_what_is_there(path: Path) 
             labels = entry["spec"]["podSelector"]["matchLabels"]
             assert labels.items() <= spec["template"]["metadata"]["labels"].items()
             ports = {port["port"] for rule in entry["spec"]["ingress"] for port in rule["ports"]}
-            assert ports == {port["name"] for part in pod["containers"] for port in part["ports"]}
+            assert ports >= {port["name"] for part in pod["containers"] for port in part["ports"]}
 
 
 @every
@@ -324,9 +325,11 @@ def test_flags_and_variables_are_the_commands_own(path: Path) -> None:
 @every
 def test_the_exporter_asks_the_plugin_beside_it_where_there_is_one(path: Path) -> None:
     pod = pod_of(path)
-    urls = environment(container(pod, "exporter")).get("DEVICELENS_PLUGIN_URL")
+    given = environment(container(pod, "exporter"))
+    urls = given.get("DEVICELENS_PLUGIN_URL")
     plugins = [entry for entry in pod["containers"] if entry["name"] == "plugin"]
     assert (urls is None) == (plugins == [])
+    assert plugins or not any(name.startswith("DEVICELENS_PLUGIN_") for name in given)
     for plugin in plugins:
         scheme = "https" if "DEVICELENS_WEB_CONFIG_FILE" in environment(plugin) else "http"
         (port,) = plugin["ports"]
