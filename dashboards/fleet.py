@@ -42,7 +42,7 @@ def fleet(settings: Settings) -> dict[str, Any]:
             variables.datasource(),
             variables.cluster(),
             variables.resources(CLUSTER),
-            variables.namespaces(_OF),
+            variables.namespaces(CLUSTER),
         ],
         back="6h",
     )

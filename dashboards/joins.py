@@ -220,7 +220,7 @@ def _network(direction: str, infiniband: str, ethernet: str) -> tuple[Record, ..
             {of_hcas}
             or {of_interfaces}
             or label_replace(
-              {of_interfaces}
+              label_replace({of_interfaces}, "interface", "$1", "device", "(.+)")
               * on (cluster, job, instance, device) group_left (bus_info)
               topk by (cluster, job, instance, device) (
                 1, group by (cluster, job, instance, device, bus_info) (node_ethtool_info{{bus_info!=""}})
@@ -229,7 +229,13 @@ def _network(direction: str, infiniband: str, ethernet: str) -> tuple[Record, ..
             )
           )
           and on (cluster, node, device)
-          label_replace(holding:devicelens_owner:info, "device", "$1", "parent", "(.+)")
+          (
+            group by (cluster, node, device) (holding:devicelens_owner:info{{parent=""}})
+            or label_replace(
+              group by (cluster, node, parent) (holding:devicelens_owner:info{{parent!=""}}),
+              "device", "$1", "parent", "(.+)"
+            )
+          )
         )
         """,
             f"bytes a second that held devices {direction}: HCAs and interfaces by name, and interfaces by PCI address",

@@ -47,7 +47,7 @@ def node(settings: Settings) -> dict[str, Any]:
             variables.cluster(),
             variables.node(),
             variables.resources(NODE),
-            variables.namespaces(_OF),
+            variables.namespaces(NODE),
             variables.page(settings),
         ],
         back="6h",

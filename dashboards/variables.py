@@ -30,6 +30,12 @@ NAMESPACE: Final = 'namespace=~"$namespace"'
 WORKLOAD: Final = 'workload=~"$workload"'
 DEVICE: Final = f'{NODE}, resource="$resource", device="$device"'
 
+_OF_HOLDERS: Final = (
+    "devicelens_container_devices|devicelens_claim_device_info|devicelens_container_exclusive_cpus"
+    "|devicelens_container_pinned_memory_bytes"
+)
+"""What tells of pods that hold something, be it devices or not."""
+
 
 def datasource() -> Builder[Any]:
     """Which Prometheus."""
@@ -105,8 +111,8 @@ def resource() -> Builder[Any]:
 
 def namespaces(selector: str) -> Builder[Any]:
     """Any namespaces that hold something."""
-    query = f"label_values(devicelens_container_devices{{{selector}}}, namespace)"
-    return several("namespace", "Namespace", "Namespaces whose pods hold devices.", query)
+    query = f'label_values({{__name__=~"{_OF_HOLDERS}", {selector}}}, namespace)'
+    return several("namespace", "Namespace", "Namespaces whose pods hold something.", query)
 
 
 def workloads() -> Builder[Any]:
