@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -74,7 +74,7 @@ async def _answered(request: web.Request) -> web.Response:
 @asynccontextmanager
 async def server(
     status: int, context: ssl.SSLContext | None = None, path: Path | None = None
-) -> AsyncIterator[ListenAddress]:
+) -> AsyncGenerator[ListenAddress]:
     app = web.Application()
     app["status"] = status
     app.router.add_get("/-/{what}", _answered)
@@ -160,7 +160,7 @@ async def test_a_server_that_wants_a_certificate_lives_and_may_not_be_ready(auth
 
 
 @contextmanager
-def silent(answer: bytes | None) -> Iterator[ListenAddress]:
+def silent(answer: bytes | None) -> Generator[ListenAddress]:
     """A listener that answers so, and then ends the connection; None: that never answers."""
     import socket  # noqa: PLC0415
 
