@@ -14,7 +14,7 @@ from harness.processes import TREE, Process
 from harness.waiting import until
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_TOKEN = re.compile(r"(?<=-)[0-9a-f]{8}(?=\.sock$)")
+_TOKEN = re.compile(r"(?<=-)[0-9a-f]{8}(?=\.sock$)|(?<=\.damaged-)\d{8}T\d{6}Z(\.\d+)?")
 _KIND = re.compile(r":?\[\d+\]$")
 
 
@@ -89,6 +89,7 @@ async def census(process: Counted) -> Census:
     told.unlink(missing_ok=True)
 
     async def tasks() -> bool:
+        assert process.status is None, f"{process.arguments[0]} ended with {process.status}"
         os.kill(process.pid, signal.SIGUSR2)
         return told.exists()
 

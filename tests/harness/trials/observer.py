@@ -61,15 +61,16 @@ class Observer:
     _counted: dict[str, float] = field(default_factory=dict[str, float])
 
     @contextmanager
-    def absent(self) -> Generator[None]:
-        """While in the context nobody needs to answer; another process may afterwards."""
+    def absent(self, *, replaced: bool = True) -> Generator[None]:
+        """While in the context nobody needs to answer. `replaced`: afterwards another process may."""
         self.away += 1
         try:
             yield
         finally:
             self.away -= 1
-            self._told = False
-            self._counted = {}
+            if replaced:
+                self._told = False
+                self._counted = {}
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[None]:

@@ -36,7 +36,8 @@ _IGNORED = ("h/", "tasks-", "k/simulator", "k/.")
 class Trial:
     """One fault, tried. `recoveries`: seconds from its end until everything was told as it is.
 
-    `figures` go into the row; `new_files`: what may lie there in the end that did not before.
+    `figures` go into the row; `new_files`: what may lie there in the end that did not before; `stack` ends
+    what else a test begins.
     """
 
     fault: Fault
@@ -48,6 +49,7 @@ class Trial:
     exporter: Counted
     plugin: Counted
     observer: Observer
+    stack: AsyncExitStack
     url: str = ""
     plugin_url: str = ""
     began: float = field(default_factory=time.monotonic)
@@ -112,13 +114,18 @@ class Trial:
         assert changes == self.truth.changes, "it had not settled"
         return True
 
-    async def says(self, code: str) -> None:
-        """Wait until the exporter says by this gRPC code that the kubelet does not answer as it should."""
+    async def says(self, code: str, words: str = "") -> None:
+        """Wait until the exporter says, by this gRPC code and with these words, that the kubelet does not
+        answer as it should.
+        """
 
         async def failing() -> bool:
+            status, text = await owners.get(self.url, "/-/ready")
+            assert status == 503, text
+            assert code in text, text
+            assert words in text, text
             samples = await owners.scrape(self.url)
             assert samples.value("devicelens_up") == 0
-            assert (await owners.get(self.url, "/-/ready"))[0] == 503
             errors = samples.of("devicelens_refresh_errors_total", code=code)
             assert any(value > 0 for _, value in errors), errors
             return True
@@ -202,7 +209,7 @@ async def trying(fault: Fault, around: Around | None = None, *, seed: int = 1) -
         trial = Trial(
             *(fault, around, directory, kubelet, truth, Churn(kubelet, seed)),
             *(ground.exporter(directory, around), ground.plugin(directory, around)),
-            Observer(truth, lambda: trial.url, STALE_AFTER),
+            *(Observer(truth, lambda: trial.url, STALE_AFTER), stack),
             plugin_url=ground.plugin_url(directory),
         )
         await stack.enter_async_context(trial.plugin)

@@ -1,0 +1,69 @@
+"""The clock jumps an hour, ahead or back, under both processes."""
+
+import asyncio
+import time
+
+import pytest
+
+from harness import owners
+from harness.trials.clock import JumpingClock, jumping_clock
+from harness.trials.fault import Fault
+from harness.trials.trial import Around, Trial, trying
+from harness.waiting import until
+from simulator import Faults
+
+pytestmark = [pytest.mark.simulated, pytest.mark.timeout(1500)]
+
+HOUR = 3600
+JUMPS = Fault(
+    "clock",
+    "Time",
+    "The wall clock of both processes jumps an hour ahead and back, and behind and back, twelve times a "
+    "round, while the kubelet answers and while it hangs",
+    "Nothing disappears and nothing stale is told: ages follow the steady clock",
+    short=1,
+    full=10,
+)
+
+
+async def test_the_clock_jumps_an_hour_either_way() -> None:
+    with jumping_clock() as clock:
+        async with trying(JUMPS, Around(environment=clock.environment)) as trial:
+            trial.observer.ahead = (0.0, HOUR, -HOUR)
+            async for _ in trial.rounds():
+                for ahead in (HOUR, 0, -HOUR, 0):
+                    await _jump(trial, clock, ahead, hanging=False)
+                    await _jump(trial, clock, 0 if ahead else HOUR, hanging=True)
+                    await _jump(trial, clock, ahead, hanging=False)
+            clock.set_ahead(0)
+            await trial.recovers()
+            assert trial.observer.seen.withdrawn == 0
+
+
+async def _jump(trial: Trial, clock: JumpingClock, ahead: int, *, hanging: bool) -> None:
+    async with trial.churning():
+        if hanging:
+            await trial.kubelet.set_faults(Faults(hang=True))
+            await trial.says("DEADLINE_EXCEEDED")
+        before = await _taken(trial)
+        clock.set_ahead(ahead)
+        if hanging:
+            # Its age is what it is, whatever the clock says.
+            age = (await owners.get_json(trial.url, "/api/v1/devices"))["age_seconds"]
+            assert 0 <= age < 10, age
+            await asyncio.sleep(1.0)
+            await trial.kubelet.set_faults(Faults())
+        await until("the kubelet is asked once more", lambda: _asked_after(trial, before))
+    await trial.recovers()
+    # It is this clock by which the exporter dates what it tells.
+    assert abs(await _taken(trial) - (time.time() + ahead)) < HOUR / 10
+
+
+async def _taken(trial: Trial) -> float:
+    value = (await owners.scrape(trial.url)).value("devicelens_last_refresh_success_timestamp_seconds")
+    assert value is not None
+    return value
+
+
+async def _asked_after(trial: Trial, before: float) -> bool:
+    return await _taken(trial) != before
