@@ -31,7 +31,7 @@ class Census:
         """How far this is beyond `before` and what is granted; "" if it is not."""
         more = self.descriptors - before.descriptors
         found = [
-            f"{name} {was} to {now} ({self._words(extra)})"
+            f"{name} {was} to {now}{self._words(extra)}"
             for name, was, now, granted, extra in (
                 *(("descriptors", before.descriptors.total(), self.descriptors.total(), descriptors, more),),
                 *(("threads", before.threads, self.threads, threads, Counter[str]()),),
@@ -45,7 +45,8 @@ class Census:
 
     @staticmethod
     def _words(extra: Counter[str]) -> str:
-        return ", ".join(f"{count} {name}" for name, count in extra.most_common(5))
+        told = ", ".join(f"{count} {name}" for name, count in extra.most_common(5))
+        return f" ({told})" if told else ""
 
     def document(self) -> dict[str, float]:
         """As numbers."""

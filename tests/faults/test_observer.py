@@ -1,0 +1,206 @@
+"""Whoever watches must see what is wrong: an exporter that lies, forgets, or does not answer."""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+
+import pytest
+from aiohttp import web
+
+from harness.trials.census import Census
+from harness.trials.observer import PACE, Observer
+from harness.truth import Owner, Span, Truth
+from harness.waiting import until
+
+STALE_AFTER = 14.0
+OWNER = Owner("a/gpu", "gpu-0", "default", "steady", "main")
+OTHER = OWNER._replace(pod="other")
+
+
+class Liar:
+    """An exporter that tells what it is told to tell."""
+
+    def __init__(self) -> None:
+        self.owners: list[Owner] = [OWNER]
+        self.age: float | None = 0.1
+        self.without_label = ""
+        self.counted = 5
+        self.status = 200
+        self.asked = 0
+
+    async def metrics(self, _request: web.Request) -> web.Response:
+        self.asked += 1
+        lines = [f'devicelens_allocations_total{{resource="a/gpu"}} {self.counted}']
+        if self.age is not None:
+            lines.append(f"devicelens_last_refresh_success_timestamp_seconds {time.time() - self.age}")
+        for owner in self.owners:
+            labels = dict(zip(("resource", "device", "namespace", "pod", "container"), owner, strict=False))
+            labels |= {"node": "n", "parent": "", "pod_uid": owner.uid}
+            if self.without_label:
+                labels[self.without_label] = ""
+            shown = ",".join(f'{name}="{value}"' for name, value in labels.items())
+            lines.append(f"devicelens_device_owner_info{{{shown}}} 1")
+        return web.Response(text="\n".join(lines) + "\n", status=self.status)
+
+    async def devices(self, _request: web.Request) -> web.Response:
+        self.asked += 1
+        taken = None if self.age is None else datetime.fromtimestamp(time.time() - self.age, UTC).isoformat()
+        devices = [
+            {
+                "resource": owner.resource,
+                "device": owner.device,
+                "holders": [
+                    {
+                        "namespace": owner.namespace,
+                        "pod": owner.pod,
+                        "container": owner.container,
+                        "pod_uid": owner.uid,
+                    }
+                ],
+            }
+            for owner in self.owners
+        ]
+        document = {"taken_at": taken, "devices": devices}
+        return web.Response(text=json.dumps(document), status=self.status)
+
+
+@pytest.fixture
+def liar() -> Liar:
+    return Liar()
+
+
+@pytest.fixture
+async def observer(liar: Liar) -> AsyncGenerator[Observer]:
+    application = web.Application()
+    application.add_routes([web.get("/metrics", liar.metrics), web.get("/api/v1/devices", liar.devices)])
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    truth = Truth(present=frozenset({OWNER}))
+    truth.spans[OWNER].append(Span(time.time() - 100))
+    made = Observer(truth, lambda: f"http://{host}:{port}", STALE_AFTER)
+    async with made.watching():
+        await _looks(made)
+        assert made.problems == []
+        yield made
+    await runner.cleanup()
+
+
+async def _looks(observer: Observer, times: int = 3) -> None:
+    seen = observer.seen
+    before = seen.scrapes + seen.documents + seen.unanswered
+
+    async def more() -> bool:
+        return seen.scrapes + seen.documents + seen.unanswered >= before + 2 * times
+
+    await until("it has looked", more)
+
+
+async def test_an_owner_that_was_none_is_seen(liar: Liar, observer: Observer) -> None:
+    liar.owners = [OWNER, OTHER]
+    await _looks(observer)
+    assert observer.seen.wrong > 0
+    assert "other" in observer.problems[0]
+
+
+async def test_one_that_was_an_owner_before_the_mapping_was_taken_is_wrong(
+    liar: Liar, observer: Observer
+) -> None:
+    observer.truth.spans[OTHER].append(Span(time.time() - 50, time.time() - 5))
+    liar.owners, liar.age = [OWNER, OTHER], 6.0
+    await _looks(observer)
+    assert observer.seen.wrong == 0
+    liar.age = 1.0
+    await _looks(observer)
+    assert observer.seen.wrong > 0
+
+
+async def test_one_of_the_same_name_is_not_the_owner(liar: Liar, observer: Observer) -> None:
+    observer.truth.spans[OWNER._replace(uid="first")] = observer.truth.spans.pop(OWNER)
+    observer.truth.present = frozenset({OWNER._replace(uid="first")})
+    liar.owners = [OWNER._replace(uid="first")]
+    await _looks(observer)
+    assert observer.seen.wrong == 0
+    liar.owners = [OWNER._replace(uid="second")]
+    await _looks(observer)
+    assert observer.seen.wrong > 0
+
+
+async def test_an_owner_that_is_left_out_is_missed(liar: Liar, observer: Observer) -> None:
+    liar.owners = []
+    await _looks(observer)
+    assert observer.seen.missing > 0
+    assert "steady" in observer.problems[0]
+
+
+async def test_an_owner_that_the_kubelet_leaves_out_is_not_missed(liar: Liar, observer: Observer) -> None:
+    observer.excused.add(("default", "steady"))
+    liar.owners = []
+    await _looks(observer)
+    assert observer.problems == []
+
+
+async def test_a_mapping_that_is_stale_may_be_withdrawn_and_must_not_be_told(
+    liar: Liar, observer: Observer
+) -> None:
+    liar.age = STALE_AFTER + 1
+    await _looks(observer)
+    assert observer.seen.wrong > 0
+    before = observer.seen.missing
+    liar.owners = []
+    await _looks(observer)
+    assert observer.seen.withdrawn > 0
+    # The API goes on showing it, so that who is not there is missed.
+    assert observer.seen.missing > before
+
+
+async def test_a_mapping_that_is_gone_is_missed(liar: Liar, observer: Observer) -> None:
+    liar.owners, liar.age = [], None
+    await _looks(observer)
+    assert observer.seen.missing > 0
+
+
+@pytest.mark.parametrize("label", ["node", "namespace", "pod", "container", "device", "resource"])
+async def test_a_label_that_is_empty_is_seen(liar: Liar, observer: Observer, label: str) -> None:
+    liar.without_label = label
+    await _looks(observer)
+    assert observer.seen.unlabelled > 0
+
+
+async def test_a_counter_that_falls_is_seen(liar: Liar, observer: Observer) -> None:
+    liar.counted = 4
+    await _looks(observer)
+    assert observer.seen.fallen == 1
+
+
+async def test_who_does_not_answer_is_seen(liar: Liar, observer: Observer) -> None:
+    liar.status = 500
+    await _looks(observer)
+    assert observer.seen.unanswered > 0
+
+
+async def test_nobody_has_to_answer_who_is_away(liar: Liar, observer: Observer) -> None:
+    with observer.absent():
+        liar.status, liar.owners, liar.counted = 500, [OTHER], 0
+        before = liar.asked
+        # One that was under way may still come.
+        await asyncio.sleep(5 * PACE)
+        assert liar.asked <= before + 1
+        liar.status, liar.owners = 200, [OWNER]
+    await _looks(observer)
+    assert observer.problems == []
+
+
+def test_what_has_become_more_is_told_by_name() -> None:
+    before = Census(Counter({"socket": 3, "pipe": 1}), 4, Counter({"serve": 2}), 60.0)
+    after = Census(Counter({"socket": 9, "pipe": 1}), 7, Counter({"serve": 2, "leaked": 4}), 80.0)
+    granted = {"descriptors": 2, "threads": 2, "tasks": 1, "memory": 8.0}
+    assert before.beyond(before, **granted) == ""
+    assert after.beyond(before, **granted) == (
+        "descriptors 4 to 10 (6 socket), threads 4 to 7, tasks 2 to 6 (4 leaked), memory 60.0 to 80.0 MiB"
+    )
