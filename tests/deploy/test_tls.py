@@ -1,4 +1,4 @@
-"""The overlays with HTTPS and passwords as processes: the exporter reaches the plugin, the probes reach both."""
+"""The overlays with HTTPS and passwords, as processes: exporter and probes reach what they ask."""
 
 import asyncio
 import base64
