@@ -1,11 +1,11 @@
-"""What the history page is asked: read from its address, with what was typed kept where it cannot be read. Pure."""
+"""What the history page is asked, read from its address; what cannot be read stays as it was typed. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlencode
 
-from exporter.core.history_query import MAX_LIMIT, Question, read_cursor
+from exporter.core.history_query import MAX_LIMIT, Cursor, Question, read_cursor
 from exporter.web.api.history_query import Asked
 from exporter.web.links import history_link
 from exporter.web.pages.past import Range
@@ -16,6 +16,8 @@ from exporter.web.words import spelled
 
 NAMES: Final = ("resource", "driver", "device", "namespace", "pod", "container", "uid")
 TIMES: Final = ("at", "from", "to")
+AROUND: Final = 1800.0
+"""Seconds that are drawn on either side of a moment."""
 _KNOWN: Final = (*NAMES, *TIMES, "limit", "cursor")
 
 
@@ -55,17 +57,43 @@ def read(pairs: Pairs, now: float) -> Wish:
         return Wish(typed, nothing, problems={where: str(error) if not where else _problem(error)})
     typed = {name: value.strip() for name, value in found.items()}
     problems: dict[str, str] = {}
-    span, at = nothing, None
-    try:
-        at = moment(typed, "at", now)
-        span = span_of(typed, now)
-    except MomentError as error:
-        problems[error.parameter] = str(error)
+    at, span = _times(typed, now, problems)
+    limit, after = _page(typed, problems)
+    names = {name: spelled(typed.get(name, "")) for name in NAMES}
+    if names["container"] and not (names["pod"] or names["uid"] or names["device"]):
+        problems["container"] = "a pod, a uid or a device is needed beside it"
+    if problems:
+        return Wish(typed, span, at, None, problems)
+    # To now is without end: what begins while it is asked belongs to it.
+    end = None if span.until == now else span.until
+    since, until = (span.since, end) if at is None else (at, at)
+    return Wish(typed, span, at, Question(**names, since=since, until=until, limit=limit, after=after))
+
+
+def _times(typed: Mapping[str, str], now: float, problems: dict[str, str]) -> tuple[float | None, Range]:
+    """The moment that is asked for, and the range that is looked at; what is wrong goes to `problems`."""
+    nothing = Range(now - 86400.0, now)
+    for name in TIMES:
+        try:
+            moment(typed, name, now)
+        except MomentError as error:
+            problems[name] = str(error)
+    if problems:
+        return None, nothing
+    at = moment(typed, "at", now)
     if at is not None:
         if "from" in typed or "to" in typed:
             problems["at"] = "either a moment, or from and to"
-        # What is drawn round a moment.
-        span = Range(at - 1800.0, max(at + 1800.0, at))
+        return at, Range(at - AROUND, at + AROUND)
+    try:
+        return None, span_of(typed, now)
+    except MomentError as error:
+        problems[error.parameter] = str(error)
+        return None, nothing
+
+
+def _page(typed: Mapping[str, str], problems: dict[str, str]) -> tuple[int, Cursor | None]:
+    """How many rows, and after which one; what is wrong goes to `problems`."""
     limit, after = ROWS, None
     try:
         limit = number("limit", typed.get("limit", ""), ROWS, MAX_LIMIT)
@@ -75,17 +103,7 @@ def read(pairs: Pairs, now: float) -> Wish:
         after = read_cursor(typed["cursor"]) if "cursor" in typed else None
     except ValueError:
         problems["cursor"] = "this page is no longer to be had: begin at the first one"
-    names = {name: spelled(typed.get(name, "")) for name in NAMES}
-    if names["container"] and not (names["pod"] or names["uid"] or names["device"]):
-        problems["container"] = "a pod, a uid or a device is needed beside it"
-    if problems:
-        return Wish(typed, span, at, None, problems)
-    since, until = (span.since, span.until) if at is None else (at, at)
-    # To now is without end: what begins while it is asked belongs to it.
-    question = Question(
-        **names, since=since, until=None if until == now and at is None else until, limit=limit, after=after
-    )
-    return Wish(typed, span, at, question)
+    return limit, after
 
 
 def _problem(error: QueryError) -> str:

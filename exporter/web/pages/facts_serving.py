@@ -19,6 +19,7 @@ from exporter.web.pages.claim import near as near_claims
 from exporter.web.pages.device import Unknown, device_page
 from exporter.web.pages.facts_templates import FactTemplates, Nowhere, Other
 from exporter.web.pages.history import history_page
+from exporter.web.pages.past import Range
 from exporter.web.pages.pod import near as near_pods
 from exporter.web.pages.pod import pod_page
 from exporter.web.pages.section import ROWS, Answer
@@ -90,7 +91,10 @@ class FactPages:
         if page is not None:
             return await self._page(request, self._templates.pod(page))
         shown = text(f"{pod[0]}/{pod[1]}", limit=200)
-        words = "No pod of this name holds a device, CPUs or memory of its own on this node, or ever did as far as history goes back."
+        words = (
+            "No pod of this name holds a device, CPUs or memory of its own on this node, or ever did as far "
+            "as history goes back."
+        )
         others = tuple(Other(near.name, near.href) for near in near_pods(moment.state, pod))
         return await self._nowhere(request, moment, answer, Nowhere("No such pod", shown, words, others))
 
@@ -123,7 +127,7 @@ class FactPages:
         )
 
     async def history(self, request: web.Request) -> web.StreamResponse:
-        """`/history`: who held what, in a time or at a moment. 400 keeps what was typed, beside what is wrong."""
+        """`/history`: who held what, in a time or at a moment. A 400 keeps what was typed."""
         moment = self._site.moment()
         wish = asked.read(request.query.items(), moment.now)
         answer = None if wish.question is None else await self._ask(wish.question)
@@ -131,7 +135,7 @@ class FactPages:
         status = 400 if wish.problems else 503 if answer is not None and answer.found is None else 200
         return await self._page(request, self._templates.history(page), status=status)
 
-    def _looked_at(self, request: web.Request) -> tuple[Moment, spans.Range]:
+    def _looked_at(self, request: web.Request) -> tuple[Moment, Range]:
         """The present moment, and the range of the address. Raises QueryError and MomentError."""
         found = single(request.query.items(), _SPAN)
         moment = self._site.moment()
@@ -185,12 +189,14 @@ class FactPages:
     async def _page(self, request: web.Request, body: bytes, *, status: int = 200) -> web.Response:
         response = await fitting(request, body, _HTML)
         response.set_status(status)
+        if status >= 400:
+            response.headers[hdrs.CACHE_CONTROL] = "no-store"
         if status == 503:
             response.headers[hdrs.RETRY_AFTER] = "2"
         return response
 
 
-def _until(span: spans.Range, moment: Moment) -> float | None:
+def _until(span: Range, moment: Moment) -> float | None:
     """To now is without end: what begins while it is asked belongs to it."""
     return None if span.until == moment.now else span.until
 

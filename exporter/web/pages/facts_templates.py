@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from exporter.web.pages.claim import ClaimPage
 from exporter.web.pages.device import DevicePage
@@ -51,7 +51,12 @@ class FactTemplates:
             auto_reload=False,
         )
         offered: dict[str, object] = {"asset": asset, "version": spelled(version)}
-        self._template = cache(lambda name: environment.get_template(name, globals=offered))
+
+        @cache
+        def template(name: str) -> Template:
+            return environment.get_template(name, globals=offered)
+
+        self._template = template
 
     def device(self, page: DevicePage) -> bytes:
         """A device's page."""

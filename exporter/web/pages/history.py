@@ -17,7 +17,7 @@ from exporter.web.pages.section import Answer, Section, section
 from exporter.web.pages.sorting import natural
 from exporter.web.pages.spans import PRESETS, preset_value
 from exporter.web.pages.told import Stamp
-from exporter.web.words import counted, lasting, spelled
+from exporter.web.words import counted, lasting, rfc3339, spelled, text
 
 CHOICES: Final = 200
 """Names that a field offers."""
@@ -112,7 +112,7 @@ def history_page(moment: Moment, wish: Wish, answer: Answer | None, *, tag: str)
         )
     return HistoryPage(
         node=spelled(moment.node),
-        title=f"{'Who held what' if wish.at is not None else 'History'} · {spelled(moment.node)[:72]} · devicelens",
+        title=f"{'History' if at is None else 'Who held what'} · {text(moment.node).shown} · devicelens",
         now=now,
         tag=tag,
         fresh=fresh(moment),
@@ -173,7 +173,7 @@ def _preset(wish: Wish, label: str, seconds: float) -> Link:
 def _around(at: float, wish: Wish, now: float) -> Iterable[Link]:
     for label, seconds in _AROUND:
         if at + seconds <= now:
-            yield Link(label, wish.address(at=told.rfc3339(at + seconds)))
+            yield Link(label, wish.address(at=rfc3339(at + seconds)))
 
 
 def _headline(wish: Wish, past: Section, now: float) -> str:
@@ -208,4 +208,4 @@ def _notes(wish: Wish, now: float) -> Iterable[str]:
     elif wish.at is None and wish.span.since > now:
         yield f"This time begins {lasting(wish.span.since - now)} from now: nothing is known of it."
     elif wish.at is None and wish.span.until > now + 1:
-        yield f"This time ends {lasting(wish.span.until - now)} from now: of what is to come nothing is known."
+        yield f"This time ends {lasting(wish.span.until - now)} from now: what is to come nobody knows."

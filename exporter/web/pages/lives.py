@@ -34,8 +34,8 @@ class Life:
 
 
 def lives(rows: Iterable[Row], present: Sequence[str]) -> tuple[Life, ...]:
-    """The pods of one name, the newest first. `present` are the uids of those that hold anything now ("" where
-    it is not known), which history need not have any holding of.
+    """The pods of one name, the newest first. `present` are the uids of those that hold anything now, ""
+    where it is not known; history need not have any holding of theirs.
     """
     by_uid: dict[str, list[Row]] = {}
     unknown: list[Row] = []

@@ -69,7 +69,7 @@ class Range:
 def past_row(row: Row, now: float, *, certain: bool | None = None) -> PastRow:
     """A holding at unix time `now`; `certain` tells of a moment whether it was surely held then."""
     key, facts = row.key, row.facts
-    kind, words = _state(row, certain)
+    kind, words = _state(row, certain=certain)
     work = facts.workload_kind not in {"", "Pod"}
     return PastRow(
         key=f"h{row.id}",
@@ -92,7 +92,7 @@ def past_row(row: Row, now: float, *, certain: bool | None = None) -> PastRow:
     )
 
 
-def _state(row: Row, certain: bool | None) -> tuple[str, str]:
+def _state(row: Row, *, certain: bool | None = None) -> tuple[str, str]:
     if certain is not None:
         return ("held", "held") if certain else ("doubt", "perhaps")
     if row.missed is not None:
@@ -112,7 +112,7 @@ def _under(row: Row) -> Text | None:
 
 
 def in_order(device: Device) -> tuple[object, ...]:
-    """Devices in the page's order: by resource, shares and slices beside their device, dev-2 before dev-10."""
+    """Sorts devices by resource, shares and slices beside their device, dev-2 before dev-10."""
     resource, name = device.key
     return resource, natural(device.parent or name), natural(name)
 
@@ -160,8 +160,9 @@ def drawing(
     rows: Sequence[Row] | None = None,
     at: float | None = None,
 ) -> Timeline:
-    """The drawing of an answer, with a mark `at` a moment. `group` tells the row of bars that a holding goes to, `named` what stands on
-    its bar: at length, in short, and where it leads. `rows`: those to draw, if not all.
+    """The drawing of an answer, with a mark `at` a moment. `group` tells the row of bars that a holding goes
+    to, `named` what stands on its bar: at length, in short, and where it leads. `rows`: those to draw, if not
+    all.
     """
     kept = found.rows if rows is None else rows
     known = frontier(found, now)
@@ -188,7 +189,7 @@ def _stretch(row: Row, group: str, names: tuple[str, str, str], known: float, no
     if end is not None:
         until = since if end.not_before is None else end.not_before
         latest = now if end.not_after is None or row.missed is not None else end.not_after
-    kind, words = _state(row, None)
+    kind, words = _state(row)
     who = spelled(f"{row.key.namespace}/{row.key.pod}")
     return Stretch(
         key=f"b{row.id}",

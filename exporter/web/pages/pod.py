@@ -8,7 +8,7 @@ from typing import Final
 from exporter.core.diff import Holding
 from exporter.core.history import Row, bounded
 from exporter.core.identity import Identity
-from exporter.core.model import ClaimDevice, Container, Device, Holder, PodKey
+from exporter.core.model import ClaimDevice, Container, Device, Holder, PinnedMemory, PodKey
 from exporter.core.state import State
 from exporter.web.api.documents import Moment
 from exporter.web.links import claim_link, device_link, history_link, pod_link
@@ -64,7 +64,7 @@ class ContainerFact:
 
 @dataclass(frozen=True, slots=True)
 class LifeFact:
-    """One pod of the name. `anchor` is its place on the page; `number` counts from the first that is known."""
+    """One pod of the name: `anchor` is its place, `number` counts from the first that is known."""
 
     anchor: str
     number: int
@@ -236,14 +236,14 @@ def _container(container: Container, devices: Iterable[Device], state: State, no
         more=max(0, len(held) - HELD),
         cpus=text(ranges(container.cpu_ids), limit=120).shown,
         cpu_count=counted(len(container.cpu_ids), "CPU") if container.cpu_ids else "",
-        memory=tuple(
-            text(
-                f"{size(m.size_bytes)} {m.memory_type}{f' on NUMA {ranges(m.numa_nodes)}' if m.numa_nodes else ''}"
-            )
-            for m in container.memory[:20]
-        ),
+        memory=tuple(map(_pinned, container.memory[:20])),
         numa=ranges(container.numa_nodes),
     )
+
+
+def _pinned(memory: PinnedMemory) -> Text:
+    where = f" on NUMA {ranges(memory.numa_nodes)}" if memory.numa_nodes else ""
+    return text(f"{size(memory.size_bytes)} {memory.memory_type}{where}")
 
 
 def _held(device: Device, holder: Holder, state: State, now: float) -> HeldDevice:

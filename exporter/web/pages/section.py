@@ -29,7 +29,8 @@ class Section:
     """The past as it is shown from `since` to `until`.
 
     `trouble`: why there is nothing, "" where there is an answer; `behind`: why the answer may not be all.
-    `reach`: since when anything is known. `more` leads to what follows, "" where this is all.
+    `reach`: since when anything is known. `more` leads to what follows, "" where this is all, `whole` to all
+    of it.
     """
 
     trouble: str
@@ -43,6 +44,7 @@ class Section:
     gaps: Gaps = field(default_factory=Gaps)
     reach: Stamp | None = None
     more: str = ""
+    whole: str = ""
 
 
 def section(
@@ -62,7 +64,7 @@ def section(
     """
     found = answer.found
     if found is None:
-        return Section(answer.trouble, presets=presets(span))
+        return Section(answer.trouble, presets=presets(span), whole=more)
     kept = tuple(found.rows if rows is None else rows)
     shown = fitted(span, found.earliest)
     return Section(
@@ -79,4 +81,5 @@ def section(
         gaps=gaps(found, now, before=not span.label),
         reach=told.optional(found.earliest, now),
         more=more if found.next is not None else "",
+        whole=more,
     )

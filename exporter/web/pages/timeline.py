@@ -179,8 +179,8 @@ def timeline(
     now: float,
     mark: float | None = None,
 ) -> Timeline:
-    """The drawing of `stretches` from `since` to `until`, in the rows `groups`, seen at `now`, with a `mark` at
-    a moment. All in unix time.
+    """The drawing of `stretches` from `since` to `until`, in the rows `groups`, seen at `now`; with a `mark`
+    at a moment. All in unix time.
     """
     scale = Scale(since, until)
     within = [s for s in stretches if _overlaps(s, scale)]

@@ -12,8 +12,6 @@ from exporter.core.history import AT_ONCE_WITHIN, Bound, Certainty, Row
 from exporter.core.history_watch import Gap, Unseen
 from exporter.web.words import clock_time, lasting, rfc3339
 
-_DAY: Final = 86400.0
-
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
@@ -140,18 +138,3 @@ def silence(gap: Unseen, now: float) -> Silence:
     """A time at which nobody looked."""
     span = "" if gap.since is None or gap.until is None else lasting(gap.until - gap.since)
     return Silence(optional(gap.since, now), optional(gap.until, now), REASONS[gap.why], span)
-
-
-def silence_in_words(gap: Unseen, now: float) -> str:
-    """`nobody looked from 22:41:03 to 22:45:10: the exporter was down`."""
-    since, until = optional(gap.since, now), optional(gap.until, now)
-    match since, until:
-        case None, None:
-            when = "at all"
-        case None, Stamp(clock=end):
-            when = f"before {end}"
-        case Stamp(clock=start), None:
-            when = f"after {start}"
-        case Stamp(clock=start), Stamp(clock=end):
-            when = f"from {start} to {end}"
-    return f"nobody looked {when}: {REASONS[gap.why]}"

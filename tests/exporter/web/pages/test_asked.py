@@ -1,0 +1,144 @@
+"""What the history page is asked: read or refused at the field, and kept as it was typed."""
+
+from datetime import UTC, datetime
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.core.history_query import Question
+from exporter.web.pages.asked import read
+from exporter.web.pages.past import Range
+from exporter.web.pages.spans import PRESETS, MomentError, fitted, preset_value, presets, span_of
+
+NOW = datetime(2026, 10, 28, 22, 41, 3, tzinfo=UTC).timestamp()
+
+
+def clock(hour: int, minute: int, day: int = 28) -> float:
+    return datetime(2026, 10, day, hour, minute, tzinfo=UTC).timestamp()
+
+
+def question(**pairs: str) -> Question:
+    wish = read(pairs.items(), NOW)
+    assert wish.problems == {}
+    assert wish.question is not None
+    return wish.question
+
+
+@pytest.mark.parametrize(
+    ("typed", "at"),
+    [
+        ("03:12", clock(3, 12)),
+        ("23:00", clock(23, 0, day=27)),
+        ("2026-10-27 03:12", clock(3, 12, day=27)),
+        ("2026-10-27T03:12", clock(3, 12, day=27)),
+        ("2026-10-27T04:12+01:00", clock(3, 12, day=27)),
+        ("-1h30m", NOW - 5400),
+        ("now", NOW),
+        ("1793200000", 1793200000.0),
+    ],
+)
+def test_a_moment_is_typed_as_people_do_in_utc(typed: str, at: float) -> None:
+    asked = question(at=typed)
+    assert (asked.since, asked.until) == (at, at)
+    asked = question(**{"from": "-60d", "to": typed})
+    assert (asked.since, asked.until) == (NOW - 60 * 86400, None if at == NOW else at)
+
+
+def test_without_a_time_it_is_the_last_day_to_its_open_end() -> None:
+    wish = read([("pod", " p-0 "), ("to", ""), ("namespace", "")], NOW)
+    assert wish.question == Question(pod="p-0", since=NOW - 86400, until=None)
+    assert wish.span.label == "24 h"
+    assert read([("from", "-168h")], NOW).span.label == "7 d"
+    assert read([("from", "-2h")], NOW).span.label == ""
+    assert read([("from", "-1h"), ("to", "now")], NOW).span.label == ""
+
+
+@pytest.mark.parametrize(
+    ("pairs", "field", "words"),
+    [
+        ({"at": "yesterday"}, "at", "found 'yesterday', expected 2026-11-20T03:12:00Z"),
+        ({"at": "25:00"}, "at", "found '25:00'"),
+        ({"from": "-1h", "at": "-2h"}, "at", "either a moment, or from and to"),
+        ({"from": "-1h", "to": "-2h"}, "from", "the range ends before it begins"),
+        ({"limit": "0"}, "limit", "found '0', expected a number from 1 to 1000"),
+        ({"cursor": "x"}, "cursor", "begin at the first one"),
+        ({"container": "main"}, "container", "a pod, a uid or a device is needed beside it"),
+        ({"device": "x" * 513}, "device", "at most 512 characters"),
+        ({"q": "x"}, "", "query parameter 'q'"),
+        ({"from": "\u202e<b>"}, "from", "found '\\u202e<b>'"),
+    ],
+)
+def test_what_cannot_be_read_is_told_at_its_field(pairs: dict[str, str], field: str, words: str) -> None:
+    wish = read(pairs.items(), NOW)
+    assert wish.question is None
+    assert words in wish.problems[field]
+    for name, value in pairs.items():
+        if name != "q":
+            assert wish.typed[name] == value[:512]
+
+
+def test_every_wrong_time_is_told_at_once() -> None:
+    assert set(read([("from", "x"), ("to", "y"), ("at", "z")], NOW).problems) == {"from", "to", "at"}
+
+
+texts = st.text(max_size=30)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["at", "from", "to", "cursor", "limit", "device", "pod", "uid", "zz"]), texts
+        )
+    )
+)
+def test_any_address_is_a_question_or_has_a_problem(pairs: list[tuple[str, str]]) -> None:
+    wish = read(pairs, NOW)
+    assert (wish.question is None) == bool(wish.problems)
+    assert wish.span.since <= wish.span.until
+
+
+@given(st.text(max_size=40), st.text(max_size=40), st.sampled_from(["-1h", "03:12", "now"]))
+def test_the_address_of_a_question_asks_the_same(device: str, pod: str, since: str) -> None:
+    wish = read([("device", device), ("pod", pod), ("from", since)], NOW)
+    again = read(parse_qsl(urlsplit(wish.address()).query), NOW)
+    assert again.question == wish.question
+    assert again.problems == wish.problems
+
+
+def test_an_address_keeps_what_was_asked_and_changes_what_is_to_be_changed() -> None:
+    wish = read(
+        [("device", "a/b"), ("driver", "d"), ("from", "-1h"), ("limit", "5"), ("cursor", "0x1p+0.1")], NOW
+    )
+    assert wish.address() == "/history?driver=d&device=a%2Fb&from=-1h&limit=5"
+    assert wish.address(**{"from": "", "at": "03:12"}) == "/history?driver=d&device=a%2Fb&at=03%3A12&limit=5"
+    assert read([], NOW).address() == "/history"
+
+
+def test_presets_say_which_is_chosen() -> None:
+    assert [p.label for p in presets(span_of({}, NOW)) if p.selected] == ["24 h"]
+    for label, seconds in PRESETS:
+        span = span_of({"from": preset_value(seconds)}, NOW)
+        assert span.label == label
+        assert span.until - span.since == pytest.approx(seconds)
+    assert not any(p.selected for p in presets(Range(0, 1)))
+
+
+def test_the_time_before_history_is_not_drawn_for_a_preset() -> None:
+    day = span_of({}, NOW)
+    drawn = fitted(day, NOW - 100)
+    assert drawn.until == NOW
+    assert NOW - 110 < drawn.since < NOW - 100
+    assert fitted(day, NOW - 1e6) == day
+    assert fitted(day, None) == day
+    typed = span_of({"from": "-2h"}, NOW)
+    assert fitted(typed, NOW - 100) == typed
+    assert fitted(day, NOW).since < NOW
+
+
+def test_a_range_that_is_none_is_refused() -> None:
+    with pytest.raises(MomentError, match="ends before it begins"):
+        span_of({"from": "now"}, NOW)
+    with pytest.raises(MomentError, match="found 'x'"):
+        span_of({"to": "x"}, NOW)
