@@ -62,7 +62,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def test_the_wheel_has_every_file_of_the_packages_and_no_other(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    expected = {name for name in listed() if name.startswith(PACKAGES)} | {"devicelens.py"}
+    expected = {name for name in listed() if name.startswith(PACKAGES)} | {
+        "devicelens.py",
+        "devicelens_check.py",
+    }
     assert names == expected
     # What is no Python is what is forgotten.
     for part in ("exporter/web/pages/", "exporter/web/static/", "plugin/presets/nvidia.yaml"):
