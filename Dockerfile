@@ -16,7 +16,7 @@ COPY requirements/image.txt requirements/build.txt requirements/
 RUN /opt/build/bin/python -m pip install --no-cache-dir --require-hashes -r requirements/build.txt \
  && /opt/build/bin/python -m pip --python /opt/devicelens/bin/python install --no-cache-dir --no-compile \
     --only-binary :all: --require-hashes -r requirements/image.txt
-COPY pyproject.toml README.md LICENSE devicelens.py ./
+COPY pyproject.toml README.md LICENSE devicelens.py devicelens_check.py ./
 COPY daemon daemon
 COPY exporter exporter
 COPY plugin plugin

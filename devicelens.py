@@ -30,7 +30,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "plugin.discover:discover", "A dry run: devices, health, and what Allocate would give."
     ),
     "check": Entry(
-        "plugin.check:check", "Configuration files checked: the line, what was found and expected."
+        "devicelens_check:check", "Configuration files checked: the line, what was found and expected."
     ),
     "explain": Entry(
         "exporter.who.explain:explain", "One device: how its id reads, who holds it, who says so."

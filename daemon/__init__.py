@@ -6,7 +6,8 @@ paths       where the kubelet keeps its sockets
 process     one TaskGroup a process: start, signals, an end within two seconds
 directory   directories followed by inotify, or by polling where there is none
 listing     what polling sees of a directory, and what changed between two looks
-http        serving aiohttp applications on TCP and unix sockets
+http        serving aiohttp applications on TCP and unix sockets, out of hostile clients' reach
+protection  what --web.config.file asks for: TLS, client certificates, passwords, headers, a rate
 exposition  content negotiation and kept renderings of Prometheus metrics
 yaml_document, places, errors
             YAML files with line numbers, checked against a model; one clear error for what is wrong in them

@@ -112,6 +112,14 @@ def process_flags(default_listen_address: str) -> Callable[[F], F]:
                     metavar="ADDRESS",
                     help="Where to serve HTTP: HOST:PORT, :PORT or unix:PATH.",
                 ),
+                flag(
+                    "--web.config.file",
+                    type=click.Path(path_type=Path, dir_okay=False),
+                    default=None,
+                    metavar="FILE",
+                    help="TLS, client certificates, passwords and headers, as Prometheus' exporters have "
+                    "them; read again when it changes.",
+                ),
                 kubelet_root_flag(),
                 flag(
                     "--node-name",

@@ -12,6 +12,7 @@ from daemon.log import configure
 from daemon.process import end_at_once_on_signals, run
 from daemon.version import __version__
 from exporter.core.address import Address, parse_address
+from exporter.core.plugin_access import PluginAccess
 
 _LEAST_HISTORY: Final = 8 << 20
 """Bytes: room for ten thousand holdings, beside what SQLite needs to work."""
@@ -128,6 +129,35 @@ PLUGIN_URL: Final = _PluginUrl()
     "http://HOST:PORT or unix:PATH. May be given several times.",
 )
 @flag(
+    "--plugin.ca-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    show_default="the system's",
+    help="Who is trusted where a --plugin.url is https (PEM).",
+)
+@flag(
+    "--plugin.cert-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="The certificate that is shown to plugins (PEM); with --plugin.key-file.",
+)
+@flag(
+    "--plugin.key-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="Its private key (PEM).",
+)
+@flag(
+    "--plugin.password-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="A file with one line USER:PASSWORD, for plugins whose --plugin.url has none of its own.",
+)
+@flag(
     "--id-rules",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
@@ -137,6 +167,7 @@ PLUGIN_URL: Final = _PluginUrl()
 def exporter(
     *,
     web_listen_address: ListenAddress,
+    web_config_file: Path | None,
     kubelet_root: Path,
     node_name: str,
     poll_interval: float,
@@ -150,6 +181,10 @@ def exporter(
     history_max_bytes: int,
     metrics_max_series: int,
     plugin_url: tuple[Address, ...],
+    plugin_ca_file: Path | None,
+    plugin_cert_file: Path | None,
+    plugin_key_file: Path | None,
+    plugin_password_file: Path | None,
     id_rules: Path | None,
     log_level: str,
     log_format: str,
@@ -168,6 +203,9 @@ def exporter(
             f"found {history_max_bytes} bytes, expected at least {_LEAST_HISTORY >> 20}MiB",
             param_hint="--history.max-bytes",
         )
+    if (plugin_cert_file is None) is not (plugin_key_file is None):
+        missing = "--plugin.cert-file" if plugin_cert_file is None else "--plugin.key-file"
+        raise click.UsageError(f"expected {missing} too: a certificate is shown with its key")
     configure(log_level, log_format)
     end_at_once_on_signals()
     # Imported when it is sure to run: --help and a wrong flag answer at once.
@@ -176,6 +214,7 @@ def exporter(
     settings = Settings(
         version=__version__,
         listen_address=web_listen_address,
+        web_config=web_config_file,
         kubelet_root=kubelet_root,
         node=node_name,
         poll_interval=poll_interval,
@@ -188,6 +227,7 @@ def exporter(
         history_retention=history_retention,
         history_max_bytes=history_max_bytes,
         plugin_urls=plugin_url,
+        plugin_access=PluginAccess(plugin_ca_file, plugin_cert_file, plugin_key_file, plugin_password_file),
         id_rules=id_rules,
         max_series=metrics_max_series,
     )

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +13,17 @@ from prometheus_client import disable_created_metrics
 
 from daemon.directory import DirectoryWatcher
 from daemon.flags import ListenAddress
-from daemon.http import serve
+from daemon.http import Traffic, WebFamilies, serve
 from daemon.log import Log
 from daemon.memory import share_one_arena
 from daemon.paths import KubeletPaths
 from daemon.probe import tell_reach
 from daemon.process import Actor, Fatal, run_actors
+from daemon.protection import protection_by
 from exporter.core.address import Address
 from exporter.core.ids import RULES, Reader
 from exporter.core.ids import read as read_id
+from exporter.core.plugin_access import NO_ACCESS, PluginAccess
 from exporter.core.settling import DOUBT
 from exporter.history.archive import Archive, Limits
 from exporter.kubelet.client import KubeletClient
@@ -53,6 +56,7 @@ class Settings:
 
     version: str
     listen_address: ListenAddress
+    web_config: Path | None
     kubelet_root: Path
     node: str
     poll_interval: float
@@ -65,6 +69,7 @@ class Settings:
     history_retention: float = 30 * 86400.0
     history_max_bytes: int = 256 << 20
     plugin_urls: tuple[Address, ...] = ()
+    plugin_access: PluginAccess = NO_ACCESS
     id_rules: Path | None = None
     max_series: int = MAX_SERIES
 
@@ -97,6 +102,10 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     historian = _historian(settings, board, clock, watcher)
     cpu_nodes = numa_of_cpus()
     metrics.register(HistoryFamilies(lambda: historian.condition), lambda: historian.condition)
+    protection = await protection_by(settings.web_config)
+    traffic = Traffic()
+    web = WebFamilies("devicelens", traffic, protection)
+    metrics.register(web, web.condition)
     refresher = Refresher(
         client,
         board,
@@ -137,8 +146,17 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         refresher.run(),
         follow_device_plugins(watcher, paths, refresher.trigger),
         follow_pod_resources(watcher, paths, refresher.trigger),
-        serve(build(site), settings.listen_address, purpose="status page, API and metrics"),
+        serve(
+            build(site),
+            settings.listen_address,
+            purpose="status page, API and metrics",
+            protection=protection,
+            traffic=traffic,
+        ),
     ]
+    if protection is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, protection.ask)
+        actors.append(protection.run(watcher))
     if identities is not None:
         identities.bind(trigger=refresher.trigger, reconsider=refresher.reconsider)
         actors += [identities.run(), follow_pods_api(watcher, paths, identities.retry)]
@@ -184,7 +202,8 @@ def _plugins(settings: Settings, board: Board, clock: SteadyClock) -> "Plugins |
     from exporter.plugins.client import PluginClient  # noqa: PLC0415
     from exporter.services.plugins import Plugins  # noqa: PLC0415
 
-    return Plugins([PluginClient(address) for address in settings.plugin_urls], board, clock=clock.now)
+    clients = [PluginClient(address, settings.plugin_access) for address in settings.plugin_urls]
+    return Plugins(clients, board, clock=clock.now)
 
 
 def _reader(path: Path | None) -> Reader:

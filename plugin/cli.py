@@ -31,6 +31,7 @@ def plugin(
     config: Path | None,
     preset: tuple[str, ...],
     web_listen_address: ListenAddress,
+    web_config_file: Path | None,
     kubelet_root: Path,
     node_name: str,
     log_level: str,
@@ -51,6 +52,7 @@ def plugin(
     settings = Settings(
         version=__version__,
         listen_address=web_listen_address,
+        web_config=web_config_file,
         kubelet_root=kubelet_root,
         node=node_name,
         config=config,

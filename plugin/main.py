@@ -6,15 +6,16 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from daemon.directory import DirectoryWatcher
 from daemon.flags import ListenAddress
-from daemon.http import serve
+from daemon.http import Traffic, WebFamilies, serve
 from daemon.log import Log
 from daemon.paths import KubeletPaths
 from daemon.probe import tell_reach
 from daemon.process import Actor, Fatal, run_actors
+from daemon.protection import protection_by
 from plugin.core.config import PRESET_SOURCE, load_all
 from plugin.core.errors import ConfigError
 from plugin.core.plan import ResourcePlan
@@ -37,6 +38,9 @@ from plugin.services.resource import Resource
 from plugin.services.surroundings import Surroundings, Way
 from plugin.services.web import Site, build
 
+if TYPE_CHECKING:
+    from daemon.protection.reload import Protection
+
 TOKEN_BYTES: Final = 4
 """Eight characters in a socket's name: four thousand million incarnations of a resource."""
 
@@ -49,6 +53,7 @@ class Settings:
 
     version: str
     listen_address: ListenAddress
+    web_config: Path | None
     kubelet_root: Path
     node: str
     config: Path | None
@@ -82,7 +87,8 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         plans = reloader.begin()
     except ConfigRefusedError as error:
         raise Fatal(str(error)) from error
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
+    protection = await protection_by(settings.web_config)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ask, reloader, protection)
     _log.info(
         "starting",
         version=settings.version,
@@ -94,7 +100,8 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     predecessors = Predecessors(paths.device_plugins, surroundings.ownership)
     predecessors.recall()
     leftovers = Leftovers(paths.device_plugins, surroundings.host, lambda: fleet.plans, clock)
-    site = Site(fleet, lambda: reloader.status)
+    traffic = Traffic()
+    site = Site(fleet, lambda: reloader.status, web=WebFamilies("devicelens_plugin", traffic, protection))
     actors: list[Actor] = [
         tell_reach(needs(paths, host, plans, way=settings.way)),
         watcher.run(),
@@ -103,12 +110,26 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         reloader.run(settings.config, watcher),
         leftovers.run(watcher),
         predecessors.run(watcher),
-        serve(build(site), settings.listen_address, purpose="metrics and devices"),
+        serve(
+            build(site),
+            settings.listen_address,
+            purpose="metrics and devices",
+            protection=protection,
+            traffic=traffic,
+        ),
     ]
+    if protection is not None:
+        actors.append(protection.run(watcher))
     try:
         await run_actors(actors, stop)
     finally:
         predecessors.end()
+
+
+def _ask(reloader: Reloader, protection: "Protection | None") -> None:
+    reloader.ask()
+    if protection is not None:
+        protection.ask()
 
 
 def _files(settings: Settings) -> tuple[tuple[str, Path], ...]:

@@ -21,7 +21,7 @@ from daemon.http.application import (
 )
 from daemon.http.connection import KEEP_ALIVE
 from daemon.http.serving import Limits, serve
-from daemon.http.traffic import Traffic
+from daemon.http.traffic import Traffic, WebFamilies
 
 __all__ = [
     "CONTENT_SECURITY_POLICY",
@@ -31,6 +31,7 @@ __all__ = [
     "SEND_WITHIN",
     "Limits",
     "Traffic",
+    "WebFamilies",
     "application",
     "json_response",
     "problem",

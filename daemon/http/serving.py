@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import resource
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +18,7 @@ from daemon.http.listener import HANDSHAKE_WITHIN, Listener
 from daemon.http.rules import protect
 from daemon.http.traffic import Traffic
 from daemon.log import Log
-from daemon.protection.rules import OPEN, Rules
+from daemon.protection.rules import OPEN, Protected, Rules
 
 _log = Log("http")
 
@@ -51,25 +50,25 @@ class _NoRequest(logging.Filter):
 clients_log.addFilter(_NoRequest())
 
 
-def _nothing() -> Rules:
-    return OPEN
-
-
 async def serve(
     app: web.Application,
     address: ListenAddress,
     *,
     purpose: str,
-    rules: Callable[[], Rules] = _nothing,
+    protection: Protected | None = None,
     traffic: Traffic | None = None,
     limits: Limits = LIMITS,
 ) -> None:
     """Serve `app` at `address` until cancelled; then close within a second, cutting streams short.
 
-    `rules` tells what is asked of a client at a moment; `traffic` is counted in.
+    `protection` says what is asked of clients; `traffic` is counted in.
     Raises Fatal when the address cannot be listened on, saying which and why.
     """
     counted = traffic or Traffic()
+
+    def rules() -> Rules:
+        return OPEN if protection is None else protection.rules
+
     protect(app, rules, counted)
     runner = web.AppRunner(
         app, access_log=None, logger=clients_log, handle_signals=False, shutdown_timeout=_END_WITHIN

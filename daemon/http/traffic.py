@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from daemon.protection.reload import Status
+from daemon.protection.rules import Protected
 
 ENDED: Final = (
     "certificate",
@@ -38,12 +38,17 @@ class Traffic:
 
 
 class WebFamilies:
-    """A collector of Prometheus families, whose names begin with `prefix`. `status`: None without a file."""
+    """A collector of Prometheus families, whose names begin with `prefix`."""
 
-    def __init__(self, prefix: str, traffic: Traffic, status: Status | None) -> None:
+    def __init__(self, prefix: str, traffic: Traffic, protection: Protected | None = None) -> None:
         self._prefix = prefix
         self._traffic = traffic
-        self._status = status
+        self._protection = protection
+
+    def condition(self) -> object:
+        """All that the families depend on, to be compared."""
+        traffic = self._traffic
+        return traffic.connections, dict(traffic.ended), dict(traffic.refused), self._is_refused
 
     def collect(self) -> Iterable[Metric]:
         """The families."""
@@ -64,18 +69,16 @@ class WebFamilies:
             REFUSED,
             self._traffic.refused,
         )
-        if self._status is None:
-            return
         yield GaugeMetricFamily(
             f"{self._prefix}_web_config_last_reload_successful",
-            "1 if the web configuration was read when it was last tried, 0 if it was refused. [STABLE]",
-            value=int(not self._status.problem),
+            "0 if the web configuration was refused when it was last read and the one before stays in force, "
+            "else 1. [STABLE]",
+            value=int(not self._is_refused),
         )
-        yield GaugeMetricFamily(
-            f"{self._prefix}_web_config_last_reload_success_timestamp_seconds",
-            "When the web configuration was last read, in seconds since 1970. [STABLE]",
-            value=self._status.succeeded_at,
-        )
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._protection is not None and self._protection.problem != ""
 
     def _by_reason(self, name: str, text: str, reasons: Iterable[str], counted: Counter[str]) -> Metric:
         family = CounterMetricFamily(f"{self._prefix}_{name}", text, labels=["reason"])

@@ -97,6 +97,20 @@ class WebConfig:
     users: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     rate: Rate | None = None
 
+    def words(self) -> str:
+        """What it asks for, in words."""
+        clients = Clients.ANYBODY if self.tls is None else self.tls.clients
+        users = len(self.users)
+        parts = (
+            "plain HTTP" if self.tls is None else "TLS",
+            *(("client certificates",) if clients is Clients.VERIFIED else ()),
+            *(("client certificates if there are any",) if clients is Clients.VERIFIED_IF_GIVEN else ()),
+            *((f"{users} user{'s' if users > 1 else ''}",) if users else ()),
+            *(("a rate limit",) if self.rate is not None else ()),
+            *((f"headers: {', '.join(self.headers)}",) if self.headers else ()),
+        )
+        return ", ".join(parts)
+
     def error(self, key: str, problem: str) -> ConfigError:
         """The error `problem` at `key` of tls_server_config."""
         return self.document.error((_TLS, key), problem)

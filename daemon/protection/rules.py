@@ -1,15 +1,12 @@
-"""What is in force at a moment: made of what was read, and compared with what was before."""
+"""What is in force at a moment."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ssl import SSLContext
+from typing import Protocol
 
-from daemon.errors import ConfigError
-from daemon.protection.language import Clients, WebConfig
-from daemon.protection.material import Material
-from daemon.protection.passwords import Gate, Hashing
+from daemon.protection.passwords import Gate
 from daemon.protection.rate import Bucket
-from daemon.protection.tls import PemError, context
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,56 +24,15 @@ OPEN = Rules()
 """Nothing is asked of anybody: there is no --web.config.file."""
 
 
-def enforce(
-    material: Material,
-    hashing: Hashing,
-    clock: Callable[[], float],
-    before: tuple[WebConfig, Rules] | None = None,
-) -> Rules:
-    """The rules that `material` asks for; what did not change since `before` keeps its memory.
+class Protected(Protocol):
+    """Whoever knows the rules of the moment."""
 
-    Raises ConfigError where certificates or keys cannot be used.
-    """
-    config = material.config
-    old, rules = before if before is not None else (None, OPEN)
-    try:
-        tls = None if config.tls is None else context(config.tls, material.read)
-    except PemError as error:
-        raise _placed(config, error) from None
-    if config.rate is None:
-        bucket = None
-    elif old is not None and old.rate == config.rate:
-        bucket = rules.bucket
-    else:
-        bucket = Bucket(config.rate.interval, config.rate.burst, clock)
-    if not config.users:
-        gate = None
-    elif old is not None and old.users == config.users:
-        gate = rules.gate
-    else:
-        gate = Gate(config.users, hashing)
-    sans = None if config.tls is None else config.tls.allowed_sans
-    return Rules(tls, sans, gate, bucket, config.headers)
+    @property
+    def rules(self) -> Rules:
+        """What is in force now."""
+        ...
 
-
-def weakened(old: WebConfig, new: WebConfig) -> str:
-    """What `new` takes away that a running process does not give up; "" for nothing.
-
-    A file that is written while it is read can look like one that asks for nothing.
-    """
-    if (old.tls is None) is not (new.tls is None):
-        return "it switches TLS off" if new.tls is None else "it switches TLS on"
-    if old.users and not new.users:
-        return "it asks nobody for a password any more"
-    clients = Clients.ANYBODY if old.tls is None else old.tls.clients
-    if new.tls is not None and new.tls.clients < clients:
-        return "it asks less of clients' certificates"
-    return ""
-
-
-def _placed(config: WebConfig, error: PemError) -> ConfigError:
-    source = (
-        next((s for s in config.tls.sources if s.key == error.key), None) if config.tls is not None else None
-    )
-    where = f"{source.path} " if source is not None and source.path is not None else ""
-    return config.error(error.key, f"{where}{error.problem}")
+    @property
+    def problem(self) -> str:
+        """Why the files were refused when they were last read; "" if they were not."""
+        ...

@@ -12,6 +12,8 @@ from aiohttp import hdrs
 from daemon.text import visible
 from exporter.core.address import Address
 from exporter.core.advertised import AdvertisedResource
+from exporter.core.plugin_access import NO_ACCESS, PluginAccess
+from exporter.plugins.access import Access, AccessError
 from exporter.plugins.document import DocumentError, parse
 
 MAX_BYTES: Final = 16 * 1024 * 1024
@@ -38,8 +40,16 @@ class Told:
 class PluginClient:
     """Asks the plugin at `address`."""
 
-    def __init__(self, address: Address, *, within: float = WITHIN, limit: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        address: Address,
+        access: PluginAccess = NO_ACCESS,
+        *,
+        within: float = WITHIN,
+        limit: int = MAX_BYTES,
+    ) -> None:
         self._address = address
+        self._access = Access(access)
         self._within = within
         self._limit = limit
         self._tag = ""
@@ -56,6 +66,11 @@ class PluginClient:
                 body, tag = await self._body(known)
         except TimeoutError:
             raise PluginError(f"no answer within {self._within:g} s") from None
+        except AccessError as error:
+            raise PluginError(str(error)) from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            why = visible(str(error.certificate_error), limit=200)
+            raise PluginError(f"its certificate is not trusted: {why}") from error
         except aiohttp.ClientConnectorError as error:
             raise PluginError(_refused(error.os_error)) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -76,8 +91,9 @@ class PluginClient:
         address = self._address
         # Nothing is decompressed, which could make much of little.
         headers = {hdrs.ACCEPT: "application/json", hdrs.ACCEPT_ENCODING: "identity"}
-        if address.authorization:
-            headers[hdrs.AUTHORIZATION] = address.authorization
+        authorization = address.authorization or self._access.authorization()
+        if authorization:
+            headers[hdrs.AUTHORIZATION] = authorization
         if known and self._tag:
             headers[hdrs.IF_NONE_MATCH] = self._tag
         # A connection for each question: what serves at an address may be another process by the next.
@@ -85,7 +101,8 @@ class PluginClient:
         if address.scheme == "unix":
             connector, base = aiohttp.UnixConnector(address.path, force_close=True), "http://localhost"
         else:
-            connector, base = aiohttp.TCPConnector(force_close=True), _base(address)
+            tls = self._access.tls() if address.scheme == "https" else True
+            connector, base = aiohttp.TCPConnector(force_close=True, ssl=tls), _base(address)
         async with (
             aiohttp.ClientSession(connector=connector, auto_decompress=False) as session,
             session.get(base + _WHERE, headers=headers, allow_redirects=False) as answer,
@@ -93,15 +110,24 @@ class PluginClient:
             if answer.status == 304 and known:
                 return None, self._tag
             if answer.status != 200:
-                raise PluginError(
-                    f"{_WHERE}: {answer.status} {visible(answer.reason or '', limit=80)}".rstrip()
-                )
+                raise PluginError(await self._refusal(answer))
             body = bytearray()
             async for chunk in answer.content.iter_any():
                 body += chunk
                 if len(body) > self._limit:
                     raise PluginError(f"{_WHERE}: found more than {self._limit >> 20} MiB")
             return bytes(body), answer.headers.get(hdrs.ETAG, "")[:256]
+
+    async def _refusal(self, answer: aiohttp.ClientResponse) -> str:
+        """What an answer that is none means, in words to act upon."""
+        said = f"{_WHERE}: {answer.status} {visible(answer.reason or '', limit=80)}".rstrip()
+        if answer.status == 401:
+            given = self._address.authorization or self._access.authorization()
+            wants = "takes another name or password" if given else "wants a name and a password"
+            return f"{said}: it {wants} (--plugin.password-file)"
+        if answer.status == 400 and b"HTTPS server" in await answer.content.read(1024):
+            return f"{said}: it speaks TLS, ask it by https://"
+        return said
 
 
 def _read(body: bytes, known: bytes) -> Told | None:

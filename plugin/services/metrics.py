@@ -163,15 +163,22 @@ class Exposition:
         self._kept: dict[Format, tuple[list[_Shown], Body]] = {}
 
     def document(
-        self, statuses: Sequence[ResourceStatus], config: ConfigStatus, form: Format, *, compress: bool
+        self,
+        statuses: Sequence[ResourceStatus],
+        config: ConfigStatus,
+        form: Format,
+        *,
+        compress: bool,
+        further: Sequence[Metric] = (),
     ) -> bytes:
-        """The whole document for resources as they are."""
+        """The whole document for resources as they are, with `further` families of the process."""
         shown = [(status.name, status.advertised) for status in statuses]
         kept = self._kept.get(form)
         if kept is None or not _same(kept[0], shown):
             kept = shown, render(device_families(statuses), form)
             self._kept[form] = kept
-        return assemble(kept[1], _Families(process_families(statuses, config)), form, compress=compress)
+        families = _Families([*process_families(statuses, config), *further])
+        return assemble(kept[1], families, form, compress=compress)
 
 
 def _same(before: Sequence[_Shown], now: Sequence[_Shown]) -> bool:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 from aiohttp import web
+from prometheus_client.registry import Collector
 
 from daemon.exposition import accepts_gzip, negotiate
 from daemon.http import application, json_response
@@ -22,6 +23,8 @@ class Site:
 
     fleet: Fleet
     config: Callable[[], ConfigStatus]
+    web: Collector | None = None
+    """What is told of the clients themselves."""
     exposition: Exposition = field(default_factory=Exposition)
     rendering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -135,7 +138,12 @@ async def _metrics(request: web.Request) -> web.Response:
     compress = accepts_gzip(request.headers.get("Accept-Encoding"))
     async with site.rendering:
         body = await asyncio.to_thread(
-            site.exposition.document, site.fleet.statuses(), site.config(), form, compress=compress
+            site.exposition.document,
+            site.fleet.statuses(),
+            site.config(),
+            form,
+            compress=compress,
+            further=() if site.web is None else tuple(site.web.collect()),
         )
     headers = {"Content-Type": form.value, "Vary": "Accept, Accept-Encoding"}
     if compress:

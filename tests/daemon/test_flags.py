@@ -169,6 +169,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "log_level": "info",
         "node_name": default_node_name(),
         "poll_interval": "5.0",
+        "web_config_file": "None",
         "web_listen_address": ":10190",
     }
 

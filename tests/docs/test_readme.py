@@ -7,6 +7,7 @@ import click
 import pytest
 
 from daemon.exposition import Format
+from daemon.http import Traffic, WebFamilies
 from devicelens import COMMANDS
 from devicelens import main as front_door
 from exporter.core.state import State
@@ -30,6 +31,7 @@ def _metrics() -> Metrics:
     board.publish(State(generation=1, taken_at=0.0))
     metrics = Metrics(board, node="n", version="v", stale_after=60.0, clock=lambda: 0.0)
     metrics.register(HistoryFamilies(lambda: Condition(earliest=0.0)))
+    metrics.register(WebFamilies("devicelens", Traffic()))
     return metrics
 
 

@@ -17,6 +17,7 @@ from prometheus_client import disable_created_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from daemon.exposition import Format
+from daemon.http import Traffic, WebFamilies
 from exporter.core.advertised import Telling, merged
 from exporter.core.anomalies import find
 from exporter.core.diff import diff, holdings
@@ -153,6 +154,7 @@ def exporter_text() -> str:
         board, node="n", version="v", stale_after=60.0, clock=lambda: 1.0, pods_source=_PodsSource()
     )
     metrics.register(HistoryFamilies(lambda: Condition(earliest=1.0)))
+    metrics.register(WebFamilies("devicelens", Traffic()))
     change = diff(Snapshot(), snapshot)
     metrics.counters.stepped(state, Step(change, (Released(change.began[0], 1.0),), {}))
     metrics.counters.refreshed((), 1.0)
@@ -176,7 +178,9 @@ def plugin_text() -> str:
         tally=Tally(),
     )
     config = ConfigStatus(successful=True, succeeded_at=1.0)
-    return Exposition().document([status], config, Format.TEXT, compress=False).decode()
+    further = tuple(WebFamilies("devicelens_plugin", Traffic()).collect())
+    document = Exposition().document([status], config, Format.TEXT, compress=False, further=further)
+    return document.decode()
 
 
 _HEAD: Final = """\

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import trustme
 from click.testing import CliRunner, Result
 
 from devicelens import main
@@ -68,11 +69,54 @@ def test_every_preset_passes_alone(name: str) -> None:
     assert check(str(preset_path(name))).exit_code == 0
 
 
-def test_a_web_config_file_is_told_from_a_plugin_s_configuration() -> None:
-    result = check("-", stdin="tls_server_config:\n  cert_file: x\n")
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "stdin:1: tls_server_config: is a key of a web.config.file, expected a plugin's configuration\n"
+@pytest.fixture
+def web(tmp_path: Path) -> Path:
+    certificate = trustme.CA().issue_cert("node.example")
+    certificate.cert_chain_pems[0].write_to_path(str(tmp_path / "tls.crt"))
+    certificate.private_key_pem.write_to_path(str(tmp_path / "tls.key"))
+    path = tmp_path / "web.yaml"
+    path.write_text("tls_server_config:\n  cert_file: tls.crt\n  key_file: tls.key\n")
+    return path
+
+
+def test_a_web_configuration_is_told_from_the_plugin_s_by_its_keys(web: Path, good: Path) -> None:
+    result = check(str(web), str(good))
+    assert (result.exit_code, result.stdout) == (0, f"{web}: ok, TLS\n{good}: ok, 1 resource\n")
+
+
+def test_the_certificates_that_a_web_configuration_names_are_looked_at(web: Path) -> None:
+    other = trustme.CA().issue_cert("node.example")
+    other.private_key_pem.write_to_path(str(web.parent / "tls.key"))
+    result = check(str(web))
+    key = web.parent / "tls.key"
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"{web}:3: tls_server_config.key_file: {key} is not the key of the certificate\n",
+    )
+    key.unlink()
+    assert check(str(web)).stderr == (
+        f"{web}:3: tls_server_config.key_file: {key} cannot be read: No such file or directory\n"
+    )
+    assert check(str(web), "--syntax-only").exit_code == 0
+
+
+def test_what_is_wrong_in_a_web_configuration_has_its_place() -> None:
+    result = check("-", stdin="tls_server_config:\n  cert_fil: x\n")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "stdin:2: tls_server_config.cert_fil: found an unknown key 'cert_fil', did you mean 'cert_file'?\n",
+    )
+
+
+def test_a_file_s_kind_can_be_said(good: Path, web: Path) -> None:
+    assert check("--kind", "plugin", str(good)).exit_code == 0
+    assert "unknown key 'version'" in check("--kind", "web", str(good)).stderr
+    assert "unknown key 'tls_server_config'" in check("--kind", "plugin", str(web)).stderr
+    # A mistyped key alone tells nothing: what most people check is the plugin's.
+    assert "unknown key 'tls_server_confi'" in check("-", stdin="tls_server_confi: {}\n").stderr
+    assert (
+        "did you mean 'tls_server_config'"
+        in check("--kind", "web", "-", stdin="tls_server_confi: {}\n").stderr
     )
 
 

@@ -1,0 +1,148 @@
+"""The command `devicelens check`: configuration files checked, without a host and without a kubelet.
+
+Files of both kinds, so it belongs to neither process: the plugin's configuration, and what both take as
+`--web.config.file`.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import click
+
+from daemon.errors import ConfigError, quoted
+from daemon.text import visible
+from daemon.yaml_document import MAX_BYTES, parse
+
+_STDIN: Final = "-"
+_PLUGIN_KEYS: Final = frozenset({"version", "resources"})
+
+Kind = Literal["plugin", "web"]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that was read. `source` is what messages call it; its relative paths begin in `directory`."""
+
+    source: str
+    content: bytes
+    directory: Path
+
+
+@click.command()
+@click.argument(
+    "files",
+    nargs=-1,
+    metavar="FILE…",
+    type=click.Path(path_type=Path, allow_dash=True),
+)
+@click.option(
+    "--kind",
+    type=click.Choice(("plugin", "web")),
+    default=None,
+    show_default="by its keys",
+    help="What the files are: configurations of the plugin, or web configurations.",
+)
+@click.option(
+    "--syntax-only", is_flag=True, help="Do not look at the certificates that a web configuration names."
+)
+@click.option(
+    "--schema", is_flag=True, help="Print the JSON Schema of the plugin's configuration files, for editors."
+)
+def check(*, files: tuple[Path, ...], kind: Kind | None, syntax_only: bool, schema: bool) -> None:
+    """Check configuration files: the plugin's, each by itself and all together, and those that are given as
+    --web.config.file, with the certificates that they name.
+
+    `-` is standard input. Exit status 1 with one line for each file that cannot be used: file, line,
+    place, what was found and what was expected.
+    """
+    if schema is bool(files):
+        raise click.UsageError("expected FILE… to check, or --schema alone")
+    if schema:
+        click.echo(_schema(), nl=False)
+        return
+    names = [str(file) for file in files]
+    for name in names:
+        if names.count(name) > 1:
+            raise click.UsageError(f"found {quoted(name)} {names.count(name)} times, expected each file once")
+    failed = False
+    plugins: list[_File] = []
+    for name in names:
+        try:
+            file = _read(name)
+            if (kind or _kind(file)) == "web":
+                good = _check_web(file, certificates=not syntax_only)
+            else:
+                good = _check_plugin(file)
+                plugins.append(file)
+        except ConfigError as error:
+            click.echo(str(error), err=True)
+            failed = True
+        else:
+            click.echo(f"{visible(file.source)}: ok, {good}")
+    try:
+        _check_together(plugins)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        failed = True
+    sys.exit(int(failed))
+
+
+def _read(name: str) -> _File:
+    """Raises ConfigError."""
+    if name == _STDIN:
+        return _File("stdin", sys.stdin.buffer.read(MAX_BYTES + 1), Path())
+    try:
+        with Path(name).open("rb") as file:
+            return _File(name, file.read(MAX_BYTES + 1), Path(name).parent)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or type(error).__name__}"
+        raise ConfigError(name, None, (), problem) from None
+
+
+def _kind(file: _File) -> Kind:
+    """Which kind it is, by its keys: one of the plugin's makes it the plugin's. Raises ConfigError."""
+    # Imported when it is asked for, as all that only one kind needs.
+    from daemon.protection.language import KEYS  # noqa: PLC0415
+
+    document = parse(file.content, file.source)
+    keys = document.root.value if isinstance(document.root.value, dict) else {}
+    return "web" if not _PLUGIN_KEYS & keys.keys() and keys.keys() & set(KEYS) else "plugin"
+
+
+def _check_plugin(file: _File) -> str:
+    """What is in it, in words. Raises ConfigError."""
+    from plugin.core.config import load  # noqa: PLC0415
+
+    plans = load(file.content, file.source)
+    return "1 resource" if len(plans) == 1 else f"{len(plans)} resources"
+
+
+def _check_together(files: list[_File]) -> None:
+    """Raises ConfigError for files of the plugin that cannot be used at once."""
+    if len(files) > 1:
+        from plugin.core.config import load_all  # noqa: PLC0415
+
+        load_all([(file.source, file.content) for file in files])
+
+
+def _check_web(file: _File, *, certificates: bool) -> str:
+    """What it asks for, in words. Raises ConfigError."""
+    from daemon.protection.enforcing import certified  # noqa: PLC0415
+    from daemon.protection.material import gathered  # noqa: PLC0415
+
+    material = gathered(file.content, file.source, file.directory, certificates=certificates)
+    if certificates:
+        certified(material)
+    return material.config.words()
+
+
+def _schema() -> str:
+    """The JSON Schema as docs/plugin.schema.json has it."""
+    # It reads the language's own source.
+    from plugin.core.schema import schema  # noqa: PLC0415
+    from plugin.presets import PRESETS  # noqa: PLC0415
+
+    return json.dumps(schema(PRESETS), indent=2, ensure_ascii=False) + "\n"
