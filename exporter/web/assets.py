@@ -46,7 +46,11 @@ class Assets:
 
     def address(self, name: str) -> str:
         """Where the file `name` is served. Raises KeyError if there is none."""
-        return self._by_name[name].address
+        return self.named(name).address
+
+    def named(self, name: str) -> Asset:
+        """The file `name`. Raises KeyError if there is none."""
+        return self._by_name[name]
 
     async def serve(self, request: web.Request) -> web.Response:
         """The file of an address, which is never another one under the same address."""

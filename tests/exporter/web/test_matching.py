@@ -2,7 +2,10 @@
 
 import pytest
 
+from exporter.core.advertised import AdvertisedDevice
+from exporter.core.identity import Identity
 from exporter.core.model import Device, DeviceKey, Holder, Snapshot
+from exporter.core.workload import Workload
 from exporter.web import matching
 from exporter.web.query import DeviceState, Filters
 
@@ -59,6 +62,10 @@ def test_a_filter_that_a_row_cannot_satisfy_leaves_it_out(snapshot: Snapshot) ->
     assert len(matching.claims(snapshot, Filters())) == 1
     assert len(matching.containers(snapshot, Filters())) == 1
     assert matching.claims(snapshot, Filters(resource="nvidia.com/gpu")) == []
+    assert len(matching.claims(snapshot, Filters(resource="gpu.example.com"))) == 1, "its driver"
+    assert len(matching.claims(snapshot, Filters(state=DeviceState.HELD))) == 1
+    assert matching.claims(snapshot, Filters(state=DeviceState.FREE)) == []
+    assert len(matching.claims(snapshot, Filters(q="GPU=claim-1"))) == 1, "its CDI device"
     assert matching.containers(snapshot, Filters(device="GPU")) == []
     assert len(matching.claims(snapshot, Filters(pod="shared-2"))) == 1
     assert matching.claims(snapshot, Filters(q="nobody")) == []
@@ -82,3 +89,26 @@ def test_of_health_nothing_is_said_where_the_kubelet_cannot_tell() -> None:
     incomplete = Snapshot(devices=(held,), complete=False)
     assert matching.states(held, complete=False) == {DeviceState.HELD}
     assert ids(incomplete, Filters(state=DeviceState.UNHEALTHY)) == []
+
+
+def test_what_is_searched_is_also_found_in_workloads_and_in_what_plugins_tell(snapshot: Snapshot) -> None:
+    told = AdvertisedDevice(
+        False, "XID 79", attributes=(("model", "H100"), ("path", "/dev/nvidia3")), parent="B-1"
+    )
+    known = matching.Told(
+        {
+            ("ml", "llama-0"): Identity("ml", "llama-0", "u", workload=Workload("StatefulSet", "Llama")),
+            ("dra", "shared-1"): Identity("dra", "shared-1", "u", workload=Workload("Job", "sharing")),
+        },
+        {DeviceKey("nvidia.com/gpu", "GPU-3"): told},
+    )
+
+    def found(q: str) -> list[str]:
+        return [d.key.device for d in matching.devices(snapshot, Filters(q=q), known)]
+
+    assert found("statefulset llama") == ["GPU-0", "GPU-1"]
+    for q in ("h100", "model h", "/dev/nvidia3", "b-1", "xid"):
+        assert found(q) == ["GPU-3"], q
+    assert ids(snapshot, Filters(q="h100")) == []
+    assert len(matching.claims(snapshot, Filters(q="job sharing"), known)) == 1
+    assert matching.pods(snapshot, Filters(q="statefulset"), known) == {("ml", "llama-0")}

@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daemon.text import visible
 from exporter.web.query import (
+    Column,
     DeviceState,
     Filters,
+    Group,
     PageQuery,
     QueryError,
+    Sort,
     address,
     no_parameters,
     parse_filters,
@@ -20,20 +24,39 @@ from exporter.web.query import (
 TEXTS = st.text(max_size=60).map(str.strip)
 
 
+QUERIES = st.builds(
+    PageQuery,
+    st.builds(
+        Filters,
+        **{name: TEXTS.map(visible) for name in ("q", "resource", "namespace", "pod", "device")},
+        state=st.none() | st.sampled_from(DeviceState),
+    ),
+    page=st.integers(1, 1_000_000),
+    per_page=st.integers(1, 1000),
+    sort=st.none() | st.builds(Sort, st.sampled_from(Column), descending=st.booleans()),
+    group=st.sampled_from(Group),
+)
+
+
+@given(QUERIES)
+def test_every_query_has_an_address_that_reads_as_it(query: PageQuery) -> None:
+    written = address(query)
+    found = parse_page(parse_qsl(urlsplit(written).query))
+    assert found == query
+    assert address(found) == written, "one query, one address"
+
+
 @given(st.dictionaries(st.sampled_from(["q", "resource", "namespace", "pod", "device"]), TEXTS))
 def test_an_address_reads_as_it_was_written(texts: dict[str, str]) -> None:
     query = parse_page(texts.items())
     assert parse_page(parse_qsl(urlsplit(address(query)).query)) == query
 
 
-@given(st.integers(1, 1000), st.integers(1, 1000), st.sampled_from(DeviceState))
-def test_pages_and_states_read_as_they_were_written(page: int, per_page: int, state: DeviceState) -> None:
-    query = PageQuery(Filters(state=state), page, per_page)
-    assert parse_page(parse_qsl(urlsplit(address(query)).query)) == query
-
-
 def test_the_fields_that_a_form_leaves_empty_count_as_not_given() -> None:
-    empty = [(name, "") for name in ("q", "resource", "namespace", "pod", "device", "state", "page")]
+    empty = [
+        (name, "")
+        for name in ("q", "resource", "namespace", "pod", "device", "state", "sort", "group", "page")
+    ]
     assert parse_page(empty) == PageQuery()
     assert address(PageQuery()) == "/"
     assert not parse_page([("q", "  ")]).filters.any
@@ -70,3 +93,24 @@ def test_where_nothing_is_asked_nothing_may_be() -> None:
     no_parameters([])
     with pytest.raises(QueryError, match="'q': found 'x', expected no parameters here"):
         no_parameters([("q", "x")])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("sort", "colour", "one of device, resource, state, pod, since, numa, with a - before it"),
+        ("sort", "--pod", "one of device"),
+        ("group", "node", "one of none, device, pod"),
+    ],
+)
+def test_an_order_or_a_group_that_there_is_not_is_named(name: str, value: str, expected: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        parse_page([(name, value)])
+    assert (caught.value.parameter, caught.value.found) == (name, value)
+    assert caught.value.expected.startswith(expected)
+
+
+def test_another_order_begins_at_the_first_page_and_keeps_the_rest() -> None:
+    query = PageQuery(Filters(q="x"), page=3, group=Group.POD)
+    assert address(query.sorted_by(Sort(Column.SINCE, descending=True))) == "/?q=x&sort=-since&group=pod"
+    assert address(query.unfiltered()) == "/?group=pod"

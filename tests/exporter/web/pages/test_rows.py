@@ -1,11 +1,17 @@
 """The status page's rows, resources and findings."""
 
+from dataclasses import replace
+from urllib.parse import parse_qsl, urlsplit
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
 from exporter.core.anomalies import Anomaly
+from exporter.core.diff import Holding
+from exporter.core.holdings import Since
+from exporter.core.identity import Identity
 from exporter.core.model import (
     ClaimDevice,
     ClaimDeviceKey,
@@ -20,12 +26,15 @@ from exporter.core.model import (
     Snapshot,
 )
 from exporter.core.state import State
+from exporter.core.workload import Workload
 from exporter.web.pages import rows
 from exporter.web.pages.containers import container_row
 from exporter.web.pages.findings import findings
-from exporter.web.pages.resources import bars
+from exporter.web.pages.form import headings
+from exporter.web.pages.resources import bars, resources
 from exporter.web.pages.sorting import Entry
 from exporter.web.pages.whens import filled
+from exporter.web.query import Filters, Group, PageQuery, parse_page
 
 HOLDER = Holder("ml", "pod-1", "main")
 
@@ -216,3 +225,106 @@ def test_why_a_device_is_unhealthy_is_its_plugins_word(
     found = rows.row(Entry(ill), rows.scene(state, 100.0)).reason
     assert (None if found is None else found.shown) == reason
     assert rows.row(Entry(well), rows.scene(state, 100.0)).reason is None, "the kubelet's word on health wins"
+
+
+def test_a_row_tells_what_its_plugin_knows_of_the_device_as_far_as_it_fits() -> None:
+    told = AdvertisedDevice(
+        healthy=False,
+        reason="dust",
+        since=40.0,
+        attributes=(
+            ("address", "0000:3b:00.0"),
+            ("driver", "x"),
+            ("model", "H100"),
+            ("path", "/dev/" + "p" * 60),
+        ),
+    )
+    advertised = merged([Telling("p", {"r.example/x": AdvertisedResource(True, 1, {"d": told})}, 1.0)])
+    ill = device("d", healthy=False, holders=1)
+    state = State(snapshot=Snapshot((ill,)), taken_at=0, advertised=advertised)
+    found = rows.row(Entry(ill), rows.scene(state, 100.0))
+    assert [value.shown for value in found.attributes] == ["H100", "0000:3b:00.0"]
+    assert found.ill is not None
+    assert filled(found.ill.ago.encode(), 100.0) == b"1 min"
+
+
+def test_since_when_it_is_unhealthy_is_else_since_when_it_was_seen() -> None:
+    ill = device("d", healthy=False, holders=1)
+    anomaly = Anomaly("unhealthy_held", *ill.key, ill.holders[0], "…", since=70.0)
+    state = State(snapshot=Snapshot((ill,)), taken_at=0, anomalies=(anomaly,))
+    found = rows.row(Entry(ill), rows.scene(state, 100.0))
+    assert found.ill is not None
+    assert filled(found.ill.ago.encode(), 100.0) == b"30 s"
+
+
+def test_the_inputs_of_a_row_change_with_all_that_it_tells() -> None:
+    held = device("d", healthy=False, holders=1)
+    holder, key = held.holders[0], held.key
+    identity = Identity("ns", "pod-0", "u", workload=Workload("Job", "j"))
+    told = AdvertisedDevice(healthy=False, reason="dust")
+    states = [State(snapshot=Snapshot((held,)), taken_at=0)]
+    states += [
+        replace(states[0], snapshot=Snapshot((held,), complete=False)),
+        replace(states[0], since={Holding(key, holder): Since(5.0)}),
+        replace(states[0], pods={("ns", "pod-0"): identity}),
+        replace(states[0], anomalies=(Anomaly("unhealthy_held", *key, holder, "…", since=70.0),)),
+        *(
+            replace(
+                states[0],
+                advertised=merged(
+                    [
+                        Telling(
+                            "p", {key.resource: AdvertisedResource(True, streams, {"d": told})}, 1.0, problem
+                        )
+                    ]
+                ),
+            )
+            for streams, problem in ((1, ""), (0, ""), (1, "gone"))
+        ),
+    ]
+    scenes = [rows.scene(state, 100.0) for state in states] + [rows.scene(states[0], 100.0 + 86400)]
+    found = [rows.inputs(Entry(held), scene) for scene in scenes]
+    assert all(one != other for i, one in enumerate(found) for other in found[:i])
+    assert found[0] == rows.inputs(Entry(device("d", healthy=False, holders=1)), rows.scene(states[0], 101.0))
+
+
+@given(st.integers(9, 60), st.sets(st.integers(0, 59), max_size=12), st.none() | st.integers(0, 59))
+def test_very_many_resources_are_folded_but_for_what_is_wrong_or_asked_for(
+    number: int, wrong: set[int], asked: int | None
+) -> None:
+    snapshot = Snapshot(
+        tuple(Device(DeviceKey(f"r.example/{i:02}", "d"), allocatable=i not in wrong) for i in range(number))
+    )
+    asked_for = "" if asked is None or asked >= number else f"r.example/{asked:02}"
+    found = resources(State(snapshot=snapshot, taken_at=0), PageQuery(Filters(resource=asked_for)))
+    names = [row.name.shown for row in found.first]
+    assert len(names) == 6
+    assert names == sorted(names)
+    assert len(found.further) == number - 6
+    assert not asked_for or asked_for in names
+    hidden = sum(row.alarming for row in found.further)
+    alarming = {f"r.example/{i:02}" for i in wrong if i < number}
+    assert hidden == 0 or all(row.alarming or row.selected for row in found.first)
+    assert (f"{hidden} of them with something wrong" in found.summary) == bool(hidden)
+    assert hidden + sum(row.alarming for row in found.first) == len(alarming)
+
+
+def test_eight_resources_are_not_worth_folding() -> None:
+    snapshot = Snapshot(tuple(Device(DeviceKey(f"r.example/{i}", "d")) for i in range(8)))
+    found = resources(State(snapshot=snapshot, taken_at=0), PageQuery())
+    assert (len(found.first), found.further, found.summary) == (8, (), "")
+
+
+def test_a_heading_sorts_then_turns_then_lets_go() -> None:
+    query, seen = PageQuery(Filters(q="x"), page=4, group=Group.POD), list[tuple[str, str]]()
+    for _ in range(4):
+        heading = next(h for h in headings(query) if h.name == "since")
+        seen.append((heading.order, heading.address))
+        query = parse_page(parse_qsl(urlsplit(heading.address).query))
+    assert seen == [
+        ("", "/?q=x&sort=since&group=pod"),
+        ("ascending", "/?q=x&sort=-since&group=pod"),
+        ("descending", "/?q=x&group=pod"),
+        ("", "/?q=x&sort=since&group=pod"),
+    ]
+    assert [h.name for h in headings(query) if not h.address] == ["container"]
