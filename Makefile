@@ -10,7 +10,7 @@ STUBS ?= .
 # Most tests wait for other processes: two for each core, within reason.
 WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n > 8 ? 8 : n)))
 
-.PHONY: help demo test bench fuzz model dashboards lint format proto lock system-tools manifests image image-test dist sbom clean
+.PHONY: help demo test bench fuzz model faults soak dashboards lint format proto lock system-tools manifests image image-test dist sbom clean
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +47,20 @@ fuzz: $(VENV)/.dev ## A million mutated answers of a kubelet, through everything
 
 model: $(VENV)/.dev ## Thousands of random steps, and every scrape compared with who held what
 	DEVICELENS_MODEL_STEPS=3000 $(BIN)/python -m pytest -s --timeout 7200 tests/e2e/test_model.py
+
+# Its tests wait more than others do.
+faults: $(VENV)/.dev ## Everything that goes wrong, as often as it takes; written to docs/reliability.md
+	rm -rf build/faults
+	DEVICELENS_FAULTS=full DEVICELENS_ROWS=$(CURDIR)/build/faults \
+	  $(BIN)/python -m pytest -n $$((3 * $$(nproc))) --dist worksteal tests/faults
+	$(BIN)/python -m benchmarks.reliability build/faults
+
+SOAK ?= 5m
+soak: $(VENV)/.dev ## A node's day in SOAK (5m), and ten thousand refreshes; written to docs/reliability.md
+	rm -rf build/soak
+	DEVICELENS_SOAK=$(SOAK) DEVICELENS_ROWS=$(CURDIR)/build/soak $(BIN)/python -m pytest -s tests/soak
+	$(BIN)/python benchmarks/idle.py --seconds 1 --starts 1 --refreshes 10000 --row build/soak/growth.json
+	$(BIN)/python -m benchmarks.reliability build/soak
 
 # Prometheus and Chromium for the tests that need them, where they can be had; elsewhere those tests
 # skip and say so (under CI=true such a skip is a failure).

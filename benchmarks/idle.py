@@ -8,6 +8,7 @@ minute, `ready` the median of some starts.
 
 import argparse
 import asyncio
+import json
 import os
 import statistics
 import sys
@@ -123,6 +124,23 @@ def rest_figures(pids: Mapping[str, int], seconds: float, before: Sequence[float
     return figures
 
 
+def taken(pid: int) -> tuple[float, int, int]:
+    """MiB resident, threads, descriptors."""
+    _cpu, threads, descriptors = rest(pid)
+    return resident(pid), threads, descriptors
+
+
+def compared(
+    subjects: Sequence[Subject], pids: Sequence[int], before: Sequence[tuple[float, int, int]]
+) -> dict[str, tuple[str, str]]:
+    """What each process takes now beside what it took before."""
+    return {
+        f"{subject.name}, {name}": (f"{was:.4g}", f"{now:.4g}")
+        for subject, pid, then in zip(subjects, pids, before, strict=True)
+        for name, was, now in zip(("memory, MiB", "threads", "descriptors"), then, taken(pid), strict=True)
+    }
+
+
 async def work(subjects: Sequence[Subject], checkpoint: Path, refreshes: int) -> None:
     """Write the checkpoint again and again; each time scrape everyone until the exporter has refreshed."""
     for number in range(refreshes):
@@ -135,8 +153,10 @@ async def work(subjects: Sequence[Subject], checkpoint: Path, refreshes: int) ->
                 done = sum(float(line.removeprefix(_SERIES)) for line in lines if line.startswith(_SERIES))
 
 
-async def measure(root: Path, seconds: float, starts: int, refreshes: int) -> None:
-    """Do it all below `root`, and print the table."""
+async def measure(root: Path, seconds: float, starts: int, refreshes: int, row: Path | None) -> None:
+    """Do it all below `root`, and print the table. `row` gets what changed by the refreshes, if it is given:
+    the documents are left alone then.
+    """
     devices, kubelet = root / "host" / "etc" / "colas", root / "kubelet"
     devices.mkdir(parents=True)
     for number in range(10):
@@ -177,8 +197,13 @@ async def measure(root: Path, seconds: float, starts: int, refreshes: int) -> No
             (cpu, threads, fds), median = rest(pid), statistics.median(took[1:])
             per_minute = 60 * (cpu - used) / seconds
             print(f"{subject.name:10}{memory(pid)}{threads:9}{fds:5}{per_minute:11.2f}{median * 1000:10.0f}")
+        then = [taken(pid) for pid in pids]
         await work(subjects, kubelet / "device-plugins" / "kubelet_internal_checkpoint", refreshes)
         print(f"after {refreshes} refreshes, each scraped at least once")
+        if row is not None:
+            told = {"refreshes": refreshes, "compared": compared(subjects, pids, then)}
+            row.write_text(json.dumps(told))  # noqa: ASYNC240 -- a small file, when all is over
+            return
         for subject, pid in zip(subjects, pids, strict=True):
             print(f"{subject.name:10}{memory(pid)}{rest(pid)[1]:9}{rest(pid)[2]:5}")
         floor_rss = [resident(pids[0])]
@@ -198,5 +223,8 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=30.0, help="time at rest")
     parser.add_argument("--starts", type=int, default=5, help="starts of which the median is told")
     parser.add_argument("--refreshes", type=int, default=200, help="refreshes after that")
+    parser.add_argument(
+        "--row", type=Path, help="where to tell what they changed, instead of in the documents"
+    )
     with tempfile.TemporaryDirectory(prefix="dl") as directory:
         asyncio.run(measure(Path(directory), **vars(parser.parse_args())))

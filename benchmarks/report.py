@@ -62,16 +62,21 @@ def tell(title: str, words: str, figures: Iterable[Figure], charts: Mapping[str,
         *(one.row() for one in figures),
     ]
     shown = [line for name in charts or () for line in (f"![{title}](images/{name})", "")]
-    body = "\n".join((words.strip(), "", _machine(), "", *shown, *rows))
+    body = "\n".join((words.strip(), "", machine(), "", *shown, *rows))
     for name, svg in (charts or {}).items():
         (_IMAGES / name).write_text(svg)
     print(f"\n{title}\n\n{body}", flush=True)
-    text = DOCUMENT.read_text() if DOCUMENT.exists() else _HEAD
-    # The head is this code's; sections are found by their titles.
+    put_section(DOCUMENT, _HEAD, title, body)
+
+
+def put_section(document: Path, head: str, title: str, body: str) -> None:
+    """Write a section in the place of the one of this title; `head` is what the document begins with."""
+    text = document.read_text() if document.exists() else ""
+    # The head is the code's; sections are found by their titles.
     sections = dict(re.findall(r"^## (.+?)\n\n(.*?)\s*(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     sections[title] = body
     told = "".join(f"\n## {name}\n\n{section}\n" for name, section in sorted(sections.items()))
-    DOCUMENT.write_text(_HEAD + told)
+    document.write_text(head + told)
 
 
 def _told(samples: Sequence[float], unit: str) -> str:
@@ -81,7 +86,8 @@ def _told(samples: Sequence[float], unit: str) -> str:
     return f"{middle} {unit}"
 
 
-def _machine() -> str:
+def machine() -> str:
+    """What it was measured on, in a sentence."""
     model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     parts = ", ".join(f"{name} {version(name)}" for name in ("grpcio", "protobuf", "aiohttp"))

@@ -21,7 +21,7 @@ class Churn:
         """`pace`: seconds between two things."""
         self._kubelet = kubelet
         self._order = random.Random(seed)
-        self._pace = pace
+        self.pace = pace
         self._ending = asyncio.Event()
         self.ended_at = 0.0
         self.added = 0
@@ -45,7 +45,7 @@ class Churn:
             if self._kubelet.is_up:
                 await self.step()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pace):
+                async with asyncio.timeout(self.pace):
                     await self._ending.wait()
 
     async def begin(self) -> None:
@@ -53,6 +53,12 @@ class Churn:
         await self._kubelet.add_pod(_pod(STEADY, {GPU: 1, SHARED: 1}))
         for _ in range(4):
             await self.add()
+
+    async def clear(self) -> None:
+        """Every pod goes but the one that stays."""
+        while key := self._any():
+            with suppress(KeyError):
+                await self._kubelet.delete_pod(*key)
 
     async def step(self) -> None:
         """A pod comes, goes, ends, or is followed by another of its name."""

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from harness import owners
 from harness.trials import ground, row, told
@@ -54,7 +55,7 @@ class Trial:
     plugin_url: str = ""
     began: float = field(default_factory=time.monotonic)
     recoveries: list[float] = field(default_factory=list[float])
-    figures: dict[str, float | str] = field(default_factory=dict[str, float | str])
+    figures: dict[str, Any] = field(default_factory=dict[str, Any])
     new_files: Counter[str] = field(default_factory=Counter[str])
     _over_at: float = 0.0
     _before: dict[str, Census] = field(default_factory=dict[str, Census])

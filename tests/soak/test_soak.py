@@ -1,0 +1,197 @@
+"""A node's day in fast motion: what it takes at its end is what it took at its start.
+
+DEVICELENS_SOAK=5m pytest -s tests/soak
+"""
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import statistics
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import aiohttp
+import pytest
+
+from daemon.durations import parse_duration
+from harness import owners
+from harness.trials import ground
+from harness.trials.churn import GPU
+from harness.trials.fault import Fault
+from harness.trials.trial import Around, Trial, trying
+from harness.waiting import until
+from simulator import ContainerSpec, Faults, PodSpec
+
+SECONDS = parse_duration(os.environ.get("DEVICELENS_SOAK", "8s"))
+"""Of the day itself; what is measured before and after it takes some more."""
+
+pytestmark = [pytest.mark.simulated, pytest.mark.timeout(SECONDS + 300)]
+
+DAY = Fault(
+    "soak",
+    "Soak",
+    "A node's day in fast motion",
+    "What it takes at its end is what it took at its start",
+    short=1,
+    full=1,
+    memory=16.0,
+)
+VIEWERS = 10
+SAMPLES = 100 if SECONDS >= 60 else 10
+"""Allocations of which is told how soon a scrape tells them."""
+SPARE = "faults.test/spare"
+_PROBES = itertools.count()
+
+
+class Day:
+    """All that happens to a node, counted."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.order = random.Random(7)
+        self.counted: Counter[str] = Counter()
+        self._numbers = itertools.count()
+
+    async def pass_by(self, seconds: float) -> None:
+        """Everything at once, for so long."""
+        things: dict[str, tuple[Callable[[], Awaitable[None]], float]] = {
+            "restarts of the kubelet": (self.restart_kubelet, max(2.0, seconds / 30)),
+            "moments in which it did not answer well": (self.misbehave, max(2.5, seconds / 40)),
+            "failed devices": (self.fail_device, 0.4),
+            "configurations": (self.reload, max(1.0, seconds / 50)),
+        }
+        end = time.monotonic() + seconds
+        async with self.trial.churning(), asyncio.TaskGroup() as group:
+            for name, (thing, pause) in things.items():
+                group.create_task(self._again(name, thing, pause, end))
+            for _ in range(VIEWERS):
+                group.create_task(self._view(end))
+
+    async def _again(self, name: str, thing: Callable[[], Awaitable[None]], pause: float, end: float) -> None:
+        while time.monotonic() + pause < end:
+            await asyncio.sleep(pause * self.order.uniform(0.5, 1.5))
+            await thing()
+            self.counted[name] += 1
+
+    async def restart_kubelet(self) -> None:
+        await self.trial.kubelet.restart(self.order.choice((0.0, 0.2)))
+
+    async def misbehave(self) -> None:
+        """PodResources does not answer as it should for a moment."""
+        kinds = (Faults(hang=True), Faults(garbage=True), Faults(error="UNAVAILABLE"), Faults(rate_limited=2))
+        await self.trial.kubelet.set_faults(self.order.choice(kinds))
+        await asyncio.sleep(0.5)
+        await self.trial.kubelet.set_faults(Faults())
+
+    async def fail_device(self) -> None:
+        """A device vanishes, held or not, and comes back."""
+        device = self.trial.directory / "h" / "etc" / "gpus" / f"gpu-{self.order.randrange(8)}"
+        device.unlink()
+        await asyncio.sleep(0.1)
+        device.touch()
+
+    async def reload(self) -> None:
+        """The plugin is given another configuration: a resource comes, or goes again."""
+        path = self.trial.directory / "plugin.yaml"
+        line = f"  - {{name: {SPARE}, discover: [{{static: {{devices: [{{name: only}}]}}}}]}}\n"
+        more = next(self._numbers) % 2 == 0
+        path.with_suffix(".new").write_text(ground.CONFIGURATION + (line if more else ""))
+        path.with_suffix(".new").replace(path)
+        os.kill(self.trial.plugin.pid, signal.SIGHUP)
+
+    async def _view(self, end: float) -> None:
+        """Somebody looks at the page, follows events for a while, and looks at it again."""
+        async with aiohttp.ClientSession() as session:
+            while time.monotonic() < end:
+                async with session.get(f"{self.trial.url}/") as page:
+                    assert page.status == 200
+                    await page.read()
+                self.counted["pages"] += 1
+                try:
+                    async with (
+                        asyncio.timeout(self.order.uniform(0.2, 1.5)),
+                        session.get(f"{self.trial.url}/api/v1/events") as events,
+                    ):
+                        async for _ in events.content:
+                            self.counted["lines of events"] += 1
+                except TimeoutError:
+                    continue
+
+
+async def _latencies(trial: Trial) -> dict[str, list[float]]:
+    """Milliseconds on a node at rest: of a scrape, and from an allocation until a scrape tells it."""
+    scrapes: list[float] = []
+    told: list[float] = []
+    async with aiohttp.ClientSession() as session:
+
+        async def names(pod: str) -> bool:
+            began = time.perf_counter()
+            async with session.get(f"{trial.url}/metrics") as answer:
+                text = await answer.text()
+            scrapes.append(1000 * (time.perf_counter() - began))
+            return f'pod="{pod}"' in text
+
+        for _ in range(SAMPLES):
+            # Whoever is limited to so many calls a second has all of them again.
+            await asyncio.sleep(0.3)
+            pod = f"probe-{next(_PROBES)}"
+            await trial.kubelet.add_pod(PodSpec(pod, containers=(ContainerSpec("main", {GPU: 1}),)))
+            await until(f"{pod} is told", partial(names, pod), pause=0.0)
+            now = time.time()
+            (held,) = (spans for owner, spans in trial.truth.spans.items() if owner.pod == pod)
+            told.append(1000 * (now - held[-1].begin))
+            await trial.kubelet.delete_pod("default", pod)
+        for _ in range(200):
+            await names("")
+    return {"scrape": scrapes, "allocation to metric": told}
+
+
+def _compared(before: dict[str, list[float]], after: dict[str, list[float]]) -> dict[str, list[str]]:
+    parts: dict[str, Callable[[list[float]], float]] = {
+        "median": statistics.median,
+        "99th percentile": lambda samples: statistics.quantiles(samples, n=100, method="inclusive")[98],
+    }
+    return {
+        f"{name}, {words}, ms": [f"{part(samples):.1f}" for samples in (before[name], after[name])]
+        for name in before
+        for words, part in parts.items()
+    }
+
+
+async def test_a_day_in_fast_motion() -> None:
+    async with trying(DAY, Around(source="pods-api")) as trial:
+        day = Day(trial)
+        trial.churn.pace = 0.01
+        # What is made once has been made by then.
+        await day.pass_by(SECONDS / 8)
+        await _quiet(trial)
+        before = await _latencies(trial)
+        await trial.take_stock()
+        refreshes = await _refreshes(trial)
+        await day.pass_by(SECONDS)
+        await _quiet(trial)
+        after = await _latencies(trial)
+        trial.figures |= {
+            "pods": trial.churn.added,
+            "changes of owners": trial.truth.changes,
+            "refreshes": int(await _refreshes(trial) - refreshes),
+            **dict(sorted(day.counted.items())),
+            **_compared(before, after),
+        }
+        assert trial.observer.seen.withdrawn == 0
+
+
+async def _quiet(trial: Trial) -> None:
+    """The day is over: the pods are gone, and all is told as it is."""
+    (trial.directory / "plugin.yaml").write_text(ground.CONFIGURATION)
+    os.kill(trial.plugin.pid, signal.SIGHUP)
+    await trial.churn.clear()
+    await trial.recovers()
+
+
+async def _refreshes(trial: Trial) -> float:
+    return sum(value for _, value in (await owners.scrape(trial.url)).of("devicelens_refreshes_total"))
