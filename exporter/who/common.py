@@ -42,7 +42,11 @@ class Nothing(CouldNot):
 def timeout_flag() -> Callable[[F], F]:
     """--timeout."""
     return flag(
-        "--timeout", type=DURATION, default="5s", metavar="DURATION", help="How long the answer may take."
+        "--timeout",
+        type=DURATION,
+        default="5s",
+        metavar="DURATION",
+        help="How long the answer may take; 30s from --prometheus.",
     )
 
 

@@ -13,9 +13,17 @@ from typing import Final, TypeVar
 from daemon.text import visible
 from exporter.core.address import Address
 from exporter.who.access import Access, AccessError
-from exporter.who.door_words import AskError, Reply, refusal, why
+from exporter.who.door_words import AskError, NobodyError, Reply, refusal, why
 
-__all__ = ["AskError", "Deadline", "Door", "NoStreamError", "Reply", "TooLargeError", "refusal"]
+__all__ = [
+    "AskError",
+    "Deadline",
+    "Door",
+    "NoStreamError",
+    "NobodyError",
+    "Reply",
+    "refusal",
+]
 
 LIMIT: Final = 64 * 1024 * 1024
 """Bytes of an answer that are read: ten times what the fullest node has."""
@@ -23,10 +31,6 @@ _LINE: Final = 64 * 1024
 """Bytes of a line of a stream."""
 
 T = TypeVar("T")
-
-
-class TooLargeError(AskError):
-    """The answer is larger than LIMIT."""
 
 
 class NoStreamError(AskError):
@@ -199,7 +203,7 @@ def _read(address: Address, response: http.client.HTTPResponse) -> Reply:
     if response.headers.get("Content-Encoding", "").strip().lower() == "gzip":
         raw = zlib.decompressobj(wbits=31).decompress(raw, LIMIT + 1)
     if len(raw) > LIMIT:
-        raise TooLargeError(f"{address}: the answer is larger than {LIMIT >> 20} MiB")
+        raise AskError(f"{address}: the answer is larger than {LIMIT >> 20} MiB")
     return Reply(
         status=response.status,
         reason=response.reason,

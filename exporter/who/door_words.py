@@ -16,6 +16,10 @@ class AskError(Exception):
     """It could not be asked; the message says what of, and why, in one line."""
 
 
+class NobodyError(AskError):
+    """It was asked, and knows nothing at all of what was asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """An answer, whatever its status. `media` is its content type without parameters."""
@@ -57,6 +61,10 @@ _PLAIN: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (http.client.IncompleteRead, "it broke off in the middle of its answer"),
     (zlib.error, "its answer is not gzip, though it says so"),
 )
+_CLOSED: Final[Mapping[str, str]] = {
+    "http": ": does it serve https?",
+    "https": ": does it want a client's certificate (--cert-file)?",
+}
 _TLS: Final[Mapping[str, str]] = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it wants a client's certificate: --cert-file and --key-file",
     "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the certificate of --cert-file",
@@ -85,8 +93,12 @@ def why(address: Address, error: BaseException, timeout: float) -> str:  # noqa:
                 return known
             return f"TLS fails ({visible(error.reason or str(error))}): does it serve https at all?"
         case ConnectionResetError() | BrokenPipeError():
-            hint = ": does it serve https?" if address.scheme == "http" else ""
-            return f"it closed the connection without an answer{hint}"
+            # With TLS 1.3 a server may turn a client away after the handshake, and be gone before it is read why.
+            hints = {
+                "http": ": does it serve https?",
+                "https": ": does it want a client's certificate (--cert-file)?",
+            }
+            return f"it closed the connection without an answer{hints.get(address.scheme, '')}"
         case http.client.HTTPException():
             return f"it does not speak HTTP: {visible(repr(error), limit=200)}"
         case _:

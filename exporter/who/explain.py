@@ -15,7 +15,7 @@ from exporter.web.words import lasting, ranges, spelled
 from exporter.who.ask import RefusedError, UnknownError, fetch
 from exporter.who.common import EPILOG, CouldNot, Nothing, say, warn
 from exporter.who.complete import complete_device
-from exporter.who.door import AskError, Deadline
+from exporter.who.door import AskError, Deadline, NobodyError
 from exporter.who.moments import EXPECTED, time_of
 from exporter.who.show import as_json
 from exporter.who.sources import Source, chosen, source_flags
@@ -141,7 +141,7 @@ def _from_kubelet(source: Source, resource: str, device: str) -> Explained:
 def _from_fleet(source: Source, resource: str, device: str, at: float | None) -> Explained:
     from exporter.who.prometheus.client import Prometheus  # noqa: PLC0415 -- for this way alone
     from exporter.who.prometheus.explaining import Several, Unknown, explained  # noqa: PLC0415 -- as above
-    from exporter.who.prometheus.fleet import NobodyError, Scope  # noqa: PLC0415 -- as above
+    from exporter.who.prometheus.fleet import Scope  # noqa: PLC0415 -- as above
 
     prometheus = Prometheus(source.door(), timeout=source.timeout)
     try:

@@ -12,7 +12,7 @@ from exporter.who.ask import RefusedError
 from exporter.who.cli import answer_now
 from exporter.who.common import EPILOG, CouldNot, Nothing, question_of, say
 from exporter.who.complete import complete_pod, complete_what
-from exporter.who.door import AskError
+from exporter.who.door import AskError, NobodyError
 from exporter.who.moments import EXPECTED, time_of
 from exporter.who.past import gaps, recall
 from exporter.who.past_cli import answer_from_the_past
@@ -143,7 +143,7 @@ def _of_fleet(
 ) -> None:
     from exporter.who.prometheus import ranges  # noqa: PLC0415 -- for this way alone
     from exporter.who.prometheus.client import Prometheus  # noqa: PLC0415 -- as above
-    from exporter.who.prometheus.fleet import NobodyError, Scope  # noqa: PLC0415 -- as above
+    from exporter.who.prometheus.fleet import Scope  # noqa: PLC0415 -- as above
 
     if first >= last:
         raise click.BadParameter("found a time that is yet to come", param_hint="--from")
@@ -155,6 +155,8 @@ def _of_fleet(
         document = ranges.history(prometheus, scope, question, asked, limit=limit, scrape=scrape)
     except Ambiguous as error:
         raise click.BadParameter(str(error), param_hint="RESOURCE") from error
+    except ranges.TooMuch as error:
+        raise click.UsageError(str(error)) from error
     except (NothingMatches, NobodyError) as error:
         raise Nothing(str(error)) from error
     except AskError as error:

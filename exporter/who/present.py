@@ -7,7 +7,7 @@ import click
 from daemon.flags import default_node_name
 from daemon.text import visible
 from exporter.who.common import CouldNot, Nothing
-from exporter.who.door import AskError, Door
+from exporter.who.door import AskError, Door, NobodyError
 from exporter.who.model import Answer
 from exporter.who.sources import Source
 
@@ -19,6 +19,10 @@ def present(source: Source, at: float | None = None) -> Answer:
     """
     try:
         return asked(source, at)
+    except NobodyError as error:
+        if source.matchers or source.node:
+            raise Nothing(str(error)) from error
+        raise CouldNot(str(error)) from error
     except AskError as error:
         raise CouldNot(str(error)) from error
 
@@ -49,12 +53,6 @@ def _of_kubelet(source: Source) -> Answer:
 
 def _of_fleet(source: Source, door: Door, at: float | None) -> Answer:
     from exporter.who.prometheus.client import Prometheus  # noqa: PLC0415 -- for this way alone
-    from exporter.who.prometheus.fleet import NobodyError, Scope, present  # noqa: PLC0415 -- as above
+    from exporter.who.prometheus.fleet import Scope, present  # noqa: PLC0415 -- as above
 
-    scope = Scope(source.matchers, source.node)
-    try:
-        return present(Prometheus(door, timeout=source.timeout), scope, at)
-    except NobodyError as error:
-        if scope.all:
-            raise
-        raise Nothing(str(error)) from error
+    return present(Prometheus(door, timeout=source.timeout), Scope(source.matchers, source.node), at)

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from daemon.flags import flag, variable
 from exporter.core.address import Address, parse_address
 from exporter.who.access import NO_ACCESS, Access, AccessError
-from exporter.who.common import DEFAULT_URL, CouldNot, F, timeout_flag
+from exporter.who.common import DEFAULT_URL, F, say, timeout_flag
 from exporter.who.complete import complete_node
 from exporter.who.door import Door
 from exporter.who.prometheus.promql import Matcher, parse_matchers
@@ -19,6 +19,8 @@ from exporter.who.prometheus.promql import Matcher, parse_matchers
 Kind = Literal["exporter", "kubelet", "prometheus"]
 
 _FLAGS: Final[dict[Kind, str]] = {"exporter": "url", "kubelet": "socket", "prometheus": "prometheus"}
+_FLEET_TIMEOUT: Final = 30.0
+"""Seconds for Prometheus, which has more to look through."""
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -157,6 +159,9 @@ def chosen(
         if given and _on_command_line(ctx, given):
             raise click.UsageError(f"{given} and --socket: a kubelet's socket knows neither tokens nor TLS")
         access = NO_ACCESS
+    access = _fitting(ctx, access, prometheus if kind == "prometheus" else url)
+    if kind == "prometheus" and ctx.get_parameter_source("timeout") is ParameterSource.DEFAULT:
+        timeout = _FLEET_TIMEOUT
     if kind != "prometheus":
         for name in ("node", "selector"):
             if _on_command_line(ctx, name):
@@ -171,6 +176,41 @@ def chosen(
     return Source(kind, prometheus, None, access, timeout, matchers, node or "")
 
 
+def _fitting(ctx: click.Context, access: Access, url: str | None) -> Access:
+    """Of what the environment gives, only what fits the address; what the command line gives stays, to be
+    refused in words. No token from the environment goes to another machine in clear.
+    """
+    try:
+        address = parse_address(url or "")
+    except ValueError:
+        return access
+    if address.scheme == "https":
+        return access
+    given = {
+        field: getattr(access, field)
+        for field, name in _OF_TLS.items()
+        if ctx.get_parameter_source(name) is not ParameterSource.ENVIRONMENT
+    }
+    by_environment = ctx.get_parameter_source("token_file") is ParameterSource.ENVIRONMENT
+    if access.token_file is not None and by_environment and address.scheme == "http" and not _here(address):
+        say(f"{variable('--token-file')} is not sent to {address} in clear; one of --token-file would be")
+        return Access(**given)
+    return Access(access.token_file, **given)
+
+
+_OF_TLS: Final = {
+    "ca_file": "ca_file",
+    "cert_file": "cert_file",
+    "key_file": "key_file",
+    "insecure": "insecure_skip_verify",
+}
+"""Fields of Access, and the parameters of their flags."""
+
+
+def _here(address: Address) -> bool:
+    return address.host in {"localhost", "::1"} or address.host.startswith("127.")
+
+
 _ALONE: Final = {
     "exporter": "an exporter knows its own node alone",
     "kubelet": "a kubelet knows its own node alone",
@@ -179,7 +219,9 @@ _ALONE: Final = {
 
 def _kind(ctx: click.Context) -> Kind:
     for source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
-        given: list[Kind] = [kind for kind, name in _FLAGS.items() if ctx.get_parameter_source(name) is source]
+        given: list[Kind] = [
+            kind for kind, name in _FLAGS.items() if ctx.get_parameter_source(name) is source
+        ]
         if len(given) == 1:
             return given[0]
         if given:
@@ -195,8 +237,3 @@ def _kind(ctx: click.Context) -> Kind:
 def _on_command_line(ctx: click.Context, name: str) -> bool:
     parameter = name.removeprefix("--").replace("-", "_")
     return ctx.get_parameter_source(parameter) is ParameterSource.COMMANDLINE
-
-
-def cannot(error: Exception) -> CouldNot:
-    """The one clear line."""
-    return CouldNot(str(error))

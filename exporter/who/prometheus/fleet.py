@@ -9,7 +9,7 @@ from exporter.web.api.documents import Moment
 from exporter.web.api.filters import Wanted
 from exporter.web.query import Filters
 from exporter.web.words import counted, lasting, listed, rfc3339
-from exporter.who.door import AskError
+from exporter.who.door import NobodyError
 from exporter.who.model import Answer, CpusEntry, MappingDocument, Told, placed
 from exporter.who.prometheus import labels
 from exporter.who.prometheus.client import Prometheus
@@ -21,10 +21,6 @@ _MISSED: Final = "1h"
 """How far back a node is looked for that is not told of any more."""
 _NAMED: Final = 5
 _OF_EXPORTERS: Final = (labels.UP, labels.LAST_SUCCESS, labels.DROPPED)
-
-
-class NobodyError(AskError):
-    """No exporter tells Prometheus anything, of what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,17 +142,26 @@ def what_of(family: str, metric: Mapping[str, str]) -> tuple[Where, What] | None
     return where, What(series["resource"], series["device"], *series.holder)
 
 
+class _Point(NamedTuple):
+    """What a moment shows of a holding: its value, and the target that told it."""
+
+    value: float
+    target: Key
+
+
 def holdings(family: str, lines: Iterable[Line], looked: Mapping[Where, Looks]) -> list[Held]:
     """The holdings that the series of one family tell of."""
-    points: dict[tuple[Where, What], dict[float, float]] = {}
+    points: dict[tuple[Where, What], dict[float, _Point]] = {}
     for line in lines:
         key = what_of(family, line.metric)
-        if key is not None:
-            kept = points.setdefault(key, {})
-            for at, text in line.values:
-                # Two targets tell of one node: the earlier one saw it first.
-                value = _number(text)
-                kept[at] = min(kept.get(at, value), value)
+        series = labels.read({**line.metric, "__name__": family})
+        if key is None or series is None:
+            continue
+        kept = points.setdefault(key, {})
+        for at, text in line.values:
+            # Where two targets tell of one node, the one that saw it earlier is believed.
+            point = _Point(_number(text), series.target)
+            kept[at] = min(kept.get(at, point), point)
     timed = family == labels.HELD_SINCE
     return [
         held
@@ -162,25 +171,28 @@ def holdings(family: str, lines: Iterable[Line], looked: Mapping[Where, Looks]) 
 
 
 def _split(
-    where: Where, what: What, points: Sequence[tuple[float, float]], looked: Looks, *, timed: bool
+    where: Where, what: What, points: Sequence[tuple[float, _Point]], looked: Looks, *, timed: bool
 ) -> Iterable[Held]:
-    first = last = points[0][0]
-    since = points[0][1]
-    assumed = False
+    """A holding goes on while every look shows it, with a value that is no later than the look before.
+
+    A later value is another holding's, unless another process tells it: that begins to count anew.
+    """
+    first, (since, target) = points[0]
+    last, assumed = first, False
 
     def held() -> Held:
         return Held(where, what, first, last, since if timed else None, assumed)
 
-    for at, value in points[1:]:
+    for at, point in points[1:]:
         upcoming = looked.after(last)
         missing = upcoming is not None and upcoming < at
-        began_anew = timed and value - since > _SAME and value > last
-        doubted = at in looked.restarts or looked.after(last) is None
+        began_anew = timed and point.value > last and point.value - since > _SAME
+        doubted = at in looked.restarts or point.target != target
         if missing or (began_anew and not doubted):
             yield held()
-            first, since, assumed = at, value, False
+            first, since, assumed = at, point.value, False
         else:
             assumed = assumed or began_anew
-            since = min(since, value)
-        last = at
+            since = min(since, point.value)
+        last, target = at, point.target
     yield held()

@@ -10,11 +10,12 @@ from typing import Final, NamedTuple
 from exporter.core.ids import read
 from exporter.web.api.history_schema import BoundEntry
 from exporter.web.words import counted, lasting, rfc3339
+from exporter.who.door import NobodyError
 from exporter.who.model import FleetHistoryDocument, FleetPastEntry, placed
 from exporter.who.prometheus import labels
 from exporter.who.prometheus.answers import Line
 from exporter.who.prometheus.client import POINTS, Prometheus
-from exporter.who.prometheus.fleet import NobodyError, Scope
+from exporter.who.prometheus.fleet import Scope
 from exporter.who.prometheus.past import Held, Looks, What, Where, holdings, looks, what_of
 from exporter.who.prometheus.promql import Matcher, one_of, selector
 from exporter.who.select import NothingMatches, Question, devices_like, of_pod, resource_among, there_are
@@ -25,6 +26,8 @@ _MOMENTS: Final = 2000
 """Moments of a range, where nothing else is asked for."""
 _POINTS: Final = 1_000_000
 """Points of one answer: some 30 MB."""
+_PARTS: Final = 200
+"""Answers that are asked for in all, of one family."""
 _NAMED: Final = 100
 """Devices that are named in a query; of more all are asked for."""
 _GAPS: Final = 5
@@ -32,39 +35,56 @@ _INTERVAL: Final = 600
 """Seconds in which scrapes are looked at."""
 
 
+class TooMuch(ValueError):  # noqa: N818 -- a wrong use
+    """More is asked for than can be answered; the message says what to leave out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Moments from `start` to `end`, unix times, every `step` seconds. They lie on whole steps, so that who
+    """So many moments from unix time `start` on, every `step` seconds. They lie on whole steps, so that who
     asks again asks for the same ones: caches before Prometheus want that.
     """
 
     start: float
-    end: float
     step: float
+    count: int
 
     @property
-    def count(self) -> int:
-        """How many moments."""
-        return int((self.end - self.start) // self.step) + 1
+    def end(self) -> float:
+        """The last one."""
+        return self.at(self.count - 1)
+
+    def at(self, number: int) -> float:
+        """One of them, from 0 on."""
+        return self.start + number * self.step
 
 
 def grid(since: float, until: float, step: float | None, scrape: float | None) -> Range:
     """The moments at which a time is looked at: every `step` seconds if it is given, else no closer than the
     scrapes are.
     """
-    finest = max(_FINEST, _USUAL if scrape is None else scrape)
-    wish = min(max((until - since) / _MOMENTS, finest), _COARSEST) if step is None else step
-    start = math.floor(since / wish) * wish
-    return Range(start, start + math.floor((until - start) / wish) * wish, wish)
+    if step is None:
+        finest = max(_FINEST, _USUAL if scrape is None else scrape)
+        step = math.ceil(min(max((until - since) / _MOMENTS, finest), _COARSEST))
+    start = math.floor(since / step) * step
+    return Range(start, step, math.floor((until - start) / step) + 1)
 
 
 def parts(asked: Range, series: int) -> list[tuple[float, float]]:
-    """The range cut into pieces that Prometheus answers: each one's first and last moment."""
+    """The range cut into pieces that Prometheus answers: each one's first and last moment.
+
+    Raises TooMuch.
+    """
     most = max(2, min(POINTS, _POINTS // max(1, series)))
+    if asked.count > most * _PARTS:
+        raise TooMuch(
+            f"{series} series at {asked.count} moments are too much to ask for: take --node, --selector, "
+            "a shorter time or a longer --step"
+        )
     found: list[tuple[float, float]] = []
     for at in range(0, asked.count, most):
         last = min(at + most, asked.count) - 1
-        found.append((asked.start + at * asked.step, asked.start + last * asked.step))
+        found.append((asked.at(at), asked.at(last)))
     return found
 
 
@@ -89,7 +109,7 @@ def history(
 ) -> FleetHistoryDocument:
     """The newest holdings of a range, `limit` at most.
 
-    Raises NothingMatches, Ambiguous, NobodyError and AskError.
+    Raises NothingMatches, Ambiguous, TooMuch, NobodyError and AskError.
     """
     known = _known(prometheus, scope, asked)
     if not known:

@@ -103,7 +103,10 @@ def read(samples: Iterable[Sample]) -> Seen:
             )
         else:
             targets.setdefault(series.target, {})[series.family] = series, value
-    nodes = [_node(name, target, heap, targets.get(target, {})) for (target, name), heap in heaps.items()]
+    nodes = [
+        _node(name, target, heap, targets.get(target, {}), now or 0.0)
+        for (target, name), heap in heaps.items()
+    ]
     named = {target for target, _ in heaps}
     mute = [
         (target, told.get(labels.UP, (None, 0.0))[1] == 1.0)
@@ -122,7 +125,7 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _node(name: str, target: Key, heap: _Heap, told: Mapping[str, Value]) -> Node:
+def _node(name: str, target: Key, heap: _Heap, told: Mapping[str, Value], now: float) -> Node:
     pods = _pods(heap)
     snapshot = _snapshot(heap, pods)
     success = told.get(labels.LAST_SUCCESS)
@@ -131,9 +134,8 @@ def _node(name: str, target: Key, heap: _Heap, told: Mapping[str, Value]) -> Nod
     scraped = up[0].scrape if up is not None else {}
     failure = None
     if up is not None and up[1] != 1.0:
-        failure = Failure(
-            "the refresh", "devicelens_up 0", "its exporter cannot ask the kubelet", taken_at or 0.0
-        )
+        since = now if taken_at is None else taken_at
+        failure = Failure("the refresh", "devicelens_up 0", "its exporter cannot ask the kubelet", since)
     anomalies = tuple(_anomaly(series, scraped, pods) for series, _ in heap.values(labels.ANOMALY_INFO))
     dropped = told.get(labels.DROPPED)
     return Node(

@@ -5,6 +5,7 @@ turns text (controls, bidirectional marks) is spelled out before it comes here.
 """
 
 import unicodedata
+from functools import lru_cache
 from typing import Final
 
 _MARKS: Final = frozenset({"Mn", "Me"})
@@ -16,8 +17,11 @@ _RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "AN"})
 
 def width(text: str) -> int:
     """Columns that `text` takes."""
-    if text.isascii():
-        return len(text)
+    return len(text) if text.isascii() else _width(text)
+
+
+@lru_cache(maxsize=1024)
+def _width(text: str) -> int:
     return sum(map(character_width, text))
 
 

@@ -57,7 +57,7 @@ def follow(source: Source, question: Question, *, interval: float, output: str) 
     except Ambiguous as error:
         raise click.BadParameter(str(error), param_hint="RESOURCE") from error
     feed = Feed(
-        lambda: asked(source),
+        lambda: _asked(source),
         kind=source.kind,
         interval=interval,
         timeout=source.timeout,
@@ -92,6 +92,14 @@ def follow(source: Source, question: Question, *, interval: float, output: str) 
     finally:
         feed.stop()
         view.close()
+
+
+def _asked(source: Source) -> Answer:
+    """What it answers. Raises AskError, also where a file that it takes has become another one."""
+    try:
+        return asked(source)
+    except click.BadParameter as error:
+        raise AskError(f"{error.param_hint}: {error.message}") from error
 
 
 def _view(question: Question, output: str) -> View:

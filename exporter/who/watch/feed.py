@@ -67,6 +67,7 @@ class Feed:
         self._interval = INTERVALS[kind] if interval == AUTO else interval
         self._over = threading.Event()
         self._failures = 0
+        self._generation = 0
 
     def start(self) -> None:
         """Begin; the thread does not hold up the process's end."""
@@ -97,7 +98,7 @@ class Feed:
             for sent in events(door.stream(_EVENTS, Deadline(self._timeout), silence=_SILENCE)):
                 if self._over.is_set():
                     return
-                if sent.event == "generation":
+                if sent.event == "generation" and self._is_news(sent.data):
                     self._tell()
             self._lose(f"{door.address}: it ended the stream of events")
         except NoStreamError as error:
@@ -112,6 +113,10 @@ class Feed:
             self._lose(str(error))
         self._over.wait(self._pause())
 
+    def _is_news(self, generation: str) -> bool:
+        """Whether that is not older than the last answer: several events come while one is asked for."""
+        return not (generation.isascii() and generation.isdigit() and int(generation[:18]) < self._generation)
+
     def _tell(self) -> bool:
         try:
             answer = self._ask()
@@ -119,6 +124,7 @@ class Feed:
             self._lose(str(error))
             return False
         self._failures = 0
+        self._generation = max((told.document.generation for told in answer.told), default=0)
         self.news.put(Fresh(answer))
         return True
 

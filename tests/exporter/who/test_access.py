@@ -1,0 +1,198 @@
+"""How a server lets in: tokens, names with passwords, TLS with certificates of one's own."""
+
+import asyncio
+import base64
+import ssl
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from click.testing import CliRunner, Result
+
+from devicelens import main
+
+Run = Callable[..., "asyncio.Future[Result]"]
+DEVICES = {
+    "node": "worker-3",
+    "generation": 1,
+    "taken_at": "2026-10-28T22:41:03.250Z",
+    "age_seconds": 1.0,
+    "freshness": "fresh",
+    "error": None,
+    "devices": [],
+    "claims": [],
+    "pods": [],
+    "something_new": {"of": "a newer exporter"},
+}
+
+
+async def who(*arguments: str, **environment: str | None) -> Result:
+    runner = CliRunner(env={"DEVICELENS_URL": None, **environment})
+    return await asyncio.to_thread(runner.invoke, main, ["who", *arguments])
+
+
+@asynccontextmanager
+async def serving(
+    authorization: str = "", context: ssl.SSLContext | None = None
+) -> AsyncGenerator[tuple[str, list[str]]]:
+    """A server that answers who says `authorization`; its address, and what it was told."""
+    told: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        told.append(request.headers.get("Authorization", ""))
+        if authorization and told[-1] != authorization:
+            return web.Response(status=401)
+        return web.json_response(DEVICES)
+
+    app = web.Application()
+    app.router.add_get("/{tail:.*}", answer)
+    server = TestServer(app, scheme="https" if context is not None else "http")
+    await server.start_server(ssl=context)
+    try:
+        yield str(server.make_url("/")).rstrip("/"), told
+    finally:
+        await server.close()
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def ca_file(authority: trustme.CA, tmp_path: Path) -> str:
+    path = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(path)
+    return str(path)
+
+
+def context_of(authority: trustme.CA, *, wants_client: bool = False) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    if wants_client:
+        authority.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+async def test_a_token_is_sent_and_read_anew_each_time(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    async with serving("Bearer one") as (url, told):
+        token.write_text("one\n")
+        assert (await who("--url", url, "--token-file", str(token))).exit_code == 0
+        token.write_text("two")
+        refused = await who("--url", url, "--token-file", str(token))
+        assert (refused.exit_code, told[-1]) == (1, "Bearer two")
+        assert "one" not in refused.output
+        bare = await who("--url", url)
+    assert bare.stderr == (
+        f"devicelens: {url}: 401 Unauthorized: it wants a name and a password, "
+        "https://NAME:PASSWORD@HOST:PORT, or --token-file\n"
+    )
+
+
+async def test_a_name_and_a_password_are_sent_and_never_shown() -> None:
+    right = f"Basic {base64.b64encode(b'me:s3cret').decode()}"
+    async with serving(right) as (url, _):
+        address = url.replace("http://", "http://me:s3cret@")
+        assert (await who(DEVICELENS_URL=address)).exit_code == 0
+        refused = await who("--url", url.replace("http://", "http://me:wr0ng@"))
+    assert refused.stderr == (
+        f"devicelens: {url}: 401 Unauthorized: it does not take this name and password\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file or directory"),
+        (b"", "found nothing, expected one line, a token"),
+        (b"one\ntwo", "found something else, expected one line, a token"),
+        (b"caf\xc3\xa9", "found something else, expected one line, a token"),
+        (b"x" * 70_000, "found something else, expected one line, a token"),
+    ],
+)
+async def test_a_token_that_is_none_is_said(tmp_path: Path, content: bytes | None, words: str) -> None:
+    token = tmp_path / "token"
+    if content is not None:
+        token.write_bytes(content)
+    async with serving() as (url, told):
+        result = await who("--url", url, "--token-file", str(token))
+    assert (result.exit_code, told) == (1, [])
+    assert result.stderr == f"devicelens: --token-file: {token}: {words}\n"
+
+
+async def test_no_token_of_the_environment_goes_in_clear_to_another_machine(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("one")
+    async with serving() as (url, told):
+        here = await who("--url", url, DEVICELENS_TOKEN_FILE=str(token))
+        assert (here.exit_code, told[-1]) == (0, "Bearer one")
+    elsewhere = await who("--url", "http://name.invalid:1", DEVICELENS_TOKEN_FILE=str(token))
+    assert "DEVICELENS_TOKEN_FILE is not sent to http://name.invalid:1 in clear" in elsewhere.stderr
+
+
+async def test_certificates_are_checked_by_whom_one_trusts(authority: trustme.CA, ca_file: str) -> None:
+    async with serving(context=context_of(authority)) as (url, _):
+        assert (await who("--url", url, "--ca-file", ca_file)).exit_code == 0
+        assert (await who("--url", url, DEVICELENS_CA_FILE=ca_file)).exit_code == 0
+        assert (await who("--url", url, "--insecure-skip-verify")).exit_code == 0
+        result = await who("--url", url)
+        clear = await who("--url", url.replace("https", "http"))
+    assert result.exit_code == 1
+    assert f"{url}: its certificate is not trusted: " in result.stderr
+    assert "--ca-file" in result.stderr
+    assert clear.exit_code == 1
+    assert "does it serve https?" in clear.stderr
+
+
+async def test_a_client_s_certificate(authority: trustme.CA, ca_file: str, tmp_path: Path) -> None:
+    mine = authority.issue_cert("me@example.com")
+    certificate, key = tmp_path / "me.pem", tmp_path / "me.key"
+    mine.cert_chain_pems[0].write_to_path(certificate)
+    mine.private_key_pem.write_to_path(key)
+    other = tmp_path / "other.key"
+    trustme.CA().issue_cert("x").private_key_pem.write_to_path(other)
+    async with serving(context=context_of(authority, wants_client=True)) as (url, _):
+        common = ("--url", url, "--ca-file", ca_file)
+        let_in = await who(*common, "--cert-file", str(certificate), "--key-file", str(key))
+        without = await who(*common)
+        mixed = await who(*common, "--cert-file", str(certificate), "--key-file", str(other))
+        alone = await who(*common, "--key-file", str(key))
+    assert let_in.exit_code == 0, let_in.output
+    assert without.exit_code == 1
+    # By the server's alert, or, where it is gone before that is read, by its going.
+    assert "want" in without.stderr
+    assert "a client's certificate" in without.stderr
+    assert "--cert-file" in without.stderr
+    assert mixed.exit_code == 2
+    assert "the key is another certificate's" in mixed.stderr
+    assert alone.exit_code == 2
+    assert "expected the certificate, --cert-file, beside it" in alone.stderr
+
+
+async def test_files_that_cannot_be_used_are_said(tmp_path: Path) -> None:
+    nonsense = tmp_path / "ca.pem"
+    nonsense.write_text("hello")
+    for path, words in ((nonsense, "found no certificate in it"), (tmp_path / "none", "No such file")):
+        result = await who("--url", "https://127.0.0.1:1", "--ca-file", str(path))
+        assert result.exit_code == 2
+        assert words in " ".join(result.stderr.split())
+    clear = await who("--url", "http://127.0.0.1:1", "--ca-file", str(nonsense))
+    assert clear.exit_code == 2
+    assert "expected https://" in clear.stderr
+    # One that is there for another address is no mistake.
+    kept = await who("--url", "http://127.0.0.1:1", DEVICELENS_CA_FILE=str(nonsense))
+    assert "connection refused" in kept.stderr
+
+
+async def test_a_token_and_a_password_are_not_both_taken(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("one")
+    result = await who("--url", "http://me:x@127.0.0.1:1", "--token-file", str(token))
+    assert result.exit_code == 2
+    assert "found beside a name and a password for http://127.0.0.1:1" in result.stderr
