@@ -156,16 +156,24 @@ _HOLDINGS: Final = (
         "cluster_resource:devicelens_utilisation:avg",
         """
         avg by (cluster, resource) (
-          max by (cluster, node, resource, device) (holding:devicelens_utilisation:ratio)
+          max by (cluster, node, resource, parent) (holding:devicelens_utilisation:ratio{scope="shared"})
+          or
+          max by (cluster, node, resource, device) (holding:devicelens_utilisation:ratio{scope!="shared"})
         )
         """,
-        "how busy the held devices of a resource are on average",
+        "how busy the held devices of a resource are on average; a shared device counts once",
     ),
     Record(
         "cluster_namespace_resource:devicelens_utilisation:avg",
         """
         avg by (cluster, namespace, resource) (
-          max by (cluster, node, namespace, resource, device) (holding:devicelens_utilisation:ratio)
+          max by (cluster, node, namespace, resource, parent) (
+            holding:devicelens_utilisation:ratio{scope="shared"}
+          )
+          or
+          max by (cluster, node, namespace, resource, device) (
+            holding:devicelens_utilisation:ratio{scope!="shared"}
+          )
         )
         """,
         "the same of what a namespace holds",

@@ -1,6 +1,7 @@
 """The rules, checked and tried by promtool: each alert fires, ends, and stays silent where it is near."""
 
 import asyncio
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ async def test_the_rules_do_what_their_tests_say(path: Path) -> None:
     assert status == 0, out
 
 
+@functools.cache
 def _checks() -> dict[str, list[dict[str, Any]]]:
     """For each alert the moments at which its state is tested, by test."""
     checks: dict[str, list[dict[str, Any]]] = {}

@@ -4,7 +4,7 @@ Counters grow with time, as their bytes would.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -101,8 +101,10 @@ class Exporters:
             yield f"container_network_transmit_bytes_total{{{labels}}} {self._grown}"
 
 
-def _serving(lines: Callable[[], Iterator[str]]) -> Callable[[web.Request], object]:
-    async def handler(_: web.Request) -> web.Response:
+def _serving(
+    lines: Callable[[], Iterator[str]],
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handler(_: web.Request) -> web.StreamResponse:
         return web.Response(text="".join(f"{line}\n" for line in lines()))
 
     return handler

@@ -1,0 +1,64 @@
+"""docs/dashboards.md: what it says of configuration can be loaded, and its links lead somewhere."""
+
+import asyncio
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dashboards.files import DOCUMENT, boards
+from dashboards.settings import Settings
+from harness.tools import required
+
+TEXT = DOCUMENT.read_text()
+FENCE = re.compile(r"^```(\w+(?: \w+)?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+async def test_prometheus_takes_its_configurations(tmp_path: Path) -> None:
+    blocks = [block for kind, block in FENCE.findall(TEXT) if kind == "yaml prometheus"]
+    assert len(blocks) == 2
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(block)
+        process = await asyncio.create_subprocess_exec(
+            *(
+                required("promtool", "prometheus"),
+                "check",
+                "config",
+                "--syntax-only",
+                "--lint=all",
+                str(path),
+            ),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await process.communicate()
+        assert process.returncode == 0, out.decode()
+        assert b"SUCCESS" in out
+
+
+def test_every_block_is_what_it_says() -> None:
+    for kind, block in FENCE.findall(TEXT):
+        if kind == "console":
+            assert all(shlex.split(line.removeprefix("$ ")) for line in block.splitlines())
+        else:
+            assert isinstance(yaml.safe_load(block), dict)
+
+
+def test_its_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
+        assert (DOCUMENT.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("uid", boards(Settings()))
+def test_every_dashboard_and_variable_is_in_it(uid: str) -> None:
+    assert f"`{uid}`" in TEXT
+    for variable in boards(Settings())[uid]["templating"]["list"]:
+        assert f"| `{variable['name']}` |" in TEXT
+
+
+def test_the_page_s_address_can_be_made_as_it_says() -> None:
+    (page,) = re.findall(r"PAGE='([^']+)'", TEXT)
+    assert Settings(page=page).page_label == "node"
