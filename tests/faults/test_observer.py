@@ -199,8 +199,11 @@ async def test_nobody_has_to_answer_who_is_away(liar: Liar, observer: Observer) 
 def test_what_has_become_more_is_told_by_name() -> None:
     before = Census(Counter({"socket": 3, "pipe": 1}), 4, Counter({"serve": 2}), 60.0)
     after = Census(Counter({"socket": 9, "pipe": 1}), 7, Counter({"serve": 2, "leaked": 4}), 80.0)
-    granted = {"descriptors": 2, "threads": 2, "tasks": 1, "memory": 8.0}
-    assert before.beyond(before, **granted) == ""
-    assert after.beyond(before, **granted) == (
+
+    def beyond(census: Census) -> str:
+        return census.beyond(before, descriptors=2, threads=2, tasks=1, memory=8.0)
+
+    assert beyond(before) == ""
+    assert beyond(after) == (
         "descriptors 4 to 10 (6 socket), threads 4 to 7, tasks 2 to 6 (4 leaked), memory 60.0 to 80.0 MiB"
     )

@@ -147,9 +147,9 @@ async def _forbidden(trial: Trial, path: Path) -> None:
         await trial.kubelet.set_faults(Faults(error="INTERNAL"))
         await trial.says("INTERNAL")
         path.chmod(0)
-        await trial.kubelet.set_faults(Faults())
         over = asyncio.create_task(asyncio.sleep(1.0))
         await trial.says("UNAVAILABLE", "no permission")
+        await trial.kubelet.set_faults(Faults())
         await over
         path.chmod(mode)
     await trial.recovers()

@@ -7,6 +7,7 @@ from pathlib import Path
 from harness.processes import TREE
 from harness.trials.census import Counted
 from harness.trials.churn import GPU, SHARED
+from harness.trials.fault import SOURCE
 
 STALE_AFTER = 14.0
 """Seconds: more than the exporter may doubt a kubelet that has come back, less than the longer hang."""
@@ -33,7 +34,7 @@ class Around:
     before: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     history: Path | None = None
-    source: str = "none"
+    source: str = SOURCE
     flags: tuple[str, ...] = ()
     tree: Path = TREE
 
