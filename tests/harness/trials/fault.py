@@ -8,8 +8,8 @@ FULL: Final = os.environ.get("DEVICELENS_FAULTS") == "full"
 """Whether every fault is done as often as docs/reliability.md tells (`make faults`), or a few times."""
 
 SOURCE: Final = "none" if FULL else "pods-api"
-"""--pods.source, where nothing else is said. Without one that knows pods the exporter doubts a kubelet that has
-come back without a pod for ten seconds: as it is on most nodes, and too long for `make test`.
+"""--pods.source, where nothing else is said. Without one that knows pods the exporter doubts a kubelet that
+has come back without a pod for ten seconds: as it is on most nodes, and too long for `make test`.
 """
 
 
