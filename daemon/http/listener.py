@@ -22,18 +22,17 @@ from daemon.protection.rules import Rules
 
 HANDSHAKE_WITHIN: Final = 10.0
 """Seconds in which TLS must be agreed."""
-AT_ONCE: Final = 16
-"""Connections accepted before others get their turn."""
 RETRY: Final = 0.25
 """Seconds until one is tried again that could not be accepted."""
 _FAREWELL: Final = 2.0
 """Seconds in which a client must have agreed that TLS ends."""
-_CALM: Final = 60.0
+CALM: Final = 60.0
+"""Seconds without a trouble after which it is over: one that comes and goes must not fill the log."""
 _TLS_RECORD: Final = 0x16
 _TLS_BUFFER: Final = 16 * 1024 + 256
 """Bytes: what one record of TLS has at most."""
 
-_GONE: Final = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPROTO})
+_GONE: Final = frozenset({errno.EAGAIN, errno.ECONNABORTED, errno.EINTR, errno.EPROTO})
 
 _log = Log("http")
 
@@ -42,6 +41,24 @@ if getattr(sslproto.SSLProtocol, "max_size", 0) > _TLS_BUFFER:
     sslproto.SSLProtocol.max_size = _TLS_BUFFER
 
 Make = Callable[[Hooks], Connection]
+
+
+class _Trouble:
+    """An episode that is over when it has not come again for `calm` seconds."""
+
+    def __init__(self, episode: Episode, calm: float) -> None:
+        self._episode = episode
+        self._calm = calm
+        self._loop = asyncio.get_running_loop()
+        self._last = 0.0
+
+    def failed(self, reason: str) -> None:
+        self._last = self._loop.time()
+        self._episode.failed(reason)
+
+    def over(self) -> None:
+        if self._episode.reason is not None and self._loop.time() - self._last >= self._calm:
+            self._episode.recovered()
 
 
 class Listener:
@@ -56,6 +73,7 @@ class Listener:
         traffic: Traffic,
         most: int,
         handshake_within: float = HANDSHAKE_WITHIN,
+        calm: float = CALM,
     ) -> None:
         self._sockets = sockets
         self._make = make
@@ -66,11 +84,10 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._full = Episode(
-            _log, "no room for more connections, those idle for longest are ended", calm=_CALM
-        )
-        self._starved = Episode(_log, "connections cannot be accepted", calm=_CALM)
-        self._strangers = Episode(_log, "clients whose certificates have no allowed name", calm=_CALM)
+        full = Episode(_log, "no room for more connections, those idle for longest are ended", calm=calm)
+        starved = Episode(_log, "connections cannot be accepted", calm=calm)
+        self._full, self._starved = _Trouble(full, calm), _Trouble(starved, calm)
+        self._strangers = Episode(_log, "clients whose certificates have no allowed name", calm=calm)
 
     def start(self) -> None:
         """Accept from now on."""
@@ -93,22 +110,19 @@ class Listener:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(AT_ONCE):
-            try:
-                accepted, _address = listening.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                if error.errno not in _GONE:
-                    self._later(listening, error)
-                    return
-            else:
-                self._starved.recovered()
-                self._welcome(accepted)
+        # One at a time: without descriptors the kernel refuses before it looks whether anybody is there.
+        try:
+            accepted, _address = listening.accept()
+        except OSError as error:
+            if error.errno not in _GONE:
+                self._later(listening, error)
+            return
+        self._starved.over()
+        self._welcome(accepted)
 
     def _later(self, listening: socket.socket, error: OSError) -> None:
         """The socket stays readable for as long as nothing is accepted: look away for a while."""
-        self._starved.failed(error.strerror or str(error), level="error")
+        self._starved.failed(error.strerror or str(error))
         if self._crowd.evict():
             self._count("idle_evicted")
         self._loop.remove_reader(listening.fileno())
@@ -126,7 +140,7 @@ class Listener:
                 return
             self._count("idle_evicted")
         elif len(self._crowd) < self._crowd.most * 3 // 4:
-            self._full.recovered()
+            self._full.over()
         task = self._loop.create_task(self._connect(accepted))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

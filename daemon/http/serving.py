@@ -14,7 +14,7 @@ from daemon.flags import ListenAddress
 from daemon.http.addresses import listen, owned, urls
 from daemon.http.connection import HEAD_WITHIN, KEEP_ALIVE, Connection, Hooks, clients_log
 from daemon.http.crowd import MOST, allowed
-from daemon.http.listener import HANDSHAKE_WITHIN, Listener
+from daemon.http.listener import CALM, HANDSHAKE_WITHIN, Listener
 from daemon.http.rules import protect
 from daemon.http.traffic import Traffic
 from daemon.log import Log
@@ -31,6 +31,7 @@ class Limits:
     handshake_within: float = HANDSHAKE_WITHIN
     head_within: float = HEAD_WITHIN
     keep_alive: float = KEEP_ALIVE
+    calm: float = CALM
 
 
 LIMITS: Final = Limits()
@@ -90,6 +91,7 @@ async def serve(
             traffic=counted,
             most=allowed(_descriptors(), limits.connections),
             handshake_within=limits.handshake_within,
+            calm=limits.calm,
         )
         # In this order backwards: none more, those that are being answered, what is left.
         stack.push_async_callback(listener.end)

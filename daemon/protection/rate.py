@@ -1,6 +1,9 @@
 """A token bucket: some requests at once, and one more each interval. Pure."""
 
 from collections.abc import Callable
+from typing import Final
+
+_LOST: Final = 1e-6
 
 
 class Bucket:
@@ -20,7 +23,7 @@ class Bucket:
         full_at = max(self._full_at, now) + self._interval
         wait = full_at - now - self._burst * self._interval
         # What a sum of floats loses must not cost a request.
-        if wait > 1e-9 * self._interval * self._burst:
+        if wait > _LOST:
             return wait
         self._full_at = full_at
         return 0.0

@@ -94,7 +94,11 @@ class Protection:
                     await self._wait()
                     await self._reload()
         finally:
-            self._hashing.close()
+            self.end()
+
+    def end(self) -> None:
+        """Hash no more passwords."""
+        self._hashing.close()
 
     def _paths(self) -> frozenset[Path]:
         """The files that are read."""

@@ -1,0 +1,419 @@
+"""daemon.http and clients that mean harm, or know no better: what they may take, and what is left for the others."""
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import socket
+import struct
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from daemon.http.crowd import Crowd, Visitor, allowed
+from harness.waiting import until, until_equal
+from harness.web_clients import Served, answer, close, rest, serving
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def connected(served: Served, count: int, sent: bytes = b"") -> AsyncGenerator[list[Client]]:
+    """So many connections, each of which has sent something."""
+    clients: list[Client] = []
+    try:
+        for _ in range(count):
+            clients.append(await served.connect())
+            clients[-1][1].write(sent)
+        yield clients
+    finally:
+        for _, writer in clients:
+            await close(writer)
+
+
+async def open_is(served: Served, count: int) -> None:
+    async def seen() -> int:
+        return served.traffic.connections
+
+    await until_equal("open connections", seen, count)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"",
+        b"G",
+        b"GET / HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 5000,
+    ],
+)
+async def test_who_does_not_send_the_whole_of_a_request_is_ended(
+    part: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(caplog, head_within=0.1) as served:
+        received = await served.exchange(part)
+        assert served.traffic.ended == {"head_late": 1}
+        if part:
+            assert received.startswith(b"HTTP/1.1 408 Request Timeout\r\nServer: devicelens\r\n")
+            assert b"\r\nConnection: close\r\n" in received
+        else:
+            # Browsers open connections that they may need: nothing was asked, nothing is answered.
+            assert received == b""
+        await open_is(served, 0)
+    assert told(caplog) == []
+
+
+async def test_a_byte_now_and_then_does_not_prolong_it(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(caplog, head_within=0.2) as served:
+        reader, writer = await served.connect()
+        began = asyncio.get_running_loop().time()
+        receiving = asyncio.create_task(rest(reader))
+        with suppress(ConnectionError):
+            for byte in GET:
+                writer.write(bytes((byte,)))
+                await writer.drain()
+                await asyncio.sleep(0.04)
+                if receiving.done():
+                    break
+        assert (await receiving).startswith(b"HTTP/1.1 408 ")
+        assert asyncio.get_running_loop().time() - began < len(GET) * 0.04
+        await close(writer)
+
+
+async def test_time_begins_with_the_first_byte_of_each_request(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(caplog, head_within=0.3) as served:
+        reader, writer = await served.connect()
+        for _ in range(3):
+            writer.write(GET)
+            assert (await answer(reader))[0] == 200
+            # Idle between requests for longer than a head may take.
+            await asyncio.sleep(0.4)
+        writer.write(GET[:9])
+        assert (await rest(reader)).startswith(b"HTTP/1.1 408 ")
+        await close(writer)
+
+
+@pytest.mark.parametrize("second", [b"G", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+async def test_the_beginning_of_a_request_behind_another_has_its_time_too(
+    second: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(caplog, head_within=0.1) as served:
+        received = await served.exchange(GET + second)
+        assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"wellHTTP/1.1 408 " in received
+
+
+async def test_requests_one_behind_another_are_answered(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(caplog) as served:
+        reader, writer = await served.connect()
+        writer.write(GET * 40)
+        for _ in range(40):
+            assert await answer(reader) is not None
+        await close(writer)
+
+
+async def test_an_idle_connection_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(caplog, keep_alive=0.1) as served:
+        received = await served.exchange(GET)
+        assert received.endswith(b"well")
+        assert served.traffic.ended == {}
+
+
+async def test_a_long_answer_has_all_the_time(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(caplog, head_within=0.05, keep_alive=0.05) as served:
+        reader, writer = await served.connect()
+        writer.write(GET.replace(b"/ ", b"/hanging "))
+        await asyncio.sleep(0.2)
+        served.release.set()
+        assert (await answer(reader))[2] == b"at last"
+        await close(writer)
+
+
+def _headers(count: int, size: int) -> bytes:
+    return b"".join(b"X-%d: %s\r\n" % (n, b"y" * size) for n in range(count))
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /" + b"x" * 8000 + b" HTTP/1.1\r\nHost: x\r\n", 404),
+        (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: x\r\n", 414),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + _headers(1, 8000), 200),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + _headers(1, 9000), 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + _headers(80, 10), 200),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + _headers(200, 10), 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n", 400),
+        (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+        (b"GET <script>alert(1)</script> HTTP/9.9\r\n", 400),
+    ],
+)
+async def test_what_is_too_large_or_no_request_is_answered_without_an_echo(
+    head: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(caplog) as served:
+        received = await served.exchange(head + b"Connection: close\r\n\r\n")
+        assert received.startswith(b"HTTP/1.1 %d " % status) or received.startswith(b"HTTP/1.0 %d " % status)
+        assert b"\r\nServer: devicelens\r\n" in received
+        assert b"\r\nX-Content-Type-Options: nosniff\r\n" in received
+        assert b"\r\nContent-Security-Policy: default-src 'none'" in received
+        assert b"<script>" not in received
+        assert b"text/html" not in received
+        assert b"aiohttp" not in received.lower()
+        assert (
+            await served.exchange(GET + GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        ).endswith(b"well")
+    assert told(caplog) == []
+
+
+async def test_a_head_is_bounded_in_all_whatever_its_parts_are(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(caplog) as served:
+        reader, writer = await served.connect()
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        receiving = asyncio.create_task(rest(reader))
+        sent = 0
+        with suppress(ConnectionError):
+            for n in range(90):
+                part = b"X-%d: %s\r\n" % (n, b"y" * 1000)
+                writer.write(part)
+                await writer.drain()
+                sent += len(part)
+                await asyncio.sleep(0.002)
+                if receiving.done():
+                    break
+        assert sent < 60_000
+        received = await receiving
+        assert received == b"" or received.startswith(b"HTTP/1.1 431 ")
+        assert served.traffic.ended == {"head_large": 1}
+        await close(writer)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello", 413),
+        (b"HEAD / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello", 413),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", 413),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\nabc", 405),
+        (b"POST /api/v1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffff\r\nabc", 405),
+    ],
+)
+async def test_bodies_are_refused_and_not_waited_for(
+    request_: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(caplog) as served:
+        began = asyncio.get_running_loop().time()
+        received = await served.exchange(request_)
+        assert received.startswith(b"HTTP/1.1 %d " % status)
+        assert b"\r\nConnection: close\r\n" in received
+        assert asyncio.get_running_loop().time() - began < 5
+        await open_is(served, 0)
+
+
+async def test_idle_connections_make_room_for_new_ones_the_oldest_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(caplog, connections=10) as served, connected(served, 10) as clients:
+        await open_is(served, 10)
+        # The oldest has just been used: it is not the one that has been idle for longest.
+        clients[0][1].write(GET)
+        assert (await answer(clients[0][0]))[0] == 200
+        async with connected(served, 3, GET) as others:
+            for reader, _ in others:
+                assert (await answer(reader))[2] == b"well"
+            assert await asyncio.gather(*(rest(reader) for reader, _ in clients[1:4])) == [b""] * 3
+            assert served.traffic.ended == {"idle_evicted": 3}
+            assert served.traffic.connections == 10
+            for reader, writer in (clients[0], *clients[4:]):
+                writer.write(GET)
+                assert (await answer(reader))[0] == 200
+    assert told(caplog) == ["no room for more connections, those idle for longest are ended"]
+
+
+async def test_scrapes_get_through_a_crowd_that_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(caplog, connections=64) as served, connected(served, 200):
+        for _ in range(20):
+            assert (
+                await served.exchange(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            ).endswith(b"well")
+        assert served.traffic.connections <= 64
+
+
+async def test_when_all_are_busy_a_new_one_is_told_and_the_busy_are_left_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    busy = GET.replace(b"/ ", b"/hanging ")
+    async with serving(caplog, connections=4) as served, connected(served, 4, busy) as clients:
+        await open_is(served, 4)
+        await until("all are busy", lambda: _all_busy(served, clients))
+        received = await served.exchange(b"")
+        assert received.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert b"\r\nRetry-After: 5\r\n" in received
+        assert served.traffic.ended == {"crowded": 1}
+        served.release.set()
+        for reader, _ in clients:
+            assert (await answer(reader))[2] == b"at last"
+
+
+async def _all_busy(served: Served, clients: list[Client]) -> bool:
+    names = [task.get_coro() for task in asyncio.all_tasks()]
+    return sum("_handle_request" in repr(name) for name in names) >= len(clients)
+
+
+async def test_it_is_told_when_there_is_room_again_and_not_at_each_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(caplog, connections=4, calm=0.2) as served:
+        for _ in range(3):
+            async with connected(served, 12):
+                await open_is(served, 4)
+            await open_is(served, 0)
+        # It has not come again for that long.
+        await asyncio.sleep(0.25)
+        assert (await served.exchange(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))).endswith(
+            b"well"
+        )
+    messages = [record.message for record in caplog.records if record.message.startswith("no room")]
+    assert messages == [
+        "no room for more connections, those idle for longest are ended",
+        "no room for more connections, those idle for longest are ended: over",
+    ]
+
+
+async def test_clients_that_reset_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(caplog) as served:
+        for sent in (b"", GET, GET[:9], GET * 20):
+            sock = socket.create_connection(("127.0.0.1", served.port))
+            sock.sendall(sent)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+        await open_is(served, 0)
+    assert told(caplog) == []
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[list[int]]:
+    """A limit near what is open now; the list takes what is to be closed in the end."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    yield taken
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for descriptor in taken:
+        os.close(descriptor)
+
+
+async def test_without_descriptors_it_goes_on_as_soon_as_there_is_one_and_does_not_fill_the_log(
+    few_descriptors: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(caplog) as served:
+        keeping, kept = await served.connect()
+        kept.write(GET)
+        assert (await answer(keeping))[0] == 200
+        busy_reader, busy = await served.connect()
+        busy.write(GET.replace(b"/ ", b"/hanging "))
+        # A client of this same process needs a descriptor too: it has it already.
+        waiting = socket.socket()
+        waiting.setblocking(False)
+        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 16, hard))
+        with suppress(OSError):
+            while True:
+                few_descriptors.append(os.dup(0))
+        began = os.times()
+        await asyncio.get_running_loop().sock_connect(waiting, ("127.0.0.1", served.port))
+        await asyncio.get_running_loop().sock_sendall(waiting, GET)
+        # The one that is idle makes room; the one that is busy is left alone.
+        async with asyncio.timeout(10):
+            received = await asyncio.get_running_loop().sock_recv(waiting, 65536)
+        assert received.endswith(b"well")
+        assert await rest(keeping) == b""
+        assert served.traffic.ended == {"idle_evicted": 1}
+        await asyncio.sleep(0.6)
+        spent = os.times().user + os.times().system - began.user - began.system
+        assert spent < 0.5
+        served.release.set()
+        assert (await answer(busy_reader))[2] == b"at last"
+        waiting.close()
+        await close(kept)
+        await close(busy)
+    messages = [record.message for record in caplog.records if record.levelno >= logging.INFO]
+    assert messages.count("connections cannot be accepted") == 1
+    assert not any(message.startswith("socket.accept()") for message in messages)
+
+
+async def test_an_accept_that_fails_for_another_reason_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [errno.ENOBUFS, errno.ECONNABORTED]
+    accept = socket.socket.accept
+
+    def failing(self: socket.socket) -> tuple[socket.socket, object]:
+        if failures:
+            raise OSError(failures.pop(), "no")
+        return accept(self)
+
+    async with serving(caplog) as served:
+        monkeypatch.setattr(socket.socket, "accept", failing)
+        received = await served.exchange(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert received.endswith(b"well")
+    assert failures == []
+
+
+async def test_a_unix_socket_has_the_same_bounds(sockets: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = sockets / "x.sock"
+    async with serving(caplog, path=path, head_within=0.1, connections=2) as served:
+        clients = [await asyncio.open_unix_connection(path) for _ in range(3)]
+        assert await rest(clients[0][0]) == b""
+        assert served.traffic.ended["idle_evicted"] == 1
+        clients[2][1].write(GET[:5])
+        assert (await rest(clients[2][0])).startswith(b"HTTP/1.1 408 ")
+        for _, writer in clients:
+            await close(writer)
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "connections"), [(None, 512), (1 << 20, 512), (1024, 512), (1000, 500), (64, 32), (1, 1)]
+)
+def test_half_of_the_descriptors_are_for_what_the_process_is_for(
+    descriptors: int | None, connections: int
+) -> None:
+    assert allowed(descriptors) == connections
+
+
+def test_a_crowd_ends_those_idle_for_longest_and_nobody_that_is_busy() -> None:
+    ended: list[Visitor] = []
+
+    class Recorded(Visitor):
+        def end(self) -> None:
+            ended.append(self)
+
+    crowd = Crowd(3)
+    one, two, three = (Recorded() for _ in range(3))
+    for visitor in (one, two, three):
+        assert not crowd.is_full
+        crowd.enter(visitor)
+    assert crowd.is_full
+    crowd.busy(one)
+    crowd.busy(two)
+    crowd.idle(one)
+    assert crowd.evict()
+    assert crowd.evict()
+    assert not crowd.evict()
+    assert ended == [three, one]
+    assert len(crowd) == 1
+    crowd.leave(two)
+    # What ends late does not come back.
+    crowd.idle(one)
+    assert not crowd.evict()
+    assert len(crowd) == 0
