@@ -11,8 +11,9 @@ import pytest
 
 from daemon.paths import KubeletPaths, socket_target
 from harness.trials.fault import Fault
+from harness.trials.ground import ALLOCATABLE
 from harness.trials.trial import Around, Trial, trying
-from simulator import Faults
+from simulator import Faults, RegistrationFaults
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(1500)]
 
@@ -55,6 +56,14 @@ REFUSES = Fault(
     GROUP,
     "For a second it refuses: nobody listens on its socket, there is none, or every call is UNAVAILABLE",
     "The mapping is kept with its age, /-/ready says UNAVAILABLE",
+    short=3,
+    full=30,
+)
+REGISTRATION = Fault(
+    "registration",
+    GROUP,
+    "It restarts, and for 2 s its Registration hangs, fails with INTERNAL, or is not there",
+    "The plugin registers by itself, each resource once; owners are told as ever",
     short=3,
     full=30,
 )
@@ -147,6 +156,24 @@ async def _refuse(trial: Trial, number: int) -> None:
     await trial.says("UNAVAILABLE")
     await over
     await kubelet.set_faults(Faults())
+
+
+async def test_its_registration_does_not_work() -> None:
+    kinds = (
+        RegistrationFaults(hang=True),
+        RegistrationFaults(error="INTERNAL"),
+        RegistrationFaults(gone=True),
+    )
+    async with trying(REGISTRATION) as trial:
+        async for number in trial.rounds():
+            async with trial.churning():
+                await trial.kubelet.set_faults(Faults(registration=kinds[number % 3]))
+                await trial.kubelet.restart()
+                await asyncio.sleep(2.0)
+                assert not any(trial.kubelet.allocatable(resource) for resource in ALLOCATABLE)
+                await trial.kubelet.set_faults(Faults())
+            await trial.recovers()
+        assert trial.observer.seen.withdrawn == 0
 
 
 async def test_another_caller_uses_up_the_rate_limit() -> None:
