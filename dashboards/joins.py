@@ -183,10 +183,13 @@ _HOLDINGS: Final = (
 _NODE_OF_EXPORTER: Final = Record(
     "instance:node_exporter_node:info",
     """
-    group by (cluster, job, instance, node) (node_uname_info{node!=""})
-    or on (cluster, job, instance)
-    group by (cluster, job, instance, node) (
-      label_replace(node_uname_info{node=""}, "node", "$1", "nodename", "(.+)")
+    topk by (cluster, job, instance) (
+      1,
+      group by (cluster, job, instance, node) (node_uname_info{node!=""})
+      or on (cluster, job, instance)
+      group by (cluster, job, instance, node) (
+        label_replace(node_uname_info{node=""}, "node", "$1", "nodename", "(.+)")
+      )
     )
     """,
     "which node a node_exporter is on",

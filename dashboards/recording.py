@@ -1,7 +1,8 @@
 """Recording rules of the exporter's and the plugin's own families.
 
 During a rolling update two exporters of one node tell for a while, so everything is brought to one series for
-each thing before it is counted. `cluster` is in every list of labels: it costs nothing where there is none.
+each thing before it is counted; and what should be one and is two (an address that has just passed to another node)
+must not fail a whole fleet's join, so one is taken. `cluster` is in every list of labels: it costs nothing where there is none.
 """
 
 from typing import Final
@@ -12,27 +13,33 @@ _TARGETS: Final = (
     Record(
         "instance:devicelens_node:info",
         """
-        group by (cluster, job, instance, node) (
-          devicelens_resource_devices
-          or devicelens_anomaly_info{kind="stale"}
-          or devicelens_allocations_total
-        )
-        or on (cluster, job, instance)
-        group by (cluster, job, instance, node) (
-          devicelens_build_info{node!=""}
-          or devicelens_plugin_config_last_reload_successful{node!=""}
-        )
-        or on (cluster, job, instance)
-        group by (cluster, job, instance, node) (
-          devicelens_plugin_config_last_reload_successful{pod!=""}
-          * on (cluster, namespace, pod) group_left (node)
-          group by (cluster, namespace, pod, node) (
-            devicelens_build_info{pod!=""}
-            * on (cluster, job, instance) group_left (node) instance:devicelens_node:info
+        topk by (cluster, job, instance) (
+          1,
+          group by (cluster, job, instance, node) (
+            devicelens_resource_devices
+            or devicelens_anomaly_info{kind="stale"}
+            or devicelens_allocations_total
           )
+          or on (cluster, job, instance)
+          group by (cluster, job, instance, node) (
+            devicelens_build_info{node!=""}
+            or devicelens_plugin_config_last_reload_successful{node!=""}
+          )
+          or on (cluster, job, instance)
+          group by (cluster, job, instance, node) (
+            devicelens_plugin_config_last_reload_successful{pod!=""}
+            * on (cluster, namespace, pod) group_left (node)
+            topk by (cluster, namespace, pod) (
+              1,
+              group by (cluster, namespace, pod, node) (
+                devicelens_build_info{pod!=""}
+                * on (cluster, job, instance) group_left (node) instance:devicelens_node:info
+              )
+            )
+          )
+          or on (cluster, job, instance)
+          (instance:devicelens_node:info and on (cluster, job, instance) up)
         )
-        or on (cluster, job, instance)
-        (instance:devicelens_node:info and on (cluster, job, instance) up)
         """,
         "which node a target of devicelens is on: what the exporter says, else the target's own label `node`, else "
         "that of the exporter in the same pod; remembered for as long as Prometheus knows the target",
