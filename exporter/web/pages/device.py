@@ -41,7 +41,9 @@ _SENTENCE: Final = 700
 
 @dataclass(frozen=True, slots=True)
 class DevicePage:
-    """Everything that the template shows. `present` is false for what history alone knows."""
+    """Everything that the template shows. `present` is false for what history alone knows,
+    `divided` true for what the kubelet knows by its parts alone: they come first then.
+    """
 
     node: str
     title: str
@@ -64,6 +66,7 @@ class DevicePage:
     facts: tuple[Fact, ...]
     findings: Findings
     family: tuple[Family, ...]
+    divided: bool
     sentences: tuple[str, ...]
     past: Section
 
@@ -194,6 +197,7 @@ def _gone(
         facts=tuple(facts),
         findings=Findings(),
         family=(),
+        divided=False,
         sentences=(),
         past=_past(key, answer, span, now),
     )
@@ -220,6 +224,7 @@ def _present(
         facts=tuple(facts_of(found, key, now)),
         findings=findings(found.anomalies, now),
         family=tuple(families_of(found, state, now)),
+        divided=device is None and bool(found.parts),
         sentences=tuple(
             text(one, limit=_SENTENCE).shown
             for one in sentences(found, state, now=now, stale_after=moment.stale_after)
@@ -250,7 +255,8 @@ def _headline(found: Explained, health: Health | None) -> str:
     if device is None:
         if found.parts:
             held = sum(bool(part.holders) for part in found.parts)
-            some = f"{held or 'none'} {'is' if held < 2 else 'are'} held"
+            count = "all" if held == len(found.parts) > 1 else held or "none"
+            some = f"{count} {'is' if held < 2 else 'are'} held"
             return f"It is divided into {counted(len(found.parts), 'device')}, of which {some}."
         pods = {through.holder[:2] for claimed in found.claimed for through in claimed.holders}
         return f"It is held through claims by {counted(len(pods), 'pod')}."

@@ -1,6 +1,8 @@
 """The pages of one device, one pod, one claimed device, and of the past."""
 
 import asyncio
+import math
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -33,6 +35,8 @@ _LIVES: Final = 500
 """Holdings of one pod's name that its page asks for."""
 _AT_ONCE: Final = 4
 """Questions that pages ask history at the same time; the others wait, for it refuses many."""
+_RENDERED_AT_ONCE: Final = 2
+"""Pages that are rendered at the same time, each in a thread; the others wait."""
 _WITHIN: Final = 8.0
 """Seconds in which history has to answer a page, the waiting counted in."""
 _SPAN: Final = ("from", "to")
@@ -46,6 +50,7 @@ class FactPages:
         self._templates = FactTemplates(assets.address, site.version)
         self._asking: dict[Question, asyncio.Task[Answer]] = {}
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._renderings = asyncio.Semaphore(_RENDERED_AT_ONCE)
 
     async def device(self, request: web.Request) -> web.StreamResponse:
         """`/devices/{resource}/{id}`: who has it, since when, and is it well."""
@@ -55,7 +60,7 @@ class FactPages:
         except (LinkError, QueryError, MomentError) as error:
             return await self._refused(request, error)
         question = Question(
-            device=bounded(key.device), since=span.since, until=_until(span, moment), limit=ROWS
+            device=bounded(key.device), since=_since(span), until=_until(span, moment), limit=ROWS
         )
         answer = await self._ask(question)
         state = moment.state
@@ -64,7 +69,7 @@ class FactPages:
             answer = await self._ask(Question(device=bounded(key.device), limit=ROWS))
         page = device_page(moment, key, span, answer, tag=self._site.tag(moment), reader=self._site.reader)
         if not isinstance(page, Unknown):
-            return await self._page(request, self._templates.device(page))
+            return await self._page(request, lambda: self._templates.device(page))
         name = text(key.device, limit=200)
         others = tuple(Other(c.name, c.href, c.resource.shown) for c in page.candidates)
         return await self._nowhere(
@@ -89,14 +94,15 @@ class FactPages:
             cpu_nodes=self._site.cpu_nodes,
         )
         if page is not None:
-            return await self._page(request, self._templates.pod(page))
+            return await self._page(request, lambda: self._templates.pod(page))
         shown = text(f"{pod[0]}/{pod[1]}", limit=200)
         words = (
             "No pod of this name holds a device, CPUs or memory of its own on this node, or ever did as far "
             "as history goes back."
         )
         others = tuple(Other(near.name, near.href) for near in near_pods(moment.state, pod))
-        return await self._nowhere(request, moment, answer, Nowhere("No such pod", shown, words, others))
+        nowhere = Nowhere("Nothing is known of this pod", shown, words, others)
+        return await self._nowhere(request, moment, answer, nowhere)
 
     async def claim(self, request: web.Request) -> web.StreamResponse:
         """`/claims/{driver}/{pool}/{device}`: who has a claimed device."""
@@ -107,7 +113,7 @@ class FactPages:
             return await self._refused(request, error)
         driver, _, device = map(bounded, name)
         question = Question(
-            driver=driver, device=device, since=span.since, until=_until(span, moment), limit=ROWS
+            driver=driver, device=device, since=_since(span), until=_until(span, moment), limit=ROWS
         )
         answer = await self._ask(question)
         tag = self._site.tag(moment)
@@ -116,14 +122,14 @@ class FactPages:
             answer = await self._ask(Question(driver=driver, device=device, limit=ROWS))
             page = claim_page(moment, name, span, answer, tag=tag)
         if page is not None:
-            return await self._page(request, self._templates.claim(page))
+            return await self._page(request, lambda: self._templates.claim(page))
         words = (
             "No pod on this node holds this device through a claim, or ever did as far as history goes back."
         )
         others = tuple(Other(near.name, near.href) for near in near_claims(moment, name))
         shown = text("/".join(name), limit=200)
         return await self._nowhere(
-            request, moment, answer, Nowhere("No such claimed device", shown, words, others)
+            request, moment, answer, Nowhere("Nothing is known of this claimed device", shown, words, others)
         )
 
     async def history(self, request: web.Request) -> web.StreamResponse:
@@ -131,9 +137,13 @@ class FactPages:
         moment = self._site.moment()
         wish = asked.read(request.query.items(), moment.now)
         answer = None if wish.question is None else await self._ask(wish.question)
-        page = history_page(moment, wish, answer, tag=self._site.tag(moment))
+        tag = self._site.tag(moment)
         status = 400 if wish.problems else 503 if answer is not None and answer.found is None else 200
-        return await self._page(request, self._templates.history(page), status=status)
+
+        def render() -> bytes:
+            return self._templates.history(history_page(moment, wish, answer, tag=tag))
+
+        return await self._page(request, render, status=status)
 
     def _looked_at(self, request: web.Request) -> tuple[Moment, Range]:
         """The present moment, and the range of the address. Raises QueryError and MomentError."""
@@ -171,8 +181,10 @@ class FactPages:
             problem = f"History cannot be asked: {answer.trouble}. It may know more."
         elif moment.state.taken_at is None:
             problem = "The kubelet has not answered yet: what is on this node is not known."
-        body = self._templates.nowhere(self._site.node, nowhere, problem)
-        return await self._page(request, body, status=503 if problem else 404)
+        status = 503 if problem else 404
+        return await self._page(
+            request, lambda: self._templates.nowhere(self._site.node, nowhere, problem), status=status
+        )
 
     async def _refused(self, request: web.Request, error: Exception) -> web.Response:
         """An address that cannot be read."""
@@ -184,9 +196,15 @@ class FactPages:
             text(words, limit=600).shown,
             (),
         )
-        return await self._page(request, self._templates.nowhere(self._site.node, nowhere, ""), status=status)
+        node = self._site.node
+        return await self._page(request, lambda: self._templates.nowhere(node, nowhere, ""), status=status)
 
-    async def _page(self, request: web.Request, body: bytes, *, status: int = 200) -> web.Response:
+    async def _page(
+        self, request: web.Request, render: Callable[[], bytes], *, status: int = 200
+    ) -> web.Response:
+        """What `render` makes, off the event loop: a thousand holdings take half a second."""
+        async with self._renderings:
+            body = await asyncio.to_thread(render)
         response = await fitting(request, body, _HTML)
         response.set_status(status)
         if status >= 400:
@@ -194,6 +212,11 @@ class FactPages:
         if status == 503:
             response.headers[hdrs.RETRY_AFTER] = "2"
         return response
+
+
+def _since(span: Range) -> float:
+    """To the second: pages that follow the same are to ask the same."""
+    return float(math.floor(span.since))
 
 
 def _until(span: Range, moment: Moment) -> float | None:

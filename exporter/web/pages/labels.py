@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 from unicodedata import east_asian_width
 
+from exporter.web.pages.scale import percent
+
 WIDTHS: Final = (300, 520, 760, 1040)
 """Pixels from which on a drawing counts as so wide; a narrower one counts as the first."""
 
@@ -68,9 +70,8 @@ def place(lane: Sequence[Piece]) -> list[tuple[Label, ...]]:
 
 
 def _label(chosen: _Place, numbers: list[int]) -> Label:
-    x = f"{chosen.x:.3f}".rstrip("0").rstrip(".") + "%"
     shown = " ".join(f"w{number}" for number in numbers)
-    return Label(chosen.text, x, chosen.dx, chosen.anchor, chosen.inside, shown)
+    return Label(chosen.text, percent(chosen.x), chosen.dx, chosen.anchor, chosen.inside, shown)
 
 
 def _placed(lane: Sequence[Piece], width: int) -> list[_Place | None]:

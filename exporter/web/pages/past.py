@@ -173,7 +173,7 @@ def drawing(
         stretches.append(_stretch(row, row_of.key, named(row), known, now))
     return timeline(
         stretches,
-        tuple(sorted(groups.values(), key=lambda one: (natural(one.name), one.key))),
+        sorted(groups.values(), key=lambda one: (natural(one.name), one.key)),
         [Silent(gap.since, gap.until, told.REASONS[gap.why]) for gap in found.unseen],
         since=span.since,
         until=span.until,
@@ -223,7 +223,7 @@ def sentence(row: Row, now: float) -> str:
 def of_device(row: Row) -> Named:
     """Bars in one row for each device."""
     key = row.key
-    name = text(key.device, limit=_NAME).shown
+    name = f"{text(key.device, limit=_NAME).shown} · {text(key.resource or key.driver, limit=_NAME).shown}"
     return Named(row_key("bar", key.resource, key.driver, key.pool, key.device), name, link_of(key))
 
 

@@ -5,61 +5,29 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
 
-from exporter.core.diff import Holding
 from exporter.core.history import Row, bounded
 from exporter.core.identity import Identity
-from exporter.core.model import ClaimDevice, Container, Device, Holder, PinnedMemory, PodKey
+from exporter.core.model import Container, Device, Holder, PodKey
 from exporter.core.state import State
 from exporter.web.api.documents import Moment
-from exporter.web.links import claim_link, device_link, history_link, pod_link
+from exporter.web.links import history_link, pod_link
 from exporter.web.pages import told
 from exporter.web.pages.device_facts import Fact
 from exporter.web.pages.findings import Findings, findings
 from exporter.web.pages.fresh import Fresh, fresh
 from exporter.web.pages.lives import Life, lives
 from exporter.web.pages.numa import Picture, picture
-from exporter.web.pages.past import PastRow, Range, in_order, life_id, of_device, past_row
-from exporter.web.pages.rows import row_key
+from exporter.web.pages.past import PastRow, Range, life_id, of_device, past_row
+from exporter.web.pages.pod_facts import ContainerFact, container_of
 from exporter.web.pages.section import Answer, Section, section
-from exporter.web.pages.told import End, Stamp
+from exporter.web.pages.told import End
 from exporter.web.query import TEXT_LIMIT
-from exporter.web.words import Text, counted, ranges, size, spelled, text
+from exporter.web.words import Text, counted, spelled, text
 
 LIVES: Final = 50
 """Pods of one name that are shown."""
-HELD: Final = 500
-"""Devices of one container that are shown."""
 _NEAREST: Final = 5
 _COMPARED: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class HeldDevice:
-    """A device, or a claimed one, in a container's hands: `kind` is held, unhealthy or claimed."""
-
-    key: str
-    device: Text
-    href: str
-    of: Text
-    kind: str
-    words: str
-    numa: str
-    since: Stamp | None
-    exact: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerFact:
-    """One container with all that it holds."""
-
-    key: str
-    name: Text
-    devices: tuple[HeldDevice, ...]
-    more: int
-    cpus: str
-    cpu_count: str
-    memory: tuple[Text, ...]
-    numa: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +117,7 @@ def pod_page(
         uids=tuple(spelled(uid) for uid in uids if uid),
         facts=tuple(_facts(state.pods.get(pod), told_of, now)),
         findings=findings((a for a in state.anomalies if _concerns(a.holder, a.pods, pod)), now),
-        containers=tuple(_container(c, devices, state, now) for c in containers),
+        containers=tuple(container_of(c, devices, state, now) for c in containers),
         numa=picture(containers, devices, cpu_nodes, _nodes(state, cpu_nodes)),
         lives=facts,
         lives_left_out=max(0, len(told_of) - LIVES),
@@ -222,63 +190,6 @@ def _facts(identity: Identity | None, told_of: tuple[Life, ...], now: float) -> 
         yield Fact("Kind", Text("static pod, from a file of the kubelet"))
     for name, value in identity.labels[:40]:
         yield Fact(text(name, limit=60).shown, text(value, limit=100), "", "label")
-
-
-def _container(container: Container, devices: Iterable[Device], state: State, now: float) -> ContainerFact:
-    holder = container.holder
-    own = sorted((d for d in devices if holder in d.holders), key=in_order)
-    held = [_held(device, holder, state, now) for device in own]
-    held += [_claimed(c) for c in state.snapshot.claims if any(t.holder == holder for t in c.holders)]
-    return ContainerFact(
-        key=row_key("container", *holder),
-        name=text(holder.container),
-        devices=tuple(held[:HELD]),
-        more=max(0, len(held) - HELD),
-        cpus=text(ranges(container.cpu_ids), limit=120).shown,
-        cpu_count=counted(len(container.cpu_ids), "CPU") if container.cpu_ids else "",
-        memory=tuple(map(_pinned, container.memory[:20])),
-        numa=ranges(container.numa_nodes),
-    )
-
-
-def _pinned(memory: PinnedMemory) -> Text:
-    where = f" on NUMA {ranges(memory.numa_nodes)}" if memory.numa_nodes else ""
-    return text(f"{size(memory.size_bytes)} {memory.memory_type}{where}")
-
-
-def _held(device: Device, holder: Holder, state: State, now: float) -> HeldDevice:
-    key = device.key
-    since = state.since.get(Holding(key, holder))
-    ill = state.snapshot.complete and not device.allocatable
-    return HeldDevice(
-        key=row_key("held", *key, *holder),
-        device=text(key.device, limit=200),
-        href=device_link(key.resource, key.device),
-        of=text(key.resource),
-        kind="unhealthy" if ill else "held",
-        words="not healthy" if ill else "healthy" if state.snapshot.complete else "held",
-        numa=ranges(device.numa_nodes),
-        since=None if since is None else told.stamp(since.at, now),
-        exact=since is not None and since.exact,
-    )
-
-
-def _claimed(claimed: ClaimDevice) -> HeldDevice:
-    key = claimed.key
-    share = f", share {key.share_id}" if key.share_id else ""
-    through = claimed.holders[0]
-    claim = f"{key.driver}, pool {key.pool}{share}, claim {through.claim}"
-    return HeldDevice(
-        key=row_key("claimed", *key),
-        device=text(key.device, limit=200),
-        href=claim_link(key.driver, key.pool, key.device),
-        of=text(claim, limit=160),
-        kind="held",
-        words="claimed",
-        numa="",
-        since=None,
-        exact=False,
-    )
 
 
 def _life(life: Life, number: int, told_of: tuple[Life, ...], now: float) -> LifeFact:

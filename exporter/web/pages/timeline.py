@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from exporter.web.pages.labels import Label, Piece, place
+from exporter.web.pages.scale import Scale, Span, percent
 from exporter.web.pages.ticks import Tick, ticks
 
 BARS: Final = 500
@@ -73,14 +74,6 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A part of the width, in percent, as text."""
-
-    x: str
-    width: str
-
-
-@dataclass(frozen=True, slots=True)
 class Bar:
     """One holding: `y` in pixels, what is sure (None: nothing), what is not, its `edges` in percent."""
 
@@ -141,32 +134,6 @@ class Timeline:
     now: str
     mark: str
     left_out: int
-
-
-class Scale:
-    """Times as percent of the width."""
-
-    def __init__(self, since: float, until: float) -> None:
-        self.since, self.until = since, max(until, since + 1e-3)
-
-    def at(self, time: float) -> float:
-        """Where a time is, within the drawing."""
-        share = (time - self.since) / (self.until - self.since)
-        return 100.0 * min(1.0, max(0.0, share))
-
-    def inside(self, time: float) -> bool:
-        """Whether a time is in the range."""
-        return self.since <= time <= self.until
-
-    def span(self, first: float, last: float) -> Span:
-        """The part between two times."""
-        x, end = self.at(first), self.at(last)
-        return Span(percent(x), percent(max(0.0, end - x)))
-
-
-def percent(value: float) -> str:
-    """`12.5%`, to a hundred-thousandth of the width."""
-    return f"{value:.3f}".rstrip("0").rstrip(".") + "%"
 
 
 def timeline(

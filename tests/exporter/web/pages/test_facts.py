@@ -1,6 +1,7 @@
 """The pages of devices, pods, claims and the past as they are served."""
 
 import asyncio
+import itertools
 import re
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -448,10 +449,12 @@ async def test_a_history_that_cannot_be_asked_is_503(
 
 
 async def test_many_pages_at_the_same_moment_ask_history_once(
-    client: Client, world: SimpleNamespace, past: Past, monkeypatch: pytest.MonkeyPatch
+    world: SimpleNamespace, past: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """History refuses more than a few questions at once: fifty pages that follow one device are one."""
     world.publish()
+    ticking = itertools.count()
+    site = replace(world.site, clock=lambda: START + 0.001 * next(ticking))
     go_on = asyncio.Event()
     ask, running = past.find, [0, 0]
 
@@ -463,12 +466,13 @@ async def test_many_pages_at_the_same_moment_ask_history_once(
         return await ask(question)
 
     monkeypatch.setattr(past, "find", slowly)
-    same = [asyncio.create_task(client.get("/devices/nvidia.com/gpu/GPU-0")) for _ in range(20)]
-    others = [asyncio.create_task(client.get(f"/pods/ml/p-{i}")) for i in range(20)]
-    while running[0] < 4:
-        await asyncio.sleep(0)
-    go_on.set()
-    answers = await asyncio.gather(*same, *others)
+    async with TestClient(TestServer(build(site))) as client:
+        same = [asyncio.create_task(client.get("/devices/nvidia.com/gpu/GPU-0")) for _ in range(20)]
+        others = [asyncio.create_task(client.get(f"/pods/ml/p-{i}")) for i in range(20)]
+        while running[0] < 4:
+            await asyncio.sleep(0)
+        go_on.set()
+        answers = await asyncio.gather(*same, *others)
     assert [answer.status for answer in answers] == [200] * 20 + [404] * 20
     assert running[1] == 4
     assert len([q for q in past.asked if q.device]) == 1
