@@ -93,12 +93,9 @@ def why(address: Address, error: BaseException, timeout: float) -> str:  # noqa:
                 return known
             return f"TLS fails ({visible(error.reason or str(error))}): does it serve https at all?"
         case ConnectionResetError() | BrokenPipeError():
-            # With TLS 1.3 a server may turn a client away after the handshake, and be gone before it is read why.
-            hints = {
-                "http": ": does it serve https?",
-                "https": ": does it want a client's certificate (--cert-file)?",
-            }
-            return f"it closed the connection without an answer{hints.get(address.scheme, '')}"
+            # With TLS 1.3 a server may turn a client away after the handshake, and be gone at once.
+            hint = _CLOSED.get(address.scheme, "")
+            return f"it closed the connection without an answer{hint}"
         case http.client.HTTPException():
             return f"it does not speak HTTP: {visible(repr(error), limit=200)}"
         case _:

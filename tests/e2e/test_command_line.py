@@ -1,0 +1,291 @@
+"""The command line on a whole node: an exporter, its kubelet and a Prometheus tell the same, now and then."""
+
+import asyncio
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from fcntl import ioctl
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from harness.node import Pod
+from harness.processes import Process
+from harness.simulated import SimulatedNode
+from harness.stack import Stack
+from harness.tools import required
+from harness.waiting import until
+
+pytestmark = [pytest.mark.simulated, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[2]
+CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("DEVICELENS_")}
+_CONFIGURATION = """\
+global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+scrape_configs:
+  - job_name: honoured
+    honor_labels: true
+    static_configs: [{{targets: ["{target}"], labels: {labels}}}]
+  - job_name: renamed
+    honor_labels: false
+    static_configs: [{{targets: ["{target}"], labels: {labels}}}]
+"""
+_LABELS = "{namespace: obs, pod: x, container: exporter, node: other-name}"
+
+
+async def run(*arguments: str) -> tuple[int, str, str]:
+    """`devicelens`: its status, output and errors."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "devicelens", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env=CLEAN,
+    )
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+@pytest.fixture
+async def stack() -> AsyncGenerator[Stack]:
+    """Three devices, of which the pod `one` holds one."""
+    async with SimulatedNode("--sync-delay", "0") as node, Stack(node, "--poll.interval", "500ms") as stack:
+        stack.add_devices("lime", "cherry", "vanilla")
+        await stack.allocatable_is(3)
+        await node.add_pod(Pod("one", {"main": {stack.resource: 1}}))
+        await stack.ready()
+        yield stack
+
+
+@pytest.fixture
+async def prometheus(stack: Stack, tmp_path: Path) -> AsyncGenerator[str]:
+    """A Prometheus that scrapes the exporter twice: with honor_labels on and off."""
+    program = required("prometheus", "prometheus")
+    configuration = tmp_path / "prometheus.yml"
+    target = stack.url.removeprefix("http://")
+    configuration.write_text(_CONFIGURATION.format(target=target, labels=_LABELS))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with (tmp_path / "prometheus.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            f"--config.file={configuration}",
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+Row = tuple[str, str, str, str, str]
+
+
+def held(document: dict[str, object]) -> set[Row]:
+    """Devices with their holders, free ones with nobody."""
+    devices = document["devices"]
+    assert isinstance(devices, list)
+    return {
+        (d["resource"], d["device"], str(d["healthy"]), h.get("pod", ""), h.get("container", ""))
+        for d in devices
+        for h in d["holders"] or [{}]
+    }
+
+
+async def test_an_exporter_its_kubelet_and_prometheus_tell_the_same(stack: Stack, prometheus: str) -> None:
+    status, out, _ = await run("who", "--url", stack.url, "-o", "json")
+    assert status == 0
+    expected = held(json.loads(out))
+    assert len(expected) == 3
+    socket_path = str(stack.node.root / "pod-resources" / "kubelet.sock")
+    status, out, _ = await run("who", "--socket", socket_path, "-o", "json")
+    assert held(json.loads(out)) == expected
+
+    async def fleet(job: str) -> bool:
+        asked = ("--prometheus", prometheus, "--selector", f'{{job="{job}"}}')
+        status, out, err = await run("who", *asked, "-o", "json")
+        assert status == 0, err
+        (node,) = json.loads(out)["nodes"]
+        assert (node["node"], node["labels"], node["freshness"]) == (stack.node.name, {}, "fresh")
+        assert held(node) == expected
+        return True
+
+    for job in ("honoured", "renamed"):
+        await until(f"Prometheus has what the job {job} scraped", partial(fleet, job), limit=60)
+    # Both at once are one node, and its name is its own, whatever the scrape calls it.
+    status, out, err = await run("who", "--prometheus", prometheus, "--node", stack.node.name)
+    assert (status, err) == (0, "")
+    assert len(out.splitlines()) == 4
+    status, out, err = await run("explain", "--prometheus", prometheus, "lime")
+    assert status == 0, err
+    assert f"lime of {stack.resource} is a whole device" in out
+
+
+async def test_prometheus_tells_the_past_of_a_pod_that_is_gone(stack: Stack, prometheus: str) -> None:
+    fleet = ("--prometheus", prometheus)
+
+    async def history(*arguments: str) -> list[dict[str, object]]:
+        status, out, err = await run(
+            "history", *fleet, "--from", "-10m", "--step", "1s", *arguments, "-o", "json"
+        )
+        assert status == 0, err
+        found: list[dict[str, object]] = json.loads(out)["holdings"]
+        return found
+
+    async def shows() -> bool:
+        (one,) = await history("--pod", "default/one")
+        assert one["end"] is None
+        return True
+
+    await until("Prometheus shows the pod", shows, limit=60)
+    there = time.time()
+    await stack.node.delete_pod("one")
+    gone = time.time()
+
+    async def told() -> bool:
+        return await stack.metric("devicelens_releases_total") == 1
+
+    await until("the exporter has seen that it is gone", told)
+    slack = time.time() - gone
+
+    async def over() -> dict[str, object]:
+        (one,) = await history("--pod", "default/one")
+        assert one["end"] is not None
+        return one
+
+    one = await until("Prometheus shows that it is gone", over, limit=60)
+
+    def at(bound: object, name: str) -> float:
+        assert isinstance(bound, dict)
+        return datetime.fromisoformat(bound[name]).timestamp()
+
+    assert at(one["start"], "not_after") <= there <= at(one["end"], "not_after")
+    # The exporter sees it within half a second, and a scrape what it says within another.
+    assert at(one["end"], "not_before") <= gone + 1.5 + slack
+    stamp = datetime.fromtimestamp(there, UTC).isoformat()
+    status, out, err = await run("who", *fleet, "--pod", "default/one", "--at", stamp)
+    assert status == 0, err
+    assert "default/one" in out
+    status, _, err = await run("who", *fleet, "--pod", "default/one")
+    assert (status, err) == (3, "devicelens: no device on sim-node is held by default/one\n")
+
+
+async def test_watch_tells_each_change_and_ends_when_it_is_interrupted(stack: Stack) -> None:
+    """By the exporter's events, by asking it, and by asking the kubelet."""
+    socket_path = str(stack.node.root / "pod-resources" / "kubelet.sock")
+    watchers = (
+        Process("who", "--url", stack.url, "--watch", stack.resource),
+        Process("who", "--url", stack.url, "--watch", "200ms", stack.resource),
+        Process("who", "--socket", socket_path, "--watch", "200ms", stack.resource),
+    )
+    line = rf"[-0-9T:]+Z  released   {re.escape(stack.resource)}  \w+  default/one  main"
+    async with watchers[0], watchers[1], watchers[2]:
+        for watcher in watchers:
+            await watcher.line("held")
+        await stack.node.add_pod(Pod("two", {"main": {stack.resource: 1}}))
+        for watcher in watchers:
+            await watcher.line("default/two")
+        await stack.node.delete_pod("one")
+        for watcher in watchers:
+            assert re.fullmatch(line, await watcher.line("released"))
+            assert await watcher.stop(signal.SIGINT) == 0
+            told = [line.split()[1] for line in watcher.lines if "default/" in line]
+            assert told == ["held", "allocated", "released"]
+
+
+async def test_watch_outlives_its_exporter(stack: Stack) -> None:
+    listen = stack.url.removeprefix("http://")
+    arguments = [listen if word == "127.0.0.1:0" else word for word in stack.exporter.arguments]
+    process = Process("who", "--url", stack.url, "--watch", "-o", "json")
+    async with process:
+        await process.line('"held"')
+        await stack.exporter.kill()
+        await process.line("trying again")
+        await stack.node.add_pod(Pod("two", {"main": {stack.resource: 1}}))
+        async with Process(*arguments):
+            await process.line("answers again")
+            line = await process.line('"allocated"')
+            assert json.loads(line)["pod"] == "two"
+            # What is held since before it was killed is not told anew.
+            assert sum('"one"' in line for line in process.lines) == 1
+            assert await process.stop(signal.SIGTERM) == 0
+
+
+async def test_watch_redraws_a_terminal_in_place_and_leaves_it_in_order(stack: Stack) -> None:
+    master, slave = pty.openpty()
+    ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 70, 0, 0))
+    seen = bytearray()
+    asyncio.get_running_loop().add_reader(master, lambda: seen.extend(os.read(master, 65536)))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "devicelens", "who", "--url", stack.url, "--watch"),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        cwd=ROOT,
+        env={**CLEAN, "TERM": "xterm-256color"},
+        start_new_session=True,
+    )
+    try:
+
+        async def shows(text: str) -> bool:
+            return text in seen.decode(errors="replace")
+
+        await until("the table", lambda: shows("1 of 3 devices held"))
+        drawn = len(seen)
+        await stack.node.add_pod(Pod("two", {"main": {stack.resource: 1}}))
+        await until("the change", lambda: shows("2 of 3 devices held"))
+        after = seen[drawn:].decode(errors="replace")
+        assert "\x1b[1A" in after, "the cursor goes up, and the lines are written over"
+        assert "\x1b[1;7m*" in after, "what changed is marked"
+        assert "\x1b[?1049h" not in seen.decode(errors="replace"), "what was above stays"
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(20):
+            assert await process.wait() == 0
+        await until("the cursor is back", lambda: shows("\x1b[?25h"))
+        lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).splitlines()
+        assert all(len(line) <= 70 for line in lines)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        asyncio.get_running_loop().remove_reader(master)
+        os.close(master)
+        os.close(slave)
+
+
+async def test_who_is_read_no_more_ends_quietly(stack: Stack) -> None:
+    """As `devicelens who | head -1` where head is gone already."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "devicelens", "who", "--url", stack.url],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env=CLEAN,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -1,0 +1,150 @@
+"""devicelens completion: in a real bash, asking a real exporter; quick, and silent where nothing answers."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestServer
+from click.testing import CliRunner
+
+from devicelens import COMMANDS, main
+from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
+from exporter.core.state import State
+from exporter.services.board import Board
+from exporter.web.app import Site, build
+from harness.tools import required
+
+HOLDER = Holder("ml", "llama-0", "trainer")
+SNAPSHOT = Snapshot(
+    (
+        Device(DeviceKey("intel.com/gpu", "card0-1")),
+        Device(DeviceKey("nvidia.com/gpu", "GPU-0::0"), "GPU-0", holders=(HOLDER,)),
+        Device(DeviceKey("nvidia.com/gpu", "GPU-0::1"), "GPU-0"),
+        Device(DeviceKey("x.example/nic", "0000:3b:02.0")),
+        Device(DeviceKey("x.example/nic", "; rm -rf $(HOME)\x1b[2J")),
+    ),
+    containers=(Container(HOLDER, {"nvidia.com/gpu": 1}),),
+)
+
+
+class Exposition:
+    async def document(self, form: object, *, compress: bool) -> bytes:
+        return b""
+
+
+@pytest.fixture
+async def url() -> AsyncGenerator[str]:
+    board = Board()
+    board.publish(State(1, SNAPSHOT, 5.0, 5.0, api_version="v1"))
+    site = Site(board, "worker-3", 60.0, 5.0, lambda: 6.0, Exposition(), tuple, "1")
+    async with TestServer(build(site)) as server:
+        yield str(server.make_url("/")).rstrip("/")
+
+
+_TYPED = """
+source /dev/stdin <<< "$SCRIPT"
+for COMP_LINE in "$@"; do
+    COMP_POINT=${#COMP_LINE}; COMPREPLY=()
+    _devicelens_completion devicelens
+    printf '%s\\n' "${COMPREPLY[@]}" --
+done
+"""
+
+
+async def typed(*lines: str, **environment: str) -> list[list[str]]:
+    """What bash would offer after each of `lines`."""
+    bash = required("bash", "bash")
+    process = await asyncio.create_subprocess_exec(
+        *(bash, "--norc", "-c", _TYPED, "bash", *lines),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "DEVICELENS_URL": "http://127.0.0.1:1",
+            "SCRIPT": CliRunner().invoke(main, ["completion", "bash"]).stdout,
+            **environment,
+        },
+    )
+    out, err = await process.communicate()
+    # compopt says so where there is no readline, as here.
+    assert not [line for line in err.decode().splitlines() if "compopt" not in line]
+    assert process.returncode == 0
+    replies = out.decode().split("--\n")[:-1]
+    return [[word for word in reply.splitlines() if word] for reply in replies]
+
+
+ALONE = {
+    "devicelens ": list(COMMANDS),
+    "devicelens who --p": ["--pod", "--prometheus"],
+    "devicelens who -o ": ["table", "wide", "json"],
+    # Nothing answers there: nothing is offered, and nothing is said.
+    "devicelens who ": [],
+    "devicelens who --socket /x gp": [],
+    "devicelens who --prometheus http://127.0.0.1:1 --node ": [],
+    "devicelens who --url nonsense ": [],
+}
+
+
+async def test_commands_and_flags_are_completed_without_an_exporter() -> None:
+    assert dict(zip(ALONE, await typed(*ALONE), strict=True)) == ALONE
+
+
+ASKED = {
+    "devicelens who ": ["intel.com/gpu", "nvidia.com/gpu", "x.example/nic"],
+    "devicelens who nvidia.com/gpu=": ["GPU-0::0", "GPU-0::1"],
+    "devicelens history nvidia.com/gpu=GPU-0::": ["0", "1"],
+    # bash has broken the word at its last colon, and replaces what is behind it.
+    "devicelens who nic=0000:3b:": ["02.0"],
+    # Two resources end so.
+    "devicelens who gpu=": [],
+    "devicelens who --pod ": ["ml/llama-0"],
+    "devicelens who --pod=m": ["ml/llama-0"],
+    "devicelens explain 0000:3b:": ["02.0"],
+    "devicelens explain x.example/nic=": ["0000:3b:02.0"],
+}
+
+
+async def test_names_are_completed_by_asking(url: str) -> None:
+    assert dict(zip(ASKED, await typed(*ASKED, DEVICELENS_URL=url), strict=True)) == ASKED
+    (offered,) = await typed(f"devicelens who --url {url} =card")
+    assert offered == ["card0-1"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_there_is_a_script_for_each_shell(shell: str) -> None:
+    result = CliRunner().invoke(main, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_DEVICELENS_COMPLETE" in result.stdout
+    assert "devicelens" in result.stdout
+    assert CliRunner().invoke(main, ["completion", "tcsh"]).exit_code == 2
+
+
+def test_it_imports_neither_grpc_nor_aiohttp() -> None:
+    code = (
+        "import sys, devicelens\n"
+        "try: devicelens.main(prog_name='devicelens')\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'grpc', 'aiohttp', 'rich', 'asyncio'} & set(sys.modules)), file=sys.stderr)"
+    )
+    environment = {
+        **os.environ,
+        "_DEVICELENS_COMPLETE": "bash_complete",
+        "COMP_LINE": "devicelens who ",
+        "COMP_WORDBREAKS": " =:",
+        "DEVICELENS_URL": "http://127.0.0.1:1",
+    }
+    for line in ("devicelens ", "devicelens who "):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment | {"COMP_LINE": line},
+            cwd=Path(__file__).parents[3],
+        )
+        assert done.stderr == "[]\n"
