@@ -4,7 +4,7 @@ import asyncio
 import errno
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ BACKLOG: Final = 128
 
 
 @contextmanager
-def owned(address: ListenAddress) -> Iterator[None]:
+def owned(address: ListenAddress) -> Generator[None]:
     """Until the end; then a unix socket's path is free again, unless another process serves there by now."""
     made = _identity(address.path)
     try:

@@ -92,7 +92,7 @@ class Protection:
                     for directory in wanted - following.keys():
                         following[directory] = group.create_task(self._follow(directory, watcher))
                     await self._wait()
-                    await self._reload()
+                    await self.reload()
         finally:
             self.end()
 
@@ -118,7 +118,8 @@ class Protection:
                 await self._asked.wait()
         self._asked.clear()
 
-    async def _reload(self) -> None:
+    async def reload(self) -> None:
+        """Read again now."""
         try:
             material = await self._settled()
             if material != self._material:

@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -101,7 +101,7 @@ def _trust(made: ssl.SSLContext, key: str, read: bytes) -> None:
 
 
 @contextmanager
-def _as_file(content: bytes) -> Iterator[str]:
+def _as_file(content: bytes) -> Generator[str]:
     """The path of a file in memory: OpenSSL takes a certificate and its key from nowhere else."""
     descriptor = os.memfd_create("devicelens", os.MFD_CLOEXEC)
     try:

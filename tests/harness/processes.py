@@ -11,7 +11,7 @@ from typing import Self
 
 from harness.waiting import until
 
-_URL = re.compile(r"\burl=\"?(http://[^\s\"]+|unix:[^\s\"]+)")
+_URL = re.compile(r"\burl=\"?(https?://[^\s\"]+|unix:[^\s\"]+)")
 
 TREE = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ import logging
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ class Served:
     port: int
     traffic: Traffic
     protection: Protection | None
-    release: asyncio.Event = field(default_factory=asyncio.Event)
+    task: "asyncio.Task[None]"
+    release: asyncio.Event
     """What `/hanging` waits for."""
 
     async def connect(
@@ -83,6 +84,13 @@ async def _api(_: web.Request) -> web.Response:
     return web.json_response({})
 
 
+async def _devices(_: web.Request) -> web.Response:
+    """What a plugin tells."""
+    return web.Response(
+        body=b'{"version":1,"resources":[{"name":"r","registered":true,"streams":1,"devices":[{"id":"d"}]}]}'
+    )
+
+
 async def _stream(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)
@@ -101,28 +109,23 @@ async def serving(
     if file is not None:
         protection = Protection(file, settle=0.005)
         await protection.begin()
-    served = Served(0, Traffic(), protection)
+    traffic, release = Traffic(), asyncio.Event()
 
     async def hanging(_: web.Request) -> web.Response:
-        await served.release.wait()
+        await release.wait()
         return web.Response(text="at last")
 
     app = application()
     app.router.add_get("/", _well)
     app.router.add_get("/api/v1", _api)
+    app.router.add_get("/api/v1/devices", _devices)
     app.router.add_get("/hanging", hanging)
     app.router.add_get("/stream", _stream)
     address = ListenAddress("127.0.0.1") if path is None else ListenAddress(path=path)
     task = asyncio.create_task(
-        serve(
-            app,
-            address,
-            purpose="tests",
-            protection=protection,
-            traffic=served.traffic,
-            limits=Limits(**limits),
-        )
+        serve(app, address, purpose="tests", protection=protection, traffic=traffic, limits=Limits(**limits))
     )
+    served = Served(0, traffic, protection, task, release)
     try:
         async with asyncio.timeout(LIMIT):
             while not (urls := _urls(caplog)) and not task.done():
@@ -133,7 +136,7 @@ async def serving(
             served.port = int(urls[-1].rpartition(":")[2])
         yield served
     finally:
-        served.release.set()
+        release.set()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if protection is not None:

@@ -1,4 +1,4 @@
-"""daemon.http and clients that mean harm, or know no better: what they may take, and what is left for the others."""
+"""daemon.http and clients that mean harm, or know no better: what they may take, what is left for others."""
 
 import asyncio
 import errno
@@ -163,7 +163,7 @@ async def test_what_is_too_large_or_no_request_is_answered_without_an_echo(
 ) -> None:
     async with serving(caplog) as served:
         received = await served.exchange(head + b"Connection: close\r\n\r\n")
-        assert received.startswith(b"HTTP/1.1 %d " % status) or received.startswith(b"HTTP/1.0 %d " % status)
+        assert received.startswith((b"HTTP/1.1 %d " % status, b"HTTP/1.0 %d " % status))
         assert b"\r\nServer: devicelens\r\n" in received
         assert b"\r\nX-Content-Type-Options: nosniff\r\n" in received
         assert b"\r\nContent-Security-Policy: default-src 'none'" in received
@@ -326,7 +326,7 @@ async def test_without_descriptors_it_goes_on_as_soon_as_there_is_one_and_does_n
         waiting = socket.socket()
         waiting.setblocking(False)
         _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 16, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 16, hard))
         with suppress(OSError):
             while True:
                 few_descriptors.append(os.dup(0))

@@ -157,7 +157,10 @@ async def test_a_password_is_sent_and_never_shown() -> None:
         asked = client(url.replace("http://", "http://name:secret@"))
         assert await asked.ask() is not None
         assert "secret" not in asked.source
-        assert await problem(client(url)) == "/api/v1/devices: 401 Unauthorized: it wants a name and a password (--plugin.password-file)"
+        assert (
+            await problem(client(url))
+            == "/api/v1/devices: 401 Unauthorized: it wants a name and a password (--plugin.password-file)"
+        )
 
 
 @pytest.mark.parametrize("chunked", [False, True])

@@ -1,0 +1,123 @@
+"""exporter.plugins: plugins that want TLS, a password, a certificate."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exporter.core.address import parse_address
+from exporter.core.plugin_access import PluginAccess
+from exporter.plugins.client import PluginClient, PluginError
+from harness.certificates import Certificates, hashed
+from harness.web_clients import Served, serving
+
+USERS = f"basic_auth_users: {{exporter: {hashed('swordfish')}}}"
+REQUIRED = {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.crt"}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path / "web")
+
+
+def client(served: Served, access: PluginAccess, scheme: str = "https", login: str = "") -> PluginClient:
+    return PluginClient(parse_address(f"{scheme}://{login}127.0.0.1:{served.port}"), access)
+
+
+async def problem(asked: PluginClient) -> str:
+    with pytest.raises(PluginError) as caught:
+        await asked.ask()
+    return str(caught.value)
+
+
+async def test_a_plugin_with_tls_and_a_password_is_asked(
+    made: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    password = tmp_path / "login"
+    password.write_text("exporter:swordfish\n")
+    trust = PluginAccess(ca_file=made.path("ca.crt"))
+    async with serving(caplog, made.configuration(USERS)) as served:
+        told = await client(served, PluginAccess(made.path("ca.crt"), password_file=password)).ask()
+        assert told is not None
+        assert list(told.resources) == ["r"]
+        assert await client(served, trust, login="exporter:swordfish@").ask() is not None
+        assert await problem(client(served, trust)) == (
+            "/api/v1/devices: 401 Unauthorized: it wants a name and a password (--plugin.password-file)"
+        )
+        assert await problem(client(served, trust, login="exporter:wrong@")) == (
+            "/api/v1/devices: 401 Unauthorized: it takes another name or password (--plugin.password-file)"
+        )
+        assert (await problem(client(served, PluginAccess()))).startswith("its certificate is not trusted: ")
+        assert await problem(client(served, PluginAccess(), "http")) == (
+            "/api/v1/devices: 400 Bad Request: it speaks TLS, ask it by https://"
+        )
+    assert "swordfish" not in "".join(record.getMessage() for record in caplog.records)
+
+
+async def test_files_are_read_again_when_they_change(
+    made: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    password = tmp_path / "login"
+    password.write_text("exporter:wrong")
+    mine = tmp_path / "mine.pem"
+    mine.write_bytes(Certificates(tmp_path / "other").client("exporter.example").read_bytes())
+    access = PluginAccess(made.path("ca.crt"), mine, mine, password)
+    async with serving(caplog, made.configuration(USERS, **REQUIRED)) as served:
+        asked = client(served, access)
+        await problem(asked)
+        mine.write_bytes(made.client("exporter.example").read_bytes())
+        assert "401 Unauthorized" in await problem(asked)
+        password.write_text("exporter:swordfish")
+        assert await asked.ask() is not None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda files: files["login"].unlink(), "--plugin.password-file {login}: No such file or directory"),
+        (
+            lambda files: files["login"].write_text("swordfish"),
+            "--plugin.password-file {login}: expected one line USER:PASSWORD",
+        ),
+        (
+            lambda files: files["login"].write_text("a:b\nc:d"),
+            "--plugin.password-file {login}: expected one line USER:PASSWORD",
+        ),
+        (lambda files: files["ca"].unlink(), "--plugin.ca-file {ca}: No such file or directory"),
+        (
+            lambda files: files["ca"].write_text("nothing"),
+            "--plugin.ca-file {ca}: it is no PEM that can be used (NO_CERTIFICATE_OR_CRL_FOUND)",
+        ),
+        (lambda files: files["key"].unlink(), "--plugin.cert-file {cert}: No such file or directory"),
+    ],
+)
+async def test_a_file_that_cannot_be_used_is_told_by_its_flag(
+    spoil: Callable[[dict[str, Path]], None],
+    message: str,
+    made: Certificates,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    files = {
+        "ca": made.path("ca.crt"),
+        "cert": made.path("tls.crt"),
+        "key": made.path("tls.key"),
+        "login": tmp_path / "login",
+    }
+    files["login"].write_text("exporter:swordfish")
+    async with serving(caplog, made.configuration(USERS)) as served:
+        spoil(files)
+        access = PluginAccess(files["ca"], files["cert"], files["key"], files["login"])
+        assert await problem(client(served, access)) == message.format_map(files)
+    assert "swordfish" not in caplog.text
+
+
+async def test_a_key_of_another_certificate_is_told(made: Certificates, tmp_path: Path) -> None:
+    other = Certificates(tmp_path / "other")
+    access = PluginAccess(None, made.path("tls.crt"), other.path("tls.key"))
+    asked = PluginClient(parse_address("https://127.0.0.1:1"), access)
+    assert await problem(asked) == (
+        f"--plugin.cert-file {made.path('tls.crt')}: the key is another certificate's"
+    )
