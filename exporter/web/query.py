@@ -105,6 +105,11 @@ class PageQuery:
     sort: Sort | None = None
     group: Group = Group.NONE
 
+    @property
+    def order(self) -> Sort:
+        """How the rows are sorted where nothing is said of it: what stands together for a pod by pods."""
+        return self.sort or Sort(Column.POD if self.group is Group.POD else Column.RESOURCE)
+
     def at_page(self, page: int) -> "PageQuery":
         """The same, at another page."""
         return replace(self, page=page)

@@ -51,8 +51,10 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A column's heading. `address` sorts by it, or, where the rows are, the other way round, and then not
-    at all; "" where they cannot be. `order` is how they are: ascending, descending, or "".
+    """A column's heading.
+
+    `address` sorts by it; where rows are sorted so already, the other way round, and then in the usual order;
+    it is "" where they cannot be. `order` is ascending or descending where rows are sorted by it, else "".
     """
 
     name: str
@@ -93,9 +95,10 @@ def headings(query: PageQuery) -> tuple[Heading, ...]:
 def _heading(name: str, label: str, column: Column | None, query: PageQuery) -> Heading:
     if column is None:
         return Heading(name, label, "", "")
-    if query.sort is None or query.sort.column is not column:
+    order = query.order
+    if order.column is not column:
         return Heading(name, label, address(query.sorted_by(Sort(column))), "")
-    if not query.sort.descending:
+    if not order.descending:
         following = query.sorted_by(Sort(column, descending=True))
         return Heading(name, label, address(following), "ascending")
     return Heading(name, label, address(query.sorted_by(None)), "descending")

@@ -20,6 +20,8 @@ _NUMBER: Final = re.compile(r"([0-9]+)(?![0-9A-Za-z])")
 _REMEMBERED_LENGTH: Final = 64
 """Characters of a name whose sort key is remembered: at most 4 KiB each, 1 KiB as ids usually are."""
 
+_BY_RESOURCE: Final = Sort(Column.RESOURCE)
+
 Natural = tuple[tuple[int, str], ...]
 Key = tuple[object, ...]
 
@@ -41,10 +43,10 @@ class Entry:
         return tuple(h for h in every if (h.namespace, h.pod) == self.pod)
 
 
-def arranged(entries: Iterable[Entry], sort: Sort | None, state: State) -> list[Entry]:
-    """`entries` as `sort` wants them; None: by resource, shares beside their device, dev-2 before dev-10."""
+def arranged(entries: Iterable[Entry], sort: Sort, state: State) -> list[Entry]:
+    """`entries` as `sort` wants them, else by resource, shares beside their device, dev-2 before dev-10."""
     found = sorted(entries, key=order)
-    if sort is None or (sort.column is Column.RESOURCE and not sort.descending):
+    if sort == _BY_RESOURCE:
         return found
     key = _keys(state)[sort.column]
     keyed = [(key(entry), entry) for entry in found]

@@ -88,7 +88,7 @@ def status_page(moment: Moment, query: PageQuery, *, tag: str, triggers: tuple[s
         *matching.devices(snapshot, filters, told),
         *matching.claims(snapshot, filters, told),
     ]
-    kept = arranged(entries(items, query.group, matching.Match(filters)), query.sort, state)
+    kept = arranged(entries(items, query.group, matching.Match(filters)), query.order, state)
     page = min(query.page, _pages(query, len(kept)))
     shown = clusters(kept, query.group, (page - 1) * query.per_page, query.per_page)
     found = findings(state.anomalies, now)

@@ -55,7 +55,7 @@ export function offerZone(place) {
     button.textContent = "Times in " + (local ? zoneName() : "UTC");
     button.title = local ? "Show times in UTC" : "Show times in " + zone.replaceAll("_", " ");
     button.setAttribute("aria-pressed", String(local));
-    button.setAttribute("aria-label", "Times in this browser’s zone, " + zone.replaceAll("_", " "));
+    button.setAttribute("aria-label", "Times in this own zone, " + zone.replaceAll("_", " "));
     for (const name of document.querySelectorAll("[data-zone-name]")) {
       setText(name, local ? zoneName() + " (" + zone + ")" : "UTC");
     }

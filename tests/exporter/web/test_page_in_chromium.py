@@ -1,5 +1,6 @@
 """The page in a browser: its tasks, with JavaScript and without, and that it stays put while it changes."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,7 +9,12 @@ import pytest
 from playwright.async_api import Page, expect
 
 from exporter.core.holdings import Since
-from exporter.core.model import Device, DeviceKey, Holder, Snapshot
+from exporter.core.model import (
+    Device,
+    DeviceKey,
+    Holder,
+    Snapshot,
+)
 from exporter.core.state import Failure
 from exporter.web.words import lasting
 from harness.waiting import until
@@ -243,38 +249,6 @@ async def test_the_page_is_walked_by_keyboard(visit: Visit, world: SimpleNamespa
     assert outline == "solid", "focus is seen"
 
 
-async def test_tables_are_tables_to_a_screen_reader(visit: Visit, world: SimpleNamespace) -> None:
-    world.publish()
-    for width in (1280, 360):
-        page: Page = (await visit(viewport={"width": width, "height": 800})).page
-        table = page.get_by_role("table", name="Devices, their state and who holds them since when")
-        assert await table.get_by_role("columnheader").all_inner_texts() == [
-            *("Device", "Resource", "State", "Pod", "Container", "Held since UTC", "NUMA")
-        ]
-        await expect(table.get_by_role("rowheader")).to_have_count(10)
-        for landmark in ("banner", "main", "contentinfo", "search"):
-            await expect(page.get_by_role(landmark)).to_have_count(1)  # pyright: ignore[reportArgumentType] -- names of roles
-        assert await page.locator("[aria-live], [role=status]").count() == 3
-
-
-@pytest.mark.parametrize("width", [320, 390, 760, 1280])
-async def test_no_width_scrolls_sideways(visit: Visit, world: SimpleNamespace, width: int) -> None:
-    long = Holder("a-namespace-with-a-long-name", "a-pod-" + "with-a-very-long-name-" * 8, "c" * 63)
-    device = Device(
-        DeviceKey("vendor.example.com/" + "r" * 60, "W" * 4096), "P" * 300, (0, 1), False, (long, long)
-    )
-    world.publish(replace(world.snapshot, devices=(*world.snapshot.devices, device)))
-    page: Page = (await visit(viewport={"width": width, "height": 800})).page
-    wide = await page.evaluate(
-        """() => [...document.querySelectorAll("body *")]
-            .filter(e => e.getBoundingClientRect().right > innerWidth + 1)
-            .filter(e => !e.closest(".scroll") && e.checkVisibility())
-            .map(e => e.tagName + "." + e.className)"""
-    )
-    assert wide == []
-    assert await page.evaluate("document.documentElement.scrollWidth") <= width
-
-
 async def test_hostile_names_are_text_in_a_browser(visit: Visit, world: SimpleNamespace) -> None:
     markup = "\"><img src=x onerror=\"document.title='pwned'\"><script>document.title='pwned'</script>"
     holder = Holder(f"ns{markup}", f"pod\u202e{markup}", f"c\x1b[31m{markup}")
@@ -299,3 +273,236 @@ async def test_two_thousand_devices_are_paged_through(visit: Visit, world: Simpl
     await expect(page.locator(".summary")).to_have_text("1 to 200 of 2000 devices")
     await page.get_by_role("link", name="Next", exact=True).click()
     await expect(page.locator(".summary")).to_have_text("201 to 400 of 2000 devices")
+
+
+# --- order and groups
+
+
+async def test_a_heading_sorts_and_the_order_is_in_the_address_and_told(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    table = page.locator(".devices table")
+    since = table.get_by_role("columnheader", name="Held since")
+    resource = table.get_by_role("columnheader", name="Resource")
+    await expect(resource).to_have_attribute("aria-sort", "ascending")
+    for order, address in (("ascending", "/?sort=since"), ("descending", "/?sort=-since"), (None, "/")):
+        await since.get_by_role("link").focus()
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(re.compile(re.escape(address) + "$"))
+        if order is None:
+            await expect(resource).to_have_attribute("aria-sort", "ascending")
+        else:
+            await expect(since).to_have_attribute("aria-sort", order)
+            await expect(table.locator("[aria-sort]")).to_have_count(1)
+        await expect(since.get_by_role("link")).to_be_focused()
+    await page.go_back()
+    await expect(since).to_have_attribute("aria-sort", "descending")
+
+
+async def test_rows_are_grouped_by_pod_and_what_is_in_the_form_stays(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    page: Page = (await visit("/?sort=-numa")).page
+    await page.get_by_label("Group by").select_option("pod")
+    llama = page.get_by_role("rowgroup").filter(has=page.get_by_role("rowheader", name="ml/llama-0"))
+    await expect(llama.get_by_role("row")).to_have_count(3)
+    await expect(llama.get_by_role("rowheader").first).to_contain_text("2 devices of nvidia.com/gpu")
+    await expect(page.locator(".devices tbody").last).to_contain_text("Held by no pod")
+    assert page.url.endswith("/?group=pod&sort=-numa")
+    await page.get_by_label("Search").fill("shared")
+    await expect(page.locator(".summary")).to_contain_text("3 of 10 devices")
+    assert "group=pod" in page.url
+    assert "sort=-numa" in page.url
+    await page.get_by_role("link", name="Clear").click()
+    await expect(page.get_by_label("Search")).to_have_value("")
+    await expect(page.get_by_label("Group by")).to_have_value("pod")
+    await expect(page.get_by_label("Search")).to_be_focused()  # where it was has gone
+
+
+async def test_the_way_back_shows_what_was_asked_there(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    await page.get_by_role("link", name="nvidia.com/gpu.shared").click()
+    await expect(page.get_by_label("Resource", exact=True)).to_have_value("nvidia.com/gpu.shared")
+    await expect(page.locator(".summary")).to_have_text("2 of 10 devices")
+    await page.go_back()
+    await expect(page.locator(".summary")).to_have_text("10 devices")
+    await expect(page.get_by_label("Resource", exact=True)).to_have_value("")
+
+
+async def test_without_javascript_rows_are_sorted_and_grouped_too(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    page: Page = (await visit(java_script_enabled=False)).page
+    await page.get_by_label("Group by").select_option("device")
+    await page.get_by_role("button", name="Filter").click()
+    await page.get_by_role("columnheader", name="State").get_by_role("link").click()
+    assert page.url.endswith("/?sort=state&group=device")
+    assert (await rows(page)())[0].startswith("GPU-2")
+    group = page.get_by_role("rowheader", name="GPU-7 2 devices of nvidia.com/gpu.shared: 1 held, 1 free")
+    await expect(group).to_have_count(1)
+    assert await page.locator("button.copy, button.zone-switch").count() == 0
+
+
+# --- ids, times, keys
+
+
+@pytest.mark.parametrize("secure", [True, False])
+async def test_an_id_is_copied_and_that_is_said(visit: Visit, world: SimpleNamespace, secure: bool) -> None:
+    world.publish()
+    page: Page = (await visit(permissions=["clipboard-read", "clipboard-write"])).page
+    if not secure:  # as where it is not served over TLS
+        await page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    row = page.locator(".devices tbody", has_text="vllm-0")
+    await row.get_by_role("button", name="Copy GPU-7::0").click()
+    await expect(page.locator("#said")).to_have_text("Copied GPU-7::0")
+    await page.get_by_label("Search").focus()
+    await page.keyboard.press("Control+V")
+    await expect(page.get_by_label("Search")).to_have_value("GPU-7::0")
+    await expect(page.locator(".summary")).to_have_text("1 of 10 devices")
+    await row.get_by_role("button", name="Copy vllm-0").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#said")).to_have_text("Copied vllm-0")
+    await expect(row.get_by_role("button", name="Copy vllm-0")).to_be_focused()
+
+
+async def test_what_is_copied_is_what_the_row_shows_now(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit("/?q=GPU-5")).page
+    buttons = page.locator(".devices .copy")
+    await expect(buttons).to_have_count(1)
+    for number in range(3):
+        world.publish(with_holders(world.snapshot, "GPU-5", Holder("new", f"pod-{number}", "main")))
+        await expect(page.get_by_role("button", name=f"Copy pod-{number}")).to_have_count(1)
+        await expect(buttons).to_have_count(2)
+    world.publish()
+    await expect(buttons).to_have_count(1)
+
+
+async def test_times_are_told_in_one_s_own_zone_when_wanted_and_it_is_remembered(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    visited = await visit(timezone_id="Asia/Kolkata", locale="en-GB")
+    page: Page = visited.page
+    heading = page.get_by_role("columnheader", name="Held since")
+    since = page.locator(".devices time[data-at]").first
+    await expect(since).to_have_text("22:31:03")
+    await expect(heading).to_have_text("Held since UTC")
+    switch = page.get_by_role("button", name="zone, Asia/")
+    await expect(switch).to_have_attribute("aria-pressed", "false")
+    await switch.click()
+    await expect(since).to_have_text("04:01:03")
+    await expect(heading).to_have_text("Held since GMT+5:30")
+    await expect(page.locator("footer")).to_contain_text("Times are GMT+5:30 (Asia/Calcutta).")
+    assert await since.get_attribute("title") == "2026-10-28T22:31:03.250Z", "UTC is at hand"
+    changed = with_holders(world.snapshot, "GPU-5", Holder("new", "arrival-0", "main"))
+    world.publish(changed)
+    await expect(page.locator(".devices", has_text="arrival-0")).to_have_count(1)
+    assert {"22:31:03", "UTC"}.isdisjoint(
+        await page.locator("main").locator("time, [data-zone]").all_inner_texts()
+    )
+    assert await page.context.cookies() == []
+    await page.reload()
+    await expect(since).to_have_text("04:01:03")
+    await switch.click()
+    await expect(since).to_have_text("22:31:03")
+
+
+async def test_where_the_zone_is_utc_there_is_nothing_to_switch(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit(timezone_id="UTC")).page
+    await expect(page.locator(".copy").first).to_be_attached()
+    await expect(page.locator(".zone-switch")).to_have_count(0)
+
+
+async def test_a_slash_goes_to_the_search_but_not_from_within_a_field(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    search = page.get_by_label("Search")
+    await page.locator(".devices a.id").first.focus()
+    await page.keyboard.press("/")
+    await expect(search).to_be_focused()
+    await page.keyboard.type("ml/llama")
+    await expect(search).to_have_value("ml/llama")
+    await expect(page.locator(".summary")).to_have_text("2 of 10 devices")
+
+
+# --- news
+
+
+async def test_what_became_wrong_is_said_once_and_the_row_is_marked(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    said = page.locator("#said")
+    await expect(page.locator(".copy").first).to_be_attached()
+    await expect(said).to_have_text("")  # what was wrong already is on the page
+    await page.evaluate(
+        """() => {
+            window.said = [];
+            const said = document.getElementById("said");
+            new MutationObserver(() => said.textContent && window.said.push(said.textContent))
+                .observe(said, { childList: true });
+        }"""
+    )
+    devices = tuple(
+        replace(d, allocatable=False) if d.key.device == "GPU-0" else d for d in world.snapshot.devices
+    )
+    ill = replace(world.snapshot, devices=devices)
+    world.publish(ill)
+    await expect(said).to_have_text(
+        re.compile(r"Wrong now: ml/llama-0 \(trainer\) holds nvidia.com/gpu GPU-0")
+    )
+    marked = page.locator("tr[data-own-changed]")
+    assert [text.split()[0] for text in await marked.all_inner_texts()] == ["GPU-0"]
+    for number in range(2):  # other news do not say it again
+        world.publish(
+            replace(ill, devices=with_holders(ill, "GPU-5", Holder("new", f"p-{number}", "c")).devices)
+        )
+        await expect(page.locator(".devices", has_text=f"p-{number}")).to_have_count(1)
+    assert len(await page.evaluate("window.said")) == 1
+    healthy = replace(ill, devices=tuple(replace(d, allocatable=True) for d in ill.devices))
+    world.publish(healthy)
+    await expect(said).to_have_text("Nothing is wrong any longer.")
+
+
+async def test_another_question_is_no_news(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit("/?q=GPU-3")).page
+    await page.get_by_label("Search").fill("GPU")
+    await expect(page.locator(".summary")).to_have_text("10 of 10 devices")
+    assert await page.locator("tr[data-own-changed]").count() == 0
+
+
+async def test_who_wants_no_motion_sees_none(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    moving = "getComputedStyle(document.querySelector('.devices td')).transitionDuration"
+    for wanted, duration in (("reduce", "0s"), ("no-preference", "0.6s")):
+        page: Page = (await visit(reduced_motion=wanted)).page
+        assert await page.evaluate(moving) == duration
+
+
+async def test_a_page_that_is_looked_at_again_fetches_only_what_is_new(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    await expect(page.locator(".copy").first).to_be_attached()
+    answers: list[int] = []
+    page.on("response", lambda r: answers.append(r.status) if r.url.endswith("/") else None)
+    seen = "document.dispatchEvent(new Event('visibilitychange'))"
+    await page.evaluate(seen)
+
+    async def answered() -> bool:
+        return bool(answers)
+
+    await until("the page asked", answered)
+    assert answers == [304]

@@ -114,3 +114,10 @@ def test_another_order_begins_at_the_first_page_and_keeps_the_rest() -> None:
     query = PageQuery(Filters(q="x"), page=3, group=Group.POD)
     assert address(query.sorted_by(Sort(Column.SINCE, descending=True))) == "/?q=x&sort=-since&group=pod"
     assert address(query.unfiltered()) == "/?group=pod"
+
+
+def test_where_nothing_is_said_rows_are_sorted_by_what_they_stand_together_for() -> None:
+    assert PageQuery().order == Sort(Column.RESOURCE)
+    assert PageQuery(group=Group.DEVICE).order == Sort(Column.RESOURCE)
+    assert PageQuery(group=Group.POD).order == Sort(Column.POD)
+    assert PageQuery(group=Group.POD, sort=Sort(Column.NUMA)).order == Sort(Column.NUMA)

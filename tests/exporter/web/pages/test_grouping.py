@@ -17,6 +17,7 @@ from exporter.web.pages.sorting import arranged
 from exporter.web.query import Column, Filters, Group, Sort
 
 ALL = Filters()
+BY_RESOURCE = Sort(Column.RESOURCE)
 A, B = Holder("ml", "a-0", "main"), Holder("ml", "b-0", "main")
 
 
@@ -41,7 +42,7 @@ STATE = State(
 
 
 def grouped(
-    group: Group, *, first: int = 0, number: int = 100, filters: Filters = ALL, sort: Sort | None = None
+    group: Group, *, first: int = 0, number: int = 100, filters: Filters = ALL, sort: Sort = BY_RESOURCE
 ) -> tuple[Cluster, ...]:
     found = arranged(entries(ITEMS, group, Match(filters)), sort, STATE)
     return clusters(found, group, first, number)
