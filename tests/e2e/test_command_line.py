@@ -67,6 +67,7 @@ async def stack() -> AsyncGenerator[Stack]:
         await stack.allocatable_is(3)
         await node.add_pod(Pod("one", {"main": {stack.resource: 1}}))
         await stack.ready()
+        await stack.metric_is(1.0, "devicelens_resource_allocated_devices")
         yield stack
 
 

@@ -94,6 +94,8 @@ class Feed:
                 return
 
     def _follow(self, door: Door) -> None:
+        # An exporter that was started anew counts its generations anew.
+        self._generation = 0
         try:
             for sent in events(door.stream(_EVENTS, Deadline(self._timeout), silence=_SILENCE)):
                 if self._over.is_set():

@@ -2,14 +2,18 @@
 
 import json
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
+from typing import cast
 
 import pytest
+from msgspec.structs import replace as replaced
 
 from daemon.text import is_hostile
+from exporter.core.address import parse_address
 from exporter.web.api.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
-from exporter.who.door import AskError
+from exporter.who.door import AskError, Deadline, Door
 from exporter.who.model import Answer, MappingDocument, Told
 from exporter.who.select import Pod
 from exporter.who.table.terminal import Look
@@ -206,6 +210,48 @@ def test_events_are_read_as_browsers_read_them() -> None:
 )
 def test_the_duration_after_watch_may_be_left_out(words: list[str], found: list[str]) -> None:
     assert with_value(words) == found
+
+
+class Streams:
+    """A door to an exporter that ends its streams."""
+
+    def __init__(self, *streams: list[bytes]) -> None:
+        self.address = parse_address("http://x:1")
+        self._streams = iter(streams)
+        self._over = threading.Event()
+
+    def stream(self, where: str, deadline: Deadline, *, silence: float) -> Iterator[bytes]:
+        found = next(self._streams, None)
+        if found is None:
+            self._over.wait(60)
+        yield from found or ()
+
+    def end(self) -> None:
+        self._over.set()
+
+
+def test_an_exporter_that_was_started_anew_counts_anew() -> None:
+    def generation(number: int) -> list[bytes]:
+        return [b"event: generation\n", f"data: {number}\n".encode(), b"\n"]
+
+    first, second = answer(told(device("0"))), answer(told(device("1")))
+    first, second = (
+        replace(one, told=(replace(one.told[0], document=replaced(one.told[0].document, generation=number)),))
+        for one, number in ((first, 7), (second, 2))
+    )
+    answers = iter([first, second])
+    # Of the first stream the event that came while it was asked is old; of the second none is.
+    door = Streams([*generation(7), *generation(6)], generation(2))
+    feed = Feed(lambda: next(answers), kind="exporter", interval=0.0, timeout=1.0, door=cast("Door", door))
+    feed.start()
+    try:
+        news = [feed.news.get(timeout=10) for _ in range(3)]
+        assert [type(one) for one in news] == [Fresh, Lost, Fresh]
+        assert isinstance(news[2], Fresh)
+        assert news[2].answer is second
+    finally:
+        feed.stop()
+        door.end()
 
 
 def test_whoever_cannot_be_asked_is_asked_again_and_all_the_time() -> None:
