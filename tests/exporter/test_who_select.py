@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -24,6 +25,8 @@ from exporter.who.select import (
 )
 from exporter.who.show import as_json, document_of, print_answer, rows
 from exporter.who.table.terminal import Look, look
+from exporter.who.table.width import width
+from harness.hostile import CORPUS
 
 
 def holder(pod: str, namespace: str = "ml", *, since: str | None = None, exact: bool = True) -> HolderEntry:
@@ -309,6 +312,31 @@ def test_of_a_fleet_only_nodes_that_have_it_are_told_and_a_watcher_keeps_them_al
     assert table(fleet)[0].split()[:3] == ["CLUSTER", "NODE", "RESOURCE"]
     with pytest.raises(NothingMatches, match="on any of 2 nodes"):
         select(fleet, Question("", "GPU-3"))
+
+
+@pytest.mark.parametrize("name", CORPUS.values(), ids=CORPUS.keys())
+def test_hostile_names_are_inert_and_fit_everywhere(name: str) -> None:
+    entry = HolderEntry(name, name, name, name, name, since_exact=True)
+    cpus = CpusEntry(name, name, name, None, 2, None)
+    of_node = document(
+        device(name, entry, resource=name, parent=name),
+        claims=(ClaimEntry(name, name, name, name, (), (ClaimHolderEntry(*[name] * 6),)),),
+        cpus=(cpus,),
+        node=name,
+        labels={"cluster": name},
+    )
+    pod = Pod(name, name)
+    for shown in (of_node, replace(of_node, fleet=False)):
+        for shape in (Look(), Look(terminal=True, colour=True, room=60), Look(terminal=True, room=300)):
+            for wide in (False, True):
+                for line in table(shown, pod, wide=wide, look=shape):
+                    plain = re.sub(r"\x1b\[[0-9;]*m", "", line) if shape.colour else line
+                    # What ends a text that is written from right to left is this command's own.
+                    assert not any(is_hostile(c) for c in plain.replace("\u200e", ""))
+                    assert wide or shape.room is None or width(plain.replace("\u200e", "")) <= shape.room
+        text = as_json(document_of(shown)).replace("\n", "")
+        assert text.isascii()
+        assert text.isprintable()
 
 
 @given(st.text(max_size=200), st.text(max_size=50), st.sampled_from([None, True, False]))

@@ -1,6 +1,6 @@
 """The table, redrawn in place on a terminal."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, TextIO
 
 from rich.console import Console, Group
@@ -19,6 +19,7 @@ from exporter.who.table.terminal import Look
 _MARKED: Final = 15.0
 """Seconds for which a change is marked."""
 _MARK: Final = Column(" ")
+_TIMES: Final = frozenset({"SINCE", "FIRST SEEN"})
 
 
 class Screen:
@@ -60,7 +61,7 @@ class Screen:
         """There is an answer."""
         first = self._answer is None
         self._answer, self._at, self._why = answer, self._clock(), ""
-        present = {_names(row) for row in rows(answer, self._question, wide=True)}
+        present = set(self._keys(answer))
         self._known = {key: self._known.get(key, 0.0 if first else self._at) for key in sorted(present)}
         self.tick()
 
@@ -105,13 +106,20 @@ class Screen:
     def _table(self, answer: Answer, look: Look) -> Fitted:
         now = self._clock()
         cells = rows(answer, self._question, wide=self._wide)
-        keys = map(_names, rows(answer, self._question, wide=True))
         marked = [
             (Cell("*" if now - self._known.get(key, now) < _MARKED else "", style="changed"), *row)
-            for key, row in zip(keys, cells, strict=True)
+            for key, row in zip(self._keys(answer), cells, strict=True)
         ]
         names = (_MARK, *columns(answer, wide=self._wide))
         return whole(names, marked) if look.room is None else fit(names, marked, look.room)
+
+    def _keys(self, answer: Answer) -> list[tuple[str, ...]]:
+        """What each row is known by: everything but how long it is held, which changes by itself."""
+        times = {i for i, column in enumerate(columns(answer, wide=True)) if column.name in _TIMES}
+        return [
+            tuple(cell.text for i, cell in enumerate(row) if i not in times)
+            for row in rows(answer, self._question, wide=True)
+        ]
 
     def _status(self, look: Look) -> str:
         answer = self._answer
@@ -125,11 +133,6 @@ class Screen:
         held = sum(1 for told in answer.told for device in told.document.devices if device.holders)
         known = sum(len(told.document.devices) for told in answer.told)
         return f"{visible(answer.origin)}: {held} of {counted(known, 'device')} held, as of {at}{state}"
-
-
-def _names(row: Sequence[Cell]) -> tuple[str, ...]:
-    """What a row is known by: all but the times in it."""
-    return tuple(cell.text for cell in row if not cell.short or "(" not in cell.text)
 
 
 def _text(line: str) -> Text:

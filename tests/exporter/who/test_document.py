@@ -1,0 +1,62 @@
+"""docs/command-line.md says what the commands are: every flag of theirs, and no other."""
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from devicelens import COMMANDS, main
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "command-line.md").read_text()
+
+
+def command(name: str) -> click.Command:
+    found = main.get_command(click.Context(main), name)
+    assert found is not None
+    return found
+
+
+FLAGS = {
+    flag
+    for name in ("who", "history", "explain")
+    for option in command(name).params
+    for flag in option.opts
+    if flag.startswith("--")
+}
+UNTOLD = {"--help", "--limit", "--output"}
+ELSEWHERE = {"--history.path"}
+
+
+def test_every_flag_is_told_and_no_other() -> None:
+    told = set(re.findall(r"(?<![\w-])--[a-z][a-z.-]+", TEXT))
+    assert told - ELSEWHERE - {"--help"} == FLAGS - UNTOLD
+
+
+def test_every_command_shown_can_be_read() -> None:
+    shown = re.findall(r"^\$ (?:sudo )?devicelens (\w+)(.*)$", TEXT, re.MULTILINE)
+    assert len(shown) > 10
+    for name, rest in shown:
+        assert name in COMMANDS
+        if name == "completion":
+            continue
+        words = [word.strip("'") for word in rest.partition("#")[0].split()]
+        with command(name).make_context(name, words, resilient_parsing=False) as context:
+            assert context.params
+
+
+@pytest.mark.parametrize("variable", sorted(set(re.findall(r"DEVICELENS_[A-Z_]+", TEXT))))
+def test_every_variable_is_one(variable: str) -> None:
+    known = {
+        name
+        for command_name in ("who", "history", "explain")
+        for option in command(command_name).params
+        for name in ([option.envvar] if isinstance(option.envvar, str) else option.envvar or [])
+    }
+    assert variable in known
+
+
+def test_what_is_linked_is_there() -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", TEXT):
+        assert (ROOT / "docs" / link).exists(), link
