@@ -60,3 +60,19 @@ def test_every_variable_is_one(variable: str) -> None:
 def test_what_is_linked_is_there() -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", TEXT):
         assert (ROOT / "docs" / link).exists(), link
+
+
+def test_every_message_is_one() -> None:
+    """As it stands in the source, or in what it asks with."""
+    sources = [
+        *(ROOT / "exporter" / "who").rglob("*.py"),
+        ROOT / "exporter" / "kubelet" / "client.py",
+        ROOT / "exporter" / "web" / "standing.py",
+    ]
+    code = "\n".join(path.read_text() for path in sources)
+    section = TEXT.split("## When no answer comes")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    messages = [message for row in rows for message in re.findall(r"`([^`]+)`", row)]
+    assert len(messages) > 15
+    parts = {part for message in messages for part in re.split(r", (?=or )", message)}
+    assert [part for part in sorted(parts) if part not in code] == []
