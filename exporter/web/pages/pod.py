@@ -230,7 +230,7 @@ def _past(pod: PodKey, answer: Answer, span: Range, now: float, numbers: Mapping
         number = numbers.get(row.id, 0)
         if not several:
             return container, container, of_device(row).href
-        uid = text(row.facts.uid, limit=9).shown if row.facts.uid else ""
+        uid = spelled(row.facts.uid[:8])
         life = f"life {number}"
         return f"{life} · {container}{f' · {uid}' if uid else ''}", life, of_device(row).href
 

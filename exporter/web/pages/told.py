@@ -129,7 +129,8 @@ def lasted(row: Row, now: float) -> str:
     if start.not_before is None or latest is None:
         return f"at least {least}"
     most = lasting(latest - start.not_before)
-    if least == most:
+    if (latest - start.not_before) - (last - first) <= 2 * AT_ONCE_WITHIN and last > first:
+        # Both ends were seen at once: a second more or less is no news.
         return least
     return f"{least} to {most}" if last > first else f"at most {most}"
 

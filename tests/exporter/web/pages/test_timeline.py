@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.web.pages.labels import WIDTHS, Piece, place, width_of
+from exporter.web.pages.scale import Span
 from exporter.web.pages.ticks import ticks
-from exporter.web.pages.timeline import BARS, LANES, Bar, Named, Silent, Span, Stretch, Timeline, timeline
+from exporter.web.pages.timeline import BARS, LANES, Bar, Named, Silent, Stretch, Timeline, timeline
 
 ONE = (Named("g"),)
 

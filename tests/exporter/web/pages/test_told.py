@@ -74,6 +74,7 @@ def test_what_is_held_has_no_end_and_what_is_in_doubt_was_last_seen() -> None:
     ("start", "end", "words"),
     [
         ((NOW - 100, NOW - 100), (NOW - 40, NOW - 40), "1 min"),
+        ((NOW - 100.5, NOW - 100), (NOW - 40.4, NOW - 40), "59 s"),
         ((NOW - 15, NOW - 10), (NOW - 5, NOW), "5 s to 15 s"),
         ((NOW - 15, NOW - 10), (NOW - 15, NOW - 10), "at most 5 s"),
         ((None, NOW - 10), (NOW - 5, NOW), "at least 5 s"),
