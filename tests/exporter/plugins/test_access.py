@@ -1,7 +1,5 @@
 """exporter.plugins: plugins that want TLS, a password, a certificate."""
 
-import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,42 +71,39 @@ async def test_files_are_read_again_when_they_change(
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("name", "content", "message"),
     [
-        (lambda files: files["login"].unlink(), "--plugin.password-file {login}: No such file or directory"),
+        ("login", None, "--plugin.password-file {login}: No such file or directory"),
+        ("login", "swordfish", "--plugin.password-file {login}: expected one line USER:PASSWORD"),
+        ("login", "a:b\nc:d", "--plugin.password-file {login}: expected one line USER:PASSWORD"),
+        ("ca", None, "--plugin.ca-file {ca}: No such file or directory"),
         (
-            lambda files: files["login"].write_text("swordfish"),
-            "--plugin.password-file {login}: expected one line USER:PASSWORD",
-        ),
-        (
-            lambda files: files["login"].write_text("a:b\nc:d"),
-            "--plugin.password-file {login}: expected one line USER:PASSWORD",
-        ),
-        (lambda files: files["ca"].unlink(), "--plugin.ca-file {ca}: No such file or directory"),
-        (
-            lambda files: files["ca"].write_text("nothing"),
+            "ca",
+            "nothing",
             "--plugin.ca-file {ca}: it is no PEM that can be used (NO_CERTIFICATE_OR_CRL_FOUND)",
         ),
-        (lambda files: files["key"].unlink(), "--plugin.cert-file {cert}: No such file or directory"),
+        ("key", None, "--plugin.cert-file {cert}: No such file or directory"),
     ],
 )
 async def test_a_file_that_cannot_be_used_is_told_by_its_flag(
-    spoil: Callable[[dict[str, Path]], None],
+    name: str,
+    content: str | None,
     message: str,
     made: Certificates,
-    tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.DEBUG)
     files = {
         "ca": made.path("ca.crt"),
         "cert": made.path("tls.crt"),
         "key": made.path("tls.key"),
-        "login": tmp_path / "login",
+        "login": made.path("login"),
     }
     files["login"].write_text("exporter:swordfish")
     async with serving(caplog, made.configuration(USERS)) as served:
-        spoil(files)
+        if content is None:
+            files[name].unlink()
+        else:
+            files[name].write_text(content)
         access = PluginAccess(files["ca"], files["cert"], files["key"], files["login"])
         assert await problem(client(served, access)) == message.format_map(files)
     assert "swordfish" not in caplog.text
