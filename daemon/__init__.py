@@ -12,6 +12,7 @@ exposition  content negotiation and kept renderings of Prometheus metrics
 yaml_document, places, errors
             YAML files with line numbers, checked against a model; one clear error for what is wrong in them
 memory      how the C library keeps memory
+engine      gRPC's engine, kept for as long as a process runs
 healthy     the command that asks this container's process whether it is well
 reach       what a process can reach, what it cannot, and what to do about each; probe looks at it
 text        making text from outside harmless

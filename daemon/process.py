@@ -5,11 +5,13 @@ handles what the field throws itself, so what reaches this module is a defect or
 """
 
 import asyncio
+import atexit
 import faulthandler
 import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -66,10 +68,25 @@ def run(main: Callable[[asyncio.Event], Actor], *, end_within: float = END_WITHI
     `stop` is set at the first SIGTERM or SIGINT; a second one, or `end_within` seconds, end the process
     at once with status 1; if that is because a thread or the event loop itself is blocked, its stack is
     written to standard error. Status 0: ended as asked. 1: a Fatal, told in one line on standard error.
+
+    A process that has ended as asked leaves the rest to the kernel once its threads have ended: what the
+    interpreter would still take apart is memory, which on a busy node can take longer than the end may.
     """
     status = 0
+    clean = False
+
+    def leave_the_rest() -> None:
+        if clean:
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(0)
+
+    # First, for it is called after all others, and after threads were awaited.
+    atexit.register(leave_the_rest)
     try:
         asyncio.run(_with_signals(main, end_within))
+        clean = True
     except* Fatal as group:
         print(f"devicelens: {visible(str(innermost(group)))}", file=sys.stderr)  # noqa: T201 -- the one clear line
         status = 1

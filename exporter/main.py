@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import disable_created_metrics
 
 from daemon.directory import DirectoryWatcher
+from daemon.engine import engine_kept
 from daemon.flags import ListenAddress
 from daemon.http import Traffic, WebFamilies, serve
 from daemon.log import Log
@@ -163,7 +164,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     if plugins is not None:
         plugins.bind(trigger=refresher.trigger, reconsider=refresher.reconsider)
         actors.append(plugins.run())
-    async with client:
+    async with engine_kept(), client:
         try:
             await run_actors(actors, stop)
         finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from daemon.directory import DirectoryWatcher
+from daemon.engine import engine_kept
 from daemon.flags import ListenAddress
 from daemon.http import Traffic, WebFamilies, serve
 from daemon.log import Log
@@ -121,7 +122,8 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     if protection is not None:
         actors.append(protection.run(watcher))
     try:
-        await run_actors(actors, stop)
+        async with engine_kept():
+            await run_actors(actors, stop)
     finally:
         predecessors.end()
 

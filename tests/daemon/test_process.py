@@ -186,6 +186,30 @@ def test_it_ends_in_time_whatever_blocks(start: Start) -> None:
         assert "did not end in time" in err or "most recent call first" in err, what
 
 
+def test_what_an_interpreter_takes_apart_holds_nothing_up(start: Start) -> None:
+    """Threads are awaited and those called that asked for it; then the kernel takes what is left."""
+    process = start(
+        """
+        import atexit
+
+        class Slow:
+            def __del__(self):
+                os.write(1, b"taken apart\\n")
+                time.sleep(60)
+        slow = Slow()
+
+        async def busy():
+            atexit.register(print, "called")
+            threading.Thread(target=lambda: (time.sleep(0.3), print("awaited", flush=True))).start()
+            await idle()
+        started(busy)
+        """
+    )
+    status, seconds, out, err = _end(process, signal.SIGTERM)
+    assert (status, out) == (0, "cancelled\nawaited\ncalled\n"), err
+    assert seconds < WITHIN
+
+
 def test_a_second_signal_ends_it_at_once(start: Start) -> None:
     process = start(
         """

@@ -136,11 +136,14 @@ class Truth:
         return {(pod.spec.namespace, pod.spec.name): pod.uid for pod in self.kubelet.pods() if pod.active}
 
     def look(self) -> None:
-        """Take the present moment down. A kubelet that is down has forgotten more than is true."""
-        if self.kubelet is None or not self.kubelet.is_up:
+        """Take the present moment down."""
+        if self.kubelet is None:
             return
         now = time.time()
         present = owners_of(self.kubelet.pod_resources(), self.uids())
+        if not self.kubelet.is_up:
+            # It has forgotten more than is true, and may have told of more than was looked at before it died.
+            present |= self.present
         for owner in present - self.present:
             self.spans[owner].append(Span(now))
             self.changes += 1
