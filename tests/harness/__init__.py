@@ -10,6 +10,7 @@ waiting    waiting for a condition, with a limit
 owners     who holds what, read from each place that tells it
 answers    a kubelet's answers, made up by hypothesis
 lives      exporters' histories, without exporters
+showcase   a node's night, made up, for the pictures of the documentation
 browser    Chromium
 hosttree   a host's file system, made for a test
 hostile    names as an enemy would choose them
