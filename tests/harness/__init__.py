@@ -12,6 +12,7 @@ answers    a kubelet's answers, made up by hypothesis
 lives      exporters' histories, without exporters
 showcase   a node's night, made up, for the pictures of the documentation
 browser    Chromium
+tasks      a person before the pages: by mouse, by keyboard, without JavaScript
 hosttree   a host's file system, made for a test
 hostile    names as an enemy would choose them
 machines   parts of machines as sysfs shows them, put into a host tree
