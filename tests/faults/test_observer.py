@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from harness.trials.census import Census
-from harness.trials.observer import PACE, Observer
+from harness.trials.observer import FRESH, PACE, Observer
 from harness.truth import Owner, Span, Truth
 from harness.waiting import until
 
@@ -29,11 +29,13 @@ class Liar:
         self.without_label = ""
         self.counted = 5
         self.status = 200
+        self.up = 0
         self.asked = 0
 
     async def metrics(self, _request: web.Request) -> web.Response:
         self.asked += 1
-        lines = [f'devicelens_allocations_total{{resource="a/gpu"}} {self.counted}']
+        lines = [f"devicelens_up {self.up}"]
+        lines += [f'devicelens_allocations_total{{resource="a/gpu"}} {self.counted}']
         if self.age is not None:
             lines.append(f"devicelens_last_refresh_success_timestamp_seconds {time.time() - self.age}")
         for owner in self.owners:
@@ -157,6 +159,15 @@ async def test_a_mapping_that_is_stale_may_be_withdrawn_and_must_not_be_told(
     assert observer.seen.withdrawn > 0
     # The API goes on showing it, so that who is not there is missed.
     assert observer.seen.missing > before
+
+
+async def test_an_old_mapping_that_is_said_to_be_fresh_is_seen(liar: Liar, observer: Observer) -> None:
+    liar.age = FRESH + 1
+    await _looks(observer)
+    assert observer.problems == []
+    liar.up = 1
+    await _looks(observer)
+    assert observer.seen.wrong > 0
 
 
 async def test_a_mapping_that_is_gone_is_missed(liar: Liar, observer: Observer) -> None:

@@ -20,6 +20,11 @@ PACE = 0.05
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _SERIES = re.compile(r"^devicelens_device_owner_info\{(.*)\} 1(?:\.0)?$", re.MULTILINE)
 _EXPECTED = {"node", "resource", "device", "parent", "namespace", "pod", "container", "pod_uid"}
+_UP = re.compile(r"^devicelens_up 1(?:\.0)?$", re.MULTILINE)
+FRESH = 8.0
+"""Seconds that a mapping may be old that is said to be fresh: an exporter of these trials asks every second,
+waits a second for each answer, and may be stopped for three.
+"""
 _KEPT = 20
 
 
@@ -144,6 +149,9 @@ class Observer:
                 yield f"{name} fell from {before} to {counters.get(name)}"
         self._counted.update(counters)
         found, taken = scrape.owners(), self._taken(scrape.taken_at(), asked)
+        if taken is not None and taken < asked - FRESH and _UP.search(text):
+            self.seen.wrong += 1
+            yield f"a mapping that was {asked - taken:.3f} s old is said to be fresh"
         if taken is not None and taken < answered - self.stale_after + CLOCKS:
             if not found:
                 self.seen.withdrawn += 1
