@@ -10,7 +10,7 @@ STUBS ?= .
 # Most tests wait for other processes: two for each core, within reason.
 WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n > 8 ? 8 : n)))
 
-.PHONY: help demo test bench fuzz model faults soak dashboards lint format proto lock system-tools manifests image image-test dist sbom clean
+.PHONY: help demo test bench fuzz model faults soak dashboards lint format proto lock system-tools manifests image image-test dist sbom clean screenshots
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,6 +38,7 @@ bench: $(VENV)/.dev ## What it costs, each figure beside its floor; written to d
 	$(BIN)/python benchmarks/idle.py
 	$(BIN)/python -m benchmarks.exporter
 	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python -m benchmarks.page
 	$(BIN)/python -m benchmarks.freshness
 	$(BIN)/python -m benchmarks.device_plugin
 	$(BIN)/python -m benchmarks.history
@@ -74,6 +75,9 @@ system-tools: | $(VENV)/.dev
 	fi
 
 ADDRESSES = $(if $(RUNBOOKS),--runbooks '$(RUNBOOKS)') $(if $(GRAFANA),--grafana '$(GRAFANA)') $(if $(PAGE),--page '$(PAGE)')
+
+screenshots: $(VENV)/.dev system-tools ## The pictures of the README and of docs/, made anew
+	$(BIN)/python docs/screenshots.py
 
 dashboards: $(VENV)/.dev ## Dashboards and rules made anew
 	$(BIN)/python -m dashboards $(ADDRESSES)
