@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -86,13 +86,11 @@ def _an_hour_ago(file: Path, resource: str, node: SimulatedNode) -> None:
 @asynccontextmanager
 async def holding(stack: Stack, *names: str) -> AsyncGenerator[dict[str, str]]:
     """Pods that hold a device each, and which."""
-    for name in names:
-        await stack.node.add_pod(Pod(name, {"main": {stack.resource: 1}}))
-    try:
-        yield {held.pod: held.device for held in await stack.held() if held.pod in names}
-    finally:
+    async with AsyncExitStack() as running:
         for name in names:
-            await stack.node.delete_pod(name)
+            await stack.node.add_pod(Pod(name, {"main": {stack.resource: 1}}))
+            running.push_async_callback(stack.node.delete_pod, name)
+        yield {held.pod: held.device for held in await stack.held() if held.pod in names}
 
 
 @by(*Means)
@@ -124,7 +122,7 @@ async def test_the_holder_of_a_device_is_found_by_part_of_its_id(
 async def test_a_device_is_seen_to_fail_who_is_hit_and_that_it_is_over(
     browser: Browser, stack: Stack, means: Means
 ) -> None:
-    page_says = f"default/trading-0 (main) holds {stack.resource} {{}}, which is no longer healthy"
+    sentence_of = f"default/trading-0 (main) holds {stack.resource} {{}}, which is no longer healthy"
     async with holding(stack, "trading-0") as held, person(browser, stack.url, means) as engineer:
         device = held["trading-0"]
         wrong = engineer.region("What is wrong")
@@ -134,7 +132,7 @@ async def test_a_device_is_seen_to_fail_who_is_hit_and_that_it_is_over(
 
         stack.remove_devices(device)
         try:
-            sentence = wrong.get_by_role("link").filter(has_text=page_says.format(device))
+            sentence = wrong.get_by_role("link").filter(has_text=sentence_of.format(device))
             await engineer.sees(sentence)
             if means is not Means.NO_SCRIPT:
                 said = engineer.page.get_by_role("status").filter(has_text="Wrong now: default/trading-0")
@@ -144,7 +142,7 @@ async def test_a_device_is_seen_to_fail_who_is_hit_and_that_it_is_over(
             await expect(engineer.row(device)).to_contain_text("unhealthy, held")
             await engineer.follow(engineer.row(device).get_by_role("link", name="default/trading-0"))
             await _is_headed(engineer, "default/trading-0")
-            await expect(wrong).to_contain_text(page_says.format(device))
+            await expect(wrong).to_contain_text(sentence_of.format(device))
             await expect(engineer.region("What it holds")).to_contain_text("not healthy")
         finally:
             stack.add_devices(device)
