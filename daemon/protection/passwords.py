@@ -10,9 +10,12 @@ from base64 import b64decode
 from binascii import Error
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
+from queue import SimpleQueue
+from threading import Thread
 from typing import Final
 
 LIMIT: Final = 16
@@ -49,7 +52,9 @@ class Hashing:
         self._limit = limit
         self._each = each
         self._waiting: Counter[str] = Counter()
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="passwords")
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._is_closed = False
 
     def room(self, client: str) -> Verdict | None:
         """Why one more of `client` cannot be hashed now; None where it can."""
@@ -60,14 +65,29 @@ class Hashing:
     def begin(self, password: bytes, hashed: bytes, client: str) -> "asyncio.Future[bool]":
         """Whether `password` is that of the hash, once it is known."""
         self._waiting[client] += 1
-        future = asyncio.get_running_loop().run_in_executor(self._worker, self._is, password, hashed)
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda _: self._leave(client))
+        self._jobs.put(_Job(future, password, hashed))
+        if self._thread is None:
+            # A daemon: the end of the process does not wait for a hash, which may take seconds.
+            self._thread = Thread(target=self._work, name="passwords", daemon=True)
+            self._thread.start()
         return future
 
     def _leave(self, client: str) -> None:
         self._waiting[client] -= 1
         if not self._waiting[client]:
             del self._waiting[client]
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None and not self._is_closed:
+            try:
+                outcome: bool | Exception = self._is(job.password, job.hashed)
+            except Exception as error:  # noqa: BLE001 -- told to those who wait
+                outcome = error
+            # RuntimeError: the loop has ended meanwhile, and with it who waited.
+            with suppress(RuntimeError):
+                job.future.get_loop().call_soon_threadsafe(_settle, job.future, outcome)
 
     def _is(self, password: bytes, hashed: bytes) -> bool:
         if self._check is None:
@@ -81,7 +101,24 @@ class Hashing:
 
     def close(self) -> None:
         """Begin no more."""
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._is_closed = True
+        self._jobs.put(None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    future: "asyncio.Future[bool]"
+    password: bytes
+    hashed: bytes
+
+
+def _settle(future: "asyncio.Future[bool]", outcome: bool | Exception) -> None:  # noqa: FBT001 -- it is the result
+    if future.cancelled():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 class Gate:

@@ -8,6 +8,7 @@ import socket
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -250,3 +251,29 @@ async def _values(url: str, query: str) -> list[float]:
     assert status == 200, text
     found: Any = json.loads(text)
     return [float(sample["value"][1]) for sample in found["data"]["result"]]
+
+
+async def test_the_end_does_not_wait_for_passwords_that_are_being_hashed(tmp_path: Path) -> None:
+    file = tmp_path / "web.yaml"
+    file.write_text(f"basic_auth_users: {{alice: {hashed('swordfish', 14)}}}\n")
+    flags = ("--kubelet.root", str(tmp_path), "--web.listen-address", "127.0.0.1:0")
+    async with Process("exporter", *flags, "--web.config.file", str(file)) as process:
+        url = await process.url()
+
+        async def ask(number: int) -> None:
+            login = b64encode(f"alice:{number}".encode()).decode()
+            with suppress(aiohttp.ClientError):
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.get(url, headers={"Authorization": f"Basic {login}"}) as answer,
+                ):
+                    assert answer.status in {401, 429}
+
+        asking = [asyncio.create_task(ask(number)) for number in range(6)]
+
+        async def some_are_refused() -> bool:
+            return sum(task.done() for task in asking) >= 2
+
+        await until("as many are hashed as may be", some_are_refused)
+        assert await process.stop() == 0
+        await asyncio.gather(*asking)
