@@ -30,7 +30,12 @@ from harness.waiting import until
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
-CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("DEVICELENS_")}
+CLEAN = {
+    name: value
+    for name, value in os.environ.items()
+    # A terminal's size is its own; who runs the tests may have set another.
+    if not name.startswith("DEVICELENS_") and name not in {"COLUMNS", "LINES"}
+}
 _CONFIGURATION = """\
 global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 scrape_configs:
@@ -263,7 +268,7 @@ async def test_watch_redraws_a_terminal_in_place_and_leaves_it_in_order(stack: S
             assert await process.wait() == 0
         await until("the cursor is back", lambda: shows("\x1b[?25h"))
         lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).splitlines()
-        assert all(len(line) <= 70 for line in lines)
+        assert [line for line in lines if len(line) > 70] == []
     finally:
         if process.returncode is None:
             process.kill()
