@@ -1,7 +1,7 @@
 """Which times were looked at: without it "nobody held it" could not be told from "nobody looked"."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -77,6 +77,7 @@ class Sight:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._last: Times | None = None
+        self._look: Look | None = None
         self._failed = False
 
     @property
@@ -95,6 +96,14 @@ class Sight:
 
     def look(self, times: Times, present: Present | None, *, told: bool) -> Look:
         """A good answer. An event that `told` of an allocation counts if the look before was good too."""
+        self._look = look = self._next(times, present, told=told)
+        return look
+
+    def again(self, present: Present) -> Look | None:
+        """The last look once more, for it is known by now that it showed this. None before the first."""
+        return None if self._look is None else replace(self._look, gap=None, present=present)
+
+    def _next(self, times: Times, present: Present | None, *, told: bool) -> Look:
         before, failed = self._last, self._failed
         self._last, self._failed = times, False
         if before is None:

@@ -143,6 +143,17 @@ class Historian:
         self._put(look)
         self._wake.set()
 
+    def reread(self) -> None:
+        """Part of Observer: what the last look showed is known better, such as whose uid it is."""
+        state = self._board.state
+        if state.generation == self._generation or state.taken_at != self._taken_at:
+            return
+        look = self._sight.again(present(state.snapshot, _workloads(state), self._node))
+        if look is not None:
+            self._generation = state.generation
+            self._put(look)
+            self._wake.set()
+
     def _prompt(self, asked: float, seconds: float) -> bool:
         """Whether an event was acted upon as it came: this process and the kubelet did not stand still."""
         waited = asked - (self._clock.now() - seconds)

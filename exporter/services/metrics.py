@@ -94,6 +94,9 @@ class Counters:
             self._refreshes.labels(trigger.value).inc()
         self._duration.observe(seconds)
 
+    def reread(self) -> None:
+        """Nothing is counted: nobody was asked."""
+
     def failed(self, method: str, code: str) -> None:
         """Count a refresh that failed."""
         self._changes += 1

@@ -24,6 +24,11 @@ class Observers:
         for observer in self._observers:
             observer.failed(method, code)
 
+    def reread(self) -> None:
+        """The last answer was read anew."""
+        for observer in self._observers:
+            observer.reread()
+
     def stepped(self, state: State, step: Step) -> None:
         """A refresh brought changes."""
         for observer in self._observers:

@@ -61,6 +61,10 @@ class Observer(Protocol):
         """A good refresh brought these changes and led to this state."""
         ...
 
+    def reread(self) -> None:
+        """The last answer was read anew, as something more is known: the board has what came of it."""
+        ...
+
 
 class Witness(Protocol):
     """Who knows the pods."""

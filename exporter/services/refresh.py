@@ -235,6 +235,7 @@ class Refresher:
             if news is not None:
                 state = self._board.state
                 self._tell(replace(state, **_changes(news, state, self._clock.now())), news)
+                self._observer.reread()
         except Exception as error:  # noqa: BLE001 -- the mapping stays as it is; the next refresh reads it anew
             _log.error("what is newly known cannot be told", error=f"{type(error).__name__}: {error}")
 

@@ -38,6 +38,8 @@ function open() {
   source.addEventListener("refreshed", (event) => {
     found();
     answered(event.data);
+    // What is shown of the past may have been written since, which no generation tells.
+    if ("past" in main.dataset) refresh();
   });
   source.onerror = () => {
     lost();

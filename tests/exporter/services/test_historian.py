@@ -116,6 +116,33 @@ async def running(path: Path | None, *, now: float = 1_800_000_000.0) -> AsyncGe
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_a_uid_that_comes_to_be_known_between_two_looks_is_in_history_at_once() -> None:
+    async with running(None) as life:
+        life.refresh(held())
+        life.refresh(held("a"))
+        life.now += 0.3
+        known = held("a", holder=Holder("ns", "p", "c", "uid-1"))
+        step = life.ledger.advance(known, life.now)
+        state = life.board.state
+        life.board.publish(State(state.generation + 1, known, state.taken_at, life.now, step.since))
+        life.historian.reread()
+        (row,) = (await life.ask()).rows
+        assert (row.facts.uid, row.end) == ("uid-1", None)
+        life.refresh(held())
+        (row,) = (await life.ask()).rows
+        assert row.facts.uid == "uid-1"
+        assert row.end is not None
+
+
+async def test_what_is_read_anew_before_the_first_look_or_shows_the_same_is_no_look() -> None:
+    async with running(None) as life:
+        life.historian.reread()
+        assert not (await life.ask()).rows
+        life.refresh(held("a"))
+        life.historian.reread()
+        assert len((await life.ask()).rows) == 1
+
+
 async def test_what_the_loop_sees_is_in_history() -> None:
     async with running(None) as life:
         life.refresh(held())

@@ -118,6 +118,10 @@ class Watching:
     failures: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     steps: list[tuple[State, Step]] = field(default_factory=list[tuple[State, Step]])
     error: Exception | None = None
+    rereads: int = 0
+
+    def reread(self) -> None:
+        self.rereads += 1
 
     def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:
         assert seconds >= 0
@@ -804,6 +808,7 @@ async def test_a_holders_uid_is_told_when_it_is_proven_and_the_kubelet_is_not_as
         assert _uids(loop.state) == {"a": ["uid-1"]}
         assert dict(loop.state.pods) == {UID.key: UID}
         assert len(loop.kubelet.calls) == 1
+        assert loop.observer.rereads == 1
         assert loop.state.taken_at == before.taken_at
         # It is the same holding.
         assert [since.at for since in loop.state.since.values()] == [s.at for s in before.since.values()]
