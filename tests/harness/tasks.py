@@ -75,10 +75,6 @@ class Person:
         """Wait until it is gone, likewise."""
         await self._looks(what, 0)
 
-    async def sees_when_looking_again(self, what: Locator) -> None:
-        """Wait until it is there in a page that is loaded anew."""
-        await self._loads(what, 1)
-
     async def _looks(self, what: Locator, count: int) -> None:
         if self.means is Means.NO_SCRIPT:
             await self._loads(what, count)
