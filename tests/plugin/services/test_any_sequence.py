@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from harness.served import Served, serving
 from plugin.core.errors import ConfigError
 from plugin.core.lifecycle import Patience
+from plugin.services.predecessors import NAME
 from plugin.services.surroundings import Pace, Way
 from simulator import AdmissionError, ContainerError, ContainerSpec, PodSpec, SimulatedKubelet
 from simulator.endpoint import PluginClient
@@ -213,9 +214,10 @@ STEPS = st.lists(
 
 
 def own_files(kubelet: Path) -> list[Path]:
-    """What the plugin has in the kubelet's directories."""
+    """What the plugin has in the kubelet's directories, besides what it tells its successor."""
     places = (kubelet / name for name in ("device-plugins", "plugins_registry"))
-    return [path for place in places for path in place.iterdir() if "devicelens" in path.name]
+    found = (path for place in places for path in place.iterdir() if "devicelens" in path.name)
+    return [path for path in found if path.name != NAME]
 
 
 async def live(root: Path, steps: Sequence[Step], way: Way) -> None:
