@@ -56,7 +56,9 @@ def faults(rows: Iterable[Row]) -> str:
     owners = sum(row["owners"] for row in known)
     total = (
         f"{sum(row['times'] for row in known)} faults of {len(known)} kinds, {looks} looks, {owners} owners "
-        f"named, {sum(map(_wrong, known))} of them wrong; {sum(map(_missing, known))} missing."
+        f"named, {sum(map(_wrong, known))} of them wrong; {sum(map(_missing, known))} missing. "
+        f"{sum(row['late'] for row in known)} had their predecessor's uid for up to a second: a pod of the "
+        "same name that held the very same devices, which only the Pods API tells apart."
     )
     parts = [_WORDS, machine(), "", total]
     for group in sorted({row["group"] for row in known}, key=_order):

@@ -31,6 +31,7 @@ def write(
         "documents": seen.documents,
         "owners": seen.owners,
         "wrong": seen.wrong,
+        "late": seen.late,
         "missing": seen.missing,
         "unlabelled": seen.unlabelled,
         "fallen": seen.fallen,

@@ -145,8 +145,17 @@ class Trial:
                 self.url = await self.exporter.url()
 
     async def take_stock(self) -> None:
-        """Count what there is: from now on it must not become more."""
-        self._before = await self._count()
+        """Count what there is, when nothing more is being given back: from now on it must not become more."""
+
+        async def steady() -> bool:
+            before, self._before = self._before, await self._count()
+            return before.keys() == self._before.keys() and all(
+                (one.tasks, one.threads, one.descriptors)
+                == (before[name].tasks, before[name].threads, before[name].descriptors)
+                for name, one in self._before.items()
+            )
+
+        await until("nothing comes and goes any more", steady, limit=LIMIT, pause=0.3)
         self._files = self._there()
 
     async def _count(self) -> dict[str, Census]:
@@ -220,7 +229,6 @@ async def trying(fault: Fault, around: Around | None = None, *, seed: int = 1) -
         await trial.churn.begin()
         await until("everything is told as it is", trial.settled, limit=LIMIT)
         async with trial.observer.watching():
-            await trial.take_stock()
             yield trial
             await trial.verdict()
         assert kubelet.violations == ()
