@@ -106,7 +106,7 @@ async def test_every_method_misbehaves_in_turn() -> None:
     fault = Fault(
         "one-method",
         GROUP,
-        "List or GetAllocatableResources alone hangs, answers garbage or fails, each for 1.5 s",
+        "List or GetAllocatableResources alone hangs, answers garbage or fails, each for a second",
         "Without GetAllocatableResources owners are told as fresh as ever",
         short=1,
         full=5,
@@ -117,7 +117,7 @@ async def test_every_method_misbehaves_in_turn() -> None:
                 for method in ("List", "GetAllocatableResources"):
                     async with trial.churning():
                         await trial.kubelet.set_faults(replace(answers, methods=(method,)))
-                        await asyncio.sleep(1.5)
+                        await asyncio.sleep(1.0)
                         await trial.kubelet.set_faults(Faults())
                     await trial.recovers()
         assert trial.observer.seen.withdrawn == 0

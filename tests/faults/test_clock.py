@@ -7,7 +7,7 @@ import pytest
 
 from harness import owners
 from harness.trials.clock import JumpingClock, jumping_clock
-from harness.trials.fault import Fault
+from harness.trials.fault import FULL, Fault
 from harness.trials.trial import Around, Trial, trying
 from harness.waiting import until
 from simulator import Faults
@@ -18,8 +18,8 @@ HOUR = 3600
 JUMPS = Fault(
     "clock",
     "Time",
-    "The wall clock of both processes jumps an hour ahead and back, and behind and back, twelve times a "
-    "round, while the kubelet answers and while it hangs",
+    "The wall clock of both processes jumps an hour ahead and back, and behind and back, up to twelve times "
+    "a round, while the kubelet answers and while it hangs",
     "Nothing disappears and nothing stale is told: ages follow the steady clock",
     short=1,
     full=10,
@@ -31,7 +31,7 @@ async def test_the_clock_jumps_an_hour_either_way() -> None:
         async with trying(JUMPS, Around(environment=clock.environment)) as trial:
             trial.observer.ahead = (0.0, HOUR, -HOUR)
             async for _ in trial.rounds():
-                for ahead in (HOUR, 0, -HOUR, 0):
+                for ahead in (HOUR, 0, -HOUR, 0) if FULL else (HOUR, -HOUR):
                     await _jump(trial, clock, ahead, hanging=False)
                     await _jump(trial, clock, 0 if ahead else HOUR, hanging=True)
                     await _jump(trial, clock, ahead, hanging=False)

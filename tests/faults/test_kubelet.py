@@ -24,7 +24,7 @@ RESTART = Fault(
     "It restarts while pods come and go, is away for up to half a second, and hears of its pods sooner or "
     "later",
     "The mapping never disappears, though a kubelet that has just come up lists nobody",
-    short=3,
+    short=2,
     full=100,
 )
 FLAPS = Fault(
@@ -40,7 +40,7 @@ HANG = Fault(
     GROUP,
     "It takes calls and does not answer for 3 s",
     "The mapping is kept with its age, /-/ready says DEADLINE_EXCEEDED",
-    short=2,
+    short=1,
     full=20,
 )
 LONG_HANG = Fault(
@@ -62,7 +62,7 @@ REFUSES = Fault(
 REGISTRATION = Fault(
     "registration",
     GROUP,
-    "It restarts, and for 2 s its Registration hangs, fails with INTERNAL, or is not there",
+    "It restarts, and for a second its Registration hangs, fails with INTERNAL, or is not there",
     "The plugin registers by itself, each resource once; owners are told as ever",
     short=3,
     full=30,
@@ -169,7 +169,7 @@ async def test_its_registration_does_not_work() -> None:
             async with trial.churning():
                 await trial.kubelet.set_faults(Faults(registration=kinds[number % 3]))
                 await trial.kubelet.restart()
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(1.0)
                 assert not any(trial.kubelet.allocatable(resource) for resource in ALLOCATABLE)
                 await trial.kubelet.set_faults(Faults())
             await trial.recovers()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from aiohttp import web
 
-from harness.trials.census import Census
+from harness.trials.census import Census, Granted
 from harness.trials.observer import FRESH, PACE, Observer
 from harness.truth import Owner, Span, Truth
 from harness.waiting import until
@@ -231,9 +231,10 @@ def test_what_has_become_more_is_told_by_name() -> None:
     after = Census(Counter({"socket": 9, "pipe": 1}), 7, Counter({"serve": 2, "leaked": 4}), 80.0)
 
     def beyond(census: Census) -> str:
-        return census.beyond(before, descriptors=2, threads=2, tasks=1, memory=8.0)
+        return census.beyond(before, Granted())
 
     assert beyond(before) == ""
     assert beyond(after) == (
-        "descriptors 4 to 10 (6 socket), threads 4 to 7, tasks 2 to 6 (4 leaked), memory 60.0 to 80.0 MiB"
+        "descriptors 4 to 10 (6 socket), threads 4 to 7 (3 threads), tasks 2 to 6 (4 leaked), "
+        "memory 60.0 to 80.0 MiB"
     )

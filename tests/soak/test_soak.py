@@ -26,7 +26,7 @@ from harness.trials.trial import Around, Trial, trying
 from harness.waiting import until
 from simulator import ContainerSpec, Faults, PodSpec
 
-SECONDS = parse_duration(os.environ.get("DEVICELENS_SOAK", "8s"))
+SECONDS = parse_duration(os.environ.get("DEVICELENS_SOAK", "6s"))
 """Of the day itself; what is measured before and after it takes some more."""
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(SECONDS + 300)]
@@ -41,7 +41,7 @@ DAY = Fault(
     memory=16.0,
 )
 VIEWERS = 10
-SAMPLES = 100 if SECONDS >= 60 else 10
+SAMPLES = 100 if SECONDS >= 60 else 5
 """Allocations of which is told how soon a scrape tells them."""
 SPARE = "faults.test/spare"
 _PROBES = itertools.count()

@@ -18,6 +18,20 @@ _TOKEN = re.compile(r"(?<=-)[0-9a-f]{8}(?=\.sock$)|(?<=\.damaged-)\d{8}T\d{6}Z(\
 _KIND = re.compile(r":?\[\d+\]$")
 
 
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """By how much a process may hold more than before; `memory` in MiB."""
+
+    descriptors: int = 2
+    threads: int = 2
+    tasks: int = 1
+    memory: float = 8.0
+
+
+ONCE = Granted(descriptors=6, threads=8, tasks=2, memory=16.0)
+"""What a process may make when something happens to it for the first time."""
+
+
 @dataclass(frozen=True)
 class Census:
     """One look at a process. `descriptors` by kind, `tasks` by coroutine, `memory` resident in MiB."""
@@ -27,26 +41,25 @@ class Census:
     tasks: Counter[str]
     memory: float
 
-    def beyond(self, before: "Census", *, descriptors: int, threads: int, tasks: int, memory: float) -> str:
+    def beyond(self, before: "Census", granted: Granted) -> str:
         """How far this is beyond `before` and what is granted; "" if it is not."""
-        more = self.descriptors - before.descriptors
+        compared = (
+            ("descriptors", before.descriptors, self.descriptors, granted.descriptors),
+            ("threads", Counter(threads=before.threads), Counter(threads=self.threads), granted.threads),
+            ("tasks", before.tasks, self.tasks, granted.tasks),
+        )
         found = [
-            f"{name} {was} to {now}{self._words(extra)}"
-            for name, was, now, granted, extra in (
-                *(("descriptors", before.descriptors.total(), self.descriptors.total(), descriptors, more),),
-                *(("threads", before.threads, self.threads, threads, Counter[str]()),),
-                *(("tasks", before.tasks.total(), self.tasks.total(), tasks, self.tasks - before.tasks),),
-            )
-            if now > was + granted
+            f"{name} {was.total()} to {now.total()} ({self._words(now - was)})"
+            for name, was, now, more in compared
+            if now.total() > was.total() + more
         ]
-        if self.memory > before.memory + memory:
+        if self.memory > before.memory + granted.memory:
             found.append(f"memory {before.memory:.1f} to {self.memory:.1f} MiB")
         return ", ".join(found)
 
     @staticmethod
     def _words(extra: Counter[str]) -> str:
-        told = ", ".join(f"{count} {name}" for name, count in extra.most_common(5))
-        return f" ({told})" if told else ""
+        return ", ".join(f"{count} {name}" for name, count in extra.most_common(5))
 
     def document(self) -> dict[str, float]:
         """As numbers."""

@@ -10,13 +10,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from harness import owners
 from harness.trials import ground, row, told
-from harness.trials.census import Census, Counted, census, files
+from harness.trials.census import ONCE, Census, Counted, Granted, census, files
 from harness.trials.churn import Churn
 from harness.trials.fault import Fault
 from harness.trials.ground import ALLOCATABLE, STALE_AFTER, Around
@@ -58,6 +58,7 @@ class Trial:
     figures: dict[str, Any] = field(default_factory=dict[str, Any])
     new_files: Counter[str] = field(default_factory=Counter[str])
     _over_at: float = 0.0
+    _granted: Granted | None = None
     _before: dict[str, Census] = field(default_factory=dict[str, Census])
     _files: Counter[str] = field(default_factory=Counter[str])
 
@@ -73,11 +74,15 @@ class Trial:
 
     async def rounds(self) -> AsyncIterator[int]:
         """The fault's rounds, numbered. Leaks are counted from the end of the first on: by then has been
-        made what is made once.
+        made what is made once. Where there is but one, they are counted from its beginning, and more is
+        granted.
         """
+        if self.fault.times == 1:
+            self._granted = replace(ONCE, memory=ONCE.memory + self.fault.memory)
+            await self.take_stock()
         for number in range(self.fault.times):
             yield number
-            if number == 0:
+            if number == 0 and self.fault.times > 1:
                 await self.take_stock()
 
     @asynccontextmanager
@@ -173,7 +178,7 @@ class Trial:
         async def nothing_more() -> bool:
             after.update(await self._count())
             found = {
-                name: after[name].beyond(before, descriptors=2, threads=2, tasks=1, memory=self.fault.memory)
+                name: after[name].beyond(before, self._granted or Granted(memory=self.fault.memory))
                 for name, before in self._before.items()
             }
             leaks[:] = [f"{name}: {more}" for name, more in found.items() if more]
