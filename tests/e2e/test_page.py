@@ -23,7 +23,8 @@ async def stack(node: Node) -> AsyncGenerator[Stack]:
 
 def row(page: Page, device: str) -> Locator:
     """The row of a device, by what a person reads."""
-    return page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=device, exact=True))
+    head = page.get_by_role("rowheader").get_by_role("link", name=device, exact=True)
+    return page.get_by_role("row").filter(has=head)
 
 
 async def _opened(stack: Stack, page: Page, complaints: list[str]) -> None:

@@ -32,7 +32,7 @@ class Process:
         """
         self.arguments = arguments
         self.tree = tree
-        self._command = (*before, sys.executable, "-m", module, *arguments)
+        self._command = (*before, sys.executable, "-m", module)
         self.lines: deque[str] = deque(maxlen=2000)
         self._environment = environment or {}
         self._process: asyncio.subprocess.Process | None = None
@@ -62,7 +62,7 @@ class Process:
         """Start it, anew if it ran before."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DEVICELENS_")}
         self._process = await asyncio.create_subprocess_exec(
-            *self._command,
+            *(*self._command, *self.arguments),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -190,7 +190,7 @@ def test_faults_in_words(words: str, faults: Faults) -> None:
         ("slow", "expected a duration"),
         ("slow=fast", "expected a duration"),
         ("hang=1", "found 'hang=1', expected a fault"),
-        ("rate-limited=x", "invalid literal"),
+        ("rate-limited=x", "found 'rate-limited=x', expected a fault"),
         ("error=", "found 'error=', expected a fault"),
         ("error=BROKEN", "found 'BROKEN', expected one of"),
         ("registration.garbage", "which Registration cannot do"),
