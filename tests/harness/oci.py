@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Self
 
 SUITE = "trixie"
-MIRROR = "http://deb.debian.org/debian"
 
 
 def ran(*command: str | Path, environment: Mapping[str, str] | None = None, limit: float = 900.0) -> str:
@@ -89,9 +88,10 @@ class Store:
 
 
 def debian(place: Path) -> None:
-    """A Debian with Python and its venv, and nothing else, at `place`."""
-    mirror = os.environ.get("DEVICELENS_IMAGE_MIRROR", MIRROR)
-    ran("debootstrap", "--variant=minbase", "--include=python3,python3-venv", SUITE, place, mirror)
+    """A Debian with Python and its venv, and nothing else, at `place`; debootstrap knows its mirror."""
+    given = os.environ.get("DEVICELENS_IMAGE_MIRROR")
+    mirror = [] if given is None else [given]
+    ran("debootstrap", "--variant=minbase", "--include=python3,python3-venv", SUITE, place, *mirror)
     shutil.rmtree(place / "var/cache/apt", ignore_errors=True)
     shutil.rmtree(place / "var/lib/apt/lists", ignore_errors=True)
 
