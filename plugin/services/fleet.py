@@ -54,7 +54,8 @@ class Fleet:
     @property
     def settled(self) -> bool:
         """Whether every resource that should be served has been started."""
-        return not self._applied.is_set() and len(self._running) == len(self._plans)
+        running = {name: served.plan for name, (served, _) in self._running.items()}
+        return not self._applied.is_set() and running == {plan.name: plan for plan in self._plans}
 
     async def _bring_about(self, plans: Sequence[ResourcePlan], group: asyncio.TaskGroup) -> None:
         wanted = {plan.name: plan for plan in plans}
