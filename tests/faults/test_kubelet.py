@@ -46,7 +46,7 @@ HANG = Fault(
 LONG_HANG = Fault(
     "hang-15s",
     GROUP,
-    "The same for 15 s, more than --stale-after",
+    "It takes calls and does not answer for 15 s, more than --stale-after",
     "The mapping is withdrawn from Prometheus when it is stale, and never before",
     short=1,
     full=5,

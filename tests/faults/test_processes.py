@@ -34,7 +34,7 @@ KILLED = Fault(
 ENDED = Fault(
     "sigterm",
     GROUP,
-    "SIGTERM likewise",
+    "SIGTERM to either, at random, while pods come and go; another one follows at once or a second later",
     "It ends with status 0 within two seconds, and leaves no socket and no file",
     short=3,
     full=60,
