@@ -462,6 +462,8 @@ async def test_a_directory_that_is_replaced_is_found_again(root: Path, serve: Se
         for _ in range(2):
             async with SimulatedKubelet(root / "k") as kubelet:
                 await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+                # A kubelet asks for the list before its answer to Register has arrived.
+                await served.until(lambda: served.status(COLA).registered)
             shutil.rmtree(root / "k")
             await served.until(lambda: not served.status(COLA).registered)
             await served.until(lambda: "is not there" in served.status(COLA).state)
@@ -495,7 +497,9 @@ async def test_a_look_that_hangs_is_given_up_and_told_while_everything_is_served
     async with serve(configuration(cola()), pace=Pace(look_limit=0.1, retry=0.05)) as served:
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         with monkeypatch.context() as hanging:
+            # Whether all is looked at or the new file alone depends on what was seen until now.
             hanging.setattr(FilesSource, "discover", hang)
+            hanging.setattr(FilesSource, "look_at", hang)
             (colas / "b").touch()
             await served.until(lambda: "an earlier look at the host still hangs" in served.status(COLA).state)
         assert served.status(COLA).ready

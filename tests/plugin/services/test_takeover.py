@@ -173,8 +173,8 @@ async def test_registering_anew_that_does_not_help_is_done_ever_more_seldom(
 ) -> None:
     (colas / "a").touch()
     monkeypatch.setattr(PodResources, "allocatable", nothing)
+    began = time.monotonic()
     async with serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.01)) as served:
-        began = time.monotonic()
         await served.until(lambda: served.status(COLA).tally.registrations == 4)
         # At once, then after 0.2 and after 0.4 s more.
         assert time.monotonic() - began > 0.6
