@@ -40,6 +40,8 @@ async def listen(address: ListenAddress) -> list[socket.socket]:
             made = await _at(address.host, address.port)
     except OSError as error:
         raise Fatal(f"--web.listen-address {address}: cannot listen: {error.strerror or error}") from error
+    except UnicodeError as error:
+        raise Fatal(f"--web.listen-address {address}: cannot listen: no host's name: {error}") from error
     for listening in made:
         listening.settimeout(0.0)
     return made

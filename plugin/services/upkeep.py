@@ -19,6 +19,10 @@ LONGEST_VERIFY = 3600.0
 _log = Log("upkeep")
 
 
+class _UnknownError(Exception):
+    """Whether it is allocatable cannot be told now: it is not registered, or the kubelet does not answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Suspicion:
     """Nothing of ours is allocatable under this registration; `displaced`: somebody else's devices are."""
@@ -108,12 +112,11 @@ class Upkeep:
                     await self._registration.doubt.wait()
                     await asyncio.sleep(self._pace.verify_again)
             self._registration.doubt.clear()
-            suspicion = await self._suspicion()
-            if suspicion is not None:
-                await asyncio.sleep(self._pace.verify_again)
-                # Only what lasts, and of one and the same registration: a kubelet may just have restarted.
-                if await self._suspicion() != suspicion:
-                    suspicion = None
+            try:
+                suspicion = await self._lasting_suspicion()
+            except _UnknownError:
+                # Says nothing of whether registering anew has helped.
+                continue
             self._tell_displaced(suspicion)
             if suspicion is None or suspicion.displaced:
                 pause, not_before = self._pace.verify, 0.0
@@ -123,14 +126,28 @@ class Upkeep:
                 not_before = self._clock.steady() + pause
                 pause = min(2 * pause, LONGEST_VERIFY)
 
+    async def _lasting_suspicion(self) -> _Suspicion | None:
+        """None: it is well. Raises _UnknownError."""
+        suspicion = await self._suspicion()
+        if suspicion is None:
+            return None
+        await asyncio.sleep(self._pace.verify_again)
+        # Only what lasts, and of one and the same registration: a kubelet may just have restarted.
+        again = await self._suspicion()
+        if again is not None and again != suspicion:
+            raise _UnknownError
+        return again
+
     async def _suspicion(self) -> _Suspicion | None:
         standing = self._registration.standing
+        if standing is None:
+            raise _UnknownError
         healthy = {entry.id for entry in self._inventory.advertised() if entry.known.healthy}
-        if standing is None or not healthy:
+        if not healthy:
             return None
         allocatable = await self._pod_resources.allocatable()
         if allocatable is None or self._registration.standing != standing:
-            return None
+            raise _UnknownError
         named = allocatable.get(self._resource, frozenset())
         return None if named & healthy else _Suspicion(standing, displaced=bool(named))
 

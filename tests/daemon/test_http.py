@@ -418,11 +418,21 @@ async def test_an_address_in_use_is_told_in_one_clear_line(caplog: pytest.LogCap
     assert "\n" not in message
 
 
-async def test_a_host_that_is_not_ours_is_told() -> None:
+async def test_a_host_that_is_not_ours_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await _refusal(ListenAddress("192.0.2.1", 9))).startswith(
         "--web.listen-address 192.0.2.1:9: cannot listen: "
     )
-    assert "cannot listen" in await _refusal(ListenAddress("no-such-host.invalid", 9))
+    long = "a" * 64
+    assert f"--web.listen-address {long}:9: cannot listen: " in await _refusal(ListenAddress(long, 9))
+
+    def unknown(*_arguments: object, **_options: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    # A resolver may take its time over a name that nobody has.
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert await _refusal(ListenAddress("no-such-host.invalid", 9)) == (
+        "--web.listen-address no-such-host.invalid:9: cannot listen: Name or service not known"
+    )
 
 
 async def test_a_socket_that_nobody_serves_any_more_is_replaced(
