@@ -20,7 +20,9 @@ _log = Log("upkeep")
 
 
 class _UnknownError(Exception):
-    """Whether it is allocatable cannot be told now: it is not registered, or the kubelet does not answer."""
+    """Whether it is allocatable cannot be told now: nothing of it is healthy, it is not registered, or the
+    kubelet does not answer.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Upkeep:
         self._pace = surroundings.pace
         self._offload = Offload()
         self._displaced = Episode(_log, "another plugin serves it", resource=resource)
+        self._taken_over = False
         self.adopted = False
         """Whether `adopt` has been done."""
 
@@ -64,16 +67,28 @@ class Upkeep:
         """
         if self.adopted:
             return
-        # kubelet: List answers and names nobody, for about a second after a restart. The checkpoint knows.
-        held = await self._pod_resources.listed() or await self._checkpointed() or {}
-        self._inventory.adopt(sorted(held.get(self._resource, ())), self._clock.now())
+        await self._take_over()
         self.adopted = True
         self._changed()
+
+    async def _take_over(self) -> None:
+        """Where nobody tells yet what is held, nothing is concluded: it is asked for again."""
+        listed = await self._pod_resources.listed()
+        # kubelet: List answers and names nobody, for about a second after a restart. The checkpoint knows.
+        held = listed or await self._checkpointed()
+        if held is None and self.adopted:
+            held = listed
+        self._taken_over = held is not None
+        if held is not None:
+            self._inventory.adopt(sorted(held.get(self._resource, ())), self._clock.now())
 
     async def release_tombstones(self) -> None:
         """Drop devices that are gone, once the kubelet says that no pod holds them."""
         while True:
             await asyncio.sleep(self._pace.release)
+            if not self._taken_over:
+                await self._take_over()
+                self._changed()
             await self._review()
             candidates = self._inventory.releasable(self._clock.now())
             if not candidates:
@@ -144,7 +159,7 @@ class Upkeep:
             raise _UnknownError
         healthy = {entry.id for entry in self._inventory.advertised() if entry.known.healthy}
         if not healthy:
-            return None
+            raise _UnknownError
         allocatable = await self._pod_resources.allocatable()
         if allocatable is None or self._registration.standing != standing:
             raise _UnknownError
