@@ -1,4 +1,6 @@
-"""The alerts about the two processes: is the exporter there, is what it tells whole, is the plugin at work."""
+"""The alerts about the two processes: is the exporter there, is what it tells whole, is the plugin at work,
+is what both serve protected as asked.
+"""
 
 from typing import Final
 
@@ -237,7 +239,51 @@ _PLUGIN: Final = (
     ),
 )
 
+
+def _of_web(name: str) -> str:
+    """The families of that name of both processes, one series for each target."""
+    return _of_target("min", f"devicelens_web_{name} or devicelens_plugin_web_{name}")
+
+
+_WEB: Final = (
+    Alert(
+        "DevicelensWebConfigurationRefused",
+        Severity.WARNING,
+        _with_node(f"{_of_web('config_last_reload_successful')} == 0"),
+        f"{{{{ $labels.instance }}}} on {NODE} refused its new web configuration",
+        f"{{{{ $labels.instance }}}} on {NODE} could not use --web.config.file or a file that it names (certificate, "
+        "key, clients' authorities) when it changed, and goes on with what was in force before. If it is restarted "
+        "now, it does not start; if it is a certificate that was renewed, the old one goes on to its end.",
+        NODE_BOARD,
+        lasts="5m",
+        keep="2m",
+    ),
+    Alert(
+        "DevicelensWebCertificateEnds",
+        Severity.WARNING,
+        # A sixth of its life: whoever renews by itself has done so at a third, be it of a year or of a day.
+        _with_node(
+            f"""{_of_web("certificate_expiry_timestamp_seconds")}
+          < time() + clamp_max(
+            (
+              {_of_web("certificate_expiry_timestamp_seconds")}
+              - {_of_web("certificate_not_before_timestamp_seconds")}
+            ) / 6,
+            7 * 86400
+          )"""
+        ),
+        f"The certificate of {{{{ $labels.instance }}}} on {NODE} ends",
+        f"{{{{ $labels.instance }}}} on {NODE} serves a certificate that ends at {{{{ $value | humanizeTimestamp }}}}, and "
+        "it has not been renewed. From then on nobody gets an answer: not Prometheus, not the status page, not "
+        "the exporter that asks its plugin.",
+        NODE_BOARD,
+        lasts="15m",
+        keep="2m",
+    ),
+)
+
 GROUPS: Final = (
     Group("devicelens-exporter", _EXPORTER),
     Group("devicelens-plugin", _PLUGIN),
+    Group("devicelens-web", _WEB),
 )

@@ -9,6 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from daemon.protection.rules import Protected
+from daemon.protection.validity import Validity
 
 ENDED: Final = (
     "certificate",
@@ -48,7 +49,13 @@ class WebFamilies:
     def condition(self) -> object:
         """All that the families depend on, to be compared."""
         traffic = self._traffic
-        return traffic.connections, dict(traffic.ended), dict(traffic.refused), self._is_refused
+        return (
+            traffic.connections,
+            dict(traffic.ended),
+            dict(traffic.refused),
+            self._is_refused,
+            self._validity,
+        )
 
     def collect(self) -> Iterable[Metric]:
         """The families."""
@@ -75,10 +82,30 @@ class WebFamilies:
             "else 1. [STABLE]",
             value=int(not self._is_refused),
         )
+        validity = self._validity
+        yield self._moment(
+            "web_certificate_not_before_timestamp_seconds",
+            "From when on the certificate that is served is good, in seconds since 1970; absent without TLS; of a "
+            "chain that of the one that ends first. [STABLE]",
+            None if validity is None else validity.begins,
+        )
+        yield self._moment(
+            "web_certificate_expiry_timestamp_seconds",
+            "Until when the certificate that is served is good, in seconds since 1970; absent without TLS; of a "
+            "chain that of the one that ends first. [STABLE]",
+            None if validity is None else validity.ends,
+        )
+
+    @property
+    def _validity(self) -> Validity | None:
+        return None if self._protection is None else self._protection.rules.validity
 
     @property
     def _is_refused(self) -> bool:
         return self._protection is not None and self._protection.problem != ""
+
+    def _moment(self, name: str, text: str, value: float | None) -> Metric:
+        return GaugeMetricFamily(f"{self._prefix}_{name}", text, value=value)
 
     def _by_reason(self, name: str, text: str, reasons: Iterable[str], counted: Counter[str]) -> Metric:
         family = CounterMetricFamily(f"{self._prefix}_{name}", text, labels=["reason"])

@@ -4,6 +4,7 @@ model       the file's keys as Prometheus' exporters have them
 language    a file read and checked: what is asked for, or one clear error
 suites      names of cipher suites and curves, as Go has them and as OpenSSL has them
 tls         an SSLContext of certificates that were read
+validity    from when until when certificates are good
 names       whose certificates are let in
 passwords   who is let in by a password; hashing off the event loop, bounded
 rate        a token bucket

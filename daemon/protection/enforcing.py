@@ -10,6 +10,7 @@ from daemon.protection.passwords import Gate, Hashing
 from daemon.protection.rate import Bucket
 from daemon.protection.rules import OPEN, Rules
 from daemon.protection.tls import PemError, context
+from daemon.protection.validity import earliest
 
 
 def enforce(
@@ -38,7 +39,8 @@ def enforce(
     else:
         gate = Gate(config.users, hashing)
     sans = None if config.tls is None else config.tls.allowed_sans
-    return Rules(tls, sans, gate, bucket, config.headers)
+    validity = None if config.tls is None else earliest(material.read[config.tls.cert.key])
+    return Rules(tls, validity, sans, gate, bucket, config.headers)
 
 
 def certified(material: Material) -> SSLContext | None:

@@ -7,13 +7,18 @@ from typing import Protocol
 
 from daemon.protection.passwords import Gate
 from daemon.protection.rate import Bucket
+from daemon.protection.validity import Validity
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What connections and requests have to meet from now on. An empty header is not to be sent."""
+    """What connections and requests have to meet from now on. An empty header is not to be sent.
+
+    `validity` is that of the certificate served that ends first.
+    """
 
     tls: SSLContext | None = None
+    validity: Validity | None = None
     allowed_sans: frozenset[str] | None = None
     gate: Gate | None = None
     bucket: Bucket | None = None

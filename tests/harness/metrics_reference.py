@@ -18,6 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from daemon.exposition import Format
 from daemon.http import Traffic, WebFamilies
+from daemon.protection.rules import Rules
+from daemon.protection.validity import Validity
 from exporter.core.advertised import Telling, merged
 from exporter.core.anomalies import find
 from exporter.core.diff import diff, holdings
@@ -126,6 +128,12 @@ class _PodsSource:
     view: View = field(default_factory=lambda: View(connected=True))
 
 
+@dataclass(frozen=True, slots=True)
+class _Https:
+    rules: Rules = field(default_factory=lambda: Rules(validity=Validity(1.0, 2.0)))
+    problem: str = ""
+
+
 def exporter_text() -> str:
     """The exposition of an exporter that has everything to tell."""
     pod = Holder("ml", "llama-0", "trainer", "uid")
@@ -154,7 +162,7 @@ def exporter_text() -> str:
         board, node="n", version="v", stale_after=60.0, clock=lambda: 1.0, pods_source=_PodsSource()
     )
     metrics.register(HistoryFamilies(lambda: Condition(earliest=1.0)))
-    metrics.register(WebFamilies("devicelens", Traffic()))
+    metrics.register(WebFamilies("devicelens", Traffic(), _Https()))
     change = diff(Snapshot(), snapshot)
     metrics.counters.stepped(state, Step(change, (Released(change.began[0], 1.0),), {}))
     metrics.counters.refreshed((), 1.0)
@@ -178,7 +186,7 @@ def plugin_text() -> str:
         tally=Tally(),
     )
     config = ConfigStatus(successful=True, succeeded_at=1.0)
-    further = tuple(WebFamilies("devicelens_plugin", Traffic()).collect())
+    further = tuple(WebFamilies("devicelens_plugin", Traffic(), _Https()).collect())
     document = Exposition().document([status], config, Format.TEXT, compress=False, further=further)
     return document.decode()
 
