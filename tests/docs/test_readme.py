@@ -127,3 +127,13 @@ def test_the_presets_and_sources_that_it_names_are_those_that_there_are() -> Non
     assert sorted(named) == sorted(path.stem for path in (ROOT / "plugin" / "presets").glob("*.yaml"))
     sources = re.findall(r"`([a-z]+)`", README.split("Sources are ")[1].split(". Texts")[0])
     assert sorted(sources) == sorted(model.Source.__struct_fields__)
+
+
+def test_the_shortest_way_in_is_that_of_docs_install() -> None:
+    """Where every configuration and command is tried (tests/deploy/test_docs.py)."""
+    install = (ROOT / "docs" / "install.md").read_text()
+    section = README.split("\n## Install on a cluster\n")[1].split("\n## ")[0]
+    shown = re.findall(r"```(?:console|yaml)\n(.*?)```", section, re.DOTALL)
+    assert len(shown) == 3
+    for line in "".join(shown).splitlines():
+        assert f"{line}\n" in install, line

@@ -1,0 +1,73 @@
+"""README's section "Ask it", run as it stands beside the demo that README begins with."""
+
+import os
+import re
+import shlex
+from collections.abc import AsyncGenerator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from harness import owners
+from harness.processes import Process
+from harness.waiting import until
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+SECTION = README.split("\n## Ask it\n")[1].split("\n## ")[0]
+LINES = re.findall(r"^\$ (?:sudo )?devicelens (.*)$", SECTION, re.MULTILINE)
+ELSEWHERE = ("--url", "--prometheus", "--socket")
+"""Whom the demo does not have; asked in tests/e2e/test_command_line.py."""
+
+BESIDE_THE_DEMO = [line for line in LINES if not any(flag in line for flag in ELSEWHERE)]
+POD = "training/resnet-x2x9k"
+
+pytestmark = [pytest.mark.simulated, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+async def demo() -> AsyncGenerator[str]:
+    """The address of a demo in which a pod of a training has come."""
+    async with Process("demo", "--web.listen-address", "127.0.0.1:0", "--seed", "7") as process:
+        url = (await process.line("  status page ", limit=60)).split()[-1].rstrip("/")
+        await process.line("pod came", limit=60)
+        yield url
+
+
+def test_all_but_the_last_three_are_beside_the_demo() -> None:
+    """As README says."""
+    assert "All but the last three work beside the demo" in " ".join(SECTION.split())
+    assert LINES[:-3] == BESIDE_THE_DEMO
+    assert len(BESIDE_THE_DEMO) >= 8
+
+
+async def test_what_is_beside_the_demo_answers(demo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEVICELENS_URL", demo)
+    for line in BESIDE_THE_DEMO:
+        asked = partial(answers, shlex.split(line, comments=True), demo)
+        await until(f"devicelens {line}", asked, limit=40)
+
+
+async def answers(words: list[str], url: str) -> bool:
+    """False where the pod that was asked for has gone meanwhile, and the device that was named is another."""
+    given = [await some_pod(url) if word == POD else word for word in words]
+    if "--watch" in given:
+        return await tells_at_once(given)
+    status, out, errors = await owners.devicelens(*given)
+    assert "Traceback" not in errors
+    if "--at" in given:  # the demo has just begun
+        return status == 3 and "nobody looked before" in errors
+    assert status in {0, 3}, errors
+    return status == 0 and out != ""
+
+
+async def some_pod(url: str) -> str:
+    document = await owners.get_json(url, "/api/v1/pods")
+    return next((f"{pod['namespace']}/{pod['name']}" for pod in document["pods"]), POD)
+
+
+async def tells_at_once(words: list[str]) -> bool:
+    """Whether it begins with what is held, and ends well when it is interrupted."""
+    async with Process(*words, environment=dict(os.environ)) as watching:
+        await watching.line("  held  ", limit=30)
+        return await watching.stop() == 0
