@@ -105,6 +105,9 @@ def _write(path: Path, content: bytes) -> None:
         file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(file, "wb") as stream:  # noqa: PTH123 -- a descriptor
             stream.write(content)
+            stream.flush()
+            # What it remembers has to be made again after a power cut too, for pods that start again.
+            os.fsync(file)
         new.replace(path)
     except OSError:
         with suppress(OSError):

@@ -59,6 +59,7 @@ class Giving:
         self._offload = Offload(1)
         self._changed = asyncio.Event()
         self._discarded = False
+        self._restored = False
         self._unwritten = Episode(_log, "cannot write the CDI specification", resource=plan.name)
         self._left_out = Episode(_log, "not in the CDI specification", resource=plan.name)
         self._unkept = Episode(_log, "files for containers cannot be kept", resource=plan.name)
@@ -114,7 +115,7 @@ class Giving:
 
     async def run(self) -> None:
         """Keep the CDI specification to the devices and the files to their holders, until cancelled."""
-        await self._keep_files(self._files.restore)
+        self._tell_files(await self._restore_files())
         looked = self._clock.steady()
         while True:
             await self._keep_specification()
@@ -123,7 +124,7 @@ class Giving:
                     await self._changed.wait()
             self._changed.clear()
             if self._clock.steady() - looked >= self._pause:
-                await self._release()
+                self._tell_files(await self._restore_files(), await self._release_files())
                 looked = self._clock.steady()
 
     async def _keep_specification(self) -> None:
@@ -151,22 +152,33 @@ class Giving:
         self._discarded = True
         return ()
 
-    async def _release(self) -> None:
-        if not self._files.any():
-            return
-        held = await self._pod_resources.held(self._plan.name)
-        if held is not None:
-            await self._keep_files(lambda: self._files.release(held))
+    async def _restore_files(self) -> str | None:
+        """Write anew what is missing, until that was done once; why it could not be, in words."""
+        problem = None if self._restored else await self._on_files(self._files.restore)
+        self._restored = problem is None
+        return problem
 
-    async def _keep_files(self, keep: Callable[[], object]) -> None:
-        try:
-            await self._offload.run(keep, limit=KEEP_LIMIT)
-        except OSError as error:
-            self._unkept.failed(os_problem(error))
-        except StuckError as error:
-            self._unkept.failed(str(error))
+    async def _release_files(self) -> str | None:
+        """Remove what nobody holds any more; why that could not be, in words."""
+        held = await self._pod_resources.held(self._plan.name) if self._files.any() else None
+        return None if held is None else await self._on_files(lambda: self._files.release(held))
+
+    def _tell_files(self, *problems: str | None) -> None:
+        told = [problem for problem in problems if problem is not None]
+        if told:
+            self._unkept.failed(told[0])
         else:
             self._unkept.recovered()
+
+    async def _on_files(self, work: Callable[[], object]) -> str | None:
+        """Do it; why it failed, in words."""
+        try:
+            await self._offload.run(work, limit=KEEP_LIMIT)
+        except OSError as error:
+            return os_problem(error)
+        except StuckError as error:
+            return str(error)
+        return None
 
 
 def discard_specification(host: HostRoot, belongings: Belongings) -> None:

@@ -55,16 +55,26 @@ class Lease:
             self._file = None
 
     def _is_current(self, file: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(file), self._path.lstat())
-        except OSError:
-            return False
+        return is_at(file, self._path)
+
+
+def is_at(file: int, path: Path) -> bool:
+    """Whether the open `file` is what is at `path` now: a lock on any other is nobody's."""
+    try:
+        return os.path.samestat(os.fstat(file), path.lstat())
+    except OSError:
+        return False
 
 
 async def _wait_for_lock(file: int) -> None:
     """Lock `file`, in a thread, because it may take for ever; cancelled, the thread closes it."""
     waiter = _Waiter(file)
-    waiter.start()
+    try:
+        waiter.start()
+    except RuntimeError:
+        # No thread is to be had; whoever begins anew opens the file again.
+        os.close(file)
+        raise
     try:
         await waiter.done.wait()
     except asyncio.CancelledError:

@@ -20,8 +20,10 @@ from plugin.discovery.survey import os_problem
 from plugin.services.belongings import Belongings, Record, records
 from plugin.services.clock import Clock
 from plugin.services.giving import discard_specification
+from plugin.services.lease import is_at
 from plugin.services.side_files import SideFiles
 from plugin.services.sockets import LEASE_ENDING, RECORD_ENDING
+from plugin.services.trying import try_each
 
 INTERVAL: Final = 60.0
 """Seconds between looks that nothing calls for."""
@@ -78,21 +80,26 @@ class Leftovers:
 
     def collect(self) -> None:
         """Remove what is nobody's. Blocking. Raises OSError for what cannot be removed."""
-        for path, record in records(self._directory):
-            if self._is_wanted(record):
-                continue
-            lease = path.with_name(path.name.removesuffix(RECORD_ENDING) + LEASE_ENDING)
-            file = os.open(lease, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # As it is now that nobody else can change it.
-                if not self._is_wanted(record):
-                    self._remove(path, record)
-                lease.unlink(missing_ok=True)
-            except BlockingIOError:
-                continue
-            finally:
-                os.close(file)
+        try_each(records(self._directory), lambda left: self._collect_one(*left))
+
+    def _collect_one(self, path: Path, record: Record) -> None:
+        if self._is_wanted(record):
+            return
+        lease = path.with_name(path.name.removesuffix(RECORD_ENDING) + LEASE_ENDING)
+        file = os.open(lease, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not is_at(file, lease):
+                # Given up since it was opened: by now another may hold a new one.
+                return
+            # As it is now that nobody else can change it.
+            if not self._is_wanted(record):
+                self._remove(path, record)
+            lease.unlink(missing_ok=True)
+        except BlockingIOError:
+            return
+        finally:
+            os.close(file)
 
     def _is_wanted(self, record: Record) -> bool:
         """Also a member of a family that there is: its devices may only be late."""

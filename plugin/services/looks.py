@@ -52,6 +52,11 @@ class Looks:
         self._called = asyncio.Event()
         self._settling: asyncio.TimerHandle | None = None
 
+    @property
+    def waiting(self) -> int:
+        """How many entries wait to be looked at singly."""
+        return len(self._entries)
+
     def everything(self) -> None:
         """Something changed, and may be anything."""
         self._begin()
@@ -60,7 +65,7 @@ class Looks:
 
     def touched(self, directory: str, name: str | None) -> None:
         """An entry of a followed directory changed; None: any of it may have."""
-        if name is None:
+        if name is None or len(self._entries) >= MOST_ENTRIES:
             self.everything()
             return
         self._begin()
@@ -111,8 +116,7 @@ class Looks:
             self._since = self._clock.steady()
 
     def _take(self) -> Wish:
-        everything = self._everything or len(self._entries) > MOST_ENTRIES
-        wish = Wish(None if everything else frozenset(self._entries), self._since)
+        wish = Wish(None if self._everything else frozenset(self._entries), self._since)
         self._entries.clear()
         self._everything = False
         self._called.clear()

@@ -25,6 +25,8 @@ NAME: Final = f".{PREFIX}served"
 MOST: Final = 1000
 MAX_BYTES: Final = 1 << 20
 LIMIT: Final = 5.0
+AGAIN: Final = 30.0
+"""Seconds after which what could not be written is tried again."""
 
 _log = Log("predecessors")
 
@@ -55,7 +57,14 @@ class Predecessors:
             while True:
                 self._ownership.renamed.clear()
                 await self._write()
-                await self._ownership.renamed.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if self.failing is None else AGAIN):
+                        await self._ownership.renamed.wait()
+
+    @property
+    def failing(self) -> str | None:
+        """Why it cannot be written, in words; None while it can."""
+        return self._failing.reason
 
     def end(self) -> None:
         """Keep only what pods may hold of, or nothing at all: after everything has ended. Blocking."""

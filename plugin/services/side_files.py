@@ -11,6 +11,7 @@ from plugin.discovery import host_files
 from plugin.discovery.host import HostRoot
 from plugin.services.belongings import Belongings, FileRecord
 from plugin.services.clock import Clock
+from plugin.services.trying import try_each
 
 KEPT_FOR: Final = RELEASE_AFTER
 """Seconds for which a file stays at least: Allocate answers before the kubelet tells who holds what."""
@@ -50,8 +51,8 @@ class SideFiles:
     def restore(self) -> None:
         """Write anew what is not there any more: after a reboot /run is empty, and pods start again."""
         with self._belongings.guard:
-            for path, record in self._belongings.record.files.items():
-                self._bring(path, record)
+            files = self._belongings.record.files
+            try_each(files, lambda path: self._bring(path, files[path]))
 
     def release(self, held: Collection[str]) -> tuple[str, ...]:
         """Remove the files of devices that nobody holds; `held`: every id that is held."""
@@ -74,11 +75,14 @@ class SideFiles:
         if not paths:
             return
         known = dict(self._belongings.record.files)
+
+        def remove(path: str) -> None:
+            host_files.remove(self._host, path, known[path].made)
+            del known[path]
+            self._named.pop(path, None)
+
         try:
-            for path in paths:
-                host_files.remove(self._host, path, known[path].made)
-                del known[path]
-                self._named.pop(path, None)
+            try_each(paths, remove)
         finally:
             self._belongings.put(files=known)
 

@@ -74,11 +74,19 @@ class SocketNames:
         stale = [
             path
             for path in self.directory.iterdir()
-            if shape.fullmatch(path.name) and stat.S_ISSOCK(path.lstat().st_mode) and not _is_served(path)
+            if shape.fullmatch(path.name) and _is_socket(path) and not _is_served(path)
         ]
         for path in stale:
             path.unlink(missing_ok=True)
         return stale
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(path.lstat().st_mode)
+    except FileNotFoundError:
+        # kubelet: one that starts removes every socket there, perhaps just now.
+        return False
 
 
 def _is_served(path: Path) -> bool:

@@ -1,13 +1,17 @@
 """What a resource leaves on the host goes with it, and with nothing less."""
 
 import asyncio
+import fcntl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from daemon.directory import DirectoryWatcher
 from harness.served import Serve, Served
 from plugin.discovery.host import HostRoot
+from plugin.services.belongings import Belongings
 from plugin.services.clock import Clock
 from plugin.services.leftovers import Leftovers
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
@@ -77,7 +81,7 @@ async def test_a_resource_that_goes_takes_what_it_left_with_it_and_nothing_of_an
         assert left(host) == BOTH
         served.apply(configuration(other))
         await served.until(lambda: left(host) == BOTH[1::2])
-        assert len(list((root / "k/device-plugins").glob(".devicelens-*.json"))) == 1
+        await served.until(lambda: len(list((root / "k/device-plugins").glob(".devicelens-*.json"))) == 1)
 
 
 async def test_what_a_process_left_is_kept_until_the_configuration_has_it_no_more(
@@ -109,3 +113,42 @@ async def test_what_another_process_serves_is_left_alone(
             await second.until(lambda: len(left(host)) == 2)
             leftovers.collect()
             assert len(left(host)) == 2
+
+
+def remember(directory: Path, host: Path, name: str) -> Path:
+    """A record of a resource that nobody serves, and its CDI specification."""
+    specification = host / "etc/cdi" / f"{name}.json"
+    specification.parent.mkdir(parents=True, exist_ok=True)
+    specification.touch()
+    record = directory / f".devicelens-{name}.json"
+    Belongings(record, f"example.com/{name}").put(cdi=f"/etc/cdi/{name}.json")
+    return record
+
+
+def test_what_cannot_be_removed_holds_up_nothing_else(tmp_path: Path, host: Path) -> None:
+    first, second = (remember(tmp_path, host, name) for name in ("a", "b"))
+    (host / "etc/cdi/a.json").unlink()
+    (host / "etc/cdi/a.json").mkdir()
+    leftovers = Leftovers(tmp_path, HostRoot(host), lambda: (), Clock())
+    with pytest.raises(OSError, match=r"/etc/cdi/a\.json"):
+        leftovers.collect()
+    assert not second.exists()
+    assert first.exists()
+
+
+def test_a_lease_that_was_given_up_since_it_was_opened_is_nobodys(
+    tmp_path: Path, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = remember(tmp_path, host, "a")
+    lease = record.with_suffix(".lock")
+    real = fcntl.flock
+
+    def another_took_it_over(file: int, operation: int) -> None:
+        lease.unlink()
+        lease.touch()
+        real(file, operation)
+
+    monkeypatch.setattr("plugin.services.leftovers.fcntl.flock", another_took_it_over)
+    Leftovers(tmp_path, HostRoot(host), lambda: (), Clock()).collect()
+    assert record.exists()
+    assert lease.exists()

@@ -1,7 +1,9 @@
 """What former processes served is remembered, and forgotten when nothing of it is held."""
 
 import asyncio
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -83,12 +85,44 @@ async def test_it_is_written_at_each_change_and_again_where_it_was_removed(path:
             async def holds() -> bool:
                 return read(path) == names
 
-            await until(f"{names} are remembered", holds, limit=5.0, pause=0.005)
+            await until(f"{names} are remembered", holds, pause=0.005)
 
         await says("a/one")
         ownership.configure(["a/one", "a/two"])
         await says("a/one", "a/two")
         path.unlink()
         await says("a/one", "a/two")
+        for task in tasks:
+            task.cancel()
+
+
+async def test_what_could_not_be_written_is_written_once_it_can_be(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = True
+
+    def replace(new: Path, target: Path) -> Path:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.replace(new, target)  # noqa: PTH105 -- Path.replace is what is replaced here
+        return target
+
+    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr("plugin.services.predecessors.AGAIN", 0.05)
+    ownership, watcher = Ownership(), DirectoryWatcher(poll_interval=0.05)
+    ownership.configure(["a/one"])
+    predecessors = Predecessors(path.parent, ownership)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(actor) for actor in (watcher.run(), predecessors.run(watcher))]
+
+        async def fails() -> bool:
+            return predecessors.failing is not None
+
+        async def written() -> bool:
+            return read(path) == ("a/one",) and predecessors.failing is None
+
+        await until("it fails", fails, pause=0.005)
+        full = False
+        await until("it is written", written, pause=0.005)
         for task in tasks:
             task.cancel()

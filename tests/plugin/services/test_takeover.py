@@ -44,7 +44,7 @@ async def test_a_second_plugin_stands_by_ready_and_takes_over_when_the_first_end
             # Restarts change nothing between the two.
             await kubelet.restart()
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.streams(COLA) == 1)
-            assert served.status(COLA).registered
+            await served.until(lambda: served.status(COLA).registered)
             assert not waiting.status(COLA).registered
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         await second_to_last.until(lambda: second_to_last.status(COLA).registered)
@@ -100,6 +100,7 @@ async def test_an_older_plugin_of_somebody_else_that_leaves_takes_nothing_with_i
             await foreign.stop()
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+            await served.registered(COLA, 2)
             assert served.status(COLA).tally.registrations == 2
 
 
@@ -302,3 +303,21 @@ def test_sockets_of_a_process_that_was_killed_are_removed_and_no_others(root: Pa
         assert made.remove_stale() == [stale]
     assert {path.name for path in root.iterdir()} == {served.name, foreign.name, file.name}
     assert os.path.lexists(served)
+
+
+def test_a_kubelet_that_removes_sockets_meanwhile_does_not_disturb_removing_stale_ones(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = SocketNames(root, COLA, lambda: "00000000")
+    stale = names.fresh()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(stale))
+    real = Path.iterdir
+
+    def removed_since(directory: Path) -> list[Path]:
+        found = list(real(directory))
+        stale.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "iterdir", removed_since)
+    assert names.remove_stale() == []

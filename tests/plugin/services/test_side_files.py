@@ -1,0 +1,108 @@
+"""Files written for containers: one that fails holds up no other, and what was promised is tried again."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from daemon.paths import KubeletPaths
+from harness.served import Hands, Serve
+from plugin.core.rendering import File
+from plugin.discovery.host import HostRoot
+from plugin.services.belongings import Belongings, read
+from plugin.services.side_files import KEPT_FOR, SideFiles
+from plugin.services.surroundings import Pace
+from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+
+GPU = "example.com/gpu"
+CONFIGURATION = f"""\
+version: 1
+resources:
+  - name: {GPU}
+    discover: [{{glob: {{paths: ["/dev/gpu*"]}}}}]
+    allocate:
+      files:
+        - {{host: "/run/gpus/{{{{ device.id }}}}", container: "/etc/{{{{ device.id }}}}", content: x}}
+"""
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands()
+
+
+@pytest.fixture
+def files(host: Path, tmp_path: Path, hands: Hands) -> SideFiles:
+    """Files of a, b and c, of which b's cannot be removed nor written."""
+    made = SideFiles(HostRoot(host), Belongings(tmp_path / "record.json", GPU), hands.clock())
+    for name in "abc":
+        made.write([File(f"/run/{name}", f"/etc/{name}", "x", 0o644, name)], {name: name})
+    (host / "run/b").unlink()
+    (host / "run/b").mkdir()
+    return made
+
+
+def test_one_that_cannot_be_removed_holds_up_no_other(
+    files: SideFiles, host: Path, tmp_path: Path, hands: Hands
+) -> None:
+    hands.ahead = KEPT_FOR
+    with pytest.raises(OSError, match="/run/b"):
+        files.release([])
+    assert [path.name for path in (host / "run").iterdir()] == ["b"]
+    record = read(tmp_path / "record.json")
+    assert record is not None
+    assert [*record.files] == ["/run/b"]
+    (host / "run/b").rmdir()
+    assert files.release([]) == ("/run/b",)
+    assert not files.any()
+
+
+def test_one_that_cannot_be_written_anew_holds_up_no_other(files: SideFiles, host: Path) -> None:
+    for name in "ac":
+        (host / "run" / name).unlink()
+    with pytest.raises(OSError, match="/run/b"):
+        files.restore()
+    assert all((host / "run" / name).is_file() for name in "ac")
+
+
+def test_a_record_is_on_the_disk_before_it_takes_the_place_of_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(file: int) -> None:
+        done.append(f"{os.fstat(file).st_size > 0} synced")
+        fsync(file)
+
+    def replaced(path: Path, target: Path) -> Path:
+        done.append("replaced")
+        return replace(path, target)
+
+    monkeypatch.setattr("os.fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    Belongings(tmp_path / "record.json", GPU).put(cdi="/etc/cdi/x.json")
+    assert done == ["True synced", "replaced"]
+
+
+async def test_what_cannot_be_written_anew_at_the_start_is_tried_again(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
+) -> None:
+    (host / "dev").mkdir()
+    (host / "dev/gpu0").touch()
+    async with serve(CONFIGURATION):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        await kubelet.add_pod(
+            PodSpec(namespace="default", name="p", containers=(ContainerSpec("c", resources={GPU: 1}),))
+        )
+    # As after a reboot, and what the file is in is not there yet.
+    written = host / "run/gpus/gpu0"
+    written.unlink()
+    written.parent.rmdir()
+    written.parent.write_text("not mounted yet")
+    assert list(KubeletPaths(root / "k").device_plugins.glob(".devicelens-*.json"))
+    async with serve(CONFIGURATION, pace=Pace(release=0.05)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        assert not written.exists()
+        written.parent.unlink()
+        await served.until(written.is_file)
