@@ -50,8 +50,10 @@ class Pace:
         self._hold_off_until = 0.0
         self.failures = 0
         """Refreshes in a row that failed."""
-        self.allocatable_failures = 0
-        """Times in a row that GetAllocatableResources alone failed."""
+        self._allocatable_failures = 0
+        # Apart from the other failures: a kubelet that comes back after an hour is not slow to be asked.
+        self._unsettled = 0
+        self._refused = 0
 
     def listed(self, now: float) -> None:
         """List is called."""
@@ -65,27 +67,49 @@ class Pace:
             due = max(due, calls[0] + _BURST * spacing)
         return max(0.0, due - now)
 
-    def hold_off(self, now: float) -> None:
-        """The kubelet's rate limit was reached: no reason is good enough before a pause is over."""
-        self._hold_off_until = now + self._pause(max(1, self.failures, self.allocatable_failures))
+    def succeeded(self) -> None:
+        """A refresh succeeded."""
+        self.failures = self._unsettled = 0
+
+    def failed(self, now: float, *, limited: bool = False, unsettled: bool = False) -> None:
+        """A refresh failed. `limited`: the kubelet's rate limit was reached. `unsettled`: it answered, but is
+        not believed yet.
+        """
+        self.failures += 1
+        if not limited:
+            self._unsettled = self._unsettled + 1 if unsettled else 0
+        self._answered(now, limited=limited)
+
+    def allocatable_succeeded(self, now: float) -> None:
+        """GetAllocatableResources was answered."""
+        self._allocatable_failures = 0
+        self._answered(now, limited=False)
+
+    def allocatable_failed(self, now: float, *, limited: bool = False) -> None:
+        """GetAllocatableResources alone failed; `limited` as above."""
+        self._allocatable_failures += 1
+        self._answered(now, limited=limited)
+
+    def _answered(self, now: float, *, limited: bool) -> None:
+        """At the rate limit no reason is good enough before a pause is over, longer after each refusal."""
+        self._refused = self._refused + 1 if limited else 0
+        if limited:
+            self._hold_off_until = now + self._pause(self._refused)
 
     def held_off(self, now: float) -> float:
-        """Seconds that are left of that pause; 0 where there is none."""
+        """Seconds that are left of the pause at the rate limit; 0 where there is none."""
         return max(0.0, self._hold_off_until - now)
 
-    def due(self, now: float, full_at: float, *, unsettled: bool) -> tuple[float, Trigger]:
-        """When to ask though nothing happens, and why then: the last full refresh began at `full_at`.
-
-        `unsettled`: the kubelet answers, but is not believed yet.
-        """
-        if self.failures and unsettled:
+    def due(self, now: float, full_at: float) -> tuple[float, Trigger]:
+        """When to ask though nothing happens, and why then: the last full refresh began at `full_at`."""
+        if self._unsettled:
             # An API server that is away may be so for an hour.
-            pause = _UNSETTLED_RETRY * (1 if self.failures * _UNSETTLED_RETRY < DOUBT else 10)
+            pause = _UNSETTLED_RETRY * (1 if self._unsettled * _UNSETTLED_RETRY < DOUBT else 10)
             return now + pause, Trigger.RETRY
         if self.failures:
             return now + self._pause(self.failures), Trigger.RETRY
-        if self.allocatable_failures:
-            return full_at + self._pause(self.allocatable_failures), Trigger.RETRY
+        if self._allocatable_failures:
+            return full_at + self._pause(self._allocatable_failures), Trigger.RETRY
         return full_at + self._timing.interval, Trigger.TIMER
 
     def _pause(self, failures: int) -> float:

@@ -142,9 +142,7 @@ class Refresher:
             await asyncio.sleep(pause)
             self._wanted[Trigger.RETRY] = None
             return
-        failure = self._board.state.failure
-        unsettled = failure is not None and failure.code == UNSETTLED
-        due, cause = self._pace.due(loop.time(), self._full_at, unsettled=unsettled)
+        due, cause = self._pace.due(loop.time(), self._full_at)
         while due > loop.time():
             try:
                 async with asyncio.timeout_at(due):
@@ -178,9 +176,8 @@ class Refresher:
         except KubeletError as error:
             if error.code == grpc.StatusCode.UNAVAILABLE.name:
                 self._doubt()
-            self._fail(Failure(error.method, error.code, error.message, self._clock.now()))
-            if error.rate_limited:
-                self._pace.hold_off(asyncio.get_running_loop().time())
+            failure = Failure(error.method, error.code, error.message, self._clock.now())
+            self._fail(failure, limited=error.rate_limited)
         except Exception as error:  # noqa: BLE001 -- an answer nobody foresaw must not end the process
             self._fail(Failure("List", "INTERNAL", f"{type(error).__name__}: {error}", self._clock.now()))
         if full:
@@ -240,7 +237,7 @@ class Refresher:
             _log.error("what is newly known cannot be told", error=f"{type(error).__name__}: {error}")
 
     def _publish(self, raw: Raw, news: News, asked_at: float) -> None:
-        self._pace.failures = 0
+        self._pace.succeeded()
         self._episode.recovered()
         self._stale.recovered()
         state = self._board.state
@@ -254,17 +251,15 @@ class Refresher:
 
     def _of_allocatable(self, raw: Raw, news: News) -> tuple[str, ...]:
         """Count and tell that GetAllocatableResources fails, or that it is over."""
-        error = news.allocatable_error
+        error, now = news.allocatable_error, asyncio.get_running_loop().time()
         if error is None:
-            self._pace.allocatable_failures = 0
+            self._pace.allocatable_succeeded(now)
             self._allocatable.recovered()
             return ()
         if raw.asked_allocatable:
-            self._pace.allocatable_failures += 1
+            self._pace.allocatable_failed(now, limited=error.rate_limited)
             self._observer.failed(error.method, error.code)
             self._allocatable.failed(f"{error.code}: {error.message}")
-            if error.rate_limited:
-                self._pace.hold_off(asyncio.get_running_loop().time())
         told = "those of its last answer" if news.snapshot.complete else "unknown"
         return (f"{error.method} fails ({error.code}): free devices and health are {told}",)
 
@@ -275,8 +270,9 @@ class Refresher:
         if news.step is not None:
             self._observer.stepped(state, news.step)
 
-    def _fail(self, failure: Failure) -> None:
-        self._pace.failures += 1
+    def _fail(self, failure: Failure, *, limited: bool = False) -> None:
+        now = asyncio.get_running_loop().time()
+        self._pace.failed(now, limited=limited, unsettled=failure.code == UNSETTLED)
         self._observer.failed(failure.method, failure.code)
         self._episode.failed(f"{failure.method}: {failure.code}: {failure.message}")
         state = self._board.state

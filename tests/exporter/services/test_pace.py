@@ -33,13 +33,15 @@ def test_a_call_after_silence_waits_for_nothing() -> None:
     assert pace.wait(101.0) == 0.0
 
 
-@given(st.integers(1, 10_000), st.booleans())
-def test_a_failure_is_followed_by_another_try_within_the_interval(failures: int, unsettled: bool) -> None:
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=200))
+def test_a_failure_is_followed_by_another_try_within_the_interval(kinds: list[tuple[bool, bool]]) -> None:
     pace = Pace(TIMING)
-    pace.failures = failures
-    due, cause = pace.due(100.0, 0.0, unsettled=unsettled)
+    for limited, unsettled in kinds:
+        pace.failed(100.0, limited=limited, unsettled=unsettled)
+    due, cause = pace.due(100.0, 0.0)
     assert cause is Trigger.RETRY
     assert 100.0 < due <= 100.0 + TIMING.interval
+    assert pace.held_off(100.0) <= TIMING.interval
 
 
 @pytest.mark.parametrize("luck", [0.5, 1.0])
@@ -52,36 +54,70 @@ def test_retries_come_soon_then_seldom_never_seldomer_than_the_timer(
 
     monkeypatch.setattr("random.uniform", choose)
     pace, pauses = Pace(TIMING), list[float]()
-    for failures in range(1, 2000):
-        pace.failures = failures
-        pauses.append(pace.due(0.0, 0.0, unsettled=False)[0])
+    for _ in range(1, 2000):
+        pace.failed(0.0)
+        pauses.append(pace.due(0.0, 0.0)[0])
     assert pauses[:6] == pytest.approx([luck * seconds for seconds in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)])
     assert set(pauses[6:]) == {5.0 * luck}
 
 
-@given(st.integers(0, 100))
-def test_what_is_not_believed_yet_is_asked_again_soon_and_after_a_while_seldom(failures: int) -> None:
-    pace = Pace(TIMING)
-    pace.failures = failures + 1
-    pause = pace.due(0.0, 0.0, unsettled=True)[0]
-    assert pause == (0.2 if (failures + 1) * 0.2 < 10 else 2.0)
+@pytest.mark.parametrize("failures_before", [0, 1, 1000])
+def test_what_is_not_believed_yet_is_asked_again_soon_and_after_a_while_seldom(failures_before: int) -> None:
+    """However long the kubelet was away before."""
+    pace, pauses = Pace(TIMING), list[float]()
+    for _ in range(failures_before):
+        pace.failed(0.0)
+    for _ in range(100):
+        pace.failed(0.0, unsettled=True)
+        pauses.append(pace.due(0.0, 0.0)[0])
+    assert pauses == [0.2] * 49 + [2.0] * 51
 
 
 def test_without_failures_the_timer_is_due() -> None:
-    assert Pace(TIMING).due(103.0, 100.0, unsettled=False) == (105.0, Trigger.TIMER)
+    assert Pace(TIMING).due(103.0, 100.0) == (105.0, Trigger.TIMER)
 
 
 def test_where_only_allocatable_fails_it_is_asked_again_before_the_timer() -> None:
     pace = Pace(TIMING)
-    pace.allocatable_failures = 1
-    due, cause = pace.due(100.0, 100.0, unsettled=False)
+    pace.allocatable_failed(100.0)
+    due, cause = pace.due(100.0, 100.0)
     assert (100.05 <= due <= 100.1, cause) == (True, Trigger.RETRY)
+    assert pace.held_off(100.0) == 0.0
+    pace.allocatable_succeeded(100.0)
+    assert pace.due(103.0, 100.0) == (105.0, Trigger.TIMER)
 
 
 def test_at_the_rate_limit_no_reason_is_good_enough_for_a_while() -> None:
     pace = Pace(TIMING)
-    pace.failures = 3
     assert pace.held_off(100.0) == 0.0
-    pace.hold_off(100.0)
+    for _ in range(3):
+        pace.failed(100.0, limited=True)
     assert 0.2 <= pace.held_off(100.0) <= 0.4
     assert pace.held_off(101.0) == 0.0
+
+
+@pytest.mark.parametrize("unsettled", [False, True])
+def test_one_refusal_at_the_rate_limit_after_a_kubelet_that_was_away_holds_up_little(unsettled: bool) -> None:
+    """All clients of a kubelet that comes back ask at once, so refusals are likely just then."""
+    pace = Pace(TIMING)
+    for _ in range(50):
+        pace.failed(100.0, unsettled=unsettled)
+    pace.failed(100.0, limited=True)
+    assert 0.05 <= pace.held_off(100.0) <= 0.1
+
+
+def test_refusals_are_counted_from_the_last_answer_on() -> None:
+    pace = Pace(TIMING)
+    for _ in range(9):
+        pace.failed(100.0, limited=True)
+    pace.failed(100.0, unsettled=True)
+    pace.failed(200.0, limited=True)
+    assert 0.05 <= pace.held_off(200.0) <= 0.1
+
+
+def test_refusals_of_allocatable_alone_are_counted_while_list_is_answered() -> None:
+    pace = Pace(TIMING)
+    for _ in range(3):
+        pace.succeeded()
+        pace.allocatable_failed(100.0, limited=True)
+    assert 0.2 <= pace.held_off(100.0) <= 0.4
