@@ -40,6 +40,10 @@ _DEVICE_FILES: Final = (
 )
 _END_WITHIN: Final = 10.0
 """Seconds; it has two processes to wait for, and files to remove, on a machine that may be busy."""
+SHORT: Final = Path("/tmp")  # noqa: S108 -- a directory of its own is made in it
+"""Where the demo lies when $TMPDIR is too long."""
+_PARENT_BYTES: Final = 27
+"""Of a unix socket's 107: 80 are devicelens-demo-…/kubelet/device-plugins/ and a plugin's socket, at the least."""
 _START_WITHIN: Final = 30.0
 """Seconds in which the plugin must have registered everything and the exporter must have looked."""
 
@@ -77,8 +81,7 @@ for _option in log_flags():
 
 async def main(address: ListenAddress, pace: float, rng: Random, stop: asyncio.Event) -> None:
     """Run the demo until `stop` is set. Raises Fatal when one of the processes cannot start or ends."""
-    # A short path: unix sockets take 107 bytes.
-    directory = Path(tempfile.mkdtemp(prefix="devicelens-demo-"))
+    directory = own_directory(Path(tempfile.gettempdir()), SHORT)
     host, root = directory / "host", directory / "kubelet"
     plugin = Child(
         "plugin",
@@ -108,6 +111,22 @@ async def main(address: ListenAddress, pace: float, rng: Random, stop: asyncio.E
                 await asyncio.gather(plugin.end(), exporter.end())
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def own_directory(*parents: Path) -> Path:
+    """A new directory in the first of `parents` that has room for sockets' paths. Raises Fatal."""
+    reasons: list[str] = []
+    for parent in dict.fromkeys(parents):
+        if len(os.fsencode(parent.absolute())) > _PARENT_BYTES:
+            reasons.append(
+                f"{parent} is longer than {_PARENT_BYTES} bytes, which leaves no room for sockets' paths"
+            )
+            continue
+        try:
+            return Path(tempfile.mkdtemp(prefix="devicelens-demo-", dir=parent))
+        except OSError as error:
+            reasons.append(f"{parent}: {error.strerror or error}")
+    raise Fatal(f"no directory for the demo, set TMPDIR: {'; '.join(reasons)}")
 
 
 class Child:

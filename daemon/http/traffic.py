@@ -85,14 +85,14 @@ class WebFamilies:
         validity = self._validity
         yield self._moment(
             "web_certificate_not_before_timestamp_seconds",
-            "From when on the certificate that is served is good, in seconds since 1970; absent without TLS; of a "
-            "chain that of the one that ends first. [STABLE]",
+            "From when on the certificate that is served is good, in seconds since 1970; absent without TLS; "
+            "of a chain that of the one that ends first. [STABLE]",
             None if validity is None else validity.begins,
         )
         yield self._moment(
             "web_certificate_expiry_timestamp_seconds",
-            "Until when the certificate that is served is good, in seconds since 1970; absent without TLS; of a "
-            "chain that of the one that ends first. [STABLE]",
+            "Until when the certificate that is served is good, in seconds since 1970; absent without TLS; "
+            "of a chain that of the one that ends first. [STABLE]",
             None if validity is None else validity.ends,
         )
 
