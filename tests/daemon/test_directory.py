@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from daemon import directory
 from daemon.directory import Change, DirectoryWatcher, Kind
 
-LIMIT = 5.0
+LIMIT = 20.0
 """Seconds within which what is waited for must have come."""
 
 NEVER = 3600.0

@@ -182,7 +182,7 @@ def silent(answer: bytes | None) -> Generator[ListenAddress]:
         yield ListenAddress("127.0.0.1", listener.getsockname()[1])
         listener.shutdown(socket.SHUT_RDWR)
     if answer is not None:
-        thread.join(10)
+        thread.join(20)
 
 
 @pytest.mark.parametrize("answer", [b"", b"hello\r\n", b"HTTP/9 200\r\n", b"x" * 100_000])

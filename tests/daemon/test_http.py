@@ -17,8 +17,9 @@ from aiohttp import web
 from daemon.flags import ListenAddress
 from daemon.http import CONTENT_SECURITY_POLICY, application, json_response, problem, serve
 from daemon.process import Fatal
+from harness.stopwatch import Stopwatch
 
-LIMIT = 5.0
+LIMIT = 20.0
 
 URL = "http://devicelens"
 
@@ -504,16 +505,15 @@ async def test_the_end_leaves_a_socket_that_another_made_there_meanwhile(
 async def test_it_ends_quickly_whatever_its_clients_do(
     target: str, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loop = asyncio.get_running_loop()
     async with serving(ListenAddress(path=path), caplog) as task:
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         await writer.drain()
         if target != "/hanging":
             await reader.readuntil(b"\r\n\r\n")
-        began = loop.time()
+        took = Stopwatch()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert loop.time() - began < 1.2
+        assert took.seconds < 1.2
         writer.close()
         await asyncio.gather(writer.wait_closed(), return_exceptions=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from daemon.directory import DirectoryWatcher
 from daemon.paths import KubeletPaths
-from harness.waiting import until
+from harness.waiting import LIMIT, until
 from plugin.core.config import load
 from plugin.core.lifecycle import Patience
 from plugin.discovery.host import HostRoot
@@ -52,6 +52,10 @@ class Served:
         """Serve another configuration from now on."""
         self.fleet.apply(load(configuration.encode(), "test"))
 
+    async def registered(self, name: str, times: int = 1) -> None:
+        """Wait until the kubelet has said yes so often: it asks for the list before its answer arrives."""
+        await self.until(lambda: self.status(name).tally.registrations >= times)
+
     async def quiet(self, name: str, pause: float = 0.1) -> None:
         """Wait until a resource has not looked for devices for a moment."""
         before = -1
@@ -59,7 +63,7 @@ class Served:
             before = self.status(name).tally.discoveries
             await asyncio.sleep(pause)
 
-    async def until(self, condition: Callable[[], object], limit: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], object], limit: float = LIMIT) -> None:
         """Wait for a condition."""
 
         async def holds() -> object:

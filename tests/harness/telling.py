@@ -6,7 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from exporter.pods.told import Source, SourceError, Told
 
-LIMIT = 10.0
+LIMIT = 20.0
 
 
 class Listener:

@@ -16,7 +16,7 @@ from daemon.flags import ListenAddress
 from daemon.http import Limits, Traffic, application, serve
 from daemon.protection.reload import Protection
 
-LIMIT = 10.0
+LIMIT = 20.0
 
 
 @dataclass

@@ -76,13 +76,13 @@ async def test_what_pods_need_outlives_the_process_and_goes_with_the_resource(
         async def back() -> bool:
             return spec.exists() and file.exists()
 
-        await until("what the pod needs", back, limit=10, pause=0.05)
+        await until("what the pod needs", back, limit=20, pause=0.05)
         configure(root, OTHER)
 
         async def gone() -> bool:
             return not spec.exists() and not file.exists() and not file.parent.exists()
 
-        await until("an empty host", gone, limit=10, pause=0.05)
+        await until("an empty host", gone, limit=20, pause=0.05)
         assert not list((root / "k/device-plugins").glob(".devicelens-*.json"))
 
 

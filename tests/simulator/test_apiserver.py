@@ -26,7 +26,7 @@ class Client:
     async def events(self, count: int, **query: str) -> list[Any]:
         found: list[Any] = []
         async with (
-            asyncio.timeout(5),
+            asyncio.timeout(20),
             self.session.get(self.url, params=NODE | {"watch": "1"} | query) as response,
         ):
             while len(found) < count:

@@ -43,15 +43,15 @@ class Monitor:
         return await self.stub.List(v1.ListPodResourcesRequest(), timeout=timeout)
 
     async def allocatable(self) -> v1.AllocatableResourcesResponse:
-        return await self.stub.GetAllocatableResources(v1.AllocatableResourcesRequest(), timeout=5)
+        return await self.stub.GetAllocatableResources(v1.AllocatableResourcesRequest(), timeout=20)
 
     async def get(self, namespace: str, name: str) -> v1.PodResources:
         request = v1.GetPodResourcesRequest(pod_namespace=namespace, pod_name=name)
-        return (await self.stub.Get(request, timeout=5)).pod_resources
+        return (await self.stub.Get(request, timeout=20)).pod_resources
 
     async def list_v1alpha1(self) -> v1alpha1.ListPodResourcesResponse:
         stub: v1alpha1_grpc.PodResourcesListerAsyncStub = v1alpha1_grpc.PodResourcesListerStub(self.channel)
-        return await stub.List(v1alpha1.ListPodResourcesRequest(), timeout=5)
+        return await stub.List(v1alpha1.ListPodResourcesRequest(), timeout=20)
 
     async def pods(self) -> set[str]:
         return {pod.name for pod in (await self.list()).pod_resources}
@@ -430,7 +430,7 @@ class TestFaults:
         assert not socket.exists()
         await kubelet.set_faults(Faults())
         assert socket.exists()
-        await monitor.stub.List(v1.ListPodResourcesRequest(), timeout=5, wait_for_ready=True)
+        await monitor.stub.List(v1.ListPodResourcesRequest(), timeout=20, wait_for_ready=True)
 
     def test_a_code_that_is_none_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="found 'BROKEN', expected one of ABORTED"):
@@ -452,7 +452,7 @@ async def test_a_kubelet_that_has_just_come_back_lists_no_pod_until_it_hears_of_
             assert (code, details) == (grpc.StatusCode.UNKNOWN, "pod p in namespace default not found")
             # The truth is another.
             assert kubelet.holdings() == {held}
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while await monitor.pods() != {"p"}:
                     await asyncio.sleep(0.05)
             assert (await monitor.get("default", "p")).name == "p"

@@ -22,7 +22,7 @@ class Client:
         self.stream = stub.WatchPods(api_pb2.WatchPodsRequest())
 
     async def event(self) -> Event:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             event = await self.stream.read()
         assert isinstance(event, api_pb2.WatchPodsEvent)
         return api_pb2.EventType.Name(event.type), pod_pb2.Pod.FromString(event.pod)

@@ -266,7 +266,7 @@ class TestRoot:
         restarting = asyncio.create_task(kubelet.restart(down_for=3600))
         await kubelet.wait_until(lambda k: not k.is_up)
         adding = asyncio.create_task(kubelet.add_pod(PodSpec("p")))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await kubelet.stop()
         for task in (restarting, adding):
             with pytest.raises(RuntimeError, match="does not run"):

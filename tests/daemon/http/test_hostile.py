@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from daemon.http.crowd import Crowd, Visitor, allowed
+from harness.stopwatch import Stopwatch
 from harness.waiting import until, until_equal
 from harness.web_clients import Served, answer, close, rest, serving
 
@@ -76,17 +77,18 @@ async def test_who_does_not_send_the_whole_of_a_request_is_ended(
 async def test_a_byte_now_and_then_does_not_prolong_it(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(caplog, head_within=0.2) as served:
         reader, writer = await served.connect()
-        began = asyncio.get_running_loop().time()
         receiving = asyncio.create_task(rest(reader))
+        sent = 0
         with suppress(ConnectionError):
             for byte in GET:
                 writer.write(bytes((byte,)))
+                sent += 1
                 await writer.drain()
                 await asyncio.sleep(0.04)
                 if receiving.done():
                     break
         assert (await receiving).startswith(b"HTTP/1.1 408 ")
-        assert asyncio.get_running_loop().time() - began < len(GET) * 0.04
+        assert sent < len(GET)
         await close(writer)
 
 
@@ -213,11 +215,11 @@ async def test_bodies_are_refused_and_not_waited_for(
     request_: bytes, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(caplog) as served:
-        began = asyncio.get_running_loop().time()
+        took = Stopwatch()
         received = await served.exchange(request_)
         assert received.startswith(b"HTTP/1.1 %d " % status)
         assert b"\r\nConnection: close\r\n" in received
-        assert asyncio.get_running_loop().time() - began < 5
+        assert took.seconds < 5
         await open_is(served, 0)
 
 
@@ -274,13 +276,13 @@ async def _all_busy(served: Served, clients: list[Client]) -> bool:
 async def test_it_is_told_when_there_is_room_again_and_not_at_each_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with serving(caplog, connections=4, calm=0.2) as served:
+    async with serving(caplog, connections=4, calm=1.0) as served:
         for _ in range(3):
             async with connected(served, 12):
                 await open_is(served, 4)
             await open_is(served, 0)
         # It has not come again for that long.
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(1.05)
         assert (await served.exchange(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))).endswith(
             b"well"
         )
@@ -334,7 +336,7 @@ async def test_without_descriptors_it_goes_on_as_soon_as_there_is_one_and_does_n
         await asyncio.get_running_loop().sock_connect(waiting, ("127.0.0.1", served.port))
         await asyncio.get_running_loop().sock_sendall(waiting, GET)
         # The one that is idle makes room; the one that is busy is left alone.
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             received = await asyncio.get_running_loop().sock_recv(waiting, 65536)
         assert received.endswith(b"well")
         assert await rest(keeping) == b""

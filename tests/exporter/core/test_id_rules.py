@@ -147,6 +147,6 @@ def test_whatever_is_let_pass_takes_little_time_on_any_id(expression: str, piece
         return
     if slow(expression):
         return
-    began = time.perf_counter()
+    began = time.thread_time()
     compiled.fullmatch((piece * LONGEST)[: LONGEST - 1] + "!")
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1

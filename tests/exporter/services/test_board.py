@@ -24,7 +24,7 @@ async def test_who_follows_begins_with_the_present_and_ends_with_the_last() -> N
         board.publish(State(generation=generation))
         if generation % 3 == 0:
             await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await asyncio.gather(*followers)
     assert seen[-1] == 9
     assert board.state.generation == 9
@@ -36,7 +36,7 @@ async def test_what_is_published_while_a_follower_is_busy_reaches_it_afterwards(
     assert (await anext(states)).generation == 0
     board.publish(State(generation=1))
     board.publish(State(generation=2))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert (await anext(states)).generation == 2
 
 
@@ -50,5 +50,5 @@ async def test_the_same_state_is_not_told_twice() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     board.publish(State(generation=1))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert (await waiting).generation == 1

@@ -19,7 +19,7 @@ from exporter.services import identities as module
 from exporter.services.identities import Identities
 from exporter.services.partners import Trigger
 
-LIMIT = 5.0
+LIMIT = 20.0
 P = Identity("n", "p", "uid-1", "Running")
 
 

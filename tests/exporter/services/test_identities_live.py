@@ -35,7 +35,7 @@ from simulator.devices import Device
 from simulator.scripted import ScriptedPlugin
 
 R = "example.com/gpu"
-LIMIT = 15.0
+LIMIT = 20.0
 Held = tuple[str, str, str]
 """Device, pod and uid."""
 

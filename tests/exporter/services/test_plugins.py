@@ -68,7 +68,7 @@ class Running:
         async def holds() -> object:
             return condition()
 
-        await until("the condition", holds, limit=5.0, pause=0.002)
+        await until("the condition", holds, pause=0.002)
 
     @property
     def reason(self) -> str:

@@ -30,7 +30,7 @@ from exporter.services.pace import Timing
 from exporter.services.partners import Trigger
 from exporter.services.refresh import Refresher
 
-LIMIT = 5.0
+LIMIT = 20.0
 """Seconds within which what is waited for must have come."""
 
 LONG = 3600.0

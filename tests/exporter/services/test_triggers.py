@@ -72,7 +72,7 @@ async def test_what_a_kubelet_does_in_its_directories_asks_for_what_it_should(us
     watcher = DirectoryWatcher(poll_interval=0.01, use_inotify=use_inotify)
 
     async def wait_for(trigger: Trigger) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while await asked.get() is not trigger:
                 pass
 

@@ -244,7 +244,7 @@ async def _ask(port: int | None, target: bytes) -> tuple[int, dict[str, str], by
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()

@@ -106,7 +106,11 @@ def _snapshots(draw: st.DrawFn) -> Snapshot:
     return Snapshot(tuple(devices))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=60,
+)
 @given(_snapshots(), st.booleans())
 def test_whatever_the_names_are(scrape: Scrape, snapshot: Snapshot, honour: bool) -> None:
     state = State(1, snapshot, NOW, NOW, {holding: Since(NOW - 5) for holding in holdings(snapshot)})

@@ -245,7 +245,7 @@ def test_an_exporter_that_was_started_anew_counts_anew() -> None:
     feed = Feed(lambda: next(answers), kind="exporter", interval=0.0, timeout=1.0, door=cast("Door", door))
     feed.start()
     try:
-        news = [feed.news.get(timeout=10) for _ in range(3)]
+        news = [feed.news.get(timeout=20) for _ in range(3)]
         assert [type(one) for one in news] == [Fresh, Lost, Fresh]
         assert isinstance(news[2], Fresh)
         assert news[2].answer is second
@@ -270,11 +270,11 @@ def test_whoever_cannot_be_asked_is_asked_again_and_all_the_time() -> None:
     feed = Feed(ask, kind="kubelet", interval=0.2, timeout=1.0, door=None)
     feed.start()
     try:
-        first, second = feed.news.get(timeout=10), feed.news.get(timeout=10)
+        first, second = feed.news.get(timeout=20), feed.news.get(timeout=10)
         assert isinstance(first, Lost)
         assert first.why == "no"
         assert isinstance(second, Fresh)
-        assert isinstance(feed.news.get(timeout=10), Fresh)
-        assert all(asked.acquire(timeout=10) for _ in range(3))
+        assert isinstance(feed.news.get(timeout=20), Fresh)
+        assert all(asked.acquire(timeout=20) for _ in range(3))
     finally:
         feed.stop()

@@ -279,7 +279,7 @@ async def test_a_call_that_hangs_is_given_up_and_works_later(tree: HostTree, nvm
     with pytest.raises(StuckError):
         await offload.run(lambda: source.discover(host), limit=0.2)
     nvml.tells(A100, H100)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         findings = None
         while findings is None:
             try:
@@ -375,11 +375,11 @@ class Listening:
 
     def __exit__(self, *_: object) -> None:
         self.stop.set()
-        self._thread.join(5)
+        self._thread.join(20)
         assert not self._thread.is_alive()
 
 
-def wait(condition: Callable[[], bool], limit: float = 10.0) -> None:
+def wait(condition: Callable[[], bool], limit: float = 20.0) -> None:
     until = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < until, "it did not happen"

@@ -67,7 +67,7 @@ async def running(kernel: Kernel, **more: Path) -> AsyncGenerator[Uevents]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -19,7 +19,7 @@ def serve(root: Path, host: Path) -> Serve:
 @pytest.fixture
 async def kubelet(root: Path) -> AsyncIterator[SimulatedKubelet]:
     """A simulated kubelet that runs, and that finds nothing wrong with the plugin in the end."""
-    async with SimulatedKubelet(root / "k") as running:
+    async with SimulatedKubelet(root / "k", registry_interval=0.1) as running:
         yield running
         assert running.violations == ()
 

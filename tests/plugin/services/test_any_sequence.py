@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.served import Served, serving
@@ -88,7 +89,7 @@ class Life:
         name = f"p{self.pods}"
         containers = (ContainerSpec("c", resources={resource: wanted}),)
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await self.kubelet.add_pod(PodSpec(namespace="n", name=name, containers=containers))
         except (AdmissionError, ContainerError):
             pass
@@ -228,7 +229,7 @@ async def live(root: Path, steps: Sequence[Step], way: Way) -> None:
         (host / "run" / card).write_text("ok")
     text = "version: 1\nresources:\n" + "".join(PARTS[part] for part in Life.parts)
     pace = Pace(release=0.05, verify=0.5, verify_again=0.1, rescan=1.0)
-    async with SimulatedKubelet(root / "k") as kubelet:
+    async with SimulatedKubelet(root / "k", registry_interval=0.1) as kubelet:
         async with serving(root / "k", host, text, pace=pace, patience=Patience(0.5, 0.2), way=way) as served:
             life = Life(kubelet, served, host)
             for thing in ("card0", "card1", "f0", "x0"):
@@ -244,7 +245,8 @@ async def live(root: Path, steps: Sequence[Step], way: Way) -> None:
         assert kubelet.violations == ()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.timeout(300)
+@settings(max_examples=15)
 @given(steps=STEPS, way=st.sampled_from(("socket", "registry")))
 def test_no_sequence_drops_what_is_held_or_leaves_a_stream_behind(steps: list[Step], way: Way) -> None:
     with tempfile.TemporaryDirectory(prefix="dl", dir="/tmp") as root:

@@ -58,7 +58,7 @@ async def test_counts_in_a_row_by_the_clock_of_the_probe(
     kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path, tmp_path: Path
 ) -> None:
     program = tmp_path / "probe"
-    program.write_text('#!/bin/sh\necho "$1" >>"$2/asked"\n[ ! -e "$2/bad-$1" ]\n')
+    program.write_text('#!/bin/sh\n[ ! -e "$2/bad-$1" ]; well=$?\necho "$1" >>"$2/asked"\nexit $well\n')
     program.chmod(0o755)
     text = configuration(
         f"exec: {{command: [{program}, '{{{{ device.name }}}}', {tmp_path}]}}\n"
@@ -70,13 +70,13 @@ async def test_counts_in_a_row_by_the_clock_of_the_probe(
 
     async with serve(text, pace=Pace(rescan=1000.0)) as served:
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
-        (tmp_path / "bad-v0").touch()
         before = asked()
+        (tmp_path / "bad-v0").touch()
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
         assert asked() - before >= 3
         assert reasons(served)["v0"] == f"{program}: status 1"
-        (tmp_path / "bad-v0").unlink()
         before = asked()
+        (tmp_path / "bad-v0").unlink()
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
         assert asked() - before >= 2
 
@@ -159,7 +159,7 @@ async def test_http(kubelet: SimulatedKubelet, serve: Serve, devices: Path, root
     statuses: dict[str, int | None] = {"v0": 204, "v1": 503}
     async with site(root, lambda request: statuses[request.path.strip("/")]) as port:
         url = f"http://127.0.0.1:{port}/{{{{ device.name }}}}"
-        text = configuration(f"http: {{url: '{url}'}}\n    interval: 300ms")
+        text = configuration(f"http: {{url: '{url}'}}\n    interval: 1s")
         shown = url.replace("{{ device.name }}", "v0")
         async with serve(text) as served:
             await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
@@ -169,7 +169,7 @@ async def test_http(kubelet: SimulatedKubelet, serve: Serve, devices: Path, root
             statuses["v0"] = 302  # not followed
             await served.until(lambda: reasons(served)["v0"] == f"{shown}: status 302")
             statuses["v0"] = None
-            await served.until(lambda: reasons(served)["v0"] == f"{shown}: no answer within 0.3 s")
+            await served.until(lambda: reasons(served)["v0"] == f"{shown}: no answer within 1 s")
             assert reasons(served)["v1"] == ""
         wanted = configuration(f"http: {{url: '{url}', status: [302]}}\n    interval: 300ms")
         statuses["v0"] = statuses["v1"] = 302
@@ -178,10 +178,12 @@ async def test_http(kubelet: SimulatedKubelet, serve: Serve, devices: Path, root
 
 
 async def test_nobody_listens_there(kubelet: SimulatedKubelet, serve: Serve, devices: Path) -> None:
-    text = configuration("http: {url: 'http://127.0.0.1:1/'}\n    interval: 1s")
-    async with serve(text) as served:
-        await kubelet.wait_until(lambda k: k.capacity(NAME) == 2 and k.allocatable(NAME) == 0)
-        assert "Cannot connect to host" in reasons(served)["v0"]
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        text = configuration(f"http: {{url: 'http://127.0.0.1:{deaf.getsockname()[1]}/'}}\n    interval: 1s")
+        async with serve(text) as served:
+            await kubelet.wait_until(lambda k: k.capacity(NAME) == 2 and k.allocatable(NAME) == 0)
+            await served.until(lambda: "Cannot connect to host" in reasons(served)["v0"])
 
 
 async def test_flapping_is_held_counted_and_let_go(
@@ -261,4 +263,4 @@ async def test_faults_by_events(
         assert reasons(served) == {uuids[0]: "", uuids[1]: "XID 79: fallen off the bus"}
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
         assert loop.time() - now >= 1.0
-    assert faults.ended.wait(5)
+    assert faults.ended.wait(20)

