@@ -14,6 +14,7 @@ import yaml
 from daemon.version import __version__
 from deploy.make_manifests import RULES, RULES_FILE, folders, kustomize, prometheus_rule, render
 from harness.manifests import (
+    DEPLOY,
     RENDERED,
     Mapping,
     command,
@@ -40,13 +41,26 @@ HOST_PATHS = {
     "/var/lib/kubelet/plugins_registry": "registration by directory, where it is asked for",
     "/var/lib/devicelens": "history, where it is asked for",
     "/dev": "which device nodes there are",
-    "/sys": "what presets read of devices",
+    "/sys/bus": "devices by their bus",
+    "/sys/class": "devices by their class",
     "/sys/dev": "from a device node to its device",
-    "/sys/devices": "a device's NUMA node",
-    "/proc": "what drivers tell of their devices",
+    "/sys/devices": "the devices, and their NUMA nodes",
+    "/proc/driver": "what NVIDIA's driver tells of its devices",
+    "/proc/1/net": "which interfaces the node itself hangs on",
     "/etc/colas": "an example's devices",
 }
 """Why each directory of the node is mounted; whatever is not here needs a reason first."""
+
+WITH_MOUNTS_IN_IT = {"/dev"}
+"""Where the node mounts other file systems, which a mount that is read-only by itself leaves writable."""
+
+TOO_MUCH = {
+    "/": "the node",
+    "/sys": "cgroups, debugfs and EFI's variables are mounted in it, and root may write to them",
+    "/proc": "root reads the environment and the files of other processes without capabilities",
+    "/var/lib/kubelet": "every secret of every pod of the node",
+}
+"""What is never mounted as a whole."""
 
 WRITABLE = {
     ("exporter", "/var/lib/devicelens"): "history",
@@ -223,6 +237,8 @@ def test_each_directory_of_the_node_is_mounted_for_a_reason(path: Path) -> None:
         host = volume["hostPath"]
         place = host["path"].replace("/var/lib/k0s/kubelet", "/var/lib/kubelet")
         assert place in HOST_PATHS
+        assert place not in TOO_MUCH
+        assert ("recursiveReadOnly" in mount) == (place in WITH_MOUNTS_IN_IT and path.stem != "before-1.30")
         # Directories: a file that is mounted, as a socket would be, is not seen when it is made anew.
         made = {"/var/lib/kubelet/pods-api", "/var/lib/devicelens", "/etc/colas"}
         assert host["type"] == ("DirectoryOrCreate" if place in made else "Directory")
@@ -244,7 +260,25 @@ def test_what_a_container_costs_is_said_and_bounded(path: Path) -> None:
         requested, limit = (
             int(resources[kind]["memory"].removesuffix("Mi")) for kind in ("requests", "limits")
         )
-        assert 64 <= requested <= limit <= 512
+        assert 64 <= requested <= limit <= 768
+
+
+def test_requests_and_limits_are_above_what_was_measured() -> None:
+    text = (DEPLOY.parent / "docs/benchmarks.md").read_text()
+
+    def measured(pattern: str) -> float:
+        """The largest of the figures in rows whose first column matches, in MiB."""
+        rows = re.findall(rf"^\| {pattern} \| ([0-9.]+) MiB", text, re.MULTILINE)
+        assert rows, pattern
+        return max(map(float, rows))
+
+    (path,) = (path for path in RENDERED if path.stem == "base")
+    pod = pod_of(path)
+    for name in ("exporter", "plugin"):
+        resources = container(pod, name)["resources"]
+        assert measured(f"{name}, memory[^|]*") < int(resources["requests"]["memory"].removesuffix("Mi"))
+    limit = int(container(pod, "exporter")["resources"]["limits"]["memory"].removesuffix("Mi"))
+    assert measured("(?:long ids|many devices), [^|]*: most memory [^|]*") < limit
 
 
 @every
