@@ -92,9 +92,18 @@ class Endpoint:
         self._closing = True
         for stream in self._open:
             stream.end()
-        await self._server.stop(END_WITHIN)
-        if self._identity is None or self.is_there:
-            self.path.unlink(missing_ok=True)
+        # Not awaited itself: grpc.aio's wait_for, on Python 3.11, takes a cancellation for its own that comes
+        # as the server has ended, and whoever was to end goes on.
+        stop = asyncio.ensure_future(self._server.stop(END_WITHIN))
+        try:
+            await asyncio.wait({stop})
+        except asyncio.CancelledError:
+            await asyncio.wait({stop})
+            raise
+        finally:
+            if self._identity is None or self.is_there:
+                self.path.unlink(missing_ok=True)
+        stop.result()
 
     @property
     def streams(self) -> int:

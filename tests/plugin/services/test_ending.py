@@ -1,9 +1,11 @@
 """A resource that is to end ends, at whatever moment it is told so, and whatever fails meanwhile."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from grpc.aio import _server as grpc_server
 
 from harness.served import Serve
 from plugin.services.endpoint import Endpoint
@@ -45,6 +47,32 @@ async def test_a_resource_whose_end_fails_ends_all_the_same(
 
         with monkeypatch.context() as patch:
             patch.setattr(Endpoint, "close", failing)
+            served.apply(SECOND)
+            await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 1)
+        assert [status.name for status in served.fleet.statuses()] == ["a.b/two"]
+    assert not list((root / "k/device-plugins").glob("devicelens*"))
+
+
+async def test_a_resource_that_is_stopped_while_it_begins_anew_ends(
+    root: Path, kubelet: SimulatedKubelet, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """grpc.aio ends a server by asyncio.wait_for, which on Python 3.11 loses a cancellation now and then."""
+    stopping = asyncio.Event()
+    stop_it = grpc_server.Server.stop
+
+    async def losing(server: grpc_server.Server, grace: float | None) -> None:
+        stopping.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.2)
+        await stop_it(server, grace)
+
+    async with serve(FIRST) as served:
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(grpc_server.Server, "stop", losing)
+            (own,) = (root / "k/device-plugins").glob("devicelens*.sock")
+            own.unlink()
+            await asyncio.wait_for(stopping.wait(), 10)
             served.apply(SECOND)
             await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 1)
         assert [status.name for status in served.fleet.statuses()] == ["a.b/two"]
