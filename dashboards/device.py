@@ -4,7 +4,6 @@ from typing import Any, Final
 
 from dashboards import links, variables
 from dashboards.board import Board
-from dashboards.node import HEALTH, HELD
 from dashboards.panels import (
     GOOD_IS_ONE,
     GOOD_IS_ZERO,
@@ -17,6 +16,7 @@ from dashboards.panels import (
     rows,
     timeline,
 )
+from dashboards.parts import DIRECTIONS, HEALTH, HELD, HOLDER_HERE
 from dashboards.settings import Settings
 from dashboards.variables import CLUSTER, DEVICE, NODE
 
@@ -117,9 +117,7 @@ def _life(board: Board) -> None:
                 Query(f"max by (node, {_HOLDER}) ({_IT})", "health"),
             ],
             [
-                Column("namespace", link=links.NAMESPACE),
-                Column("pod", link=links.POD_PAGE),
-                Column("container"),
+                *HOLDER_HERE,
                 Column("held since", unit="dateTimeFromNow"),
                 Column("health", texts=HEALTH),
             ],
@@ -185,9 +183,7 @@ def _kin(board: Board) -> None:
             ],
             [
                 Column("device"),
-                Column("namespace", link=links.NAMESPACE),
-                Column("pod", link=links.POD_PAGE),
-                Column("container"),
+                *HOLDER_HERE,
                 Column("health", texts=HEALTH),
             ],
             nothing="it is a device by itself",
@@ -234,7 +230,7 @@ def _used(board: Board) -> None:
                     f"holding:devicelens_network_{direction}_bytes:rate5m{{{DEVICE}}}",
                     f"{{{{namespace}}}}/{{{{pod}}}} {legend}",
                 )
-                for direction, legend in (("receive", "in"), ("transmit", "out"))
+                for direction, legend in DIRECTIONS
             ],
             unit="Bps",
             nothing="not measured",

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from dashboards import alerts, joins, process_alerts, recording
 from dashboards.device import device
-from dashboards.fleet import fleet
+from dashboards.fleet.dashboard import fleet
 from dashboards.model import Alert, rule_file
-from dashboards.node import node
+from dashboards.node.dashboard import node
 from dashboards.reference import renewed
 from dashboards.settings import Settings
 from dashboards.workload import workload

@@ -4,15 +4,14 @@ from typing import Any, Final
 
 from dashboards import links, variables
 from dashboards.board import Board
-from dashboards.node import HEALTH, HELD
 from dashboards.panels import GOOD_IS_ZERO, GREEN, IDLE, YELLOW, Column, Query, graph, number, rows, timeline
+from dashboards.parts import DIRECTIONS, HEALTH, HELD, LABELS, UNUSED, busy
 from dashboards.settings import Settings
 from dashboards.variables import CLUSTER, NAMESPACE, NODES, RESOURCE, WORKLOAD
 
 _OF: Final = f"{NODES}, {NAMESPACE}, {RESOURCE}"
 _BY: Final = f"{_OF}, {WORKLOAD}"
 _HELD: Final = f"holding:devicelens_owner:info{{{_BY}}}"
-_LABELS: Final = "cluster, node, resource, device, namespace, pod, container"
 _POD: Final = "cluster, node, namespace, pod"
 
 
@@ -42,7 +41,7 @@ def workload(settings: Settings) -> dict[str, Any]:
 
 def _mine(family: str, selector: str = _OF) -> str:
     """A family of devices and holders, of the chosen workloads; its name and who is hit, once."""
-    return f"max by ({_LABELS}) ({family}{{{selector}}}) and on ({_LABELS}) {_HELD}"
+    return f"max by ({LABELS}) ({family}{{{selector}}}) and on ({LABELS}) {_HELD}"
 
 
 def _now(board: Board) -> None:
@@ -64,7 +63,7 @@ def _now(board: Board) -> None:
         number(
             "What is wrong",
             "Anomalies that hit these namespaces.",
-            f'count(group by (kind, {_LABELS}) (devicelens_anomaly_info{{{NODES}, {NAMESPACE}, namespace!=""}}))'
+            f'count(group by (kind, {LABELS}) (devicelens_anomaly_info{{{NODES}, {NAMESPACE}, namespace!=""}}))'
             " or vector(0)",
             steps=GOOD_IS_ZERO,
         ),
@@ -81,16 +80,16 @@ def _now(board: Board) -> None:
 
 
 def _holdings(board: Board) -> None:
-    named = f"* on ({_LABELS}) group_left (parent, workload_kind, workload) topk by ({_LABELS}) (1, {_HELD})"
+    named = f"* on ({LABELS}) group_left (parent, workload_kind, workload) topk by ({LABELS}) (1, {_HELD})"
     board.row(
         "What is held",
         rows(
             "Holdings",
             "Every device that the pods hold.",
             [
-                Query(f"max by ({_LABELS}) (devicelens_device_healthy{{{_OF}}}) {named}", "health"),
+                Query(f"max by ({LABELS}) (devicelens_device_healthy{{{_OF}}}) {named}", "health"),
                 Query(
-                    f"max by ({_LABELS}) (devicelens_device_held_since_timestamp_seconds{{{_OF}}}) * 1000 {named}",
+                    f"max by ({LABELS}) (devicelens_device_held_since_timestamp_seconds{{{_OF}}}) * 1000 {named}",
                     "held since",
                 ),
             ],
@@ -143,7 +142,7 @@ def _holdings(board: Board) -> None:
             "Anomalies that hit these namespaces.",
             [
                 Query(
-                    f"group by (kind, {_LABELS}) "
+                    f"group by (kind, {LABELS}) "
                     f'(devicelens_anomaly_info{{{NODES}, {NAMESPACE}, namespace!=""}})'
                 )
             ],
@@ -192,12 +191,7 @@ def _used(board: Board) -> None:
         graph(
             "How busy the devices are",
             "Of a shared device each holder is shown the whole: nobody can tell whose work it was.",
-            [
-                Query(
-                    f"holding:devicelens_utilisation:ratio{{{_BY}}}",
-                    "{{namespace}}/{{pod}} {{device}} ({{scope}})",
-                )
-            ],
+            [busy(_BY)],
             unit="percentunit",
             most=1,
             nothing="no exporter of utilisation is scraped",
@@ -210,7 +204,7 @@ def _used(board: Board) -> None:
                     f"sum by (namespace, pod) (holding:devicelens_network_{direction}_bytes:rate5m{{{_BY}}})",
                     f"{{{{namespace}}}}/{{{{pod}}}} {legend}",
                 )
-                for direction, legend in (("receive", "in"), ("transmit", "out"))
+                for direction, legend in DIRECTIONS
             ],
             unit="Bps",
             nothing="node_exporter does not know the devices",
@@ -220,7 +214,7 @@ def _used(board: Board) -> None:
             "How busy each device was at most in the last half hour, the idlest first.",
             [
                 Query(
-                    f"sort(max by ({_LABELS}, scope) "
+                    f"sort(max by ({LABELS}, scope) "
                     f"(max_over_time(holding:devicelens_utilisation:ratio{{{_BY}}}[30m])))",
                     "busiest",
                 )
@@ -232,8 +226,7 @@ def _used(board: Board) -> None:
                 Column("resource"),
                 Column("device", link=links.DEVICE),
                 Column("node", link=links.NODE),
-                Column("scope", width=90),
-                Column("busiest", unit="percentunit", decimals=1, steps=IDLE),
+                *UNUSED,
             ],
             nothing="no exporter of utilisation is scraped",
             width=12,
@@ -250,7 +243,7 @@ def _used(board: Board) -> None:
                     f"and on (namespace, pod) {_HELD}",
                     f"{{{{namespace}}}}/{{{{pod}}}} {{{{interface}}}} {legend}",
                 )
-                for direction, legend in (("receive", "in"), ("transmit", "out"))
+                for direction, legend in DIRECTIONS
             ],
             unit="Bps",
             nothing="the kubelets' cAdvisor is not scraped",
