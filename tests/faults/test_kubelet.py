@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from daemon.paths import KubeletPaths, socket_target
+from harness import owners
 from harness.trials.fault import Fault
 from harness.trials.ground import ALLOCATABLE
 from harness.trials.trial import Around, Trial, trying
@@ -180,6 +181,7 @@ async def test_another_caller_uses_up_the_rate_limit() -> None:
     async with trying(CROWDED) as trial:
         most = 0.0
         async for _ in trial.rounds():
+            refused = await _refused(trial)
             async with trial.churning(), _crowd(trial) as asked:
                 before = trial.kubelet.calls
                 await asyncio.sleep(4.0)
@@ -187,9 +189,15 @@ async def test_another_caller_uses_up_the_rate_limit() -> None:
                 registered = (trial.kubelet.calls - before)["Allocate"]
                 most = max(most, (own - registered) / 4.0)
             await trial.recovers()
+            assert await _refused(trial) > refused, "the limit was never used up for the exporter"
         trial.figures["calls a second"] = round(most, 1)
         assert most <= 25
         assert trial.observer.seen.withdrawn == 0
+
+
+async def _refused(trial: Trial) -> float:
+    errors = (await owners.scrape(trial.url)).of("devicelens_refresh_errors_total", code="RESOURCE_EXHAUSTED")
+    return sum(value for _, value in errors)
 
 
 @asynccontextmanager

@@ -2,15 +2,22 @@
 
 import asyncio
 import json
+import os
+import shutil
+import signal
+import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Generator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from harness.trials.census import Census, Granted
+from harness.counted import LEAK
+from harness.trials import ground
+from harness.trials.census import ONCE, Census, Counted, Granted, census, files
 from harness.trials.observer import FRESH, PACE, Observer
 from harness.truth import Owner, Span, Truth
 from harness.waiting import until
@@ -237,4 +244,48 @@ def test_what_has_become_more_is_told_by_name() -> None:
     assert beyond(after) == (
         "descriptors 4 to 10 (6 socket), threads 4 to 7 (3 threads), tasks 2 to 6 (4 leaked), "
         "memory 60.0 to 80.0 MiB"
+    )
+
+
+@pytest.fixture
+def directory() -> Generator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="dl-"))
+    ground.prepare(made)
+    (made / "k" / "device-plugins").mkdir(parents=True)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.mark.parametrize("make", [ground.exporter, ground.plugin])
+async def test_what_a_process_leaks_is_seen(
+    directory: Path, make: Callable[[Path, ground.Around], Counted]
+) -> None:
+    """By the widest of what is granted."""
+    async with make(directory, ground.Around()) as process:
+        await process.line("listening")
+        before = await census(process)
+        os.kill(process.pid, signal.SIGUSR1)
+
+        async def seen() -> bool:
+            beyond = (await census(process)).beyond(before, ONCE)
+            for words in ("descriptors", "threads", f"{LEAK} Event.wait", "memory"):
+                assert words in beyond, (words, beyond)
+            return True
+
+        await until("what it has leaked is seen", seen)
+
+
+def test_files_that_are_left_are_seen(directory: Path) -> None:
+    plugins = directory / "k" / "device-plugins"
+    (plugins / "devicelens-a.test_gpu-0a1b2c-00000001.sock").touch()
+    before = files(directory)
+    # Another incarnation's in the place of the first is nothing new; a second one beside it is.
+    (plugins / "devicelens-a.test_gpu-0a1b2c-00000001.sock").rename(
+        plugins / "devicelens-a.test_gpu-0a1b2c-00000002.sock"
+    )
+    assert files(directory) - before == Counter()
+    (plugins / "devicelens-a.test_gpu-0a1b2c-00000003.sock").touch()
+    (directory / "left").touch()
+    assert files(directory) - before == Counter(
+        {"left": 1, "k/device-plugins/devicelens-a.test_gpu-0a1b2c-*.sock": 1}
     )

@@ -12,12 +12,14 @@ import pytest
 
 from harness.processes import TREE
 from harness.trials import ground
+from harness.trials.census import census
 from harness.trials.fault import Fault
 from harness.trials.ground import STALE_AFTER
 from harness.trials.observer import Observer
 from harness.trials.previous import previous
 from harness.trials.trial import Around, Trial, trying
 from harness.waiting import until
+from plugin.services.predecessors import NAME as SERVED
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(1500)]
 
@@ -119,6 +121,8 @@ async def test_both_are_upgraded_in_place() -> None:
         versions = (before.tree, TREE)
         async with trying(UPGRADED, Around(tree=before.tree)) as trial:
             trial.figures["from"] = before.name
+            for process in trial.processes.values():
+                assert (await census(process)).code == (str(before.tree),)
             async for number in trial.rounds():
                 around = replace(trial.around, tree=versions[(number + 1) % 2])
                 await _upgrade(trial, around, number)
@@ -131,11 +135,15 @@ async def _upgrade(trial: Trial, around: Around, number: int) -> None:
     exporter = ground.exporter(trial.directory, around, names[0])
     plugin = ground.plugin(trial.directory, around, names[1])
     # Each has a socket of its own for people, and a place for what is temporary.
-    trial.new_files.update({"plugin.sock": 1, "plugin-next.sock": 1} if number == 0 else {})
+    # What an older plugin does not keep yet is new as well.
+    if number == 0:
+        trial.new_files.update({"plugin.sock": 1, "plugin-next.sock": 1, f"k/device-plugins/{SERVED}": 1})
     async with trial.churning():
         await trial.stack.enter_async_context(plugin)
         await trial.stack.enter_async_context(exporter)
         url = await exporter.url()
+        for process in (exporter, plugin):
+            assert (await census(process)).code == (str(around.tree),)
         second = Observer(trial.truth, lambda: url, STALE_AFTER)
         async with second.watching():
             await until("the second exporter has a mapping", lambda: _has_looked(second))

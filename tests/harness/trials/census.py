@@ -34,12 +34,15 @@ ONCE = Granted(descriptors=6, threads=8, tasks=2, memory=16.0)
 
 @dataclass(frozen=True)
 class Census:
-    """One look at a process. `descriptors` by kind, `tasks` by coroutine, `memory` resident in MiB."""
+    """One look at a process. `descriptors` by kind, `tasks` by coroutine, `memory` resident in MiB; `code`:
+    the folders that its modules come from.
+    """
 
     descriptors: Counter[str]
     threads: int
     tasks: Counter[str]
     memory: float
+    code: tuple[str, ...] = ()
 
     def beyond(self, before: "Census", granted: Granted) -> str:
         """How far this is beyond `before` and what is granted; "" if it is not."""
@@ -108,11 +111,13 @@ async def census(process: Counted) -> Census:
         return told.exists()
 
     await until("tasks are told", tasks, pause=0.05)
+    document = json.loads(told.read_text())
     return Census(
         _descriptors(process.pid),
         sum(1 for _ in Path(f"/proc/{process.pid}/task").iterdir()),
-        Counter(json.loads(told.read_text())),
+        Counter(document["tasks"]),
         memory(process.pid),
+        tuple(document["code"]),
     )
 
 

@@ -22,16 +22,24 @@ class Crowd:
         self._all: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self.refused = 0
 
-    async def say(self, words: bytes, number: int) -> None:
-        """So many more connections, each of which says `words` and no more; some may be refused."""
-        outcomes = await asyncio.gather(*(self._say(words) for _ in range(number)), return_exceptions=True)
+    def __len__(self) -> int:
+        """How many were made."""
+        return len(self._all)
+
+    async def say(self, words: bytes, number: int, *, ends: bool = False) -> None:
+        """So many more connections, each of which says `words` and no more; some may be refused. `ends`: each
+        closes its own half then, and goes on listening.
+        """
+        outcomes = await asyncio.gather(
+            *(self._say(words, ends=ends) for _ in range(number)), return_exceptions=True
+        )
         for outcome in outcomes:
             if isinstance(outcome, OSError | TimeoutError):
                 self.refused += 1
             elif isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _say(self, words: bytes) -> None:
+    async def _say(self, words: bytes, *, ends: bool) -> None:
         made = socket.socket()
         # Small, so that who does not read is noticed soon.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -42,6 +50,8 @@ class Crowd:
             reader, writer = await asyncio.open_connection(sock=made, limit=2)
             writer.write(words)
             await writer.drain()
+            if ends:
+                writer.write_eof()
         self._all.append((reader, writer))
 
     async def statuses(self) -> Counter[str]:

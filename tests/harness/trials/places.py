@@ -95,10 +95,13 @@ def mount_again(disk: Path, option: str) -> None:
 
 
 @contextmanager
-def no_more_descriptors(pid: int) -> Generator[None]:
-    """A process may open nothing beyond what it has open, while in the context."""
+def no_more_descriptors(pid: int, present: int | None = None) -> Generator[None]:
+    """A process may open nothing beyond what it has open, while in the context; `present` is how much that is
+    said to be: with less than there is it may open nothing, whatever it closes.
+    """
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    present = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    if present is None:
+        present = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (present, before[1]))
     try:
         yield

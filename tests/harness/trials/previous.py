@@ -13,6 +13,8 @@ from harness.processes import TREE
 
 REVISION = "DEVICELENS_PREVIOUS"
 """A revision of git's to be upgraded from; else it is the newest release before this one."""
+UNRELEASED = "714ba25a86950b79bc13eedd218433f9d04ef3aa"
+"""What stands for a release as long as there is none."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,13 @@ def _git(*arguments: str) -> str:
 
 @contextmanager
 def previous() -> Generator[Version]:
-    """The version that is upgraded from: this one's own where there is no other."""
+    """The version that is upgraded from: this one's own where git knows no other, as beside no repository."""
     asked = os.environ.get(REVISION, "")
-    revision = asked or _git("describe", "--tags", "--abbrev=0", "HEAD^")
+    revision = (
+        asked
+        or _git("describe", "--tags", "--abbrev=0", "HEAD^")
+        or _git("rev-parse", "-q", "--verify", f"{UNRELEASED}^{{commit}}")
+    )
     if not revision:
         yield Version(TREE, "this version")
         return

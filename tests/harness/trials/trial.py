@@ -197,6 +197,14 @@ class Trial:
         assert self.churn.added > 0
         assert len(self.recoveries) >= self.fault.times, "a round was not recovered from"
 
+    async def end(self) -> None:
+        """Both processes end as they should, and leave no socket. Raises AssertionError."""
+        for name, process in self.processes.items():
+            status = await process.stop()
+            assert status == 0, f"the {name} ended with {status}"
+        left = [path.name for path in self.directory.rglob("*") if path.is_socket()]
+        assert not [name for name in left if name.startswith(("devicelens", "plugin"))], left
+
     def account(self) -> str:
         """What was seen, in words for whoever has to find out."""
         return "\n".join([*self.observer.problems, str(self.observer.seen)])
@@ -236,6 +244,7 @@ async def trying(fault: Fault, around: Around | None = None, *, seed: int = 1) -
         async with trial.observer.watching():
             yield trial
             await trial.verdict()
+        await trial.end()
         assert kubelet.violations == ()
 
 
