@@ -190,7 +190,9 @@ class Historian:
                 more = await asyncio.shield(self._hand_over())
                 if self._archive.places != places:
                     places = self._archive.places
-                    remembers.remember(Recollection(self._archive.open_rows()))
+                    # In the thread that writes the book: whoever asks has looks taken in meanwhile.
+                    rows = await self._in_thread(self._archive.open_rows)
+                    remembers.remember(Recollection(rows))
                 if not more:
                     await self._pause()
         finally:

@@ -3,6 +3,7 @@
 No I/O and no clock in here; time is handed in: steady, in seconds.
 """
 
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from plugin.core.plan import ProbePlan, XidCheck
 
 LONGEST_REASON: Final = 256
 """Characters of a reason; a reason is a label and goes into logs."""
+_NUMBERS: Final = re.compile(r"(?<!status )(?<!\d)\d+(?:\.\d+)?", re.ASCII)
+"""What wanders; a program's or an answer's status says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +159,10 @@ class Health:
             memory.successes = 0
             memory.failures += 1
             if memory.well is not True or memory.failures >= plan.failures:
+                told = reason[:LONGEST_REASON]
+                if memory.well is not False or not _alike(told, memory.reason):
+                    memory.reason = told
                 memory.well = False
-                memory.reason = reason[:LONGEST_REASON]
         else:
             memory.failures = 0
             memory.successes += 1
@@ -218,6 +223,14 @@ class Health:
         else:
             self._timed.discard(device_id)
         return known.reason != before
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether two reasons differ in numbers alone: a temperature that wanders above its limit is one failure.
+
+    Told anew each time, it would be a new series of the metric that has the reason for a label.
+    """
+    return one == other or _NUMBERS.sub("0", one) == _NUMBERS.sub("0", other)
 
 
 def _raw(known: _Device) -> str | None:

@@ -262,6 +262,28 @@ async def test_a_disk_that_hangs_holds_nothing_up_and_costs_only_precision(
     assert WAITING_LOOKS <= len(rows) <= WAITING_LOOKS + 1
 
 
+async def test_the_book_is_read_in_the_thread_that_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    original = Archive.open_rows
+
+    def open_rows(self: Archive) -> object:
+        threads.append(threading.current_thread().name)
+        return original(self)
+
+    monkeypatch.setattr(Archive, "open_rows", open_rows)
+    async with running(None) as life:
+        await until("history is open", _told(life))
+        life.historian._archive.places += 1  # pyright: ignore[reportPrivateUsage] -- as when a disk is back
+        life.refresh(held("a"))
+
+        async def told_again() -> bool:
+            return len(life.remembering.told) == 2
+
+        await until("history tells anew", told_again)
+    assert all(name.startswith("history") for name in threads)
+    assert threads
+
+
 async def test_too_many_questions_at_once_are_refused() -> None:
     async with running(None) as life:
         life.refresh(held("a"))

@@ -107,6 +107,28 @@ def test_a_reason_is_bounded() -> None:
     assert health.reason("a") == "x" * LONGEST_REASON
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "told"),
+    [
+        ("/x: found '95123', expected at most 90000", "/x: found '101000', expected at most 90000", False),
+        ("/bin/x: status 1: 95.25 C", "/bin/x: status 1: 96 C", False),
+        ("/bin/x: status 1: 95 C", "/bin/x: status 2: 95 C", True),
+        ("http://x/: status 503", "http://x/: status 404", True),
+        ("/x: found '95123', expected at most 90000", "/x is not there", True),
+    ],
+)
+def test_a_number_that_wanders_while_a_probe_fails_is_no_other_reason(
+    first: str, then: str, told: bool
+) -> None:
+    health = known(probe())
+    health.answer("a", 0, first, 0.0)
+    assert health.answer("a", 0, then, 1.0) is told
+    assert health.reason("a") == (then if told else first)
+    health.answer("a", 0, "", 2.0)
+    health.answer("a", 0, then, 3.0)
+    assert health.reason("a") == then
+
+
 GPU = Device("GPU-1", "gpu0", attrs={"uuid": "GPU-1"}, found=Found("gpu0", claim="pci:0000:3b:00.0"))
 
 
