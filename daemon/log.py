@@ -62,10 +62,10 @@ class Episode:
     """A failure that may last: logged when it starts, when it changes and when it ends, not each time.
 
     `failed` and `recovered` may be called as often as the thing is tried. What fails for one reason after
-    another is told of at most every `calm` seconds.
+    another is told of at most every `calm` seconds. What has become graver is told again.
     """
 
-    __slots__ = ("_calm", "_count", "_event", "_fields", "_log", "_reason", "_told", "_told_at")
+    __slots__ = ("_calm", "_count", "_event", "_fields", "_log", "_loudest", "_reason", "_told", "_told_at")
 
     def __init__(self, log: Log, event: str, /, *, calm: float = 0.0, **fields: object) -> None:
         self._log = log
@@ -75,6 +75,7 @@ class Episode:
         self._reason: str | None = None
         self._told: str | None = None
         self._told_at = 0.0
+        self._loudest = 0
         self._count = 0
 
     @property
@@ -82,21 +83,27 @@ class Episode:
         """The present failure in words, None while all is well."""
         return self._reason
 
-    def failed(self, reason: str, *, level: Literal["info", "warn", "error"] = "warn") -> None:
-        """Tell that it failed, once for each different `reason` in a row."""
+    def failed(self, reason: str, *, level: Literal["debug", "info", "warn", "error"] = "warn") -> None:
+        """Tell that it failed, once for each different `reason` in a row.
+
+        `level` "debug" is for what a try or two may mend; its end is told as quietly.
+        """
         self._count += 1
         first, self._reason = self._reason is None, reason
-        now = time.monotonic()
-        if first or (reason != self._told and now - self._told_at >= self._calm):
+        now, loudness = time.monotonic(), LEVELS.index(level)
+        graver = loudness > self._loudest
+        if first or graver or (reason != self._told and now - self._told_at >= self._calm):
             self._told, self._told_at = reason, now
+            self._loudest = max(self._loudest, loudness)
             getattr(self._log, level)(self._event, reason=reason, **self._fields)
 
     def recovered(self) -> None:
         """Tell that it works again, if it had failed."""
         if self._reason is not None:
-            self._log.info(f"{self._event}: over", failures=self._count, **self._fields)
+            tell = self._log.info if self._loudest else self._log.debug
+            tell(f"{self._event}: over", failures=self._count, **self._fields)
         self._reason = None
-        self._count = 0
+        self._count = self._loudest = 0
 
 
 class _Formatter(logging.Formatter):

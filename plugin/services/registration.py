@@ -24,6 +24,8 @@ from plugin.services.tally import Tally
 
 LOOK_INTERVAL: Final = 10.0
 """Seconds between looks at the sockets that nothing calls for: the net beneath inotify."""
+_USUAL_FAILURES: Final = 6
+"""Attempts in a row, 0.6 s, that may fail without a word."""
 
 _log = Log("registration")
 
@@ -232,7 +234,7 @@ class Registration(ABC):
         self._failures += 1
         self._retry_at = self._clock.steady() + retry_delay(self._failures, refused=refused)
         # The first attempts after a kubelet's socket appeared fail while it does not accept yet.
-        self._failing.failed(reason, level="warn" if refused or self._failures > 6 else "info")
+        self._failing.failed(reason, level="warn" if refused or self._failures > _USUAL_FAILURES else "debug")
 
     def _streams_changed(self) -> None:
         if self.streams:

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -251,3 +251,27 @@ def test_an_episode_may_be_as_loud_as_its_failure_is_grave() -> None:
     configure("info", "logfmt", stream)
     Episode(Log("part"), "it fails").failed("badly", level="error")
     assert _logfmt(stream.getvalue()[:-1])["level"] == "error"
+
+
+def _levels(steps: list[Literal["debug", "info", "warn"] | None], shown: str = "debug") -> list[str]:
+    """The levels at which an episode tells of a failure as grave as `steps` say; None: it is over."""
+    stream = io.StringIO()
+    configure(shown, "logfmt", stream)
+    episode = Episode(Log("part"), "it fails", calm=60.0)
+    for level in steps:
+        if level is None:
+            episode.recovered()
+        else:
+            episode.failed("so", level=level)
+    return [_logfmt(line)["level"] for line in stream.getvalue().splitlines()]
+
+
+def test_a_failure_that_becomes_graver_is_told_again() -> None:
+    assert _levels(["debug", "debug", "warn", "warn", "debug", None]) == ["debug", "warn", "info"]
+    assert _levels(["info", "warn", None, "info", None]) == ["info", "warn", "info", "info", "info"]
+
+
+def test_a_failure_that_was_never_grave_ends_as_quietly_as_it_began() -> None:
+    assert _levels(["debug", None]) == ["debug", "debug"]
+    assert _levels(["debug", None, "debug", None], shown="info") == []
+    assert _levels(["warn", None, "debug", None], shown="info") == ["warn", "info"]

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import random
 import shutil
+import socket
 import statistics
 import threading
 from collections.abc import Iterable, Sequence
@@ -168,6 +169,33 @@ async def test_registering_goes_on_while_the_kubelet_hangs_or_refuses(
         assert not served.status(COLA).ready
         await kubelet.set_faults(Faults())
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+
+
+async def test_a_kubelet_s_socket_that_nobody_listens_on_is_told_once_it_is_more_than_a_moment(
+    root: Path, serve: Serve, colas: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "devicelens")
+    (colas / "a").touch()
+    (root / "k/device-plugins").mkdir(parents=True)
+
+    def told() -> list[tuple[str, str]]:
+        lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+        return [line for line in lines if line[1].startswith("cannot register")]
+
+    async with serve(configuration(cola())) as served:
+        await served.until(lambda: "is not there" in served.status(COLA).state)
+        with socket.socket(socket.AF_UNIX) as deaf:
+            deaf.bind(str(root / "k/device-plugins/kubelet.sock"))
+            await served.until(lambda: served.status(COLA).tally.registration_errors >= 1)
+            assert "UNAVAILABLE" in served.status(COLA).state
+            assert told() == [] or served.status(COLA).tally.registration_errors > 6
+            await served.until(lambda: served.status(COLA).tally.registration_errors >= 8)
+        assert told() == [("WARNING", "cannot register")]
+        (root / "k/device-plugins/kubelet.sock").unlink()
+        async with SimulatedKubelet(root / "k") as kubelet:
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+            await served.registered(COLA)
+    assert told() == [("WARNING", "cannot register"), ("INFO", "cannot register: over")]
 
 
 async def test_a_registration_that_hangs_holds_up_neither_the_streams_nor_a_restart(
