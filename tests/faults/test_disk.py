@@ -1,9 +1,9 @@
-"""History's disk is full, read-only, and what is on it is damaged."""
+"""History's disk is full, read-only, and what is on it is damaged; and the plugin can write nothing."""
 
 import asyncio
 import random
 import resource
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,10 +11,13 @@ import pytest
 
 from exporter.history.place import DAMAGED_KEPT
 from harness import owners
-from harness.trials import places
-from harness.trials.fault import Fault
+from harness.trials import ground, places
+from harness.trials.fault import FULL, Fault
+from harness.trials.ground import ALLOCATABLE, SPARE
 from harness.trials.trial import Around, Trial, trying
 from harness.waiting import until
+from plugin.services.predecessors import NAME as SERVED
+from plugin.services.predecessors import read
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(1500)]
 
@@ -34,6 +37,14 @@ READ_ONLY = Fault(
     GROUP,
     "It is read-only when the exporter starts, and can be written 2 s later",
     KEPT,
+    short=1,
+    full=20,
+)
+PLUGINS = Fault(
+    "plugin-disk-fails",
+    GROUP,
+    "Every write of the plugin fails while its configuration gets another resource and the kubelet restarts",
+    "All resources are served, that one too; what the plugin keeps of them it writes when it can",
     short=1,
     full=20,
 )
@@ -84,6 +95,31 @@ async def test_every_write_fails() -> None:
             await trial.recovers()
             await _is_in_history(trial, pods)
         assert trial.observer.seen.withdrawn == 0
+
+
+async def test_every_write_of_the_plugin_fails() -> None:
+    async with trying(PLUGINS) as trial:
+        record = trial.kubelet.root / "device-plugins" / SERVED
+        async for _ in trial.rounds():
+            await until("nothing else is kept", lambda: _keeps(record, ALLOCATABLE))
+            async with trial.churning():
+                with _failing(trial.plugin.pid):
+                    trial.plugin.lines.clear()
+                    ground.configure(trial.directory, SPARE)
+                    await trial.plugin.line("cannot remember which resources are served")
+                    await trial.kubelet.restart()
+                    await trial.kubelet.wait_until(lambda kubelet: kubelet.allocatable(SPARE) == 1, limit=60)
+                if not FULL:
+                    record.unlink()  # it is seen at once; else it is tried again every half minute
+                await until("it is kept", lambda: _keeps(record, [*ALLOCATABLE, SPARE]), limit=60.0)
+                ground.configure(trial.directory)
+            await trial.recovers()
+
+
+async def _keeps(record: Path, resources: Collection[str]) -> bool:
+    found = read(record)
+    assert found == tuple(sorted(resources)), found
+    return True
 
 
 async def test_the_disk_is_read_only() -> None:

@@ -43,7 +43,6 @@ DAY = Fault(
 VIEWERS = 10
 SAMPLES = 100 if SECONDS >= 60 else 5
 """Allocations of which is told how soon a scrape tells them."""
-SPARE = "faults.test/spare"
 _PROBES = itertools.count()
 
 
@@ -96,11 +95,7 @@ class Day:
 
     async def reload(self) -> None:
         """The plugin is given another configuration: a resource comes, or goes again."""
-        path = self.trial.directory / "plugin.yaml"
-        line = f"  - {{name: {SPARE}, discover: [{{static: {{devices: [{{name: only}}]}}}}]}}\n"
-        more = next(self._numbers) % 2 == 0
-        path.with_suffix(".new").write_text(ground.CONFIGURATION + (line if more else ""))
-        path.with_suffix(".new").replace(path)
+        ground.configure(self.trial.directory, *((ground.SPARE,) if next(self._numbers) % 2 == 0 else ()))
         os.kill(self.trial.plugin.pid, signal.SIGHUP)
 
     async def _view(self, end: float) -> None:
@@ -187,7 +182,7 @@ async def test_a_day_in_fast_motion() -> None:
 
 async def _quiet(trial: Trial) -> None:
     """The day is over: the pods are gone, and all is told as it is."""
-    (trial.directory / "plugin.yaml").write_text(ground.CONFIGURATION)
+    ground.configure(trial.directory)
     os.kill(trial.plugin.pid, signal.SIGHUP)
     await trial.churn.clear()
     await trial.recovers()

@@ -20,6 +20,8 @@ resources:
 """
 DEVICES = {"gpus": 8, "cards": 2}
 ALLOCATABLE = {GPU: 8, SHARED: 6}
+SPARE = "faults.test/spare"
+"""One that may come besides: it has one device, which nothing asks for."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,17 @@ def prepare(directory: Path) -> None:
         made.mkdir(parents=True)
         for number in range(count):
             (made / f"{name[:-1]}-{number}").touch()
-    (directory / "plugin.yaml").write_text(CONFIGURATION)
+    configure(directory)
+
+
+def configure(directory: Path, *spare: str) -> None:
+    """The plugin's configuration, with such further resources; replaced as a whole if there was one."""
+    lines = (
+        f"  - {{name: {name}, discover: [{{static: {{devices: [{{name: only}}]}}}}]}}\n" for name in spare
+    )
+    path = directory / "plugin.yaml"
+    path.with_suffix(".new").write_text(CONFIGURATION + "".join(lines))
+    path.with_suffix(".new").replace(path)
 
 
 def history(directory: Path, around: Around) -> Path:
