@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from daemon.log import Episode, Log
+from plugin.core.device import natural
 from plugin.core.inventory import Transition
 
 MAX_TOLD: Final = 8
@@ -25,11 +26,11 @@ class Telling:
         self._clashing = Episode(_log, "ids of another resource too", resource=resource)
 
     def transitions(self, transitions: Sequence[Transition]) -> None:
-        """Devices that are new, and devices that are well, or not, from now on."""
-        new = [t for t in transitions if t.new]
+        """Devices that are new, and devices that are well, or not, from now on or from the beginning."""
+        new = sorted((t.id for t in transitions if t.new), key=natural)
         if new:
-            _log.info("devices found", resource=self._resource, devices=_several([t.id for t in new], ", "))
-        changed = [t for t in transitions if not t.new]
+            _log.info("devices found", resource=self._resource, devices=_several(new, ", "))
+        changed = [t for t in transitions if not (t.new and t.healthy)]
         for transition in changed[:MAX_TOLD]:
             if transition.healthy:
                 _log.info("device healthy", resource=self._resource, device=transition.id)

@@ -1,0 +1,49 @@
+"""What the log is told of a resource's devices."""
+
+import pytest
+
+from plugin.core.inventory import Transition
+from plugin.services.telling import MAX_TOLD, Telling
+
+BROKEN = "found '1', expected '0'"
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]]:
+    """Tells of what a look at a host found; events with their fields."""
+    caplog.set_level("INFO", "devicelens")
+    Telling("a.b/c").transitions(
+        [
+            Transition("d10", healthy=True, reason="", new=True),
+            Transition("d9", healthy=False, reason=BROKEN, new=True),
+            Transition("d1", healthy=True, reason=""),
+            Transition("d2", healthy=False, reason=BROKEN),
+        ]
+    )
+    return [(record.getMessage(), vars(record)["devicelens_fields"]) for record in caplog.records]
+
+
+def test_devices_that_were_found_are_told_in_their_natural_order(
+    told: list[tuple[str, dict[str, object]]],
+) -> None:
+    assert told[0] == ("devices found", {"resource": "a.b/c", "devices": "d9, d10"})
+
+
+def test_a_device_that_is_unhealthy_from_the_beginning_is_told_as_one_that_becomes_so(
+    told: list[tuple[str, dict[str, object]]],
+) -> None:
+    assert told[1:] == [
+        ("device unhealthy", {"resource": "a.b/c", "device": "d9", "reason": BROKEN}),
+        ("device healthy", {"resource": "a.b/c", "device": "d1"}),
+        ("device unhealthy", {"resource": "a.b/c", "device": "d2", "reason": BROKEN}),
+    ]
+
+
+def test_of_many_devices_some_are_named_and_the_rest_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "devicelens")
+    many = [Transition(f"d{n}", healthy=False, reason=BROKEN, new=True) for n in range(MAX_TOLD + 3)]
+    Telling("a.b/c").transitions(many)
+    events = [(record.getMessage(), vars(record)["devicelens_fields"]) for record in caplog.records]
+    assert events[0][1]["devices"] == "d0, d1, d2, d3, d4, d5, d6, d7 and 3 more"
+    assert [event for event, _ in events].count("device unhealthy") == MAX_TOLD
+    assert events[-1] == ("more devices changed health", {"resource": "a.b/c", "count": 3})
