@@ -1,8 +1,8 @@
 """The answer to GetPreferredAllocation: which of the offered devices a container should get."""
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush, nsmallest
 from typing import NamedTuple
 
 from plugin.core.device import natural
@@ -18,8 +18,9 @@ class Offer(NamedTuple):
     numa_nodes: tuple[int, ...] = ()
 
 
-_Ranked = tuple[int, Offer]
-"""An offer with its place in the natural order of ids."""
+_Key = tuple[tuple[str, int], ...]
+_Turn = tuple[int, int, _Key, Offer]
+"""How much of a device is taken, its weight, the place of its next id in the natural order, and that."""
 
 
 def offers(inventory: Inventory, ids: Sequence[str]) -> tuple[Offer, ...]:
@@ -50,16 +51,13 @@ def prefer(
     Returns fewer than `size` ids only where fewer are available, more only where more are included.
     """
     by_id = {offer.id: offer for offer in available}
-    chosen = [by_id[i] for i in dict.fromkeys(must_include) if i in by_id]
-    taken = Counter(offer.device for offer in chosen)
-    included = {offer.id for offer in chosen}
-    rest: defaultdict[str, deque[_Ranked]] = defaultdict(deque)
-    for rank, offered in enumerate(sorted(by_id, key=natural)):
-        if offered not in included:
-            offer = by_id[offered]
-            rest[offer.device].append((rank, offer))
-    free = Counter([offer.device for offer in by_id.values()])
-    weight = _weights(how, {device: total.get(device, 0) - free[device] for device in free})
+    chosen = [by_id.pop(i) for i in dict.fromkeys(must_include) if i in by_id]
+    taken = Counter([offer.device for offer in chosen])
+    rest: defaultdict[str, list[Offer]] = defaultdict(list)
+    for offer in by_id.values():
+        rest[offer.device].append(offer)
+    used = {device: total.get(device, 0) - len(offers) - taken[device] for device, offers in rest.items()}
+    weight = _weights(how, used)
     while len(chosen) < size and rest:
         devices = _nearest(chosen, rest, size - len(chosen)) if how == "numa" else tuple(rest)
         chosen += _spread(devices, rest, taken, weight, size - len(chosen))
@@ -79,42 +77,56 @@ def _weights(how: Prefer, used: Mapping[str, int]) -> Callable[[str], int]:
 
 def _spread(
     devices: Iterable[str],
-    rest: dict[str, deque[_Ranked]],
+    rest: dict[str, list[Offer]],
     taken: Counter[str],
     weight: Callable[[str], int],
     missing: int,
 ) -> list[Offer]:
     """Up to `missing` offers of `devices`, taken out of `rest`: of each one before of any a second."""
-    heap = [(taken[d], weight(d), rest[d][0][0], d) for d in devices]
-    heapify(heap)
+
+    def turn(device: str, offer: Offer) -> _Turn:
+        return taken[device], weight(device), natural(offer.id), offer
+
+    # No other can have its turn: each of these has an earlier one, and there are as many as are missing.
+    turns = nsmallest(missing, (turn(d, min(rest[d], key=_by_id)) for d in devices))
+    for *_, offer in turns:
+        rest[offer.device].sort(key=_by_id, reverse=True)
     chosen: list[Offer] = []
-    while heap and len(chosen) < missing:
-        _, own, _, device = heappop(heap)
-        chosen.append(rest[device].popleft()[1])
+    while turns and len(chosen) < missing:
+        *_, offer = heappop(turns)
+        device, left = offer.device, rest[offer.device]
+        chosen.append(left.pop())
         taken[device] += 1
-        if rest[device]:
-            heappush(heap, (taken[device], own, rest[device][0][0], device))
+        if left:
+            heappush(turns, turn(device, left[-1]))
         else:
             del rest[device]
     return chosen
 
 
-def _nearest(chosen: Sequence[Offer], rest: Mapping[str, deque[_Ranked]], missing: int) -> tuple[str, ...]:
+def _by_id(offer: Offer) -> _Key:
+    return natural(offer.id)
+
+
+def _nearest(chosen: Sequence[Offer], rest: Mapping[str, list[Offer]], missing: int) -> tuple[str, ...]:
     """The devices on nodes that are in the choice already; if there are none, those of the best node.
 
     A node that holds all that is missing comes before one that does not; of those the one with the
     fewest offers to spare, so that larger nodes stay whole; of the others the one with the most.
     Devices that sit on no node come last.
     """
-    nodes = {device: frozenset(offers[0][1].numa_nodes) for device, offers in rest.items()}
-    present = frozenset(node for offer in chosen for node in offer.numa_nodes)
-    near = tuple(device for device in rest if nodes[device] & present)
-    if near:
-        return near
-    room: Counter[int] = Counter()
+    places: defaultdict[tuple[int, ...], list[str]] = defaultdict(list)
     for device, offers in rest.items():
-        room.update(dict.fromkeys(nodes[device], len(offers)))
-    if not room:
-        return tuple(rest)
-    best = min(room, key=lambda node: (room[node] < missing, abs(room[node] - missing), node))
-    return tuple(device for device in rest if best in nodes[device])
+        places[offers[0].numa_nodes].append(device)
+    present = frozenset(node for offer in chosen for node in offer.numa_nodes)
+    if not any(present.intersection(nodes) for nodes in places):
+        room: Counter[int] = Counter()
+        for nodes, devices in places.items():
+            room.update(dict.fromkeys(nodes, sum(len(rest[device]) for device in devices)))
+        if not room:
+            return tuple(rest)
+        best = min(room, key=lambda node: (room[node] < missing, abs(room[node] - missing), node))
+        present = frozenset((best,))
+    return tuple(
+        device for nodes, devices in places.items() if present.intersection(nodes) for device in devices
+    )

@@ -101,3 +101,9 @@ def test_ten_thousand_offers_hold_the_loop_up_for_a_moment_only(how: Prefer) -> 
         assert len(set(devices(chosen))) == 8
     # 20 ms on a quiet machine.
     assert min(spent) < 0.25
+
+
+@pytest.mark.parametrize("how", ["none", "packed", "spread", "numa"])
+def test_thousands_of_shares_of_one_device_are_chosen_from_in_their_order(how: Prefer) -> None:
+    available = [Offer(f"gpu::{n}", "gpu", (0,)) for n in reversed(range(10_000))]
+    assert prefer(how, available, [], 5000, whole(available)) == tuple(f"gpu::{n}" for n in range(5000))
