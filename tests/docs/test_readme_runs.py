@@ -1,6 +1,5 @@
 """README's section "Ask it", run as it stands beside the demo that README begins with."""
 
-import os
 import re
 import shlex
 from collections.abc import AsyncGenerator
@@ -41,8 +40,8 @@ def test_all_but_the_last_three_are_beside_the_demo() -> None:
     assert len(BESIDE_THE_DEMO) >= 8
 
 
-async def test_what_is_beside_the_demo_answers(demo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DEVICELENS_URL", demo)
+async def test_what_is_beside_the_demo_answers(demo: str) -> None:
+    """At the port that it has here, rather than at the one that is asked without --url."""
     for line in BESIDE_THE_DEMO:
         asked = partial(answers, shlex.split(line, comments=True), demo)
         await until(f"devicelens {line}", asked, limit=40)
@@ -50,7 +49,7 @@ async def test_what_is_beside_the_demo_answers(demo: str, monkeypatch: pytest.Mo
 
 async def answers(words: list[str], url: str) -> bool:
     """False where the pod that was asked for has gone meanwhile, and the device that was named is another."""
-    given = [await some_pod(url) if word == POD else word for word in words]
+    given = [await some_pod(url) if word == POD else word for word in (*words, "--url", url)]
     if "--watch" in given:
         return await tells_at_once(given)
     status, out, errors = await owners.devicelens(*given)
@@ -68,6 +67,6 @@ async def some_pod(url: str) -> str:
 
 async def tells_at_once(words: list[str]) -> bool:
     """Whether it begins with what is held, and ends well when it is interrupted."""
-    async with Process(*words, environment=dict(os.environ)) as watching:
+    async with Process(*words,  watching:
         await watching.line("  held  ", limit=30)
         return await watching.stop() == 0
