@@ -19,6 +19,7 @@ attributes     the names of the attributes that devices of a source have
 device         a device as a source finds it, and as a resource knows it
 identify       from what sources found to a resource's devices: match, id, NUMA
 identities     ids across resources
+cdi_names      CDI names across resources
 serials, grouping
                devices called by serial numbers; paths put together into devices
 claims         which resource has which physical device

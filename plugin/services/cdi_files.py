@@ -3,11 +3,12 @@
 It stays when the process ends: a running pod's containers are restarted by it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from plugin.core import cdi
 from plugin.core.cdi import Edits
+from plugin.core.cdi_names import CdiNames
 from plugin.core.device import Device, natural
 from plugin.core.errors import quoted
 from plugin.core.plan import CdiPlan
@@ -33,7 +34,11 @@ class _Entry:
 class CdiFile:
     """The specification of one resource. Blocking; methods may raise OSError."""
 
-    def __init__(self, plan: CdiPlan, resource: str, host: HostRoot, belongings: Belongings) -> None:
+    def __init__(
+        self, plan: CdiPlan, resource: str, host: HostRoot, belongings: Belongings, names: CdiNames
+    ) -> None:
+        """`names`: those of all resources."""
+        self._all_names = names
         self._plan = plan
         self._resource = resource
         self._host = host
@@ -60,13 +65,18 @@ class CdiFile:
                 if owners.setdefault(name, device_id) != device_id:
                     problems.append(f"{quoted(device_id)}: its name {quoted(name)} is that of {owners[name]}")
                     del entries[device_id]
+            taken = self._all_names.claim(self._resource, [self._qualified(e) for e in entries.values()])
+            for device_id, entry in list(entries.items()) if taken else ():
+                if self._qualified(entry) in taken:
+                    problems.append(f"{quoted(device_id)}: {self._taken_by(entry, taken)}")
+                    del entries[device_id]
             self._bring(entries)
         return tuple(problems)
 
     def ensure(self, devices: Sequence[Device]) -> frozenset[str]:
         """See that the file has these devices as they are now; the CDI names that it has.
 
-        Raises RenderError, also for a device whose name another one has.
+        Raises RenderError, also for a device whose name another one has, of this resource or another.
         """
         with self._belongings.guard:
             changed = {
@@ -76,6 +86,10 @@ class CdiFile:
             for device_id, entry in changed.items():
                 if owners.setdefault(entry.name, device_id) != device_id:
                     raise RenderError(f"cdi.name: {quoted(entry.name)} is that of {owners[entry.name]}")
+            taken = self._all_names.taken(self._resource, [self._qualified(e) for e in changed.values()])
+            for entry in changed.values():
+                if self._qualified(entry) in taken:
+                    raise RenderError(f"cdi.name: {self._taken_by(entry, taken)}")
             self._bring({**self._entries, **changed} if changed else self._entries)
             return self._names
 
@@ -83,6 +97,13 @@ class CdiFile:
         """What the runtime will add for these devices, which `ensure` was asked for."""
         with self._belongings.guard:
             return (self._common, *(self._entries[device.id].edits for device in devices))
+
+    def _qualified(self, entry: _Entry) -> str:
+        return cdi.qualified(self._plan.kind, entry.name)
+
+    def _taken_by(self, entry: _Entry, taken: Mapping[str, str]) -> str:
+        name = self._qualified(entry)
+        return f"{quoted(name)} is in the specification of {taken[name]}, and no runtime takes it from two"
 
     def _entry(self, device: Device) -> _Entry:
         known = self._entries.get(device.id)

@@ -8,6 +8,7 @@ from typing import Final
 from daemon.log import Episode, Log
 from plugin.core import model
 from plugin.core.allocation import ContainerAnswer, Request, answer
+from plugin.core.cdi_names import CdiNames
 from plugin.core.device import Device
 from plugin.core.plan import ResourcePlan
 from plugin.core.rendering import RenderError
@@ -44,6 +45,7 @@ class Giving:
         clock: Clock,
         devices: Callable[[], Iterable[Device]],
         pause: float,
+        cdi_names: CdiNames,
     ) -> None:
         """`devices`: those that there are now; `pause`: seconds between looks for what can go."""
         self._plan = plan
@@ -55,7 +57,7 @@ class Giving:
         self._devices = devices
         self._pause = pause
         self._files = SideFiles(host, belongings, clock)
-        self._cdi = CdiFile(plan.cdi, plan.name, host, belongings) if plan.cdi is not None else None
+        self._cdi = CdiFile(plan.cdi, plan.name, host, belongings, cdi_names) if plan.cdi else None
         self._offload = Offload(1)
         self._changed = asyncio.Event()
         self._discarded = False

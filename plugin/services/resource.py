@@ -59,6 +59,7 @@ class Resource:
             clock=self._clock,
             devices=lambda: [known.device for known in self._inventory.devices.values()],
             pause=surroundings.pace.release,
+            cdi_names=surroundings.cdi_names,
         )
         self._allocator = Allocator(
             plan,
@@ -133,6 +134,7 @@ class Resource:
                 failures += 1
         finally:
             self._surroundings.identities.release(self.plan.name)
+            self._surroundings.cdi_names.release(self.plan.name)
             held = self._inventory.maybe_held() if self.plan.exclusive else ()
             self._surroundings.ownership.leave(self.plan.name, dict(held))
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from daemon.directory import DirectoryWatcher
 from daemon.paths import KubeletPaths
+from plugin.core.cdi_names import CdiNames
 from plugin.core.identities import Identities
 from plugin.core.lifecycle import Patience
 from plugin.discovery.host import HostRoot
@@ -64,6 +65,7 @@ class Surroundings:
     ownership: Ownership = field(default_factory=Ownership)
     spread: Callable[[], float] = random.random
     identities: Identities = field(default_factory=Identities)
+    cdi_names: CdiNames = field(default_factory=CdiNames)
     clock: Clock = field(default_factory=Clock)
     pace: Pace = field(default_factory=Pace)
     patience: Patience = field(default_factory=Patience)

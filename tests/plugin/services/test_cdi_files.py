@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from harness.served import Serve, Served
+from plugin.services.surroundings import Pace
 from simulator import AdmissionError, ContainerSpec, PodSpec, SimulatedKubelet
 
 GPU = "example.com/gpu"
@@ -189,3 +190,29 @@ async def test_a_process_that_stands_by_leaves_it_to_the_one_that_serves(
         assert names(host) == ["gpu0"]
     async with serve(bare) as second:
         await second.until(lambda: spec(host) is None)
+
+
+async def test_a_name_that_another_resource_s_specification_has_is_told_and_not_given(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    later = "example.com/later"
+    both = configuration().replace(
+        "]\n    cdi", "]\n    exclusive: false\n    id: '{{ device.name }}'\n    cdi"
+    )
+    both += both.partition("resources:\n")[2].replace(GPU, later).replace("id: '", "id: 'x-")
+    (host / "dev/gpu1").touch()
+    written = host / "run/cdi" / FILE.replace("com_gpu", "com_later")
+    async with serve(both, pace=Pace(release=0.05)) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(later) == 2)
+        await served.until(lambda: (host / "run/cdi" / FILE).exists() and not written.exists())
+        with pytest.raises(AdmissionError, match=r"'vendor\.example/gpu=gpu[01]' is in the spec"):
+            await kubelet.add_pod(
+                PodSpec(namespace="default", name="p", containers=(ContainerSpec("c", resources={later: 1}),))
+            )
+        await kubelet.add_pod(pod("q"))
+        assert given(kubelet, "q") in (["vendor.example/gpu=gpu0"], ["vendor.example/gpu=gpu1"])
+        told = [r for r in caplog.records if r.getMessage() == "not in the CDI specification"]
+        assert told
+        # As soon as the first is no more, they are the other's.
+        served.apply("version: 1\nresources:\n  - name: example.com/later" + both.rpartition(later)[2])
+        await served.until(written.exists)
