@@ -67,6 +67,6 @@ async def some_pod(url: str) -> str:
 
 async def tells_at_once(words: list[str]) -> bool:
     """Whether it begins with what is held, and ends well when it is interrupted."""
-    async with Process(*words,  watching:
+    async with Process(*words) as watching:
         await watching.line("  held  ", limit=30)
         return await watching.stop() == 0
