@@ -1,6 +1,6 @@
 """The device manager's checkpoint: `kubelet_internal_checkpoint` in device-plugins.
 
-The layout is the real one's (kubelet.md, section 3). Only the checksum differs: a kubelet hashes Go's
+The layout is the real one's. Only the checksum differs: a kubelet hashes Go's
 own print of the structure; here it is the CRC-32 of the data, and it is not checked when read.
 """
 

@@ -24,7 +24,7 @@ class _NotFoundError(Exception):
 
 
 class PodResources:
-    """The API of one kubelet's life, new or old (kubelet.md, section 3)."""
+    """The API of one kubelet's life, new or old (kubelet: PodResources)."""
 
     def __init__(self, node: Node, state: DeviceState, answers: Answers, heard: Heard) -> None:
         self._node = node

@@ -44,7 +44,7 @@ class PodsApi:
         self._done: set[str] = set()
 
     def service(self) -> RawService:
-        """The service (kubelet.md, section 1)."""
+        """The service (kubelet: pods.v1alpha1)."""
         return RawService(
             "v1alpha1.Pods", {"ListPods": self._list, "GetPod": self._get}, {"WatchPods": self._watch}
         )

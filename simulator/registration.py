@@ -10,7 +10,7 @@ from simulator.rpc import Context, RawService, decoded
 
 
 def registration_service(node: Node, manager: DeviceManager) -> RawService:
-    """The service: validates, dials the plugin back, and only then answers (kubelet.md, section 2)."""
+    """The service: validates, dials the plugin back, and only then answers (kubelet: Register)."""
 
     async def register(content: bytes, context: Context) -> bytes:
         request = await decoded(api_pb2.RegisterRequest, content, context)

@@ -1,4 +1,4 @@
-"""What device plugins themselves tell of their devices (design.md, section 6), put together.
+"""What device plugins themselves tell of their devices (their /api/v1/devices), put together.
 
 The kubelet's word wins wherever it has one: what is allocatable it knows, for it is the one that gives
 devices out. A plugin adds that a device exists which the kubelet does not name (nobody holds it, and it is

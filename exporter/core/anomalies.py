@@ -16,7 +16,7 @@ _FACTS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One thing that is wrong: its `kind` (design.md, section 5), where, who is hit, and the evidence in
+    """One thing that is wrong: its `kind` (docs/messages.md), where, who is hit, and the evidence in
     words. `device` is "" and `holder` None where it concerns a whole resource or no pod.
 
     `since` is the unix time at which it was first seen, None where nobody watched. The facts behind the

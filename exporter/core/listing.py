@@ -15,7 +15,7 @@ from exporter.pb.podresources.v1 import api_pb2
 LARGE: Final = 4 << 20
 """Bytes of an answer whose parts are kept; of a larger one memory is worth more than time."""
 _TAG: Final = 0x0A
-"""kubelet.md, section 1: pod_resources, field 1, length-delimited."""
+"""ListPodResourcesResponse.pod_resources (podresources v1): field 1, length-delimited."""
 _MORE: Final = 0x80
 
 Nodes = tuple[int, ...]

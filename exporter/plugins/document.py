@@ -1,4 +1,4 @@
-"""A plugin's document (design.md, section 6), checked and bounded. Pure.
+"""A plugin's document (its /api/v1/devices), checked and bounded. Pure.
 
 Keys that are not known are ignored, keys that may be missing are missed. What is of the wrong kind, or of
 another version, is refused as a whole, with the place in it.

@@ -1,6 +1,6 @@
 """The families built new from each snapshot: one small function for each, name and help together.
 
-Names, labels and meanings are the contract (design.md, section 4); those of single devices are in
+Names, labels and meanings are the contract (docs/metrics.md); those of single devices are in
 device_families. Every function takes the state and the node's name and returns one whole family; the
 labels `namespace`, `pod` and `container` are the holder's, and empty, never absent, where there is none.
 """

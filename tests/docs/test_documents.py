@@ -254,6 +254,17 @@ def test_the_variables_that_it_names_exist(name: str) -> None:
 
 
 @any_page
+def test_the_files_that_it_names_are_there(name: str) -> None:
+    """As they are called from the project's root."""
+    folders = "|".join(
+        path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
+    for span in spans(ALL[name]):
+        if re.fullmatch(rf"(?:{folders})/[\w./*-]+", span) and "NAME" not in span:
+            assert any(ROOT.glob(span.rstrip("/"))), span
+
+
+@any_page
 def test_it_is_of_no_one_machine(name: str) -> None:
     assert not re.findall(r"(?<![\w.])/(?:work|home|root|Users)/\S*", ALL[name])
     assert not re.findall(r"\b(?:TODO|FIXME|XXX)\b", ALL[name])

@@ -45,7 +45,7 @@ OWN: Final[Mapping[str, frozenset[str]]] = {
     DROPPED: frozenset(),
     REFRESHES: frozenset(),
 }
-"""Each family's own labels (design.md, section 4)."""
+"""Each family's own labels (docs/metrics.md)."""
 
 OF_NODES: Final = tuple(name for name, own in OWN.items() if "node" in own)
 """The families that tell whose node they are of; the others tell of the exporter alone."""
