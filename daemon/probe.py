@@ -83,7 +83,9 @@ def _directory(need: Need) -> Found:
         allowed = os.access(path, os.R_OK | os.X_OK)
         return Found(0 if allowed else errno.EACCES, owner=status.st_uid)
     if os.access(path, os.W_OK | os.X_OK):
-        return Found(owner=status.st_uid, free=disk.f_bavail * disk.f_frsize)
+        # What has no blocks at all, as the kernel's own file systems, does not say how full it is.
+        free = disk.f_bavail * disk.f_frsize if disk.f_blocks else None
+        return Found(owner=status.st_uid, free=free)
     return Found(errno.EROFS if disk.f_flag & os.ST_RDONLY else errno.EACCES, owner=status.st_uid)
 
 

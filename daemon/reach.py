@@ -127,6 +127,8 @@ _STATES: Final = {
     errno.ECONNREFUSED: "present, nobody serves it",
     errno.ENOENT: "absent",
     errno.EROFS: "read-only",
+    errno.ENOTSOCK: "no socket",
+    errno.ENOTDIR: "no directory",
     **dict.fromkeys(_DENIED, "no permission"),
 }
 
@@ -154,6 +156,8 @@ def _hint(need: Need, found: Found, limits: Limits) -> str:
         errno.ENOENT: need.missing,
         errno.ECONNREFUSED: "the kubelet has ended or is just starting: nothing to do if it comes back",
         errno.EROFS: f"mount {path} without readOnly",
+        # A runtime that is to mount a socket that is not there yet makes a directory of its name.
+        errno.ENOTSOCK: f"it is no socket: mount the node's directory {directory}, and remove this from it",
     }
     match found.error:
         case 0 if found.mounted:

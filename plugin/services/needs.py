@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from daemon.paths import KubeletPaths
 from daemon.reach import Need, Use
+from plugin.core.places import looked_into
 from plugin.core.plan import ResourcePlan
 from plugin.discovery.host import HostRoot
 from plugin.services.surroundings import Way
@@ -32,6 +33,7 @@ def needs(
             # Its record of what it advertised is kept beside others' sockets in either case.
             Need("device_plugins", paths.device_plugins, Use.WRITE, mounted.format(paths.device_plugins)),
         ]
+    plans = tuple(plans)
     directories = sorted({plan.cdi.directory for plan in plans if plan.cdi is not None})
     return (
         *registered,
@@ -39,11 +41,18 @@ def needs(
             "pod_resources",
             paths.pod_resources_socket,
             Use.CONNECT,
-            f"mount the node's {paths.pod_resources}: without it a device that has gone is kept for long",
+            "is the kubelet up? Without it a device that has gone is kept for long",
         ),
         Need("host_root", host.here("/"), Use.LIST, "say --host-root, and mount there what is looked into"),
-        Need("dev", host.here("/dev"), Use.LIST, "", optional=True),
-        Need("sys", host.here("/sys"), Use.LIST, "", optional=True),
+        *(
+            Need(
+                place.removeprefix("/").replace("/", "_"),
+                host.here(place),
+                Use.LIST,
+                f"mount the node's {place} there, which is looked into (deploy/components/hardware)",
+            )
+            for place in sorted({place for plan in plans for s in plan.sources for place in looked_into(s)})
+        ),
         *(
             Need(
                 "cdi" if len(directories) == 1 else f"cdi_{number}",

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -125,7 +126,11 @@ async def test_a_unix_socket_is_asked_as_well() -> None:
     with tempfile.TemporaryDirectory(prefix="dl") as directory:
         async with server(200, path=Path(directory) / "s") as address:
             assert await told(Served(address)) == ""
-        assert "Connection refused" in await told(Served(address))
+            assert address.path is not None
+            address.path.rename(address.path.with_name("kept"))
+        # Python 3.13 and newer remove the socket of a server that ends; a killed one's stays.
+        left = replace(address, path=address.path.with_name("kept"))
+        assert "Connection refused" in await told(Served(left))
 
 
 @pytest.fixture(scope="module")

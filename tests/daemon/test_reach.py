@@ -73,7 +73,11 @@ def test_what_is_lacking_comes_first_and_what_to_do_last() -> None:
             "served, but mounted as a file",
             "mount the directory /var/lib/kubelet/pod-resources: a restarted kubelet makes the socket anew",
         ),
-        (Found(errno.ENOTSOCK), "socket operation on non-socket", f"see what is at {PATH}"),
+        (
+            Found(errno.ENOTSOCK),
+            "no socket",
+            f"it is no socket: mount the node's directory {PATH.parent}, and remove this from it",
+        ),
         (Found(errno.ENAMETOOLONG), "file name too long", f"see what is at {PATH}"),
     ],
 )

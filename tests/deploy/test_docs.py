@@ -18,6 +18,7 @@ from devicelens import main as front_door
 from exporter.services.needs import needs as exporter_needs
 from harness.manifests import documents
 from plugin.core.config import load
+from plugin.core.places import EVERYWHERE
 from plugin.discovery.host import HostRoot
 from plugin.presets import preset_path
 from plugin.services.needs import needs as plugin_needs
@@ -125,7 +126,7 @@ def spelled(hint: str) -> str:
     """A hint as the page has it: with … for what varies."""
     text = hint.partition(": ")[2]
     for varying in (
-        r"/x(?:/[\w/.-]+)?|/var/run/cdi",
+        r"/x(?:/[\w/.-]+)?|/var/run/cdi|(?<=node's )/(?:dev|sys|proc)[\w/]*",
         r"(?<=uid )\d+",
         r"(?<=SELinux keeps )\S+",
         r"(?<=profile )\S+",
@@ -142,7 +143,7 @@ def every_hint() -> set[str]:
     root = KubeletPaths(Path("/x/kubelet"))
     host = HostRoot(Path("/x/host"))
     plans = load(
-        b"version: 1\nresources:\n  - name: a.b/c\n    discover: [{files: {directory: /d}}]\n"
+        b"version: 1\nresources:\n  - name: a.b/c\n    discover: [{nvidia: {}}]\n"
         b"    cdi: {kind: a.b/c, env: {A: b}}\n",
         "x",
     )
@@ -177,19 +178,33 @@ def test_each_hint_of_the_first_line_is_explained(hint: str) -> None:
     assert f"`{hint}`" in TROUBLE
 
 
+ANY_SOURCE = b"""
+version: 1
+resources:
+  - name: a.b/c
+    discover:
+      - {nvidia: {}}
+      - {net: {}}
+      - {glob: {paths: [/sys/dev/char/*]}}
+    cdi: {kind: a.b/c, env: {A: b}}
+"""
+
+
 def test_each_field_of_the_first_line_is_explained() -> None:
     root, host = KubeletPaths(Path("/x")), HostRoot(Path("/"))
+    plans = load(ANY_SOURCE, "x")
     named = {
         need.name
         for need in (
             *exporter_needs(root, pods_source="auto", history=Path("/h/f")),
-            *plugin_needs(root, host, (), way="socket"),
-            *plugin_needs(root, host, (), way="registry"),
+            *plugin_needs(root, host, plans, way="socket"),
+            *plugin_needs(root, host, plans, way="registry"),
         )
     }
+    assert {place.removeprefix("/").replace("/", "_") for place in EVERYWHERE} <= named
     limits = judge([], Limits(uid=0, label="x")).fields
     rows = re.findall(
         r"^\| (`[^|]+) \|", PAGES["troubleshooting"].partition("## What to do")[0], re.MULTILINE
     )
     told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert told == named | limits.keys() | {"cdi"}
+    assert told == named | limits.keys()

@@ -95,9 +95,10 @@ def test_ten_thousand_offers_hold_the_loop_up_for_a_moment_only(how: Prefer) -> 
     total = whole(available)
     spent: list[float] = []
     for _ in range(5):
-        began = time.perf_counter()
+        # Of this thread's own: what others do on this machine meanwhile is not looked at.
+        began = time.thread_time()
         chosen = prefer(how, available, [available[-1].id], 8, total)
-        spent.append(time.perf_counter() - began)
+        spent.append(time.thread_time() - began)
         assert len(set(devices(chosen))) == 8
     # 20 ms on a quiet machine.
     assert min(spent) < 0.25
