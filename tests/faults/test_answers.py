@@ -29,7 +29,7 @@ GARBAGE = Fault(
     GROUP,
     "It answers bytes that are no message for 2 s",
     "The mapping is kept with its age, /-/ready says UNDECODABLE",
-    short=2,
+    short=1,
     full=20,
 )
 TWICE = Fault(
@@ -37,7 +37,7 @@ TWICE = Fault(
     GROUP,
     "It names every device twice for 2 s, in List and in GetAllocatableResources",
     "Every owner is told once, nobody is said to share a device",
-    short=2,
+    short=1,
     full=20,
 )
 FORGETS = Fault(
@@ -45,7 +45,7 @@ FORGETS = Fault(
     GROUP,
     "It leaves a pod out of List although that runs, and brings it back",
     "The pod is told no more while the kubelet leaves it out, and is back after; others see nothing of it",
-    short=2,
+    short=1,
     full=20,
 )
 

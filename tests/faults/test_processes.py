@@ -30,7 +30,7 @@ KILLED = Fault(
     "SIGKILL to either, at random, while pods come and go; another one follows at once or a second later",
     "The next exporter tells no owner that it has not heard of; the next plugin serves what the last one did "
     "and clears up after it",
-    short=3,
+    short=2,
     full=60,
 )
 ENDED = Fault(
@@ -38,7 +38,7 @@ ENDED = Fault(
     GROUP,
     "SIGTERM to either, at random, while pods come and go; another one follows at once or a second later",
     "It ends with status 0 within two seconds, and leaves no socket and no file",
-    short=3,
+    short=2,
     full=60,
 )
 STOPPED = Fault(
@@ -46,7 +46,7 @@ STOPPED = Fault(
     GROUP,
     "SIGSTOP to either, at random, and SIGCONT up to 3 s later, while pods come and go",
     "What it says when it goes on is true by then",
-    short=3,
+    short=2,
     full=60,
 )
 UPGRADED = Fault(

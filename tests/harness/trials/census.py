@@ -126,6 +126,12 @@ def memory(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / (1 << 20)
 
 
+def cpu(pid: int) -> float:
+    """Seconds of CPU, to the nanosecond, that the threads there are have used."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+
+
 def _descriptors(pid: int) -> Counter[str]:
     kinds: Counter[str] = Counter()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
