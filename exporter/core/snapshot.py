@@ -1,6 +1,7 @@
 """The kubelet's answers made into one snapshot.
 
-Works on PodResources v1 messages; v1alpha1's are a subset of the same field numbers and are decoded as v1 by the client. Rules of the kubelet that are applied here:
+Works on PodResources v1 messages; v1alpha1's are a subset of the same field numbers and are
+decoded as v1 by the client. Rules of the kubelet that are applied here:
 
 - a container may have several entries of one resource, one for each NUMA group: they are joined;
 - NUMA node 0 is a NUMANode with no field set; a negative node is no node;
