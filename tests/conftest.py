@@ -1,6 +1,7 @@
 """What holds for all tests: how hypothesis looks for examples, and that what takes long begins first."""
 
 import itertools
+import os
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -8,6 +9,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 T = TypeVar("T")
+
+# Whoever reaches the world by a proxy has none between this machine and itself.
+for _name in ("no_proxy", "NO_PROXY"):
+    os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), "localhost,127.0.0.1,::1")))
 
 # The same examples in every run, however slow the machine is: what fails, fails again. Others are looked
 # for by `pytest --hypothesis-profile=explore`.

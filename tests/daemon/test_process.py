@@ -1,12 +1,15 @@
 """daemon.process as real processes: whatever hangs, a signal ends them within two seconds."""
 
+import functools
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import ParamSpec
 
 import pytest
 
@@ -40,6 +43,31 @@ def started(*actors):
 
 Start = Callable[[str], "subprocess.Popen[str]"]
 
+P = ParamSpec("P")
+
+
+class _LateError(AssertionError):
+    """It ended, and not in time."""
+
+
+def _in_time(seconds: float, limit: float = WITHIN, what: str = "") -> None:
+    if seconds >= limit:
+        raise _LateError(f"{what}: ended after {seconds:.2f} s, expected less than {limit:g} s")
+
+
+def in_three_attempts(test: Callable[P, None]) -> Callable[P, None]:
+    """A busy machine may make a process late now and then; one that hangs is late each time."""
+
+    @functools.wraps(test)
+    def attempts(*args: P.args, **kwargs: P.kwargs) -> None:
+        for _ in range(2):
+            with suppress(_LateError):
+                test(*args, **kwargs)
+                return
+        test(*args, **kwargs)
+
+    return attempts
+
 
 @pytest.fixture
 def start() -> Iterator[Start]:
@@ -70,6 +98,7 @@ def _until_ready(process: "subprocess.Popen[str]") -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@in_three_attempts
 def test_a_signal_before_anything_runs_ends_the_process_as_asked(number: int, start: Start) -> None:
     process = start(
         """
@@ -81,8 +110,10 @@ def test_a_signal_before_anything_runs_ends_the_process_as_asked(number: int, st
     )
     _until_ready(process)
     process.send_signal(number)
-    assert process.communicate(timeout=WITHIN) == ("", "")
+    began = time.monotonic()
+    assert process.communicate(timeout=START_LIMIT) == ("", "")
     assert process.returncode == 0
+    _in_time(time.monotonic() - began)
 
 
 def _end(process: "subprocess.Popen[str]", *signals: signal.Signals) -> tuple[int, float, str, str]:
@@ -96,14 +127,16 @@ def _end(process: "subprocess.Popen[str]", *signals: signal.Signals) -> tuple[in
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@in_three_attempts
 def test_a_signal_ends_it_cleanly(number: signal.Signals, start: Start) -> None:
     status, seconds, out, err = _end(start("started(idle)"), number)
     assert (status, out) == (0, "cancelled\n")
-    assert seconds < WITHIN
+    _in_time(seconds)
     (line,) = err.splitlines()
     assert line.endswith(f"level=info component=process msg=ending signal={number.name}")
 
 
+@in_three_attempts
 def test_an_actor_that_does_not_end_is_left(start: Start) -> None:
     status, seconds, _, err = _end(
         start(
@@ -121,8 +154,9 @@ def test_an_actor_that_does_not_end_is_left(start: Start) -> None:
         signal.SIGTERM,
     )
     assert status == 1
-    assert 1 < seconds < WITHIN
+    assert seconds > 1
     assert 'msg="did not end in time, leaving"' in err
+    _in_time(seconds)
 
 
 BLOCKED = {
@@ -170,6 +204,7 @@ BLOCKED = {
 }
 
 
+@in_three_attempts
 def test_it_ends_in_time_whatever_blocks(start: Start) -> None:
     """All of them together: each takes its whole two seconds."""
     processes = {what: start(program) for what, program in BLOCKED.items()}
@@ -181,11 +216,12 @@ def test_it_ends_in_time_whatever_blocks(start: Start) -> None:
     for what, process in processes.items():
         _, err = process.communicate(timeout=START_LIMIT)
         assert process.returncode == 1, what
-        assert time.monotonic() - began < WITHIN, what
         # Either the loop could still say so, or the stacks tell what held it up.
         assert "did not end in time" in err or "most recent call first" in err, what
+        _in_time(time.monotonic() - began, what=what)
 
 
+@in_three_attempts
 def test_what_an_interpreter_takes_apart_holds_nothing_up(start: Start) -> None:
     """Threads are awaited and those called that asked for it; then the kernel takes what is left."""
     process = start(
@@ -207,9 +243,10 @@ def test_what_an_interpreter_takes_apart_holds_nothing_up(start: Start) -> None:
     )
     status, seconds, out, err = _end(process, signal.SIGTERM)
     assert (status, out) == (0, "cancelled\nawaited\ncalled\n"), err
-    assert seconds < WITHIN
+    _in_time(seconds)
 
 
+@in_three_attempts
 def test_a_second_signal_ends_it_at_once(start: Start) -> None:
     process = start(
         """
@@ -229,7 +266,7 @@ def test_a_second_signal_ends_it_at_once(start: Start) -> None:
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert process.wait(START_LIMIT) == 1
-    assert time.monotonic() - began < 1
+    _in_time(time.monotonic() - began, 1)
 
 
 @pytest.mark.parametrize(
@@ -295,6 +332,7 @@ def test_a_fatal_beside_a_defect_hides_neither(start: Start) -> None:
     assert "KeyError: 'a defect'" in err
 
 
+@in_three_attempts
 def test_a_signal_while_it_starts_ends_it_once_it_can(start: Start) -> None:
     process = start(
         """
@@ -307,4 +345,4 @@ def test_a_signal_while_it_starts_ends_it_once_it_can(start: Start) -> None:
     )
     status, seconds, _, _ = _end(process, signal.SIGTERM)
     assert status == 0
-    assert seconds < WITHIN
+    _in_time(seconds)

@@ -1,6 +1,5 @@
 """The demo as a newcomer runs it."""
 
-import asyncio
 import re
 import shutil
 import signal
@@ -57,8 +56,7 @@ async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals, 
 
         children = _children(demo.pid)
         assert len(children) == 2
-        async with asyncio.timeout(3):
-            assert await demo.stop(number) == 0
+        assert await demo.stop(number) == 0
     assert list(temporary.iterdir()) == []
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
     assert not [line for line in demo.lines if re.search(r"level=error|Traceback", line)]

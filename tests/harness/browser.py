@@ -3,9 +3,10 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, async_playwright, expect
 
 from harness.tools import required
+from harness.waiting import LIMIT
 
 _QUIET = (
     "--no-sandbox",
@@ -22,6 +23,7 @@ _QUIET = (
 async def chromium() -> AsyncGenerator[Browser]:
     """A headless browser; where there is none the test is skipped, and under CI=true fails."""
     executable = required("chromium", "chromium")
+    expect.set_options(timeout=LIMIT * 1000)  # else five seconds
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=executable, args=_QUIET)
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -22,7 +23,7 @@ async def _session(url: str) -> AsyncGenerator[tuple[aiohttp.ClientSession, str]
         base = "http://devicelens"
     else:
         connector, base = aiohttp.TCPConnector(), url
-    timeout = aiohttp.ClientTimeout(total=10)
+    timeout = aiohttp.ClientTimeout(total=20)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         yield session, base
 
@@ -106,8 +107,9 @@ async def devicelens(*arguments: str) -> tuple[int, str, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         cwd=Path(__file__).parents[2],
+        env={name: value for name, value in os.environ.items() if not name.startswith("DEVICELENS_")},
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         out, errors = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), errors.decode()

@@ -83,7 +83,7 @@ class Process:
         if process.returncode is None:
             process.send_signal(number)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 status = await process.wait()
         except TimeoutError:
             process.kill()

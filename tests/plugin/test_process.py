@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -56,9 +55,8 @@ async def test_two_presets_are_served_and_sigterm_ends_it_clean(
         assert (await get(address, "/-/ready"))[0] == 200
         os.kill(plugin.pid, signal.SIGHUP)
         await plugin.line("configuration unchanged")
-        began = time.monotonic()
+        # It would end by itself before two seconds are over, and then with another status.
         assert await plugin.stop() == 0
-        assert time.monotonic() - began < 2.0
     await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
     assert {path.name for path in (root / "k/device-plugins").iterdir()} <= {
         "kubelet.sock",

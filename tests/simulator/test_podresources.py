@@ -353,8 +353,10 @@ class TestFaults:
         kubelet.faults = Faults(hang=True)
         code, _ = await monitor.refusal(monitor.list(0.1))
         assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+        # The call that was given up need not have arrived.
+        before = kubelet.calls["List"]
         hung = asyncio.create_task(monitor.list())
-        await kubelet.wait_until(lambda k: k.calls["List"] == 2)
+        await kubelet.wait_until(lambda k: k.calls["List"] > before)
         kubelet.faults = Faults()
         await hung
 
@@ -439,7 +441,7 @@ class TestFaults:
 
 async def test_a_kubelet_that_has_just_come_back_lists_no_pod_until_it_hears_of_them(root: Path) -> None:
     """Seen on 1.36: the socket answers OK for 0.8 to 0.9 s before the API server is heard."""
-    async with SimulatedKubelet(root, sync_delay=0.2) as kubelet, ScriptedPlugin(root, R, ONE) as plugin:
+    async with SimulatedKubelet(root, sync_delay=1.5) as kubelet, ScriptedPlugin(root, R, ONE) as plugin:
         await plugin.register()
         await kubelet.wait_until(lambda k: k.allocatable(R) == 1)
         await kubelet.add_pod(PodSpec("p", containers=(ContainerSpec("c", {R: 1}),)))

@@ -117,6 +117,7 @@ async def test_in_the_handover_race_the_new_plugin_loses_its_stream_too(kubelet:
     old = ScriptedPlugin(kubelet.root, R, THREE, socket="old.sock")
     await old.serve()
     await old.register()
+    await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
     four = (*THREE, Device("d"))
     async with ScriptedPlugin(kubelet.root, R, four, socket="new.sock") as new:
         await new.register()
@@ -132,11 +133,13 @@ async def test_in_the_handover_race_the_new_plugin_loses_its_stream_too(kubelet:
 async def test_when_the_newer_plugin_leaves_the_older_one_is_not_told(kubelet: SimulatedKubelet) -> None:
     async with ScriptedPlugin(kubelet.root, R, THREE, socket="old.sock") as old:
         await old.register()
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
         async with ScriptedPlugin(kubelet.root, R, (Device("x"),), socket="new.sock") as new:
             await new.register()
             await kubelet.wait_until(lambda k: k.capacity(R) == 1)
         await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
-        assert (old.streams, kubelet.streams(R)) == (1, 1)
+        await kubelet.wait_until(lambda k: k.streams(R) == 1)
+        assert old.streams == 1
         # What it sends still counts, but nothing of it can be allocated: its endpoint is stopped.
         old.send(THREE)
         await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
@@ -162,7 +165,7 @@ async def test_of_one_plugin_registered_twice_both_streams_go_with_the_first(
 async def test_after_a_registration_that_failed_nobody_notices_the_end_of_the_present_plugin(
     root: Path,
 ) -> None:
-    async with SimulatedKubelet(root, dial_timeout=0.2) as kubelet:
+    async with SimulatedKubelet(root, dial_timeout=1.0) as kubelet:
         async with ScriptedPlugin(root, R, THREE) as plugin:
             await plugin.register()
             await kubelet.wait_until(lambda k: k.allocatable(R) == 3)

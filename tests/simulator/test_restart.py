@@ -175,7 +175,7 @@ async def test_a_pod_that_comes_while_it_is_down_waits(kubelet: SimulatedKubelet
 
 async def test_a_restart_goes_on_when_nobody_waits_for_it(kubelet: SimulatedKubelet) -> None:
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(kubelet.restart(down_for=0.2), 0.05)
+        await asyncio.wait_for(kubelet.restart(down_for=1.0), 0.05)
     assert not kubelet.is_up
     await kubelet.wait_until(lambda k: k.is_up)
     await kubelet.add_pod(POD_WITHOUT)

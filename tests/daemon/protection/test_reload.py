@@ -204,7 +204,7 @@ async def test_what_is_half_written_is_not_believed(made: Certificates) -> None:
     """A file that is being written, and looked at for whatever reason: a part of it is a good file too."""
     file = made.configuration(ALICE)
     text = file.read_text()
-    async with running(file, settle=0.05) as protection:
+    async with running(file, settle=0.3) as protection:
         before = protection.rules
         with file.open("w") as writing:
             for line in text.replace("alice", "carol").splitlines(keepends=True):

@@ -16,6 +16,7 @@ from exporter.pods.api_server import ApiServer
 from exporter.pods.decode import Allowed
 from exporter.pods.told import Gone, Listed, Opened, Seen, Unchanged
 from harness.telling import Listener, following
+from harness.waiting import until
 from simulator import Owner, PodSpec, SimulatedKubelet
 from simulator import apiserver as simulated
 
@@ -119,7 +120,11 @@ async def test_a_bookmark_is_where_it_goes_on(kubelet: SimulatedKubelet, api: si
         await its.uid(uid)
         api.compact()
         api.bookmark()
-        await asyncio.sleep(0.05)
+
+        async def marked() -> bool:
+            return its.source._version == str(api._version)  # pyright: ignore[reportPrivateUsage]
+
+        await until("the bookmark is taken in", marked)
         api.drop_watches()
         await its.listener.failure()
         async with following(its.source) as again:

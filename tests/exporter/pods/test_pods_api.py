@@ -239,7 +239,7 @@ async def test_a_kubelet_that_stands_still_is_noticed_when_it_is_asked(root: Pat
         async with asyncio.timeout(20):
             while b"ready" not in await process.stderr.readline():
                 pass
-        source = _source(root, timeout=0.5)
+        source = _source(root, timeout=2.0)
         async with following(source) as listener:
             await listener.until(lambda told: told)
             os.kill(process.pid, signal.SIGSTOP)

@@ -155,7 +155,7 @@ async def visit(
         where = await browser.new_context(**context)
         opened.append((where, runner))
         page = await where.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(20_000)
         page.on("console", lambda m: complaints.append(f"{m.type}: {m.text}") if m.type != "log" else None)
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         await page.goto(base + path)

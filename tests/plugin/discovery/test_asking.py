@@ -1,6 +1,5 @@
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -46,21 +45,21 @@ async def test_every_question_is_answered_in_order_by_one_thread() -> None:
 
 
 async def test_one_that_hangs_fails_in_time_and_holds_up_no_other() -> None:
-    release, answers, began = threading.Event(), Answers(), time.monotonic()
+    release, answers = threading.Event(), Answers()
 
     def hang() -> str:
         release.wait(30)
         return "late"
 
     asker = Asking()
-    task = asyncio.create_task(asker.ask([question("h", hang, 0.3), *map(question, "abc")], answers))
+    task = asyncio.create_task(asker.ask([question("h", hang, 2.0), *map(question, "abc")], answers))
     async with asyncio.timeout(20):
         while len(answers.got) < 3:
             await asyncio.sleep(0.005)
     assert answers.got == [("a", ""), ("b", ""), ("c", "")]
-    assert time.monotonic() - began < 0.3
+    assert not task.done()
     await task
-    assert answers.got[3] == ("h", "health[0].exists: no answer within 0.3 s")
+    assert answers.got[3] == ("h", "health[0].exists: no answer within 2 s")
     # It is not asked again while it hangs, and is once it has come back; what it says then is its own.
     await asker.ask([question("h", hang, 0.3)], answers)
     assert answers.got[4] == ("h", "health[0].exists: still no answer")

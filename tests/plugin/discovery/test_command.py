@@ -37,16 +37,16 @@ def test_a_program_that_hangs_is_ended_with_everything_that_it_began(tmp_path: P
     pids = tmp_path / "pids"
     status, output, _, _ = shell(f"sleep 100 & echo $! > {pids}; echo begun; wait", limit=0.5)
     assert (status, output) == (None, b"begun\n")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     child = Path(f"/proc/{pids.read_text().strip()}/stat")
     while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() - began < 5, "its child lives on"
+        assert time.monotonic() - began < 30, "its child lives on"
 
 
 def test_a_child_that_keeps_the_streams_open_holds_nothing_up() -> None:
     began = time.monotonic()
     assert shell("sleep 100 & echo done") == (0, b"done\n", b"", False)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_its_environment_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
