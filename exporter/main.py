@@ -114,6 +114,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         timing=Timing(settings.poll_interval, settings.stale_after),
         clock=clock,
         cpu_numa=cpu_nodes,
+        node=settings.node,
         witness=identities,
         plugins=plugins,
         reader=reader,

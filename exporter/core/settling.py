@@ -7,7 +7,7 @@ be released, and allocated anew a second later.
 Times are of one monotonic clock, in seconds.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from exporter.core.identity import View, still_there
@@ -18,17 +18,30 @@ DOUBT: Final = 10.0
 source of identity tells more.
 """
 UNHEARD: Final = 3600.0
-"""Seconds for which they are not believed gone because a source says that they are there, or that the
+"""Seconds for which they are not believed gone because a source says that they are there, or because the
 kubelet has not heard of any pod of the API server. The mapping is stale long before.
 """
 YOUNG: Final = 2.0
 """Seconds of a kubelet's life within which nobody is believed to hold nothing, by an exporter that starts."""
 
 
-def after_return(missing: Mapping[PodKey, str], view: View, *, now: float, returned: float) -> str | None:
+def after_return(
+    missing: Mapping[PodKey, str],
+    view: View,
+    *,
+    listed: Iterable[PodKey],
+    before: Iterable[PodKey],
+    node: str,
+    now: float,
+    returned: float,
+) -> str | None:
     """Why a List at `now` that leaves out the pods `missing`, which held something, is not believed; None if
     it is. The kubelet came back at `returned`. With each pod its uid, "" where it is not known: one that came
-    under the same name is not the one that held something.
+    under the same name is not the one that held something. `listed` are all pods that List names, `before`
+    those that it named when it was last believed, on the node named `node`.
+
+    Without a source of identity the pods that hold nothing tell: a kubelet that leaves out all of the API
+    server's, also its node agents' and this exporter's own, has not heard of any.
     """
     if not missing or now >= returned + UNHEARD:
         return None
@@ -40,7 +53,15 @@ def after_return(missing: Mapping[PodKey, str], view: View, *, now: float, retur
         if view.complete(now):
             return None
         return f"{told} are missing, and it has not heard of the API server's pods"
+    bystanders = any(key not in missing and not _may_be_static(key, node) for key in before)
+    if bystanders and all(_may_be_static(key, node) for key in listed):
+        return f"{told} are missing, and it lists no pod of the API server"
     return f"{told} are missing" if now < returned + DOUBT else None
+
+
+def _may_be_static(key: PodKey, node: str) -> bool:
+    """Whether a pod may be known without the API server (kubelet: a static pod is called NAME-NODE)."""
+    return bool(node) and key[1].endswith(f"-{node.lower()}")
 
 
 def at_start(

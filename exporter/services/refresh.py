@@ -53,13 +53,14 @@ class Refresher:
         timing: Timing,
         clock: SteadyClock,
         cpu_numa: Mapping[int, int],
+        node: str = "",
         witness: Witness | None = None,
         plugins: Plugins | None = None,
         reader: Reader = read_id,
         remarks: Callable[[State], tuple[str, ...]] = lambda _: (),
     ) -> None:
-        """`cpu_numa` maps CPUs to NUMA nodes; `reader` reads device ids; `remarks` says what else there is to
-        note of a state; pauses are the event loop's own.
+        """`cpu_numa` maps CPUs to NUMA nodes; `node` is this node's name; `reader` reads device ids;
+        `remarks` says what else there is to note of a state; pauses are the event loop's own.
         """
         self._source = source
         self._board = board
@@ -70,7 +71,9 @@ class Refresher:
         self._plugins = plugins or NoPlugins()
         self._remarks = remarks
         self._notes: tuple[str, ...] = ()
-        self._understanding = Understanding(cpu_numa, keep_allocatable=timing.stale_after, reader=reader)
+        self._understanding = Understanding(
+            cpu_numa, keep_allocatable=timing.stale_after, reader=reader, node=node
+        )
         self._wanted: dict[Trigger, None] = {}
         self._reconsider = False
         self._wake = asyncio.Event()

@@ -62,11 +62,18 @@ class Understanding:
     """Makes news of answers. Runs beside the event loop, one answer at a time."""
 
     def __init__(
-        self, cpu_numa: Mapping[int, int], *, keep_allocatable: float, reader: Reader = read_id
+        self,
+        cpu_numa: Mapping[int, int],
+        *,
+        keep_allocatable: float,
+        reader: Reader = read_id,
+        node: str = "",
     ) -> None:
         """`cpu_numa` maps CPUs to NUMA nodes; `keep_allocatable`: seconds for which the last answer of
-        GetAllocatableResources is told while the method fails; `reader` reads device ids.
+        GetAllocatableResources is told while the method fails; `reader` reads device ids; `node` is this
+        node's name.
         """
+        self._node = node
         self._listings = ListingReader()
         self._builder = Builder(cpu_numa, reader)
         self._judge = Judge(reader)
@@ -199,8 +206,17 @@ class Understanding:
         if self._news is None:
             reason = at_start(snapshot, read.listed.names(), read.view, now=now, age=read.raw.socket_age)
         elif returned > -NEVER:
-            missing = _missing(self._news.snapshot, snapshot, read.listed.names())
-            reason = after_return(missing, read.view, now=now, returned=returned)
+            listed = read.listed.names()
+            missing = _missing(self._news.snapshot, snapshot, listed)
+            reason = after_return(
+                missing,
+                read.view,
+                listed=listed,
+                before=self._listed.names(),
+                node=self._node,
+                now=now,
+                returned=returned,
+            )
         else:
             return
         if reason is not None:

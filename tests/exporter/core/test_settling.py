@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from exporter.core.identity import SETTLING, Identity, Register
 from exporter.core.model import Container, Holder, Snapshot
 from exporter.core.settling import DOUBT, UNHEARD, YOUNG, after_return, at_start
@@ -19,8 +21,26 @@ def _register(*, heard: float | None = None) -> Register:
     return register
 
 
-def _doubted(register: Register, after: float) -> bool:
-    reason = after_return({KEY: ""}, register.view, now=RETURNED + after, returned=RETURNED)
+AGENT = ("n", "agent")
+"""A pod of the API server that holds nothing."""
+STATIC = ("kube-system", "etcd-node-1.example")
+
+Pods = tuple[tuple[str, str], ...]
+
+
+def _doubted(
+    register: Register,
+    after: float,
+    *,
+    listed: Pods = (),
+    before: Pods = (KEY,),
+    node: str = "",
+    uid: str = "",
+) -> bool:
+    now, view = RETURNED + after, register.view
+    reason = after_return(
+        {KEY: uid}, view, listed=listed, before=before, node=node, now=now, returned=RETURNED
+    )
     return reason is not None
 
 
@@ -28,7 +48,31 @@ def test_without_a_source_time_decides() -> None:
     assert _doubted(Register(), 0.0)
     assert _doubted(Register(), DOUBT - 0.1)
     assert not _doubted(Register(), DOUBT)
-    assert after_return({}, Register().view, now=RETURNED, returned=RETURNED) is None
+    view = Register().view
+    assert after_return({}, view, listed=(), before=(), node="", now=RETURNED, returned=RETURNED) is None
+
+
+@pytest.mark.parametrize("listed", [(), (STATIC,), (STATIC, ("kube-system", "scheduler-node-1.example"))])
+def test_without_a_source_a_kubelet_that_lists_no_pod_of_the_api_server_is_not_believed_for_long(
+    listed: Pods,
+) -> None:
+    """It has come up while the API server is away: then it lists static pods alone, for as long."""
+    node, before = "Node-1.example", (KEY, AGENT, *listed)
+    assert _doubted(Register(), DOUBT + 50, listed=listed, before=before, node=node)
+    assert _doubted(Register(), UNHEARD - 1, listed=listed, before=before, node=node)
+    assert not _doubted(Register(), UNHEARD, listed=listed, before=before, node=node)
+    assert not _doubted(Register(), DOUBT, listed=(*listed, AGENT), before=before, node=node)
+
+
+def test_without_a_source_pods_that_were_the_only_ones_of_the_api_server_may_be_gone() -> None:
+    node = "node-1.example"
+    assert not _doubted(Register(), DOUBT, listed=(STATIC,), before=(KEY, STATIC), node=node)
+    assert not _doubted(Register(), DOUBT, listed=(), before=(KEY, STATIC), node=node)
+
+
+def test_without_the_node_s_name_every_pod_may_be_the_api_server_s() -> None:
+    assert not _doubted(Register(), DOUBT, listed=(STATIC,), before=(KEY, AGENT, STATIC))
+    assert _doubted(Register(), DOUBT, listed=(), before=(KEY, AGENT, STATIC))
 
 
 def test_a_kubelet_that_has_heard_of_no_pod_of_the_api_server_is_not_believed_for_long() -> None:
@@ -91,7 +135,6 @@ def test_a_successor_of_the_same_name_is_not_the_pod_that_is_missing() -> None:
     register.connect()
     register.hear(RETURNED - 10.0)
     register.see(Identity(*KEY, "second"), RETURNED + 1.0)
-    now = RETURNED + 5.0
-    assert after_return({KEY: "first"}, register.view, now=now, returned=RETURNED) is None
-    assert after_return({KEY: "second"}, register.view, now=now, returned=RETURNED) is not None
-    assert after_return({KEY: ""}, register.view, now=now, returned=RETURNED) is not None
+    assert not _doubted(register, 5.0, uid="first")
+    assert _doubted(register, 5.0, uid="second")
+    assert _doubted(register, 5.0)

@@ -43,6 +43,28 @@ def test_a_pod_that_is_listed_without_anything_is_not_missing() -> None:
     ]
 
 
+def test_a_kubelet_that_has_come_up_without_its_api_server_takes_nothing_from_anybody() -> None:
+    """It lists static pods alone, and says OK."""
+    understanding = Understanding({}, keep_allocatable=60.0, node="node-1")
+    before = (("p", "a"), ("agent", ""), ("static-node-1", "b"))
+    understanding.read(_raw(*before), 100.0, look=Look(99.9, 100.0), view=NO_VIEW)
+    for now in (102.0, 150.0, 1000.0):
+        with pytest.raises(KubeletError, match="no pod of the API server") as caught:
+            understanding.read(
+                _raw(("static-node-1", "b")), now, look=Look(now - 0.1, now), view=NO_VIEW, returned=101.0
+            )
+        assert caught.value.code == UNSETTLED
+    news = understanding.read(
+        _raw(("agent", ""), ("static-node-1", "b")),
+        1001.0,
+        look=Look(1000.9, 1001.0),
+        view=NO_VIEW,
+        returned=101.0,
+    )
+    assert news is not None
+    assert [len(device.holders) for device in news.snapshot.devices] == [0, 1]
+
+
 def _large(held: int) -> Raw:
     """More than LARGE in each answer; `held` is the first device's holder."""
     ids = [f"{number:05d}".ljust(1000, "0") for number in range(LARGE // 1000 + 1)]
