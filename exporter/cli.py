@@ -125,7 +125,7 @@ PLUGIN_URL: Final = _PluginUrl()
     type=PLUGIN_URL,
     multiple=True,
     metavar="URL",
-    help="A devicelens plugin on this node, which tells what devices are and why they are not healthy: "
+    help="A devicelens plugin on this node, which tells what devices are and why they are unhealthy: "
     "http://HOST:PORT or unix:PATH. May be given several times.",
 )
 @flag(

@@ -43,7 +43,7 @@ _END_WITHIN: Final = 10.0
 SHORT: Final = Path("/tmp")  # noqa: S108 -- a directory of its own is made in it
 """Where the demo lies when $TMPDIR is too long."""
 _PARENT_BYTES: Final = 27
-"""Of a unix socket's 107: 80 are devicelens-demo-…/kubelet/device-plugins/ and a plugin's socket, at the least."""
+"""Of a unix socket's 107: devicelens-demo-…/kubelet/device-plugins and a plugin's socket take 80 or more."""
 _START_WITHIN: Final = 30.0
 """Seconds in which the plugin must have registered everything and the exporter must have looked."""
 

@@ -122,7 +122,7 @@ async def test_the_holder_of_a_device_is_found_by_part_of_its_id(
 async def test_a_device_is_seen_to_fail_who_is_hit_and_that_it_is_over(
     browser: Browser, stack: Stack, means: Means
 ) -> None:
-    sentence_of = f"default/trading-0 (main) holds {stack.resource} {{}}, which is no longer healthy"
+    sentence_of = f"default/trading-0 (main) holds {stack.resource} {{}}, which is unhealthy"
     async with holding(stack, "trading-0") as held, person(browser, stack.url, means) as engineer:
         device = held["trading-0"]
         wrong = engineer.region("What is wrong")
@@ -132,18 +132,18 @@ async def test_a_device_is_seen_to_fail_who_is_hit_and_that_it_is_over(
 
         stack.remove_devices(device)
         try:
-            sentence = wrong.get_by_role("link").filter(has_text=sentence_of.format(device))
+            sentence = wrong.get_by_role("listitem").filter(has_text=sentence_of.format(device))
             await engineer.sees(sentence)
             if means is not Means.NO_SCRIPT:
                 said = engineer.page.get_by_role("status").filter(has_text="Wrong now: default/trading-0")
                 await expect(said).to_have_count(1)
-            await engineer.follow(sentence)
+            await engineer.follow(sentence.get_by_role("link", name="unhealthy, held"))
             await expect(engineer.devices()).to_have_count(1)
             await expect(engineer.row(device)).to_contain_text("unhealthy, held")
-            await engineer.follow(engineer.row(device).get_by_role("link", name="default/trading-0"))
+            await engineer.follow(sentence.get_by_role("link", name="default/trading-0"))
             await _is_headed(engineer, "default/trading-0")
             await expect(wrong).to_contain_text(sentence_of.format(device))
-            await expect(engineer.region("What it holds")).to_contain_text("not healthy")
+            await expect(engineer.region("What it holds")).to_contain_text("unhealthy")
         finally:
             stack.add_devices(device)
         await engineer.sees_no_more(wrong)

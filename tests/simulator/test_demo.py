@@ -40,6 +40,6 @@ def test_where_there_is_no_such_directory_it_says_why_of_each_and_what_to_do(sho
     with pytest.raises(Fatal) as raised:
         own_directory(does_not, gone, gone)
     assert str(raised.value) == (
-        f"no directory for the demo, set TMPDIR: {does_not} is longer than 27 bytes, which leaves no room for sockets' "
-        f"paths; {gone}: No such file or directory"
+        f"no directory for the demo, set TMPDIR: {does_not} is longer than 27 bytes, which leaves no room "
+        f"for sockets' paths; {gone}: No such file or directory"
     )

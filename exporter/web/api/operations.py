@@ -84,7 +84,7 @@ OPERATIONS: Final = (
         "/api/v1/resources",
         "listResources",
         "Counts of each resource",
-        "How many of each resource's devices there are, can be given out, are held, are not healthy, and are "
+        "How many of each resource's devices there are, can be given out, are held, are unhealthy, and are "
         "free. Sorted by name.",
         ResourcesDocument,
         (p.Q, p.RESOURCE),

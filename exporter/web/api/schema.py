@@ -91,7 +91,7 @@ class HolderEntry(Struct, frozen=True):
 
 class PluginEntry(Struct, frozen=True):
     """What a device's plugin tells of it. `answers` false: its last word, for it is silent now. `reason` is
-    why it is not healthy, `since` when its health last changed.
+    why it is unhealthy, `since` when its health last changed.
     """
 
     source: str

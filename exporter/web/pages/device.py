@@ -251,7 +251,7 @@ def _frame(moment: Moment, key: DeviceKey, tag: str) -> "_Frame":
 
 def _headline(found: Explained, health: Health | None) -> str:
     device = found.device
-    ill = ", and is not well" if health is not None and health.kind == "ill" else ""
+    ill = ", and is unhealthy" if health is not None and health.kind == "ill" else ""
     if device is None:
         if found.parts:
             held = sum(bool(part.holders) for part in found.parts)

@@ -12,7 +12,7 @@ from exporter.core.state import State
 from exporter.web.links import claim_link, device_link
 from exporter.web.pages import told
 from exporter.web.pages.past import in_order, life_link
-from exporter.web.pages.rows import row_key, workload
+from exporter.web.pages.rows import UNHEALTHY_HELD, row_key, workload
 from exporter.web.pages.told import Stamp
 from exporter.web.query import TEXT_LIMIT, Filters, address
 from exporter.web.words import Text, counted, ranges, spelled, text
@@ -206,7 +206,7 @@ def _relative(device: Device, state: State, now: float) -> Relative:
         href=device_link(key.resource, key.device),
         resource=text(key.resource),
         kind="unhealthy" if ill else held,
-        words=f"unhealthy{', held' if device.holders else ''}" if ill else held,
+        words=(UNHEALTHY_HELD if device.holders else "unhealthy") if ill else held,
         holders=tuple(holder_of(h, key, state, now) for h in device.holders[:5]),
         more=max(0, len(device.holders) - 5),
     )

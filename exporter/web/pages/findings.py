@@ -1,12 +1,14 @@
-"""Anomalies as plain sentences. Pure."""
+"""Anomalies as plain sentences, in which pods and devices are links. Pure."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from exporter.core.anomalies import Anomaly
 from exporter.core.model import Holder
-from exporter.web.pages.rows import row_key
+from exporter.web.links import device_link, pod_link
+from exporter.web.pages.rows import UNHEALTHY_HELD, row_key
 from exporter.web.pages.whens import When, later
 from exporter.web.query import Filters, address
 from exporter.web.words import listed, spelled, text
@@ -16,8 +18,11 @@ _FIRST: Final = 6
 _LIMIT: Final = 100
 """Sentences on the page; the API has all."""
 
+_END: Final = r"(?![\w/-]|[.:]+\w)"
+"""Behind a name: nothing that would make it another one."""
+
 _KINDS: Final = {
-    "unhealthy_held": "held, not healthy",
+    "unhealthy_held": UNHEALTHY_HELD,
     "plugin_gone": "plugin gone",
     "double_held": "held twice",
     "unattributed": "held by no pod",
@@ -26,16 +31,29 @@ _KINDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a sentence; `href` is the page of whom it names, "" where it names nobody."""
+
+    shown: str
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: what `kind` it is, a sentence, the address that shows the rows, and since when
-    it was seen. `key` is the same for as long as it is the same thing.
+    """One thing that is wrong: what `kind` it is, a sentence in pieces, the address that shows the rows, and
+    since when it was seen. `key` is the same for as long as it is the same thing.
     """
 
     key: str
     kind: str
-    sentence: str
+    pieces: tuple[Piece, ...]
     address: str
     since: When | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The whole of it."""
+        return "".join(piece.shown for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +92,7 @@ def _finding(group: list[Anomaly], now: float) -> Finding:
             verb = "holds" if len(holders) == 1 else "hold"
             told = _evidence(first).partition("; ")[2]
             why = f"; {told}" if told else ""
-            sentence = f"{who} {verb} {resource} {device}, which is no longer healthy{why}."
+            sentence = f"{who} {verb} {resource} {device}, which is unhealthy{why}."
         case "plugin_gone":
             evidence = _evidence(first)
             guess = "" if "; " in evidence else " Its plugin is gone, or none of them is healthy."
@@ -100,10 +118,37 @@ def _finding(group: list[Anomaly], now: float) -> Finding:
     return Finding(
         key=row_key(first.kind, first.resource, first.device, *owner),
         kind=_KINDS.get(first.kind, text(first.kind).shown),
-        sentence=sentence,
+        pieces=tuple(_pieces(sentence, group)),
         address=address(filters),
         since=None if since is None else later(since, now),
     )
+
+
+def _pieces(sentence: str, group: list[Anomaly]) -> Iterator[Piece]:
+    """`sentence` with those that it names set apart: every pod, and the device behind its resource, for by
+    itself an id may be any word.
+    """
+    first = group[0]
+    pages: dict[str, str] = {}
+    patterns: list[str] = []
+    for anomaly in group:
+        own = () if anomaly.holder is None else (anomaly.holder[:2],)
+        for namespace, pod in (*own, *anomaly.pods):
+            for name in (f"{text(namespace).shown}/{text(pod).shown}", spelled(f"{namespace}/{pod}")):
+                pages[name] = pod_link(namespace, pod)
+    patterns.extend(rf"(?<![^\s(]){re.escape(name)}" for name in sorted(pages, key=len, reverse=True))
+    if first.device:
+        device = text(first.device).shown
+        pages[device] = device_link(first.resource, first.device)
+        patterns.append(rf"(?<={re.escape(text(first.resource).shown)} ){re.escape(device)}")
+    at = 0
+    for found in re.finditer(rf"(?:{'|'.join(patterns)}){_END}", sentence) if patterns else ():
+        if found.start() > at:
+            yield Piece(sentence[at : found.start()])
+        yield Piece(found[0], pages[found[0]])
+        at = found.end()
+    if at < len(sentence):
+        yield Piece(sentence[at:])
 
 
 def _of_one(group: list[Anomaly], field: str) -> str:

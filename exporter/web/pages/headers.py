@@ -8,7 +8,7 @@ from exporter.core.model import Device
 from exporter.core.state import State
 from exporter.web.links import device_link, pod_link
 from exporter.web.pages.grouping import Cluster
-from exporter.web.pages.rows import row_key, workload
+from exporter.web.pages.rows import UNHEALTHY_HELD, row_key, workload
 from exporter.web.pages.sorting import Entry
 from exporter.web.words import Text, counted, listed, text
 
@@ -85,15 +85,13 @@ def _by_resource(entries: Iterable[Entry]) -> str:
 
 def _by_state(entries: Iterable[Entry], state: State) -> str:
     counts = Counter(_state(entry, complete=state.snapshot.complete) for entry in entries)
-    return ", ".join(
-        f"{counts[name]} {name}"
-        for name in ("unhealthy and held", "unhealthy", "held", "free")
-        if counts[name]
+    return " · ".join(
+        f"{counts[name]} {name}" for name in (UNHEALTHY_HELD, "unhealthy", "held", "free") if counts[name]
     )
 
 
 def _state(entry: Entry, *, complete: bool) -> str:
     item = entry.item
     if complete and isinstance(item, Device) and not item.allocatable:
-        return "unhealthy and held" if item.holders else "unhealthy"
+        return UNHEALTHY_HELD if item.holders else "unhealthy"
     return "held" if item.holders else "free"

@@ -162,7 +162,7 @@ def _headline(
         cpus = sum(len(c.cpu_ids) for c in containers)
         parts += [counted(cpus, "exclusive CPU")] if cpus else []
         ill = sum(not device.allocatable for device in devices)
-        unwell = f", {ill} of them not healthy" if ill else ""
+        unwell = f", {ill} of them unhealthy" if ill else ""
         what = " and ".join(parts) or "what is listed below"
         return f"It holds {what}{unwell}."
     last = told_of[0].last if told_of else None

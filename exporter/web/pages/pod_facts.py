@@ -80,7 +80,7 @@ def _held(device: Device, holder: Holder, state: State, now: float) -> HeldDevic
         href=device_link(key.resource, key.device),
         of=text(key.resource),
         kind="unhealthy" if ill else "held",
-        words="not healthy" if ill else "healthy" if state.snapshot.complete else "held",
+        words="unhealthy" if ill else "healthy" if state.snapshot.complete else "held",
         numa=ranges(device.numa_nodes),
         since=None if since is None else told.stamp(since.at, now),
         exact=since is not None and since.exact,

@@ -17,6 +17,8 @@ from exporter.web.words import Text, ranges, spelled, text
 
 _ID_LIMIT: Final = 52
 """Characters of an id that are shown: a share of a GPU, by UUID, is one line."""
+UNHEALTHY_HELD: Final = "unhealthy, held"
+"""What a device is called that is not allocatable while a pod holds it."""
 HOLDERS_LIMIT: Final = 50
 """Holders shown of one device; its own page and the API have all."""
 _ATTRIBUTES: Final = ("model", "product", "address", "pci_address", "interface", "path")
@@ -193,14 +195,14 @@ def _mark(state: str, holders: tuple[Holder, ...]) -> str:
 
 def _words(holders: tuple[Holder, ...], *, healthy: bool) -> str:
     if not healthy:
-        return "unhealthy, held" if holders else "unhealthy"
+        return UNHEALTHY_HELD if holders else "unhealthy"
     if not holders:
         return "free"
     return "held" if len(holders) == 1 else f"held by {len(holders)}"
 
 
 def _reason(device: Device, advertised: Advertised) -> Text | None:
-    """Why it is not healthy, by its plugin; None where that tells nothing."""
+    """Why it is unhealthy, by its plugin; None where that tells nothing."""
     told, word = advertised.devices.get(device.key), advertised.resources.get(device.key.resource)
     if told is None or word is None:
         return None
@@ -214,7 +216,7 @@ def _reason(device: Device, advertised: Advertised) -> Text | None:
 
 
 def _ill(device: Device, told: AdvertisedDevice | None, scene: Scene) -> When | None:
-    """Since when it is not healthy: by its plugin, else since it was seen so under its holder."""
+    """Since when it is unhealthy: by its plugin, else since it was seen so under its holder."""
     since = told.since if told is not None and not told.healthy else scene.ill.get(device.key)
     return None if since is None else later(since, scene.now)
 

@@ -132,7 +132,9 @@ def lasted(row: Row, now: float) -> str:
     if (latest - start.not_before) - (last - first) <= 2 * AT_ONCE_WITHIN and last > first:
         # Both ends were seen at once: a second more or less is no news.
         return least
-    return f"{least} to {most}" if last > first else f"at most {most}"
+    if last <= first:
+        return f"at most {most}"
+    return least if least == most else f"{least} to {most}"
 
 
 def silence(gap: Unseen, now: float) -> Silence:

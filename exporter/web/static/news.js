@@ -27,7 +27,7 @@ export function tell(main, old) {
 function wrong(main) {
   const found = new Map();
   for (const item of main.querySelectorAll(".findings li[data-key]")) {
-    found.set(item.dataset.key, item.querySelector("a").textContent);
+    found.set(item.dataset.key, item.querySelector(".sentence").textContent);
   }
   return found;
 }

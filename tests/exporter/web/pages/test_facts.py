@@ -159,9 +159,9 @@ async def test_a_device_that_fails_says_why_since_when_and_whose_word_that_is(
     world.publish(advertised=advertised, anomalies=find(world.snapshot, advertised))
     found = await page(client, "/devices/nvidia.com/gpu/GPU-2")
     for words in (
-        "Held by 1 pod, and is not well.",
+        "Held by 1 pod, and is unhealthy.",
         "unhealthy : Xid 79: fallen off the bus since 22:26:03 15 min · its plugin, at http://plugin:10191",
-        "What is wrong held, not healthy batch/render-1 (blender) holds nvidia.com/gpu GPU-2",
+        "What is wrong unhealthy, held batch/render-1 (blender) holds nvidia.com/gpu GPU-2",
         "model H100",
         "Nobody is known to have held it in this time.",
     ):

@@ -97,7 +97,7 @@ def test_headings_count_and_name() -> None:
     gpu = device_heads[-1]
     assert gpu is not None
     assert (gpu.name.shown, gpu.address) == ("G-2", "/devices/v.com/gpu.shared/G-2")
-    assert gpu.counts == "2 devices of v.com/gpu.shared and 1 of v.com/mig: 2 held, 1 free"
+    assert gpu.counts == "2 devices of v.com/gpu.shared and 1 of v.com/mig: 2 held · 1 free"
     pod, _, free = headers(grouped(Group.POD, sort=Sort(Column.POD)))
     assert pod is not None
     assert free is not None
@@ -115,7 +115,7 @@ def test_an_unhealthy_device_is_counted_as_such() -> None:
     found = clusters(entries(items, Group.DEVICE, Match(ALL)), Group.DEVICE, 0, 9)
     (heading,) = headers(found)
     assert heading is not None
-    assert heading.counts == "2 devices of v.com/gpu: 1 unhealthy and held, 1 held"
+    assert heading.counts == "2 devices of v.com/gpu: 1 unhealthy, held · 1 held"
 
 
 @pytest.mark.parametrize("group", Group)

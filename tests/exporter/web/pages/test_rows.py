@@ -27,9 +27,10 @@ from exporter.core.model import (
 )
 from exporter.core.state import State
 from exporter.core.workload import Workload
+from exporter.web.links import device_link, pod_link
 from exporter.web.pages import rows
 from exporter.web.pages.containers import container_row
-from exporter.web.pages.findings import findings
+from exporter.web.pages.findings import Finding, findings
 from exporter.web.pages.form import headings
 from exporter.web.pages.resources import bars, resources
 from exporter.web.pages.sorting import Entry
@@ -126,7 +127,7 @@ def test_an_anomaly_of_several_holders_is_one_sentence() -> None:
     [
         (
             Anomaly("unhealthy_held", "r/x", "d", HOLDER, "…"),
-            "ml/pod-1 (main) holds r/x d, which is no longer healthy.",
+            "ml/pod-1 (main) holds r/x d, which is unhealthy.",
             "/?device=d",
         ),
         (
@@ -148,7 +149,7 @@ def test_an_anomaly_of_several_holders_is_one_sentence() -> None:
                 *("unhealthy_held", "r/x", "d", HOLDER),
                 "it is held but not allocatable; its plugin says why: dust",
             ),
-            "ml/pod-1 (main) holds r/x d, which is no longer healthy; its plugin says why: dust.",
+            "ml/pod-1 (main) holds r/x d, which is unhealthy; its plugin says why: dust.",
             "/?device=d",
         ),
         (
@@ -181,6 +182,70 @@ def test_each_kind_of_anomaly_has_its_sentence_and_the_rows_it_is_about(
 ) -> None:
     (found,) = findings([anomaly], 100.0).first
     assert (found.sentence, found.address) == (sentence, address)
+
+
+def links(finding: Finding) -> dict[str, str]:
+    return {piece.shown: piece.href for piece in finding.pieces if piece.href}
+
+
+@pytest.mark.parametrize(
+    ("anomaly", "expected"),
+    [
+        (
+            Anomaly("unhealthy_held", "r/x", "d", HOLDER, "it is; a d in words, and GPU d of another one"),
+            {"ml/pod-1": "/pods/ml/pod-1", "d": "/devices/r/x/d"},
+        ),
+        (
+            Anomaly(
+                *("plugin_gone", "r/x"),
+                evidence="none is allocatable, while 2 of its devices are held by a/b, a/b-1",
+                pods=(("a", "b"), ("a", "b-1"), ("c", "not-told")),
+            ),
+            {"a/b": "/pods/a/b", "a/b-1": "/pods/a/b-1"},
+        ),
+        (
+            Anomaly(
+                *("double_held", "r/x", "d", HOLDER, "a/b holds it as a whole, c/d.e a part of it: d::0"),
+                devices=("d", "d::0"),
+                pods=(("a", "b"), ("c", "d.e")),
+            ),
+            {"d": "/devices/r/x/d", "a/b": "/pods/a/b", "c/d.e": "/pods/c/d.e"},
+        ),
+        (
+            Anomaly("unattributed", "r/x", "[.*+?(", None, "it is r/x [.*+?("),
+            {"[.*+?(": "/devices/r/x/%5B.%2A%2B%3F%28"},
+        ),
+        (Anomaly("plugin_gone", "r/x", evidence="none is allocatable"), {}),
+        (
+            Anomaly(
+                "unheard_of", "r/x", "d", None, "as x/a/b, a/b/c, a/bc and a/b.c say", pods=(("a", "b"),)
+            ),
+            {"d": "/devices/r/x/d"},
+        ),
+    ],
+)
+def test_a_sentence_leads_to_the_pages_of_those_that_it_names_and_of_no_other(
+    anomaly: Anomaly, expected: dict[str, str]
+) -> None:
+    (found,) = findings([anomaly], 100.0).first
+    assert links(found) == expected
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=4), st.text(max_size=5), st.text()
+)
+def test_whatever_names_there_are_the_pieces_are_the_sentence(
+    pods: list[tuple[str, str]], device: str, evidence: str
+) -> None:
+    holder = HOLDER._replace(pod=device)
+    anomaly = Anomaly(
+        "numa_split", "r/x", device, holder, evidence + " ".join(map("/".join, pods)), pods=tuple(pods)
+    )
+    (found,) = findings([anomaly], 100.0).first
+    known = {device_link("r/x", device), pod_link("ml", device), *(pod_link(*pod) for pod in pods)}
+    assert set(links(found).values()) <= known
+    assert all(piece.shown for piece in found.pieces)
+    assert found.sentence.endswith(".")
 
 
 def test_very_many_anomalies_are_folded_away_and_counted() -> None:

@@ -94,7 +94,7 @@ async def test_the_page_answers_who_holds_what_since_when_and_what_is_free(
     for words in (
         "The mapping is fresh. The kubelet answered 3 s ago, at 22:41:03 UTC .",
         "Asked on: timer every 5s",
-        "held, not healthy batch/render-1 (blender) holds nvidia.com/gpu GPU-2, which is no longer healthy.",
+        "unhealthy, held batch/render-1 (blender) holds nvidia.com/gpu GPU-2 , which is unhealthy.",
         "nvidia.com/gpu 3 4 1 6",
         "10 devices",
         "GPU-0 nvidia.com/gpu held ml / llama-0 trainer 22:31:03 10 min 0",

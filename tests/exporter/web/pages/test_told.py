@@ -78,6 +78,7 @@ def test_what_is_held_has_no_end_and_what_is_in_doubt_was_last_seen() -> None:
         ((NOW - 15, NOW - 10), (NOW - 5, NOW), "5 s to 15 s"),
         ((NOW - 15, NOW - 10), (NOW - 15, NOW - 10), "at most 5 s"),
         ((None, NOW - 10), (NOW - 5, NOW), "at least 5 s"),
+        ((NOW - 95, NOW - 90), (NOW - 5, NOW), "1 min"),
         ((NOW - 15, NOW - 10), None, "10 s to 15 s"),
         ((None, NOW - 10), None, "at least 10 s"),
         ((NOW - 15, NOW - 10), (NOW - 5, None), "at least 5 s"),
