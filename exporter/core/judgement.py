@@ -40,8 +40,6 @@ class Judge:
     ) -> tuple[Anomaly, ...]:
         """The anomalies by the good answer that was `asked` for and came `now`, in unix time: the very same
         tuple as before where nothing changed.
-
-        `change` is what made `snapshot` of the one before, None where it is the same or the first.
         """
         held, released = self._held, frozenset[DeviceKey]()
         if snapshot is not self._snapshot:

@@ -26,6 +26,8 @@ _REFRESH_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 MAX_SERIES: Final = 100_000
 """Series that the mapping may have, unless something else is said."""
+MOST_RESOURCES: Final = 1000
+"""Resources that are counted: many times what a node has, for names may come and go for as long as it runs."""
 _FORESEEN: Final = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", UNDECODABLE)
 
 
@@ -47,6 +49,7 @@ class Counters:
             registry=registry,
         )
         self._changes = 0
+        self._resources: dict[str, None] = {}
         self._held = Histogram(
             "devicelens_allocation_hold_seconds",
             "How long released devices were held, as far as it was seen, in seconds. [STABLE]",
@@ -105,16 +108,30 @@ class Counters:
     def stepped(self, state: State, step: Step) -> None:
         """Count what a snapshot brought; every resource known has its counters, at 0 to begin with."""
         self._changes += 1
-        for resource in state.snapshot.resources():
-            self._allocations.labels(self._node, resource)
-            self._releases.labels(self._node, resource)
-            self._held.labels(self._node, resource)
+        present = state.snapshot.resources()
+        for resource in present:
+            self._know(resource)
         for holding in step.change.began:
             self._allocations.labels(self._node, holding.key.resource).inc()
         for released in step.released:
             resource = released.holding.key.resource
+            self._know(resource)
             self._releases.labels(self._node, resource).inc()
             self._held.labels(self._node, resource).observe(released.seconds)
+        excess = max(0, len(self._resources) - MOST_RESOURCES)
+        for resource in [name for name in self._resources if name not in present][:excess]:
+            del self._resources[resource]
+            for counted in (self._allocations, self._releases, self._held):
+                counted.remove(self._node, resource)
+
+    def _know(self, resource: str) -> None:
+        """Have counters for it; those that were seen last are at the end."""
+        if resource not in self._resources:
+            self._allocations.labels(self._node, resource)
+            self._releases.labels(self._node, resource)
+            self._held.labels(self._node, resource)
+        self._resources.pop(resource, None)
+        self._resources[resource] = None
 
 
 class PodsSource(Protocol):

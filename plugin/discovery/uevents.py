@@ -21,6 +21,11 @@ AT_ONCE: Final = 256
 """Events taken in before anything else gets its turn."""
 RETRY: Final = 30.0
 """Seconds between attempts to open the socket."""
+AGAIN: Final = 1.0
+"""Seconds after which another one is opened in the place of one that failed: the next may fail at once too."""
+
+CALM: Final = 60.0
+"""Seconds for which sockets that fail one after another are not told of again."""
 
 _SO_RCVBUFFORCE: Final = 33
 _OF_NAMESPACES: Final = frozenset({"net", "infiniband"})
@@ -48,6 +53,7 @@ class Uevents:
         self._closed = asyncio.Event()
         self._open = False
         self._refused = Episode(_log, "no uevents, devices are looked for now and then")
+        self._failed = Episode(_log, "the socket of uevents failed, another is opened", calm=CALM)
 
     @property
     def refused_because(self) -> str | None:
@@ -83,6 +89,7 @@ class Uevents:
                 await self._read(kernel)
             finally:
                 self._open = False
+            await asyncio.sleep(AGAIN)
 
     def _judge(self) -> None:
         wanted = frozenset(name for names, _ in self._followers.values() for name in names)
@@ -116,7 +123,7 @@ class Uevents:
             except OSError as error:
                 # ENOBUFS: more came than was taken in. What it was is not known any more.
                 if error.errno != errno.ENOBUFS:
-                    _log.warn("the socket of uevents failed, another is opened", reason=error)
+                    self._failed.failed(error.strerror or str(error))
                     self._closed.set()
                 self._tell(None)
                 return
@@ -125,6 +132,7 @@ class Uevents:
                 event = parse(message)
                 if event is not None:
                     subsystems.add(event.subsystem)
+        self._failed.recovered()
         if subsystems:
             self._tell(subsystems)
 

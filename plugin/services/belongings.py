@@ -7,7 +7,7 @@ Told before it is made: whatever happens, nothing of ours is left that nobody kn
 import errno
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
@@ -75,8 +75,16 @@ class Belongings:
         self._known = new
 
 
-def read(path: Path) -> Record | None:
-    """The record at `path`; None where there is none that can be read."""
+Say = Callable[[Path, str], None]
+"""Called with a record that cannot be read, and why."""
+
+
+def _warn(path: Path, reason: str) -> None:
+    _log.warn("cannot read what was left on the host before", path=path, reason=reason)
+
+
+def read(path: Path, say: Say = _warn) -> Record | None:
+    """The record at `path`; None where there is none that can be read, which is told."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(file, "rb") as stream:  # noqa: PTH123 -- a descriptor
@@ -85,14 +93,14 @@ def read(path: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        _log.warn("cannot read what was left on the host before", path=path, reason=error)
+        say(path, (error.strerror if isinstance(error, OSError) else None) or str(error))
         return None
 
 
-def records(directory: Path) -> Iterator[tuple[Path, Record]]:
+def records(directory: Path, say: Say = _warn) -> Iterator[tuple[Path, Record]]:
     """Every record in `directory`."""
     for path in sorted(directory.glob(f".{PREFIX}*{RECORD_ENDING}")):
-        record = read(path)
+        record = read(path, say)
         if record is not None:
             yield path, record
 

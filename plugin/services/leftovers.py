@@ -50,6 +50,7 @@ class Leftovers:
         self._offload = Offload(1)
         self._look = asyncio.Event()
         self._failing = Episode(_log, "cannot remove what is left of a resource")
+        self._unreadable = Episode(_log, "cannot read what was left on the host before")
 
     async def run(self, watcher: DirectoryWatcher) -> None:
         """Look at the start, whenever a lease is given up, and now and then, until cancelled."""
@@ -80,7 +81,13 @@ class Leftovers:
 
     def collect(self) -> None:
         """Remove what is nobody's. Blocking. Raises OSError for what cannot be removed."""
-        try_each(records(self._directory), lambda left: self._collect_one(*left))
+        unreadable: list[str] = []
+        left = tuple(records(self._directory, lambda path, reason: unreadable.append(f"{path}: {reason}")))
+        if unreadable:
+            self._unreadable.failed("; ".join(unreadable))
+        else:
+            self._unreadable.recovered()
+        try_each(left, lambda one: self._collect_one(*one))
 
     def _collect_one(self, path: Path, record: Record) -> None:
         if self._is_wanted(record):

@@ -105,6 +105,9 @@ class Reloader:
         except (ConfigRefusedError, StuckError) as error:
             self._refused.failed(str(error), level="error")
             return
+        except Exception as error:  # noqa: BLE001 -- what nobody foresaw in a file must not end what is served
+            self._refused.failed(f"{type(error).__name__}: {error}", level="error")
+            return
         self._refused.recovered()
         self._accept(content, plans)
         _log.info("configuration read", resources=",".join(plan.name for plan in plans))

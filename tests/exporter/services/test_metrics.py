@@ -431,6 +431,30 @@ async def test_promtool_finds_nothing_to_say() -> None:
             assert _complaints(promtool, document) == (0, b""), moment
 
 
+async def test_counters_of_resources_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_module, "MOST_RESOURCES", 5)
+    async with exposed() as its:
+        counters, ledger = its.metrics.counters, Ledger()
+        stays = Device(DeviceKey("a.b/stays", "x"), holders=(TRAINER,))
+        for number in range(50):
+            passing = Device(DeviceKey(f"a.b/passing{number}", "x"), holders=(SIDE,))
+            snapshot = Snapshot((passing, stays))
+            counters.stepped(_state(snapshot), ledger.advance(snapshot, float(number)))
+        found = {
+            name: set(
+                re.findall(rf'^devicelens_{name}{{.*resource="([^"]*)"', await its.text(), re.MULTILINE)
+            )
+            for name in ("allocations_total", "releases_total", "allocation_hold_seconds_count")
+        }
+        kept = {"a.b/stays", *(f"a.b/passing{number}" for number in range(46, 50))}
+        assert all(resources == kept for resources in found.values()), found
+        # What is there is counted, however much that is.
+        many = Snapshot(tuple(Device(DeviceKey(f"a.b/r{n}", "x")) for n in range(20)))
+        counters.stepped(_state(many), ledger.advance(many, 60.0))
+        counters.stepped(_state(many), ledger.advance(many, 61.0))
+        assert len(re.findall(r"^devicelens_allocations_total{", await its.text(), re.MULTILINE)) == 20
+
+
 async def test_every_family_says_how_stable_it_is() -> None:
     async with exposed() as its:
         its.board.publish(_state())

@@ -136,6 +136,40 @@ async def test_a_socket_that_fails_is_opened_anew() -> None:
             await until(lambda: len(told) >= 3)
 
 
+async def test_sockets_that_fail_one_after_another_are_not_opened_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[float] = []
+    opened = asyncio.Event()
+    sleep = asyncio.sleep
+
+    async def paused(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(module.asyncio, "sleep", paused)
+    kernel = Kernel()
+
+    def failing() -> socket.socket:
+        made = kernel.open()
+        kernel.fails = OSError(errno.EIO, "Input/output error")
+        kernel.send(message("usb"))
+        if kernel.opened >= 4:
+            opened.set()
+        return made
+
+    uevents = Uevents(failing)
+    task = asyncio.create_task(uevents.run())
+    with uevents.following(frozenset({"usb"}), lambda: None):
+        async with asyncio.timeout(20):
+            await opened.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    kernel.close()
+    assert pauses == [module.AGAIN] * (kernel.opened - 1)
+    assert caplog.messages.count("the socket of uevents failed, another is opened") == 1
+
+
 async def test_a_kernel_without_a_socket_is_told_once_and_asked_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

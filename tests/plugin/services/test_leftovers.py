@@ -152,3 +152,20 @@ def test_a_lease_that_was_given_up_since_it_was_opened_is_nobodys(
     Leftovers(tmp_path, HostRoot(host), lambda: (), Clock()).collect()
     assert record.exists()
     assert lease.exists()
+
+
+def test_a_record_that_cannot_be_read_is_told_once_and_holds_up_nothing(
+    tmp_path: Path, host: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "devicelens")
+    first, second = (remember(tmp_path, host, name) for name in ("a", "b"))
+    first.write_bytes(b"{")
+    leftovers = Leftovers(tmp_path, HostRoot(host), lambda: (), Clock())
+    for _ in range(3):
+        leftovers.collect()
+    assert not second.exists()
+    told = [message for message in caplog.messages if message.startswith("cannot read what was left")]
+    assert told == ["cannot read what was left on the host before"]
+    first.unlink()
+    leftovers.collect()
+    assert caplog.messages[-1] == "cannot read what was left on the host before: over"

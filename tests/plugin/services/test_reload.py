@@ -9,9 +9,10 @@ import pytest
 from daemon.directory import DirectoryWatcher
 from harness.served import Served, serving
 from harness.waiting import until
+from plugin.core.plan import ResourcePlan
 from plugin.main import parse, read
 from plugin.services.clock import Clock
-from plugin.services.reload import ConfigRefusedError, Reloader
+from plugin.services.reload import ConfigRefusedError, Content, Reloader
 from simulator import SimulatedKubelet
 
 ONE, TWO = "a.b/one", "a.b/two"
@@ -147,3 +148,21 @@ async def test_probes_and_metrics_tell_of_a_refused_file(followed: Followed) -> 
         assert "configuration refused, the last one is served on: plugin.yaml:1" in text_of_ready
         metrics = await (await client.get("/metrics")).text()
         assert "devicelens_plugin_config_last_reload_successful 0.0" in metrics
+
+
+async def test_a_defect_in_reading_a_file_ends_nothing(followed: Followed, kubelet: SimulatedKubelet) -> None:
+    whole, broken = followed.reloader._parse, True  # pyright: ignore[reportPrivateUsage] -- as in main
+
+    def parsed(content: Content) -> tuple[ResourcePlan, ...]:
+        if broken:
+            raise RecursionError("nobody foresaw this")
+        return whole(content)
+
+    followed.reloader._parse = parsed  # pyright: ignore[reportPrivateUsage] -- as above
+    followed.file.write_text(text(ONE, TWO))
+    await followed.served.until(lambda: not followed.reloader.status.successful)
+    assert followed.reloader.status.problem == "RecursionError: nobody foresaw this"
+    assert kubelet.allocatable(ONE) == 1
+    broken = False
+    followed.reloader.ask()
+    await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1)
