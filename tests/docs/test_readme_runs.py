@@ -1,7 +1,9 @@
-"""README's section "Ask it", run as it stands beside the demo that README begins with."""
+"""What README tells to run: beside the demo that it begins with, and with the simulated kubelet alone."""
 
 import re
 import shlex
+import shutil
+import tempfile
 from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
@@ -70,3 +72,32 @@ async def tells_at_once(words: list[str]) -> bool:
     async with Process(*words) as watching:
         await watching.line("  held  ", limit=30)
         return await watching.stop() == 0
+
+
+async def test_the_kubelet_without_a_node_is_led_as_shown() -> None:
+    section = README.split("\n## A kubelet without a node\n")[1].split("\n## ")[0]
+    lines = re.findall(r"^\$ devicelens (kubelet .*)$", section, re.MULTILINE)
+    begun, pod, *led, replayed = lines
+    assert "--replay" in replayed  # done in tests/e2e/test_recordings.py
+    faults = re.search(r"# or (.*); none ends it$", next(line for line in led if " fault " in line))
+    assert faults is not None
+    led += [
+        f"kubelet fault {faults[1].replace(',', '')} --kubelet.root /tmp/k",
+        "kubelet fault none --kubelet.root /tmp/k",
+    ]
+    directory = tempfile.mkdtemp(prefix="dl-")
+
+    def words(line: str) -> list[str]:
+        return [directory if word == "/tmp/k" else word for word in shlex.split(line, comments=True)]
+
+    try:
+        async with Process(*words(begun.removesuffix("&"))) as kubelet:
+            await kubelet.line("msg=ready", limit=40)
+            for line in led:
+                status, _, errors = await owners.devicelens(*words(line))
+                assert status == 0, f"{line}: {errors}"
+            # Nobody serves it here.
+            status, _, errors = await owners.devicelens(*words(pod))
+            assert (status, "OutOfexample.com/gpu" in errors) == (1, True), errors
+    finally:
+        shutil.rmtree(directory)
