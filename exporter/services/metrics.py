@@ -27,7 +27,7 @@ _REFRESH_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 MAX_SERIES: Final = 100_000
 """Series that the mapping may have, unless something else is said."""
 MOST_RESOURCES: Final = 1000
-"""Resources that are counted: many times what a node has, for names may come and go for as long as it runs."""
+"""Resources that are counted: many times what a node has, for names may come and go as long as it runs."""
 _FORESEEN: Final = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", UNDECODABLE)
 
 

@@ -22,8 +22,7 @@ AT_ONCE: Final = 256
 RETRY: Final = 30.0
 """Seconds between attempts to open the socket."""
 AGAIN: Final = 1.0
-"""Seconds after which another one is opened in the place of one that failed: the next may fail at once too."""
-
+"""Seconds after which another is opened in the place of one that failed: the next may fail at once too."""
 CALM: Final = 60.0
 """Seconds for which sockets that fail one after another are not told of again."""
 
