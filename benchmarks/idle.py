@@ -47,6 +47,11 @@ async def main(path):
 asyncio.run(main(sys.argv[1]))
 """
 _READY_LIMIT: Final = 60.0
+GROWN: Final = 4.0
+"""MiB by which a process may have grown when all is over; of 10 000 refreshes that is 400 bytes each."""
+MORE_DESCRIPTORS: Final = 2
+Taken = tuple[float, int, int]
+"""MiB resident, threads, descriptors."""
 _SERIES: Final = 'devicelens_refreshes_total{trigger="allocation"} '
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -124,21 +129,29 @@ def rest_figures(pids: Mapping[str, int], seconds: float, before: Sequence[float
     return figures
 
 
-def taken(pid: int) -> tuple[float, int, int]:
-    """MiB resident, threads, descriptors."""
+def taken(pid: int) -> Taken:
+    """What a process takes now."""
     _cpu, threads, descriptors = rest(pid)
     return resident(pid), threads, descriptors
 
 
-def compared(
-    subjects: Sequence[Subject], pids: Sequence[int], before: Sequence[tuple[float, int, int]]
-) -> dict[str, tuple[str, str]]:
+def compared(before: Mapping[str, Taken], after: Mapping[str, Taken]) -> dict[str, tuple[str, str]]:
     """What each process takes now beside what it took before."""
     return {
-        f"{subject.name}, {name}": (f"{was:.4g}", f"{now:.4g}")
-        for subject, pid, then in zip(subjects, pids, before, strict=True)
-        for name, was, now in zip(("memory, MiB", "threads", "descriptors"), then, taken(pid), strict=True)
+        f"{name}, {what}": (f"{was:.4g}", f"{now:.4g}")
+        for name, then in before.items()
+        for what, was, now in zip(("memory, MiB", "threads", "descriptors"), then, after[name], strict=True)
     }
+
+
+def grown(before: Mapping[str, Taken], after: Mapping[str, Taken]) -> list[str]:
+    """Which processes take more than work may leave behind: what they leak, in words."""
+    return [
+        f"{name} grew by {memory:.1f} MiB and {descriptors} descriptors"
+        for name, then in before.items()
+        for memory, descriptors in ((after[name][0] - then[0], after[name][2] - then[2]),)
+        if memory > GROWN or descriptors > MORE_DESCRIPTORS
+    ]
 
 
 async def work(subjects: Sequence[Subject], checkpoint: Path, refreshes: int) -> None:
@@ -197,12 +210,16 @@ async def measure(root: Path, seconds: float, starts: int, refreshes: int, row: 
             (cpu, threads, fds), median = rest(pid), statistics.median(took[1:])
             per_minute = 60 * (cpu - used) / seconds
             print(f"{subject.name:10}{memory(pid)}{threads:9}{fds:5}{per_minute:11.2f}{median * 1000:10.0f}")
-        then = [taken(pid) for pid in pids]
+        names = [subject.name for subject in subjects]
+        then = dict(zip(names, map(taken, pids), strict=True))
         await work(subjects, kubelet / "device-plugins" / "kubelet_internal_checkpoint", refreshes)
         print(f"after {refreshes} refreshes, each scraped at least once")
         if row is not None:
-            told = {"refreshes": refreshes, "compared": compared(subjects, pids, then)}
+            now = dict(zip(names, map(taken, pids), strict=True))
+            told = {"refreshes": refreshes, "compared": compared(then, now)}
             row.write_text(json.dumps(told))  # noqa: ASYNC240 -- a small file, when all is over
+            if leaks := grown(then, now):
+                raise SystemExit("; ".join(leaks))
             return
         for subject, pid in zip(subjects, pids, strict=True):
             print(f"{subject.name:10}{memory(pid)}{rest(pid)[1]:9}{rest(pid)[2]:5}")
