@@ -159,6 +159,11 @@ class Pod:
         return self.phase in {Phase.PENDING, Phase.RUNNING}
 
     @property
+    def static(self) -> bool:
+        """Whether the kubelet has it from a file of its own (kubelet: annotated with where it is from)."""
+        return self.spec.annotations.get("kubernetes.io/config.source", "api") != "api"
+
+    @property
     def full_name(self) -> str:
         """Namespace and name."""
         return f"{self.spec.namespace}/{self.spec.name}"

@@ -50,18 +50,20 @@ class PodsApi:
         )
 
     def synced(self) -> None:
-        """The API server was heard: every pod is told."""
+        """The API server was heard: every pod of it is told."""
         for pod in self._heard.pods():
+            if pod.static:
+                continue
             # kubelet: of a pod that ended in an earlier life it says that it has done with it.
             (self.added if pod.active else self.deleted)(pod)
 
     def added(self, pod: Pod) -> None:
         """A pod was bound to this node."""
-        self._publish(api_pb2.ADDED, self._message(pod))
+        self._publish(pod, api_pb2.ADDED, self._message(pod))
 
     def modified(self, pod: Pod) -> None:
         """A pod's spec, status or metadata changed."""
-        self._publish(api_pb2.MODIFIED, self._message(pod))
+        self._publish(pod, api_pb2.MODIFIED, self._message(pod))
 
     def ended(self, pod: Pod) -> None:
         """A pod's containers have ended. Once they ran, it is told that the kubelet has done with it, though
@@ -75,16 +77,16 @@ class PodsApi:
         """The kubelet has done with a pod, told once; the event has name, namespace and uid alone."""
         if pod.uid in self._done:
             return
-        if self._heard.yet:
+        if self._heard.knows(pod):
             self._done.add(pod.uid)
         meta = pod_pb2.ObjectMeta(name=pod.spec.name, namespace=pod.spec.namespace, uid=pod.uid)
         gone = pod_pb2.Pod(metadata=meta, spec=pod_pb2.PodSpec(), status=pod_pb2.PodStatus())
-        self._publish(api_pb2.DELETED, gone)
+        self._publish(pod, api_pb2.DELETED, gone)
 
-    def _publish(self, kind: api_pb2.EventType.ValueType, pod: pod_pb2.Pod) -> None:
-        if not self._heard.yet:
+    def _publish(self, pod: Pod, kind: api_pb2.EventType.ValueType, message: pod_pb2.Pod) -> None:
+        if not self._heard.knows(pod):
             return
-        event = _event(kind, pod)
+        event = _event(kind, message)
         for watcher in tuple(self._watchers):
             try:
                 watcher.put(event)

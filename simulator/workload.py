@@ -44,7 +44,7 @@ class Workload:
         # kubelet: the same loop takes deletions.
         async with self._sync_loop:
             pod = self.pod(namespace, name)
-            await self._process.in_life(lambda life: life.heard.wait())
+            await self._process.in_life(lambda life: life.heard.wait(pod))
             life = await self._process.running()
             pod.deleted = self._node.wall()
             self._node.tell("MODIFIED", pod)
@@ -76,7 +76,7 @@ class Workload:
             raise KeyError(f"pod {namespace}/{name} not found") from None
 
     async def _admit(self, life: Life, pod: Pod) -> None:
-        await life.heard.wait()
+        await life.heard.wait(pod)
         life.forget_expired()
         pod.taken_on = pod.taken_on or self._node.wall()
         try:

@@ -464,3 +464,23 @@ async def test_a_kubelet_that_has_just_come_back_lists_no_pod_until_it_hears_of_
             assert await monitor.pods() == set()
         finally:
             await monitor.channel.close()
+
+
+async def test_a_kubelet_whose_api_server_is_away_lists_its_static_pods_alone(root: Path) -> None:
+    """Seen on 1.36: for as long as it is away."""
+    static = PodSpec("etcd-node", annotations={"kubernetes.io/config.source": "file"})
+    async with SimulatedKubelet(root, sync_delay=3600.0) as kubelet:
+        # Before its first restart a kubelet is one that has heard.
+        await kubelet.add_pod(PodSpec("p"))
+        await kubelet.add_pod(static)
+        await kubelet.restart()
+        monitor = Monitor(root)
+        try:
+            assert await monitor.pods() == {"etcd-node"}
+            assert (await monitor.get("default", "etcd-node")).name == "etcd-node"
+            await kubelet.delete_pod("default", "etcd-node")
+            assert await monitor.pods() == set()
+            await kubelet.add_pod(static)
+            assert await monitor.pods() == {"etcd-node"}
+        finally:
+            await monitor.channel.close()
