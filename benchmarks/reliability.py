@@ -20,7 +20,8 @@ what is left on a busy node, not the best there is.
 
 All the while somebody reads `/metrics` and `/api/v1/devices` twenty times a second and compares every owner
 that is named with who held the device at the moments that the answer may tell of. Pods come and go meanwhile,
-several a second, and one stays.
+several a second, and one stays. Each test sees that what it does strikes: connections are counted, a limit is
+felt, another version's code runs. In the end both processes are told to end, and have to with status 0.
 """
 _FAULTS: Final = "Faults"
 _SOAK: Final = "A day in fast motion"
@@ -118,7 +119,8 @@ def soak(row: Row) -> str:
     words = (
         f"{row['seconds']:.0f} seconds in which there were {', '.join(happened)}. "
         f"{row['scrapes'] + row['documents']} looks, {row['owners']} owners named, {_wrong(row)} of them "
-        f"wrong, {_missing(row)} missing. What is compared is that of a node at rest, before and after."
+        f"wrong, {_missing(row)} missing. What is compared is that of a node at rest, before and after; "
+        "times are the machine's, whatever else it did by then, and CPU is the exporter's own."
     )
     compared: dict[str, Sequence[object]] = {
         f"{process}, {key}{', MiB' if key == 'memory' else ''}": (row["before"][process][key], now)
