@@ -2,13 +2,11 @@
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-T = TypeVar("T")
+from harness.dealing import dealt
 
 # Whoever reaches the world by a proxy has none between this machine and itself.
 for _name in ("no_proxy", "NO_PROXY"):
@@ -37,23 +35,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             [module for module in modules if not any(item.get_closest_marker("timeout") for item in module)],
             workers,
         )
-
-
-def dealt(first: Iterable[Sequence[T]], then: Iterable[Sequence[T]], workers: int) -> list[T]:
-    """All items, so that each of `workers` equal parts of the list begins with some of the `first`.
-
-    xdist: with worksteal each worker begins with such a part.
-    """
-    hands: list[list[T]] = [[] for _ in range(workers)]
-    for group in first:
-        min(hands, key=len).extend(group)
-    rest = [item for group in then for item in group]
-    left = sum(map(len, hands)) + len(rest)
-    order: list[T] = []
-    for number, hand in enumerate(hands):
-        share = max(len(hand), left // (workers - number))
-        taken = share - len(hand)
-        order += [*hand, *rest[:taken]]
-        rest = rest[taken:]
-        left -= share
-    return [*order, *rest]

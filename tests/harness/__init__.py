@@ -7,6 +7,7 @@ processes  devicelens' processes, started and ended
 stack      the plugin and the exporter beside a node's kubelet
 served     a plugin without its process, for tests that look inside
 waiting    waiting for a condition, with a limit
+dealing    which tests each worker begins with
 stopwatch  how long something takes, whoever else has the machine
 owners     who holds what, read from each place that tells it
 answers    a kubelet's answers, made up by hypothesis
