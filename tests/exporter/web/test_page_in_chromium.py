@@ -130,8 +130,13 @@ async def test_a_device_that_fails_is_seen_with_who_is_hit(visit: Visit, world: 
     )
     world.publish(replace(world.snapshot, devices=devices))
     await expect(page.locator(".findings li")).to_have_count(2)
-    await page.get_by_role("link", name="ml/llama-0 (trainer) holds nvidia.com/gpu GPU-0").click()
+    wrong = page.locator(".findings li", has_text="ml/llama-0 (trainer) holds nvidia.com/gpu GPU-0")
+    await wrong.get_by_role("link", name="unhealthy, held").click()
     await expect(page.locator(".devices tbody.unhealthy")).to_have_count(1)
+    await wrong.get_by_role("link", name="GPU-0").click()
+    await page.wait_for_url("**/devices/nvidia.com/gpu/GPU-0")
+    await page.locator(".findings").get_by_role("link", name="ml/llama-0").click()
+    await page.wait_for_url("**/pods/ml/llama-0")
 
 
 async def test_a_kubelet_that_does_not_answer_is_told_and_so_is_its_return(
@@ -344,7 +349,7 @@ async def test_without_javascript_rows_are_sorted_and_grouped_too(
     await page.get_by_role("columnheader", name="State").get_by_role("link").click()
     assert page.url.endswith("/?sort=state&group=device")
     assert (await rows(page)())[0].startswith("GPU-2")
-    group = page.get_by_role("rowheader", name="GPU-7 2 devices of nvidia.com/gpu.shared: 1 held, 1 free")
+    group = page.get_by_role("rowheader", name="GPU-7 2 devices of nvidia.com/gpu.shared: 1 held · 1 free")
     await expect(group).to_have_count(1)
     assert await page.locator("button.copy, button.zone-switch").count() == 0
 
