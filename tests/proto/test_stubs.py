@@ -261,7 +261,7 @@ def test_the_committed_stubs_are_what_the_sources_give(package: str, tmp_path: P
         cwd=ROOT,
         env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         check=True,
-        timeout=100,
+        timeout=200,
     )
     for name in WITHOUT_SERVICE & set(GROUPS[package]):
         for ending in ("py", "pyi"):

@@ -22,6 +22,8 @@ from daemon.version import __version__
 from harness.tree import ROOT, copied, listed
 from harness.waiting import until
 
+pytestmark = pytest.mark.timeout(600)
+
 EPOCH = "1700000000"
 PACKAGES = ("daemon/", "exporter/", "plugin/", "simulator/")
 NAME = f"devicelens-{__version__}"
@@ -35,7 +37,7 @@ def ran(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
         env=environment | variables,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
         check=False,
     )
     assert told.returncode == 0, f"{command}: {told.returncode}\n{told.stdout}\n{told.stderr}"
