@@ -49,7 +49,7 @@ def needs(
                 place.removeprefix("/").replace("/", "_"),
                 host.here(place),
                 Use.LIST,
-                f"mount the node's {place} there, which is looked into (deploy/components/hardware)",
+                f"mount the node's {place} below --host-root (deploy/components/hardware)",
             )
             for place in sorted({place for plan in plans for s in plan.sources for place in looked_into(s)})
         ),
