@@ -82,7 +82,7 @@ def environment() -> Mapping[str, Any]:
         ],
         stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     ).stdout
     document: Mapping[str, Any] = json.loads(told)
