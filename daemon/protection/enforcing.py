@@ -4,7 +4,7 @@ from collections.abc import Callable
 from ssl import SSLContext
 
 from daemon.errors import ConfigError
-from daemon.protection.language import Clients, WebConfig
+from daemon.protection.language import WebConfig
 from daemon.protection.material import Material
 from daemon.protection.passwords import Gate, Hashing
 from daemon.protection.rate import Bucket
@@ -61,9 +61,11 @@ def weakened(old: WebConfig, new: WebConfig) -> str:
         return "it switches TLS off" if new.tls is None else "it switches TLS on"
     if old.users and not new.users:
         return "it asks nobody for a password any more"
-    clients = Clients.ANYBODY if old.tls is None else old.tls.clients
-    if new.tls is not None and new.tls.clients < clients:
-        return "it asks less of clients' certificates"
+    if old.tls is not None and new.tls is not None:
+        if new.tls.clients < old.tls.clients:
+            return "it asks less of clients' certificates"
+        if old.tls.allowed_sans is not None and new.tls.allowed_sans is None:
+            return "it lets clients' certificates in whatever their names are"
     return ""
 
 

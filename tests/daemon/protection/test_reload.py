@@ -225,22 +225,27 @@ async def test_what_is_half_written_is_not_believed(made: Certificates) -> None:
         ("users", "it asks nobody for a password any more"),
         ("tls", "it switches TLS off"),
         ("clients", "it asks less of clients' certificates"),
+        ("names", "it lets clients' certificates in whatever their names are"),
     ],
 )
 async def test_protection_is_not_taken_away_from_a_running_process(
     text: str, lost: str, made: Certificates
 ) -> None:
-    clients = {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.crt"}
+    anybody = {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.crt"}
+    clients = anybody | {"client_allowed_sans": "[prometheus]"}
     file = made.configuration(ALICE, **clients)
     async with running(file) as protection:
         before = protection.rules
         match text:
+            case "names":
+                made.configuration(ALICE, **anybody)
             case "users":
                 made.configuration(**clients)
             case "tls":
                 file.write_text(ALICE)
             case _:
-                made.configuration(ALICE, **clients | {"client_auth_type": "VerifyClientCertIfGiven"})
+                weaker = {"client_auth_type": "VerifyClientCertIfGiven"}
+                made.configuration(ALICE, **anybody | weaker)
         await eventually(
             "it is refused", lambda: f"{lost}, which a running process does not do" in protection.problem
         )
