@@ -147,7 +147,7 @@ async def test_sockets_that_fail_one_after_another_are_not_opened_without_a_paus
         pauses.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr(module.asyncio, "sleep", paused)
+    monkeypatch.setattr("plugin.discovery.uevents.asyncio.sleep", paused)
     kernel = Kernel()
 
     def failing() -> socket.socket:

@@ -38,7 +38,7 @@ async def test_a_look_that_hangs_while_names_pour_in_is_followed_by_one_at_every
         assert (await wishes.get()).entries is None
         looks.touched("/dev", "a")
         hanging.set()
-        assert (await wishes.get()).entries == {("/dev", "a")}
+        assert (await wishes.get()).entries == frozenset({("/dev", "a")})
         hanging.clear()
         looks.touched("/dev", "b")
         await wishes.get()

@@ -15,9 +15,9 @@ from plugin.core.holders import Held
 from plugin.services.lease import Lease
 from plugin.services.pod_resources import PodResources
 from plugin.services.predecessors import NAME
-from plugin.services.registration import Registration
 from plugin.services.sockets import PREFIX, SocketNames
 from plugin.services.surroundings import Pace
+from plugin.services.upkeep import Upkeep
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 from simulator.devices import Device
 from simulator.scripted import ScriptedPlugin
@@ -199,13 +199,16 @@ async def test_that_nothing_is_healthy_does_not_say_that_the_other_plugin_has_go
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
             await served.until(lambda: "another plugin serves it" in caplog.messages)
             asked: list[int] = []
-            real = Registration.standing.fget
-            assert real is not None
+
+            async def doubted(upkeep: Upkeep) -> object:
+                asked.append(1)
+                return await lasting(upkeep)
+
+            lasting = Upkeep._lasting_suspicion  # pyright: ignore[reportPrivateUsage] -- nothing else tells
+            (colas / "a").unlink()
+            await served.until(lambda: not served.status(COLA).advertised[0].known.healthy)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Registration, "standing", property(lambda r: (asked.append(1), real(r))[1]))
-                (colas / "a").unlink()
-                await served.until(lambda: not served.status(COLA).advertised[0].known.healthy)
-                asked.clear()
+                patch.setattr(Upkeep, "_lasting_suspicion", doubted)
                 await served.until(lambda: len(asked) >= 4)
             assert "another plugin serves it: over" not in caplog.messages
 
