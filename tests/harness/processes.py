@@ -9,7 +9,7 @@ from collections import deque
 from pathlib import Path
 from typing import Self
 
-from harness.waiting import until
+from harness.waiting import LIMIT, until
 
 _URL = re.compile(r"\burl=\"?(https?://[^\s\"]+|unix:[^\s\"]+)")
 
@@ -97,7 +97,7 @@ class Process:
         """End it at once, as the kernel would."""
         await self.stop(signal.SIGKILL)
 
-    async def line(self, part: str, *, limit: float = 20.0) -> str:
+    async def line(self, part: str, *, limit: float = LIMIT) -> str:
         """The first line of the log that contains `part`."""
 
         async def found() -> str | None:
