@@ -53,7 +53,8 @@ class Pace:
         self._allocatable_failures = 0
         # Apart from the other failures: a kubelet that comes back after an hour is not slow to be asked.
         self._unsettled = 0
-        self._refused = 0
+        self.refusals = 0
+        """Answers in a row that the kubelet's rate limit refused."""
 
     def listed(self, now: float) -> None:
         """List is called."""
@@ -92,9 +93,9 @@ class Pace:
 
     def _answered(self, now: float, *, limited: bool) -> None:
         """At the rate limit no reason is good enough before a pause is over, longer after each refusal."""
-        self._refused = self._refused + 1 if limited else 0
+        self.refusals = self.refusals + 1 if limited else 0
         if limited:
-            self._hold_off_until = now + self._pause(self._refused)
+            self._hold_off_until = now + self._pause(self.refusals)
 
     def held_off(self, now: float) -> float:
         """Seconds that are left of the pause at the rate limit; 0 where there is none."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import grpc
 
@@ -32,6 +32,8 @@ _CALM: Final = 60.0
 """Seconds for which a failure that lasts is not told again though its reason changes: a kubelet that ends
 again and again gives another one each time.
 """
+_USUAL_REFUSALS: Final = 3
+"""Refusals in a row at the kubelet's rate limit, some 0.5 s, that are not worth a word."""
 _SAME_AGE: Final = 0.5
 """Seconds by which two looks at one socket's age may differ."""
 
@@ -262,9 +264,14 @@ class Refresher:
         if raw.asked_allocatable:
             self._pace.allocatable_failed(now, limited=error.rate_limited)
             self._observer.failed(error.method, error.code)
-            self._allocatable.failed(f"{error.code}: {error.message}")
+            self._allocatable.failed(f"{error.code}: {error.message}", level=self._level)
         told = "those of its last answer" if news.snapshot.complete else "unknown"
         return (f"{error.method} fails ({error.code}): free devices and health are {told}",)
+
+    @property
+    def _level(self) -> Literal["debug", "warn"]:
+        """How loudly a failure is told: where monitors share a kubelet a refusal or two are usual."""
+        return "debug" if 0 < self._pace.refusals <= _USUAL_REFUSALS else "warn"
 
     def _tell(self, state: State, news: News) -> None:
         state = replace(state, notes=(*self._notes, *self._remarks(state)))
@@ -277,7 +284,7 @@ class Refresher:
         now = asyncio.get_running_loop().time()
         self._pace.failed(now, limited=limited, unsettled=failure.code == UNSETTLED)
         self._observer.failed(failure.method, failure.code)
-        self._episode.failed(f"{failure.method}: {failure.code}: {failure.message}")
+        self._episode.failed(f"{failure.method}: {failure.code}: {failure.message}", level=self._level)
         state = self._board.state
         if state.freshness(self._clock.now(), self._timing.stale_after) is Freshness.STALE:
             self._stale.failed(f"older than {self._timing.stale_after:g} s", level="error")

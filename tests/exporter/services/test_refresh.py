@@ -77,6 +77,8 @@ class Kubelet:
     listed: bytes = field(default_factory=lambda: _listed(a="p"))
     offered: bytes | KubeletError | None = field(default_factory=lambda: _offered("a", "b"))
     error: Exception | None = None
+    errors: list[Exception] = field(default_factory=list[Exception])
+    """What the next calls fail with, one after the other."""
     reset_error: Exception | None = None
     notes: tuple[str, ...] = ()
     socket_age: float | None = None
@@ -92,6 +94,8 @@ class Kubelet:
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
             await self.before()
+            if self.errors:
+                raise self.errors.pop(0)
             if self.error is not None:
                 raise self.error
             failed = self.offered if allocatable and isinstance(self.offered, KubeletError) else None
@@ -506,6 +510,27 @@ async def test_the_rate_limit_is_waited_out_whatever_is_triggered(monkeypatch: p
         times = [at for at, _ in loop.kubelet.calls]
         assert times[2] - times[1] >= 0.095
         assert times[3] - times[2] >= 0.19
+
+
+async def test_a_refusal_or_two_at_the_rate_limit_are_not_worth_a_word_but_many_are(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Monitors of one kubelet have its limit together, and all ask when something happens."""
+    monkeypatch.setattr(pace, "_FIRST_RETRY", 0.002)
+    caplog.set_level(logging.INFO, "devicelens")
+
+    def told() -> list[str]:
+        return [record.levelname for record in caplog.records if record.name == "devicelens.refresh"]
+
+    refused = KubeletError("List", "RESOURCE_EXHAUSTED", "rate limit", rate_limited=True)
+    async with running() as loop:
+        for refusals, lines in ((3, []), (4, ["WARNING", "INFO"])):
+            loop.kubelet.errors = [refused] * refusals
+            loop.refresher.trigger(Trigger.TIMER)
+            await loop.until(lambda: not loop.kubelet.errors)
+            await loop.until(lambda: loop.state.failure is None)
+            assert told() == lines
+    assert loop.observer.failures["List", "RESOURCE_EXHAUSTED"] == 7
 
 
 async def test_what_does_not_decode_is_a_failure_of_its_method() -> None:
