@@ -283,7 +283,7 @@ class Archive:
         """Whether looks are awaited by which what is missing can be told to be gone."""
         return self._book.doubting
 
-    def open_rows(self) -> Sequence[Row]:
+    def open_rows(self) -> tuple[Row, ...]:
         """What is held, with its beginning as history knows it."""
         return tuple(self._book.rows())
 
