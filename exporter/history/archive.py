@@ -4,7 +4,7 @@ What cannot be written waits in memory, within bounds, and is written when it ca
 be used at all, history is kept in memory until it can; then both are joined. A damaged file is moved aside.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
