@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LIMIT = 45.0
-"""Seconds for what takes milliseconds on a machine that is not overloaded. A test has twice that, and more."""
+"""Seconds for what takes milliseconds on a machine that is not overloaded. A test has twice that and more."""
 
 
 async def until(
