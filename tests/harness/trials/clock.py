@@ -1,5 +1,6 @@
 """A wall clock that jumps, for one process alone: a library that is preloaded into it."""
 
+import atexit
 import mmap
 import shutil
 import struct
@@ -21,7 +22,9 @@ def _library() -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("a clock that jumps needs a C compiler")
-    made = Path(tempfile.mkdtemp(prefix="dl-")) / "clock.so"
+    directory = tempfile.mkdtemp(prefix="dl-")
+    atexit.register(shutil.rmtree, directory)
+    made = Path(directory) / "clock.so"
     source = Path(__file__).with_name("clock.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", made, source], check=True, timeout=60)
     return made
