@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from daemon.exposition import Format
+from daemon.version import __version__
 from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
 from exporter.core.anomalies import find
 from exporter.core.diff import holdings
@@ -280,7 +281,7 @@ def _site(state: State, history: Past | None) -> Site:
         clock=lambda: NOW,
         metrics=_Exposition(),
         triggers=lambda: ("allocations and plugins (inotify)", "the Pods API", "a timer, every 5 s"),
-        version="1.0.0",
+        version=__version__,
         history=history,
         cpu_nodes={cpu: cpu % 32 // 16 for cpu in range(64)},
         run="showcase",
