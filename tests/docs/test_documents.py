@@ -53,6 +53,7 @@ OTHERS = {
 }
 OTHERS_FLAGS = {
     "--collector.ethtool": "node_exporter",
+    "--hypothesis-profile": "pytest",
     "--isolation": "buildah",
     "--kubernetes": "DCGM exporter",
 }
