@@ -32,5 +32,7 @@ allocation, rendering
 cdi, prestart  CDI specifications; what is run before a container starts
 preference     the answer to GetPreferredAllocation
 lifecycle      what a registration needs next
+ledger         which device each id stands for, for processes to come
+holdings       what pods hold under another name
 holders        who holds devices, from the kubelet's answer and from its checkpoint
 """

@@ -11,12 +11,11 @@ from typing import Final
 from plugin.core.claims import claim_of
 from plugin.core.device import Device
 from plugin.core.holders import Held
+from plugin.core.ledger import Holding, Ledger
 from plugin.core.sharing import Sharing
 
-Holding = tuple[str, str]
-"""A resource's name and an advertised id of it."""
-Present = Callable[[str], bool]
-"""Whether an advertised id is that of a device which its resource finds: then its claim speaks for it."""
+Present = Callable[[str], str | None]
+"""The claim of the device that a resource finds by an advertised id, which speaks for it; None: none."""
 
 _PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
@@ -24,15 +23,19 @@ _PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASC
 class Holdings:
     """What is held of the resources of a node, and by what a device that is held can be known.
 
-    By the claim it had in this process; by the device nodes that its containers were given; by the PCI
-    address in its id. Nodes are believed of exclusive resources of the process alone, and nothing of a
-    resource that is not exclusive: others may have what it gives.
+    By the claim that was written down when it was given; by the device nodes that its containers were
+    given; by the PCI address in its id; by its id alone where nothing was written down of a resource that
+    is no more. Nodes are believed of exclusive resources of the plugin alone, and nothing of a resource
+    that is not exclusive: others may have what it gives.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._exclusive: set[str] = set()
         self._shared: frozenset[str] = frozenset()
-        self._claims: dict[Holding, str] = {}
+        self._configured: frozenset[str] = frozenset()
+        self._begun: set[str] = set()
+        self._doubted = False
         self._nodes: dict[Holding, frozenset[str]] = {}
         self._missing: dict[Holding, float] = {}
         self._index: dict[tuple[str, str], dict[Holding, None]] | None = {}
@@ -42,14 +45,31 @@ class Holdings:
     def configure(self, exclusive: Collection[str], shared: Collection[str]) -> None:
         """The resources that there are. One that goes is remembered, for pods may hold what it gave."""
         self._shared = frozenset(shared)
+        self._configured = frozenset((*exclusive, *shared))
         self._exclusive |= {*exclusive}
-        self._changed()
+        self.changed()
 
     def own(self, resource: str) -> None:
         """`resource` is one of the exclusive ones: a member of a family is known once it begins."""
-        if resource not in self._exclusive:
+        if resource not in self._exclusive or resource not in self._begun:
             self._exclusive.add(resource)
-            self._changed()
+            self._begun.add(resource)
+            self.changed()
+
+    def remember(self, resources: Collection[str], *, doubted: bool) -> None:
+        """Exclusive resources of former processes; `doubted`: there may be others, which nobody knows of."""
+        self._exclusive |= {*resources}
+        self._doubted = doubted
+        self.changed()
+
+    def disown(self, resources: Collection[str]) -> None:
+        """Forget that there were these."""
+        self._exclusive -= {*resources}
+        self.changed()
+
+    def is_served(self, resource: str) -> bool:
+        """Whether this process is to serve it, or does."""
+        return resource in self._configured or resource in self._begun
 
     def learn(self, held: Held, nodes: Mapping[Holding, frozenset[str]]) -> None:
         """Take in what the kubelet says: who holds what, and the device nodes that were given with it."""
@@ -61,15 +81,14 @@ class Holdings:
                 after = nodes.get(holding) or before or frozenset()
                 if before != after:
                     self._nodes[holding] = after
-                    self._changed()
+                    self.changed()
 
-    def leave(self, resource: str, claims: Mapping[str, str]) -> None:
-        """`resource` goes: claims of what it gave, and what may be held still, by advertised id."""
-        for device_id, claim in claims.items():
-            self._claims[resource, device_id] = claim
+    def leave(self, resource: str, ids: Collection[str]) -> None:
+        """`resource` goes; `ids`: what may be held of it still."""
+        self._begun.discard(resource)
+        for device_id in ids:
             self._nodes.setdefault((resource, device_id), frozenset())
-        if claims:
-            self._changed()
+        self.changed()
 
     @property
     def exclusive(self) -> frozenset[str]:
@@ -100,9 +119,8 @@ class Holdings:
         for holding in forgotten:
             del self._nodes[holding]
             del self._missing[holding]
-            self._claims.pop(holding, None)
         if forgotten:
-            self._changed()
+            self.changed()
         return frozenset(forgotten)
 
     def holding(
@@ -123,12 +141,18 @@ class Holdings:
                 shared = sharing.replicas is not None
                 if name == resource and (device_id in ids or (shared and device_id != device.id)):
                     continue
-                if name in present and present[name](device_id):
+                given = self._ledger.find(holding)
+                here = present[name](device_id) if name in present else None
+                if here is not None and given in {"", here}:
+                    continue
+                # Two parts of one thing, by the same claim, are offered side by side.
+                if given and name == resource and any(self._ledger.find((name, i)) == given for i in ids):
                     continue
                 return holding
         return None
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Something else is known, of the ledger as well."""
         self.generation += 1
         self._index = None
 
@@ -146,8 +170,13 @@ class Holdings:
         yield resource, device_id
         yield resource, device_id.partition("::")[0]
         yield from (("pci", address) for address in _PCI.findall(device_id))
-        if holding in self._claims:
-            yield "claim", self._claims[holding]
+        claim = self._ledger.find(holding)
+        if claim:
+            yield "claim", claim
+            yield from _same(claim)
+        elif not self.is_served(resource) and (resource in self._exclusive or self._doubted):
+            yield "id", device_id
+            yield "id", device_id.partition("::")[0]
         if resource in self._exclusive:
             yield from (("node", path) for path in self._nodes[holding])
 
@@ -156,10 +185,19 @@ def _keys(resource: str, device: Device) -> Iterator[tuple[str, str]]:
     """What `device` may be known by. A resource's name has a slash: it is none of the kinds."""
     yield resource, device.id
     yield resource, device.name
+    yield "id", device.id
+    yield "id", device.name
     claim = "" if device.found is None else claim_of(device.found)
     if claim:
         yield "claim", claim
-        kind, _, address = claim.partition(":")
-        if kind == "pci" and _PCI.fullmatch(address):
-            yield "pci", address
+        yield from _same(claim)
         yield from (("node", path) for path in (device.path, *device.nodes) if path)
+
+
+def _same(claim: str) -> Iterator[tuple[str, str]]:
+    """What else says the same as a claim."""
+    kind, _, address = claim.partition(":")
+    if kind == "pci" and _PCI.fullmatch(address):
+        yield "pci", address
+    if claim.startswith("/"):
+        yield "node", claim

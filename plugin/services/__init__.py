@@ -9,7 +9,7 @@ giving        answers made true on the host, and what of that is kept there
 side_files    files written for containers
 cdi_files     a resource's CDI specification
 belongings    what a resource has put on the host, remembered
-predecessors  which resources former processes served
+predecessors  what processes of the node serve, written down for the next
 leftovers     what resources that are no more have left there
 prestart      a program run before a container starts
 registration  keeps a resource registered, through everything that a kubelet does

@@ -1,11 +1,12 @@
 """Answers to Allocate and GetPreferredAllocation for one resource."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 from daemon.log import Log
 from plugin.core.allocation import ContainerAnswer, Refusal, RefusedError, request, unavailable
+from plugin.core.claims import claim_of
 from plugin.core.device import Device, natural
 from plugin.core.errors import quoted
 from plugin.core.inventory import Inventory
@@ -38,12 +39,15 @@ class Allocator:
         giving: Giving,
         clock: Clock,
         tally: Tally,
+        write_down: Callable[[Mapping[str, str]], Awaitable[None]],
     ) -> None:
+        """`write_down` is asked to before ids are given: the claims of what they stand for."""
         self._plan = plan
         self._inventory = inventory
         self._giving = giving
         self._clock = clock
         self._tally = tally
+        self._write_down = write_down
         self._offload = Offload(linger=LINGER)
         self._pre_start = PreStart(plan.name, plan.pre_start, clock) if plan.pre_start is not None else None
 
@@ -62,6 +66,7 @@ class Allocator:
         started = self._clock.steady()
         self._inventory.name((i for ids in containers for i in ids), self._clock.now())
         try:
+            await self._write_down(self._claims(containers))
             answers = await self._answers(containers)
         except RefusedError as error:
             self._tally.allocation_errors += 1
@@ -115,6 +120,12 @@ class Allocator:
         if unknown:
             raise unavailable(self._plan, unknown)
         return tuple(devices[i] for i in sorted(devices, key=natural))
+
+    def _claims(self, containers: Sequence[Sequence[str]]) -> Mapping[str, str]:
+        known = {i: self._inventory.find(i) for ids in containers for i in ids}
+        found = {i: entry.device.found for i, entry in known.items() if entry is not None}
+        claims = {i: claim_of(thing) for i, thing in found.items() if thing is not None}
+        return {i: claim for i, claim in claims.items() if claim}
 
     async def _answers(self, containers: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
         chosen = [request(self._inventory, self._plan, ids) for ids in containers]

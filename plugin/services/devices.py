@@ -214,13 +214,17 @@ class Devices:
             if self._free.get(device_id) is not item.device and not self._inventory.may_be_held(device_id)
         }
         elsewhere = ownership.held(
-            self._plan.name, devices, self._sharing, self._is_present, self._looks.everything
+            self._plan.name, devices, self._sharing, self._claim_here, self._looks.everything
         )
         self._free |= {i: device for i, device in devices.items() if i not in elsewhere}
         return elsewhere
 
-    def _is_present(self, advertised_id: str) -> bool:
-        return any(advertised_id in self._sharing.called(device_id) for device_id in self._present)
+    def _claim_here(self, advertised_id: str) -> str | None:
+        """The claim of the device that is found by this id; None where none is."""
+        for device_id, item in self._present.items():
+            if advertised_id in self._sharing.called(device_id):
+                return "" if item.device.found is None else claim_of(item.device.found)
+        return None
 
     def _sightings(self, items: dict[str, Identified]) -> Iterable[Sighting]:
         """What is to be advertised, and how. A new device is, once all its probes have answered."""

@@ -44,7 +44,7 @@ class PodResources:
         self._offload = Offload()
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._held: tuple[Held, Nodes] = {}, {}
+        self._held: tuple[Held | None, Nodes] = None, {}
         self._asked = float("-inf")
         self._list = _Answer(holders.LIST_METHOD, holders.from_list, paths, clock)
         self._allocatable = _Answer(holders.ALLOCATABLE_METHOD, holders.from_allocatable, paths, clock)
@@ -72,8 +72,8 @@ class PodResources:
             return None
         return holders.union(listed, checkpointed).get(resource, frozenset())
 
-    async def holdings(self) -> tuple[Held, Nodes]:
-        """What anybody holds as far as it can be known, and the device nodes that were given with it.
+    async def holdings(self) -> tuple[Held | None, Nodes]:
+        """What anybody holds, None where nobody tells, and the device nodes that were given with it.
 
         Callers at the same time share an answer.
         """
@@ -85,7 +85,7 @@ class PodResources:
                     checkpointed, nodes = await self._offload.run(
                         lambda: (self.checkpointed(), self._nodes()), limit=CHECKPOINT_LIMIT
                     )
-                    self._held = listed or checkpointed or {}, nodes
+                    self._held = listed or checkpointed, nodes
                 self._asked = self._clock.steady()
             return self._held
 

@@ -5,11 +5,13 @@ it knows of its devices outlives that.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Final
 
 from daemon.process import innermost
+from plugin.core.claims import claim_of
 from plugin.core.inventory import Advertised, Inventory
 from plugin.core.plan import ResourcePlan
 from plugin.core.sharing import Sharing
@@ -29,6 +31,9 @@ from plugin.services.surroundings import Surroundings, Way
 from plugin.services.tally import Tally
 from plugin.services.telling import Telling
 from plugin.services.upkeep import Upkeep
+
+WRITE_LIMIT: Final = 1.0
+"""Seconds for which Allocate waits for what it gives to be written down."""
 
 
 class Resource:
@@ -67,6 +72,7 @@ class Resource:
             giving=self._giving,
             clock=self._clock,
             tally=self._tally,
+            write_down=self._write_down,
         )
         self._registration = self._registered_by(surroundings.way, names)
         self._upkeep = Upkeep(
@@ -153,7 +159,20 @@ class Resource:
     async def _keep_given(self) -> None:
         """What is on the host belongs to the process that serves the resource, not to one that stands by."""
         await self._registration.leased.wait()
+        self._offer()
         await self._giving.run()
+
+    async def _write_down(self, claims: Mapping[str, str]) -> None:
+        if self.plan.exclusive:
+            await self._surroundings.ownership.give(self.plan.name, claims, WRITE_LIMIT)
+
+    def _offer(self) -> None:
+        """Tell what the list stands for, where no other process speaks for the resource."""
+        registration = self._registration
+        if self.plan.exclusive and registration.leased.is_set() and not registration.stands_by:
+            found = ((entry.id, entry.known.device.found) for entry in self._inventory.advertised())
+            claims = {i: "" if thing is None else claim_of(thing) for i, thing in found}
+            self._surroundings.ownership.offer(self.plan.name, claims)
 
     def _endpoint(self, path: Path, on_streams: Callable[[], None]) -> Endpoint:
         return Endpoint(path, board=self._board, allocator=self._allocator, on_streams=on_streams)
@@ -165,6 +184,7 @@ class Resource:
             self._told = advertised
             self._board.publish(advertised)
             self._giving.changed()
+            self._offer()
             self._telling.clashes(
                 self._surroundings.identities.claim(self.plan.name, [e.id for e in advertised])
             )

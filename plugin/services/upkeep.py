@@ -79,6 +79,8 @@ class Upkeep:
         if held is None and self.adopted:
             held = listed
         self._taken_over = held is not None
+        if held is not None and not self._ownership.learned:
+            self._ownership.learn(*await self._pod_resources.holdings())
         if held is not None:
             self._inventory.adopt(sorted(held.get(self._resource, ())), self._clock.now())
 
