@@ -152,6 +152,7 @@ async def free_once_the_pod_ends(
 
 
 TWICE = "  share: {replicas: 2}\n"
+TWICE_OTHERWISE = "  share: {replicas: 2, id: '{{ n }}-of-{{ id }}'}\n"
 OTHER = "  id: 'x-{{ device.name }}'\n"
 CASES = pytest.mark.parametrize(
     "case",
@@ -159,12 +160,13 @@ CASES = pytest.mark.parametrize(
         (files(ONE), files(TWO), TWO, ["a"]),
         (files(ONE), files(TWO, OTHER), TWO, ["x-a"]),
         (files(ONE), files(ONE, OTHER), ONE, ["x-a"]),
+        (files(ONE, OTHER), files(TWO), TWO, ["a"]),
         (files(ONE, TWICE), files(TWO, TWICE), TWO, ["a::0", "a::1"]),
-        (files(ONE, TWICE), files(TWO, OTHER), TWO, ["x-a"]),
+        (files(ONE, TWICE_OTHERWISE), files(TWO, OTHER), TWO, ["x-a"]),
         (files(ONE), files(TWO, TWICE + OTHER), TWO, ["x-a::0", "x-a::1"]),
         (written(ONE), written(TWO), TWO, ["a"]),
     ],
-    ids=["name", "name and id", "id", "shared", "shared no longer", "shared now", "without a claim"],
+    ids=["name", "name and id", "id", "id and name", "shared", "shared no longer", "shared now", "without a claim"],
 )
 
 
