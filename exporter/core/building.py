@@ -215,7 +215,7 @@ def _with_kept(snapshot: Snapshot, built: _Built) -> Snapshot:
     ]
     return Snapshot(
         devices=tuple(devices),
-        claims=snapshot.claims,
+        claims=built.snapshot.claims if built.snapshot.claims == snapshot.claims else snapshot.claims,
         containers=snapshot.containers,
         pods=snapshot.pods,
         complete=snapshot.complete,

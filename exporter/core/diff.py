@@ -8,13 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from exporter.core.model import Device, DeviceKey, Holder, PodKey, Snapshot
+from exporter.core.model import ClaimDevice, Device, HeldKey, Holder, PodKey, Snapshot
 
 
 class Holding(NamedTuple):
-    """One holder of one device. A shared device has several holdings, a free one none."""
+    """One holder of one device, whether a device plugin's or through a claim (DRA). A shared device has
+    several holdings, a free one none.
+    """
 
-    key: DeviceKey
+    key: HeldKey
     holder: Holder
 
     def unnamed(self) -> "Holding":
@@ -40,13 +42,20 @@ class Diff:
 
 
 def holdings(snapshot: Snapshot) -> frozenset[Holding]:
-    """Every present holding of `snapshot`'s devices."""
-    return of_devices(snapshot.devices)
+    """Every present holding of `snapshot`'s devices and claimed devices."""
+    return of_devices(snapshot.devices) | of_claims(snapshot.claims)
 
 
 def of_devices(devices: Iterable[Device]) -> frozenset[Holding]:
     """Every holding of `devices`."""
     return frozenset([Holding(device.key, holder) for device in devices for holder in device.holders])
+
+
+def of_claims(claimed: Iterable[ClaimDevice]) -> frozenset[Holding]:
+    """Every holding of `claimed` devices: one for each container and claim."""
+    return frozenset(
+        [Holding(one.held(through), through.holder) for one in claimed for through in one.holders]
+    )
 
 
 def diff(old: Snapshot, new: Snapshot) -> Diff:
@@ -55,8 +64,12 @@ def diff(old: Snapshot, new: Snapshot) -> Diff:
     """
     changed = new.changed_since(old)
     if changed is None:
-        return compare(holdings(old), holdings(new))
-    return compare(of_devices([was for was, _ in changed]), of_devices([now for _, now in changed]))
+        before, after = of_devices(old.devices), of_devices(new.devices)
+    else:
+        before, after = of_devices([was for was, _ in changed]), of_devices([now for _, now in changed])
+    if new.claims is not old.claims:
+        before, after = before | of_claims(old.claims), after | of_claims(new.claims)
+    return compare(before, after)
 
 
 def compare(before: frozenset[Holding], after: frozenset[Holding]) -> Diff:

@@ -125,24 +125,29 @@ def _who(found: Findings, state: State) -> Iterator[str]:
         for through in claim.holders[:_HOLDERS]:
             key, named = claim.key, f"{through.claim_namespace}/{through.claim}"
             share = f", share {key.share_id}" if key.share_id else ""
+            when = _since(Holding(claim.held(through), through.holder), state)
             yield (
                 f"{_name(through.holder)} holds {key.device} of the driver {key.driver} "
-                f"(pool {key.pool}{share}) through the claim {named}."
+                f"(pool {key.pool}{share}) through the claim {named}{when}."
             )
     device = found.device
     if device is None:
         return
     for holder in device.holders[:_HOLDERS]:
-        since = state.since.get(Holding(device.key, holder))
-        when = ""
-        if since is not None:
-            when = f" since {utc(since.at)}" if since.exact else f" since before {utc(since.at)}"
+        when = _since(Holding(device.key, holder), state)
         yield f"{_name(holder)} holds it{when}, as the kubelet's List says."
     if len(device.holders) > _HOLDERS:
         yield f"{len(device.holders) - _HOLDERS} more hold it."
     nobody = why_nobody(found, state)
     if nobody:
         yield f"{nobody[0].upper()}{nobody[1:]}."
+
+
+def _since(holding: Holding, state: State) -> str:
+    since = state.since.get(holding)
+    if since is None:
+        return ""
+    return f" since {utc(since.at)}" if since.exact else f" since before {utc(since.at)}"
 
 
 def _name(holder: Holder) -> str:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from hashlib import blake2s
 from typing import Final, NamedTuple
 
-from exporter.core.model import Holder, Snapshot
+from exporter.core.model import DeviceKey, HeldKey, Holder, Snapshot
 from exporter.core.workload import Workload
 
 AT_ONCE_WITHIN: Final = 1.0
@@ -138,16 +138,18 @@ def present(snapshot: Snapshot, workload: Callable[[Holder], Workload], node: st
             if found.setdefault(key, told) is not told:
                 found[key] = (*found[key], *told)
     for claimed in snapshot.claims:
-        driver, pool, device_id, share_id = map(bounded, claimed.key)
         for through in claimed.holders:
-            key = HoldingKey(
-                *("", driver, pool, device_id, share_id),
-                *(bounded(through.claim_namespace), bounded(through.claim)),
-                *_names(through.holder),
-            )
+            key = key_of(claimed.held(through), through.holder)
             facts = _facts(through.holder, workload(through.holder), node)
             found[key] = (*found.get(key, ()), facts)
     return found
+
+
+def key_of(held: HeldKey, holder: Holder) -> HoldingKey:
+    """What history calls it that `holder` holds `held`."""
+    if isinstance(held, DeviceKey):
+        return HoldingKey(bounded(held.resource), "", "", bounded(held.device), "", "", "", *_names(holder))
+    return HoldingKey("", *map(bounded, (*held, *holder[:3])))
 
 
 def _facts(holder: Holder, workload: Workload, node: str, parent: str = "") -> Facts:

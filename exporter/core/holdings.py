@@ -1,4 +1,4 @@
-"""Since when each holder holds what it holds, and how many allocations and releases there were."""
+"""Since when each holder holds what it holds, devices and claimed devices alike."""
 
 import math
 from collections.abc import Mapping

@@ -56,6 +56,21 @@ class ClaimDeviceKey(NamedTuple):
     share_id: str = ""
 
 
+class ClaimedKey(NamedTuple):
+    """A claimed device as it is held: through one claim. It may be held through several."""
+
+    driver: str
+    pool: str
+    device: str
+    share_id: str
+    claim_namespace: str
+    claim: str
+
+
+HeldKey = DeviceKey | ClaimedKey
+"""What a holder holds. Flat texts of different number: they sort together, and are never equal."""
+
+
 class ClaimHolder(NamedTuple):
     """A container, and the claim through which it holds a device."""
 
@@ -71,6 +86,10 @@ class ClaimDevice:
     key: ClaimDeviceKey
     holders: tuple[ClaimHolder, ...]
     cdi_devices: tuple[str, ...] = ()
+
+    def held(self, through: ClaimHolder) -> ClaimedKey:
+        """What one of its holders holds."""
+        return ClaimedKey(*self.key, through.claim_namespace, through.claim)
 
 
 class PinnedMemory(NamedTuple):

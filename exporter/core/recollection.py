@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from exporter.core.diff import Holding
-from exporter.core.history import Certainty, Row, bounded
+from exporter.core.history import Certainty, HoldingKey, Row, key_of
 
 _VAGUE: Final = frozenset({Certainty.HELD_ALREADY, Certainty.WHILE_DOWN})
 
@@ -21,23 +21,19 @@ class Recollection:
     """History's open rows, found by holding. Each is of use once: what begins again is another holding."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self._found: dict[tuple[str, ...], list[Memory]] = {}
+        self._found: dict[HoldingKey, list[Memory]] = {}
         for row in rows:
-            key = row.key
-            if not key.resource or row.start.not_after is None:
+            if row.start.not_after is None:
                 continue
             memory = Memory(row.start.not_after, row.start.certainty not in _VAGUE, row.facts.uid)
-            names = (key.resource, key.device, key.namespace, key.pod, key.container)
-            self._found.setdefault(names, []).append(memory)
+            self._found.setdefault(row.key, []).append(memory)
 
     def take(self, holding: Holding) -> Memory | None:
         """What is remembered of a holding; a uid that is unknown on one side contradicts nothing."""
         if not self._found:
             return None
-        holder = holding.holder
-        names = (*holding.key, holder.namespace, holder.pod, holder.container)
-        found = self._found.get(tuple(bounded(name) for name in names), [])
-        uid = holder.pod_uid
+        found = self._found.get(key_of(holding.key, holding.holder), [])
+        uid = holding.holder.pod_uid
         same = next((memory for memory in found if memory.uid == uid), None)
         if same is None and len(found) == 1 and not (uid and found[0].uid):
             same = found[0]

@@ -12,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from daemon.exposition import EMPTY, LARGE, Body, Collector, Format, assemble, render
 from exporter.core.holdings import Step
 from exporter.core.identity import View
+from exporter.core.model import DeviceKey
 from exporter.core.state import Freshness, State
 from exporter.kubelet.client import METHODS, UNDECODABLE
 from exporter.services.board import Board
@@ -111,9 +112,13 @@ class Counters:
         present = state.snapshot.resources()
         for resource in present:
             self._know(resource)
+        # Claimed devices belong to no resource: these families do not count them.
         for holding in step.change.began:
-            self._allocations.labels(self._node, holding.key.resource).inc()
+            if isinstance(holding.key, DeviceKey):
+                self._allocations.labels(self._node, holding.key.resource).inc()
         for released in step.released:
+            if not isinstance(released.holding.key, DeviceKey):
+                continue
             resource = released.holding.key.resource
             self._know(resource)
             self._releases.labels(self._node, resource).inc()

@@ -9,10 +9,10 @@ from typing import Final, TextIO
 
 import msgspec
 
-from exporter.web.api.schema import ClaimEntry, DeviceEntry, HolderEntry, WorkloadEntry
+from exporter.web.api.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry, WorkloadEntry
 from exporter.web.words import clock_time, lasting, ranges, rfc3339, spelled
 from exporter.who.model import CPU, Answer, CpusEntry, FleetDocument, MappingDocument, NodeDocument, Told
-from exporter.who.select import Pod, Question, of_claim, of_pod
+from exporter.who.select import Question, of_claim, of_pod
 from exporter.who.table.draw import cut, lines, table
 from exporter.who.table.fit import Cell, Column
 from exporter.who.table.terminal import Look
@@ -111,7 +111,10 @@ def _of_node(
             since = _since(holder, now, wide=wide, exact=not fleet)
             yield _row(device, holder, since, reason, short.get(device.resource, ""))[:keep]
     for claim in document.claims:
-        yield from (row[:keep] for row in _of_claim(claim, question.pod))
+        for through in claim.holders:
+            if question.pod is None or of_pod(through.namespace, through.pod, question.pod):
+                since = _since(through, now, wide=wide, exact=not fleet)
+                yield _of_claim(claim, through, since)[:keep]
     if question.pod is not None or question.resource:
         yield from (_of_cpus(entry)[:keep] for entry in document.cpus)
 
@@ -133,16 +136,13 @@ def _row(
     )
 
 
-def _of_claim(claim: ClaimEntry, pod: Pod | None) -> Iterator[tuple[Cell, ...]]:
-    for holder in claim.holders:
-        if pod is not None and not of_pod(holder.namespace, holder.pod, pod):
-            continue
-        yield (
-            *(_cell(claim.driver), _cell(of_claim(claim)), Cell("held", style="held")),
-            *(_cell(f"{holder.namespace}/{holder.pod}"), _cell(holder.container), Cell("")),
-            *(Cell(""), Cell(""), _cell(holder.pod_uid or ""), Cell("")),
-            *(_cell(f"{holder.claim_namespace}/{holder.claim}"), Cell("")),
-        )
+def _of_claim(claim: ClaimEntry, holder: ClaimHolderEntry, since: Cell) -> tuple[Cell, ...]:
+    return (
+        *(_cell(claim.driver), _cell(of_claim(claim)), Cell("held", style="held")),
+        *(_cell(f"{holder.namespace}/{holder.pod}"), _cell(holder.container), since),
+        *(Cell(""), Cell(""), _cell(holder.pod_uid or ""), Cell("")),
+        *(_cell(f"{holder.claim_namespace}/{holder.claim}"), Cell("")),
+    )
 
 
 def _of_cpus(entry: CpusEntry) -> tuple[Cell, ...]:
@@ -180,7 +180,7 @@ def state_of(device: DeviceEntry) -> str:
     return "held" if device.holders else "free"
 
 
-def _since(holder: HolderEntry | None, now: float, *, wide: bool, exact: bool) -> Cell:
+def _since(holder: HolderEntry | ClaimHolderEntry | None, now: float, *, wide: bool, exact: bool) -> Cell:
     if holder is None or holder.since is None:
         return Cell("")
     at = unix(holder.since)

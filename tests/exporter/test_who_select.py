@@ -43,8 +43,15 @@ def device(
     return DeviceEntry(resource, name, parent, (0,), healthy, holders)
 
 
-def claim(name: str, pod: str = "one", *, driver: str = "gpu.example.com") -> ClaimEntry:
-    through = ClaimHolderEntry("ml", "wish", "ml", pod, "main", None)
+def claim(
+    name: str,
+    pod: str = "one",
+    *,
+    driver: str = "gpu.example.com",
+    since: str | None = None,
+    exact: bool = True,
+) -> ClaimEntry:
+    through = ClaimHolderEntry("ml", "wish", "ml", pod, "main", None, since, since is not None and exact)
     return ClaimEntry(driver, "worker-3", name, None, (), (through,))
 
 
@@ -267,6 +274,25 @@ def test_the_unhealthy_stand_out_in_colour_and_the_text_is_the_same() -> None:
     assert "GPU-" + "x" * 50 in table(shown)[1]
 
 
+@pytest.mark.parametrize(
+    ("exact", "wide", "words"),
+    [
+        (True, False, "22:31:03Z (10 min)"),
+        (False, False, "before 22:31:03Z (10 min)"),
+        (False, True, "before 2026-10-28T22:31:03.250Z (10 min)"),
+    ],
+)
+def test_since_when_a_claimed_device_is_held_is_told_as_of_others(
+    exact: bool,
+    wide: bool,
+    words: str,
+) -> None:
+    claimed = claim("gpu-7", since="2026-10-28T22:31:03.250Z", exact=exact)
+    line = table(document(claims=(claimed,)), wide=wide)[1]
+    assert re.split(r"  +", line)[5] == words
+    assert "since" not in table(document(claims=(claim("gpu-7"),)), wide=wide)[1]
+
+
 def test_claims_and_cpus_of_a_pod_are_rows_too() -> None:
     cpus = CpusEntry("ml", "one", "main", None, 2, (2, 3), (0,))
     shown = document(device("GPU-1", holder("one")), claims=(claim("gpu-7"),), cpus=(cpus,))
@@ -320,7 +346,11 @@ def test_hostile_names_are_inert_and_fit_everywhere(name: str) -> None:
     cpus = CpusEntry(name, name, name, None, 2, None)
     of_node = document(
         device(name, entry, resource=name, parent=name),
-        claims=(ClaimEntry(name, name, name, name, (), (ClaimHolderEntry(*[name] * 6),)),),
+        claims=(
+            ClaimEntry(
+                name, name, name, name, (), (ClaimHolderEntry(name, name, name, name, name, name, name),)
+            ),
+        ),
         cpus=(cpus,),
         node=name,
         labels={"cluster": name},

@@ -7,7 +7,7 @@ from typing import TypedDict
 from exporter.core.anomalies import Anomaly, order
 from exporter.core.diff import Holding
 from exporter.core.identity import Identity
-from exporter.core.model import ClaimDevice, Container, Device, Holder, Snapshot
+from exporter.core.model import ClaimDevice, Container, Device, HeldKey, Holder, Snapshot
 from exporter.core.state import Freshness, State
 from exporter.web import matching
 from exporter.web.api import entries
@@ -64,7 +64,7 @@ def pods(moment: Moment, filters: Filters) -> PodsDocument:
     state = moment.state
     kept = matching.pods(state.snapshot, filters, matching.told(state))
     held = _held_devices(state)
-    claimed = _held_claims(state.snapshot)
+    claimed = _held_claims(state)
     uids: dict[matching.PodKey, str] = {}
     found: dict[matching.PodKey, list[ContainerEntry]] = {key: [] for key in sorted(kept)}
     for container in state.snapshot.containers:
@@ -84,8 +84,9 @@ def pods(moment: Moment, filters: Filters) -> PodsDocument:
 
 def claims(moment: Moment, wanted: Wanted) -> ClaimsDocument:
     """The claimed devices that are `wanted`, whole: with every holder."""
-    kept = filter(wanted.claimed, moment.state.snapshot.claims)
-    return ClaimsDocument(**envelope(moment), claims=tuple(map(claim_entry, kept)))
+    state = moment.state
+    kept = filter(wanted.claimed, state.snapshot.claims)
+    return ClaimsDocument(**envelope(moment), claims=tuple(claim_entry(claim, state) for claim in kept))
 
 
 def resources(moment: Moment, wanted: Wanted) -> ResourcesDocument:
@@ -167,8 +168,8 @@ def healthy(device: Device, snapshot: Snapshot) -> bool | None:
     return device.allocatable if snapshot.complete else None
 
 
-def _since(device: Device, holder: Holder, state: State) -> tuple[str | None, bool]:
-    since = state.since.get(Holding(device.key, holder))
+def _since(held: HeldKey, holder: Holder, state: State) -> tuple[str | None, bool]:
+    since = state.since.get(Holding(held, holder))
     return (None, False) if since is None else (rfc3339(since.at), since.exact)
 
 
@@ -183,7 +184,7 @@ def device_entry(device: Device, state: State) -> DeviceEntry:
         holders=tuple(
             HolderEntry(
                 *(h.namespace, h.pod, h.container, h.pod_uid or None),
-                *_since(device, h, state),
+                *_since(device.key, h, state),
                 _workload(state.pods.get((h.namespace, h.pod))),
             )
             for h in device.holders
@@ -218,20 +219,21 @@ def _held_devices(state: State) -> Mapping[Holder, list[HeldDeviceEntry]]:
     for device in state.snapshot.devices:
         key, well = device.key, healthy(device, state.snapshot)
         for holder in device.holders:
-            since = _since(device, holder, state)
+            since = _since(key, holder, state)
             entry = HeldDeviceEntry(key.resource, key.device, device.parent or None, well, *since)
             held.setdefault(holder, []).append(entry)
     return held
 
 
-def _held_claims(snapshot: Snapshot) -> Mapping[Holder, list[HeldClaimEntry]]:
+def _held_claims(state: State) -> Mapping[Holder, list[HeldClaimEntry]]:
     held: dict[Holder, list[HeldClaimEntry]] = {}
-    for claim in snapshot.claims:
+    for claim in state.snapshot.claims:
         key = claim.key
         for through in claim.holders:
             entry = HeldClaimEntry(
                 *(through.claim_namespace, through.claim, key.driver, key.pool, key.device),
                 key.share_id or None,
+                *_since(claim.held(through), through.holder, state),
             )
             held.setdefault(through.holder, []).append(entry)
     return held
@@ -250,7 +252,7 @@ def _container(
     )
 
 
-def claim_entry(claim: ClaimDevice) -> ClaimEntry:
+def claim_entry(claim: ClaimDevice, state: State) -> ClaimEntry:
     """One claimed device."""
     key = claim.key
     holders = tuple(
@@ -258,6 +260,7 @@ def claim_entry(claim: ClaimDevice) -> ClaimEntry:
             *(through.claim_namespace, through.claim),
             *(through.holder.namespace, through.holder.pod, through.holder.container),
             through.holder.pod_uid or None,
+            *_since(claim.held(through), through.holder, state),
         )
         for through in claim.holders
     )

@@ -35,7 +35,7 @@ def explained(moment: Moment, device: str, resource: str, *, reader: Reader) -> 
         why_nobody=nobody or None,
         siblings=tuple(device_entry(d, state) for d in found.siblings[:_RELATIVES]),
         parts=tuple(device_entry(d, state) for d in found.parts[:_RELATIVES]),
-        claims=tuple(map(claim_entry, found.claimed)),
+        claims=tuple(claim_entry(claim, moment.state) for claim in found.claimed),
         anomalies=tuple(map(entries.anomaly, found.anomalies)),
     )
 

@@ -141,6 +141,8 @@ class HeldClaimEntry(Struct, frozen=True):
     pool: str
     device: str
     share_id: str | None
+    since: Time | None = None
+    since_exact: bool = False
 
 
 class MemoryEntry(Struct, frozen=True):
@@ -184,7 +186,9 @@ class PodsDocument(Envelope, frozen=True, kw_only=True):
 
 
 class ClaimHolderEntry(Struct, frozen=True):
-    """A container, and the claim through which it holds a device."""
+    """A container, and the claim through which it holds a device. `since_exact` false: it held it already
+    when it was first seen.
+    """
 
     claim_namespace: str
     claim: str
@@ -192,6 +196,8 @@ class ClaimHolderEntry(Struct, frozen=True):
     pod: str
     container: str
     pod_uid: str | None
+    since: Time | None = None
+    since_exact: bool = False
 
 
 class ClaimEntry(Struct, frozen=True):

@@ -1,11 +1,12 @@
 """A claimed device's page (DRA): who has it through which claim, and who had it. Pure."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.core.history import HoldingKey, Row, bounded
+from exporter.core.diff import Holding
+from exporter.core.history import Row, bounded
 from exporter.core.model import ClaimDevice, ClaimHolder
+from exporter.core.state import State
 from exporter.web.api.documents import Moment
 from exporter.web.links import claim_link, history_link
 from exporter.web.pages import told
@@ -14,7 +15,7 @@ from exporter.web.pages.past import Range, by_pod, life_link
 from exporter.web.pages.rows import row_key
 from exporter.web.pages.section import Answer, Section, section
 from exporter.web.pages.timeline import Named
-from exporter.web.pages.told import End
+from exporter.web.pages.told import Stamp
 from exporter.web.query import TEXT_LIMIT
 from exporter.web.words import Text, counted, spelled, text
 
@@ -26,7 +27,7 @@ ClaimName = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Through:
-    """One holder, and the claim; `began` is None where history does not tell."""
+    """One holder, and the claim."""
 
     key: str
     share: str
@@ -36,7 +37,8 @@ class Through:
     href: str
     container: Text
     uid: str
-    began: End | None
+    since: Stamp | None
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,7 @@ def claim_page(moment: Moment, name: ClaimName, span: Range, answer: Answer, *, 
     rows = () if found is None else tuple(row for row in found.rows if _of(row, name))
     if not claimed and not rows:
         return None
-    began = {(row.key, row.facts.uid): told.began(row, now) for row in rows if row.end is None}
-    holders = [_through(one, through, began) for one in claimed for through in one.holders]
+    holders = [_through(one, through, moment.state, now) for one in claimed for through in one.holders]
     driver, pool, device = name
     return ClaimPage(
         node=spelled(moment.node),
@@ -138,19 +139,11 @@ def _headline(claimed: tuple[ClaimDevice, ...], rows: tuple[Row, ...], now: floa
     return f"Nobody on this node holds it now{until}."
 
 
-def _through(one: ClaimDevice, through: ClaimHolder, began: Mapping[tuple[HoldingKey, str], End]) -> Through:
-    holder = through.holder
-    names = (
-        one.key.driver,
-        one.key.pool,
-        one.key.device,
-        one.key.share_id,
-        through.claim_namespace,
-        through.claim,
-    )
-    key = HoldingKey("", *map(bounded, names), *map(bounded, holder[:3]))
+def _through(one: ClaimDevice, through: ClaimHolder, state: State, now: float) -> Through:
+    holder, held = through.holder, one.held(through)
+    since = state.since.get(Holding(held, holder))
     return Through(
-        key=row_key("through", *one.key, *holder),
+        key=row_key("through", *held, *holder),
         share=spelled(one.key.share_id)[:200],
         claim=text(f"{through.claim_namespace}/{through.claim}"),
         namespace=text(holder.namespace),
@@ -158,7 +151,8 @@ def _through(one: ClaimDevice, through: ClaimHolder, began: Mapping[tuple[Holdin
         href=life_link(holder.namespace, holder.pod, holder.pod_uid),
         container=text(holder.container),
         uid=spelled(holder.pod_uid),
-        began=began.get((key, holder.pod_uid)),
+        since=None if since is None else told.stamp(since.at, now),
+        exact=since is not None and since.exact,
     )
 
 

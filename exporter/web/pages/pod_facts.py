@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from exporter.core.diff import Holding
-from exporter.core.model import ClaimDevice, Container, Device, Holder, PinnedMemory
+from exporter.core.model import ClaimDevice, ClaimHolder, Container, Device, Holder, PinnedMemory
 from exporter.core.state import State
 from exporter.web.links import claim_link, device_link
 from exporter.web.pages import told
@@ -52,7 +52,12 @@ def container_of(container: Container, devices: Iterable[Device], state: State, 
     holder = container.holder
     own = sorted((d for d in devices if holder in d.holders), key=in_order)
     held = [_held(device, holder, state, now) for device in own]
-    held += [_claimed(c) for c in state.snapshot.claims if any(t.holder == holder for t in c.holders)]
+    held += [
+        _claimed(claimed, through, state, now)
+        for claimed in state.snapshot.claims
+        for through in claimed.holders
+        if through.holder == holder
+    ]
     return ContainerFact(
         key=row_key("container", *holder),
         name=text(holder.container),
@@ -87,19 +92,19 @@ def _held(device: Device, holder: Holder, state: State, now: float) -> HeldDevic
     )
 
 
-def _claimed(claimed: ClaimDevice) -> HeldDevice:
-    key = claimed.key
+def _claimed(claimed: ClaimDevice, through: ClaimHolder, state: State, now: float) -> HeldDevice:
+    key, held = claimed.key, claimed.held(through)
+    since = state.since.get(Holding(held, through.holder))
     share = f", share {key.share_id}" if key.share_id else ""
-    through = claimed.holders[0]
     claim = f"{key.driver}, pool {key.pool}{share}, claim {through.claim}"
     return HeldDevice(
-        key=row_key("claimed", *key),
+        key=row_key("claimed", *held, *through.holder),
         device=text(key.device, limit=200),
         href=claim_link(key.driver, key.pool, key.device),
         of=text(claim, limit=160),
         kind="held",
         words="claimed",
         numa="",
-        since=None,
-        exact=False,
+        since=None if since is None else told.stamp(since.at, now),
+        exact=since is not None and since.exact,
     )

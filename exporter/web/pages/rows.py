@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha1
+from itertools import islice
 from typing import Final
 
 from exporter.core.advertised import Advertised, AdvertisedDevice
@@ -95,9 +96,9 @@ def inputs(entry: Entry, scene: Scene) -> tuple[object, ...]:
     """All that the row of `entry` depends on: where they are equal, so are the rows."""
     state, item = scene.state, entry.item
     known = tuple(state.pods.get((h.namespace, h.pod)) for h in entry.holders[:HOLDERS_LIMIT])
+    since = tuple(map(state.since.get, islice(entry.holdings(), HOLDERS_LIMIT)))
     if isinstance(item, ClaimDevice):
-        return item, known
-    since = tuple(state.since.get(Holding(item.key, h)) for h in entry.holders[:HOLDERS_LIMIT])
+        return item, known, since, day(scene.now)
     advertised = state.advertised
     word = advertised.resources.get(item.key.resource)
     told = advertised.devices.get(item.key)
@@ -174,7 +175,7 @@ def _claimed(entry: Entry, device: ClaimDevice, scene: Scene) -> Row:
                 pod=text(one.holder.pod),
                 container=text(one.holder.container),
                 address=pod_link(one.holder.namespace, one.holder.pod),
-                since=None,
+                since=_held_since(Holding(device.held(one), one.holder), scene),
                 workload=workload(scene.state.pods, one.holder),
                 claim=text(_claim_name(one.claim_namespace, one.claim, one.holder)),
             )
@@ -249,16 +250,20 @@ def _id(device: Device) -> tuple[str, Text, Text | None]:
 
 
 def _holder_line(device: Device, holder: Holder, scene: Scene) -> HolderLine:
-    since = scene.state.since.get(Holding(device.key, holder))
     return HolderLine(
         key=row_key(*holder),
         namespace=text(holder.namespace),
         pod=text(holder.pod),
         container=text(holder.container),
         address=pod_link(holder.namespace, holder.pod),
-        since=None if since is None else later(since.at, scene.now, exact=since.exact),
+        since=_held_since(Holding(device.key, holder), scene),
         workload=workload(scene.state.pods, holder),
     )
+
+
+def _held_since(holding: Holding, scene: Scene) -> When | None:
+    since = scene.state.since.get(holding)
+    return None if since is None else later(since.at, scene.now, exact=since.exact)
 
 
 def workload(pods: Mapping[tuple[str, str], Identity], holder: Holder) -> Text | None:

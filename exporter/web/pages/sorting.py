@@ -5,7 +5,7 @@ free device's pod) come last either way. Equal rows stay in the page's own order
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -41,6 +41,17 @@ class Entry:
         if self.pod is None:
             return every
         return tuple(h for h in every if (h.namespace, h.pod) == self.pod)
+
+    def holdings(self) -> Iterator[Holding]:
+        """What of it is held by whom, one for each of `holders`."""
+        item = self.item
+        if isinstance(item, Device):
+            return (Holding(item.key, holder) for holder in self.holders)
+        return (
+            Holding(item.held(t), t.holder)
+            for t in item.holders
+            if self.pod is None or t.holder[:2] == self.pod
+        )
 
 
 def arranged(entries: Iterable[Entry], sort: Sort, state: State) -> list[Entry]:
@@ -99,10 +110,7 @@ def _pod(entry: Entry) -> Key:
 
 def _since(entry: Entry, since: Mapping[Holding, Since]) -> Key:
     """The first of its holders that is still there."""
-    item = entry.item
-    if not isinstance(item, Device):
-        return ()
-    known = (since.get(Holding(item.key, holder)) for holder in entry.holders)
+    known = map(since.get, entry.holdings())
     first = min((one.at for one in known if one is not None), default=None)
     return () if first is None else (first,)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from exporter.web.api.schema import ClaimHolderEntry, HolderEntry
 from exporter.who.model import CPU, Answer, Told
 from exporter.who.select import Pod, of_claim, of_pod
 
@@ -93,21 +94,26 @@ def seen(told: Told, pod: Pod | None, *, fleet: bool) -> Seen:
             ill.add((device.resource, device.device))
         for h in device.holders:
             if pod is None or of_pod(h.namespace, h.pod, pod):
-                # When it was first seen is another time after each restart of an exporter without a file.
-                since = h.since if h.since_exact and not fleet else None
                 key = Key(device.resource, device.device, h.namespace, h.pod, h.container)
-                held[key] = Proof(h.pod_uid or "", since or "")
+                held[key] = Proof(h.pod_uid or "", _proving(h, fleet=fleet))
     for claim in document.claims:
         for c in claim.holders:
             if pod is None or of_pod(c.namespace, c.pod, pod):
                 key = Key(claim.driver, of_claim(claim), c.namespace, c.pod, c.container)
-                held[key] = Proof(c.pod_uid or "")
+                held[key] = Proof(c.pod_uid or "", _proving(c, fleet=fleet))
     for cpus in document.cpus if pod is not None else ():
         which = str(cpus.count) if cpus.cpu_ids is None else ",".join(map(str, cpus.cpu_ids))
         held[Key(CPU, which, cpus.namespace, cpus.pod, cpus.container)] = Proof(cpus.pod_uid or "")
     # A fleet's node whose mapping is stale has nothing in it, which says nothing.
     known = not (fleet and document.freshness in _UNKNOWN)
     return Seen(held, frozenset(ill), document.taken_at or "", known)
+
+
+def _proving(holder: HolderEntry | ClaimHolderEntry, *, fleet: bool) -> str:
+    """Since when it is held, "" where that proves nothing: when it was first seen is another time after each
+    restart of an exporter without a file.
+    """
+    return holder.since or "" if holder.since_exact and not fleet else ""
 
 
 @dataclass(slots=True)

@@ -179,7 +179,7 @@ def test_an_empty_node_knows_none() -> None:
         (
             "gpu-0",
             "",
-            "holds gpu-0 of the driver dra.example (pool pool-a) through the claim ml/shared.",
+            "driver dra.example (pool pool-a) through the claim ml/shared since 1970-01-01 00:15:00 UTC.",
         ),
         (
             "GPU-0",

@@ -1,13 +1,25 @@
 """exporter.core.diff and holdings: what changed, since when each holding is, and what was counted."""
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.core.diff import Diff, Holding, Renamed, diff, holdings, pods_gone
 from exporter.core.holdings import Ledger, Released, Since
-from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
+from exporter.core.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimedKey,
+    ClaimHolder,
+    Container,
+    Device,
+    DeviceKey,
+    HeldKey,
+    Holder,
+    Snapshot,
+)
 from exporter.core.snapshot import build
 from exporter.pb.podresources.v1 import api_pb2
 from harness.answers import listings
@@ -27,16 +39,23 @@ def _built(listed: api_pb2.ListPodResourcesResponse, uids: dict[tuple[str, str],
 _snapshots = st.builds(_built, listings(), _uids)
 
 A, B = DeviceKey("r", "a"), DeviceKey("r", "b")
+C = ClaimedKey("drv", "pool", "gpu-0", "", "n", "mine")
+D = C._replace(claim="yours")
 P, Q = Holder("n", "p", "c"), Holder("n", "q", "c")
 
 
-def _snapshot(*held: tuple[DeviceKey, Holder]) -> Snapshot:
-    keys = sorted({key for key, _ in held})
+def _snapshot(*held: tuple[HeldKey, Holder]) -> Snapshot:
+    keys = sorted({key for key, _ in held if isinstance(key, DeviceKey)})
+    through: dict[ClaimDeviceKey, list[ClaimHolder]] = {}
+    for key, holder in held:
+        if isinstance(key, ClaimedKey):
+            through.setdefault(ClaimDeviceKey(*key[:4]), []).append(ClaimHolder(holder, *key[4:]))
     return Snapshot(
         devices=tuple(
             Device(key, holders=tuple(sorted(holder for other, holder in held if other == key)))
             for key in keys
         ),
+        claims=tuple(ClaimDevice(key, tuple(sorted(found))) for key, found in sorted(through.items())),
         containers=tuple(Container(holder) for holder in sorted({holder for _, holder in held})),
     )
 
@@ -44,6 +63,22 @@ def _snapshot(*held: tuple[DeviceKey, Holder]) -> Snapshot:
 def test_a_change_names_what_began_and_what_ended() -> None:
     old, new = _snapshot((A, P), (B, P)), _snapshot((A, Q), (B, P))
     assert diff(old, new) == Diff(began=(Holding(A, Q),), ended=(Holding(A, P),))
+
+
+def test_claimed_devices_begin_and_end_beside_others_each_claim_by_itself() -> None:
+    old, new = _snapshot((A, P), (C, P), (D, P)), _snapshot((B, P), (D, P), (D, Q))
+    assert diff(old, new) == Diff(began=(Holding(D, Q), Holding(B, P)), ended=(Holding(C, P), Holding(A, P)))
+
+
+class _Untouched(ClaimDevice):
+    def held(self, through: ClaimHolder) -> ClaimedKey:
+        raise AssertionError(through)
+
+
+def test_claimed_devices_that_are_the_same_object_are_not_looked_at_again() -> None:
+    claims = (_Untouched(ClaimDeviceKey("drv", "pool", "gpu-0"), (ClaimHolder(P, "n", "mine"),)),)
+    old, new = (replace(_snapshot((key, P)), claims=claims) for key in (A, B))
+    assert diff(old, new) == Diff(began=(Holding(B, P),), ended=(Holding(A, P),))
 
 
 @QUICK
@@ -163,6 +198,7 @@ def test_the_ledger_follows_exactly_what_is_held(snapshots: list[Snapshot], data
     assert held_at_first + began - ended == Counter(h.unnamed() for h in holdings(snapshots[-1]))
 
 
+_KEYS: tuple[HeldKey, HeldKey] = (A, C)
 _script = st.lists(st.lists(st.sampled_from(["", "A", "B", "C", None]), min_size=2, max_size=2), max_size=12)
 
 
@@ -171,16 +207,16 @@ _script = st.lists(st.lists(st.sampled_from(["", "A", "B", "C", None]), min_size
 def test_a_uid_that_changes_is_another_holding_and_one_that_is_in_doubt_is_the_same(
     script: list[list[str | None]],
 ) -> None:
-    """Two devices of pod p; None: not held. Judged against a ledger that is as simple as can be."""
+    """A device and a claimed one of pod p; None: not held. Judged against a ledger as simple as can be."""
     ledger = Ledger()
     ledger.advance(Snapshot(), 0.0)
-    known: dict[DeviceKey, tuple[str, float]] = {}
+    known: dict[HeldKey, tuple[str, float]] = {}
     for now, uids in enumerate(script, 1):
-        held = [(k, P._replace(pod_uid=u)) for k, u in zip((A, B), uids, strict=True) if u is not None]
+        held = [(k, P._replace(pod_uid=u)) for k, u in zip(_KEYS, uids, strict=True) if u is not None]
         step = ledger.advance(_snapshot(*held), float(now))
-        began: set[DeviceKey] = set()
-        ended: set[tuple[DeviceKey, str]] = set()
-        for key, uid in zip((A, B), uids, strict=True):
+        began: set[HeldKey] = set()
+        ended: set[tuple[HeldKey, str]] = set()
+        for key, uid in zip(_KEYS, uids, strict=True):
             before = known.get(key)
             if before is not None and (uid is None or (uid and before[0] and uid != before[0])):
                 ended.add((key, before[0]))

@@ -2,9 +2,19 @@
 
 from exporter.core.diff import Diff, Holding
 from exporter.core.history import Bound, Certainty, Facts, HoldingKey, Row, bounded
+from exporter.core.history import present as present_of
 from exporter.core.holdings import Ledger, Since
-from exporter.core.model import Device, DeviceKey, Holder, Snapshot
+from exporter.core.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Device,
+    DeviceKey,
+    Holder,
+    Snapshot,
+)
 from exporter.core.recollection import Memory, Recollection
+from exporter.core.workload import UNKNOWN
 
 A, B = DeviceKey("r", "a"), DeviceKey("r", "b")
 P = Holder("n", "p", "c")
@@ -88,3 +98,28 @@ def test_a_name_that_is_kept_shortened_is_found() -> None:
     found = Recollection([Row(1, name, Facts(), Bound(90.0, 100.0, Certainty.AT_ONCE))])
     assert found.take(Holding(key, P)) == Memory(100.0, exact=True, uid="")
     assert found.take(Holding(key, P)) is None
+
+
+def claimed(*claims: str, uid: str = "") -> Snapshot:
+    through = tuple(ClaimHolder(P._replace(pod_uid=uid), "n", claim) for claim in claims)
+    return Snapshot(claims=(ClaimDevice(ClaimDeviceKey("drv", "pool", "gpu-0", "s1"), through),))
+
+
+def claim_rows(snapshot: Snapshot, at: float) -> list[Row]:
+    """As history keeps what `snapshot` shows, first seen at `at`."""
+    start = Bound(at - 10.0, at, Certainty.BETWEEN_POLLS)
+    found = present_of(snapshot, lambda _: UNKNOWN)
+    return [Row(number, key, facts[0], start) for number, (key, facts) in enumerate(found.items(), 1)]
+
+
+def test_a_claimed_device_is_remembered_by_the_claim_through_which_it_is_held() -> None:
+    ledger = Ledger()
+    ledger.remember(Recollection(claim_rows(claimed("mine", uid="u1"), 100.0)))
+    snapshot = claimed("mine", "yours")
+    ledger.advance(snapshot, NOW)
+    (device,) = snapshot.claims
+    mine, yours = (Holding(device.held(through), through.holder) for through in device.holders)
+    assert dict(ledger.since) == {mine: Since(100.0, exact=True), yours: Since(NOW, exact=False)}
+    step = ledger.advance(claimed("mine", "yours", uid="u2"), NOW + 1)
+    assert [one.holding.holder.pod_uid for one in step.released] == ["u1"]
+    assert sorted(step.since.values(), key=lambda one: one.at) == [Since(NOW, exact=False), Since(NOW + 1)]

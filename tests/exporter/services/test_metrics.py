@@ -342,7 +342,10 @@ async def test_the_counters_count_what_happened() -> None:
         held = Device(WHOLE, holders=(TRAINER,))
         free = Device(WHOLE)
         for now, device in ((0.0, held), (50.0, free), (60.0, held), (4060.0, free)):
-            snapshot = Snapshot(devices=(device, Device(FREE)))
+            # Whoever holds the device holds a claimed one too, which belongs to no resource.
+            through = tuple(ClaimHolder(holder, "ml", "mine") for holder in device.holders)
+            claimed = (ClaimDevice(ClaimDeviceKey("drv.example", "pool", "gpu-9"), through),)
+            snapshot = Snapshot(devices=(device, Device(FREE)), claims=claimed if through else ())
             counters.stepped(_state(snapshot), ledger.advance(snapshot, now))
         counters.refreshed([Trigger.START, Trigger.TIMER], 0.004)
         counters.refreshed([Trigger.TIMER], 20.0)

@@ -96,7 +96,10 @@ def world(snapshot: Snapshot) -> SimpleNamespace:
             snapshot=snapshot,
             taken_at=found.now,
             changed_at=found.now,
-            since={h: Since(START - 600, exact=h.holder.pod != "vllm-0") for h in holdings(snapshot)},
+            since={
+                h: Since(START - 600, exact=h.holder.pod not in {"vllm-0", "shared-2"})
+                for h in holdings(snapshot)
+            },
             anomalies=find(snapshot),
             api_version="v1",
         )

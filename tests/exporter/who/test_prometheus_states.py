@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from exporter.core.anomalies import Anomaly
-from exporter.core.diff import holdings
+from exporter.core.diff import holdings, of_devices
 from exporter.core.holdings import Since
 from exporter.core.identity import Identity
 from exporter.core.model import (
@@ -70,7 +70,7 @@ def test_a_state_comes_back_whole(scrape: Scrape, target: dict[str, str], *, hon
     assert node.state.snapshot.devices == SNAPSHOT.devices
     assert node.state.snapshot.claims == SNAPSHOT.claims
     assert {holding: since.at for holding, since in node.state.since.items()} == dict.fromkeys(
-        holdings(SNAPSHOT), NOW - 600
+        of_devices(SNAPSHOT.devices), NOW - 600
     )
     assert node.state.pods == STATE.pods
     assert node.cpus == ((HELD, 2),)

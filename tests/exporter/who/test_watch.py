@@ -122,6 +122,18 @@ def test_of_a_pod_only_what_it_holds() -> None:
     assert advance(memory, told(device("0", holder("a")))) == [("released", "p/7", "a")]
 
 
+def test_a_claimed_device_that_was_given_back_and_got_again_is_told_by_when_it_began() -> None:
+    def claimed(since: str | None, *, exact: bool = True) -> Told:
+        through = ClaimHolderEntry("ml", "w", "ml", "a", "main", None, since, exact)
+        return told(claims=(ClaimEntry("d", "p", "7", None, (), (through,)),))
+
+    memory = Memory()
+    advance(memory, claimed(SINCE))
+    assert advance(memory, claimed(SINCE)) == []
+    assert advance(memory, claimed(AT)) == [("released", "p/7", "a"), ("allocated", "p/7", "a")]
+    assert advance(memory, claimed(SINCE, exact=False)) == []
+
+
 @pytest.mark.parametrize("how", ["gone", "stale"])
 def test_a_node_of_which_nothing_is_known_has_given_nothing_back(how: str) -> None:
     memory = Memory()

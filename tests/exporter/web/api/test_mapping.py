@@ -193,6 +193,8 @@ async def test_pods(client: Client, world: SimpleNamespace) -> None:
             "pool": "pool-a",
             "device": "gpu-0",
             "share_id": None,
+            "since": "2026-10-28T22:31:03.250Z",
+            "since_exact": True,
         }
     ]
     assert pods[5]["containers"] == [
@@ -210,9 +212,10 @@ async def test_pods(client: Client, world: SimpleNamespace) -> None:
 async def test_claims_resources_and_anomalies(client: Client, world: SimpleNamespace) -> None:
     world.publish()
     (claim,) = (await get(client, "/api/v1/claims"))["claims"]
-    assert [(h["claim"], h["pod"]) for h in claim["holders"]] == [
-        ("shared", "shared-1"),
-        ("shared", "shared-2"),
+    began = "2026-10-28T22:31:03.250Z"
+    assert [(h["claim"], h["pod"], h["since"], h["since_exact"]) for h in claim["holders"]] == [
+        ("shared", "shared-1", began, True),
+        ("shared", "shared-2", began, False),
     ]
     assert claim["cdi_devices"] == ["example.com/gpu=claim-1"]
     assert (await get(client, "/api/v1/resources"))["resources"] == [

@@ -291,7 +291,7 @@ async def test_a_pod_page_tells_all_that_it_holds_and_where_that_lies(
     ):
         assert words in engine.text
     claimant = await page(client, "/pods/dra/shared-1")
-    assert "gpu-0 gpu.example.com, pool pool-a, claim shared claimed" in claimant.text
+    assert "gpu-0 gpu.example.com, pool pool-a, claim shared claimed 22:31:03 10 min" in claimant.text
 
 
 async def test_a_pod_that_was_made_anew_has_its_lives_apart_with_links_between(
@@ -354,8 +354,8 @@ async def test_a_claim_page_tells_holders_claims_and_history(
     found = await page(client, "/claims/gpu.example.com/pool-a/gpu-0")
     for words in (
         "gpu-0 Held by 2 pods through 1 claim.",
-        "dra / shared-1 a dra/shared",
-        "dra / shared-2 a dra/shared not known",
+        "dra / shared-1 a dra/shared 22:31:03",
+        "dra / shared-2 a dra/shared before 22:31:03",
         "example.com/gpu=claim-1",
     ):
         assert words in found.text

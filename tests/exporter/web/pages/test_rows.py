@@ -92,6 +92,7 @@ def test_claims_and_containers_have_rows_of_their_own() -> None:
     assert claim.share is not None
     assert (claim.stem, claim.tail, claim.resource.shown) == ("pool/", "gpu-0", "drv")
     assert (claim.state, claim.words, claim.address) == ("held", "held by 2", "/claims/drv/pool/gpu-0")
+    assert [line.since for line in claim.holders] == [None, None]
     memory = (PinnedMemory("hugepages-1Gi", (0, 1), 4 << 30), PinnedMemory("memory", (), 1 << 20))
     container = container_row(Container(HOLDER, {}, (0, 1, 2, 9), memory, (0, 1)))
     assert (container.cpus, container.cpu_count, container.numa) == ("0-2,9", "4 CPUs", "0-1")
@@ -320,6 +321,19 @@ def test_since_when_it_is_unhealthy_is_else_since_when_it_was_seen() -> None:
     found = rows.row(Entry(ill), rows.scene(state, 100.0))
     assert found.ill is not None
     assert filled(found.ill.ago.encode(), 100.0) == b"30 s"
+
+
+def test_a_claimed_device_is_held_since_as_others_are_each_claim_by_itself() -> None:
+    through = tuple(ClaimHolder(HOLDER, "ml", claim) for claim in ("first", "second", "third"))
+    claimed = ClaimDevice(ClaimDeviceKey("drv", "pool", "gpu-0"), through)
+    first, second, _ = (Holding(claimed.held(one), HOLDER) for one in through)
+    none = State(snapshot=Snapshot(claims=(claimed,)), taken_at=0)
+    some = replace(none, since={first: Since(40.0), second: Since(70.0, exact=False)})
+    known = rows.scene(some, 100.0)
+    found = [line.since for line in rows.row(Entry(claimed), known).holders]
+    ago = [when and (filled(when.ago.encode(), 100.0), when.exact) for when in found]
+    assert ago == [(b"1 min", True), (b"30 s", False), None]
+    assert rows.inputs(Entry(claimed), known) != rows.inputs(Entry(claimed), rows.scene(none, 100.0))
 
 
 def test_the_inputs_of_a_row_change_with_all_that_it_tells() -> None:

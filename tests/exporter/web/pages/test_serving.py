@@ -102,7 +102,7 @@ async def test_the_page_answers_who_holds_what_since_when_and_what_is_free(
         "GPU-3 nvidia.com/gpu free",
         "GPU-7 ::0 nvidia.com/gpu.shared held inference / vllm-0 server before 22:31:03 over 10 min 1",
         "pool-a/ gpu-0 CDI example.com/gpu=claim-1 gpu.example.com DRA held by 2",
-        "dra / shared-1 claim shared a dra / shared-2 claim shared a",
+        "dra / shared-1 claim shared a 22:31:03 10 min dra / shared-2 claim shared a before 22:31:03 over",
         "trading / engine-0 main 1-3,8 4 CPUs 200 MiB memory on NUMA 0 0",
         "devicelens 1.2.3",
     ):

@@ -58,8 +58,8 @@ def names(sort: Sort) -> list[str]:
         (Sort(Column.STATE, descending=True), ["d-4", "gpu-0", "d-1", "d-2", "d-10", "d-3"]),
         (Sort(Column.POD), ["d-2", "gpu-0", "d-1", "d-3", "d-4", "d-10"]),
         (Sort(Column.POD, descending=True), ["d-3", "d-1", "gpu-0", "d-2", "d-4", "d-10"]),
-        (Sort(Column.SINCE), ["d-2", "d-1", "d-3", "d-4", "gpu-0", "d-10"]),
-        (Sort(Column.SINCE, descending=True), ["d-3", "d-1", "d-2", "d-4", "gpu-0", "d-10"]),
+        (Sort(Column.SINCE), ["d-2", "gpu-0", "d-1", "d-3", "d-4", "d-10"]),
+        (Sort(Column.SINCE, descending=True), ["d-3", "d-1", "gpu-0", "d-2", "d-4", "d-10"]),
         (Sort(Column.NUMA), ["d-1", "d-10", "d-2", "d-3", "d-4", "gpu-0"]),
         (Sort(Column.NUMA, descending=True), ["d-2", "d-10", "d-1", "d-3", "d-4", "gpu-0"]),
     ],
@@ -80,6 +80,14 @@ def test_where_the_kubelet_cannot_tell_nothing_is_sorted_as_unhealthy() -> None:
 
 def test_of_one_pod_alone_a_shared_device_is_sorted_by_that_pod() -> None:
     shared = device("d", "p-4 p-9")
+    entries = [Entry(shared, ("ns", "p-9")), Entry(shared, ("ns", "p-4"))]
+    found = arranged(entries, Sort(Column.SINCE), state(shared))
+    assert [entry.pod for entry in found] == [("ns", "p-4"), ("ns", "p-9")]
+
+
+def test_of_one_pod_alone_a_shared_claimed_device_is_sorted_by_that_pod() -> None:
+    through = tuple(ClaimHolder(Holder("ns", pod, "c"), "ns", "mine") for pod in ("p-4", "p-9"))
+    shared = ClaimDevice(CLAIM.key, through)
     entries = [Entry(shared, ("ns", "p-9")), Entry(shared, ("ns", "p-4"))]
     found = arranged(entries, Sort(Column.SINCE), state(shared))
     assert [entry.pod for entry in found] == [("ns", "p-4"), ("ns", "p-9")]
