@@ -9,7 +9,7 @@ stands for: before that id is given. Processes that run at the same time share t
 import asyncio
 import fcntl
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -190,7 +190,7 @@ def exchange(path: Path, change: Callable[[Served], Served]) -> Served | None:
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[int]:
+def _alone(directory: Path) -> Generator[int]:
     """No other process that does so writes meanwhile."""
     file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

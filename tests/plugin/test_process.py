@@ -11,7 +11,7 @@ import pytest
 from harness.owners import devicelens, get, get_json
 from harness.processes import Process
 from harness.waiting import until
-from simulator import SimulatedKubelet
+from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 
 COLA = "myway5.com/cola"
 
@@ -78,6 +78,39 @@ async def test_after_being_killed_it_serves_again_and_clears_up(
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1, limit=20.0)
         assert len(list((root / "k/device-plugins").glob("devicelens-*.sock"))) == 1
     assert colas.exists()
+
+
+async def test_after_being_killed_it_does_not_offer_what_a_pod_holds_by_a_former_name(
+    kubelet: SimulatedKubelet, root: Path, colas: Path
+) -> None:
+    configuration = root / "plugin.yaml"
+
+    def offer(name: str, device_id: str) -> None:
+        new = configuration.with_suffix(".new")
+        new.write_text(
+            f"version: 1\nresources:\n- name: {name}\n  discover: [{{files: {{directory: /etc/colas}}}}]\n"
+            f"  id: '{device_id}'\n  allocate: {{env: {{COLAS: '{{{{ ids | join }}}}'}}}}\n"
+        )
+        new.replace(configuration)
+
+    assert (colas / "a").exists()
+    offer("a.b/first", "x")
+    plugin = Process(*flags(root, "--config", str(configuration)))
+    async with plugin:
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/first") == 1, limit=20.0)
+        await kubelet.add_pod(
+            PodSpec(namespace="n", name="p", containers=(ContainerSpec("c", resources={"a.b/first": 1}),))
+        )
+        offer("a.b/last", "y")
+        for _ in range(3):
+            line = await plugin.line("devices of another resource")
+            assert "a pod holds it as x" in line, line
+            (only,) = (await get_json(f"unix:{root / 'p.sock'}", "/api/v1/devices"))["resources"]
+            assert (only["name"], only["devices"]) == ("a.b/last", [])
+            await plugin.kill()
+            plugin.lines.clear()
+            await plugin.start()
+        assert kubelet.allocatable("a.b/last") == 0
 
 
 async def test_a_new_process_takes_over_from_an_old_one_without_a_gap_that_lasts(

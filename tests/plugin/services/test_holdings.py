@@ -166,7 +166,16 @@ CASES = pytest.mark.parametrize(
         (files(ONE), files(TWO, TWICE + OTHER), TWO, ["x-a::0", "x-a::1"]),
         (written(ONE), written(TWO), TWO, ["a"]),
     ],
-    ids=["name", "name and id", "id", "id and name", "shared", "shared no longer", "shared now", "without a claim"],
+    ids=[
+        "name",
+        "name and id",
+        "id",
+        "id and name",
+        "shared",
+        "shared no longer",
+        "shared now",
+        "without a claim",
+    ],
 )
 
 
