@@ -67,6 +67,7 @@ class Predecessors:
 
     def recall(self) -> None:
         """Tell of those before. Blocking, once, before anything is served."""
+        self._ownership.written_down = True
         try:
             found = read(self._path)
         except DamagedError as error:
@@ -77,7 +78,6 @@ class Predecessors:
 
     async def run(self, watcher: DirectoryWatcher) -> None:
         """Write down whatever is served, until cancelled."""
-        self._ownership.written_down = True
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow(watcher))
             while True:

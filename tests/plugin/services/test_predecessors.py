@@ -4,13 +4,17 @@ import asyncio
 import errno
 import json
 import os
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from daemon.directory import DirectoryWatcher
-from harness.waiting import until
+from harness.waiting import LIMIT, until
+from plugin.core.device import Device, Found
 from plugin.core.holders import Held
+from plugin.core.ledger import Entries
+from plugin.core.sharing import PLAIN
 from plugin.services.ownership import Ownership
 from plugin.services.predecessors import MAX_BYTES, NAME, DamagedError, Predecessors, Served, exchange, read
 
@@ -159,3 +163,133 @@ async def test_what_could_not_be_written_is_written_once_it_can_be(
         await until("it is written", written, pause=0.005)
         for task in tasks:
             task.cancel()
+
+
+@pytest.fixture
+async def running(path: Path) -> AsyncIterator[Callable[[], Ownership]]:
+    """Begins what a process keeps of the file, for as many processes as are asked for."""
+    watcher = DirectoryWatcher(poll_interval=0.05)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(watcher.run())]
+
+        def begin() -> Ownership:
+            ownership = Ownership()
+            predecessors = Predecessors(path.parent, ownership)
+            predecessors.recall()
+            tasks.append(group.create_task(predecessors.run(watcher)))
+            return ownership
+
+        yield begin
+        for task in tasks:
+            task.cancel()
+
+
+async def claims_are(path: Path, wanted: Entries) -> None:
+    async def holds() -> bool:
+        return read(path).claims == wanted
+
+    await until(f"{wanted} is written", holds, pause=0.005)
+
+
+async def test_what_is_given_is_written_before(path: Path, running: Callable[[], Ownership]) -> None:
+    ownership = running()
+    for n in range(20):
+        await ownership.give("a/x", {f"i{n}": f"/dev/{n}"}, LIMIT)
+        assert read(path).claims["a/x"][f"i{n}"] == f"/dev/{n}"
+
+
+async def test_what_cannot_be_written_is_given_and_is_not_waited_for_long(
+    path: Path, running: Callable[[], Ownership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace(_new: Path, _target: Path) -> Path:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    ownership = running()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        async with asyncio.timeout(LIMIT):
+            await ownership.give("a/x", {"i": "/dev/i"}, 10 * LIMIT)
+    assert read(path).claims == {}
+    await ownership.give("a/x", {"i": "/dev/i"}, LIMIT)
+    assert read(path).claims == {"a/x": {"i": "/dev/i"}}
+
+
+async def test_two_processes_leave_each_other_what_they_serve(
+    path: Path, running: Callable[[], Ownership]
+) -> None:
+    one, two = running(), running()
+    one.configure(["a/one"])
+    two.configure(["a/two"])
+    one.offer("a/one", {"i": "/dev/i"})
+    two.offer("a/two", {"j": "/dev/j"})
+    await claims_are(path, {"a/one": {"i": "/dev/i"}, "a/two": {"j": "/dev/j"}})
+    one.offer("a/one", {"i": "/dev/i", "k": "/dev/k"})
+    await claims_are(path, {"a/one": {"i": "/dev/i", "k": "/dev/k"}, "a/two": {"j": "/dev/j"}})
+    path.unlink()
+    await claims_are(path, {"a/one": {"i": "/dev/i", "k": "/dev/k"}, "a/two": {"j": "/dev/j"}})
+    assert read(path).resources == ["a/one", "a/two"]
+    # Neither answers the other for ever.
+    before = path.stat().st_ino
+    await asyncio.sleep(0.5)
+    assert path.stat().st_ino == before
+
+
+async def test_a_list_that_is_too_long_is_not_written_but_what_is_given_of_it_is(
+    path: Path, running: Callable[[], Ownership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plugin.services.predecessors.MAX_BYTES", 4096)
+    ownership = running()
+    every = {f"i{n}": f"/dev/{n}" for n in range(1000)}
+    ownership.offer("a/x", every)
+    await ownership.give("a/x", {"i7": "/dev/7"}, LIMIT)
+    await claims_are(path, {"a/x": {"i7": "/dev/7"}})
+
+
+async def test_where_nothing_was_held_nothing_is_left_and_what_is_held_is(path: Path) -> None:
+    ownership = Ownership()
+    predecessors = Predecessors(path.parent, ownership)
+    ownership.configure(["a/x"])
+    ownership.stake("a/x", lambda _: (), {}, {})
+    ownership.offer("a/x", {"i": "/dev/i", "j": "/dev/j"})
+    write(path, Served(1, ["a/x"], {"a/x": {"i": "/dev/i", "j": "/dev/j"}}))
+    device = Device("i", "i", "/dev/i", found=Found("i", "/dev/i"))
+    ownership.leave("a/x", {"i": device})
+    predecessors.end()
+    assert read(path) == Served(1, ["a/x"], {"a/x": {"i": "/dev/i"}})
+    ownership.review({}, 0.0, 1.0)
+    ownership.review({}, 1.0, 1.0)
+    predecessors.end()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_two_parts_of_one_thing_are_offered_side_by_side(found: bool) -> None:
+    """A network card's two interfaces have its claim, and one of them is in a pod's namespace."""
+    ownership = Ownership()
+    ownership.remember(["a/net"], {"a/net": {"eth0": "pci:0000:3b:00.0", "eth1": "pci:0000:3b:00.0"}})
+    ownership.configure(["a/net"])
+    ownership.stake("a/net", lambda _: (), {"a/net": frozenset({"eth0"})}, {})
+    eth1 = Device("eth1", "eth1", found=Found("eth1", claim="pci:0000:3b:00.0"))
+    present = {"eth0": "pci:0000:3b:00.0"} if found else {}
+    assert ownership.held("a/net", {"eth1": eth1}, PLAIN, present.get, lambda: None) == {}
+    # Another one of the same claim is what the pod holds, called otherwise.
+    eth2 = Device("eth2", "eth2", found=Found("eth2", claim="pci:0000:3b:00.0"))
+    refused = ownership.held("a/net", {"eth2": eth2}, PLAIN, present.get, lambda: None)
+    assert refused == ({} if found else {"eth2": "a/net: a pod holds it as eth0"})
+
+
+def test_what_nobody_tells_is_held_is_not_forgotten() -> None:
+    ownership = Ownership()
+    ownership.remember(["a/old"], {"a/old": {"i": "/dev/i"}})
+    ownership.configure(["a/new"])
+    ownership.stake("a/new", lambda _: (), None, {})
+    assert not ownership.learned
+    assert ownership.names == {"a/old", "a/new"}
+    device = Device("j", "j", "/dev/i", found=Found("j", "/dev/i"))
+    woken: list[int] = []
+    assert ownership.held("a/new", {"j": device}, PLAIN, lambda _: None, lambda: woken.append(1)) == {}
+    ownership.learn({"a/old": frozenset({"i"})}, {})
+    assert woken == [1]
+    assert ownership.held("a/new", {"j": device}, PLAIN, lambda _: None, lambda: None) == {
+        "j": "a/old: a pod holds it as i"
+    }
