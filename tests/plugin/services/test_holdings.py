@@ -151,6 +151,12 @@ async def free_once_the_pod_ends(
         await served.until(lambda: healthy(served, name) == freed)
 
 
+async def offers(served: Served, ids: list[str]) -> None:
+    await served.until(lambda: healthy(served, TWO) == ids)
+    await served.quiet(TWO)
+    assert healthy(served, TWO) == ids
+
+
 TWICE = "  share: {replicas: 2}\n"
 TWICE_OTHERWISE = "  share: {replicas: 2, id: '{{ n }}-of-{{ id }}'}\n"
 OTHER = "  id: 'x-{{ device.name }}'\n"
@@ -255,9 +261,7 @@ async def test_where_nothing_can_be_read_what_is_called_alike_is_taken_for_the_s
     last = files(TWO, "  id: 'y-{{ 1 if device.name == \"a\" else 2 }}'\n")
     for text, free in ((files(TWO, OTHER), "x-b"), (last, "y-2")):
         async with killed(serve, record, text) as served:
-            await served.until(lambda free=free, served=served: healthy(served, TWO) == [free])
-            await served.quiet(TWO)
-            assert healthy(served, TWO) == [free]
+            await offers(served, [free])
     async with serve(last, pace=PACE) as served:
         await served.until(lambda: healthy(served, TWO) == ["y-2"])
         await kubelet.delete_pod("default", "p")
