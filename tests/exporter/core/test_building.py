@@ -102,6 +102,19 @@ def test_what_did_not_change_is_the_very_same() -> None:
     assert len(changed) == 2
 
 
+def test_claimed_devices_that_did_not_change_are_the_very_same_when_what_is_offered_changes() -> None:
+    reader, builder = ListingReader(), Builder()
+    claimant = _pod("p", "d0")
+    claim = claimant.containers[0].dynamic_resources.add(claim_name="mine", claim_namespace="n")
+    claim.claim_resources.add(driver_name="drv", pool_name="pool", device_name="gpu-0")
+    answer = _listed([claimant], 0)
+    first = builder.build(reader.read(answer), _offering([answer]))
+    second = builder.build(reader.read(answer), api_pb2.AllocatableResourcesResponse())
+    assert [device.key.device for device in first.claims] == ["gpu-0"]
+    assert second.devices != first.devices
+    assert second.claims is first.claims
+
+
 def _whole(data: bytes) -> tuple[api_pb2.PodResources, ...] | None:
     try:
         return tuple(api_pb2.ListPodResourcesResponse.FromString(data).pod_resources)
