@@ -129,7 +129,7 @@ def _cut(reader: ListingReader, data: bytes) -> tuple[api_pb2.PodResources, ...]
         return None
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=250, deadline=None, derandomize=True)
 @given(listings().map(lambda listed: listed.SerializeToString()), st.data())
 def test_an_answer_that_is_damaged_reads_as_protobuf_reads_it(data: bytes, draw: st.DataObject) -> None:
     reader = ListingReader()
