@@ -113,9 +113,9 @@ class _Exporter:
                 self.began += len(news.step.change.began)
                 self.ended += len(news.step.change.ended)
             else:
-                self.first = len(held)
+                self.first = len(held) + len(claims)
             self.generation += 1
-        assert self.first + self.began - self.ended == len(held)
+        assert self.first + self.began - self.ended == len(held) + len(claims)
         assert set(news.since) == holdings(snapshot)
         state = State(self.generation, snapshot, self.at, self.at, news.since, news.pods, news.anomalies)
         families = of_snapshot(state, "n", self.lines, plan(state, 100_000))
