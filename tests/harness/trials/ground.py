@@ -54,7 +54,9 @@ def prepare(directory: Path) -> None:
 def configure(directory: Path, *spare: str) -> None:
     """The plugin's configuration, with such further resources; replaced as a whole if there was one."""
     lines = (
-        f"  - {{name: {name}, discover: [{{static: {{devices: [{{name: only}}]}}}}]}}\n" for name in spare
+        # The kubelet looks health up by id alone: no two resources have the same.
+        f"  - {{name: {name}, discover: [{{static: {{devices: [{{name: {name.partition('/')[2]}}}]}}}}]}}\n"
+        for name in spare
     )
     path = directory / "plugin.yaml"
     path.with_suffix(".new").write_text(CONFIGURATION + "".join(lines))
