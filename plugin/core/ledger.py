@@ -83,7 +83,9 @@ class Ledger:
         before = self._claims.get(resource, {})
         other = any(before.get(i, claim) != claim for i, claim in claims.items())
         self._given |= {(resource, i) for i in claims}
-        self._put(resource, {**before, **claims}, served=True)
+        # Nearly always they are known already: then nothing is done that would take longer with more devices.
+        if resource not in self._served or any(before.get(i, "") != claim for i, claim in claims.items()):
+            self._put(resource, {**before, **claims}, served=True)
         return other
 
     def leave(self, resource: str, claims: Mapping[str, str], held: Collection[str]) -> None:
