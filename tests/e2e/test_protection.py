@@ -97,6 +97,12 @@ async def test_both_processes_ask_for_a_certificate_and_a_password(made: Certifi
     stack.add_devices("apple", "cherry")
     await stack.capacity_is(2)
     asking = Asking(made)
+
+    async def ready() -> bool:
+        # A kubelet that has just come up is not believed at once.
+        return (await asking.get(f"{stack.url}/-/ready"))[0] == 200
+
+    await until("the mapping is there", ready)
     for url in (stack.url, plugin):
         for path in ("/", "/metrics", "/-/healthy", "/api/v1/devices"):
             assert (await asking.get(url + path))[0] == 200, path

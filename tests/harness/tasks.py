@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import Final
+from urllib.parse import parse_qs, urlsplit
 
 from playwright.async_api import Browser, Locator, Page, ViewportSize, expect
 
@@ -57,15 +58,22 @@ class Person:
     async def search(self, text: str) -> None:
         """Look for devices; rows follow what is typed, and without JavaScript the form is sent."""
         field = self.page.get_by_role("searchbox", name="Search")
-        if self.means is Means.KEYBOARD:
+        if self.means is Means.NO_SCRIPT:
+
+            async def sent() -> bool:
+                await field.fill(text)
+                await self.page.get_by_role("button", name="Filter").click()
+                return text in parse_qs(urlsplit(self.page.url).query).get("q", ())
+
+            # The page loads itself anew now and then, which may be between the two.
+            await until("the search is sent", sent)
+        elif self.means is Means.KEYBOARD:
             await expect(field).to_be_visible()
             await self.page.keyboard.press("/")
             await expect(field).to_be_focused()
             await self.page.keyboard.type(text)
         else:
             await field.fill(text)
-        if self.means is Means.NO_SCRIPT:
-            await self.page.get_by_role("button", name="Filter").click()
 
     async def sees(self, what: Locator) -> None:
         """Wait until it is there: by itself, and without JavaScript when she looks again."""
