@@ -17,7 +17,8 @@ RUN /opt/build/bin/python -m pip install --no-cache-dir --require-hashes -r requ
  && /opt/build/bin/python -m pip --python /opt/devicelens/bin/python install --no-cache-dir --no-compile \
     --only-binary :all: --require-hashes -r requirements/image.txt
 COPY pyproject.toml README.md LICENSE devicelens.py devicelens_check.py ./
-COPY daemon daemon
+COPY kubelet kubelet
+COPY runtime runtime
 COPY exporter exporter
 COPY plugin plugin
 COPY simulator simulator
@@ -40,7 +41,7 @@ COPY --from=build /opt/devicelens /opt/devicelens
 # Python's own modules, as far as both processes use them: python:3.13-slim has them uncompiled, and a read-only
 # root would have them compiled anew at each start. As above, in a form that does not hang on times.
 RUN export PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 \
- && /opt/devicelens/bin/python -c "import sys, devicelens, daemon.healthy, exporter.main, exporter.who, plugin.main; \
+ && /opt/devicelens/bin/python -c "import sys, devicelens, runtime.healthy, exporter.main, exporter.cli, plugin.main; \
     files = {getattr(module, '__file__', None) or '' for module in sys.modules.values()}; \
     print(*sorted(f for f in files if f.endswith('.py') and not f.startswith(sys.prefix)), sep='\n')" >/used \
  && /opt/devicelens/bin/python -m compileall -q -f -j 1 --invalidation-mode unchecked-hash -i /used \

@@ -93,15 +93,14 @@ format: $(VENV)/.dev ## Put the code into its form
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-EXPORTER_PROTOS := podresources/v1/api podresources/v1alpha1/api pods/v1alpha1/api core/v1/pod
-PLUGIN_PROTOS := deviceplugin/v1beta1/api pluginregistration/v1/api
-PROTOC = PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc \
-	--python_out=$(STUBS) --grpc_python_out=$(STUBS) --mypy_out=quiet:$(STUBS) --mypy_grpc_out=quiet:$(STUBS)
+PROTOS := podresources/v1/api podresources/v1alpha1/api pods/v1alpha1/api core/v1/pod \
+	deviceplugin/v1beta1/api pluginregistration/v1/api
 
 proto: $(VENV)/.dev ## The stubs made anew from proto/ (into STUBS, here unless said otherwise)
-	$(PROTOC) -I exporter/pb=proto $(EXPORTER_PROTOS:%=exporter/pb/%.proto)
-	$(PROTOC) -I plugin/pb=proto $(PLUGIN_PROTOS:%=plugin/pb/%.proto)
-	@rm $(STUBS)/exporter/pb/core/v1/pod_pb2_grpc.py $(STUBS)/exporter/pb/core/v1/pod_pb2_grpc.pyi # a message alone
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc \
+	  --python_out=$(STUBS) --grpc_python_out=$(STUBS) --mypy_out=quiet:$(STUBS) --mypy_grpc_out=quiet:$(STUBS) \
+	  -I kubelet/pb=proto $(PROTOS:%=kubelet/pb/%.proto)
+	@rm $(STUBS)/kubelet/pb/core/v1/pod_pb2_grpc.py $(STUBS)/kubelet/pb/core/v1/pod_pb2_grpc.pyi # a message alone
 
 LOCK = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links
@@ -115,7 +114,7 @@ lock: ## The lock files made anew (needs uv)
 manifests: $(VENV)/.dev ## The alert rules and the rendered manifests of deploy/ made anew (needs kubectl or kustomize)
 	$(BIN)/python deploy/make_manifests.py
 
-VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' daemon/version.py)
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' runtime/version.py)
 # The time of the last commit stands for now, so that what is built twice is equal.
 EPOCH = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null),1577836800)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null)$(shell git diff --quiet HEAD 2>/dev/null || echo -dirty)
@@ -134,7 +133,7 @@ image-test: $(VENV)/.dev ## The image built on a bare Debian and run as the mani
 
 tag-test:
 	@for tag in $$(git tag --points-at HEAD 'v*' 2>/dev/null); do \
-	  test "$$tag" = "v$(VERSION)" || { echo "HEAD is tagged $$tag, and daemon/version.py says $(VERSION)"; exit 1; }; done
+	  test "$$tag" = "v$(VERSION)" || { echo "HEAD is tagged $$tag, and runtime/version.py says $(VERSION)"; exit 1; }; done
 
 dist: $(VENV)/.runtime tag-test ## The wheel and the sdist, equal to the byte whenever they are built
 	rm -rf dist

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from daemon.version import described
+from runtime.version import described
 
 
 class Entry(NamedTuple):
@@ -23,9 +23,11 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "demo": Entry("simulator.demo:demo", "The whole system on this machine, with pods that come and go."),
-    "exporter": Entry("exporter.cli:exporter", "The sidecar: who holds what, for Prometheus and people."),
+    "exporter": Entry(
+        "exporter.cli.exporter:exporter", "The sidecar: who holds what, for Prometheus and people."
+    ),
     "plugin": Entry("plugin.cli:plugin", "The device plugin, driven by configuration."),
-    "who": Entry("exporter.who:who", "Which pod holds which device."),
+    "who": Entry("exporter.cli:who", "Which pod holds which device."),
     "discover": Entry(
         "plugin.discover:discover", "A dry run: devices, health, and what Allocate would give."
     ),
@@ -33,11 +35,11 @@ COMMANDS: Final[dict[str, Entry]] = {
         "devicelens_check:check", "Configuration files checked: the line, what was found and expected."
     ),
     "explain": Entry(
-        "exporter.who.explain:explain", "One device: how its id reads, who holds it, who says so."
+        "exporter.cli.explain:explain", "One device: how its id reads, who holds it, who says so."
     ),
-    "history": Entry("exporter.who.history:history", "Who held which device, from when to when."),
-    "healthy": Entry("daemon.healthy:healthy", "Whether this container's process answers: for its probes."),
-    "completion": Entry("exporter.who.completion:completion", "The script for a shell that completes these."),
+    "history": Entry("exporter.cli.history:history", "Who held which device, from when to when."),
+    "healthy": Entry("runtime.healthy:healthy", "Whether this container's process answers: for its probes."),
+    "completion": Entry("exporter.cli.completion:completion", "The script for a shell that completes these."),
     "kubelet": Entry("simulator.cli:kubelet", "A simulated kubelet, for authors of plugins and monitors."),
 }
 
@@ -67,7 +69,7 @@ class FrontDoor(click.Group):
     def main(self, *args: Any, **extra: Any) -> Any:
         """As click does; where a shell asks for completion, with what bash needs."""
         if "_DEVICELENS_COMPLETE" in os.environ:
-            import_module("exporter.who.completion")
+            import_module("exporter.cli.completion")
         return super().main(*args, **extra)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:

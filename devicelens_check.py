@@ -12,9 +12,8 @@ from typing import Final, Literal
 
 import click
 
-from daemon.errors import ConfigError, quoted
-from daemon.text import visible
-from daemon.yaml_document import MAX_BYTES, parse
+from runtime.config_file import MAX_BYTES, ConfigError, parse, quoted
+from runtime.text import visible
 
 _STDIN: Final = "-"
 _PLUGIN_KEYS: Final = frozenset({"version", "resources"})
@@ -105,7 +104,7 @@ def _read(name: str) -> _File:
 def _kind(file: _File) -> Kind:
     """Which kind it is, by its keys: one of the plugin's makes it the plugin's. Raises ConfigError."""
     # Imported when it is asked for, as all that only one kind needs.
-    from daemon.protection.language import KEYS  # noqa: PLC0415
+    from runtime.protection.language import KEYS  # noqa: PLC0415
 
     document = parse(file.content, file.source)
     keys = document.root.value if isinstance(document.root.value, dict) else {}
@@ -114,7 +113,7 @@ def _kind(file: _File) -> Kind:
 
 def _check_plugin(file: _File) -> str:
     """What is in it, in words. Raises ConfigError."""
-    from plugin.core.config import load  # noqa: PLC0415
+    from plugin.config.load import load  # noqa: PLC0415
 
     plans = load(file.content, file.source)
     return "1 resource" if len(plans) == 1 else f"{len(plans)} resources"
@@ -123,15 +122,15 @@ def _check_plugin(file: _File) -> str:
 def _check_together(files: list[_File]) -> None:
     """Raises ConfigError for files of the plugin that cannot be used at once."""
     if len(files) > 1:
-        from plugin.core.config import load_all  # noqa: PLC0415
+        from plugin.config.load import load_all  # noqa: PLC0415
 
         load_all([(file.source, file.content) for file in files])
 
 
 def _check_web(file: _File, *, certificates: bool) -> str:
     """What it asks for, in words. Raises ConfigError."""
-    from daemon.protection.enforcing import certified  # noqa: PLC0415
-    from daemon.protection.material import gathered  # noqa: PLC0415
+    from runtime.protection.enforcing import certified  # noqa: PLC0415
+    from runtime.protection.material import gathered  # noqa: PLC0415
 
     material = gathered(file.content, file.source, file.directory, certificates=certificates)
     if certificates:
@@ -142,7 +141,7 @@ def _check_web(file: _File, *, certificates: bool) -> str:
 def _schema() -> str:
     """The JSON Schema as docs/plugin.schema.json has it."""
     # It reads the language's own source.
-    from plugin.core.schema import schema  # noqa: PLC0415
+    from plugin.config.schema import schema  # noqa: PLC0415
     from plugin.presets import PRESETS  # noqa: PLC0415
 
     return json.dumps(schema(PRESETS), indent=2, ensure_ascii=False) + "\n"

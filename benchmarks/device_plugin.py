@@ -22,7 +22,7 @@ from typing import Any, Final
 import grpc
 
 from benchmarks.report import Figure, percentile, tell
-from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from simulator import SimulatedKubelet
 from simulator.devices import Device
 from simulator.scripted import ScriptedPlugin

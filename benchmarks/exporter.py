@@ -17,10 +17,10 @@ from typing import Final
 from benchmarks.pod_resources import allocatable, listed
 from benchmarks.report import Figure, percentile, tell
 from benchmarks.running import Client, cpu, environment, memory, process, ready
-from exporter.core.identity import NO_VIEW, Look
-from exporter.kubelet.client import Raw
-from exporter.pb.podresources.v1 import api_pb2
-from exporter.services.understanding import Understanding
+from exporter.mapping.identity import NO_VIEW, Look
+from exporter.refresh.pipeline import Understanding
+from kubelet.pb.podresources.v1 import api_pb2
+from kubelet.podresources import Raw
 
 STATIC: Final = """\
 import sys

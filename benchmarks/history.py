@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.report import Figure, tell
-from exporter.core.history import Facts, HoldingKey, Present, Row
-from exporter.core.history_query import Question
-from exporter.core.history_watch import Sight, Times
-from exporter.history import codec, statements
-from exporter.history.answering import Now
-from exporter.history.archive import Archive, Limits
+from exporter.history import sql
+from exporter.history.archive import Archive, Limits, Now
+from exporter.history.coverage import Sight, Times
+from exporter.history.query import Question
+from exporter.mapping.record import Facts, HoldingKey, Present, Row
 
 _DAY: Final = 86400.0
 _DAYS: Final = 30
@@ -124,7 +123,7 @@ def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None
     """Ask, and tell."""
     asked_of: list[Figure] = []
     with closing(sqlite3.connect(path)) as bare:
-        bare.text_factory = codec.read_text
+        bare.text_factory = sql.read_text
         for name, question in questions(churn, order).items():
             took, floor, rows = [], [], []
             for _ in range(rounds):
@@ -152,9 +151,9 @@ def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None
 def fetch(bare: sqlite3.Connection, numbers: Sequence[int]) -> list[Row]:
     """The rows of these numbers, as directly as SQLite can."""
     return [
-        codec.read_row(values)
-        for table, columns in statements.TABLES.items()
-        for values in bare.execute(statements.fetch(table, columns, len(numbers)), numbers)
+        sql.read_row(values)
+        for table, columns in sql.TABLES.items()
+        for values in bare.execute(sql.fetch(table, columns, len(numbers)), numbers)
     ]
 
 

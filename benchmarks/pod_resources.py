@@ -16,7 +16,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from exporter.pb.podresources.v1 import api_pb2
+from kubelet.pb.podresources.v1 import api_pb2
 
 RESOURCE: Final = "example.com/gpu"
 _OPTIONS: Final = (("grpc.max_send_message_length", -1),)

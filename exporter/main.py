@@ -11,42 +11,38 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import disable_created_metrics
 
-from daemon.directory import DirectoryWatcher
-from daemon.engine import engine_kept
-from daemon.flags import ListenAddress
-from daemon.http import Traffic, WebFamilies, serve
-from daemon.log import Log
-from daemon.memory import share_one_arena
-from daemon.paths import KubeletPaths
-from daemon.probe import tell_reach
-from daemon.process import Actor, Fatal, run_actors
-from daemon.protection import protection_by
-from exporter.core.address import Address
-from exporter.core.ids import RULES, Reader
-from exporter.core.ids import read as read_id
-from exporter.core.plugin_access import NO_ACCESS, PluginAccess
-from exporter.core.settling import DOUBT
 from exporter.history.archive import Archive, Limits
-from exporter.kubelet.client import KubeletClient
-from exporter.kubelet.cpus import numa_of_cpus
-from exporter.pods.decode import Allowed
+from exporter.history.historian import Historian
+from exporter.mapping.device_ids import RULES, Reader
+from exporter.mapping.device_ids import read as read_id
+from exporter.mapping.restart_guard import DOUBT
+from exporter.mapping.state import Board
+from exporter.metrics.devices import SeriesLimit
+from exporter.metrics.exporter import MAX_SERIES, Metrics
+from exporter.metrics.families import HistoryFamilies
+from exporter.plugins.client import NO_ACCESS, PluginAccess
 from exporter.pods.pods_api import PodsApi
-from exporter.services.board import Board
-from exporter.services.clock import SteadyClock
-from exporter.services.historian import Historian
-from exporter.services.history_families import HistoryFamilies
-from exporter.services.identities import Identities
-from exporter.services.metrics import MAX_SERIES, Metrics
-from exporter.services.needs import needs
-from exporter.services.observers import Observers
-from exporter.services.pace import Timing
-from exporter.services.refresh import Refresher
-from exporter.services.series import SeriesLimit
-from exporter.services.triggers import follow_device_plugins, follow_pod_resources, follow_pods_api
-from exporter.web.app import Site, build
+from exporter.pods.source import Allowed
+from exporter.pods.tracker import Identities
+from exporter.refresh.cpus import numa_of_cpus
+from exporter.refresh.loop import Observers, Refresher
+from exporter.refresh.needs import needs
+from exporter.refresh.triggers import Timing, follow_device_plugins, follow_pod_resources, follow_pods_api
+from exporter.web.app import build
+from exporter.web.site import Site
+from kubelet.paths import KubeletPaths
+from kubelet.podresources import KubeletClient
+from runtime.clock import SteadyClock
+from runtime.directory import DirectoryWatcher
+from runtime.flags import Address, ListenAddress
+from runtime.http import Traffic, WebFamilies, serve
+from runtime.log import Log
+from runtime.preflight import tell_reach
+from runtime.process import Actor, Fatal, engine_kept, run_actors, share_one_arena
+from runtime.protection import protection_by
 
 if TYPE_CHECKING:
-    from exporter.services.plugins import Plugins
+    from exporter.plugins.poller import Plugins
 
 _log = Log("exporter")
 
@@ -180,8 +176,8 @@ def _identities(settings: Settings, paths: KubeletPaths) -> Identities | None:
             return None
         case "apiserver":
             # Imported where it is asked for: TLS and a client of HTTP are for few.
-            from exporter.pods.api_access import AccessError, access  # noqa: PLC0415
             from exporter.pods.api_server import ApiServer  # noqa: PLC0415
+            from exporter.pods.kubeconfig import AccessError, access  # noqa: PLC0415
 
             try:
                 way = access(settings.kubeconfig, os.environ)
@@ -202,7 +198,7 @@ def _plugins(settings: Settings, board: Board, clock: SteadyClock) -> "Plugins |
         return None
     # Imported where it is asked for: few exporters are told of plugins.
     from exporter.plugins.client import PluginClient  # noqa: PLC0415
-    from exporter.services.plugins import Plugins  # noqa: PLC0415
+    from exporter.plugins.poller import Plugins  # noqa: PLC0415
 
     clients = [PluginClient(address, settings.plugin_access) for address in settings.plugin_urls]
     return Plugins(clients, board, clock=clock.now)
@@ -213,9 +209,8 @@ def _reader(path: Path | None) -> Reader:
     if path is None:
         return read_id
     # Imported where it is asked for: YAML is for few.
-    from daemon.errors import ConfigError  # noqa: PLC0415
-    from daemon.yaml_document import MAX_BYTES  # noqa: PLC0415
-    from exporter.core.id_rules import load  # noqa: PLC0415
+    from exporter.mapping.device_ids import load  # noqa: PLC0415
+    from runtime.config_file import MAX_BYTES, ConfigError  # noqa: PLC0415
 
     try:
         with path.open("rb") as file:

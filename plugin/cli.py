@@ -7,11 +7,11 @@ from typing import Literal
 
 import click
 
-from daemon.flags import ListenAddress, flag, process_flags
-from daemon.log import configure
-from daemon.process import end_at_once_on_signals, run
-from daemon.version import __version__
 from plugin.flags import config_flag, host_root_flag, preset_flag
+from runtime.flags import ListenAddress, flag, process_flags
+from runtime.log import configure
+from runtime.process import end_at_once_on_signals, run
+from runtime.version import __version__
 
 
 @click.command()

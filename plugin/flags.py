@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
-from daemon.errors import advice, quoted
-from daemon.flags import flag
 from plugin.presets import PRESETS
+from runtime.config_file import advice, quoted
+from runtime.flags import flag
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,39 +8,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from daemon.directory import DirectoryWatcher
-from daemon.engine import engine_kept
-from daemon.flags import ListenAddress
-from daemon.http import Traffic, WebFamilies, serve
-from daemon.log import Log
-from daemon.paths import KubeletPaths
-from daemon.probe import tell_reach
-from daemon.process import Actor, Fatal, run_actors
-from daemon.protection import protection_by
-from plugin.core.config import PRESET_SOURCE, load_all
-from plugin.core.errors import ConfigError
-from plugin.core.plan import ResourcePlan
-from plugin.core.yaml_document import MAX_BYTES
+from kubelet.paths import KubeletPaths
+from plugin.config.load import PRESET_SOURCE, load_all
+from plugin.config.plan import ResourcePlan
 from plugin.discovery.host import HostRoot
-from plugin.discovery.sources import fault_source
+from plugin.discovery.registry import fault_source
 from plugin.discovery.survey import Sources, os_problem
 from plugin.discovery.uevents import Uevents
 from plugin.presets import preset_path
-from plugin.services.clock import Clock
-from plugin.services.family import Make
-from plugin.services.fleet import Fleet
-from plugin.services.leftovers import Leftovers
-from plugin.services.listening import Listening
-from plugin.services.needs import needs
-from plugin.services.pod_resources import PodResources
-from plugin.services.predecessors import Predecessors
-from plugin.services.reload import ConfigRefusedError, Content, Reloader
-from plugin.services.resource import Resource
-from plugin.services.surroundings import Surroundings, Way
-from plugin.services.web import Site, build
+from plugin.serving.context import Surroundings, Way
+from plugin.serving.faults import Listening
+from plugin.serving.fleet import Fleet, Make
+from plugin.serving.host_files import Leftovers
+from plugin.serving.needs import needs
+from plugin.serving.ownership import Predecessors
+from plugin.serving.pod_resources import PodResources
+from plugin.serving.reload import ConfigRefusedError, Content, Reloader
+from plugin.serving.resource import Resource
+from plugin.serving.web import Site, build
+from runtime.clock import Clock
+from runtime.config_file import MAX_BYTES, ConfigError
+from runtime.directory import DirectoryWatcher
+from runtime.flags import ListenAddress
+from runtime.http import Traffic, WebFamilies, serve
+from runtime.log import Log
+from runtime.preflight import tell_reach
+from runtime.process import Actor, Fatal, engine_kept, run_actors
+from runtime.protection import protection_by
 
 if TYPE_CHECKING:
-    from daemon.protection.reload import Protection
+    from runtime.protection.reload import Protection
 
 TOKEN_BYTES: Final = 4
 """Eight characters in a socket's name: four thousand million incarnations of a resource."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from exporter.pb.podresources.v1 import api_pb2 as v1
-from exporter.pb.podresources.v1alpha1 import api_pb2 as v1alpha1
+from kubelet.pb.podresources.v1 import api_pb2 as v1
+from kubelet.pb.podresources.v1alpha1 import api_pb2 as v1alpha1
 from simulator.checkpoint import NO_NODE
 from simulator.claims import Claims
 from simulator.devices import Allocation, DeviceState

@@ -6,9 +6,9 @@ from typing import Any, get_args
 
 import click
 
-from daemon.flags import DURATION, flag, log_flags
-from daemon.log import configure
-from daemon.process import run
+from runtime.flags import DURATION, flag, log_flags
+from runtime.log import configure
+from runtime.process import run
 from simulator.kubelet import SYNC_DELAY
 from simulator.main import ALLOCATABLE, LISTED, main
 from simulator.node import Older

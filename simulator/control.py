@@ -9,7 +9,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from plugin.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
 from simulator.faults import Faults
 from simulator.model import AdmissionError, ContainerError, Holding, Phase, PodSpec
 

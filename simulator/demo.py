@@ -21,9 +21,9 @@ from typing import Final
 import aiohttp
 import click
 
-from daemon.flags import DURATION, LISTEN_ADDRESS, ListenAddress, flag, log_flags
-from daemon.log import Log, configure
-from daemon.process import Fatal, run, run_actors
+from runtime.flags import DURATION, LISTEN_ADDRESS, ListenAddress, flag, log_flags
+from runtime.log import Log, configure
+from runtime.process import Fatal, run, run_actors
 from simulator import AdmissionError, PodSpec, SimulatedKubelet
 from simulator.control_server import control_server
 from simulator.model import Owner

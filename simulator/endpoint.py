@@ -8,7 +8,7 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 
-from plugin.pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from simulator.allocation import Offer
 from simulator.devices import Device, Options
 from simulator.rpc import RpcError, call, undecodable

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from daemon.durations import parse_duration
+from runtime.flags import parse_duration
 from simulator.faults import NO_FAULTS, Faults, RegistrationFaults
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from exporter.pb.podresources.v1 import api_pb2 as v1
-from plugin.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
+from kubelet.pb.podresources.v1 import api_pb2 as v1
 from simulator.answers import holdings
 from simulator.faults import NO_FAULTS, Faults, Gate
 from simulator.manager import DIAL_TIMEOUT, response

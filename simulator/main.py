@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from daemon.log import Log
-from daemon.process import Fatal
-from exporter.pb.podresources.v1 import api_pb2 as v1
+from kubelet.pb.podresources.v1 import api_pb2 as v1
+from runtime.log import Log
+from runtime.process import Fatal
 from simulator.apiserver import ApiServer
 from simulator.control_server import control_server
 from simulator.faults import Faults

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from plugin.pb.deviceplugin.v1beta1 import api_pb2
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2
 from simulator import checkpoint
 from simulator.devices import Device, DeviceState
 from simulator.endpoint import DialError, PluginClient

@@ -2,8 +2,8 @@
 
 from typing import Any, TypeVar
 
-from exporter.pb.podresources.v1 import api_pb2 as v1
-from exporter.pb.podresources.v1alpha1 import api_pb2 as v1alpha1
+from kubelet.pb.podresources.v1 import api_pb2 as v1
+from kubelet.pb.podresources.v1alpha1 import api_pb2 as v1alpha1
 from simulator.faults import Faults
 
 Listed = TypeVar("Listed", v1.ListPodResourcesResponse, v1alpha1.ListPodResourcesResponse)

@@ -6,8 +6,8 @@ from typing import TypeVar
 from google.protobuf.message import Message
 from grpc import StatusCode
 
-from exporter.pb.podresources.v1 import api_pb2 as v1
-from exporter.pb.podresources.v1alpha1 import api_pb2 as v1alpha1
+from kubelet.pb.podresources.v1 import api_pb2 as v1
+from kubelet.pb.podresources.v1alpha1 import api_pb2 as v1alpha1
 from simulator.answers import Answers
 from simulator.devices import DeviceState
 from simulator.heard import Heard

@@ -6,8 +6,8 @@ from typing import Final
 
 from grpc import StatusCode
 
-from exporter.pb.core.v1 import pod_pb2
-from exporter.pb.pods.v1alpha1 import api_pb2
+from kubelet.pb.core.v1 import pod_pb2
+from kubelet.pb.pods.v1alpha1 import api_pb2
 from simulator.heard import Heard
 from simulator.model import Pod
 from simulator.node import Node

@@ -2,7 +2,7 @@
 
 from grpc import StatusCode
 
-from plugin.pb.deviceplugin.v1beta1 import api_pb2
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2
 from simulator.endpoint import plugin_path
 from simulator.manager import DeviceManager, RefusedError
 from simulator.node import Node

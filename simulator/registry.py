@@ -8,7 +8,7 @@ from typing import Final
 
 import grpc
 
-from plugin.pb.pluginregistration.v1 import api_pb2, api_pb2_grpc
+from kubelet.pb.pluginregistration.v1 import api_pb2, api_pb2_grpc
 from simulator.endpoint import CHANNEL_OPTIONS
 from simulator.manager import VERSION, DeviceManager, RefusedError
 from simulator.node import Node

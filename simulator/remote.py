@@ -8,8 +8,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from daemon.flags import DURATION, F, flag, variable
-from daemon.text import visible
+from runtime.flags import DURATION, F, flag, variable
+from runtime.text import visible
 from simulator.control import ControlClient, ControlError, State
 from simulator.fault_words import parse_faults
 from simulator.model import AdmissionError, ContainerError, ContainerSpec, PodSpec

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import grpc
 
-from plugin.pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
-from plugin.pb.pluginregistration.v1 import api_pb2 as registration
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
+from kubelet.pb.pluginregistration.v1 import api_pb2 as registration
 from simulator.devices import Device, Options
 from simulator.rpc import Context, RawService
 from simulator.sockets import target

@@ -1,19 +1,30 @@
-"""One database: written to, asked, and kept within its limits. For one thread alone."""
+"""One database: written to, asked, and kept within its limits. For one thread alone.
 
+Keeping a store within its limits, in small steps.
+
+The file: whose it is, and where it goes when it is damaged.
+
+One process writes it at a time. During an upgrade two exporters may run side by side: the second stands by,
+for a lock beside the file, which ends with its process whatever ends that, tells it so.
+"""
+
+import fcntl
 import math
+import os
 import sqlite3
+import stat
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from exporter.core.history import Row
-from exporter.core.history_book import Pending, Stored
-from exporter.core.history_query import Cursor, Question
-from exporter.core.history_watch import Watch
-from exporter.history import codec, statements
-from exporter.history.codec import Damaged
+from exporter.history import sql
+from exporter.history.book import Pending, Stored
+from exporter.history.coverage import Watch
+from exporter.history.query import Cursor, Question
+from exporter.history.sql import Damaged
+from exporter.mapping.record import Row
 
 __all__ = ["Cut", "Damaged", "Failed", "Store", "TooLong"]
 
@@ -88,7 +99,7 @@ class Store:
             self._db = sqlite3.connect(
                 ":memory:" if path is None else str(path), isolation_level=None, timeout=_BUSY_MS / 1000
             )
-        self._db.text_factory = codec.read_text
+        self._db.text_factory = sql.read_text
         try:
             with _explained():
                 self._prepare()
@@ -100,11 +111,11 @@ class Store:
         db = self._db
         tables = self._number("SELECT count(*) FROM sqlite_master")
         application, version = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
-        if (tables or application) and application != statements.APPLICATION:
+        if (tables or application) and application != sql.APPLICATION:
             raise Failed("it is a database of another program, and is left alone")
-        if version > statements.VERSION:
+        if version > sql.VERSION:
             raise Failed(
-                f"a newer devicelens wrote it (schema {version}, this one knows {statements.VERSION}); "
+                f"a newer devicelens wrote it (schema {version}, this one knows {sql.VERSION}); "
                 "it is left alone"
             )
         for pragma in (
@@ -122,10 +133,10 @@ class Store:
             db.execute(f"PRAGMA {pragma}").fetchall()
         if not tables:
             with self._transaction():
-                for statement in statements.SCHEMA:
+                for statement in sql.SCHEMA:
                     db.execute(statement)
         db.execute("SELECT * FROM watches, past, present LIMIT 0")
-        self._spans = {int(span) for (span,) in db.execute(statements.SPANS)}
+        self._spans = {int(span) for (span,) in db.execute(sql.SPANS)}
 
     def __enter__(self) -> Self:
         return self
@@ -158,7 +169,7 @@ class Store:
     def stored(self) -> Stored:
         """What the last run left."""
         with _explained():
-            columns = ", ".join(statements.PRESENT_COLUMNS)
+            columns = ", ".join(sql.PRESENT_COLUMNS)
             rows = self._db.execute(f"SELECT {columns} FROM present ORDER BY id").fetchall()  # noqa: S608 -- constants
             (until,) = self._db.execute("SELECT max(until) FROM watches").fetchone()
             newest = self._db.execute(
@@ -166,8 +177,8 @@ class Store:
                 "ifnull((SELECT max(id) FROM present), 0)), ifnull((SELECT max(id) FROM watches), 0)"
             ).fetchone()
         return Stored(
-            tuple(codec.read_row(row) for row in rows),
-            codec.optional(until),
+            tuple(sql.read_row(row) for row in rows),
+            sql.optional(until),
             int(newest[0]) + 1,
             int(newest[1]) + 1,
         )
@@ -179,21 +190,19 @@ class Store:
         with _explained():
             self._db.execute(f"PRAGMA synchronous = {'FULL' if pending.changes else 'NORMAL'}")
             with self._transaction():
+                self._db.executemany(sql.WRITE_PRESENT, map(sql.present_values, pending.rows.values()))
+                self._db.executemany(sql.DELETE_PRESENT, ((number,) for number in pending.ended))
+                self._db.executemany(sql.WRITE_PAST, map(sql.past_values, pending.ended.values()))
                 self._db.executemany(
-                    statements.WRITE_PRESENT, map(codec.present_values, pending.rows.values())
-                )
-                self._db.executemany(statements.DELETE_PRESENT, ((number,) for number in pending.ended))
-                self._db.executemany(statements.WRITE_PAST, map(codec.past_values, pending.ended.values()))
-                self._db.executemany(
-                    statements.WRITE_WATCH,
+                    sql.WRITE_WATCH,
                     ((w.id, w.since, w.until, w.gap) for w in pending.watches.values()),
                 )
 
-        self._spans.update(map(codec.span, pending.ended.values()))
+        self._spans.update(map(sql.span, pending.ended.values()))
 
     def find(self, question: Question) -> tuple[list[Row], Cursor | None]:
         """The rows that are asked for, and where to go on if there are more. Raises TooLong."""
-        statement, parameters = statements.find(question, sorted(self._spans))
+        statement, parameters = sql.find(question, sorted(self._spans))
         with _explained(), self._limited():
             numbers = [number for number, _ in self._db.execute(statement, parameters)]
             more, numbers = len(numbers) > question.limit, numbers[: question.limit]
@@ -204,14 +213,14 @@ class Store:
         return found, Cursor(found[-1].low, found[-1].id) if more else None
 
     def _fetch(self, numbers: Sequence[int]) -> Iterator[Row]:
-        for table, columns in statements.TABLES.items():
-            statement = statements.fetch(table, columns, len(numbers))
-            yield from map(codec.read_row, self._db.execute(statement, numbers))
+        for table, columns in sql.TABLES.items():
+            statement = sql.fetch(table, columns, len(numbers))
+            yield from map(sql.read_row, self._db.execute(statement, numbers))
 
     def resources(self) -> list[str]:
         """Every resource that any row is of."""
         with _explained(), self._limited():
-            return [name for (name,) in self._db.execute(statements.RESOURCES)]
+            return [name for (name,) in self._db.execute(sql.RESOURCES)]
 
     @contextmanager
     def _limited(self) -> Generator[None]:
@@ -235,19 +244,19 @@ class Store:
                 "ORDER BY since DESC, id DESC LIMIT ?",
                 (high, low, limit),
             ).fetchall()
-        return [codec.read_watch(values) for values in reversed(found)]
+        return [sql.read_watch(values) for values in reversed(found)]
 
     def latest(self) -> float | None:
         """Until when it was looked, as far as it is written."""
         with _explained():
             (until,) = self._db.execute("SELECT max(until) FROM watches").fetchone()
-        return codec.optional(until)
+        return sql.optional(until)
 
     def earliest(self) -> float | None:
         """Since when it was ever looked."""
         with _explained():
             (since,) = self._db.execute("SELECT min(since) FROM watches").fetchone()
-        return codec.optional(since)
+        return sql.optional(since)
 
     def count(self) -> int:
         """Rows, held and past."""
@@ -298,8 +307,8 @@ class Store:
             rows = self._db.execute(
                 "DELETE FROM past WHERE id IN (SELECT id FROM past ORDER BY end_not_after LIMIT ?)", (STEP,)
             ).rowcount
-            self._forget_watches(codec.real(before))
-        return Cut(rows, codec.real(before))
+            self._forget_watches(sql.real(before))
+        return Cut(rows, sql.real(before))
 
     def _forget_watches(self, before: float) -> None:
         self._db.execute(
@@ -321,5 +330,142 @@ class Store:
     def past(self) -> Iterable[Row]:
         """Every row that ended."""
         with _explained():
-            columns = ", ".join(statements.PAST_COLUMNS)
-            return [codec.read_row(values) for values in self._db.execute(f"SELECT {columns} FROM past")]  # noqa: S608 -- constants
+            columns = ", ".join(sql.PAST_COLUMNS)
+            return [sql.read_row(values) for values in self._db.execute(f"SELECT {columns} FROM past")]  # noqa: S608 -- constants
+
+
+MEMORY_BYTES: Final = 8 << 20
+"""What history takes at most where it is kept in memory: some ten thousand holdings."""
+
+STEPS: Final = 4
+"""Steps that are made before anybody else has a turn."""
+
+_BESIDE: Final = 2 << 20
+"""Bytes of the limit that are left for what lies beside the file: the write-ahead log."""
+
+
+def prune(store: Store, size: int, before: float | None) -> Iterator[Cut]:
+    """Delete some of what goes beyond `size` bytes, or ended before unix time `before` (None: not by age);
+    each step as it is made.
+    """
+    limit = min(size, MEMORY_BYTES) if store.path is None else size - _BESIDE
+    cut: Cut | None = None
+    for _ in range(STEPS):
+        step: Cut | None = None
+        if store.size() > limit:
+            step = store.shrink()
+        elif before is not None:
+            step = store.expire(before)
+        if step is None:
+            break
+        cut = step
+        yield step
+    if cut is not None:
+        store.give_back()
+
+
+MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o750
+DAMAGED_KEPT: Final = 3
+"""Damaged files that are kept, the newest: a disk that goes on failing must not be filled with them."""
+
+_COMPANIONS: Final = ("-wal", "-shm")
+
+
+class Taken(Failed):
+    """Another process has it, as while one exporter follows another."""
+
+
+class Place:
+    """The file at `path`, and the lock beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+        self._identity: tuple[int, int] | None = None
+
+    def take(self) -> None:
+        """Make the directory and the file where they are not there, and lock it. Raises Failed."""
+        try:
+            self.path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            if self._lock is None:
+                self._lock = _locked(Path(f"{self.path}.lock"))
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, MODE)
+            try:
+                status = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+        except BlockingIOError:
+            raise Taken("another process writes it; this one waits until that has ended") from None
+        except OSError as error:
+            raise Failed(f"{error.strerror or error}: {error.filename or self.path}") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise Failed("it is not a regular file")
+        self._identity = status.st_dev, status.st_ino
+
+    def check(self) -> None:
+        """Raises Failed where the file is no longer there, or another one is in its place: what is written to
+        an open file that was deleted is lost.
+        """
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            raise Failed(f"the file is gone: {error.strerror or error}") from error
+        if (status.st_dev, status.st_ino) != self._identity:
+            raise Failed("another file was put in its place")
+
+    def set_aside(self, wall: float) -> Path:
+        """Move a damaged file out of the way, under a name with the time in it. Raises Failed."""
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(wall))
+        aside = Path(f"{self.path}.damaged-{stamp}")
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = Path(f"{self.path}.damaged-{stamp}.{number}")
+        try:
+            self.path.rename(aside)
+            for companion in _COMPANIONS:
+                if (beside := Path(f"{self.path}{companion}")).exists():
+                    beside.rename(f"{aside}{companion}")
+            self._thin_out()
+        except OSError as error:
+            raise Failed(f"it is damaged, and cannot be moved aside: {error.strerror or error}") from error
+        return aside
+
+    def _thin_out(self) -> None:
+        found = sorted(
+            (
+                file
+                for file in self.path.parent.glob(f"{_literal(self.path.name)}.damaged-*")
+                if _is_main(file)
+            ),
+            key=lambda file: file.stat().st_mtime,
+        )
+        for old in found[:-DAMAGED_KEPT]:
+            old.unlink()
+            for companion in _COMPANIONS:
+                Path(f"{old}{companion}").unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Let another process have it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _is_main(file: Path) -> bool:
+    return not file.name.endswith(_COMPANIONS)
+
+
+def _literal(name: str) -> str:
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
+
+
+def _locked(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

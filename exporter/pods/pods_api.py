@@ -19,12 +19,11 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from daemon.paths import socket_target
-from exporter.kubelet.client import MAX_MESSAGE_BYTES, UNDECODABLE, unreachable
-from exporter.pb.core.v1 import pod_pb2
-from exporter.pb.pods.v1alpha1 import api_pb2
-from exporter.pods.decode import Allowed, of_message
-from exporter.pods.told import Gone, Listed, Opened, Seen, SourceError, Told, Unclear
+from exporter.pods.source import Allowed, Gone, Listed, Opened, Seen, SourceError, Told, Unclear, of_message
+from kubelet.paths import socket_target
+from kubelet.pb.core.v1 import pod_pb2
+from kubelet.pb.pods.v1alpha1 import api_pb2
+from kubelet.podresources import MAX_MESSAGE_BYTES, UNDECODABLE, unreachable
 
 _SERVICE: Final = "/v1alpha1.Pods"
 _OPTIONS: Final = (

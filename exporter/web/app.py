@@ -1,4 +1,7 @@
-"""The application: every route. Nothing here asks the kubelet, and nothing changes state."""
+"""The application: every route. Nothing here asks the kubelet, and nothing changes state.
+
+/-/healthy, /-/ready and /metrics.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -7,18 +10,55 @@ from typing import TYPE_CHECKING
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from daemon.http import application
-from exporter.web.api.history import HistoryApi
-from exporter.web.api.mapping import Api
-from exporter.web.api.serving import EVENTS, endpoint
+from exporter.mapping.state import Freshness
+from exporter.views.wording import judge
+from exporter.web.answers import wants_gzip
+from exporter.web.api import Api, HistoryApi
 from exporter.web.assets import Assets
+from exporter.web.endpoints import EVENTS, endpoint
 from exporter.web.events import Events
 from exporter.web.pages.serving import Pages
-from exporter.web.probes import Probes
 from exporter.web.site import MetricsSource, Site
+from runtime.exposition import negotiate
+from runtime.http import application
+
+
+class Probes:
+    """What Kubernetes and Prometheus ask."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def healthy(self, _request: web.Request) -> web.Response:
+        """The process lives: its loop has answered."""
+        return _line("healthy")
+
+    async def ready(self, _request: web.Request) -> web.Response:
+        """200 while the mapping is fresh; else 503, with the reason."""
+        site = self._site
+        standing = judge(site.board.state, site.clock(), site.stale_after)
+        if standing.freshness is Freshness.FRESH:
+            return _line(f"ready: {standing.line}")
+        return _line(f"not ready: {standing.line}", status=503)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """The exposition, in the format and the coding that the client asks for."""
+        form = negotiate(",".join(request.headers.getall(hdrs.ACCEPT, [])) or None)
+        compress = wants_gzip(request)
+        body = await self._site.metrics.document(form, compress=compress)
+        response = web.Response(body=body, headers={hdrs.CONTENT_TYPE: form.value})
+        response.headers[hdrs.VARY] = f"{hdrs.ACCEPT}, {hdrs.ACCEPT_ENCODING}"
+        if compress:
+            response.headers[hdrs.CONTENT_ENCODING] = "gzip"
+        return response
+
+
+def _line(text: str, *, status: int = 200) -> web.Response:
+    return web.Response(text=f"{text}\n", status=status, headers={hdrs.CACHE_CONTROL: "no-store"})
+
 
 if TYPE_CHECKING:
-    from exporter.web.pages.facts_serving import FactPages
+    from exporter.web.pages.serving import FactPages
 
 __all__ = ["MetricsSource", "Site", "build"]
 
@@ -70,7 +110,7 @@ def _facts(site: Site, assets: Assets) -> Callable[[str], Handler]:
     @cache
     def pages() -> "FactPages":
         # Imported for the first of them that is asked for, with what renders them.
-        from exporter.web.pages.facts_serving import FactPages  # noqa: PLC0415
+        from exporter.web.pages.serving import FactPages  # noqa: PLC0415
 
         return FactPages(site, assets)
 
@@ -93,7 +133,7 @@ def _facts(site: Site, assets: Assets) -> Callable[[str], Handler]:
 def _explain(site: Site) -> Handler:
     async def explain(request: web.Request) -> web.StreamResponse:
         # Imported when it is asked for: few ever do.
-        from exporter.web.api.explain import ExplainApi  # noqa: PLC0415
+        from exporter.web.api import ExplainApi  # noqa: PLC0415
 
         return await ExplainApi(site).explain(request)
 
@@ -102,7 +142,7 @@ def _explain(site: Site) -> Handler:
 
 def _index(site: Site) -> Handler:
     async def index(request: web.Request) -> web.StreamResponse:
-        from exporter.web.api.index import index  # noqa: PLC0415 -- likewise
+        from exporter.web.api import index  # noqa: PLC0415 -- likewise
 
         return await index(request, site)
 
@@ -110,6 +150,6 @@ def _index(site: Site) -> Handler:
 
 
 async def _openapi(request: web.Request) -> web.StreamResponse:
-    from exporter.web.api.openapi_serving import openapi  # noqa: PLC0415 -- likewise
+    from exporter.web.api import openapi  # noqa: PLC0415 -- likewise
 
     return await openapi(request)

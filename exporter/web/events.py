@@ -13,12 +13,12 @@ from typing import Final, cast
 from aiohttp import hdrs, web
 from aiohttp_sse import EventSourceResponse
 
-from daemon.http import problem
-from exporter.core.state import Freshness, State
-from exporter.web.api.documents import Moment
-from exporter.web.query import no_parameters
+from exporter.mapping.state import Freshness, State
+from exporter.views.documents import Moment
+from exporter.views.query import no_parameters
+from exporter.views.wording import rfc3339
 from exporter.web.site import Site
-from exporter.web.words import rfc3339
+from runtime.http import problem
 
 LIMIT: Final = 256
 """Connections at once: each is a socket and three tasks."""

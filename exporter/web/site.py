@@ -6,18 +6,18 @@ from hashlib import blake2s
 from secrets import token_hex
 from typing import Protocol
 
-from daemon.exposition import Format
-from exporter.core.history_query import Found, Question
-from exporter.core.ids import Reader, read
-from exporter.services.board import Board
-from exporter.web.api.documents import Moment
+from exporter.history.query import Found, Question
+from exporter.mapping.device_ids import Reader, read
+from exporter.mapping.state import Board
+from exporter.views.documents import Moment
+from runtime.exposition import Format
 
 
 class HistorySource(Protocol):
     """Where the past comes from."""
 
     async def find(self, question: Question) -> Found:
-        """The holdings that are asked for. Raises exporter.services.historian.Unavailable."""
+        """The holdings that are asked for. Raises exporter.history.historian.Unavailable."""
         ...
 
 

@@ -4,7 +4,7 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 
-from plugin.core.device import Found, natural
+from plugin.devices.device import Found, natural
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings, MoreChangedError, same_path
 

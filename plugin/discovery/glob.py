@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from plugin.core.device import Found, natural
+from plugin.devices.device import Found, natural
 from plugin.discovery.host import HostRoot, node_of
 from plugin.discovery.source import Findings
 

@@ -1,14 +1,14 @@
 """The source `infiniband`: InfiniBand and RoCE devices, each joined with its network interface."""
 
-from plugin.core import selectors
-from plugin.core.device import Found, natural
-from plugin.core.model.buses import Infiniband
+from plugin.config import selectors
+from plugin.config.model import Infiniband
+from plugin.devices.device import Found, natural
 from plugin.discovery.host import HostRoot
-from plugin.discovery.interfaces import Interfaces
+from plugin.discovery.network import CLASS_RDMA as CLASS
+from plugin.discovery.network import SUBSYSTEMS, Interfaces, RdmaDevice, RdmaDevices
 from plugin.discovery.pci_bus import PCI_ATTRIBUTES, Function, FunctionFilter, PciBus
-from plugin.discovery.rdma import CLASS, SUBSYSTEMS, RdmaDevice, RdmaDevices
 from plugin.discovery.source import Findings
-from plugin.discovery.sysfs import MAX_JOINED, Sysfs, clean
+from plugin.discovery.sysfs_tree import MAX_JOINED, Sysfs, clean
 
 TOGETHER = "all"
 """The name of the one device that stands for all that are selected."""

@@ -7,15 +7,14 @@ from typing import Final
 
 from msgspec import UNSET
 
-from plugin.core import selectors
-from plugin.core.device import Found, natural
-from plugin.core.model.buses import Net
+from plugin.config import selectors
+from plugin.config.model import Net
+from plugin.devices.device import Found, natural
 from plugin.discovery.host import HostRoot
-from plugin.discovery.interfaces import Interface, Interfaces
+from plugin.discovery.network import SUBSYSTEMS, Interface, Interfaces, RdmaDevice, RdmaDevices
 from plugin.discovery.pci_bus import DEVICES, PCI_ATTRIBUTES, Function, FunctionFilter, PciBus, driver_nodes
-from plugin.discovery.rdma import SUBSYSTEMS, RdmaDevice, RdmaDevices
 from plugin.discovery.source import Findings
-from plugin.discovery.sysfs import MAX_JOINED, Sysfs, clean
+from plugin.discovery.sysfs_tree import MAX_JOINED, Sysfs, clean
 
 _NETWORK_CLASS: Final = "02"
 _LINK_TYPES: Final[Mapping[str, str]] = {"0200": "ether", "0207": "infiniband"}

@@ -1,13 +1,13 @@
 """The source `pci`: PCI functions, named by their addresses."""
 
-from plugin.core import selectors
-from plugin.core.device import Found
-from plugin.core.model.buses import Pci
+from plugin.config import selectors
+from plugin.config.model import Pci
+from plugin.devices.device import Found
 from plugin.discovery.host import HostRoot
-from plugin.discovery.interfaces import Interfaces
+from plugin.discovery.network import Interfaces
 from plugin.discovery.pci_bus import DEVICES, Function, FunctionFilter, PciBus, driver_nodes
 from plugin.discovery.source import Findings
-from plugin.discovery.sysfs import Sysfs
+from plugin.discovery.sysfs_tree import Sysfs
 
 _SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "uio"})
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from plugin.core import selectors
-from plugin.core.model.buses import Functions
-from plugin.discovery.sysfs import Directory, Sysfs, clean
+from plugin.config import selectors
+from plugin.config.model import Functions
+from plugin.discovery.sysfs_tree import Directory, Sysfs, clean
 
 DEVICES: Final = "/sys/bus/pci/devices"
 

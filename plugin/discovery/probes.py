@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from plugin.core.device import Device
-from plugin.core.errors import quoted
-from plugin.core.names import path_problem
-from plugin.core.patterns import MAX_TEXT, fullmatch
-from plugin.core.plan import (
+from plugin.config.names import path_problem
+from plugin.config.patterns import MAX_TEXT, fullmatch
+from plugin.config.plan import (
     CarrierCheck,
     ExecCheck,
     ExistsCheck,
@@ -17,9 +15,11 @@ from plugin.core.plan import (
     ProbePlan,
     XidCheck,
 )
-from plugin.core.templates import Template, TemplateError
+from plugin.config.templates import Template, TemplateError
+from plugin.devices.device import Device
 from plugin.discovery.command import run_command
 from plugin.discovery.host import HostRoot
+from runtime.config_file import quoted
 
 UNTOLD: Final = 10.0
 """Seconds between looks at what nothing tells of: files of sysfs and proc, carriers."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from glob import escape
 from typing import Final
 
-from plugin.core.device import Found, natural
-from plugin.core.patterns import fullmatch, prefix
+from plugin.config.patterns import fullmatch, prefix
+from plugin.devices.device import Found, natural
 from plugin.discovery.glob import MAX_FOUND, found_at, path_now
 from plugin.discovery.host import DirectoryEntry, HostRoot
 from plugin.discovery.source import Findings

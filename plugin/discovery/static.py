@@ -5,8 +5,8 @@ from glob import escape
 
 from msgspec import UNSET
 
-from plugin.core.device import Found
-from plugin.core.model import StaticDevice
+from plugin.config.model import StaticDevice
+from plugin.devices.device import Found
 from plugin.discovery.host import HostRoot, node_of
 from plugin.discovery.source import Findings, same_path
 

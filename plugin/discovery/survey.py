@@ -1,19 +1,28 @@
-"""One look at the devices that a resource has on its host, and at their NUMA nodes."""
+"""One look at the devices that a resource has on its host, and at their NUMA nodes.
 
+Directories followed between two surveys: which ones follows from what the last survey said.
+"""
+
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from re import Pattern
 from typing import Final
 
-from plugin.core.device import Device, Found
-from plugin.core.identify import Change, Identified, Identifier
-from plugin.core.plan import ResourcePlan
+from plugin.config.plan import ResourcePlan
+from plugin.devices.device import Device, Found
+from plugin.devices.identify import Change, Identified, Identifier
+from plugin.discovery.glob import compiled
 from plugin.discovery.host import HostRoot
 from plugin.discovery.probes import asked_at_allocate, questions
+from plugin.discovery.registry import source_of
 from plugin.discovery.source import Entrywise, Findings, MoreChangedError, Source
-from plugin.discovery.sources import source_of
-from plugin.discovery.topology import numa_nodes
+from plugin.discovery.sysfs_tree import numa_nodes
+from runtime.directory import Change as Change_follow
+from runtime.directory import DirectoryWatcher, Kind
 
 MAX_FOLLOWED: Final = 256
 """Directories followed for one resource; what changes elsewhere is seen at the next rescan."""
@@ -224,3 +233,80 @@ def os_problem(error: OSError) -> str:
     """An OSError in words: what failed, and where."""
     reason = error.strerror or str(error)
     return f"{error.filename}: {reason}" if error.filename else reason
+
+
+_COMES_OR_GOES = frozenset({Kind.APPEARED, Kind.VANISHED})
+
+Touched = Callable[[str, str | None], None]
+"""Called with a host directory and the name of the entry that changed, or None: more may have."""
+
+_Wanted = frozenset[tuple[str, str, bool]]
+"""(host directory, pattern, contents) of one directory as this process sees it."""
+
+
+class Following:
+    """Tells whenever an entry that matters comes or goes in one of the followed directories."""
+
+    def __init__(self, watcher: DirectoryWatcher, host: HostRoot, touched: Touched) -> None:
+        self._watcher = watcher
+        self._host = host
+        self._touched = touched
+        self._tasks: dict[Path, tuple[_Wanted, asyncio.Task[None]]] = {}
+
+    @property
+    def followed(self) -> frozenset[Path]:
+        """The directories that are followed now, as this process sees them."""
+        return frozenset(self._tasks)
+
+    def follow(
+        self,
+        wanted: Iterable[tuple[str, str]],
+        group: asyncio.TaskGroup,
+        contents: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """Follow these (directory, pattern) pairs from now on, and nothing else. Tasks go to `group`.
+
+        Of `contents` it is also told when an entry was written.
+        """
+        patterns: dict[Path, _Wanted] = {}
+        places: dict[str, Path] = {}
+        for pairs, written in ((wanted, False), (contents, True)):
+            for directory, pattern in pairs:
+                if directory not in places:
+                    places[directory] = self._place(directory)
+                path = places[directory]
+                patterns[path] = patterns.get(path, frozenset()) | {(directory, pattern, written)}
+        for path in [p for p, (known, _) in self._tasks.items() if patterns.get(p) != known]:
+            self._tasks.pop(path)[1].cancel()
+        for path, what in patterns.items():
+            if path not in self._tasks:
+                self._tasks[path] = what, group.create_task(self._follow(path, what))
+
+    def _place(self, directory: str) -> Path:
+        """Where a directory is for this process: below the host's root, its links followed."""
+        try:
+            return self._host.here(self._host.real(directory))
+        except OSError:
+            return self._host.here(directory)
+
+    async def _follow(self, path: Path, wanted: _Wanted) -> None:
+        # `files` takes every name, hidden ones too: `*` alone stands for all of them.
+        what = [(d, None if p == "*" else compiled(p), contents) for d, p, contents in sorted(wanted)]
+        contents = any(written for _, _, written in what)
+        async for change in self._watcher.follow(path, contents=contents):
+            for directory in self._meant(change, what):
+                self._touched(directory, None if change.kind is Kind.RESCAN else change.name)
+
+    def _meant(
+        self, change: Change_follow, what: Iterable[tuple[str, Pattern[str] | None, bool]]
+    ) -> set[str]:
+        """The host directories for which a change matters."""
+        return {
+            directory
+            for directory, pattern, contents in what
+            if change.kind is Kind.RESCAN
+            or (
+                (change.kind in _COMES_OR_GOES or (contents and change.kind is Kind.WRITTEN))
+                and (pattern is None or pattern.match(change.name))
+            )
+        }

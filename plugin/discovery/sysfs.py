@@ -1,196 +1,147 @@
-"""sysfs read quickly: links followed once and remembered for one look, texts small and clean.
-
-Everything here is one look at the host: make a `Sysfs` for each, so that nothing of it is stale. What
-vanishes half-way through reads as if it had never been there.
-"""
+"""The source `sysfs`: directories that match a pattern, kept where their files say what is wanted."""
 
 import errno
-import os
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from stat import S_ISDIR
 from typing import Final
 
-from daemon.text import is_hostile
-from plugin.discovery.host import MAX_ENTRIES, MAX_FILE_BYTES, MAX_LINKS, HostRoot
+from msgspec import UNSET
 
-MAX_TEXT: Final = 256
-"""Characters of an attribute; what is longer is cut."""
-MAX_JOINED: Final = 4096
-"""Characters of an attribute that lists several names."""
+from plugin.config import selectors
+from plugin.config.model import Sysfs as Written
+from plugin.config.model import SysfsFile
+from plugin.config.patterns import fullmatch
+from plugin.devices.device import Found, natural
+from plugin.discovery.glob import MAX_FOUND, matches
+from plugin.discovery.host import HostRoot
+from plugin.discovery.source import Findings
+from plugin.discovery.sysfs_tree import Directory, Sysfs, children, clean
+from plugin.discovery.usb import PORT
 
-_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ELOOP, errno.EINVAL, errno.EIO})
+_PSEUDO: Final = ("/sys/", "/proc/")
+"""File systems that tell inotify nothing."""
+_SUBSYSTEM: Final = re.compile(r"/sys/(?:bus|class)/([^/*?\[]+)/")
 
 
-class Sysfs:
-    """The host's files for the length of one look. Links never lead out of the host's root."""
+class SysfsSource:
+    """The directories that `written` selects."""
 
-    def __init__(self, host: HostRoot) -> None:
-        self._root = str(host.here("/")).rstrip("/")
-        self._real: dict[str, str] = {"": ""}
+    def __init__(self, written: Written) -> None:
+        self._written = written
+        self._subsystems = frozenset(
+            [
+                *written.subsystems,
+                *(found[1] for path in written.paths if (found := _SUBSYSTEM.match(path)) is not None),
+            ]
+        )
 
-    def directory(self, path: str) -> "Directory | None":
-        """The directory that a host path leads to; None where there is none."""
-        try:
-            real = self._resolve(path)
-        except OSError:
+    def discover(self, host: HostRoot) -> Findings:
+        """The directories as they are now, each once however many patterns match it."""
+        sysfs = Sysfs(host)
+        follow: dict[tuple[str, str], None] = {}
+        found: dict[str, Found] = {}
+        subsystems = set(self._subsystems)
+        seen = 0
+        for pattern in self._written.paths:
+            for path, status in matches(host, "", [p for p in pattern.split("/") if p], follow):
+                directory = sysfs.directory(path) if S_ISDIR(status.st_mode) else None
+                if directory is None or directory.path in found:
+                    continue
+                seen += 1
+                if seen > MAX_FOUND:
+                    raise OSError(errno.EFBIG, f"more than {MAX_FOUND} directories match", pattern)
+                item = self._found(host, sysfs, path, directory)
+                if item is not None:
+                    found[directory.path] = item
+                    subsystems.add(directory.link("subsystem"))
+        ordered = sorted(found.values(), key=lambda item: (natural(item.name), item.path))
+        watched = tuple(pair for pair in follow if not f"{pair[0]}/".startswith(_PSEUDO))
+        notes: tuple[str, ...] = ()
+        if not found:
+            notes = (
+                f"none of {seen} directories is kept"
+                if seen
+                else f"nothing matches {', '.join(self._written.paths)}",
+            )
+        return Findings(tuple(ordered), watched, notes, frozenset(subsystems - {""}))
+
+    def _found(self, host: HostRoot, sysfs: Sysfs, path: str, directory: Directory) -> Found | None:
+        attrs: dict[str, str] = {}
+        if self._written.pattern is not UNSET:
+            match = fullmatch(self._written.pattern, path)
+            if match is None:
+                return None
+            attrs.update({name: text or "" for name, text in match.groupdict().items()})
+        for file in self._written.keep:
+            paths = _expanded(host, directory.path, file.file)
+            text = next((text for path in paths if (text := _text(sysfs, path)) is not None), None)
+            captured = None if text is None else _holds(file, text)
+            if captured is None:
+                return None
+            attrs.update(captured)
+        for name, relative in self._written.attrs.items():
+            texts = (_text(sysfs, path) for path in _expanded(host, directory.path, relative))
+            attrs[name] = next((text for text in texts if text is not None), "")
+        for name, relative in self._written.locate.items():
+            paths = _expanded(host, directory.path, relative)
+            attrs[name] = next((sysfs.real(path) for path in paths if host.exists(path)), "")
+        kinds = children(host, sysfs, directory, self._written.depth)
+        nodes = sorted({child.path for child in kinds if child.path}, key=natural)
+        name = path.rpartition("/")[2]
+        return Found(name, path, attrs, nodes=tuple(nodes), sysfs=directory.path, claim=_claim(directory))
+
+    def resolve(self, host: HostRoot, found: Found) -> Found | None:
+        """The directory as it is now; None where it is gone or not kept any more."""
+        sysfs = Sysfs(host)
+        directory = sysfs.directory(found.path)
+        if directory is None or directory.path != found.sysfs:
             return None
-        try:
-            descriptor = os.open(self._root + real or "/", _OPEN_DIRECTORY)
-        except OSError:
-            return None
-        os.close(descriptor)
-        return Directory(self, real)
-
-    def names(self, path: str) -> tuple[str, ...]:
-        """The entries of a directory, sorted. Raises OSError where it cannot be read."""
-        real = self._resolve(path)
-        names: list[str] = []
-        with os.scandir(self._root + real or "/") as entries:
-            for entry in entries:
-                if len(names) >= MAX_ENTRIES:
-                    raise OSError(errno.EFBIG, f"more than {MAX_ENTRIES} entries", path)
-                names.append(entry.name)
-        names.sort()
-        return tuple(names)
-
-    def read(self, path: str, limit: int = MAX_FILE_BYTES) -> str:
-        """A file's text, at most `limit` bytes of it. Raises OSError where it cannot be read."""
-        return self.read_here(self._resolve(path), limit, path)
-
-    def read_here(self, real: str, limit: int, path: str) -> str:
-        """A file at a path without links; one more link in its place is not followed."""
-        try:
-            # Not blocking: a FIFO in a file's place must not hold up the look.
-            descriptor = os.open(self._root + real, _OPEN_FILE)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, path) from error
-        try:
-            parts: list[bytes] = []
-            left = limit
-            while left > 0 and (part := os.read(descriptor, left)):
-                parts.append(part)
-                left -= len(part)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, path) from error
-        finally:
-            os.close(descriptor)
-        return b"".join(parts).decode(errors="replace")
-
-    def target(self, path: str) -> str:
-        """The last component of what a link names, whether or not that is there; empty: no link."""
-        parent, _, name = path.rpartition("/")
-        try:
-            target = _readlink(f"{self._root}{self._resolve(parent)}/{name}")
-        except OSError:
-            return ""
-        return target.rstrip("/").rpartition("/")[2]
-
-    def real(self, path: str) -> str:
-        """A host path with every link followed, as far as it is there. Raises OSError for a loop."""
-        return self._resolve(path) or "/"
-
-    def _resolve(self, path: str) -> str:
-        known = self._real.get(path)
-        if known is not None:
-            return known
-        parent, _, name = path.rpartition("/")
-        real = self._real.get(parent)
-        if real is None:
-            real = ""
-            for part in parent.split("/"):
-                real = self._step(real, part, 0)
-            self._real[parent] = real
-        self._real[path] = self._step(real, name, 0)
-        return self._real[path]
-
-    def _step(self, base: str, name: str, links: int) -> str:
-        """One component below `base`, which has no links in it."""
-        if name in {"", "."}:
-            return base
-        if name == "..":
-            return base.rpartition("/")[0]
-        path = f"{base}/{name}"
-        known = self._real.get(path)
-        if known is not None:
-            return known
-        try:
-            target = _readlink(self._root + path)
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise OSError(error.errno, error.strerror, path) from error
-            self._real[path] = path
-            return path
-        if links >= MAX_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        real = "" if target.startswith("/") else base
-        for part in target.split("/"):
-            real = self._step(real, part, links + 1)
-        self._real[path] = real
-        return real
+        return self._found(host, sysfs, found.path, directory)
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
-    """One directory of sysfs, such as a device's. `path` is the host's, without links."""
-
-    sysfs: Sysfs
-    path: str
-
-    @property
-    def name(self) -> str:
-        """Its last component."""
-        return self.path.rpartition("/")[2]
-
-    def text(self, name: str, limit: int = MAX_TEXT) -> str:
-        """The text of one of its files, made clean; empty where it cannot be read."""
-        return clean(self.raw(name), limit)
-
-    def raw(self, name: str, limit: int = MAX_FILE_BYTES) -> str:
-        """The text of one of its files as it is; empty where it cannot be read."""
-        try:
-            return self.sysfs.read_here(f"{self.path}/{name}", limit, name)
-        except OSError:
-            return ""
-
-    def number(self, name: str) -> int | None:
-        """A file's whole number, not negative; None for anything else."""
-        text = self.text(name)
-        return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
-
-    def link(self, name: str) -> str:
-        """What one of its links is called at its end; empty where there is no such link."""
-        return clean(self.sysfs.target(f"{self.path}/{name}"))
-
-    def names(self) -> tuple[str, ...]:
-        """Its entries, sorted; none where it cannot be read."""
-        try:
-            return self.sysfs.names(self.path)
-        except OSError:
-            return ()
-
-    def sub(self, name: str) -> "Directory | None":
-        """The directory that one of its entries is or leads to."""
-        return self.sysfs.directory(f"{self.path}/{name}")
-
-    def subs(self, name: str) -> "Iterator[Directory]":
-        """The directories in one of its directories."""
-        inner = self.sub(name)
-        for entry in inner.names() if inner is not None else ():
-            found = self.sysfs.directory(f"{self.path}/{name}/{entry}")
-            if found is not None:
-                yield found
+def _claim(directory: Directory) -> str:
+    """PCI functions and USB devices are called as all sources call them; everything else by its directory."""
+    subsystem = directory.link("subsystem")
+    if subsystem == "pci" and selectors.ADDRESS.fullmatch(directory.name):
+        return f"pci:{directory.name}"
+    if subsystem == "usb" and PORT.fullmatch(directory.name):
+        return f"usb:{directory.name}"
+    return f"sysfs:{directory.path}"
 
 
-def clean(text: str, limit: int = MAX_TEXT) -> str:
-    """Text from sysfs without hostile characters and white space at its ends, at most `limit` long."""
-    text = text.strip()
-    if not text.isprintable():
-        text = "".join(" " if is_hostile(character) else character for character in text)
-    return text[:limit].strip()
+def _holds(file: SysfsFile, text: str) -> dict[str, str] | None:
+    """What an entry of `keep` captures from a file that is as expected; None for one that is not."""
+    if file.equals is not UNSET and text != file.equals:
+        return None
+    if file.one_of is not UNSET and text not in file.one_of:
+        return None
+    if file.matches is UNSET:
+        return {}
+    match = fullmatch(file.matches, text)
+    return None if match is None else {name: part or "" for name, part in match.groupdict().items()}
 
 
-def _readlink(path: str) -> str:
-    # Thousands of times in one look: making a Path of each costs more than the system call.
-    return os.readlink(path)  # noqa: PTH115 -- see above
+def _text(sysfs: Sysfs, path: str) -> str | None:
+    """A file's text, or what a link's target is called; None where there is neither."""
+    parent, _, name = path.rpartition("/")
+    directory = sysfs.directory(parent)
+    if directory is None:
+        return None
+    target = directory.link(name)
+    if target and directory.sub(name) is not None:
+        return target
+    try:
+        return clean(sysfs.read(path))
+    except OSError:
+        return None
+
+
+def _expanded(host: HostRoot, base: str, relative: str | list[str]) -> Iterator[str]:
+    """The paths that `relative` may mean, in natural order; itself, where it has no wildcards."""
+    for text in [relative] if isinstance(relative, str) else relative:
+        if set(text) & set("*?["):
+            parts = [part for part in text.split("/") if part not in {"", "."}]
+            yield from sorted((path for path, _ in matches(host, base, parts, {})), key=natural)
+        else:
+            yield f"{base}/{text}"

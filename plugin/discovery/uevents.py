@@ -1,4 +1,7 @@
-"""The kernel's uevents by its netlink socket: one for a process, opened when somebody wants them."""
+"""The kernel's uevents: what it says when a device comes, goes or changes. Parsing alone.
+
+The kernel's uevents by its netlink socket: one for a process, opened when somebody wants them.
+"""
 
 import asyncio
 import errno
@@ -6,11 +9,41 @@ import os
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from daemon.log import Episode, Log
-from plugin.core.uevents import MAX_BYTES, parse
+from runtime.log import Episode, Log
+
+MAX_BYTES: Final = 64 * 1024
+"""The kernel sends 2 KiB of variables at most, and a header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uevent:
+    """`action`: add, remove, change, bind, unbind, move, online, offline; `devpath` is below /sys."""
+
+    action: str
+    devpath: str
+    subsystem: str
+
+
+def parse(message: bytes) -> Uevent | None:
+    """The event in a message of the kernel's; None for anything else, such as what udev sends on.
+
+    kernel: `ACTION@DEVPATH`, then `KEY=VALUE` pieces, each ended by a NUL.
+    """
+    if len(message) > MAX_BYTES:
+        return None
+    header, *pieces = message.decode("utf-8", "replace").split("\0")
+    action, at, devpath = header.partition("@")
+    if not at or not action.isalpha() or not devpath.startswith("/"):
+        return None
+    values = {key: value for key, _, value in (piece.partition("=") for piece in pieces)}
+    if values.get("ACTION") != action:
+        return None
+    return Uevent(action, devpath, values.get("SUBSYSTEM", ""))
+
 
 NETLINK_KOBJECT_UEVENT: Final = 15
 KERNEL_GROUP: Final = 1

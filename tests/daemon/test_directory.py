@@ -1,4 +1,4 @@
-"""daemon.directory on real directories: whatever becomes of one, its followers come to know its entries."""
+"""runtime.directory on real directories: whatever becomes of one, its followers come to know its entries."""
 
 # A test may look inside.
 # pyright: reportPrivateUsage=false
@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon import directory
-from daemon.directory import Change, DirectoryWatcher, Kind
+from runtime import directory
+from runtime.directory import Change, DirectoryWatcher, Kind
 
 LIMIT = 20.0
 """Seconds within which what is waited for must have come."""

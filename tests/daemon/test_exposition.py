@@ -1,4 +1,4 @@
-"""daemon.exposition: who gets which format, and documents that every reader takes."""
+"""runtime.exposition: who gets which format, and documents that every reader takes."""
 
 import gzip
 import zlib
@@ -14,8 +14,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as plain_op
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from daemon import exposition
-from daemon.exposition import EMPTY, Collector, Format, accepts_gzip, assemble, negotiate, render
+from runtime import exposition
+from runtime.exposition import EMPTY, Collector, Format, accepts_gzip, assemble, negotiate, render
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 

@@ -1,4 +1,4 @@
-"""daemon.flags: durations, addresses, and flags with their environment variables."""
+"""runtime.flags: durations, addresses, and flags with their environment variables."""
 
 import math
 from pathlib import Path
@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.durations import parse_duration
-from daemon.flags import (
+from runtime.flags import (
     DURATION,
     ListenAddress,
     default_node_name,
     flag,
+    parse_duration,
     parse_listen_address,
     process_flags,
     variable,

@@ -17,9 +17,9 @@ import trustme
 from aiohttp import web
 from click.testing import CliRunner
 
-from daemon import healthy as module
-from daemon.flags import ListenAddress
-from daemon.healthy import Ill, Served, ask, healthy, process_1, served
+from runtime import healthy as module
+from runtime.flags import ListenAddress
+from runtime.healthy import Ill, Served, ask, healthy, process_1, served
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ async def test_the_command_says_it_in_one_line_and_by_its_status(
 
 
 def test_it_loads_nothing_that_is_dear() -> None:
-    code = "import sys, daemon.healthy; print(*(m for m in sys.argv[1:] if m in sys.modules))"
+    code = "import sys, runtime.healthy; print(*(m for m in sys.argv[1:] if m in sys.modules))"
     dear = ["asyncio", "aiohttp", "grpc", "ssl", "yaml", "msgspec", "exporter", "plugin", "rich"]
     told = subprocess.run([sys.executable, "-c", code, *dear], capture_output=True, text=True, check=True)
     assert told.stdout.split() == []

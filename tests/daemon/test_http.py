@@ -1,4 +1,4 @@
-"""daemon.http over real sockets: headers, refusals, errors, addresses, and a quick end."""
+"""runtime.http over real sockets: headers, refusals, errors, addresses, and a quick end."""
 
 import asyncio
 import errno
@@ -14,10 +14,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from daemon.flags import ListenAddress
-from daemon.http import CONTENT_SECURITY_POLICY, application, json_response, problem, serve
-from daemon.process import Fatal
 from harness.stopwatch import Stopwatch
+from runtime.flags import ListenAddress
+from runtime.http import CONTENT_SECURITY_POLICY, application, json_response, problem, serve
+from runtime.process import Fatal
 
 LIMIT = 20.0
 

@@ -1,4 +1,4 @@
-"""daemon.log: one event is one line whatever it carries; a failure that lasts is told once."""
+"""runtime.log: one event is one line whatever it carries; a failure that lasts is told once."""
 
 import io
 import json
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.log import Episode, Log, configure
+from runtime.log import Episode, Log, configure
 
 QUICK = settings(max_examples=100, deadline=None, derandomize=True)
 
@@ -225,7 +225,7 @@ def test_an_episode_is_told_when_it_starts_changes_and_ends() -> None:
 
 def test_reasons_that_alternate_are_told_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("daemon.log.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("runtime.log.time.monotonic", lambda: now[0])
     stream = io.StringIO()
     configure("info", "logfmt", stream)
     episode = Episode(Log("part"), "it fails", calm=60.0)

@@ -1,4 +1,4 @@
-"""daemon.memory: in a process of its own, whose threads allocate at the same time."""
+"""runtime.process: in a process of its own, whose threads allocate at the same time."""
 
 import platform
 import subprocess

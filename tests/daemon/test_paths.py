@@ -1,11 +1,12 @@
-"""daemon.paths: everything follows from the kubelet's root; a socket's path must fit into sun_path."""
+"""kubelet.paths: everything follows from the kubelet's root; a socket's path must fit into sun_path."""
 
 import socket
 from pathlib import Path
 
 import pytest
 
-from daemon.paths import UNIX_PATH_BYTES, KubeletPaths, socket_target
+from kubelet.paths import KubeletPaths, socket_target
+from runtime.flags import UNIX_PATH_BYTES
 
 
 @pytest.mark.parametrize(

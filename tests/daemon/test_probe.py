@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from asyncinotify import Inotify
 
-from daemon import probe
-from daemon.probe import instances_seen, limits, look, memory_limit
-from daemon.reach import Found, Need, Use
+from runtime import preflight
+from runtime.preflight import Found, Need, Use, instances_seen, limits, look, memory_limit
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -140,7 +139,9 @@ def test_a_user_who_may_not_is_refused_as_the_kernel_refuses(place: Path, use: s
 
         def seen_by(user: int) -> str:
             # What runs below must be readable by that user too, which a checkout in /root is not.
-            code = f"import os, sys; sys.path[:0] = {sys.path!r}\nimport daemon.probe\nos.setuid({user})\n"
+            code = (
+                f"import os, sys; sys.path[:0] = {sys.path!r}\nimport runtime.preflight\nos.setuid({user})\n"
+            )
             told = subprocess.run(
                 [sys.executable, "-c", code + SEEN.format(use=use), target],
                 capture_output=True, text=True, cwd=ROOT, timeout=60, check=True,
@@ -167,7 +168,7 @@ def test_no_further_inotify_instance_is_told_with_its_reason(monkeypatch: pytest
     def refuse() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(probe, "Inotify", refuse)
+    monkeypatch.setattr(preflight, "Inotify", refuse)
     assert limits().inotify_error == errno.EMFILE
 
 

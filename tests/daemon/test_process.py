@@ -1,4 +1,4 @@
-"""daemon.process as real processes: whatever hangs, a signal ends them within two seconds."""
+"""runtime.process as real processes: whatever hangs, a signal ends them within two seconds."""
 
 import functools
 import signal

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.reach import LEAST_FREE, LEAST_MEMORY, Found, Limits, Need, Reach, Use, judge, told
+from runtime.preflight import LEAST_FREE, LEAST_MEMORY, Found, Limits, Need, Reach, Use, judge, told
 
 PATH = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 SOCKET = Need("pod_resources", PATH, Use.CONNECT, "is the kubelet up?")

@@ -1,8 +1,8 @@
-"""daemon.sizes: sizes as Prometheus writes them."""
+"""runtime.flags: sizes as Prometheus writes them."""
 
 import pytest
 
-from daemon.sizes import parse_size
+from runtime.flags import parse_size
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""daemon.text: nothing from outside moves a cursor, hides or turns around."""
+"""runtime.text: nothing from outside moves a cursor, hides or turns around."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.text import is_hostile, visible
+from runtime.text import is_hostile, visible
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from daemon.version import __version__, described
+from runtime.version import __version__, described
 
 
 @pytest.mark.parametrize("revision", ["0123abc", "a" * 40, "a" * 40 + "-dirty"])

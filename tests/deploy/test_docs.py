@@ -10,18 +10,18 @@ import click
 import pytest
 import yaml
 
-from daemon.paths import KubeletPaths
-from daemon.reach import Found, Limits, Need, Use, judge
 from deploy.make_manifests import DEPLOY, kustomize, render
 from devicelens import COMMANDS
 from devicelens import main as front_door
-from exporter.services.needs import needs as exporter_needs
+from exporter.refresh.needs import needs as exporter_needs
 from harness.manifests import documents
-from plugin.core.config import load
-from plugin.core.places import EVERYWHERE
+from kubelet.paths import KubeletPaths
+from plugin.config.load import load
+from plugin.config.looked_into import EVERYWHERE
 from plugin.discovery.host import HostRoot
 from plugin.presets import preset_path
-from plugin.services.needs import needs as plugin_needs
+from plugin.serving.needs import needs as plugin_needs
+from runtime.preflight import Found, Limits, Need, Use, judge
 
 ROOT = DEPLOY.parent
 PAGES = {

@@ -7,8 +7,7 @@ import click
 import pytest
 import yaml
 
-from daemon.version import __version__
-from exporter.pods.api_access import ACCOUNT
+from exporter.pods.kubeconfig import ACCOUNT
 from harness.manifests import (
     DEPLOY,
     RENDERED,
@@ -22,8 +21,9 @@ from harness.manifests import (
     pod_of,
     variables,
 )
-from plugin.core.config import load
-from plugin.core.model import Files, Glob, Nvidia
+from plugin.config.load import load
+from plugin.config.model import Files, Glob, Nvidia
+from runtime.version import __version__
 
 BASE = DEPLOY / "base"
 OVERLAYS = sorted(path.parent for path in DEPLOY.glob("overlays/*/kustomization.yaml"))

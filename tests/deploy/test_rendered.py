@@ -11,7 +11,6 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from daemon.version import __version__
 from deploy.make_manifests import RULES, RULES_FILE, folders, kustomize, prometheus_rule, render
 from harness.manifests import (
     DEPLOY,
@@ -27,6 +26,7 @@ from harness.manifests import (
     pod_of,
     variables,
 )
+from runtime.version import __version__
 
 OLD, FIRST = "1.28", "1.30"
 VERSIONS = (FIRST, "1.31", "1.34", kubernetes_validate.latest_version())

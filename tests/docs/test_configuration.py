@@ -7,10 +7,10 @@ import pytest
 from msgspec import Struct
 
 from harness.reference import DOCUMENT, SOURCES, fences, renewed, whole
-from plugin.core import model
-from plugin.core.config import load
-from plugin.core.errors import ConfigError
-from plugin.core.schema import field_texts, structs
+from plugin.config import model
+from plugin.config.load import load
+from plugin.config.schema import field_texts, structs
+from runtime.config_file import ConfigError
 
 TEXT = DOCUMENT.read_text()
 EXAMPLES = [text for kind, text in fences(TEXT) if kind == "yaml"]

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.id_rules import LONGEST, VARIABLE, load
-from exporter.core.ids import RULES, Kind, Reader
+from exporter.mapping.device_ids import LONGEST, RULES, VARIABLE, Kind, Reader, load
 
 TEXT = (Path(__file__).parents[2] / "docs" / "device-ids.md").read_text()
 ROWS = [

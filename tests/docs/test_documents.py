@@ -19,9 +19,9 @@ import pytest
 import yaml
 
 from devicelens import main
-from exporter.core import id_rules
+from exporter.mapping import device_ids
 from harness.tools import required
-from plugin.core.config import load
+from plugin.config.load import load
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -114,7 +114,7 @@ def test_its_configurations_can_be_loaded(name: str) -> None:
     for language, block in blocks(PAGES[name]):
         if language == "yaml" and re.match(r"(?:#.*\n)*version:", block):
             if "\nrules:" in block:
-                assert id_rules.load(block.encode(), name)
+                assert device_ids.load(block.encode(), name)
             else:
                 assert load(block.encode(), name)
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from msgspec import Struct
 
 from devicelens import main
-from plugin.discover import document
+from plugin.discover import dry_run
 
 TEXT = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
 SECTION = TEXT.split("\n## Dry run\n")[1].split("\n## ")[0]
@@ -17,7 +17,7 @@ SECTION = TEXT.split("\n## Dry run\n")[1].split("\n## ")[0]
 def test_every_field_is_named_and_no_other() -> None:
     structs = [
         struct
-        for _, struct in inspect.getmembers(document, inspect.isclass)
+        for _, struct in inspect.getmembers(dry_run, inspect.isclass)
         if issubclass(struct, Struct) and struct is not Struct
     ]
     fields = {field for struct in structs for field in struct.__struct_fields__}

@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from exporter.core.history_query import LIMIT, MAX_LIMIT
-from exporter.web import events, query
-from exporter.web.api import parameters, schema
-from exporter.web.api.operations import OPERATIONS
+from exporter.history.query import LIMIT, MAX_LIMIT
+from exporter.views import query, schema
+from exporter.web import events, openapi
+from exporter.web.openapi import OPERATIONS
 from harness.http_api_reference import DOCUMENT, EXAMPLE, answers, application, renewed
 
 TEXT = DOCUMENT.read_text()
@@ -77,7 +77,7 @@ def test_its_numbers_are_those_of_the_code() -> None:
     assert f"A value has {query.TEXT_LIMIT} characters at most" in TEXT
     assert f"most {events.LIMIT} may follow at once" in TEXT
     assert 1 / events.SPACING == 4
-    assert all(f"`{p.name}`" in TEXT for p in parameters.PAST)
+    assert all(f"`{p.name}`" in TEXT for p in openapi.PAST)
 
 
 def test_every_status_is_told_of() -> None:

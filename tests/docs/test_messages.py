@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.anomalies import Anomaly
+from exporter.mapping.anomalies import Anomaly
 from exporter.web.pages.findings import findings
-from plugin.core.allocation import Refusal
+from plugin.devices.allocation import Refusal
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "messages.md").read_text()
 LOGS = TEXT.partition("\n## What is wrong\n")[0]
 MODULES = [
     path
-    for package in ("daemon", "exporter", "plugin")
+    for package in ("exporter", "kubelet", "plugin", "runtime")
     for path in sorted((ROOT / package).rglob("*.py"))
     if "pb" not in path.relative_to(ROOT).parts
 ]

@@ -6,18 +6,18 @@ from pathlib import Path
 import click
 import pytest
 
-from daemon.exposition import Format
-from daemon.http import Traffic, WebFamilies
 from devicelens import COMMANDS
 from devicelens import main as front_door
-from exporter.core.state import State
 from exporter.history.archive import Condition
-from exporter.services.board import Board
-from exporter.services.history_families import HistoryFamilies
-from exporter.services.metrics import Metrics
-from exporter.web.app import Site, build
-from plugin.core import model
-from plugin.core.config import load
+from exporter.mapping.state import Board, State
+from exporter.metrics.exporter import Metrics
+from exporter.metrics.families import HistoryFamilies
+from exporter.web.app import build
+from exporter.web.site import Site
+from plugin.config import model
+from plugin.config.load import load
+from runtime.exposition import Format
+from runtime.http import Traffic, WebFamilies
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from plugin.services.predecessors import NAME
-from plugin.services.sockets import PREFIX, RECORD_ENDING
+from plugin.serving.ownership import NAME
+from plugin.serving.sockets import PREFIX, RECORD_ENDING
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "upgrade.md").read_text()

@@ -8,18 +8,25 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from daemon.http import CONTENT_SECURITY_POLICY, KEEP_ALIVE, LARGE_AT_ONCE, SEND_WITHIN, Traffic, WebFamilies
-from daemon.http.connection import FIELD_BYTES, FIELDS, HEAD_BYTES, HEAD_WITHIN, LINE_BYTES
-from daemon.http.crowd import MOST
-from daemon.http.listener import HANDSHAKE_WITHIN
-from daemon.http.traffic import ENDED, REFUSED
-from daemon.protection.language import MAX_COST, load
-from daemon.protection.passwords import EACH, LIMIT
-from daemon.protection.reload import READ_INTERVAL, SETTLE
 from devicelens import main
-from exporter.cli import exporter
+from exporter.cli.exporter import exporter
 from exporter.web.events import LIMIT as PAGES
 from harness.certificates import Certificates
+from runtime.http import (
+    CONTENT_SECURITY_POLICY,
+    KEEP_ALIVE,
+    LARGE_AT_ONCE,
+    SEND_WITHIN,
+    Traffic,
+    WebFamilies,
+)
+from runtime.http.connection import FIELD_BYTES, FIELDS, HEAD_BYTES, HEAD_WITHIN, LINE_BYTES
+from runtime.http.crowd import MOST
+from runtime.http.listener import HANDSHAKE_WITHIN
+from runtime.http.traffic import ENDED, REFUSED
+from runtime.protection.language import MAX_COST, load
+from runtime.protection.passwords import EACH, LIMIT
+from runtime.protection.reload import READ_INTERVAL, SETTLE
 
 TEXT = (Path(__file__).parents[2] / "docs" / "web-configuration.md").read_text()
 YAML: list[str] = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from exporter.pb.podresources.v1 import api_pb2
 from harness import owners
 from harness.node import Holding, Pod
 from harness.processes import Process
 from harness.simulated import SimulatedNode
 from harness.stack import Stack
 from harness.waiting import until, until_equal
+from kubelet.pb.podresources.v1 import api_pb2
 from simulator import Faults
 
 pytestmark = pytest.mark.simulated

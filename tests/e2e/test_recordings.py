@@ -7,11 +7,11 @@ from tempfile import mkdtemp
 import pytest
 from google.protobuf import text_format
 
-from exporter.pb.podresources.v1 import api_pb2
 from harness import owners
 from harness.processes import Process
 from harness.simulated import SimulatedNode
 from harness.waiting import until
+from kubelet.pb.podresources.v1 import api_pb2
 
 pytestmark = pytest.mark.simulated
 

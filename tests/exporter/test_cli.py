@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from exporter.cli import exporter
+from exporter.cli.exporter import exporter
 
 
 @pytest.mark.parametrize(

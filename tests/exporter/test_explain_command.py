@@ -15,14 +15,21 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
 from devicelens import main
-from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
-from exporter.core.diff import holdings
-from exporter.core.holdings import Since
-from exporter.core.model import Device, DeviceKey, Holder, Snapshot
-from exporter.core.state import Failure, State
-from exporter.services.board import Board
-from exporter.web.app import Site, build
-from exporter.who.explain import parse_device
+from exporter.cli.explain import parse_device
+from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.model import (
+    AdvertisedDevice,
+    AdvertisedResource,
+    Device,
+    DeviceKey,
+    Holder,
+    Snapshot,
+    Telling,
+    merged,
+)
+from exporter.mapping.state import Board, Failure, State
+from exporter.web.app import build
+from exporter.web.site import Site
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 from simulator.devices import Device as Advertises
 from simulator.scripted import ScriptedPlugin

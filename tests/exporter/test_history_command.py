@@ -14,13 +14,13 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
 from devicelens import main
-from exporter.core.history_query import Found, Question
-from exporter.core.state import State
-from exporter.history.answering import Now
-from exporter.services.board import Board
-from exporter.services.historian import Unavailable
-from exporter.web.app import Site, build
-from exporter.who.moments import parse_time
+from exporter.cli.select import parse_time
+from exporter.history.archive import Now
+from exporter.history.historian import Unavailable
+from exporter.history.query import Found, Question
+from exporter.mapping.state import Board, State
+from exporter.web.app import build
+from exporter.web.site import Site
 from harness.lives import PATIENCE, Life, key
 
 START = 1_793_227_260.0  # 2026-10-28T22:41:00Z

@@ -19,12 +19,11 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
 from devicelens import main
-from exporter.core.diff import holdings
-from exporter.core.holdings import Since
-from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.core.state import Failure, State
-from exporter.services.board import Board
-from exporter.web.app import Site, build
+from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
+from exporter.mapping.state import Board, Failure, State
+from exporter.web.app import build
+from exporter.web.site import Site
 from simulator import Faults, Replay, SimulatedKubelet
 
 START = 1_793_227_263.25
@@ -346,7 +345,7 @@ async def test_a_kubelet_that_is_not_there_is_said(sockets: Path) -> None:
 
 def test_the_command_starts_without_what_it_does_not_need() -> None:
     code = (
-        "import sys, exporter.who\n"
+        "import sys, exporter.cli\n"
         "heavy = {'grpc', 'aiohttp', 'rich', 'jinja2', 'google.protobuf', 'asyncio'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

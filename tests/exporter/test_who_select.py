@@ -1,4 +1,4 @@
-"""exporter.who: what is asked for, where, and how it is shown. All of it pure."""
+"""exporter.cli: what is asked for, where, and how it is shown. All of it pure."""
 
 import json
 import re
@@ -9,24 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.text import is_hostile
-from exporter.core.address import parse_address
-from exporter.web.api.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
-from exporter.who.model import Answer, CpusEntry, MappingDocument, Told
-from exporter.who.select import (
+from exporter.cli.select import (
     Ambiguous,
+    Answer,
+    CpusEntry,
+    MappingDocument,
     NothingMatches,
     Pod,
     Question,
+    Told,
     narrow,
     parse_pod,
     parse_what,
     select,
 )
-from exporter.who.show import as_json, document_of, print_answer, rows
-from exporter.who.table.terminal import Look, look
-from exporter.who.table.width import width
+from exporter.cli.show import as_json, document_of, print_answer, rows
+from exporter.cli.table.terminal import Look, look
+from exporter.cli.table.width import width
+from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
 from harness.hostile import CORPUS
+from runtime.flags import parse_address
+from runtime.text import is_hostile
 
 
 def holder(pod: str, namespace: str = "ml", *, since: str | None = None, exact: bool = True) -> HolderEntry:

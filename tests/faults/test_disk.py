@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from exporter.history.place import DAMAGED_KEPT
+from exporter.history.store import DAMAGED_KEPT
 from harness import owners
 from harness.trials import ground, places
 from harness.trials.fault import FULL, Fault
 from harness.trials.ground import ALLOCATABLE, SPARE
 from harness.trials.trial import Around, Trial, trying
 from harness.waiting import until
-from plugin.services.predecessors import NAME as SERVED
-from plugin.services.predecessors import read
+from plugin.serving.ownership import NAME as SERVED
+from plugin.serving.ownership import read
 from simulator import SimulatedKubelet
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(1500)]

@@ -9,11 +9,11 @@ from dataclasses import replace
 import grpc.aio
 import pytest
 
-from daemon.paths import KubeletPaths, socket_target
 from harness import owners
 from harness.trials.fault import Fault
 from harness.trials.ground import ALLOCATABLE
 from harness.trials.trial import Around, Trial, trying
+from kubelet.paths import KubeletPaths, socket_target
 from simulator import Faults, RegistrationFaults
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(1500)]

@@ -19,7 +19,7 @@ from harness.trials.observer import Observer
 from harness.trials.previous import previous
 from harness.trials.trial import Around, Trial, trying
 from harness.waiting import until
-from plugin.services.predecessors import NAME as SERVED
+from plugin.serving.ownership import NAME as SERVED
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(1500)]
 

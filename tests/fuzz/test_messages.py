@@ -13,25 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from daemon.exposition import Format, render
-from exporter.core.diff import holdings
-from exporter.core.identity import NO_VIEW, Look, Register
-from exporter.core.model import Snapshot
-from exporter.core.state import State
-from exporter.kubelet.client import UNDECODABLE, KubeletError, Raw
-from exporter.pods.decode import Allowed
+from exporter.mapping.holdings import holdings
+from exporter.mapping.identity import NO_VIEW, Look, Register
+from exporter.mapping.model import Snapshot
+from exporter.mapping.state import State
+from exporter.metrics.devices import DeviceLines, plan
+from exporter.metrics.families import of_snapshot
 from exporter.pods.pods_api import PodsApi
-from exporter.pods.told import Gone, Seen, Unclear
-from exporter.services.device_families import DeviceLines
-from exporter.services.families import of_snapshot
-from exporter.services.series import plan
-from exporter.services.understanding import Understanding
-from exporter.web.api.documents import Moment
+from exporter.pods.source import Allowed, Gone, Seen, Unclear
+from exporter.refresh.pipeline import Understanding
+from exporter.views.documents import Moment
+from exporter.views.query import PageQuery
 from exporter.web.pages.rows import row
 from exporter.web.pages.status import status_page
-from exporter.web.query import PageQuery
 from harness import mutation, wire
 from harness.stopwatch import Stopwatch
+from kubelet.podresources import UNDECODABLE, KubeletError, Raw
+from runtime.exposition import Format, render
 
 COUNT = int(os.environ.get("DEVICELENS_FUZZ", "4000"))
 SEED = int(os.environ.get("DEVICELENS_FUZZ_SEED", "1"))

@@ -7,7 +7,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
-from exporter.pb.podresources.v1 import api_pb2
+from kubelet.pb.podresources.v1 import api_pb2
 
 M = TypeVar("M", bound=Message)
 

@@ -18,9 +18,9 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Node as ApiNode
 from lightkube.resources.core_v1 import Pod as ApiPod
 
-from exporter.pb.podresources.v1.api_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 from harness.node import Holding, Pod, Refused
 from harness.waiting import until
+from kubelet.pb.podresources.v1.api_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 
 _RACES = ("OutOf", "UnexpectedAdmissionError", "NodeAffinity")
 """Admission failures that a workload's controller would try again: the kubelet sees its own node late."""

@@ -19,7 +19,7 @@ from types import FrameType
 
 VARIABLE = "HARNESS_TASKS"
 _NUMBERS = itertools.count()
-_PACKAGES = ("daemon", "exporter", "plugin")
+_PACKAGES = ("exporter", "kubelet", "plugin", "runtime")
 _LEAKED: list[object] = []
 LEAK = 10
 """How much more there is of each after a SIGUSR1, and twice as many MiB."""

@@ -13,15 +13,14 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from daemon.exposition import Format
-from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
-from exporter.core.anomalies import find
-from exporter.core.diff import holdings
-from exporter.core.history import Facts, HoldingKey
-from exporter.core.history_query import Found, Question
-from exporter.core.holdings import Since
-from exporter.core.identity import Identity
-from exporter.core.model import (
+from exporter.history.archive import Now
+from exporter.history.query import Found, Question
+from exporter.mapping.anomalies import find
+from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.model import (
+    AdvertisedDevice,
+    AdvertisedResource,
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -31,13 +30,15 @@ from exporter.core.model import (
     Holder,
     PinnedMemory,
     Snapshot,
+    Telling,
+    merged,
 )
-from exporter.core.state import State
-from exporter.core.workload import Workload
-from exporter.history.answering import Now
-from exporter.services.board import Board
-from exporter.web.app import Site, build
+from exporter.mapping.record import Facts, HoldingKey
+from exporter.mapping.state import Board, State
+from exporter.web.app import build
+from exporter.web.site import Site
 from harness.lives import PATIENCE, Life
+from runtime.exposition import Format
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "http-api.md"
 EXAMPLE: Final = re.compile(

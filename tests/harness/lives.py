@@ -3,11 +3,10 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from exporter.core.history import Facts, HoldingKey, Present
-from exporter.core.history_query import Found, Question
-from exporter.core.history_watch import Look, Sight, Times
-from exporter.history.answering import Now
-from exporter.history.archive import Archive, Limits
+from exporter.history.archive import Archive, Limits, Now
+from exporter.history.coverage import Look, Sight, Times
+from exporter.history.query import Found, Question
+from exporter.mapping.record import Facts, HoldingKey, Present
 
 PATIENCE = 16.0
 

@@ -16,16 +16,11 @@ from typing import Final
 from prometheus_client import disable_created_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from daemon.exposition import Format
-from daemon.http import Traffic, WebFamilies
-from daemon.protection.rules import Rules
-from daemon.protection.validity import Validity
-from exporter.core.advertised import Telling, merged
-from exporter.core.anomalies import find
-from exporter.core.diff import diff, holdings
-from exporter.core.holdings import Released, Since, Step
-from exporter.core.identity import Identity, View
-from exporter.core.model import (
+from exporter.history.archive import Condition
+from exporter.mapping.anomalies import find
+from exporter.mapping.holdings import Released, Since, Step, diff, holdings
+from exporter.mapping.identity import Identity, View, Workload
+from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -35,18 +30,20 @@ from exporter.core.model import (
     Holder,
     PinnedMemory,
     Snapshot,
+    Telling,
+    merged,
 )
-from exporter.core.state import State
-from exporter.core.workload import Workload
-from exporter.history.archive import Condition
-from exporter.services.board import Board
-from exporter.services.history_families import HistoryFamilies
-from exporter.services.metrics import Metrics
-from plugin.core.device import Device as PluginDevice
-from plugin.core.inventory import Advertised, Known
-from plugin.services.metrics import ConfigStatus, Exposition
-from plugin.services.status import ResourceStatus
-from plugin.services.tally import Tally
+from exporter.mapping.state import Board, State
+from exporter.metrics.exporter import Metrics
+from exporter.metrics.families import HistoryFamilies
+from plugin.devices.device import Device as PluginDevice
+from plugin.devices.inventory import Advertised, Known
+from plugin.serving.metrics import ConfigStatus, Exposition
+from plugin.serving.status import ResourceStatus, Tally
+from runtime.exposition import Format
+from runtime.http import Traffic, WebFamilies
+from runtime.protection.rules import Rules
+from runtime.protection.validity import Validity
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs/metrics.md"
 

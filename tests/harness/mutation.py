@@ -7,9 +7,9 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from exporter.pb.core.v1 import pod_pb2
-from exporter.pb.podresources.v1 import api_pb2
-from exporter.pb.pods.v1alpha1 import api_pb2 as pods_pb2
+from kubelet.pb.core.v1 import pod_pb2
+from kubelet.pb.podresources.v1 import api_pb2
+from kubelet.pb.pods.v1alpha1 import api_pb2 as pods_pb2
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "recordings"
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Final
 
-from daemon.version import __version__
-from exporter.web.api.openapi import document
+from exporter.web.openapi import document
+from runtime.version import __version__
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "openapi.json"
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from exporter.core.history import Facts, HoldingKey, Present
-from exporter.core.history_query import Found, Question
-from exporter.core.history_watch import Times
-from exporter.history.answering import Now
-from exporter.services.historian import Unavailable
+from exporter.history.archive import Now
+from exporter.history.coverage import Times
+from exporter.history.historian import Unavailable
+from exporter.history.query import Found, Question
+from exporter.mapping.record import Facts, HoldingKey, Present
 from harness.lives import PATIENCE, Life
 
 

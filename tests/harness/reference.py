@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from plugin.core import model
-from plugin.core.expressions import ALLOWED_FILTERS, ALLOWED_METHODS
-from plugin.core.schema import field_texts, structs
+from plugin.config import model
+from plugin.config.schema import field_texts, structs
+from plugin.config.templates import ALLOWED_FILTERS, ALLOWED_METHODS
 from plugin.presets import PRESETS
 
 DOCUMENT = Path(__file__).parents[2] / "docs/configuration.md"

@@ -8,21 +8,21 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemon.directory import DirectoryWatcher
-from daemon.paths import KubeletPaths
 from harness.waiting import LIMIT, until
-from plugin.core.config import load
-from plugin.core.lifecycle import Patience
+from kubelet.paths import KubeletPaths
+from plugin.config.load import load
 from plugin.discovery.host import HostRoot
-from plugin.discovery.sources import fault_source
+from plugin.discovery.registry import fault_source
 from plugin.discovery.uevents import Uevents
-from plugin.services.clock import Clock
-from plugin.services.fleet import Fleet
-from plugin.services.listening import Listening
-from plugin.services.pod_resources import PodResources
-from plugin.services.predecessors import Predecessors
-from plugin.services.status import ResourceStatus
-from plugin.services.surroundings import Pace, Surroundings, Way
+from plugin.serving.context import Pace, Surroundings, Way
+from plugin.serving.faults import Listening
+from plugin.serving.fleet import Fleet
+from plugin.serving.lifecycle import Patience
+from plugin.serving.ownership import Predecessors
+from plugin.serving.pod_resources import PodResources
+from plugin.serving.status import ResourceStatus
+from runtime.clock import Clock
+from runtime.directory import DirectoryWatcher
 
 _TOKENS = itertools.count()
 

@@ -10,15 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from daemon.exposition import Format
-from daemon.version import __version__
-from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
-from exporter.core.anomalies import find
-from exporter.core.diff import holdings
-from exporter.core.history import present
-from exporter.core.holdings import Ledger, Since
-from exporter.core.identity import Identity
-from exporter.core.model import (
+from exporter.mapping.anomalies import find
+from exporter.mapping.holdings import Ledger, Since, holdings
+from exporter.mapping.identity import UNKNOWN, Identity, Workload
+from exporter.mapping.model import (
+    AdvertisedDevice,
+    AdvertisedResource,
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -28,13 +25,16 @@ from exporter.core.model import (
     Holder,
     PinnedMemory,
     Snapshot,
+    Telling,
+    merged,
 )
-from exporter.core.state import State
-from exporter.core.workload import UNKNOWN, Workload
-from exporter.services.board import Board
+from exporter.mapping.record import present
+from exporter.mapping.state import Board, State
 from exporter.web.site import Site
 from harness.lives import Life
 from harness.past import Past
+from runtime.exposition import Format
+from runtime.version import __version__
 
 NODE: Final = "gpu-worker-3"
 NOW: Final = datetime(2026, 11, 20, 3, 14, 7, 250_000, UTC).timestamp()

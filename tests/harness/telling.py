@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 
-from exporter.pods.told import Source, SourceError, Told
+from exporter.pods.source import Source, SourceError, Told
 
 LIMIT = 20.0
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from exporter.pb.podresources.v1 import api_pb2
+from kubelet.pb.podresources.v1 import api_pb2
 from simulator import Pod, SimulatedKubelet
 
 CLOCKS = 0.1

@@ -1,4 +1,4 @@
-"""An application served by daemon.http, and raw clients of it."""
+"""An application served by runtime.http, and raw clients of it."""
 
 import asyncio
 import logging
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from daemon.flags import ListenAddress
-from daemon.http import Limits, Traffic, application, serve
-from daemon.protection.reload import Protection
+from runtime.flags import ListenAddress
+from runtime.http import Limits, Traffic, application, serve
+from runtime.protection.reload import Protection
 
 LIMIT = 20.0
 

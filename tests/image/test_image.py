@@ -18,10 +18,10 @@ import aiohttp
 import pytest
 import yaml
 
-from daemon.version import __version__
 from harness.oci import Container, Store, content, debian, pip_like_here, runtime
 from harness.tree import ROOT, copied
 from harness.waiting import until
+from runtime.version import __version__
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"

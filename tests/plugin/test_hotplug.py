@@ -13,7 +13,7 @@ import pytest
 
 from harness.served import Served, serving
 from plugin.discovery.uevents import kernel_socket
-from plugin.services.surroundings import Pace
+from plugin.serving.context import Pace
 from simulator import SimulatedKubelet
 
 NAME = "a.b/plugged"

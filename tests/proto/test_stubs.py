@@ -112,7 +112,7 @@ PodStatus: string phase=1, string qosClass=9
 """
 
 APIS = {
-    "plugin.pb.deviceplugin.v1beta1.api_pb2": (
+    "kubelet.pb.deviceplugin.v1beta1.api_pb2": (
         "v1beta1",
         DEVICE_PLUGIN,
         {
@@ -124,7 +124,7 @@ APIS = {
             "DevicePlugin.PreStartContainer": "PreStartContainerRequest → PreStartContainerResponse",
         },
     ),
-    "plugin.pb.pluginregistration.v1.api_pb2": (
+    "kubelet.pb.pluginregistration.v1.api_pb2": (
         "pluginregistration",
         PLUGIN_REGISTRATION,
         {
@@ -132,7 +132,7 @@ APIS = {
             "Registration.NotifyRegistrationStatus": "RegistrationStatus → RegistrationStatusResponse",
         },
     ),
-    "exporter.pb.podresources.v1.api_pb2": (
+    "kubelet.pb.podresources.v1.api_pb2": (
         "v1",
         POD_RESOURCES,
         {
@@ -143,12 +143,12 @@ APIS = {
             "PodResourcesLister.Get": "GetPodResourcesRequest → GetPodResourcesResponse",
         },
     ),
-    "exporter.pb.podresources.v1alpha1.api_pb2": (
+    "kubelet.pb.podresources.v1alpha1.api_pb2": (
         "v1alpha1",
         POD_RESOURCES_ALPHA,
         {"PodResourcesLister.List": "ListPodResourcesRequest → ListPodResourcesResponse"},
     ),
-    "exporter.pb.pods.v1alpha1.api_pb2": (
+    "kubelet.pb.pods.v1alpha1.api_pb2": (
         "v1alpha1",
         PODS,
         {
@@ -157,7 +157,7 @@ APIS = {
             "Pods.GetPod": "GetPodRequest → GetPodResponse",
         },
     ),
-    "exporter.pb.core.v1.pod_pb2": ("k8s.io.api.core.v1", CORE, {}),
+    "kubelet.pb.core.v1.pod_pb2": ("k8s.io.api.core.v1", CORE, {}),
 }
 
 

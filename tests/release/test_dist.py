@@ -18,14 +18,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from daemon.version import __version__
 from harness.tree import ROOT, copied, listed
 from harness.waiting import until
+from runtime.version import __version__
 
 pytestmark = pytest.mark.timeout(600)
 
 EPOCH = "1700000000"
-PACKAGES = ("daemon/", "exporter/", "plugin/", "simulator/")
+PACKAGES = ("exporter/", "kubelet/", "plugin/", "runtime/", "simulator/")
 NAME = f"devicelens-{__version__}"
 
 
@@ -114,7 +114,7 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_command_runs_from_the_wheel_and_from_nowhere_else(installed: Path, tmp_path: Path) -> None:
     told = ran(installed / "devicelens", "--version", cwd=tmp_path)
     assert told == f"devicelens, version {__version__}\n"
-    modules = ["devicelens", "daemon.http", "exporter.main", "plugin.main", "simulator.demo"]
+    modules = ["devicelens", "runtime.http", "exporter.main", "plugin.main", "simulator.demo"]
     code = "import importlib, sys; print(*(importlib.import_module(m).__file__ for m in sys.argv[1:]))"
     for file in ran(installed / "python", "-c", code, *modules, cwd=tmp_path).split():
         assert file.startswith(str(installed.parent))
@@ -181,9 +181,9 @@ async def shown(installed: Path, directory: str) -> None:
 
 def tagged(place: Path, *tags: str) -> subprocess.CompletedProcess[str]:
     """`make tag-test` in a repository whose only commit has these tags."""
-    (place / "daemon").mkdir()
+    (place / "runtime").mkdir()
     shutil.copyfile(ROOT / "Makefile", place / "Makefile")
-    shutil.copyfile(ROOT / "daemon/version.py", place / "daemon/version.py")
+    shutil.copyfile(ROOT / "runtime/version.py", place / "runtime/version.py")
     git = ["git", "-C", str(place), "-c", "user.name=n", "-c", "user.email=e@example.com"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "m"], *(["tag", tag] for tag in tags)):
         subprocess.run([*git, *command], check=True, capture_output=True)
@@ -198,4 +198,4 @@ def test_a_tag_that_says_another_version_stops_the_release(
     told = tagged(tmp_path, *tags)
     assert (told.returncode == 0) == right, told.stderr
     if not right:
-        assert f"HEAD is tagged v99.0.0, and daemon/version.py says {__version__}" in told.stdout
+        assert f"HEAD is tagged v99.0.0, and runtime/version.py says {__version__}" in told.stdout

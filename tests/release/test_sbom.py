@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.version import __version__
 from deploy.make_sbom import SbomError, locked, main, normal, shipped
+from runtime.version import __version__
 
 ROOT = Path(__file__).parents[2]
 HERE = {

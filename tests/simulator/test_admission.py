@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from plugin.pb.deviceplugin.v1beta1 import api_pb2
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2
 from simulator import (
     AdmissionError,
     ContainerError,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.pb.deviceplugin.v1beta1 import api_pb2
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2
 from simulator import checkpoint
 from simulator.checkpoint import Checkpoint, CorruptCheckpointError, Entry
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.process import Fatal
-from plugin.services.sockets import SocketNames
+from plugin.serving.sockets import SocketNames
+from runtime.process import Fatal
 from simulator.demo import own_directory
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from exporter.pb.podresources.v1 import api_pb2 as v1
-from exporter.pb.podresources.v1 import api_pb2_grpc as v1_grpc
-from exporter.pb.podresources.v1alpha1 import api_pb2 as v1alpha1
-from exporter.pb.podresources.v1alpha1 import api_pb2_grpc as v1alpha1_grpc
+from kubelet.pb.podresources.v1 import api_pb2 as v1
+from kubelet.pb.podresources.v1 import api_pb2_grpc as v1_grpc
+from kubelet.pb.podresources.v1alpha1 import api_pb2 as v1alpha1
+from kubelet.pb.podresources.v1alpha1 import api_pb2_grpc as v1alpha1_grpc
 from simulator import ClaimDevice, ClaimSpec, ContainerSpec, Faults, Holding, PodSpec, SimulatedKubelet
 from simulator.devices import Device
 from simulator.node import Older

@@ -7,8 +7,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from exporter.pb.core.v1 import pod_pb2
-from exporter.pb.pods.v1alpha1 import api_pb2, api_pb2_grpc
+from kubelet.pb.core.v1 import pod_pb2
+from kubelet.pb.pods.v1alpha1 import api_pb2, api_pb2_grpc
 from simulator import AdmissionError, ContainerSpec, Owner, PodSpec, SimulatedKubelet
 
 Event = tuple[str, pod_pb2.Pod]

@@ -9,9 +9,9 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from exporter.pb.podresources.v1 import api_pb2 as v1
-from exporter.pb.podresources.v1 import api_pb2_grpc as v1_grpc
-from plugin.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
+from kubelet.pb.podresources.v1 import api_pb2 as v1
+from kubelet.pb.podresources.v1 import api_pb2_grpc as v1_grpc
 from simulator import ClaimDevice, ClaimSpec, ContainerSpec, PodSpec, Replay, SimulatedKubelet
 from simulator.devices import Device, Options
 from simulator.scripted import ScriptedPlugin

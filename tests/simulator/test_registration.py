@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from plugin.pb.pluginregistration.v1 import api_pb2 as registration
+from kubelet.pb.pluginregistration.v1 import api_pb2 as registration
 from simulator import AdmissionError, ContainerSpec, Faults, PodSpec, RegistrationFaults, SimulatedKubelet
 from simulator.devices import Device, Options
 from simulator.scripted import ScriptedPlugin

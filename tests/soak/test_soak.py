@@ -19,7 +19,6 @@ from functools import partial
 import aiohttp
 import pytest
 
-from daemon.durations import parse_duration
 from harness import owners
 from harness.trials import ground
 from harness.trials.census import cpu
@@ -27,6 +26,7 @@ from harness.trials.churn import GPU
 from harness.trials.fault import Fault
 from harness.trials.trial import Around, Trial, trying
 from harness.waiting import until
+from runtime.flags import parse_duration
 from simulator import ContainerSpec, Faults, PodSpec
 
 SECONDS = parse_duration(os.environ.get("DEVICELENS_SOAK", "6s"))

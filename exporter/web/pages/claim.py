@@ -3,21 +3,20 @@
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.core.diff import Holding
-from exporter.core.history import Row, bounded
-from exporter.core.model import ClaimDevice, ClaimHolder
-from exporter.core.state import State
-from exporter.web.api.documents import Moment
-from exporter.web.links import claim_link, history_link
-from exporter.web.pages import told
-from exporter.web.pages.fresh import Fresh, fresh
-from exporter.web.pages.past import Range, by_pod, life_link
+from exporter.mapping.holdings import Holding
+from exporter.mapping.model import ClaimDevice, ClaimHolder
+from exporter.mapping.record import Row, bounded
+from exporter.mapping.state import State
+from exporter.views.documents import Moment
+from exporter.views.links import claim_link, history_link
+from exporter.views.query import TEXT_LIMIT
+from exporter.views.wording import Text, counted, spelled, text
+from exporter.web.pages import periods
+from exporter.web.pages.past import Answer, Range, Section, by_pod, life_link, section
+from exporter.web.pages.periods import Stamp
 from exporter.web.pages.rows import row_key
-from exporter.web.pages.section import Answer, Section, section
+from exporter.web.pages.summary import Fresh, fresh
 from exporter.web.pages.timeline import Named
-from exporter.web.pages.told import Stamp
-from exporter.web.query import TEXT_LIMIT
-from exporter.web.words import Text, counted, spelled, text
 
 HOLDERS: Final = 200
 
@@ -134,8 +133,8 @@ def _headline(claimed: tuple[ClaimDevice, ...], rows: tuple[Row, ...], now: floa
         pods = {through.holder[:2] for one in claimed for through in one.holders}
         claims = {(t.claim_namespace, t.claim) for one in claimed for t in one.holders}
         return f"Held by {counted(len(pods), 'pod')} through {counted(len(claims), 'claim')}."
-    end = told.ended(rows[0], now)
-    until = "" if end is None else f"; the last that held it did so until {told.in_words(end)}"
+    end = periods.ended(rows[0], now)
+    until = "" if end is None else f"; the last that held it did so until {periods.in_words(end)}"
     return f"Nobody on this node holds it now{until}."
 
 
@@ -151,7 +150,7 @@ def _through(one: ClaimDevice, through: ClaimHolder, state: State, now: float) -
         href=life_link(holder.namespace, holder.pod, holder.pod_uid),
         container=text(holder.container),
         uid=spelled(holder.pod_uid),
-        since=None if since is None else told.stamp(since.at, now),
+        since=None if since is None else periods.stamp(since.at, now),
         exact=since is not None and since.exact,
     )
 

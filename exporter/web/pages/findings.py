@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.core.anomalies import Anomaly
-from exporter.core.model import Holder
-from exporter.web.links import device_link, pod_link
+from exporter.mapping.anomalies import Anomaly
+from exporter.mapping.model import Holder
+from exporter.views.links import device_link, pod_link
+from exporter.views.query import Filters, address
+from exporter.views.wording import listed, spelled, text
+from exporter.web.pages.periods import When, later
 from exporter.web.pages.rows import UNHEALTHY_HELD, row_key
-from exporter.web.pages.whens import When, later
-from exporter.web.query import Filters, address
-from exporter.web.words import listed, spelled, text
 
 _FIRST: Final = 6
 """Sentences that are seen at once."""

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.core.model import Container, Device
-from exporter.web.links import device_link
+from exporter.mapping.model import Container, Device
+from exporter.views.links import device_link
+from exporter.views.wording import Text, counted, listed, ranges, size, text
 from exporter.web.pages.rows import row_key
-from exporter.web.words import Text, counted, listed, ranges, size, text
 
 BOXES: Final = 16
 """NUMA nodes that are drawn; a pod's own come first."""

@@ -1,20 +1,27 @@
-"""Holdings of the past: as rows of a table, as bars of a drawing, and what is not known of them. Pure."""
+"""Holdings of the past: as rows of a table, as bars of a drawing, and what is not known of them. Pure.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+What a page shows of the past: the range, the drawing, the table below it, and what is not known. Pure.
+
+Which time a page looks at, read from its address. Pure.
+
+The parameters are the API's `from` and `to`; a time without a zone is UTC, as everything that is shown.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC
 from typing import Final
 
-from exporter.core.history import HoldingKey, Row
-from exporter.core.history_query import Found
-from exporter.core.history_watch import Gap
-from exporter.core.model import Device
-from exporter.web.links import claim_link, device_link, pod_link
-from exporter.web.pages import told
-from exporter.web.pages.rows import row_key
-from exporter.web.pages.sorting import natural
+from exporter.history.coverage import Gap
+from exporter.history.query import Found
+from exporter.mapping.model import Device
+from exporter.mapping.record import HoldingKey, Row
+from exporter.views.links import claim_link, device_link, pod_link
+from exporter.views.wording import LOOSELY, Text, parse_time, spelled, text
+from exporter.web.pages import periods
+from exporter.web.pages.periods import End, Stamp
+from exporter.web.pages.rows import natural, row_key
 from exporter.web.pages.timeline import Named, Silent, Stretch, Timeline, timeline
-from exporter.web.pages.told import End
-from exporter.web.words import Text, spelled, text
 
 GAPS: Final = 50
 """Times at which nobody looked that are told; of more, the latest."""
@@ -53,7 +60,7 @@ class PastRow:
 class Gaps:
     """When nobody looked, as sentences, `left_out` earlier ones besides."""
 
-    silences: tuple[told.Silence, ...] = ()
+    silences: tuple[periods.Silence, ...] = ()
     left_out: int = 0
 
 
@@ -85,9 +92,9 @@ def past_row(row: Row, now: float, *, certain: bool | None = None) -> PastRow:
         uid=spelled(facts.uid),
         kind=kind,
         words=words,
-        began=told.began(row, now),
-        ended=told.ended(row, now),
-        lasted=told.lasted(row, now),
+        began=periods.began(row, now),
+        ended=periods.ended(row, now),
+        lasted=periods.lasted(row, now),
         assumed=row.assumed,
     )
 
@@ -138,7 +145,7 @@ def life_link(namespace: str, pod: str, uid: str) -> str:
 def gaps(found: Found, now: float, *, before: bool) -> Gaps:
     """When nobody looked, of the times that were asked for; the time `before` history began only if asked."""
     told_of = [gap for gap in found.unseen if before or gap.why is not Gap.BEFORE]
-    return Gaps(tuple(told.silence(gap, now) for gap in told_of[-GAPS:]), max(0, len(told_of) - GAPS))
+    return Gaps(tuple(periods.silence(gap, now) for gap in told_of[-GAPS:]), max(0, len(told_of) - GAPS))
 
 
 def frontier(found: Found, now: float) -> float:
@@ -174,7 +181,7 @@ def drawing(
     return timeline(
         stretches,
         sorted(groups.values(), key=lambda one: (natural(one.name), one.key)),
-        [Silent(gap.since, gap.until, told.REASONS[gap.why]) for gap in found.unseen],
+        [Silent(gap.since, gap.until, periods.REASONS[gap.why]) for gap in found.unseen],
         since=span.since,
         until=span.until,
         now=now,
@@ -210,12 +217,12 @@ def _stretch(row: Row, group: str, names: tuple[str, str, str], known: float, no
 def sentence(row: Row, now: float) -> str:
     """A holding in one sentence."""
     key = row.key
-    began, end = told.began(row, now), told.ended(row, now)
+    began, end = periods.began(row, now), periods.ended(row, now)
     doubt = " Nobody looked for a while meanwhile: it may be another pod of that name." if row.assumed else ""
-    until = "held still" if end is None else f"ended {told.in_words(end)}"
-    lasted = told.lasted(row, now)
+    until = "held still" if end is None else f"ended {periods.in_words(end)}"
+    lasted = periods.lasted(row, now)
     return (
-        f"{text(key.device, limit=_NAME).shown}: began {told.in_words(began)}, {until}"
+        f"{text(key.device, limit=_NAME).shown}: began {periods.in_words(began)}, {until}"
         f"{f', {lasted}' if lasted else ''} (UTC).{doubt}"
     )
 
@@ -233,3 +240,155 @@ def by_pod(row: Row) -> tuple[str, str, str]:
     shown = text(key.pod, limit=40).shown
     full = f"{text(key.namespace, limit=40).shown}/{shown}"
     return full, shown, life_link(key.namespace, key.pod, row.facts.uid)
+
+
+DEFAULT: Final = "24 h"
+PRESETS: Final = (
+    ("1 h", 3600.0),
+    ("6 h", 6 * 3600.0),
+    ("24 h", 86400.0),
+    ("7 d", 7 * 86400.0),
+    ("30 d", 30 * 86400.0),
+)
+"""What is offered, and how long it is in seconds."""
+EXPECTED: Final = LOOSELY.format(zone="UTC")
+
+_MARGIN: Final = 0.02
+"""The share of the drawing that is left before the beginning of history."""
+_SHORTEST: Final = 1.0
+
+
+class MomentError(ValueError):
+    """A time that cannot be read: which parameter, and what is wrong with it."""
+
+    def __init__(self, parameter: str, problem: str) -> None:
+        super().__init__(problem)
+        self.parameter = parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A range that is one click away."""
+
+    label: str
+    value: str
+    selected: bool
+
+
+def preset_value(seconds: float) -> str:
+    """How an address says so: `-24h`."""
+    return f"-{seconds / 3600:.0f}h"
+
+
+def moment(found: Mapping[str, str], name: str, now: float) -> float | None:
+    """The time of the parameter `name`, None without it. Raises MomentError."""
+    typed = found.get(name, "").strip()
+    if not typed:
+        return None
+    try:
+        return parse_time(typed, now, UTC)
+    except ValueError:
+        raise MomentError(name, f"found '{spelled(typed)[:80]}', expected {EXPECTED}") from None
+
+
+def span_of(found: Mapping[str, str], now: float) -> Range:
+    """The range of an address, the last 24 hours where it says none. Raises MomentError."""
+    since, until = moment(found, "from", now), moment(found, "to", now)
+    label = "" if until is not None else _label(found.get("from", "").strip())
+    end = now if until is None else until
+    first = end - 86400.0 if since is None else since
+    if first >= end:
+        raise MomentError("from" if since is not None else "to", "the range ends before it begins")
+    return Range(first, end, label)
+
+
+def _label(typed: str) -> str:
+    if not typed:
+        return DEFAULT
+    return next((label for label, seconds in PRESETS if preset_value(seconds) == typed), "")
+
+
+def presets(span: Range) -> tuple[Preset, ...]:
+    """The ranges that are offered."""
+    return tuple(Preset(label, preset_value(seconds), label == span.label) for label, seconds in PRESETS)
+
+
+def fitted(span: Range, earliest: float | None) -> Range:
+    """The part of a preset's range that is worth drawing: not the time before history began."""
+    if not span.label or earliest is None or earliest <= span.since:
+        return span
+    length = max(span.until - earliest, _SHORTEST)
+    return Range(max(span.since, span.until - length * (1 + _MARGIN)), span.until, span.label)
+
+
+ROWS: Final = 200
+"""Holdings that a page asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What history said: `found`, or None and the `trouble` in words."""
+
+    found: Found | None
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The past as it is shown from `since` to `until`.
+
+    `trouble`: why there is nothing, "" where there is an answer; `behind`: why the answer may not be all.
+    `reach`: since when anything is known. `more` leads to what follows, "" where this is all, `whole` to all
+    of it.
+    """
+
+    trouble: str
+    behind: str = ""
+    since: Stamp | None = None
+    until: Stamp | None = None
+    live: bool = True
+    presets: tuple[Preset, ...] = ()
+    drawn: Timeline | None = None
+    rows: tuple[PastRow, ...] = ()
+    gaps: Gaps = field(default_factory=Gaps)
+    reach: Stamp | None = None
+    more: str = ""
+    whole: str = ""
+
+
+def section(
+    answer: Answer,
+    span: Range,
+    now: float,
+    *,
+    group: Callable[[Row], Named],
+    named: Callable[[Row], tuple[str, str, str]],
+    more: str,
+    rows: Sequence[Row] | None = None,
+    certain: Mapping[int, bool] | None = None,
+    at: float | None = None,
+) -> Section:
+    """The past of `answer`. `more` is the address of what does not fit, `rows` those to show, if not all;
+    `certain` tells of rows by number whether they were surely held `at` the moment that was asked for.
+    """
+    found = answer.found
+    if found is None:
+        return Section(answer.trouble, presets=presets(span), whole=more)
+    kept = tuple(found.rows if rows is None else rows)
+    shown = fitted(span, found.earliest)
+    return Section(
+        trouble="",
+        behind=found.trouble,
+        since=periods.stamp(shown.since, now),
+        until=periods.stamp(shown.until, now),
+        live=span.until >= now,
+        presets=presets(span),
+        drawn=drawing(found, shown, now, group=group, named=named, rows=kept, at=at),
+        rows=tuple(
+            past_row(row, now, certain=None if certain is None else certain.get(row.id)) for row in kept
+        ),
+        gaps=gaps(found, now, before=not span.label),
+        reach=periods.optional(found.earliest, now),
+        more=more if found.next is not None else "",
+        whole=more,
+    )

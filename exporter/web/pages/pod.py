@@ -1,28 +1,211 @@
-"""A pod's page: all that it holds and held, where that lies, and who bore its name before. Pure."""
+"""A pod's page: all that it holds and held, where that lies, and who bore its name before. Pure.
 
-from collections.abc import Iterable, Mapping
+What each container of a pod holds. Pure.
+
+The lives of a pod's name: a pod that is made anew under its name is another one. Pure.
+
+Where a uid is known it tells pods apart. Where none is, time does as far as it can: a pod has its devices
+from its admission to its end, so that when for a while nothing was held under a name, what came before and
+what came after were two pods.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
 
-from exporter.core.history import Row, bounded
-from exporter.core.identity import Identity
-from exporter.core.model import Container, Device, Holder, PodKey
-from exporter.core.state import State
-from exporter.web.api.documents import Moment
-from exporter.web.links import history_link, pod_link
-from exporter.web.pages import told
-from exporter.web.pages.device_facts import Fact
+from exporter.mapping.holdings import Holding
+from exporter.mapping.identity import Identity
+from exporter.mapping.model import ClaimDevice, ClaimHolder, Container, Device, Holder, PinnedMemory, PodKey
+from exporter.mapping.record import Row, bounded
+from exporter.mapping.state import State
+from exporter.views.documents import Moment
+from exporter.views.links import claim_link, device_link, history_link, pod_link
+from exporter.views.query import TEXT_LIMIT
+from exporter.views.wording import Text, counted, ranges, size, spelled, text
+from exporter.web.pages import periods
+from exporter.web.pages.device import Fact
 from exporter.web.pages.findings import Findings, findings
-from exporter.web.pages.fresh import Fresh, fresh
-from exporter.web.pages.lives import Life, lives
 from exporter.web.pages.numa import Picture, picture
-from exporter.web.pages.past import PastRow, Range, life_id, of_device, past_row
-from exporter.web.pages.pod_facts import ContainerFact, container_of
-from exporter.web.pages.section import Answer, Section, section
-from exporter.web.pages.told import End
-from exporter.web.query import TEXT_LIMIT
-from exporter.web.words import Text, counted, spelled, text
+from exporter.web.pages.past import (
+    Answer,
+    PastRow,
+    Range,
+    Section,
+    in_order,
+    life_id,
+    of_device,
+    past_row,
+    section,
+)
+from exporter.web.pages.periods import End, Stamp
+from exporter.web.pages.rows import row_key
+from exporter.web.pages.summary import Fresh, fresh
+
+HELD: Final = 500
+"""Devices of one container that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDevice:
+    """A device, or a claimed one, in a container's hands: `kind` is held, unhealthy or claimed."""
+
+    key: str
+    device: Text
+    href: str
+    of: Text
+    kind: str
+    words: str
+    numa: str
+    since: Stamp | None
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFact:
+    """One container with all that it holds."""
+
+    key: str
+    name: Text
+    devices: tuple[HeldDevice, ...]
+    more: int
+    cpus: str
+    cpu_count: str
+    memory: tuple[Text, ...]
+    numa: str
+
+
+def container_of(container: Container, devices: Iterable[Device], state: State, now: float) -> ContainerFact:
+    """A container with those of its pod's `devices` that it holds."""
+    holder = container.holder
+    own = sorted((d for d in devices if holder in d.holders), key=in_order)
+    held = [_held(device, holder, state, now) for device in own]
+    held += [
+        _claimed(claimed, through, state, now)
+        for claimed in state.snapshot.claims
+        for through in claimed.holders
+        if through.holder == holder
+    ]
+    return ContainerFact(
+        key=row_key("container", *holder),
+        name=text(holder.container),
+        devices=tuple(held[:HELD]),
+        more=max(0, len(held) - HELD),
+        cpus=text(ranges(container.cpu_ids), limit=120).shown,
+        cpu_count=counted(len(container.cpu_ids), "CPU") if container.cpu_ids else "",
+        memory=tuple(map(_pinned, container.memory[:20])),
+        numa=ranges(container.numa_nodes),
+    )
+
+
+def _pinned(memory: PinnedMemory) -> Text:
+    where = f" on NUMA {ranges(memory.numa_nodes)}" if memory.numa_nodes else ""
+    return text(f"{size(memory.size_bytes)} {memory.memory_type}{where}")
+
+
+def _held(device: Device, holder: Holder, state: State, now: float) -> HeldDevice:
+    key = device.key
+    since = state.since.get(Holding(key, holder))
+    ill = state.snapshot.complete and not device.allocatable
+    return HeldDevice(
+        key=row_key("held", *key, *holder),
+        device=text(key.device, limit=200),
+        href=device_link(key.resource, key.device),
+        of=text(key.resource),
+        kind="unhealthy" if ill else "held",
+        words="unhealthy" if ill else "healthy" if state.snapshot.complete else "held",
+        numa=ranges(device.numa_nodes),
+        since=None if since is None else periods.stamp(since.at, now),
+        exact=since is not None and since.exact,
+    )
+
+
+def _claimed(claimed: ClaimDevice, through: ClaimHolder, state: State, now: float) -> HeldDevice:
+    key, held = claimed.key, claimed.held(through)
+    since = state.since.get(Holding(held, through.holder))
+    share = f", share {key.share_id}" if key.share_id else ""
+    claim = f"{key.driver}, pool {key.pool}{share}, claim {through.claim}"
+    return HeldDevice(
+        key=row_key("claimed", *held, *through.holder),
+        device=text(key.device, limit=200),
+        href=claim_link(key.driver, key.pool, key.device),
+        of=text(claim, limit=160),
+        kind="held",
+        words="claimed",
+        numa="",
+        since=None if since is None else periods.stamp(since.at, now),
+        exact=since is not None and since.exact,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One pod of a name: its `uid`, "" where nothing tells it, and its holdings, the newest first. `present`:
+    it is on the node now.
+    """
+
+    uid: str
+    rows: tuple[Row, ...]
+    present: bool = False
+
+    @property
+    def first(self) -> Row | None:
+        """The holding that began first."""
+        return min(self.rows, key=lambda row: (row.low, row.id), default=None)
+
+    @property
+    def last(self) -> Row | None:
+        """The holding that ended last, or is held still."""
+        return max(self.rows, key=lambda row: (row.high, row.id), default=None)
+
+
+def lives(rows: Iterable[Row], present: Sequence[str]) -> tuple[Life, ...]:
+    """The pods of one name, the newest first. `present` are the uids of those that hold anything now, ""
+    where it is not known; history need not have any holding of theirs.
+    """
+    by_uid: dict[str, list[Row]] = {}
+    unknown: list[Row] = []
+    for row in rows:
+        if row.facts.uid:
+            by_uid.setdefault(row.facts.uid, []).append(row)
+        else:
+            unknown.append(row)
+    found = [Life(uid, _newest_first(own), uid in present) for uid, own in by_uid.items()]
+    clusters = _apart(unknown)
+    found += [
+        Life("", _newest_first(own), "" in present and any(row.end is None for row in own))
+        for own in clusters
+    ]
+    here = {life.uid for life in found if life.present}
+    found += [Life(uid, (), present=True) for uid in dict.fromkeys(present) if uid not in here]
+    return tuple(sorted(found, key=_order, reverse=True))
+
+
+def _newest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
+    return tuple(sorted(rows, key=lambda row: (row.low, row.id), reverse=True))
+
+
+def _order(life: Life) -> tuple[bool, float, float]:
+    first, last = life.first, life.last
+    return (
+        life.present,
+        math.inf if first is None else first.low,
+        math.inf if last is None else last.high,
+    )
+
+
+def _apart(rows: Iterable[Row]) -> list[list[Row]]:
+    """Holdings in groups between which nothing was held."""
+    found: list[list[Row]] = []
+    reached = -math.inf
+    for row in sorted(rows, key=lambda row: (row.low, row.id)):
+        if not found or row.low > reached:
+            found.append([])
+        found[-1].append(row)
+        reached = max(reached, row.high)
+    return found
+
 
 LIVES: Final = 50
 """Pods of one name that are shown."""
@@ -166,8 +349,8 @@ def _headline(
         what = " and ".join(parts) or "what is listed below"
         return f"It holds {what}{unwell}."
     last = told_of[0].last if told_of else None
-    end = None if last is None else told.ended(last, now)
-    when = "" if end is None else f"; the last of it ended {told.in_words(end)}"
+    end = None if last is None else periods.ended(last, now)
+    when = "" if end is None else f"; the last of it ended {periods.in_words(end)}"
     return f"It holds nothing on this node now{when}."
 
 
@@ -182,7 +365,7 @@ def _facts(identity: Identity | None, told_of: tuple[Life, ...], now: float) -> 
     if identity.phase:
         yield Fact("Phase", text(identity.phase))
     if identity.created > 0:
-        made = told.stamp(identity.created, now)
+        made = periods.stamp(identity.created, now)
         yield Fact("Created", Text(f"{made.clock} UTC"), "", f"{made.ago} ago")
     if identity.priority_class:
         yield Fact("Priority class", text(identity.priority_class))
@@ -201,8 +384,8 @@ def _life(life: Life, number: int, told_of: tuple[Life, ...], now: float) -> Lif
         uid=spelled(life.uid),
         present=life.present,
         workload=None if work is None else text(f"{work.workload_kind} {work.workload}"),
-        began=None if first is None else told.began(first, now),
-        ended=None if last is None else told.ended(last, now),
+        began=None if first is None else periods.began(first, now),
+        ended=None if last is None else periods.ended(last, now),
         rows=tuple(past_row(row, now) for row in life.rows),
         newer=_anchor(told_of, number - 1) if 0 < number <= LIVES else "",
         older=_anchor(told_of, number + 1) if number + 1 < min(len(told_of), LIVES) else "",

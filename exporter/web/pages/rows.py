@@ -1,20 +1,155 @@
-"""The status page's rows: devices, and devices given through claims. Pure."""
+"""The status page's rows: devices, and devices given through claims. Pure.
 
-from collections.abc import Mapping
+Which of the status page's rows stand together, and what of them is on one page. Pure.
+
+In which order the status page's rows stand. Pure.
+
+What a row is sorted by is a tuple that begins with whether there is anything to sort by: rows without (a
+free device's pod) come last either way. Equal rows stay in the page's own order.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha1
-from itertools import islice
+from itertools import groupby, islice
 from typing import Final
 
-from exporter.core.advertised import Advertised, AdvertisedDevice
-from exporter.core.diff import Holding
-from exporter.core.identity import Identity
-from exporter.core.model import ClaimDevice, Device, DeviceKey, Holder
-from exporter.core.state import State
-from exporter.web.links import claim_link, device_link, pod_link
-from exporter.web.pages.sorting import Entry
-from exporter.web.pages.whens import When, day, later
-from exporter.web.words import Text, ranges, spelled, text
+from exporter.mapping.holdings import Holding, Since
+from exporter.mapping.identity import Identity
+from exporter.mapping.model import (
+    Advertised,
+    AdvertisedDevice,
+    ClaimDevice,
+    Device,
+    DeviceKey,
+    Holder,
+    PodKey,
+    Snapshot,
+)
+from exporter.mapping.state import State
+from exporter.views.links import claim_link, device_link, pod_link
+from exporter.views.matching import Match
+from exporter.views.query import Column, Group, Sort
+from exporter.views.wording import Text, ranges, spelled, text
+from exporter.web.pages.periods import When, day, later
+
+_NUMBER: Final = re.compile(r"([0-9]+)(?![0-9A-Za-z])")
+_REMEMBERED_LENGTH: Final = 64
+"""Characters of a name whose sort key is remembered: at most 4 KiB each, 1 KiB as ids usually are."""
+
+_BY_RESOURCE: Final = Sort(Column.RESOURCE)
+
+Natural = tuple[tuple[int, str], ...]
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one row is about: a device or a claimed one, and of its holders `pod` alone, where it is given."""
+
+    item: Device | ClaimDevice
+    pod: PodKey | None = None
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        """Who holds it, as far as the row tells."""
+        item = self.item
+        every = item.holders if isinstance(item, Device) else tuple(t.holder for t in item.holders)
+        if self.pod is None:
+            return every
+        return tuple(h for h in every if (h.namespace, h.pod) == self.pod)
+
+    def holdings(self) -> Iterator[Holding]:
+        """What of it is held by whom, one for each of `holders`."""
+        item = self.item
+        if isinstance(item, Device):
+            return (Holding(item.key, holder) for holder in self.holders)
+        return (
+            Holding(item.held(t), t.holder)
+            for t in item.holders
+            if self.pod is None or t.holder[:2] == self.pod
+        )
+
+
+def arranged(entries: Iterable[Entry], sort: Sort, state: State) -> list[Entry]:
+    """`entries` as `sort` wants them, else by resource, shares beside their device, dev-2 before dev-10."""
+    found = sorted(entries, key=order)
+    if sort == _BY_RESOURCE:
+        return found
+    key = _keys(state)[sort.column]
+    keyed = [(key(entry), entry) for entry in found]
+    some = [pair for pair in keyed if pair[0]]
+    some.sort(key=lambda pair: pair[0], reverse=sort.descending)
+    return [entry for _, entry in some] + [entry for key, entry in keyed if not key]
+
+
+def order(entry: Entry) -> tuple[str, Natural, Natural]:
+    """The page's own order."""
+    item = entry.item
+    if isinstance(item, Device):
+        return item.key.resource, natural(item.parent or item.key.device), natural(item.key.device)
+    key = item.key
+    return key.driver, natural(f"{key.pool}/{key.device}"), natural(key.share_id)
+
+
+def _keys(state: State) -> Mapping[Column, Callable[[Entry], Key]]:
+    """What a row is sorted by; () where there is nothing."""
+    return {
+        Column.DEVICE: _device,
+        Column.RESOURCE: lambda entry: (order(entry)[0],),
+        Column.STATE: lambda entry: (_state(entry, state.snapshot),),
+        Column.POD: _pod,
+        Column.SINCE: lambda entry: _since(entry, state.since),
+        Column.NUMA: lambda entry: entry.item.numa_nodes if isinstance(entry.item, Device) else (),
+    }
+
+
+def _device(entry: Entry) -> Key:
+    resource, parent, name = order(entry)
+    return parent, name, resource
+
+
+def _state(entry: Entry, snapshot: Snapshot) -> int:
+    """What wants looking after first: unhealthy under a pod, unhealthy, held, free."""
+    item = entry.item
+    if isinstance(item, Device) and snapshot.complete and not item.allocatable:
+        return 0 if item.holders else 1
+    return 2 if item.holders else 3
+
+
+def _pod(entry: Entry) -> Key:
+    holders = entry.holders
+    if not holders:
+        return ()
+    first = holders[0]
+    return first.namespace, natural(first.pod), first.container
+
+
+def _since(entry: Entry, since: Mapping[Holding, Since]) -> Key:
+    """The first of its holders that is still there."""
+    known = map(since.get, entry.holdings())
+    first = min((one.at for one in known if one is not None), default=None)
+    return () if first is None else (first,)
+
+
+def natural(name: str) -> Natural:
+    """Numbers by value, the rest by letters. Digits before a letter count as letters, for they may be part of
+    a hexadecimal number; so do more than 18 of them.
+    """
+    return _remembered(name) if len(name) <= _REMEMBERED_LENGTH else _split(name[:512])
+
+
+def _split(name: str) -> Natural:
+    return tuple(
+        (int(part), part) if part.isascii() and part.isdigit() and len(part) <= 18 else (-1, part)
+        for part in _NUMBER.split(name)
+    )
+
+
+_remembered = lru_cache(maxsize=16_384)(_split)
+
 
 _ID_LIMIT: Final = 52
 """Characters of an id that are shown: a share of a GPU, by UUID, is one line."""
@@ -107,7 +242,7 @@ def inputs(entry: Entry, scene: Scene) -> tuple[object, ...]:
 
 
 def row(entry: Entry, scene: Scene) -> Row:
-    """The row of `entry`, with places for its ages (exporter.web.pages.whens)."""
+    """The row of `entry`, with places for its ages (exporter.web.pages.periods)."""
     if isinstance(entry.item, ClaimDevice):
         return _claimed(entry, entry.item, scene)
     return _plugged(entry, entry.item, scene)
@@ -278,3 +413,89 @@ def row_key(*parts: str) -> str:
     """A short name for a row by which the page's module finds it again."""
     joined = "\0".join(parts).encode(errors="surrogatepass")
     return sha1(joined, usedforsecurity=False).hexdigest()[:12]
+
+
+_FREE: Final = ("free",)
+
+ClusterKey = tuple[str, ...]
+"""() for rows of no group; ("device", domain, id), ("pod", namespace, name), or ("free",)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Rows that stand together: `every` one of them, `shown` those on this page; `continued` where the page
+    before ends with some of them.
+    """
+
+    key: ClusterKey
+    every: tuple[Entry, ...]
+    shown: tuple[Entry, ...]
+    continued: bool = False
+
+
+def entries(items: Iterable[Device | ClaimDevice], group: Group, match: Match) -> list[Entry]:
+    """A row for each of `items`; by pod, one for each of its pods that `match` names."""
+    if group is not Group.POD:
+        return [Entry(item) for item in items]
+    return [Entry(item, pod) for item in items for pod in _pods(item, match)]
+
+
+def _pods(item: Device | ClaimDevice, match: Match) -> Sequence[PodKey | None]:
+    holders = Entry(item).holders
+    if not holders:
+        return (None,)
+    return list(dict.fromkeys((h.namespace, h.pod) for h in holders if match.named(h)))
+
+
+def clusters(arranged: Sequence[Entry], group: Group, first: int, number: int) -> tuple[Cluster, ...]:
+    """`number` rows of `arranged` from row `first` on (from 0), in the groups that they belong to.
+
+    Groups stand in the order of their first rows; what nobody holds comes last.
+    """
+    if group is Group.NONE:
+        shown = tuple(arranged[first : first + number])
+        return (Cluster((), tuple(arranged), shown),) if shown else ()
+    gathered: dict[ClusterKey, list[Entry]] = {}
+    for entry in arranged:
+        gathered.setdefault(_key(entry, group), []).append(entry)
+    if _FREE in gathered:
+        gathered[_FREE] = gathered.pop(_FREE)
+    return tuple(_alone_together(_window(gathered, first, number)))
+
+
+def _window(gathered: dict[ClusterKey, list[Entry]], first: int, number: int) -> Iterator[Cluster]:
+    begins = 0
+    for key, found in gathered.items():
+        shown = found[max(0, first - begins) : max(0, first + number - begins)]
+        if shown:
+            own = () if _alone(key, found) else key
+            yield Cluster(own, tuple(found), tuple(shown), continued=begins < first)
+        begins += len(found)
+
+
+def _alone(key: ClusterKey, found: Sequence[Entry]) -> bool:
+    """Whether this is a whole device and nothing of it is shared: no heading tells more than its row."""
+    item = found[0].item
+    if key[0] != "device" or len(found) > 1:
+        return False
+    return not item.key.share_id if isinstance(item, ClaimDevice) else not item.parent
+
+
+def _alone_together(found: Iterable[Cluster]) -> Iterator[Cluster]:
+    """Neighbours of no group are one cluster."""
+    for key, same in groupby(found, key=lambda cluster: cluster.key):
+        if key:
+            yield from same
+            continue
+        shown = tuple(entry for cluster in same for entry in cluster.shown)
+        yield Cluster((), shown, shown)
+
+
+def _key(entry: Entry, group: Group) -> ClusterKey:
+    item = entry.item
+    if group is Group.POD:
+        return ("pod", *entry.pod) if entry.pod is not None else _FREE
+    if isinstance(item, Device):
+        # Shares and slices of one device may be of several resources; ids of another vendor are others.
+        return "device", item.key.resource.partition("/")[0], item.parent or item.key.device
+    return "device", item.key.driver, f"{item.key.pool}/{item.key.device}"

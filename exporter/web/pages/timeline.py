@@ -3,15 +3,201 @@
 Across, everything is a share of the width, so that a drawing fits any screen while its text keeps its size;
 down, everything is in pixels. What is not known is drawn as not known: a bar is solid only where looks
 before and after show it, and hatched between the last look without it and the first with it.
+
+Where a time axis has its ticks, and what they say. Pure. All times are unix, shown in UTC.
+
+Times as places across a drawing, in percent of its width. Pure.
+
+Where a bar's name is written: in it, beside it, or nowhere, by how wide the drawing is. Pure.
+
+The server does not know how wide a screen is. So a place is found for each of a few widths, and the style
+shows the label that belongs to the present one (facts.css has the same widths).
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
+from unicodedata import east_asian_width
 
-from exporter.web.pages.labels import Label, Piece, place
-from exporter.web.pages.scale import Scale, Span, percent
-from exporter.web.pages.ticks import Tick, ticks
+_DAY: Final = 86400
+_STEPS: Final = (
+    *(1, 2, 5, 10, 15, 30),
+    *(60, 120, 300, 600, 900, 1800),
+    *(3600, 7200, 10800, 21600, 43200),
+    *(_DAY, 2 * _DAY, 5 * _DAY, 10 * _DAY, 20 * _DAY, 50 * _DAY, 100 * _DAY, 200 * _DAY),
+    *(500 * _DAY, 1000 * _DAY, 5000 * _DAY),
+)
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MOST: Final = 64
+"""Ticks at all, of a range that no step suits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A time on the axis, and what is written at it. `whole`: a day begins."""
+
+    at: float
+    label: str
+    whole: bool
+
+
+def ticks(since: float, until: float, most: int) -> tuple[Tick, ...]:
+    """Round times from `since` to `until`, at most `most`."""
+    span = until - since
+    if not span > 0 or most < 1:
+        return ()
+    step = next((step for step in _STEPS if span / step <= most), int(span // most) + 1)
+    first = -(-since // step)
+    found: list[Tick] = []
+    for number in range(min(most, _MOST)):
+        at = (first + number) * step
+        if at > until:
+            break
+        found.append(_tick(at, step))
+    return tuple(found)
+
+
+def _tick(at: float, step: int) -> Tick:
+    then = datetime.fromtimestamp(at, UTC)
+    midnight = at % _DAY == 0
+    if midnight:
+        year = f" {then.year}" if step >= 100 * _DAY else ""
+        return Tick(at, f"{then.day} {_MONTHS[then.month - 1]}{year}", whole=True)
+    return Tick(at, f"{then:%H:%M:%S}" if step < 60 else f"{then:%H:%M}", whole=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of the width, in percent, as text."""
+
+    x: str
+    width: str
+
+
+class Scale:
+    """Times as percent of the width."""
+
+    def __init__(self, since: float, until: float) -> None:
+        self.since, self.until = since, max(until, since + 1e-3)
+
+    def at(self, time: float) -> float:
+        """Where a time is, within the drawing."""
+        share = (time - self.since) / (self.until - self.since)
+        return 100.0 * min(1.0, max(0.0, share))
+
+    def inside(self, time: float) -> bool:
+        """Whether a time is in the range."""
+        return self.since <= time <= self.until
+
+    def span(self, first: float, last: float) -> Span:
+        """The part between two times."""
+        x, end = self.at(first), self.at(last)
+        return Span(percent(x), percent(max(0.0, end - x)))
+
+
+def percent(value: float) -> str:
+    """`12.5%`, to a hundred-thousandth of the width."""
+    return f"{value:.3f}".rstrip("0").rstrip(".") + "%"
+
+
+WIDTHS: Final = (300, 520, 760, 1040)
+"""Pixels from which on a drawing counts as so wide; a narrower one counts as the first."""
+
+_CHARACTER: Final = 7.0
+"""Pixels of a character of the label's type, amply."""
+_PADDING: Final = 14.0
+"""Pixels around a label."""
+_FEWEST: Final = 4
+"""Characters of a name that is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A bar, in percent of the width, and its names, the fuller one first."""
+
+    x: float
+    end: float
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A name, `x` in percent with `dx` pixels beside it, hanging there by `anchor` (start or end), for the
+    widths whose classes are `shown`; `inside` its bar or beside it.
+    """
+
+    text: str
+    x: str
+    dx: int
+    anchor: str
+    inside: bool
+    shown: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    text: str
+    x: float
+    dx: int
+    anchor: str
+    inside: bool
+
+
+def width_of(text: str) -> float:
+    """Pixels that a text takes, amply."""
+    return sum(2.0 if east_asian_width(c) in {"W", "F"} else 1.0 for c in text) * _CHARACTER + _PADDING
+
+
+def place(lane: Sequence[Piece]) -> list[tuple[Label, ...]]:
+    """The labels of each bar of a lane, which are in order and do not overlap."""
+    found: list[dict[_Place, list[int]]] = [{} for _ in lane]
+    for number, width in enumerate(WIDTHS):
+        for piece, chosen in enumerate(_placed(lane, width)):
+            if chosen is not None:
+                found[piece].setdefault(chosen, []).append(number)
+    return [tuple(_label(chosen, numbers) for chosen, numbers in places.items()) for places in found]
+
+
+def _label(chosen: _Place, numbers: list[int]) -> Label:
+    shown = " ".join(f"w{number}" for number in numbers)
+    return Label(chosen.text, percent(chosen.x), chosen.dx, chosen.anchor, chosen.inside, shown)
+
+
+def _placed(lane: Sequence[Piece], width: int) -> list[_Place | None]:
+    found: list[_Place | None] = []
+    taken = 0.0
+    for number, piece in enumerate(lane):
+        x, end = piece.x * width / 100, piece.end * width / 100
+        after = lane[number + 1].x * width / 100 if number + 1 < len(lane) else float(width)
+        chosen, reached = None, end
+        for name in piece.names:
+            room = width_of(name)
+            if room <= end - x:
+                chosen = _Place(name, piece.x, 7, "start", inside=True)
+            elif room <= after - end:
+                chosen, reached = _Place(name, piece.end, 5, "start", inside=False), end + room
+            elif room <= x - taken:
+                chosen = _Place(name, piece.x, -5, "end", inside=False)
+            if chosen is not None:
+                break
+        if chosen is None and piece.names:
+            chosen = _cut(piece, end - x)
+        taken = max(taken, reached)
+        found.append(chosen)
+    return found
+
+
+def _cut(piece: Piece, room: float) -> _Place | None:
+    """As much of the shortest name as is in its bar, where that is enough to be told by."""
+    fitting = int((room - _PADDING) / _CHARACTER) - 1
+    name = piece.names[-1]
+    while fitting >= _FEWEST and width_of(f"{name[:fitting]}…") > room:
+        fitting -= 1
+    if fitting < _FEWEST:
+        return None
+    return _Place(f"{name[:fitting]}…", piece.x, 7, "start", inside=True)
+
 
 BARS: Final = 500
 """Bars of one drawing: those that begin latest; the table below has what is left out."""

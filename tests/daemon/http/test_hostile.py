@@ -1,4 +1,4 @@
-"""daemon.http and clients that mean harm, or know no better: what they may take, what is left for others."""
+"""runtime.http and clients that mean harm, or know no better: what they may take, what is left for others."""
 
 import asyncio
 import errno
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from daemon.http.crowd import Crowd, Visitor, allowed
 from harness.stopwatch import Stopwatch
 from harness.waiting import until, until_equal
 from harness.web_clients import Served, answer, close, rest, serving
+from runtime.http.crowd import Crowd, Visitor, allowed
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 

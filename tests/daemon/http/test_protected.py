@@ -1,4 +1,4 @@
-"""daemon.http by a web configuration: TLS, certificates that are renewed, passwords, headers, rates."""
+"""runtime.http by a web configuration: TLS, certificates that are renewed, passwords, headers, rates."""
 
 import asyncio
 import logging
@@ -11,12 +11,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from daemon.http import CONTENT_SECURITY_POLICY, Traffic, WebFamilies
-from daemon.http.traffic import ENDED, REFUSED
 from harness.certificates import Certificates, hashed
 from harness.stopwatch import Stopwatch
 from harness.waiting import until, until_equal
 from harness.web_clients import answer, close, rest, serving
+from runtime.http import CONTENT_SECURITY_POLICY, Traffic, WebFamilies
+from runtime.http.traffic import ENDED, REFUSED
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

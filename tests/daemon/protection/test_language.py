@@ -1,4 +1,4 @@
-"""daemon.protection.language: every key, what is refused, and where a message points."""
+"""runtime.protection.language: every key, what is refused, and where a message points."""
 
 import ssl
 from pathlib import Path
@@ -9,12 +9,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.errors import ConfigError
-from daemon.protection.language import HEADERS, KEYS, Clients, Rate, load
-from daemon.protection.model import Document, TlsServerConfig
-from daemon.protection.suites import CURVES, TLS12, TLS13
-from daemon.text import is_hostile
 from harness.certificates import hashed
+from runtime.config_file import ConfigError
+from runtime.protection.language import HEADERS, KEYS, Clients, Rate, load
+from runtime.protection.model import Document, TlsServerConfig
+from runtime.protection.suites import CURVES, TLS12, TLS13
+from runtime.text import is_hostile
 
 DIRECTORY = Path("/etc/web")
 HASH = "$2y$10$mDwo.lAisC94iLAyP81MCesa29IzH37oigHC/42V2pdJlUprsJPze"

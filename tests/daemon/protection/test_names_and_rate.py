@@ -1,11 +1,11 @@
-"""daemon.protection.names and rate: pure decisions."""
+"""runtime.protection.names and rate: pure decisions."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.protection.names import is_allowed, names, told
-from daemon.protection.rate import Bucket
+from runtime.protection.names import is_allowed, names, told
+from runtime.protection.rate import Bucket
 
 CERTIFICATE = {
     "subject": ((("commonName", "not-a-san.example"),),),

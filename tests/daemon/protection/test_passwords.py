@@ -1,4 +1,4 @@
-"""daemon.protection.passwords: who is let in, how much hashing that costs at most, and what time tells."""
+"""runtime.protection.passwords: who is let in, how much hashing that costs at most, and what time tells."""
 
 import asyncio
 import threading
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.protection.passwords import KEPT, Gate, Hashing, Verdict, credentials
 from harness.certificates import hashed
 from harness.waiting import until
+from runtime.protection.passwords import KEPT, Gate, Hashing, Verdict, credentials
 
 USERS = {"alice": hashed("swordfish"), "zoë": hashed("пароль"), "dear": hashed("dear", 6)}
 

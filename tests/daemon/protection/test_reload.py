@@ -1,4 +1,4 @@
-"""daemon.protection.reload: what is in force follows the files, and never becomes less than it was."""
+"""runtime.protection.reload: what is in force follows the files, and never becomes less than it was."""
 
 import asyncio
 import logging
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from daemon.directory import DirectoryWatcher
-from daemon.process import Fatal
-from daemon.protection import protection_by
-from daemon.protection.reload import Protection
 from harness.certificates import Certificates, hashed
 from harness.waiting import until
+from runtime.directory import DirectoryWatcher
+from runtime.process import Fatal
+from runtime.protection import protection_by
+from runtime.protection.reload import Protection
 
 ALICE = f"basic_auth_users: {{alice: {hashed('a')}}}"
 BOB = f"basic_auth_users: {{bob: {hashed('b')}}}"

@@ -1,4 +1,4 @@
-"""daemon.protection.tls: contexts of certificates that were read, tried in handshakes without a socket."""
+"""runtime.protection.tls: contexts of certificates that were read, tried in handshakes without a socket."""
 
 import os
 import ssl
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import trustme
 
-from daemon.errors import ConfigError
-from daemon.protection.language import load
-from daemon.protection.material import gather, gathered
-from daemon.protection.suites import CURVES, TLS12
-from daemon.protection.tls import PemError, context
 from harness.certificates import Certificates
+from runtime.config_file import ConfigError
+from runtime.protection.language import load
+from runtime.protection.material import gather, gathered
+from runtime.protection.suites import CURVES, TLS12
+from runtime.protection.tls import PemError, context
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""daemon.protection.validity: what another reader finds, and no crash for what is no certificate."""
+"""runtime.protection.validity: what another reader finds, and no crash for what is no certificate."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.http import Traffic, WebFamilies
-from daemon.protection.reload import Protection
-from daemon.protection.validity import Validity, earliest, validity
 from harness.certificates import Certificates
+from runtime.http import Traffic, WebFamilies
+from runtime.protection.reload import Protection
+from runtime.protection.validity import Validity, earliest, validity
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 # RFC 5280: years up to 2049 have two digits, later ones four.

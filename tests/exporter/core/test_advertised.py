@@ -1,7 +1,6 @@
-"""exporter.core.advertised: what several plugins tell, put together."""
+"""exporter.mapping.model: what several plugins tell, put together."""
 
-from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
-from exporter.core.model import DeviceKey
+from exporter.mapping.model import AdvertisedDevice, AdvertisedResource, DeviceKey, Telling, merged
 
 A, B = AdvertisedDevice(healthy=True), AdvertisedDevice(healthy=False, reason="dust")
 

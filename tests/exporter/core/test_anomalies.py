@@ -1,4 +1,4 @@
-"""exporter.core.anomalies: what is wrong, and what only looks so."""
+"""exporter.mapping.anomalies: what is wrong, and what only looks so."""
 
 import random
 
@@ -6,20 +6,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.advertised import (
+from exporter.mapping.anomalies import Anomaly, find
+from exporter.mapping.device_ids import Reader, rule
+from exporter.mapping.model import (
     NOTHING,
     Advertised,
     AdvertisedDevice,
     AdvertisedResource,
+    Container,
+    Device,
+    DeviceKey,
+    Holder,
+    Snapshot,
     Telling,
     merged,
 )
-from exporter.core.anomalies import Anomaly, find
-from exporter.core.ids import Reader, rule
-from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.core.snapshot import build
-from exporter.pb.podresources.v1 import api_pb2
+from exporter.mapping.snapshot import build
 from harness.answers import allocatables, listings, shuffled
+from kubelet.pb.podresources.v1 import api_pb2
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 

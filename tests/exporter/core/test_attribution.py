@@ -1,4 +1,4 @@
-"""exporter.core.attribution: what a plugin gave out and no pod lists, and what only looks so."""
+"""exporter.mapping.unattributed: what a plugin gave out and no pod lists, and what only looks so."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
-from exporter.core.attribution import AFTER, WITHIN, Attribution, Pods
-from exporter.core.identity import NEVER, Identity, Sighting, View
-from exporter.core.model import DeviceKey
+from exporter.mapping.identity import NEVER, Identity, Sighting, View
+from exporter.mapping.model import AdvertisedDevice, AdvertisedResource, DeviceKey, Telling, merged
+from exporter.mapping.unattributed import AFTER, WITHIN, Attribution, Pods
 
 START = 1_000_000.0
 

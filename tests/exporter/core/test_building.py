@@ -1,4 +1,4 @@
-"""exporter.core.building and listing: what is taken from before is what would be made anew."""
+"""exporter.mapping.snapshot and listing: what is taken from before is what would be made anew."""
 
 import random
 from collections.abc import Sequence
@@ -8,17 +8,14 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.advertised import NOTHING
-from exporter.core.building import Builder
-from exporter.core.diff import diff
-from exporter.core.holdings import Ledger
-from exporter.core.identity import gained
-from exporter.core.judgement import Judge
-from exporter.core.listing import Listing, ListingReader
-from exporter.core.model import Snapshot
-from exporter.core.snapshot import build
-from exporter.pb.podresources.v1 import api_pb2
+from exporter.mapping.anomalies import Judge
+from exporter.mapping.holdings import Ledger, diff
+from exporter.mapping.identity import gained
+from exporter.mapping.listing import Listing, ListingReader
+from exporter.mapping.model import NOTHING, Snapshot
+from exporter.mapping.snapshot import Builder, build
 from harness.answers import allocatables, listings, pods, shuffled
+from kubelet.pb.podresources.v1 import api_pb2
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
 

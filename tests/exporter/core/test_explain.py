@@ -1,4 +1,4 @@
-"""exporter.core.explain and explain_words: which device is meant, and what is said of it."""
+"""exporter.views.explain and explain_words: which device is meant, and what is said of it."""
 
 from dataclasses import replace
 
@@ -6,25 +6,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.advertised import (
+from exporter.mapping.anomalies import Anomaly, find
+from exporter.mapping.device_ids import RULES, Kind, Reader, read, rule
+from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.model import (
     NOTHING,
     Advertised,
     AdvertisedDevice,
     AdvertisedResource,
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Device,
+    DeviceKey,
+    Holder,
+    Snapshot,
     Telling,
     merged,
 )
-from exporter.core.anomalies import Anomaly, find
-from exporter.core.diff import holdings
-from exporter.core.explain import AmbiguousDevice, Findings, Subject, UnknownDevice, explain
-from exporter.core.explain_words import sentences, why_nobody
-from exporter.core.holdings import Since
-from exporter.core.ids import RULES, Kind, Reader, read, rule
-from exporter.core.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Device, DeviceKey, Holder, Snapshot
-from exporter.core.snapshot import build
-from exporter.core.state import Failure, State
-from exporter.pb.podresources.v1 import api_pb2
+from exporter.mapping.snapshot import build
+from exporter.mapping.state import Failure, State
+from exporter.views.explain import (
+    AmbiguousDevice,
+    Findings,
+    Subject,
+    UnknownDevice,
+    explain,
+    sentences,
+    why_nobody,
+)
 from harness.answers import allocatables, listings
+from kubelet.pb.podresources.v1 import api_pb2
 
 GPU, SHARED, NIC = "nvidia.com/gpu", "nvidia.com/gpu.shared", "acme.example/nic"
 MIG = "MIG-3f3bbbd2-9f0c-5c9b-9f5f-4d2f5d0f9a11"

@@ -1,4 +1,4 @@
-"""exporter.core.history_book: open rows are the present holders, whatever happens to the exporter."""
+"""exporter.history.book: open rows are the present holders, whatever happens to the exporter."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.history import Bound, Certainty, Facts, HoldingKey, Present, Row
-from exporter.core.history import present as present_of
-from exporter.core.history_book import Book, Stored
-from exporter.core.history_watch import Gap, Look, Sight, Times, Watch
-from exporter.core.holdings import Ledger
-from exporter.core.model import Snapshot
-from exporter.core.snapshot import build
-from exporter.core.workload import UNKNOWN
+from exporter.history.book import Book, Stored
+from exporter.history.coverage import Gap, Look, Sight, Times, Watch
+from exporter.mapping.holdings import Ledger
+from exporter.mapping.identity import UNKNOWN
+from exporter.mapping.model import Snapshot
+from exporter.mapping.record import Bound, Certainty, Facts, HoldingKey, Present, Row
+from exporter.mapping.record import present as present_of
+from exporter.mapping.snapshot import build
 from harness.answers import listings
 
 PATIENCE, DOUBT = 16.0, 10.0
@@ -460,7 +460,7 @@ def test_names_of_any_length_and_kind_are_kept_apart() -> None:
 
 
 def _of(device: str, pod: str) -> Snapshot:
-    from exporter.core.model import Device, DeviceKey, Holder  # noqa: PLC0415 -- for this alone
+    from exporter.mapping.model import Device, DeviceKey, Holder  # noqa: PLC0415 -- for this alone
 
     return Snapshot(devices=(Device(DeviceKey("r", device), holders=(Holder("n", pod, "c"),)),))
 

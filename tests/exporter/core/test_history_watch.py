@@ -1,10 +1,10 @@
-"""exporter.core.history_watch: "nobody held it" is never claimed of a time at which nobody looked."""
+"""exporter.history.coverage: "nobody held it" is never claimed of a time at which nobody looked."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.history_watch import Gap, Sight, Times, Unseen, Watch, unseen
+from exporter.history.coverage import Gap, Sight, Times, Unseen, Watch, unseen
 
 WATCHES = [Watch(1, 100.0, 200.0), Watch(2, 260.0, 300.0, Gap.DOWN), Watch(3, 330.0, 400.0, Gap.SILENT)]
 

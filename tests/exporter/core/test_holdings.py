@@ -1,4 +1,4 @@
-"""exporter.core.diff and holdings: what changed, since when each holding is, and what was counted."""
+"""exporter.mapping.holdings and holdings: what changed, since when each holding is, and what was counted."""
 
 from collections import Counter
 from dataclasses import replace
@@ -6,9 +6,18 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.diff import Diff, Holding, Renamed, diff, holdings, pods_gone
-from exporter.core.holdings import Ledger, Released, Since
-from exporter.core.model import (
+from exporter.mapping.holdings import (
+    Diff,
+    Holding,
+    Ledger,
+    Released,
+    Renamed,
+    Since,
+    diff,
+    holdings,
+    pods_gone,
+)
+from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimedKey,
@@ -20,9 +29,9 @@ from exporter.core.model import (
     Holder,
     Snapshot,
 )
-from exporter.core.snapshot import build
-from exporter.pb.podresources.v1 import api_pb2
+from exporter.mapping.snapshot import build
 from harness.answers import listings
+from kubelet.pb.podresources.v1 import api_pb2
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 

@@ -1,4 +1,4 @@
-"""exporter.core.id_rules: rules of the user's own, and what is refused in them."""
+"""exporter.mapping.device_ids: rules of the user's own, and what is refused in them."""
 
 import re
 import time
@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.errors import ConfigError
-from exporter.core.id_rules import LONGEST, load, slow
-from exporter.core.ids import RULES, WHOLE, Kind, Reader, Reading
+from exporter.mapping.device_ids import LONGEST, RULES, WHOLE, Kind, Reader, Reading, load, slow
+from runtime.config_file import ConfigError
 
 FILE = r"""
 version: 1

@@ -1,4 +1,4 @@
-"""exporter.core.identity: which pod a holding belongs to, whatever List and the watch say when."""
+"""exporter.mapping.identity: which pod a holding belongs to, whatever List and the watch say when."""
 
 import itertools
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.holdings import Ledger
-from exporter.core.identity import (
+from exporter.mapping.holdings import Ledger
+from exporter.mapping.identity import (
     NEVER,
     Identity,
     Look,
@@ -21,7 +21,7 @@ from exporter.core.identity import (
     still_there,
     tentative,
 )
-from exporter.core.model import (
+from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -266,7 +266,7 @@ class World:
         self.read(reading=False)
 
     def read(self, *, reading: bool) -> None:
-        """As exporter.services.understanding does."""
+        """As exporter.refresh.pipeline does."""
         keys = [KEY] if self.truth is not None else []
         found, continued = tentative(keys, self.who, self.register.view, self.look)
 

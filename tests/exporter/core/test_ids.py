@@ -1,4 +1,4 @@
-"""exporter.core.ids: which physical device is behind an id, by the forms that plugins use."""
+"""exporter.mapping.device_ids: which physical device is behind an id, by the forms that plugins use."""
 
 import time
 import tracemalloc
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.ids import RULES, WHOLE, Kind, Reader, Reading, RuleError, read, rule
+from exporter.mapping.device_ids import RULES, WHOLE, Kind, Reader, Reading, RuleError, read, rule
 
 UUID = "GPU-8dfe7ad1-9d3c-2b8e-7b1a-0c3a2f7d1e55"
 MIG = "MIG-3f3bbbd2-9f0c-5c9b-9f5f-4d2f5d0f9a11"

@@ -1,17 +1,20 @@
-"""exporter.core.judgement: since when something is wrong, and what only time tells."""
+"""exporter.mapping.anomalies: since when something is wrong, and what only time tells."""
 
 from dataclasses import replace
 
-from exporter.core.advertised import (
+from exporter.mapping.anomalies import Judge
+from exporter.mapping.model import (
     NOTHING,
     Advertised,
     AdvertisedDevice,
     AdvertisedResource,
+    Device,
+    DeviceKey,
+    Holder,
+    Snapshot,
     Telling,
     merged,
 )
-from exporter.core.judgement import Judge
-from exporter.core.model import Device, DeviceKey, Holder, Snapshot
 
 P = Holder("n", "p", "c")
 ILL = Snapshot((Device(DeviceKey("r", "a"), allocatable=False, holders=(P,)), Device(DeviceKey("r", "b"))))

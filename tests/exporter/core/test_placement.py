@@ -1,4 +1,4 @@
-"""exporter.core.placement: containers that are split over NUMA nodes without need."""
+"""exporter.mapping.anomalies: containers that are split over NUMA nodes without need."""
 
 import random
 
@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.model import Device, DeviceKey, Holder, Snapshot
-from exporter.core.placement import Placements
-from exporter.core.snapshot import build
-from exporter.pb.podresources.v1 import api_pb2
+from exporter.mapping.anomalies import Placements
+from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
+from exporter.mapping.snapshot import build
 from harness.answers import allocatables, listings, shuffled
+from kubelet.pb.podresources.v1 import api_pb2
 
 P, P2, Q = Holder("n", "p", "c"), Holder("n", "p", "d"), Holder("n", "q", "c")
 

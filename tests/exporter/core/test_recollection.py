@@ -1,10 +1,8 @@
-"""exporter.core.recollection, and what the ledger makes of it: held-since outlives the process."""
+"""exporter.mapping.holdings, and what the ledger makes of it: held-since outlives the process."""
 
-from exporter.core.diff import Diff, Holding
-from exporter.core.history import Bound, Certainty, Facts, HoldingKey, Row, bounded
-from exporter.core.history import present as present_of
-from exporter.core.holdings import Ledger, Since
-from exporter.core.model import (
+from exporter.mapping.holdings import Diff, Holding, Ledger, Memory, Recollection, Since
+from exporter.mapping.identity import UNKNOWN
+from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -13,8 +11,8 @@ from exporter.core.model import (
     Holder,
     Snapshot,
 )
-from exporter.core.recollection import Memory, Recollection
-from exporter.core.workload import UNKNOWN
+from exporter.mapping.record import Bound, Certainty, Facts, HoldingKey, Row, bounded
+from exporter.mapping.record import present as present_of
 
 A, B = DeviceKey("r", "a"), DeviceKey("r", "b")
 P = Holder("n", "p", "c")

@@ -1,12 +1,12 @@
-"""exporter.core.settling: when a kubelet that has just come up is believed."""
+"""exporter.mapping.restart_guard: when a kubelet that has just come up is believed."""
 
 from dataclasses import replace
 
 import pytest
 
-from exporter.core.identity import SETTLING, Identity, Register
-from exporter.core.model import Container, Holder, Snapshot
-from exporter.core.settling import DOUBT, UNHEARD, YOUNG, after_return, at_start
+from exporter.mapping.identity import SETTLING, Identity, Register
+from exporter.mapping.model import Container, Holder, Snapshot
+from exporter.mapping.restart_guard import DOUBT, UNHEARD, YOUNG, after_return, at_start
 
 KEY = ("n", "p")
 POD = Identity("n", "p", "uid-1", "Running")

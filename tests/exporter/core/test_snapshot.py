@@ -1,4 +1,4 @@
-"""exporter.core.snapshot: the kubelet's answers made into one snapshot, whatever they look like."""
+"""exporter.mapping.snapshot: the kubelet's answers made into one snapshot, whatever they look like."""
 
 import random
 from pathlib import Path
@@ -8,9 +8,9 @@ from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.advertised import AdvertisedDevice
-from exporter.core.ids import read
-from exporter.core.model import (
+from exporter.mapping.device_ids import read
+from exporter.mapping.model import (
+    AdvertisedDevice,
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -21,9 +21,9 @@ from exporter.core.model import (
     PinnedMemory,
     ResourceCounts,
 )
-from exporter.core.snapshot import build
-from exporter.pb.podresources.v1 import api_pb2
+from exporter.mapping.snapshot import build
 from harness.answers import allocatables, listings, shuffled
+from kubelet.pb.podresources.v1 import api_pb2
 
 QUICK = settings(max_examples=80, deadline=None, derandomize=True)
 

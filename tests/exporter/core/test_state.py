@@ -1,8 +1,8 @@
-"""exporter.core.state: how far the mapping can be trusted."""
+"""exporter.mapping.state: how far the mapping can be trusted."""
 
 import pytest
 
-from exporter.core.state import Failure, Freshness, State
+from exporter.mapping.state import Failure, Freshness, State
 
 FAILURE = Failure("List", "UNAVAILABLE", "the kubelet is not up", 90.0)
 

@@ -1,10 +1,10 @@
-"""exporter.core.workload: what people call the thing that a pod belongs to."""
+"""exporter.mapping.identity: what people call the thing that a pod belongs to."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.workload import NAME_LIMIT, Owner, Workload, workload
+from exporter.mapping.identity import NAME_LIMIT, Owner, Workload, workload
 
 CREATED = 1_793_227_263.0  # 2026-10-28T22:41:03Z
 MINUTES = int(CREATED) // 60

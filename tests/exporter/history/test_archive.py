@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.history import Bound, Certainty
-from exporter.core.history_watch import Gap, Look, Times
 from exporter.history.archive import STEADY_FOR, Limits
-from exporter.history.place import DAMAGED_KEPT
-from exporter.history.store import Store
+from exporter.history.coverage import Gap, Look, Times
+from exporter.history.store import DAMAGED_KEPT, Store
+from exporter.mapping.record import Bound, Certainty
 from harness.lives import Life, key
 
 Start = Callable[..., Life]

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.text import visible
-from exporter.core.history import Bound, Certainty, Facts, HoldingKey, Row
-from exporter.core.history_book import Pending
-from exporter.core.history_query import (
+from exporter.history import sql
+from exporter.history.book import Pending
+from exporter.history.coverage import Gap, Watch
+from exporter.history.query import (
     SPANS,
     Cursor,
     Question,
@@ -25,10 +25,11 @@ from exporter.core.history_query import (
     spellings,
     write_cursor,
 )
-from exporter.core.history_watch import Gap, Watch
-from exporter.history import statements
-from exporter.history.store import Damaged, Failed, Store
+from exporter.history.sql import Damaged
+from exporter.history.store import Failed, Store
+from exporter.mapping.record import Bound, Certainty, Facts, HoldingKey, Row
 from harness.answers import HOSTILE
+from runtime.text import visible
 
 NAMES = ("a", "b", "c\nd", "é東", 'x"y')
 
@@ -165,9 +166,7 @@ def test_no_question_walks_through_the_past(store: Store, at: float | None, afte
         names: dict[str, Any] = {
             name: "a\\n" for name, is_given in zip(_FILTERS, given_names, strict=True) if is_given
         }
-        plan = _plan(
-            store, *statements.find(Question(since=at, until=at, after=after, **names), range(SPANS))
-        )
+        plan = _plan(store, *sql.find(Question(since=at, until=at, after=after, **names), range(SPANS)))
         assert not [step for step in plan if step.startswith("SCAN past")]
         searched = [step for step in plan if step.startswith("SEARCH past")]
         assert searched
@@ -180,7 +179,7 @@ def test_no_question_walks_through_the_past(store: Store, at: float | None, afte
 def test_the_classes_of_length_are_found_by_steps_in_the_index(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     with Store(path) as store:
-        plan = _plan(store, statements.SPANS, {})
+        plan = _plan(store, sql.SPANS, {})
         assert all("COVERING INDEX past_time" in step for step in plan if "past" in step)
         _write(store, *(_past(n, 0.0, float(4**n), _key("d"), Facts()) for n in range(5)))
         assert len(store.find(Question())[0]) == 5
@@ -190,7 +189,7 @@ def test_the_classes_of_length_are_found_by_steps_in_the_index(tmp_path: Path) -
 
 
 def test_the_resources_are_found_by_steps_in_the_index(store: Store) -> None:
-    plan = _plan(store, statements.RESOURCES, {})
+    plan = _plan(store, sql.RESOURCES, {})
     assert [step for step in plan if "past" in step]
     assert all("COVERING INDEX past_resource" in step for step in plan if "past" in step)
     assert not [step for step in plan if step.startswith("SCAN past") and "INDEX" not in step]
@@ -292,7 +291,7 @@ def test_another_program_s_database_and_a_newer_one_are_left_alone(tmp_path: Pat
         database.execute("CREATE TABLE t (a)")
     Store(newer).close()
     with closing(sqlite3.connect(newer)) as database:
-        database.execute(f"PRAGMA user_version = {statements.VERSION + 1}")
+        database.execute(f"PRAGMA user_version = {sql.VERSION + 1}")
     for path, words in ((foreign, "another program"), (newer, "a newer devicelens wrote it")):
         before = path.read_bytes()
         with pytest.raises(Failed, match=words):

@@ -1,4 +1,4 @@
-"""exporter.kubelet.client against servers on real unix sockets, well-behaved and not."""
+"""kubelet.podresources against servers on real unix sockets, well-behaved and not."""
 
 import asyncio
 import gc
@@ -18,7 +18,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from exporter.kubelet.client import (
+from harness.stopwatch import Stopwatch
+from kubelet.pb.podresources.v1 import api_pb2
+from kubelet.pb.podresources.v1alpha1 import api_pb2 as alpha_pb2
+from kubelet.podresources import (
     MAX_MESSAGE_BYTES,
     UNDECODABLE,
     KubeletClient,
@@ -27,9 +30,6 @@ from exporter.kubelet.client import (
     decode_list,
     unreachable,
 )
-from exporter.pb.podresources.v1 import api_pb2
-from exporter.pb.podresources.v1alpha1 import api_pb2 as alpha_pb2
-from harness.stopwatch import Stopwatch
 
 LIST = "/v1.PodResourcesLister/List"
 ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
@@ -403,7 +403,7 @@ def test_who_has_no_permission_is_told_so(directory: int, file: int, path: Path)
         path.chmod(file)
         path.parent.chmod(directory)
         program = (
-            "import os, sys; from pathlib import Path; from exporter.kubelet.client import unreachable; "
+            "import os, sys; from pathlib import Path; from kubelet.podresources import unreachable; "
             "os.setuid(65534); print(unreachable(Path(sys.argv[1])))"
         )
         told = subprocess.run(

@@ -1,4 +1,4 @@
-"""exporter.kubelet.cpus: which NUMA node each CPU is on, from a sysfs that may hold anything."""
+"""exporter.refresh.cpus: which NUMA node each CPU is on, from a sysfs that may hold anything."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.kubelet.cpus import numa_of_cpus, parse_cpu_list
+from exporter.refresh.cpus import numa_of_cpus, parse_cpu_list
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.address import parse_address
-from exporter.core.plugin_access import PluginAccess
-from exporter.plugins.client import PluginClient, PluginError
+from exporter.plugins.client import PluginAccess, PluginClient, PluginError
 from harness.certificates import Certificates, hashed
 from harness.web_clients import Served, serving
+from runtime.flags import parse_address
 
 USERS = f"basic_auth_users: {{exporter: {hashed('swordfish')}}}"
 REQUIRED = {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.crt"}

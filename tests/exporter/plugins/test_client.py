@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from exporter.core.address import parse_address
 from exporter.plugins.client import PluginClient, PluginError
+from runtime.flags import parse_address
 
 DOCUMENT = b'{"version":1,"resources":[{"name":"r","registered":true,"streams":1,"devices":[{"id":"d"}]}]}'
 OTHER = DOCUMENT.replace(b'"d"', b'"e"')

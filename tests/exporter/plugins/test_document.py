@@ -1,4 +1,4 @@
-"""exporter.plugins.document: a plugin's document, as it is written and as it should not be."""
+"""exporter.plugins.client: a plugin's document, as it is written and as it should not be."""
 
 import json
 from typing import Any
@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.advertised import AdvertisedDevice
-from exporter.plugins.document import DocumentError, parse
-from plugin.core.device import Device
-from plugin.core.inventory import Inventory, Moment, Sighting
-from plugin.core.sharing import Sharing
-from plugin.services.status import ResourceStatus
-from plugin.services.tally import Tally
-from plugin.services.web import document
+from exporter.mapping.model import AdvertisedDevice
+from exporter.plugins.client import DocumentError, parse
+from plugin.devices.device import Device, Sharing
+from plugin.devices.inventory import Inventory, Sighting
+from plugin.serving.status import ResourceStatus, Tally
+from plugin.serving.web import document
+from runtime.clock import Moment
 
 
 def _parsed(**device: Any) -> AdvertisedDevice:

@@ -1,4 +1,4 @@
-"""exporter.pods.api_access: the way to the API server, and what is wrong with it."""
+"""exporter.pods.kubeconfig: the way to the API server, and what is wrong with it."""
 
 import base64
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from exporter.pods.api_access import AccessError, access
+from exporter.pods.kubeconfig import AccessError, access
 
 
 @pytest.fixture

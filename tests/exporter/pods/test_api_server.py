@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.identity import Identity
-from exporter.pods import api_answers, api_server
-from exporter.pods.api_access import Access, access
+from exporter.mapping.identity import Identity
+from exporter.pods import api_server
 from exporter.pods.api_server import ApiServer
-from exporter.pods.decode import Allowed
-from exporter.pods.told import Gone, Listed, Opened, Seen, Unchanged
+from exporter.pods.kubeconfig import Access, access
+from exporter.pods.source import Allowed, Gone, Listed, Opened, Seen, Unchanged
 from harness.telling import Listener, following
 from harness.waiting import until
 from simulator import Owner, PodSpec, SimulatedKubelet
@@ -292,7 +291,7 @@ async def test_a_silent_watch_is_made_anew_without_a_word(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr(api_answers, "SILENCE", 0.1)
+    monkeypatch.setattr(api_server, "SILENCE", 0.1)
     async with beside(kubelet, api) as its:
         await its.listener.until(lambda told: len([t for t in told if isinstance(t, Opened)]) >= 2)
         assert its.listener.error is None
@@ -302,7 +301,7 @@ async def test_a_silent_watch_is_made_anew_without_a_word(
 async def test_an_event_that_is_too_large_is_not_taken(
     kubelet: SimulatedKubelet, api: simulated.ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_answers, "LINE_LIMIT", 100_000)
+    monkeypatch.setattr(api_server, "LINE_LIMIT", 100_000)
     async with beside(kubelet, api) as its:
         await its.listener.until(lambda told: Opened(anew=False) in told)
         await kubelet.add_pod(PodSpec("large", annotations={"large": "x" * 200_000}))

@@ -1,4 +1,4 @@
-"""exporter.pods.decode: pods of both sources made into identities."""
+"""exporter.pods.source: pods of both sources made into identities."""
 
 import re
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.workload import UNKNOWN, Workload
-from exporter.pb.core.v1 import pod_pb2
-from exporter.pb.pods.v1alpha1 import api_pb2
-from exporter.pods.decode import LABELS_LIMIT, Allowed, ApiPod, of_message, of_object
+from exporter.mapping.identity import UNKNOWN, Workload
+from exporter.pods.source import LABELS_LIMIT, Allowed, ApiPod, of_message, of_object
+from kubelet.pb.core.v1 import pod_pb2
+from kubelet.pb.pods.v1alpha1 import api_pb2
 
 NONE = Allowed(None)
 

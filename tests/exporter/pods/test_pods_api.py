@@ -13,13 +13,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from exporter.core.identity import Identity
-from exporter.pb.core.v1 import pod_pb2
-from exporter.pb.pods.v1alpha1 import api_pb2
-from exporter.pods.decode import Allowed
+from exporter.mapping.identity import Identity
 from exporter.pods.pods_api import PodsApi
-from exporter.pods.told import Gone, Opened, Seen, SourceError, Told, Unclear
+from exporter.pods.source import Allowed, Gone, Opened, Seen, SourceError, Told, Unclear
 from harness.telling import following
+from kubelet.pb.core.v1 import pod_pb2
+from kubelet.pb.pods.v1alpha1 import api_pb2
 from simulator import Owner, PodSpec, SimulatedKubelet
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"

@@ -1,9 +1,8 @@
-"""exporter.services.board: whoever follows sees the present state, and misses none that stays."""
+"""exporter.mapping.state: whoever follows sees the present state, and misses none that stays."""
 
 import asyncio
 
-from exporter.core.state import State
-from exporter.services.board import Board
+from exporter.mapping.state import Board, State
 
 
 async def test_who_follows_begins_with_the_present_and_ends_with_the_last() -> None:

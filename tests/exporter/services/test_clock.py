@@ -1,9 +1,9 @@
-"""exporter.services.clock: it runs steadily, and is set right only when it is told to."""
+"""runtime.clock: it runs steadily, and is set right only when it is told to."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.services.clock import SteadyClock
+from runtime.clock import SteadyClock
 
 
 def test_it_begins_with_the_wall_clocks_time() -> None:

@@ -1,4 +1,4 @@
-"""exporter.services.device_families: lines as prometheus_client writes them, kept while they still hold."""
+"""exporter.metrics.devices: lines as prometheus_client writes them, kept while they still hold."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +12,12 @@ from prometheus_client.openmetrics.exposition import generate_latest as plain_op
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from daemon.exposition import Format, render
-from exporter.core.diff import Holding
-from exporter.core.holdings import Since
-from exporter.core.model import Device, DeviceKey, Holder, Snapshot
-from exporter.core.state import State
-from exporter.services import device_families
-from exporter.services.device_families import DeviceLines
+from exporter.mapping.holdings import Holding, Since
+from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
+from exporter.mapping.state import State
+from exporter.metrics import devices
+from exporter.metrics.devices import DeviceLines
+from runtime.exposition import Format, render
 
 PARSERS: dict[Format, Callable[[str], Iterable[Metric]]] = {
     Format.TEXT: parse_text,
@@ -137,8 +136,8 @@ def test_what_is_kept_from_one_mapping_to_the_next_is_what_would_be_written_anew
 def test_of_too_many_devices_nothing_is_kept_and_the_same_is_said(state: State) -> None:
     with pytest.MonkeyPatch.context() as patched:
         expected = {form: _text(DeviceLines("n"), state, form) for form in Format}
-        patched.setattr(device_families, "_KEPT", -1)
-        patched.setattr(device_families, "_TURN", 2)
+        patched.setattr(devices, "_KEPT", -1)
+        patched.setattr(devices, "_TURN", 2)
         lines = DeviceLines("n")
         for _ in range(2):
             assert {form: _text(lines, state, form) for form in Format} == expected

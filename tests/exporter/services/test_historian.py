@@ -1,4 +1,4 @@
-"""exporter.services.historian: follows the refresh loop, and never holds it up."""
+"""exporter.history.historian: follows the refresh loop, and never holds it up."""
 
 import asyncio
 import threading
@@ -10,25 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.diff import holdings
-from exporter.core.history import Certainty
-from exporter.core.history_query import Found, Question
-from exporter.core.history_watch import Gap
-from exporter.core.holdings import Ledger
-from exporter.core.identity import Identity
-from exporter.core.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Device, DeviceKey, Holder, Snapshot
-from exporter.core.recollection import Recollection
-from exporter.core.state import State
-from exporter.core.workload import Workload
+from exporter.history import historian as module
 from exporter.history.archive import Archive, Limits
+from exporter.history.coverage import Gap
+from exporter.history.historian import WAITING_LOOKS, Historian, Unavailable
+from exporter.history.query import Found, Question
 from exporter.history.store import Failed
-from exporter.services import historian as module
-from exporter.services.board import Board
-from exporter.services.clock import SteadyClock
-from exporter.services.historian import WAITING_LOOKS, Historian, Unavailable
-from exporter.services.observers import Observers
-from exporter.services.partners import Trigger
+from exporter.mapping.holdings import Ledger, Recollection, holdings
+from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Device,
+    DeviceKey,
+    Holder,
+    Snapshot,
+)
+from exporter.mapping.record import Certainty
+from exporter.mapping.state import Board, State
+from exporter.refresh.loop import Observers
+from exporter.refresh.protocols import Trigger
 from harness.waiting import until
+from runtime.clock import SteadyClock
 
 GPU = "example.com/gpu"
 POD = Holder("ns", "p", "c")

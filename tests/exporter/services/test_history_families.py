@@ -1,10 +1,10 @@
-"""exporter.services.history_families: how history is, for Prometheus."""
+"""exporter.metrics.families: how history is, for Prometheus."""
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-from daemon.exposition import EMPTY, Format, assemble
 from exporter.history.archive import Condition
-from exporter.services.history_families import HistoryFamilies
+from exporter.metrics.families import HistoryFamilies
+from runtime.exposition import EMPTY, Format, assemble
 
 
 def _values(condition: Condition) -> dict[str, float]:

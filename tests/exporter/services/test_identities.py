@@ -1,4 +1,4 @@
-"""exporter.services.identities with a scripted source: what it asks for, and when."""
+"""exporter.pods.tracker with a scripted source: what it asks for, and when."""
 
 # A test may look inside.
 # pyright: reportPrivateUsage=false
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from exporter.core.identity import Identity, Look
-from exporter.core.model import Container, Holder, Snapshot
-from exporter.core.state import State
-from exporter.pods.told import Gone, Listed, Opened, Seen, SourceError, Told, Unchanged, Unclear
-from exporter.services import identities as module
-from exporter.services.identities import Identities
-from exporter.services.partners import Trigger
+from exporter.mapping.identity import Identity, Look
+from exporter.mapping.model import Container, Holder, Snapshot
+from exporter.mapping.state import State
+from exporter.pods import tracker as module
+from exporter.pods.source import Gone, Listed, Opened, Seen, SourceError, Told, Unchanged, Unclear
+from exporter.pods.tracker import Identities
+from exporter.refresh.protocols import Trigger
 
 LIMIT = 20.0
 P = Identity("n", "p", "uid-1", "Running")

@@ -14,21 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from daemon.directory import DirectoryWatcher
-from daemon.paths import KubeletPaths
-from exporter.kubelet.client import KubeletClient
-from exporter.pods.api_access import Access
+from exporter.mapping.state import Board
+from exporter.metrics.exporter import Metrics
 from exporter.pods.api_server import ApiServer
-from exporter.pods.decode import Allowed
+from exporter.pods.kubeconfig import Access
 from exporter.pods.pods_api import PodsApi
-from exporter.pods.told import Source
-from exporter.services.board import Board
-from exporter.services.clock import SteadyClock
-from exporter.services.identities import Identities
-from exporter.services.metrics import Metrics
-from exporter.services.pace import Timing
-from exporter.services.refresh import Refresher
-from exporter.services.triggers import follow_device_plugins, follow_pod_resources, follow_pods_api
+from exporter.pods.source import Allowed, Source
+from exporter.pods.tracker import Identities
+from exporter.refresh.loop import Refresher
+from exporter.refresh.triggers import Timing, follow_device_plugins, follow_pod_resources, follow_pods_api
+from kubelet.paths import KubeletPaths
+from kubelet.podresources import KubeletClient
+from runtime.clock import SteadyClock
+from runtime.directory import DirectoryWatcher
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 from simulator import apiserver as simulated
 from simulator.devices import Device

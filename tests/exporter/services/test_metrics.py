@@ -1,4 +1,4 @@
-"""exporter.services.metrics and families: what Prometheus gets, and what it must not get."""
+"""exporter.metrics.exporter and families: what Prometheus gets, and what it must not get."""
 
 import asyncio
 import gzip
@@ -17,13 +17,10 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from daemon.exposition import Format, render
-from exporter.core.advertised import Telling, merged
-from exporter.core.anomalies import find
-from exporter.core.diff import holdings
-from exporter.core.holdings import Ledger, Since
-from exporter.core.identity import Identity
-from exporter.core.model import (
+from exporter.mapping.anomalies import find
+from exporter.mapping.holdings import Ledger, Since, holdings
+from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -33,17 +30,18 @@ from exporter.core.model import (
     Holder,
     PinnedMemory,
     Snapshot,
+    Telling,
+    merged,
 )
-from exporter.core.snapshot import build
-from exporter.core.state import Failure, State
-from exporter.core.workload import Workload
-from exporter.pb.podresources.v1 import api_pb2
-from exporter.services import metrics as metrics_module
-from exporter.services.board import Board
-from exporter.services.metrics import Metrics
-from exporter.services.partners import Trigger
+from exporter.mapping.snapshot import build
+from exporter.mapping.state import Board, Failure, State
+from exporter.metrics import exporter as metrics_module
+from exporter.metrics.exporter import Metrics
+from exporter.refresh.protocols import Trigger
 from harness.answers import allocatables, listings
 from harness.tools import required
+from kubelet.pb.podresources.v1 import api_pb2
+from runtime.exposition import Format, render
 
 STALE_AFTER = 60.0
 

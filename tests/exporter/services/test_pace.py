@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.services.pace import Pace, Timing
-from exporter.services.partners import Trigger
+from exporter.refresh.protocols import Trigger
+from exporter.refresh.triggers import Pace, Timing
 
 TIMING = Timing(interval=5.0, stale_after=60.0)
 

@@ -1,4 +1,4 @@
-"""exporter.services.plugins with scripted plugins: when they are asked, and what becomes of it."""
+"""exporter.plugins.poller with scripted plugins: when they are asked, and what becomes of it."""
 
 import asyncio
 import logging
@@ -9,13 +9,11 @@ from functools import partial
 
 import pytest
 
-from exporter.core.advertised import AdvertisedDevice, AdvertisedResource
-from exporter.core.model import Device, DeviceKey, Snapshot
-from exporter.core.state import State
+from exporter.mapping.model import AdvertisedDevice, AdvertisedResource, Device, DeviceKey, Snapshot
+from exporter.mapping.state import Board, State
 from exporter.plugins.client import PluginError, Told
-from exporter.services.board import Board
-from exporter.services.partners import Trigger
-from exporter.services.plugins import Pace, Plugins
+from exporter.plugins.poller import Pace, Plugins
+from exporter.refresh.protocols import Trigger
 from harness.waiting import until
 
 R = "example.com/gpu"

@@ -1,4 +1,4 @@
-"""exporter.services.pod_families: labels' names as kube-state-metrics has them."""
+"""exporter.metrics.families: labels' names as kube-state-metrics has them."""
 
 import re
 
@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.identity import Identity
-from exporter.core.state import State
-from exporter.core.workload import Workload
-from exporter.services.pod_families import label_names, pod_info, pod_labels
+from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.state import State
+from exporter.metrics.families import label_names, pod_info, pod_labels
 
 PROMETHEUS = re.compile(r"label_[a-zA-Z0-9_]*")
 

@@ -1,4 +1,4 @@
-"""exporter.services.refresh with a scripted kubelet: when it is asked, and what becomes of its answers."""
+"""exporter.refresh.loop with a scripted kubelet: when it is asked, and what becomes of its answers."""
 
 # A test may look inside.
 # pyright: reportPrivateUsage=false
@@ -14,22 +14,21 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from exporter.core import anomalies, judgement
-from exporter.core.building import Builder
-from exporter.core.holdings import Step
-from exporter.core.identity import SETTLING, Identity, Look, Register, View
-from exporter.core.model import Snapshot
-from exporter.core.settling import DOUBT, YOUNG
-from exporter.core.state import Freshness, State
-from exporter.kubelet.client import KubeletError, Raw
-from exporter.pb.podresources.v1 import api_pb2
-from exporter.services import pace, understanding
-from exporter.services.board import Board
-from exporter.services.clock import SteadyClock
-from exporter.services.pace import Timing
-from exporter.services.partners import Trigger
-from exporter.services.refresh import Refresher
+from exporter.mapping import anomalies
+from exporter.mapping.holdings import Step
+from exporter.mapping.identity import SETTLING, Identity, Look, Register, View
+from exporter.mapping.model import Snapshot
+from exporter.mapping.restart_guard import DOUBT, YOUNG
+from exporter.mapping.snapshot import Builder
+from exporter.mapping.state import Board, Freshness, State
+from exporter.refresh import pipeline, triggers
+from exporter.refresh.loop import Refresher
+from exporter.refresh.protocols import Trigger
+from exporter.refresh.triggers import Timing
 from harness.stopwatch import Stopwatch
+from kubelet.pb.podresources.v1 import api_pb2
+from kubelet.podresources import KubeletError, Raw
+from runtime.clock import SteadyClock
 
 LIMIT = 20.0
 """Seconds within which what is waited for must have come."""
@@ -516,7 +515,7 @@ async def test_a_refusal_or_two_at_the_rate_limit_are_not_worth_a_word_but_many_
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Monitors of one kubelet have its limit together, and all ask when something happens."""
-    monkeypatch.setattr(pace, "_FIRST_RETRY", 0.002)
+    monkeypatch.setattr(triggers, "_FIRST_RETRY", 0.002)
     caplog.set_level(logging.INFO, "devicelens")
 
     def told() -> list[str]:
@@ -626,12 +625,12 @@ async def test_a_step_that_failed_halfway_is_not_taken_for_done(monkeypatch: pyt
         def fail(*_: object, **__: object) -> None:
             raise ZeroDivisionError("odd")
 
-        monkeypatch.setattr(judgement, "find", fail)
+        monkeypatch.setattr(anomalies, "find", fail)
         loop.kubelet.listed = _listed(a="p", b="q")
         await loop.trigger(Trigger.ALLOCATION)
         assert _owners(loop.state) == {"a": ["p"], "b": []}
         assert loop.state.failure is not None
-        monkeypatch.setattr(judgement, "find", find)
+        monkeypatch.setattr(anomalies, "find", find)
         await loop.until(lambda: loop.state.failure is None)
         assert _owners(loop.state) == {"a": ["p"], "b": ["q"]}
         assert [holding.holder.pod for holding in loop.observer.steps[-1][1].change.began] == ["q"]
@@ -685,7 +684,7 @@ async def test_a_note_is_logged_when_it_is_new(caplog: pytest.LogCaptureFixture)
 async def test_a_kubelet_that_came_back_is_not_believed_while_it_leaves_pods_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pace, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
     async with running() as loop:
         loop.kubelet.listed = _listed()
         await loop.trigger(Trigger.SOCKET)
@@ -701,7 +700,7 @@ async def test_a_kubelet_that_came_back_is_not_believed_while_it_leaves_pods_out
 
 
 async def test_what_a_kubelet_leaves_out_for_long_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
     async with running() as loop:
         loop.kubelet.listed = _listed()
         loop.kubelet.error = _unavailable()
@@ -716,7 +715,7 @@ async def test_what_a_kubelet_leaves_out_for_long_is_gone(monkeypatch: pytest.Mo
 
 async def test_another_kubelet_is_noticed_by_its_socket_s_age_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC makes a broken connection anew without a word, and without inotify the directory tells late."""
-    monkeypatch.setattr(pace, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
     async with running(Kubelet(socket_age=500.0)) as loop:
         loop.kubelet.listed, loop.kubelet.socket_age = _listed(), 0.1
         await loop.trigger(Trigger.TIMER)
@@ -734,7 +733,7 @@ async def test_another_kubelet_is_noticed_by_its_socket_s_age_alone(monkeypatch:
 async def test_at_the_start_a_kubelet_that_has_just_come_up_is_not_believed_to_hold_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pace, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
     async with running(Kubelet(listed=_listed(), socket_age=0.3)) as loop:
         assert loop.state.taken_at is None
         assert loop.state.failure is not None
@@ -898,7 +897,7 @@ async def test_something_new_in_the_hands_of_a_known_pod_puts_it_in_doubt_until_
 async def test_a_kubelet_that_came_back_is_believed_as_soon_as_its_pods_api_knows_better(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pace, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
     witness = Knowing()
     async with running(witness=witness) as loop:
         witness.register.connect()
@@ -924,7 +923,7 @@ async def test_identities_that_cannot_be_read_leave_the_mapping_as_it_is(
         def fail(*_: object) -> None:
             raise ZeroDivisionError("odd")
 
-        monkeypatch.setattr(understanding, "tentative", fail)
+        monkeypatch.setattr(pipeline, "tentative", fail)
         good = loop.state
         loop.refresher.reconsider()
         await loop.until(lambda: "cannot be told" in caplog.text)

@@ -1,4 +1,4 @@
-"""exporter.services.series: how many series a mapping makes, and what goes where there are too many."""
+"""exporter.metrics.devices: how many series a mapping makes, and what goes where there are too many."""
 
 import asyncio
 import re
@@ -8,18 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from daemon.exposition import Format
-from exporter.core.anomalies import find
-from exporter.core.diff import holdings
-from exporter.core.holdings import Since
-from exporter.core.identity import Identity
-from exporter.core.snapshot import build
-from exporter.core.state import State
-from exporter.pb.podresources.v1 import api_pb2
-from exporter.services.board import Board
-from exporter.services.metrics import Metrics
-from exporter.services.series import Group, SeriesLimit, count, plan
+from exporter.mapping.anomalies import find
+from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.identity import Identity
+from exporter.mapping.snapshot import build
+from exporter.mapping.state import Board, State
+from exporter.metrics.devices import Group, SeriesLimit, count, plan
+from exporter.metrics.exporter import Metrics
 from harness.answers import allocatables, listings
+from kubelet.pb.podresources.v1 import api_pb2
+from runtime.exposition import Format
 
 
 def _state(

@@ -1,4 +1,4 @@
-"""exporter.services.triggers: what a change in the kubelet's directories means."""
+"""exporter.refresh.triggers: what a change in the kubelet's directories means."""
 
 import asyncio
 import shutil
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from daemon.directory import Change, DirectoryWatcher, Kind
-from daemon.paths import KubeletPaths
-from exporter.services.partners import Trigger
-from exporter.services.triggers import (
+from exporter.refresh.protocols import Trigger
+from exporter.refresh.triggers import (
     follow_device_plugins,
     follow_pod_resources,
     of_device_plugins,
     of_pod_resources,
 )
+from kubelet.paths import KubeletPaths
+from runtime.directory import Change, DirectoryWatcher, Kind
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 

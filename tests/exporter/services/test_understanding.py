@@ -1,14 +1,14 @@
-"""exporter.services.understanding: which pods a kubelet that has just come back is believed about."""
+"""exporter.refresh.pipeline: which pods a kubelet that has just come back is believed about."""
 
 import sys
 
 import pytest
 
-from exporter.core.identity import NO_VIEW, Look
-from exporter.core.listing import LARGE
-from exporter.kubelet.client import KubeletError, Raw
-from exporter.pb.podresources.v1 import api_pb2
-from exporter.services.understanding import UNSETTLED, Understanding
+from exporter.mapping.identity import NO_VIEW, Look
+from exporter.mapping.listing import LARGE
+from exporter.refresh.pipeline import UNSETTLED, Understanding
+from kubelet.pb.podresources.v1 import api_pb2
+from kubelet.podresources import KubeletError, Raw
 
 
 def _raw(*pods: tuple[str, str]) -> Raw:

@@ -11,11 +11,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from playwright.async_api import Browser, BrowserContext
 
-from daemon.exposition import Format
-from exporter.core.anomalies import find
-from exporter.core.diff import holdings
-from exporter.core.holdings import Since
-from exporter.core.model import (
+from exporter.mapping.anomalies import find
+from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -26,10 +24,11 @@ from exporter.core.model import (
     PinnedMemory,
     Snapshot,
 )
-from exporter.core.state import State
-from exporter.services.board import Board
-from exporter.web.app import Site, build
+from exporter.mapping.state import Board, State
+from exporter.web.app import build
+from exporter.web.site import Site
 from harness.browser import chromium
+from runtime.exposition import Format
 
 START = 1_793_227_263.25  # 2026-10-28T22:41:03.250Z
 

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import ClientResponse, ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer
 
-from exporter.core.state import Failure
+from exporter.mapping.state import Failure
 from exporter.web.app import build
 from exporter.web.events import Events
 from harness.waiting import until

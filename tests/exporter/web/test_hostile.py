@@ -19,30 +19,30 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from daemon.exposition import Format
-from daemon.text import is_hostile, visible
-from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
-from exporter.core.anomalies import find
-from exporter.core.diff import holdings
-from exporter.core.history import HoldingKey
-from exporter.core.history_query import Found, Question
-from exporter.core.holdings import Since
-from exporter.core.identity import Identity
-from exporter.core.model import DeviceKey
-from exporter.core.snapshot import build
-from exporter.core.state import Failure, State
-from exporter.core.workload import Workload
-from exporter.history.answering import Now
-from exporter.pb.podresources.v1 import api_pb2
-from exporter.services.board import Board
-from exporter.services.metrics import Metrics
-from exporter.web.api.explain_schema import ExplainDocument
-from exporter.web.api.history_schema import HistoryDocument
-from exporter.web.api.schema import ClaimsDocument, DevicesDocument, PodsDocument
+from exporter.history.archive import Now
+from exporter.history.query import Found, Question
+from exporter.mapping.anomalies import find
+from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.model import AdvertisedDevice, AdvertisedResource, DeviceKey, Telling, merged
+from exporter.mapping.record import HoldingKey
+from exporter.mapping.snapshot import build
+from exporter.mapping.state import Board, Failure, State
+from exporter.metrics.exporter import Metrics
+from exporter.views.schema import (
+    ClaimsDocument,
+    DevicesDocument,
+    ExplainDocument,
+    HistoryDocument,
+    PodsDocument,
+)
 from exporter.web.app import build as build_app
 from harness.hostile import CORPUS, SURROGATES
 from harness.lives import PATIENCE, Life
 from harness.tools import required
+from kubelet.pb.podresources.v1 import api_pb2
+from runtime.exposition import Format
+from runtime.text import is_hostile, visible
 
 Client = TestClient[web.Request, web.Application]
 

@@ -1,4 +1,4 @@
-"""exporter.web.links: addresses of pages, written and read."""
+"""exporter.views.links: addresses of pages, written and read."""
 
 from urllib.parse import parse_qsl, urlsplit
 
@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from yarl import URL
 
-from exporter.web.links import (
+from exporter.views.links import (
     ADDRESS_LIMIT,
     LinkError,
     claim_link,

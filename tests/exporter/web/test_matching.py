@@ -1,13 +1,11 @@
-"""exporter.web.matching: what a filter keeps."""
+"""exporter.views.matching: what a filter keeps."""
 
 import pytest
 
-from exporter.core.advertised import AdvertisedDevice
-from exporter.core.identity import Identity
-from exporter.core.model import Device, DeviceKey, Holder, Snapshot
-from exporter.core.workload import Workload
-from exporter.web import matching
-from exporter.web.query import DeviceState, Filters
+from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.model import AdvertisedDevice, Device, DeviceKey, Holder, Snapshot
+from exporter.views import matching
+from exporter.views.query import DeviceState, Filters
 
 
 def ids(snapshot: Snapshot, filters: Filters) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.web.negotiation import accepts, names, refuses_plain
+from exporter.web.answers import accepts, names, refuses_plain
 
 JSON = "application/json"
 

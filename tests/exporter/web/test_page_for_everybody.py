@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped] # it has no types
 from playwright.async_api import Page, expect
 
-from exporter.core.model import (
+from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -18,7 +18,7 @@ from exporter.core.model import (
     Holder,
     Snapshot,
 )
-from exporter.core.state import Failure, State
+from exporter.mapping.state import Failure, State
 from harness.hostile import CORPUS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one browser for all of them

@@ -8,15 +8,10 @@ from types import SimpleNamespace
 import pytest
 from playwright.async_api import Page, expect
 
-from exporter.core.holdings import Since
-from exporter.core.model import (
-    Device,
-    DeviceKey,
-    Holder,
-    Snapshot,
-)
-from exporter.core.state import Failure
-from exporter.web.words import lasting
+from exporter.mapping.holdings import Since
+from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
+from exporter.mapping.state import Failure
+from exporter.views.wording import lasting
 from harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one browser for all of them

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient
 
-from exporter.core.state import Failure, State
+from exporter.mapping.state import Failure, State
 
 Client = TestClient[web.Request, web.Application]
 

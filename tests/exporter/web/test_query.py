@@ -1,4 +1,4 @@
-"""exporter.web.query: addresses read and written."""
+"""exporter.views.query: addresses read and written."""
 
 from urllib.parse import parse_qsl, urlsplit
 
@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.text import visible
-from exporter.web.query import (
+from exporter.views.query import (
     Column,
     DeviceState,
     Filters,
@@ -20,6 +19,7 @@ from exporter.web.query import (
     parse_filters,
     parse_page,
 )
+from runtime.text import visible
 
 TEXTS = st.text(max_size=60).map(str.strip)
 

@@ -1,11 +1,11 @@
-"""exporter.web.words: what a person reads."""
+"""exporter.views.wording: what a person reads."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.text import is_hostile
-from exporter.web.words import clock_time, counted, lasting, listed, ranges, rfc3339, size, text
+from exporter.views.wording import clock_time, counted, lasting, listed, ranges, rfc3339, size, text
+from runtime.text import is_hostile
 
 HOUR, DAY = 3600, 86400
 

@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from daemon.exposition import Format, render
-from exporter.core.state import State
-from exporter.services.device_families import DeviceLines
-from exporter.services.families import of_snapshot, of_stale
-from exporter.services.series import SeriesLimit
-from exporter.who.prometheus.answers import Sample
+from exporter.cli.prometheus.answers import Sample
+from exporter.mapping.state import State
+from exporter.metrics.devices import DeviceLines, SeriesLimit
+from exporter.metrics.families import of_snapshot, of_stale
+from runtime.exposition import Format, render
 
 Target = Mapping[str, str]
 Scrape = Callable[..., list[Sample]]

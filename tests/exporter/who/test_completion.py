@@ -12,10 +12,10 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner
 
 from devicelens import COMMANDS, main
-from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.core.state import State
-from exporter.services.board import Board
-from exporter.web.app import Site, build
+from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
+from exporter.mapping.state import Board, State
+from exporter.web.app import build
+from exporter.web.site import Site
 from harness.tools import required
 
 HOLDER = Holder("ml", "llama-0", "trainer")

@@ -11,11 +11,10 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
 from devicelens import main
-from exporter.core.diff import holdings
-from exporter.core.holdings import Since
-from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.core.state import State
-from exporter.who.prometheus.answers import Sample
+from exporter.cli.prometheus.answers import Sample
+from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
+from exporter.mapping.state import State
 
 NOW = 1_793_227_263.25  # 2026-10-28T22:41:03.25Z
 TRAINER = Holder("ml", "llama-0", "trainer")

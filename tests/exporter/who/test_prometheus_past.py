@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.who.prometheus import labels
-from exporter.who.prometheus.answers import Line
-from exporter.who.prometheus.client import POINTS
-from exporter.who.prometheus.past import Held, Looks, What, Where, holdings, looks
-from exporter.who.prometheus.ranges import Range, TooMuch, grid, parts
+from exporter.cli.prometheus import labels
+from exporter.cli.prometheus.answers import Line
+from exporter.cli.prometheus.client import POINTS
+from exporter.cli.prometheus.past import Held, Looks, What, Where, holdings, looks
+from exporter.cli.prometheus.ranges import Range, TooMuch, grid, parts
 
 STEP = 10.0
 NODE = {"node": "n", "instance": "10.0.0.1:1", "job": "devicelens"}

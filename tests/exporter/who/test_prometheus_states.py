@@ -7,11 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exporter.core.anomalies import Anomaly
-from exporter.core.diff import holdings, of_devices
-from exporter.core.holdings import Since
-from exporter.core.identity import Identity
-from exporter.core.model import (
+from exporter.cli.prometheus import labels
+from exporter.cli.prometheus.answers import Sample
+from exporter.cli.prometheus.fleet import moment
+from exporter.cli.prometheus.states import distinct, read
+from exporter.mapping.anomalies import Anomaly
+from exporter.mapping.holdings import Since, holdings, of_devices
+from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -21,12 +24,7 @@ from exporter.core.model import (
     Holder,
     Snapshot,
 )
-from exporter.core.state import Freshness, State
-from exporter.core.workload import Workload
-from exporter.who.prometheus import labels
-from exporter.who.prometheus.answers import Sample
-from exporter.who.prometheus.fleet import moment
-from exporter.who.prometheus.states import distinct, read
+from exporter.mapping.state import Freshness, State
 from harness.hostile import CORPUS
 
 NOW = 1_793_227_263.25

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.who.prometheus.promql import (
+from exporter.cli.prometheus.promql import (
     Matcher,
     any_of,
     escaped,

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from daemon.text import is_hostile
-from exporter.web.words import spelled
-from exporter.who.table.draw import cut, lines, table
-from exporter.who.table.fit import Cell, Column, fit, shorten, whole
-from exporter.who.table.terminal import Look
-from exporter.who.table.width import closed, head, padded, tail, tame, width
+from exporter.cli.table.draw import cut, lines, table
+from exporter.cli.table.fit import Cell, Column, fit, shorten, whole
+from exporter.cli.table.terminal import Look
+from exporter.cli.table.width import closed, head, padded, tail, tame, width
+from exporter.views.wording import spelled
 from harness.hostile import CORPUS
+from runtime.text import is_hostile
 
 COLUMNS = (
     Column("RESOURCE", drop=4, least=8),

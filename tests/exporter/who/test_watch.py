@@ -10,20 +10,19 @@ from typing import cast
 import pytest
 from msgspec.structs import replace as replaced
 
-from daemon.text import is_hostile
-from exporter.core.address import parse_address
-from exporter.web.api.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
-from exporter.who.door import AskError, Deadline, Door
-from exporter.who.model import Answer, MappingDocument, Told
-from exporter.who.select import Pod
-from exporter.who.table.terminal import Look
-from exporter.who.watch.changes import Change, Event, Memory, Where
-from exporter.who.watch.feed import Feed, Fresh, Lost
-from exporter.who.watch.flag import with_value
-from exporter.who.watch.lines import Lines
-from exporter.who.watch.stream import Sent, events
-from exporter.who.watch.words import as_json_line, as_line
+from exporter.cli.http import AskError, Deadline, Door
+from exporter.cli.select import Answer, MappingDocument, Pod, Told
+from exporter.cli.table.terminal import Look
+from exporter.cli.watch.changes import Change, Event, Memory, Where
+from exporter.cli.watch.feed import Feed, Fresh, Lost
+from exporter.cli.watch.flag import with_value
+from exporter.cli.watch.lines import Lines
+from exporter.cli.watch.stream import Sent, events
+from exporter.cli.watch.words import as_json_line, as_line
+from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
 from harness.hostile import CORPUS
+from runtime.flags import parse_address
+from runtime.text import is_hostile
 
 AT = "2026-10-28T22:41:03.250Z"
 SINCE = "2026-10-28T22:31:03.250Z"

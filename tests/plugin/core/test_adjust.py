@@ -2,9 +2,9 @@
 
 import pytest
 
-from plugin.core.config import load
-from plugin.core.errors import ConfigError
-from plugin.core.plan import ResourcePlan
+from plugin.config.load import load
+from plugin.config.plan import ResourcePlan
+from runtime.config_file import ConfigError
 
 ONE = b"""\
 version: 1

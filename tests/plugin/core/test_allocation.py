@@ -1,12 +1,13 @@
 import pytest
 
-from plugin.core.allocation import ContainerAnswer, Mount, Node, Refusal, RefusedError, answer, choose
-from plugin.core.config import load
-from plugin.core.device import Device
-from plugin.core.inventory import Inventory, Moment, Sighting
-from plugin.core.plan import ResourcePlan
-from plugin.core.sharing import Sharing
+from plugin.config.load import load
+from plugin.config.plan import ResourcePlan
+from plugin.devices.allocation import ContainerAnswer, Refusal, RefusedError, answer, choose
+from plugin.devices.device import Device, Sharing
+from plugin.devices.inventory import Inventory, Sighting
+from plugin.devices.rendering import Mount, Node
 from plugin.presets import preset_path
+from runtime.clock import Moment
 
 CAMERA = """\
 version: 1

@@ -11,12 +11,12 @@ from harness.hosttree import HostTree
 from harness.machines import Machine
 from harness.reference import SOURCES
 from harness.usb import UsbBus
-from plugin.core import model
-from plugin.core.attributes import attributes_of
-from plugin.core.config import load
-from plugin.core.errors import ConfigError
+from plugin.config import model
+from plugin.config.attributes import attributes_of
+from plugin.config.load import load
 from plugin.discovery.host import HostRoot
-from plugin.discovery.sources import source_of
+from plugin.discovery.registry import source_of
+from runtime.config_file import ConfigError
 
 RESOURCE = """\
 version: 1

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.core import cdi
-from plugin.core.allocation import answer
-from plugin.core.cdi import Edits
-from plugin.core.config import load
-from plugin.core.device import Device
-from plugin.core.plan import ResourcePlan
-from plugin.core.rendering import Mount, Node, RenderError
+from plugin.config.load import load
+from plugin.config.plan import ResourcePlan
+from plugin.devices import cdi
+from plugin.devices.allocation import answer
+from plugin.devices.cdi import Edits
+from plugin.devices.device import Device
+from plugin.devices.rendering import Mount, Node, RenderError
 
 CAMERA = """\
 version: 1

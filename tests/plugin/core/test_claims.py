@@ -2,8 +2,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plugin.core.claims import Claimed, Claims, claim_of
-from plugin.core.device import Found
+from plugin.devices.claims import Claimed, Claims, claim_of
+from plugin.devices.device import Found
 
 
 def test_a_device_is_known_by_its_claim_or_else_by_its_path() -> None:

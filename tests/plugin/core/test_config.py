@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from plugin.core import model
-from plugin.core.config import load, load_all
-from plugin.core.errors import ConfigError
+from plugin.config import model
+from plugin.config.load import load, load_all
 from plugin.presets import preset_names, preset_path
+from runtime.config_file import ConfigError
 
 EXAMPLE = b"""\
 version: 1

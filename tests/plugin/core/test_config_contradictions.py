@@ -2,8 +2,8 @@
 
 import pytest
 
-from plugin.core.config import load
-from plugin.core.errors import ConfigError
+from plugin.config.load import load
+from runtime.config_file import ConfigError
 
 RESOURCE = """\
 version: 1

@@ -1,11 +1,10 @@
 import pytest
 
-from plugin.core import families
-from plugin.core.config import load
-from plugin.core.device import Found
-from plugin.core.families import members
-from plugin.core.identify import Identifier
-from plugin.core.plan import ResourcePlan
+from plugin.config.load import load
+from plugin.config.plan import ResourcePlan
+from plugin.devices import identify
+from plugin.devices.device import Found
+from plugin.devices.identify import Identifier, members
 
 
 def family(name: str, more: str = "") -> ResourcePlan:
@@ -54,7 +53,7 @@ def test_a_bad_name_is_left_out_and_said() -> None:
 
 
 def test_a_family_has_so_many_members_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "MOST_MEMBERS", 2)
+    monkeypatch.setattr(identify, "MOST_MEMBERS", 2)
     made = members(family("a.b/{{ device.name }}"), [found("x"), found("y"), found("z"), found("x")])
     assert list(made.plans) == ["a.b/x", "a.b/y"]
     assert made.left_out == (("/dev/z", "there are 2 resources of its family already"),)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.core.grouping import Key, Member, assign, complete, leader_of
+from plugin.discovery.group import Key, Member, assign, complete, leader_of
 
 ONE = Member()
 MAYBE = Member(optional=True)

@@ -6,11 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugin.core.damping import FALLS, LONGEST_QUIET, SHORTEST_QUIET, WINDOW, Damper
-from plugin.core.device import Device, Found
-from plugin.core.health import LONGEST_REASON, Fault, Health
-from plugin.core.plan import ExistsCheck, ProbePlan, XidCheck
-from plugin.core.templates import compile_template
+from plugin.config.plan import ExistsCheck, ProbePlan, XidCheck
+from plugin.config.templates import compile_template
+from plugin.devices.device import Device, Found
+from plugin.devices.health import (
+    FALLS,
+    LONGEST_QUIET,
+    LONGEST_REASON,
+    SHORTEST_QUIET,
+    WINDOW,
+    Damper,
+    Fault,
+    Health,
+)
 
 PATH = compile_template("/x", frozenset(), frozenset())
 

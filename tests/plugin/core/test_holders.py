@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.core import holders
+from kubelet import holders
 
 RECORDINGS = Path(__file__).parents[4] / "shared" / "recordings"
 

@@ -1,7 +1,7 @@
-from plugin.core.config import load
-from plugin.core.device import Found, natural
-from plugin.core.identify import Identifier
-from plugin.core.plan import ResourcePlan
+from plugin.config.load import load
+from plugin.config.plan import ResourcePlan
+from plugin.devices.device import Found, natural
+from plugin.devices.identify import Identifier
 
 
 def plan(**keys: str) -> ResourcePlan:

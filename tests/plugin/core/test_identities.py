@@ -1,4 +1,4 @@
-from plugin.core.identities import Identities
+from plugin.devices.claims import Identities
 
 
 def test_an_id_that_two_resources_have_is_told_to_the_second_until_the_first_lets_go() -> None:

@@ -6,20 +6,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from plugin.core.device import Device
-from plugin.core.inventory import (
+from plugin.config.templates import compile_template
+from plugin.devices.device import Device, Sharing
+from plugin.devices.inventory import (
     GONE,
     MAX_LIST_BYTES,
     ORPHAN,
     RELEASE_AFTER,
     Inventory,
-    Moment,
     Sighting,
     Tombstone,
     Transition,
 )
-from plugin.core.sharing import Sharing
-from plugin.core.templates import compile_template
+from runtime.clock import Moment
 
 
 def at(seconds: float) -> Moment:

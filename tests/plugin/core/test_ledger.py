@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plugin.core.ledger import Entries, Ledger, Page
+from plugin.devices.ledger import Entries, Ledger, Page
 
 
 def write(ledger: Ledger, found: Entries) -> Entries:

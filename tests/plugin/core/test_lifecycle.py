@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.core.lifecycle import (
+from plugin.serving.lifecycle import (
     LAST_RETRY,
     LAST_RETRY_REFUSED,
     Decision,

@@ -1,6 +1,6 @@
 import pytest
 
-from plugin.core import names
+from plugin.config import names
 
 
 @pytest.mark.parametrize(

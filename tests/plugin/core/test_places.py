@@ -5,9 +5,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from harness.manifests import RENDERED, container, mounts, pod_of
-from plugin.core import model
-from plugin.core.config import load
-from plugin.core.places import EVERYWHERE, looked_into
+from plugin.config import model
+from plugin.config.load import load
+from plugin.config.looked_into import EVERYWHERE, looked_into
 from plugin.presets import preset_path
 
 PRESETS = sorted(path.stem for path in preset_path("nvidia").parent.glob("*.yaml"))

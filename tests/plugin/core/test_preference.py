@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.core.device import Device
-from plugin.core.inventory import Inventory, Moment, Sighting
-from plugin.core.plan import Prefer
-from plugin.core.preference import Offer, offers, prefer
-from plugin.core.sharing import Sharing
+from plugin.config.plan import Prefer
+from plugin.devices.allocation import Offer, offers, prefer
+from plugin.devices.device import Device, Sharing
+from plugin.devices.inventory import Inventory, Sighting
+from runtime.clock import Moment
 
 
 def replicas(devices: dict[str, int], count: int = 1) -> list[Offer]:

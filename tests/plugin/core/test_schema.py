@@ -12,14 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from daemon.yaml_document import parse
 from devicelens import main
 from harness.reference import DOCUMENT, fences, whole
-from plugin.core.adjust import expand
-from plugin.core.config import decoded, load
-from plugin.core.errors import ConfigError
-from plugin.core.schema import schema
+from plugin.config.load import decoded, expand, load
+from plugin.config.schema import schema
 from plugin.presets import PRESETS
+from runtime.config_file import ConfigError, parse
 
 COMMITTED = Path(__file__).parents[3] / "docs/plugin.schema.json"
 SCHEMA = schema(PRESETS)

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.core import model, selectors
-from plugin.core.config import load
-from plugin.core.device import natural
-from plugin.core.errors import ConfigError
+from plugin.config import model, selectors
+from plugin.config.load import load
+from plugin.devices.device import natural
+from runtime.config_file import ConfigError
 
 
 @pytest.mark.parametrize(

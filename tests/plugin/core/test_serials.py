@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.core.serials import Plugged, SerialNames
+from plugin.discovery.usb import Plugged, SerialNames
 
 FTDI = ("0403", "6001")
 

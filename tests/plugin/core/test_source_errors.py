@@ -1,7 +1,7 @@
 import pytest
 
-from plugin.core.config import load
-from plugin.core.errors import ConfigError
+from plugin.config.load import load
+from runtime.config_file import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.core.device import Device
-from plugin.core.templates import (
-    DEVICE_FIELDS,
-    MAX_OUTPUT,
-    Template,
-    TemplateError,
-    compile_template,
-)
+from plugin.config.templates import DEVICE_FIELDS, MAX_OUTPUT, Template, TemplateError, compile_template
+from plugin.devices.device import Device
 
 NAMES = frozenset({"device", "devices", "ids"})
 ONE = Device("gpu0", "zero", "/dev/gpu0", {"model": "C9", "serial": "x"}, (1,))

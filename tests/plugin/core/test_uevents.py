@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.core.uevents import MAX_BYTES, Uevent, parse
+from plugin.discovery.uevents import MAX_BYTES, Uevent, parse
 
 LOOP = b"/devices/virtual/block/loop7"
 ADD = b"add@" + LOOP + b"\0ACTION=add\0DEVPATH=" + LOOP + b"\0SUBSYSTEM=block\0SEQNUM=42\0"

@@ -5,8 +5,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plugin.core.errors import ConfigError
-from plugin.core.yaml_document import parse
+from runtime.config_file import ConfigError, parse
 
 plain = st.recursive(
     st.none()

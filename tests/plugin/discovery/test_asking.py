@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from plugin.discovery import asking
-from plugin.discovery.asking import Asking
+from plugin.discovery import offload
+from plugin.discovery.offload import Asking
 from plugin.discovery.probes import Question
 
 
@@ -71,7 +71,7 @@ async def test_one_that_hangs_fails_in_time_and_holds_up_no_other() -> None:
 
 
 async def test_ever_more_hanging_threads_are_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "MOST_HANGING", 3)
+    monkeypatch.setattr(offload, "MOST_HANGING", 3)
     release, answers = threading.Event(), Answers()
     before = threading.active_count()
     try:
@@ -79,7 +79,7 @@ async def test_ever_more_hanging_threads_are_not_begun(monkeypatch: pytest.Monke
         await Asking().ask(many, answers)
         assert len(answers.got) == 50
         assert all(reason for _, reason in answers.got)
-        assert threading.active_count() - before <= 3 + asking.MOST_THREADS
+        assert threading.active_count() - before <= 3 + offload.MOST_THREADS
         assert any("others have not answered" in reason for _, reason in answers.got)
     finally:
         release.set()
@@ -114,4 +114,4 @@ async def test_whoever_is_cancelled_leaves_no_thread_at_work() -> None:
     async with asyncio.timeout(20):
         while any(thread.name == "probes" for thread in threading.enumerate()):
             await asyncio.sleep(0.005)
-    assert len(asked) <= asking.MOST_THREADS
+    assert len(asked) <= offload.MOST_THREADS

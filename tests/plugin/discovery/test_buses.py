@@ -12,14 +12,14 @@ import pytest
 
 from harness.hosttree import HostTree
 from harness.machines import Machine
-from plugin.core import model
-from plugin.core.attributes import attributes_of
-from plugin.core.device import Found
+from plugin.config import model
+from plugin.config.attributes import attributes_of
+from plugin.devices.device import Found
 from plugin.discovery.host import HostRoot
-from plugin.discovery.interfaces import default_routes, default_routes_6
+from plugin.discovery.network import default_routes, default_routes_6
+from plugin.discovery.registry import source_of
 from plugin.discovery.source import Findings, Source
-from plugin.discovery.sources import source_of
-from plugin.discovery.topology import numa_nodes
+from plugin.discovery.sysfs_tree import numa_nodes
 
 NETWORK = "020000"
 

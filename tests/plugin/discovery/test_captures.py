@@ -9,13 +9,12 @@ import pytest
 
 from harness.hosttree import HostTree
 from harness.machines import Machine
-from plugin.core import model
-from plugin.core.device import Found
+from plugin.config import model
+from plugin.devices.device import Found
 from plugin.discovery.host import HostRoot
-from plugin.discovery.kfd_topology import compute_nodes
-from plugin.discovery.sources import source_of
-from plugin.discovery.sysfs import Sysfs
-from plugin.discovery.topology import numa_nodes
+from plugin.discovery.kfd import compute_nodes
+from plugin.discovery.registry import source_of
+from plugin.discovery.sysfs_tree import Sysfs, numa_nodes
 
 CAPTURES = Path(__file__).parents[4] / "shared/captures"
 

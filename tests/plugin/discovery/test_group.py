@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from harness.hosttree import HostTree
-from plugin.core.device import Found
-from plugin.core.model import Group, GroupMember
+from plugin.config.model import Group, GroupMember
+from plugin.devices.device import Found
 from plugin.discovery.group import GroupSource
 from plugin.discovery.host import HostRoot
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from harness.tools import required
-from plugin.core import model
+from plugin.config import model
 from plugin.discovery.host import HostRoot
+from plugin.discovery.registry import source_of
 from plugin.discovery.source import Findings
-from plugin.discovery.sources import source_of
 
 PROJECT = Path(__file__).parents[3]
 KINDS = {"kinds": ["pci", "hardware", "virtual"]}
@@ -21,7 +21,7 @@ LOOK = """\
 import json, sys
 from pathlib import Path
 import msgspec
-from plugin.core import model
+from plugin.config import model
 from plugin.discovery.host import HostRoot
 from plugin.discovery.sources import source_of
 written = msgspec.convert(json.loads(sys.argv[2]), model.Net)

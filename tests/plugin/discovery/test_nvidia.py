@@ -10,13 +10,12 @@ import pytest
 
 from harness.hosttree import HostTree
 from harness.nvml import A100, A100_MIG, A100_UUID, H100, H100_UUID, FakeNvml, with_nvml, without_nvml
-from plugin.core.device import Found
-from plugin.core.health import Fault
-from plugin.core.model import Nvidia
+from plugin.config.model import Nvidia
+from plugin.devices.device import Found
+from plugin.devices.health import Fault
 from plugin.discovery.host import HostRoot
 from plugin.discovery.nvidia import NvidiaSource
-from plugin.discovery.nvidia_events import NvidiaEvents
-from plugin.discovery.nvml import NVML, linux_address
+from plugin.discovery.nvml import NVML, NvidiaEvents, linux_address
 from plugin.discovery.offload import Offload, StuckError
 from plugin.discovery.source import Findings
 
@@ -420,8 +419,8 @@ def test_an_event_whose_gpu_does_not_answer_is_everybodys(tree: HostTree, nvml: 
 def test_why_nothing_is_heard_is_said_and_heard_again_later(
     tree: HostTree, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plugin.discovery.nvidia_events.RETRY", 0.02)
-    monkeypatch.setattr("plugin.discovery.nvidia_events.RENEW", 0.02)
+    monkeypatch.setattr("plugin.discovery.nvml.RETRY", 0.02)
+    monkeypatch.setattr("plugin.discovery.nvml.RENEW", 0.02)
     nvml.tells("init 9")
     with Listening(tree) as listening:
         wait(lambda: listening.said != [])

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from plugin.core.config import load
-from plugin.core.device import Device
-from plugin.core.plan import ProbePlan
+from plugin.config.load import load
+from plugin.config.plan import ProbePlan
+from plugin.devices.device import Device
 from plugin.discovery.host import HostRoot
 from plugin.discovery.probes import COSTLY, UNTOLD, Question, asked_at_allocate, questions
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from plugin.core.device import Found
-from plugin.core.model import Exec
+from plugin.config.model import Exec
+from plugin.devices.device import Found
+from plugin.discovery.exec import MAX_OUTPUT, ExecSource
 from plugin.discovery.host import HostRoot
-from plugin.discovery.program import MAX_OUTPUT, ExecSource
 from plugin.discovery.source import Findings
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 
 from harness.hosttree import HostTree
-from plugin.core.errors import Path as Place
-from plugin.core.model import Regex
+from plugin.config.model import Regex
 from plugin.discovery.glob import GlobSource
 from plugin.discovery.host import HostRoot
 from plugin.discovery.regex import RegexSource
 from plugin.discovery.source import Findings, Source
+from runtime.config_file import Path as Place
 
 
 @pytest.fixture

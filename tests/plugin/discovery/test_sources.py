@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from plugin.core.device import Found
-from plugin.core.model import StaticDevice
+from plugin.config.model import StaticDevice
+from plugin.devices.device import Found
 from plugin.discovery.files import FilesSource
 from plugin.discovery.glob import GlobSource
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings, Source
 from plugin.discovery.static import StaticSource
-from plugin.discovery.topology import numa_nodes
+from plugin.discovery.sysfs_tree import numa_nodes
 
 
 def look(source: Source, host: Path) -> Findings:

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.directory import DirectoryWatcher
-from plugin.core.config import load
-from plugin.discovery.follow import Following
+from plugin.config.load import load
 from plugin.discovery.host import HostRoot
 from plugin.discovery.offload import Offload, StuckError
-from plugin.discovery.survey import Resolved, Sources, Survey, SurveyError, Surveyor
+from plugin.discovery.survey import Following, Resolved, Sources, Survey, SurveyError, Surveyor
+from runtime.directory import DirectoryWatcher
 
 
 def surveyor(host: Path, resource: str) -> Surveyor:

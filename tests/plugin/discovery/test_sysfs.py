@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.hosttree import HostTree
 from plugin.discovery.host import HostRoot
-from plugin.discovery.sysfs import MAX_TEXT, Sysfs, clean
+from plugin.discovery.sysfs_tree import MAX_TEXT, Sysfs, clean
 
 NAMES = st.sampled_from(["a", "b", "c"])
 PATHS = st.lists(st.one_of(NAMES, st.just(".."), st.just(".")), min_size=1, max_size=6).map("/".join)

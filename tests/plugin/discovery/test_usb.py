@@ -4,11 +4,11 @@ import pytest
 
 from harness.hosttree import HostTree
 from harness.usb import UsbBus
-from plugin.core.device import Found
-from plugin.core.model import Usb
+from plugin.config.model import Usb
+from plugin.devices.device import Found
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings
-from plugin.discovery.topology import numa_nodes
+from plugin.discovery.sysfs_tree import numa_nodes
 from plugin.discovery.usb import UsbSource
 
 

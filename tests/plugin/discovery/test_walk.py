@@ -5,11 +5,11 @@ import pytest
 from harness.hosttree import HostTree
 from harness.machines import Machine
 from harness.usb import UsbBus
-from plugin.core.model import Sysfs, SysfsFile
+from plugin.config.model import Sysfs, SysfsFile
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings
-from plugin.discovery.topology import numa_nodes
-from plugin.discovery.walk import SysfsSource
+from plugin.discovery.sysfs import SysfsSource
+from plugin.discovery.sysfs_tree import numa_nodes
 
 QUEUES = "/sys/bus/dsa/devices/dsa*/wq*"
 DSA = "/sys/devices/pci0000:6a/0000:6a:01.0/dsa0"

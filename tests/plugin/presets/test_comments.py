@@ -5,7 +5,7 @@ from textwrap import indent
 
 import pytest
 
-from plugin.core.config import load
+from plugin.config.load import load
 from plugin.presets import PRESETS
 
 _SHOWN = re.compile(r"(?:^#   .*\n)+", re.MULTILINE)

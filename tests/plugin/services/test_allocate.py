@@ -7,10 +7,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from daemon.paths import socket_target
 from harness.served import Serve, Served
-from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
-from plugin.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
+from kubelet.paths import socket_target
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 
 GPU = "example.com/gpu"

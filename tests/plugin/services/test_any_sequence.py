@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.served import Served, serving
-from plugin.core.errors import ConfigError
-from plugin.core.lifecycle import Patience
-from plugin.services.predecessors import NAME
-from plugin.services.surroundings import Pace, Way
+from plugin.serving.context import Pace, Way
+from plugin.serving.lifecycle import Patience
+from plugin.serving.ownership import NAME
+from runtime.config_file import ConfigError
 from simulator import AdmissionError, ContainerError, ContainerSpec, PodSpec, SimulatedKubelet
 from simulator.endpoint import PluginClient
 

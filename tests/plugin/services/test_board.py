@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.core.device import Device
-from plugin.core.inventory import Advertised, Known
-from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
-from plugin.services.board import Board
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
+from plugin.devices.device import Device
+from plugin.devices.inventory import Advertised, Known
+from plugin.serving.endpoint import Board
 
 
 def entry(name: str, reason: str = "", numa: tuple[int, ...] = ()) -> Advertised:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.served import Serve
-from plugin.core.lifecycle import Patience
-from plugin.services.by_directory import Servicer
+from plugin.serving.lifecycle import Patience
+from plugin.serving.registration import Servicer
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 
 GPU = "example.com/gpu"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from harness.served import Serve, Served
-from plugin.services.surroundings import Pace
+from plugin.serving.context import Pace
 from simulator import AdmissionError, ContainerSpec, PodSpec, SimulatedKubelet
 
 GPU = "example.com/gpu"

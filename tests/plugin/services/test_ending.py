@@ -8,7 +8,7 @@ import pytest
 from grpc.aio import _server as grpc_server
 
 from harness.served import Serve
-from plugin.services.endpoint import Endpoint
+from plugin.serving.endpoint import Endpoint
 from simulator import SimulatedKubelet
 
 FIRST = "version: 1\nresources: [{name: a.b/one, discover: [{static: {devices: [{name: x}]}}]}]\n"

@@ -9,7 +9,7 @@ from harness.served import Serve, Served
 from plugin.discovery.glob import GlobSource
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings
-from plugin.services.surroundings import Pace
+from plugin.serving.context import Pace
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 
 PLAIN = "- name: a.b/one\n  discover: [{glob: {paths: ['/dev/one*']}}]\n"

@@ -8,12 +8,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from daemon.paths import socket_target
 from harness.served import Serve
-from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
-from plugin.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
-from plugin.services.belongings import read
-from plugin.services.surroundings import Pace
+from kubelet.paths import socket_target
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
+from plugin.serving.context import Pace
+from plugin.serving.records import read
 from simulator import AdmissionError, ContainerSpec, PodSpec, SimulatedKubelet
 
 GPU = "example.com/gpu"
@@ -143,7 +143,7 @@ async def test_a_full_disk_is_told_to_the_pod_and_leaves_nothing_half_written(
 
     async with serve(FILES):
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        monkeypatch.setattr("plugin.discovery.host_files.os.rename", full)
+        monkeypatch.setattr("plugin.discovery.host.os.rename", full)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await allocate(root, "gpu0")
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -151,7 +151,7 @@ async def test_a_full_disk_is_told_to_the_pod_and_leaves_nothing_half_written(
             "example.com/gpu: allocate.files: /run/gpus/gpu0/setup.json: No space left on device"
         )
         assert list((host / "run/gpus/gpu0").iterdir()) == []
-        monkeypatch.setattr("plugin.discovery.host_files.os.rename", real)
+        monkeypatch.setattr("plugin.discovery.host.os.rename", real)
         assert (await allocate(root, "gpu0")).mounts[0].host_path == "/run/gpus/gpu0/setup.json"
 
 

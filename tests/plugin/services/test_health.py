@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from harness.served import Serve, Served
-from plugin.core.health import Fault
-from plugin.services.surroundings import Pace
+from plugin.devices.health import Fault
+from plugin.serving.context import Pace
 from simulator import SimulatedKubelet
 
 NAME = "a.b/c"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.served import Serve, Served
-from plugin.services.predecessors import NAME
-from plugin.services.surroundings import Pace
+from plugin.serving.context import Pace
+from plugin.serving.ownership import NAME
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 
 PACE = Pace(release=0.2)

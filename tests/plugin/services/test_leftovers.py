@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from daemon.directory import DirectoryWatcher
 from harness.served import Serve, Served
 from plugin.discovery.host import HostRoot
-from plugin.services.belongings import Belongings
-from plugin.services.clock import Clock
-from plugin.services.leftovers import Leftovers
+from plugin.serving.host_files import Leftovers
+from plugin.serving.records import Belongings
+from runtime.clock import Clock
+from runtime.directory import DirectoryWatcher
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 
 GPU = "example.com/gpu"
@@ -148,7 +148,7 @@ def test_a_lease_that_was_given_up_since_it_was_opened_is_nobodys(
         lease.touch()
         real(file, operation)
 
-    monkeypatch.setattr("plugin.services.leftovers.fcntl.flock", another_took_it_over)
+    monkeypatch.setattr("plugin.serving.host_files.fcntl.flock", another_took_it_over)
     Leftovers(tmp_path, HostRoot(host), lambda: (), Clock()).collect()
     assert record.exists()
     assert lease.exists()

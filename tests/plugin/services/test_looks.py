@@ -3,13 +3,13 @@
 import asyncio
 from pathlib import Path
 
-from daemon.directory import DirectoryWatcher
-from daemon.paths import KubeletPaths
+from kubelet.paths import KubeletPaths
 from plugin.discovery.host import HostRoot
-from plugin.services.clock import Clock
-from plugin.services.looks import MOST_ENTRIES, Follow, Looks, Wish
-from plugin.services.pod_resources import PodResources
-from plugin.services.surroundings import Pace, Surroundings
+from plugin.serving.context import Pace, Surroundings
+from plugin.serving.pod_resources import PodResources
+from plugin.serving.scan_schedule import MOST_ENTRIES, Follow, Looks, Wish
+from runtime.clock import Clock
+from runtime.directory import DirectoryWatcher
 
 
 async def test_a_look_that_hangs_while_names_pour_in_is_followed_by_one_at_everything(tmp_path: Path) -> None:

@@ -9,14 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from daemon.directory import DirectoryWatcher
 from harness.waiting import LIMIT, until
-from plugin.core.device import Device, Found
-from plugin.core.holders import Held
-from plugin.core.ledger import Entries
-from plugin.core.sharing import PLAIN
-from plugin.services.ownership import Ownership
-from plugin.services.predecessors import MAX_BYTES, NAME, DamagedError, Predecessors, Served, exchange, read
+from kubelet.holders import Held
+from plugin.devices.device import PLAIN, Device, Found
+from plugin.devices.ledger import Entries
+from plugin.serving.ownership import (
+    MAX_BYTES,
+    NAME,
+    DamagedError,
+    Ownership,
+    Predecessors,
+    Served,
+    exchange,
+    read,
+)
+from runtime.directory import DirectoryWatcher
 
 
 @pytest.fixture
@@ -145,7 +152,7 @@ async def test_what_could_not_be_written_is_written_once_it_can_be(
         return target
 
     monkeypatch.setattr(Path, "replace", replace)
-    monkeypatch.setattr("plugin.services.predecessors.AGAIN", 0.05)
+    monkeypatch.setattr("plugin.serving.ownership.AGAIN", 0.05)
     ownership, watcher = Ownership(), DirectoryWatcher(poll_interval=0.05)
     ownership.configure(["a/one"])
     predecessors = Predecessors(path.parent, ownership)
@@ -237,7 +244,7 @@ async def test_two_processes_leave_each_other_what_they_serve(
 async def test_a_list_that_is_too_long_is_not_written_but_what_is_given_of_it_is(
     path: Path, running: Callable[[], Ownership], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plugin.services.predecessors.MAX_BYTES", 4096)
+    monkeypatch.setattr("plugin.serving.ownership.MAX_BYTES", 4096)
     ownership = running()
     every = {f"i{n}": f"/dev/{n}" for n in range(1000)}
     ownership.offer("a/x", every)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from daemon.directory import DirectoryWatcher
 from harness.served import Served, serving
 from harness.waiting import until
-from plugin.core.plan import ResourcePlan
+from plugin.config.plan import ResourcePlan
 from plugin.main import parse, read
-from plugin.services.clock import Clock
-from plugin.services.reload import ConfigRefusedError, Content, Reloader
+from plugin.serving.reload import ConfigRefusedError, Content, Reloader
+from runtime.clock import Clock
+from runtime.directory import DirectoryWatcher
 from simulator import SimulatedKubelet
 
 ONE, TWO = "a.b/one", "a.b/two"
@@ -132,7 +132,7 @@ def test_what_cannot_be_read_at_the_start_is_refused(root: Path) -> None:
 async def test_probes_and_metrics_tell_of_a_refused_file(followed: Followed) -> None:
     from aiohttp.test_utils import TestClient, TestServer  # noqa: PLC0415 -- this test alone needs it
 
-    from plugin.services.web import Site, build  # noqa: PLC0415
+    from plugin.serving.web import Site, build  # noqa: PLC0415
 
     followed.file.write_text("version: 2\n")
     await followed.served.until(lambda: not followed.reloader.status.successful)

@@ -14,18 +14,18 @@ from typing import Any
 import grpc
 import pytest
 
-from daemon.paths import socket_target
 from harness.served import Serve, Served, serving
 from harness.stopwatch import Stopwatch
-from plugin.core.device import Device
-from plugin.core.identify import Change
-from plugin.core.lifecycle import Patience
+from kubelet.paths import socket_target
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
+from plugin.devices.device import Device
+from plugin.devices.identify import Change
 from plugin.discovery.files import FilesSource
 from plugin.discovery.source import Findings
 from plugin.discovery.survey import Resolved, Survey, Surveyor
-from plugin.pb.deviceplugin.v1beta1 import api_pb2 as pb
-from plugin.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
-from plugin.services.surroundings import Pace
+from plugin.serving.context import Pace
+from plugin.serving.lifecycle import Patience
 from simulator import (
     AdmissionError,
     ContainerSpec,

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from daemon.paths import KubeletPaths
 from harness.served import Hands, Serve
-from plugin.core.rendering import File
+from kubelet.paths import KubeletPaths
+from plugin.devices.rendering import File
 from plugin.discovery.host import HostRoot
-from plugin.services.belongings import Belongings, read
-from plugin.services.side_files import KEPT_FOR, SideFiles
-from plugin.services.surroundings import Pace
+from plugin.serving.context import Pace
+from plugin.serving.records import Belongings, read
+from plugin.serving.written_files import KEPT_FOR, SideFiles
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 
 GPU = "example.com/gpu"

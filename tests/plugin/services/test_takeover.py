@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from harness.served import Serve, Served
-from plugin.core.holders import Held
-from plugin.services.lease import Lease
-from plugin.services.pod_resources import PodResources
-from plugin.services.predecessors import NAME
-from plugin.services.sockets import PREFIX, SocketNames
-from plugin.services.surroundings import Pace
-from plugin.services.upkeep import Upkeep
+from kubelet.holders import Held
+from plugin.serving.context import Pace
+from plugin.serving.ownership import NAME
+from plugin.serving.pod_resources import PodResources
+from plugin.serving.reconciler import Upkeep
+from plugin.serving.sockets import PREFIX, Lease, SocketNames
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 from simulator.devices import Device
 from simulator.scripted import ScriptedPlugin

@@ -2,8 +2,8 @@
 
 import pytest
 
-from plugin.core.inventory import Transition
-from plugin.services.telling import MAX_TOLD, Telling
+from plugin.devices.inventory import Transition
+from plugin.serving.devices import MAX_TOLD, Telling
 
 BROKEN = "found '1', expected '0'"
 

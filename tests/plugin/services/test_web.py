@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from harness.served import Serve, Served
 from harness.tools import required
-from plugin.services.metrics import ConfigStatus
-from plugin.services.web import Site, build
+from plugin.serving.metrics import ConfigStatus
+from plugin.serving.web import Site, build
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 
 COLA, EMPTY = "myway5.com/cola", "a.b/empty"

@@ -14,13 +14,12 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.history_query import Found, Question
-from exporter.core.state import Failure, State
-from exporter.history.answering import Now
-from exporter.web.api.about_schema import Problem
-from exporter.web.api.schema import ErrorEntry
-from exporter.web.api.serving import encode
+from exporter.history.archive import Now
+from exporter.history.query import Found, Question
+from exporter.mapping.state import Failure, State
+from exporter.views.schema import ErrorEntry, Problem
 from exporter.web.app import build
+from exporter.web.endpoints import encode
 from harness import openapi_reference
 from harness.lives import PATIENCE, Life, key
 

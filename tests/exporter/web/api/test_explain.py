@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient
 
-from exporter.core.ids import RULES, Reader, rule
-from exporter.core.state import State
-from exporter.web.api import schema
-from exporter.web.api.explain_schema import ExplainDocument
+from exporter.mapping.device_ids import RULES, Reader, rule
+from exporter.mapping.state import State
+from exporter.views import schema
+from exporter.views.schema import ExplainDocument
 from exporter.web.app import build
 
 Client = TestClient[web.Request, web.Application]

@@ -12,15 +12,14 @@ from aiohttp.test_utils import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-import exporter.core
-from exporter.core.anomalies import Anomaly
-from exporter.core.identity import Identity
-from exporter.core.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Holder
-from exporter.core.workload import Workload
-from exporter.web.api.filters import Wanted, parse_claims
-from exporter.web.api.schema import KINDS
-from exporter.web.query import QueryError
-from exporter.web.words import spelled
+import exporter.mapping
+from exporter.mapping.anomalies import Anomaly
+from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Holder
+from exporter.views.matching import Wanted, parse_claims
+from exporter.views.query import QueryError
+from exporter.views.schema import KINDS
+from exporter.views.wording import spelled
 
 Client = TestClient[web.Request, web.Application]
 
@@ -142,7 +141,7 @@ async def test_the_nearest_right_word_is_told(client: Client, world: SimpleNames
 
 
 def test_the_kinds_are_those_that_the_code_makes() -> None:
-    folders = (Path(exporter.core.__file__).parent, Path(exporter.core.__file__).parents[1] / "web")
+    folders = (Path(exporter.mapping.__file__).parent, Path(exporter.mapping.__file__).parents[1] / "web")
     source = "\n".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
     documents = (folders[1] / "api" / "documents.py").read_text()
     made = set(re.findall(r'\bAnomaly\(\s*(?:\*\()?"(\w+)"', source + documents))

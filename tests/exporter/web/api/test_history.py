@@ -14,18 +14,16 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.text import visible
-from exporter.core.history_query import Found, Question
-from exporter.core.state import State
-from exporter.history.answering import Now
-from exporter.services.historian import Unavailable
-from exporter.web.api.history_query import parse_history
-from exporter.web.api.history_schema import HistoryDocument
+from exporter.history.archive import Now
+from exporter.history.historian import Unavailable
+from exporter.history.query import Found, Question
+from exporter.mapping.state import State
+from exporter.views.query import QueryError, parse_history
+from exporter.views.schema import HistoryDocument
+from exporter.views.wording import parse_moment, rfc3339
 from exporter.web.app import build
-from exporter.web.moments import parse_moment
-from exporter.web.query import QueryError
-from exporter.web.words import rfc3339
 from harness.lives import PATIENCE, Life, key
+from runtime.text import visible
 
 Client = TestClient[web.Request, web.Application]
 START = 1_793_227_263.25

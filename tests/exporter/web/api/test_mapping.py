@@ -13,17 +13,26 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.advertised import Advertised, AdvertisedDevice, AdvertisedResource, Telling, merged
-from exporter.core.anomalies import Anomaly
-from exporter.core.diff import holdings
-from exporter.core.identity import Identity
-from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.core.state import Failure, State
-from exporter.core.workload import Workload
-from exporter.web.api import documents, schema
-from exporter.web.api.documents import Moment
+from exporter.mapping.anomalies import Anomaly
+from exporter.mapping.holdings import holdings
+from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.model import (
+    Advertised,
+    AdvertisedDevice,
+    AdvertisedResource,
+    Container,
+    Device,
+    DeviceKey,
+    Holder,
+    Snapshot,
+    Telling,
+    merged,
+)
+from exporter.mapping.state import Failure, State
+from exporter.views import documents, schema
+from exporter.views.documents import Moment
+from exporter.views.query import Filters
 from exporter.web.app import build
-from exporter.web.query import Filters
 
 Client = TestClient[web.Request, web.Application]
 

@@ -13,16 +13,16 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
-from exporter.core.explain import Subject
-from exporter.core.history import Certainty
-from exporter.core.history_watch import Gap
-from exporter.core.ids import Kind
-from exporter.core.state import Freshness
-from exporter.web import links
-from exporter.web.api import filters, history_query, index, openapi, operations
-from exporter.web.api.schema import KINDS
+from exporter.history.coverage import Gap
+from exporter.mapping.device_ids import Kind
+from exporter.mapping.record import Certainty
+from exporter.mapping.state import Freshness
+from exporter.views import links, matching, query
+from exporter.views.explain import Subject
+from exporter.views.query import DeviceState
+from exporter.views.schema import KINDS
+from exporter.web import api, openapi
 from exporter.web.app import build
-from exporter.web.query import DeviceState
 from harness import openapi_reference
 
 Client = TestClient[web.Request, web.Application]
@@ -100,22 +100,22 @@ def test_its_words_are_those_of_the_code(document: Any) -> None:
 KNOWN = {
     "/api/v1/devices": ("q", "resource", "namespace", "pod", "device", "state"),
     "/api/v1/pods": ("q", "resource", "namespace", "pod", "device", "state"),
-    "/api/v1/claims": filters.CLAIMS,
-    "/api/v1/resources": filters.RESOURCES,
-    "/api/v1/anomalies": filters.ANOMALIES,
+    "/api/v1/claims": matching.CLAIMS,
+    "/api/v1/resources": matching.RESOURCES,
+    "/api/v1/anomalies": matching.ANOMALIES,
     "/api/v1/explain": ("device", "resource"),
-    "/api/v1/history": history_query.KNOWN,
+    "/api/v1/history": query.KNOWN,
 }
 
 
 def test_its_parameters_are_those_that_are_known() -> None:
-    told = {o.path: {p.name for p in o.parameters} for o in operations.OPERATIONS if o.parameters}
+    told = {o.path: {p.name for p in o.parameters} for o in openapi.OPERATIONS if o.parameters}
     assert told == {path: set(names) for path, names in KNOWN.items()}
 
 
-@pytest.mark.parametrize("operation", [o for o in operations.OPERATIONS if o.path.startswith("/api/")])
+@pytest.mark.parametrize("operation", [o for o in openapi.OPERATIONS if o.path.startswith("/api/")])
 async def test_what_is_told_of_parameters_is_so(
-    client: Client, world: SimpleNamespace, operation: operations.Operation
+    client: Client, world: SimpleNamespace, operation: openapi.Operation
 ) -> None:
     world.publish()
     refused = await client.get(f"{operation.path}?no_such=1")
@@ -150,7 +150,7 @@ async def test_the_index_leads_to_everything(client: Client, world: SimpleNamesp
         answer = await client.get(path)
         told = await answer.json()
         assert (told["node"], told["version"]) == ("worker-3", "1.2.3")
-        assert [entry["href"] for entry in told["endpoints"]] == [o.path for o in operations.OPERATIONS]
+        assert [entry["href"] for entry in told["endpoints"]] == [o.path for o in openapi.OPERATIONS]
         assert (await client.get(told["openapi"])).status == 200
     world.publish()
     for entry in told["endpoints"]:
@@ -160,7 +160,7 @@ async def test_the_index_leads_to_everything(client: Client, world: SimpleNamesp
 
 
 def test_its_pages_are_where_the_pages_are() -> None:
-    pages = index.document("n", "1").pages
+    pages = api.document("n", "1").pages
     names = {"resource": "nvidia.com/gpu", "device": "GPU-1", "namespace": "ml", "name": "llama-0"}
     names |= {"driver": "gpu.example.com", "pool": "worker-3"}
     made = {kind: re.sub(r"\{\+?(\w+)\}", lambda m: names[m[1]], pages[kind]) for kind in pages}
@@ -175,7 +175,7 @@ def test_an_exporter_that_is_not_asked_for_it_does_not_have_it() -> None:
     program = "import sys, exporter.main; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     mine = {name for name in done.stdout.split() if name.startswith("exporter.web.api.")}
-    assert "exporter.web.api.mapping" in mine
+    assert "exporter.web.api" in mine
     parts = ("index", "openapi", "openapi_serving", "operations", "parameters", "responses", "about_schema")
     assert not mine & {f"exporter.web.api.{part}" for part in parts}
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.history_query import Question
-from exporter.web.pages.asked import read
-from exporter.web.pages.past import Range
-from exporter.web.pages.spans import PRESETS, MomentError, fitted, preset_value, presets, span_of
+from exporter.history.query import Question
+from exporter.web.pages.history import read
+from exporter.web.pages.past import PRESETS, MomentError, Range, fitted, preset_value, presets, span_of
 
 NOW = datetime(2026, 10, 28, 22, 41, 3, tzinfo=UTC).timestamp()
 

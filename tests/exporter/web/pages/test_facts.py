@@ -13,13 +13,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
-from daemon.text import is_hostile, visible
-from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
-from exporter.core.anomalies import find
-from exporter.core.history import Facts, HoldingKey, bounded
-from exporter.core.history_query import Found, Question
-from exporter.core.identity import Identity
-from exporter.core.model import (
+from exporter.history.query import Found, Question
+from exporter.mapping.anomalies import find
+from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.model import (
+    AdvertisedDevice,
+    AdvertisedResource,
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -28,13 +27,16 @@ from exporter.core.model import (
     DeviceKey,
     Holder,
     Snapshot,
+    Telling,
+    merged,
 )
-from exporter.core.state import Failure
-from exporter.core.workload import Workload
+from exporter.mapping.record import Facts, HoldingKey, bounded
+from exporter.mapping.state import Failure
+from exporter.views.links import claim_link, device_link, pod_link
 from exporter.web.app import build
-from exporter.web.links import claim_link, device_link, pod_link
 from harness.hostile import CORPUS, SURROGATES
 from harness.past import Past
+from runtime.text import is_hostile, visible
 
 Client = TestClient[web.Request, web.Application]
 START = 1_793_227_263.25

@@ -11,10 +11,10 @@ import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped] # it has no types
 from playwright.async_api import Page, expect
 
-from exporter.core.history import Facts, HoldingKey
-from exporter.core.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.web.links import device_link, pod_link
-from exporter.web.pages.spans import EXPECTED
+from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
+from exporter.mapping.record import Facts, HoldingKey
+from exporter.views.links import device_link, pod_link
+from exporter.web.pages.past import EXPECTED
 from harness.past import Past
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one browser for all of them

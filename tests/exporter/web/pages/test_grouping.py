@@ -1,4 +1,4 @@
-"""exporter.web.pages.grouping and headers: which rows stand together, under what."""
+"""exporter.web.pages.rows and headers: which rows stand together, under what."""
 
 from dataclasses import replace
 
@@ -6,15 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.identity import Identity
-from exporter.core.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Device, DeviceKey, Holder, Snapshot
-from exporter.core.state import State
-from exporter.core.workload import Workload
-from exporter.web.matching import Match
-from exporter.web.pages.grouping import Cluster, clusters, entries
-from exporter.web.pages.headers import Header, header
-from exporter.web.pages.sorting import arranged
-from exporter.web.query import Column, Filters, Group, Sort
+from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Device,
+    DeviceKey,
+    Holder,
+    Snapshot,
+)
+from exporter.mapping.state import State
+from exporter.views.matching import Match
+from exporter.views.query import Column, Filters, Group, Sort
+from exporter.web.pages.rows import Cluster, arranged, clusters, entries
+from exporter.web.pages.status import Header, header
 
 ALL = Filters()
 BY_RESOURCE = Sort(Column.RESOURCE)

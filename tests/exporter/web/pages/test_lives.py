@@ -1,7 +1,7 @@
 """A pod that is made anew under its name is another one."""
 
-from exporter.core.history import Bound, Certainty, Facts, HoldingKey, Row
-from exporter.web.pages.lives import lives
+from exporter.mapping.record import Bound, Certainty, Facts, HoldingKey, Row
+from exporter.web.pages.pod import lives
 
 
 def row(number: int, start: float, end: float | None, uid: str = "", device: str = "gpu") -> Row:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.core.model import Container, Device, DeviceKey, Holder, PinnedMemory
+from exporter.mapping.model import Container, Device, DeviceKey, Holder, PinnedMemory
 from exporter.web.pages.numa import ITEMS, Picture, picture
 
 MAIN, SIDE = Holder("ns", "pod", "main"), Holder("ns", "pod", "side")

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.advertised import AdvertisedDevice, AdvertisedResource, Telling, merged
-from exporter.core.anomalies import Anomaly
-from exporter.core.diff import Holding
-from exporter.core.holdings import Since
-from exporter.core.identity import Identity
-from exporter.core.model import (
+from exporter.mapping.anomalies import Anomaly
+from exporter.mapping.holdings import Holding, Since
+from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.model import (
+    AdvertisedDevice,
+    AdvertisedResource,
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -24,18 +24,18 @@ from exporter.core.model import (
     PodKey,
     ResourceCounts,
     Snapshot,
+    Telling,
+    merged,
 )
-from exporter.core.state import State
-from exporter.core.workload import Workload
-from exporter.web.links import device_link, pod_link
+from exporter.mapping.state import State
+from exporter.views.links import device_link, pod_link
+from exporter.views.query import Filters, Group, PageQuery, parse_page
 from exporter.web.pages import rows
-from exporter.web.pages.containers import container_row
 from exporter.web.pages.findings import Finding, findings
-from exporter.web.pages.form import headings
-from exporter.web.pages.resources import bars, resources
-from exporter.web.pages.sorting import Entry
-from exporter.web.pages.whens import filled
-from exporter.web.query import Filters, Group, PageQuery, parse_page
+from exporter.web.pages.periods import filled
+from exporter.web.pages.rows import Entry
+from exporter.web.pages.status import headings
+from exporter.web.pages.summary import bars, container_row, resources
 
 HOLDER = Holder("ml", "pod-1", "main")
 

@@ -13,9 +13,8 @@ from aiohttp.test_utils import TestClient
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from daemon.text import is_hostile
-from exporter.core.anomalies import Anomaly
-from exporter.core.model import (
+from exporter.mapping.anomalies import Anomaly
+from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
@@ -26,14 +25,14 @@ from exporter.core.model import (
     PinnedMemory,
     Snapshot,
 )
-from exporter.core.state import Failure, State
-from exporter.services.board import Board
+from exporter.mapping.state import Board, Failure, State
+from exporter.views.query import Filters, PageQuery
 from exporter.web.assets import Assets
 from exporter.web.pages.serving import Pages
 from exporter.web.pages.status import status_page
-from exporter.web.query import Filters, PageQuery
 from exporter.web.site import Site
 from harness.stopwatch import Stopwatch
+from runtime.text import is_hostile
 
 Client = TestClient[web.Request, web.Application]
 
@@ -224,7 +223,7 @@ async def test_pages_of_the_same_address_are_rendered_once_for_each_mapping(
         rendered.append(query)
         return status_page(moment, query, **rest)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- as it came
 
-    monkeypatch.setattr("exporter.web.pages.templating.status_page", count)
+    monkeypatch.setattr("exporter.web.pages.templates.status_page", count)
     world.publish()
     for encoding in ("gzip", "identity", "gzip"):
         await client.get("/?q=&namespace=ml", headers={"Accept-Encoding": encoding})

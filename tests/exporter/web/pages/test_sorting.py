@@ -1,4 +1,4 @@
-"""exporter.web.pages.sorting: in which order rows stand."""
+"""exporter.web.pages.rows: in which order rows stand."""
 
 from collections.abc import Callable
 
@@ -6,13 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.diff import holdings
-from exporter.core.holdings import Since
-from exporter.core.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Device, DeviceKey, Holder, Snapshot
-from exporter.core.state import State
-from exporter.web.pages import sorting
-from exporter.web.pages.sorting import Entry, arranged
-from exporter.web.query import Column, Sort
+from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Device,
+    DeviceKey,
+    Holder,
+    Snapshot,
+)
+from exporter.mapping.state import State
+from exporter.views.query import Column, Sort
+from exporter.web.pages import rows
+from exporter.web.pages.rows import Entry, arranged
 
 
 def device(name: str, pod: str = "", *, resource: str = "r/x", numa: int = 0, well: bool = True) -> Device:
@@ -95,15 +102,15 @@ def test_of_one_pod_alone_a_shared_claimed_device_is_sorted_by_that_pod() -> Non
 
 def test_names_are_ordered_by_their_numbers_but_not_hexadecimal_ones() -> None:
     wanted = ["0000:3b:00.0", "0000:3b:00.1", "GPU-52e-a", "GPU-9f-a", "dev-1", "dev-2", "dev-10"]
-    found = sorted((Entry(device(name)) for name in reversed(wanted)), key=sorting.order)
+    found = sorted((Entry(device(name)) for name in reversed(wanted)), key=rows.order)
     assert [entry.item.key.device for entry in found] == wanted
 
 
 def test_long_names_are_in_order_too_and_only_usual_ones_are_remembered() -> None:
     long = "1-" * 100
     wanted = [f"{long}9", f"{long}10", "a2"]
-    assert sorted((f"{long}10", f"{long}9", "a2"), key=sorting.natural) == wanted
-    again: Callable[[str], bool] = lambda name: sorting.natural(name) is sorting.natural(name)  # noqa: E731 -- once
+    assert sorted((f"{long}10", f"{long}9", "a2"), key=rows.natural) == wanted
+    again: Callable[[str], bool] = lambda name: rows.natural(name) is rows.natural(name)  # noqa: E731 -- once
     assert again("a2")
     assert not again(long)
 

@@ -9,10 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.web.pages.labels import WIDTHS, Piece, place, width_of
-from exporter.web.pages.scale import Span
-from exporter.web.pages.ticks import ticks
-from exporter.web.pages.timeline import BARS, LANES, Bar, Named, Silent, Stretch, Timeline, timeline
+from exporter.web.pages.timeline import (
+    BARS,
+    LANES,
+    WIDTHS,
+    Bar,
+    Named,
+    Piece,
+    Silent,
+    Span,
+    Stretch,
+    Timeline,
+    place,
+    ticks,
+    timeline,
+    width_of,
+)
 
 ONE = (Named("g"),)
 

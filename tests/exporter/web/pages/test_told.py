@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.history import Bound, Certainty, Facts, HoldingKey, Row
-from exporter.core.history_watch import Gap, Unseen
-from exporter.web.pages import told
-from exporter.web.pages.told import in_words
+from exporter.history.coverage import Gap, Unseen
+from exporter.mapping.record import Bound, Certainty, Facts, HoldingKey, Row
+from exporter.web.pages import periods
+from exporter.web.pages.periods import in_words
 
 NOW = datetime(2026, 10, 28, 22, 41, 3, tzinfo=UTC).timestamp()
 KEY = HoldingKey("r/x", "", "", "dev", "", "", "", "ns", "pod", "main")
@@ -49,22 +49,22 @@ def row(start: Bound, end: Bound | None = None, missed: Bound | None = None) -> 
     ],
 )
 def test_an_end_is_told_as_well_as_it_is_known(bound: Bound, words: str, *, sure: bool) -> None:
-    end = told.began(row(bound), NOW)
+    end = periods.began(row(bound), NOW)
     assert in_words(end) == words
     assert end.sure is sure
 
 
 def test_a_time_is_told_to_the_second_whatever_its_day() -> None:
     for ago, clock in ((0, "22:41:03"), (86400, "27 Oct 22:41:03"), (400 * 86400, "2025-09-23 22:41:03")):
-        assert told.stamp(NOW - ago, NOW).clock == clock
-    assert told.stamp(NOW - 90, NOW).iso == "2026-10-28T22:39:33.000Z"
-    assert told.stamp(NOW - 90, NOW).ago == "1 min"
+        assert periods.stamp(NOW - ago, NOW).clock == clock
+    assert periods.stamp(NOW - 90, NOW).iso == "2026-10-28T22:39:33.000Z"
+    assert periods.stamp(NOW - 90, NOW).ago == "1 min"
 
 
 def test_what_is_held_has_no_end_and_what_is_in_doubt_was_last_seen() -> None:
     start = Bound(NOW - 100, NOW - 100, Certainty.AT_ONCE)
-    assert told.ended(row(start), NOW) is None
-    end = told.ended(row(start, missed=Bound(NOW - 20, NOW, Certainty.WHILE_DOWN)), NOW)
+    assert periods.ended(row(start), NOW) is None
+    end = periods.ended(row(start, missed=Bound(NOW - 20, NOW, Certainty.WHILE_DOWN)), NOW)
     assert end is not None
     assert in_words(end).startswith("last seen 22:40:43 (not seen since the exporter started")
     assert not end.sure
@@ -88,7 +88,7 @@ def test_how_long_it_lasted_has_two_bounds(
     start: tuple[float | None, float | None], end: tuple[float | None, float | None] | None, words: str
 ) -> None:
     last = None if end is None else Bound(*end, Certainty.BETWEEN_POLLS)
-    assert told.lasted(row(Bound(*start, Certainty.BETWEEN_POLLS), last), NOW) == words
+    assert periods.lasted(row(Bound(*start, Certainty.BETWEEN_POLLS), last), NOW) == words
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_how_long_it_lasted_has_two_bounds(
 def test_a_gap_is_told_with_its_reason(
     since: float | None, until: float | None, when: tuple[str | None, str | None], why: Gap
 ) -> None:
-    told_of = told.silence(Unseen(since, until, why), NOW)
-    assert told_of.why == told.REASONS[why]
+    told_of = periods.silence(Unseen(since, until, why), NOW)
+    assert told_of.why == periods.REASONS[why]
     assert (told_of.since and told_of.since.clock, told_of.until and told_of.until.clock) == when
     assert told_of.lasted == ("1 min" if all(when) else "")
 
@@ -121,8 +121,8 @@ def test_whatever_is_known_can_be_told(
     now: float,
 ) -> None:
     found = row(Bound(*start, certainty), Bound(*last, certainty))
-    end = told.ended(found, now)
+    end = periods.ended(found, now)
     assert end is not None
-    assert in_words(told.began(found, now))
+    assert in_words(periods.began(found, now))
     assert in_words(end)
-    assert "-" not in told.lasted(found, now)
+    assert "-" not in periods.lasted(found, now)

@@ -1,10 +1,10 @@
-"""exporter.web.pages.whens: ages are filled in when a page is sent."""
+"""exporter.web.pages.periods: ages are filled in when a page is sent."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.web.pages.whens import NOW, day, filled, later, when
-from exporter.web.words import lasting, text
+from exporter.views.wording import lasting, text
+from exporter.web.pages.periods import NOW, day, filled, later, when
 
 START = 1_793_227_263.25
 

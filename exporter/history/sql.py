@@ -1,0 +1,279 @@
+"""What is said to SQLite: the schema, and the query. Pure.
+
+Rows that are held are in `present`, few, and change; rows that ended are in `past`, many, and never
+change: each index of theirs is written once. `id` is the same in both.
+
+Rows and times as SQLite's values, and back. Nothing that is read is trusted to be what was written.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from exporter.history.coverage import Gap, Watch
+from exporter.history.query import Question, reach, span_of, spellings
+from exporter.mapping.record import Bound, Certainty, Facts, HoldingKey, Row
+
+APPLICATION: Final = 0x64766C73
+"""PRAGMA application_id: "dvls"."""
+VERSION: Final = 1
+"""PRAGMA user_version: of this schema."""
+
+_NAMES: Final = (
+    *("resource", "driver", "pool", "device", "share_id", "claim_namespace", "claim"),
+    *("namespace", "pod", "container", "uid", "workload_kind", "workload", "parent", "node"),
+)
+_START: Final = ("start_not_before", "start_not_after", "start_certainty")
+_END: Final = ("end_not_before", "end_not_after", "end_certainty")
+
+# Of what is present, the end is when it was missed.
+PRESENT_COLUMNS: Final = ("id", *_NAMES, *_START, *_END, "assumed", "low")
+PAST_COLUMNS: Final = (*PRESENT_COLUMNS, "span")
+TABLES: Final = {"past": PAST_COLUMNS, "present": PRESENT_COLUMNS}
+
+_TYPES: Final = {
+    "id": "INTEGER PRIMARY KEY",
+    "start_not_before": "REAL",
+    "start_not_after": "REAL",
+    "end_not_before": "REAL",
+    "end_not_after": "REAL",
+    "end_certainty": "TEXT",
+    "low": "REAL NOT NULL",
+    "span": "INTEGER NOT NULL",
+    "assumed": "INTEGER NOT NULL",
+}
+
+
+def _table(name: str, columns: tuple[str, ...]) -> str:
+    body = ", ".join(f"{column} {_TYPES.get(column, 'TEXT NOT NULL')}" for column in columns)
+    return f"CREATE TABLE {name} ({body})"
+
+
+_INDEXES: Final = {
+    "past_time": "span, low",
+    "past_resource": "resource, span, low",
+    "past_driver": "driver, span, low",
+    "past_device": "device, span, low",
+    "past_parent": "parent, span, low",
+    "past_namespace": "namespace, span, low",
+    "past_pod": "pod, span, low",
+    "past_uid": "uid, span, low",
+    "past_end": "end_not_after",
+}
+# What most rows do not have is not indexed for them.
+_PARTIAL: Final = {"past_driver": "driver", "past_parent": "parent", "past_uid": "uid"}
+
+SCHEMA: Final = (
+    *(_table(name, columns) for name, columns in TABLES.items()),
+    "CREATE TABLE watches (id INTEGER PRIMARY KEY, since REAL NOT NULL, until REAL NOT NULL, gap TEXT)",
+    "CREATE INDEX watches_since ON watches (since)",
+    "CREATE INDEX watches_until ON watches (until)",
+    *(
+        f"CREATE INDEX {name} ON past ({columns})"
+        + (f" WHERE {_PARTIAL[name]} > ''" if name in _PARTIAL else "")
+        for name, columns in _INDEXES.items()
+    ),
+    f"PRAGMA application_id = {APPLICATION}",
+    f"PRAGMA user_version = {VERSION}",
+)
+
+
+def _insert(table: str, columns: tuple[str, ...]) -> str:
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608 -- constants
+
+
+WRITE_PRESENT: Final = _insert("present", PRESENT_COLUMNS)
+WRITE_PAST: Final = _insert("past", PAST_COLUMNS)
+WRITE_WATCH: Final = _insert("watches", ("id", "since", "until", "gap"))
+DELETE_PRESENT: Final = "DELETE FROM present WHERE id = ?"
+
+RESOURCES: Final = """\
+WITH RECURSIVE known(name) AS (
+  SELECT min(resource) FROM past INDEXED BY past_resource WHERE resource > ''
+  UNION ALL
+  SELECT (SELECT min(resource) FROM past INDEXED BY past_resource WHERE resource > name)
+  FROM known WHERE name IS NOT NULL
+)
+SELECT name FROM known WHERE name IS NOT NULL
+UNION SELECT resource FROM present WHERE resource > ''
+ORDER BY 1 LIMIT 1000"""
+"""Every resource that history knows: a step in the index for each, whatever number of rows it has."""
+
+SPANS: Final = """\
+WITH RECURSIVE known(span) AS (
+  SELECT min(span) FROM past INDEXED BY past_time
+  UNION ALL
+  SELECT (SELECT min(span) FROM past INDEXED BY past_time WHERE past.span > known.span)
+  FROM known WHERE known.span IS NOT NULL
+)
+SELECT span FROM known WHERE span IS NOT NULL"""
+"""Every class of length that there is a row of."""
+
+_CHOICES: Final = (
+    ("uid", "past_uid"),
+    ("device", "past_device"),
+    ("pod", "past_pod"),
+    ("driver", "past_driver"),
+    ("namespace", "past_namespace"),
+    ("resource", "past_resource"),
+)
+"""Filters by how few rows they leave, and their indexes."""
+
+
+def find(question: Question, spans: Iterable[int]) -> tuple[str, dict[str, object]]:
+    """The query for the numbers of limit + 1 rows, in order, each with `low`; and its parameters. `spans` are
+    the classes of length that there are: a row passes through a step for each of them.
+    """
+    parameters: dict[str, object] = {"rows": question.limit + 1}
+    wanted = [
+        _is(name, asked, parameters)
+        for name in ("resource", "driver", "namespace", "pod", "container", "uid")
+        if (asked := getattr(question, name))
+    ]
+    if question.until is not None:
+        parameters["until"] = question.until
+        # At the moment of the last look without it, it was not held.
+        wanted.append("low <= :until AND (start_not_before IS NULL OR start_not_before < :until)")
+    if question.after is not None:
+        parameters |= {"low": question.after.low, "number": question.after.id}
+        wanted.append("low <= :low AND (low < :low OR id < :number)")
+    index = next((i for name, i in _CHOICES if getattr(question, name)), "past_time")
+    searches: list[tuple[str, list[str]]] = [(index, wanted)]
+    if question.device:
+        of_parent = "past_parent" if index == "past_device" else index
+        searches = [
+            (index, [_is("device", question.device, parameters), *wanted]),
+            # A whole device is not its own parent: no row comes twice.
+            (of_parent, [_is("parent", question.device, parameters), "device <> parent", *wanted]),
+        ]
+    parts: list[str] = []
+    for by, conditions in searches:
+        parts.extend(_past(conditions, by, spans, question.since, parameters))
+        parts.append(_part("present", conditions))
+    return f"{' UNION ALL '.join(parts)} ORDER BY low DESC, id DESC LIMIT :rows", parameters
+
+
+def fetch(table: str, columns: tuple[str, ...], count: int) -> str:
+    """The query for so many rows by their numbers."""
+    marks = ", ".join("?" * count)
+    return f"SELECT {', '.join(columns)} FROM {table} WHERE id IN ({marks})"  # noqa: S608 -- constants
+
+
+def _is(column: str, asked: str, parameters: dict[str, object]) -> str:
+    texts = spellings(asked)
+    names = [f"{column}_{number}" for number in range(len(texts))]
+    parameters.update(zip(names, texts, strict=True))
+    # The second condition is what a partial index asks for.
+    condition = f"{column} = :{names[0]}" if len(names) == 1 else f"{column} IN (:{', :'.join(names)})"
+    return f"{condition} AND {column} > ''"
+
+
+def _past(
+    wanted: list[str],
+    index: str,
+    spans: Iterable[int],
+    since: float | None,
+    parameters: dict[str, object],
+) -> Iterator[str]:
+    """A search for each class of length."""
+    for span in spans:
+        conditions = [f"span = {span}", *wanted]
+        if since is not None:
+            parameters |= {"since": since, f"from{span}": since - reach(span)}
+            conditions.append(f"low > :from{span} AND end_not_after > :since")
+        yield _part(f"past INDEXED BY {index}", conditions)
+
+
+def _part(table: str, conditions: list[str]) -> str:
+    where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
+    return (
+        f"SELECT * FROM (SELECT id, low FROM {table} {where}"  # noqa: S608 -- constants
+        "ORDER BY low DESC, id DESC LIMIT :rows)"
+    )
+
+
+class Damaged(Exception):  # noqa: N818 -- what it is, not what went wrong with it
+    """The file is not a whole database; the message says what was found."""
+
+
+def read_text(raw: bytes) -> str:
+    """Text, whatever it is made of."""
+    # A damaged text is shown as what it is, rather than making the whole answer fail.
+    return raw.decode(errors="replace")
+
+
+def optional(value: object) -> float | None:
+    """A time, or None. Raises Damaged."""
+    return None if value is None else real(value)
+
+
+def real(value: object) -> float:
+    """A time. Raises Damaged."""
+    if isinstance(value, float | int) and math.isfinite(value):
+        return float(value)
+    raise Damaged(f"found {type(value).__name__}, expected a time")
+
+
+def present_values(row: Row) -> tuple[object, ...]:
+    """The values of PRESENT_COLUMNS."""
+    end = row.end or row.missed
+    bounds = (*_bound(row.start), *(_bound(end) if end is not None else (None, None, None)))
+    return (row.id, *row.key, *row.facts, *bounds, int(row.assumed), row.low)
+
+
+def past_values(row: Row) -> tuple[object, ...]:
+    """The values of PAST_COLUMNS."""
+    if row.end is None:
+        raise ValueError(f"row {row.id} has not ended")
+    return (*present_values(row), span(row))
+
+
+def span(row: Row) -> int:
+    """The class of length of a row that ended."""
+    return span_of(row.high - row.low)
+
+
+def _bound(bound: Bound) -> tuple[float | None, float | None, str]:
+    return bound.not_before, bound.not_after, bound.certainty.value
+
+
+def read_row(values: Sequence[object]) -> Row:
+    """A row of PRESENT_COLUMNS or PAST_COLUMNS. Raises Damaged for what never was written."""
+    try:
+        number, *rest = values
+        texts = [_string(value) for value in rest[:15]]
+        start = _read_bound(rest[15:18])
+        end = None if rest[20] is None else _read_bound(rest[18:21])
+        over = len(rest) > 23 and rest[23] is not None
+        return Row(
+            id=int(str(number)),
+            key=HoldingKey(*texts[:10]),
+            facts=Facts(*texts[10:]),
+            start=start,
+            end=end if over else None,
+            missed=None if over else end,
+            assumed=bool(rest[21]),
+        )
+    except (TypeError, ValueError, IndexError) as error:
+        raise Damaged(f"a row does not read: {error}") from error
+
+
+def _string(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"found {type(value).__name__}, expected text")
+
+
+def _read_bound(values: Sequence[object]) -> Bound:
+    first, last, certainty = values
+    return Bound(optional(first), optional(last), Certainty(_string(certainty)))
+
+
+def read_watch(values: Sequence[object]) -> Watch:
+    """A time that was looked at. Raises Damaged."""
+    number, since, until, gap = values
+    try:
+        return Watch(int(str(number)), real(since), real(until), None if gap is None else Gap(_string(gap)))
+    except (TypeError, ValueError) as error:
+        raise Damaged(f"a time that was looked at does not read: {error}") from error

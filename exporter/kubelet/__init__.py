@@ -1,1 +1,0 @@
-"""The way to the kubelet: its PodResources socket, and the host's CPU topology."""

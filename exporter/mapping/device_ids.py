@@ -1,0 +1,384 @@
+r"""Device ids: which physical device is behind a replica or a slice.
+
+Plugins put the relation into the id's text, each in its own way. The forms are a table of rules,
+tried in order; the first that is of the device's resource and matches the whole id tells what it is. An
+id that no rule matches is a whole device and has no parent. id_rules reads further rules from a file.
+
+Id rules of the user's own, read from a YAML file and tried before those that are built in.
+
+```yaml
+version: 1
+rules:
+  - name: acme-share
+    resource: acme\.example/accelerator.*           # optional: whose ids have this form
+    pattern: (?P<board>acc\d+)-slot(?P<replica>\d+)
+    parent: "{board}"                                # optional: the group called parent
+    kind: replica                                    # optional: replica, partition or whole
+```
+
+The expressions are the operator's own, but the ids that they meet are anybody's. So ids longer than
+LONGEST are not read by them, and an expression that could take exponential time (a repetition or a
+choice within a repetition) is refused, as is one with many more than VARIABLE repetitions.
+"""
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Annotated, Final, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from runtime.config_file import Document, convert, parse, quoted
+
+
+class Kind(StrEnum):
+    """What a device is of the one behind it."""
+
+    WHOLE = "whole"
+    """A device by itself."""
+    REPLICA = "replica"
+    """One of several shares of the same device, none of them more real than another."""
+    PARTITION = "partition"
+    """A part of a device with means of its own, such as a MIG instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How an id was read: the `rule`'s name, the `parent` ("" for a whole device, and for a partition whose
+    id does not tell), the `replica` ("" where the id is not a numbered share), what `kind` it is, and the
+    `partition` of the parent ("" where the id names none).
+    """
+
+    rule: str
+    parent: str = ""
+    replica: str = ""
+    kind: Kind = Kind.WHOLE
+    partition: str = ""
+
+
+WHOLE: Final = Reading("whole")
+
+
+class RuleError(ValueError):
+    """A rule that cannot work. `key` is the part that is at fault: pattern, parent or resource."""
+
+    def __init__(self, name: str, key: str, problem: str) -> None:
+        super().__init__(f"id rule {name}: {problem}")
+        self.key = key
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One form of id.
+
+    `pattern` matches the whole id; of its groups `replica` is a share's number and `partition` a part's
+    name. `parent` is a template of the parent's id in which {group} stands for what a group matched.
+    `resource`, where given, matches the whole name of the resources whose ids have this form. Ids of more
+    than `longest` characters are not of it. An id whose group `replica` took part is a REPLICA, whatever
+    `kind` says.
+    """
+
+    name: str
+    pattern: re.Pattern[str]
+    parent: str
+    kind: Kind
+    resource: re.Pattern[str] | None = None
+    longest: int | None = None
+
+    def is_of(self, resource: str) -> bool:
+        """Whether the ids of `resource` may have this form."""
+        return self.resource is None or self.resource.fullmatch(resource) is not None
+
+    def read(self, device: str) -> Reading | None:
+        """How the id reads by this rule, None if it is not of its form."""
+        if self.longest is not None and len(device) > self.longest:
+            return None
+        match = self.pattern.fullmatch(device)
+        if match is None:
+            return None
+        groups: Mapping[str, str | None] = match.groupdict()
+        replica = groups.get("replica") or ""
+        return Reading(
+            self.name,
+            _FIELD.sub(lambda field: groups[field[1]] or "", self.parent),
+            replica,
+            Kind.REPLICA if replica else self.kind,
+            groups.get("partition") or "",
+        )
+
+
+_FIELD: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+
+
+def rule(
+    name: str,
+    pattern: str,
+    *,
+    parent: str = "{parent}",
+    kind: Kind = Kind.REPLICA,
+    resource: str = "",
+    longest: int | None = None,
+) -> Rule:
+    """A rule from regular expressions and a template; `resource` "" is for those of any resource.
+
+    Raises RuleError for an expression that does not compile, and for a template that names no group.
+    """
+    compiled = _compiled(name, "pattern", pattern)
+    guard = _compiled(name, "resource", resource) if resource else None
+    for field in _FIELD.findall(parent):
+        if field not in compiled.groupindex:
+            raise RuleError(name, "parent", f"{pattern!r} has no group (?P<{field}>…)")
+    if set(_FIELD.sub("", parent)) & set("{}"):
+        raise RuleError(
+            name, "parent", f"found {parent!r}, expected text and groups of the pattern as {{name}}"
+        )
+    return Rule(name, compiled, "" if kind is Kind.WHOLE else parent, kind, guard, longest)
+
+
+def _compiled(name: str, key: str, pattern: str) -> re.Pattern[str]:
+    try:
+        with warnings.catch_warnings():
+            # What re may read otherwise one day.
+            warnings.simplefilter("error")
+            # Digits are 0 to 9, and a line break in an id is a character like another.
+            return re.compile(pattern, re.ASCII | re.DOTALL)
+    except (re.error, OverflowError, RecursionError, Warning) as error:
+        raise RuleError(name, key, f"{pattern!r} is not a regular expression: {error}") from error
+
+
+RULES: Final = (
+    # GKE's plugin, slashes: a share of a MIG slice, a MIG slice, a share of a whole GPU.
+    rule("gke-mig-share", r"(?P<parent>nvidia\d+)/(?P<partition>gi\d+)/vgpu(?P<replica>\d+)"),
+    rule("gke-mig", r"(?P<parent>nvidia\d+)/(?P<partition>gi\d+)", kind=Kind.PARTITION),
+    rule("gke-share", r"(?P<parent>nvidia\d+)/vgpu(?P<replica>\d+)"),
+    # The older MIG UUID names its GPU and its instances: MIG-GPU-<uuid>/<gi>/<ci>, shared or not.
+    rule(
+        "mig-of-gpu",
+        r"MIG-(?P<parent>GPU-[0-9a-fA-F-]+)/(?P<partition>\d+/\d+)(?:::(?P<replica>\d+))?",
+        kind=Kind.PARTITION,
+    ),
+    # The newer one is an id of its own.
+    rule("mig", r"MIG-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", parent="", kind=Kind.PARTITION),
+    # NVIDIA's plugin and this project's own: id::n is one of n shares of id.
+    rule("replica", r"(?P<parent>.+)::(?P<replica>\d+)"),
+    # Intel's plugins: -n is the number of a share, but only there: card0-1 may be a name like another.
+    rule(
+        "intel-gpu-share",
+        r"(?P<parent>card\d+)-(?P<replica>\d+)",
+        resource=r"gpu\.intel\.com/(i915|xe)(_.+)?",
+    ),
+    rule(
+        "intel-wq-share",
+        r"(?P<parent>wq\d+\.\d+)-(?P<replica>\d+)",
+        resource=r"(dsa|iaa)\.intel\.com/wq-.+",
+    ),
+    rule(
+        "intel-sgx-share",
+        r"(?P<parent>sgx-(?:enclave|provision))-(?P<replica>\d+)",
+        resource=r"sgx\.intel\.com/(enclave|provision)",
+    ),
+)
+"""The forms known without configuration, the more particular first."""
+
+
+_REMEMBERED: Final = 16_384
+"""Readings kept: more than the devices of a node, so that each is read once; 5 MiB at the usual length."""
+_RESOURCES: Final = 256
+"""Resources whose rules are kept: more than a node has."""
+_LONGEST: Final = 128
+"""Characters of an id that is remembered. The kubelet would pass on megabytes; real ids have 60 at most."""
+
+
+class _Table:
+    """The rules of some resources, in order. Told apart by being another object: hashed in no time."""
+
+    __slots__ = ("rules",)
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self.rules = rules
+
+
+class Reader:
+    """Reads ids by a table of rules, tried in order. What was read is remembered: ids come again."""
+
+    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+        self._rules = tuple(rules)
+        self._tables: dict[tuple[bool, ...], _Table] = {}
+        self._table = lru_cache(maxsize=_RESOURCES)(self._table_of)
+        self._remembered = lru_cache(maxsize=_REMEMBERED)(_read)
+
+    def __call__(self, device: str, resource: str = "") -> Reading:
+        """How `device`'s id reads, as one of `resource`."""
+        table = self._table(resource) if len(resource) <= _LONGEST else self._table_of(resource)
+        return self._remembered(table, device) if len(device) <= _LONGEST else _read(table, device)
+
+    def _table_of(self, resource: str) -> _Table:
+        # Resources to which the same rules apply share a table, and with it what is remembered.
+        applies = tuple(candidate.is_of(resource) for candidate in self._rules)
+        kept = self._tables.get(applies)
+        if kept is None:
+            rules = tuple(r for r, applied in zip(self._rules, applies, strict=True) if applied)
+            kept = self._tables[applies] = _Table(rules)
+        return kept
+
+
+def _read(table: _Table, device: str) -> Reading:
+    for candidate in table.rules:
+        reading = candidate.read(device)
+        if reading is not None:
+            return reading
+    return WHOLE
+
+
+read: Final = Reader()
+"""Reads ids by the forms that are known without configuration."""
+
+
+LONGEST: Final = 128
+"""Characters of an id that a rule of the user's own is tried on; real ids have 60 at most."""
+VARIABLE: Final = 4
+"""Repetitions of varying length in one expression: each may multiply the time by an id's length."""
+
+
+class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    pattern: Annotated[str, Meta(min_length=1, max_length=1024)]
+    resource: Annotated[str, Meta(min_length=1, max_length=1024)] | UnsetType = UNSET
+    parent: Annotated[str, Meta(max_length=256)] | UnsetType = UNSET
+    kind: Literal["replica", "partition", "whole"] = "replica"
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    rules: Annotated[list[_Entry], Meta(max_length=100)]
+
+
+def load(content: bytes, source: str) -> tuple[Rule, ...]:
+    """The rules in `content`, in their order; `source` names the file in messages.
+
+    Raises ConfigError: which line and place, what was found, what was expected.
+    """
+    document = parse(content, source)
+    known = {built_in.name for built_in in RULES}
+    rules: list[Rule] = []
+    for index, entry in enumerate(convert(document, _File).rules):
+        found = _rule(document, index, entry)
+        if found.name in known:
+            why = "there is a rule of that name, built in or above"
+            raise document.error(("rules", index, "name"), f"found {quoted(found.name)}: {why}")
+        known.add(found.name)
+        rules.append(found)
+    return tuple(rules)
+
+
+def _rule(document: Document, index: int, entry: _Entry) -> Rule:
+    kind = Kind(entry.kind)
+    if kind is Kind.WHOLE and entry.parent is not UNSET:
+        problem = f"found {quoted(entry.parent)}, but what is whole has no parent: leave it out"
+        raise document.error(("rules", index, "parent"), problem)
+    default = "" if kind is Kind.WHOLE else "{parent}"
+    resource = "" if entry.resource is UNSET else entry.resource
+    for key, expression in (("pattern", entry.pattern), ("resource", resource)):
+        problem = slow(expression)
+        if problem:
+            raise document.error(("rules", index, key), f"found {quoted(expression)}: {problem}")
+    try:
+        return rule(
+            entry.name,
+            entry.pattern,
+            parent=default if entry.parent is UNSET else entry.parent,
+            kind=kind,
+            resource=resource,
+            longest=LONGEST,
+        )
+    except RuleError as error:
+        raise document.error(("rules", index, error.key), error.problem) from None
+
+
+_REPEATED: Final = 6
+"""Bits of freedom of a repetition of varying length: it may end at any of LONGEST characters, after the
+one before it. What may be left out, and each choice, has one.
+"""
+_FREEDOM: Final = VARIABLE * _REPEATED + 1
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is known of a group while it is read: its bits of freedom, and whether anything in it varies."""
+
+    freedom: int = 0
+    varies: bool = False
+
+
+_TOKEN: Final = re.compile(
+    r"""(?P<escape>\\.)
+    | (?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])
+    | \(\?\#[^)]*\)
+    | (?P<flags>\(\?[aiLmsux-]+[:)])
+    | (?P<open>\((?:\?(?:P<\w+>|[:=!>]|<[=!]))?)
+    | (?P<close>\))
+    | (?P<choice>\|)
+    | .""",
+    re.DOTALL | re.VERBOSE,
+)
+_TIMES: Final = re.compile(r"(?:(?P<sign>[*+?])|\{(?P<least>\d*)(?P<comma>,(?P<most>\d*))?\})[?+]?")
+
+
+def slow(expression: str) -> str:
+    """Why matching `expression` may take for ever on an id that nearly matches; "" if it does not.
+
+    Counted is in how many ways a matcher that steps back could try, at most.
+    """
+    groups = [_Group()]
+    at = 0
+    while at < len(expression):
+        token = _TOKEN.match(expression, at)
+        if token is None:
+            return ""  # not an expression: re says so better
+        at = token.end()
+        atom = _Group()
+        match token.lastgroup:
+            case "flags":
+                return "flags within an expression are not taken"
+            case "open":
+                groups.append(_Group())
+                continue
+            case "choice":
+                groups[-1] = _Group(groups[-1].freedom + 1, varies=True)
+                continue
+            case "close" if len(groups) > 1:
+                atom = groups.pop()
+            case _:
+                pass
+        times = _TIMES.match(expression, at)
+        if times is not None:
+            at = times.end()
+            if atom.varies and _may_be_any_number(times):
+                return "a repetition or a choice within a repetition may take for ever"
+            atom = _repeated(atom, times)
+        groups[-1].freedom += atom.freedom
+        groups[-1].varies = groups[-1].varies or atom.varies
+    if groups[0].freedom > _FREEDOM:
+        return (
+            f"it has too many repetitions and choices: {VARIABLE} of varying length, not many more, will do"
+        )
+    return ""
+
+
+def _repeated(atom: _Group, times: re.Match[str]) -> _Group:
+    if _may_be_any_number(times):
+        return _Group(_REPEATED, varies=True)
+    if times["sign"] == "?":
+        return _Group(atom.freedom + 1, varies=True)
+    return _Group(atom.freedom * int((times["least"] or "1")[:6]), atom.varies)
+
+
+def _may_be_any_number(times: re.Match[str]) -> bool:
+    """Whether it is a repetition of no fixed number."""
+    if times["sign"] is not None:
+        return times["sign"] != "?"
+    return times["comma"] is not None and (times["least"] != times["most"] or not times["most"])

@@ -1,1 +1,0 @@
-"""Generated from proto/podresources, proto/pods and proto/core by `make proto`; do not edit."""

@@ -1,0 +1,1 @@
+"""Documents, filters, links, and wording that the API, the pages, and the commands share."""

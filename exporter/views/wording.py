@@ -1,0 +1,243 @@
+"""Times, ages, sizes and text from outside, as a person reads them. Pure.
+
+The page's module counts ages on by itself; static/devicelens.js has the same rules as `lasting`.
+
+Times as people and programs write them. Pure.
+
+How far the mapping can be trusted, in words: for the page, /-/ready and `devicelens who`. Pure.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+
+from exporter.mapping.state import Failure, Freshness, State
+from runtime.flags import parse_duration
+from runtime.text import visible
+
+WHOLE_LIMIT: Final = 8192
+"""Characters of a text from outside that are shown at all, on a hint or in a search."""
+
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text from outside: `shown` with nothing hidden in it, `whole` where what is shown was cut, else ""."""
+
+    shown: str
+    whole: str = ""
+
+
+def text(raw: str, limit: int = 72) -> Text:
+    """`raw` with control and bidirectional characters spelled out; cut in the middle to `limit` characters,
+    for the ends of two ids differ more often than their beginnings.
+    """
+    whole = spelled(raw)
+    if len(whole) <= limit:
+        return Text(whole)
+    tail = limit // 3
+    return Text(f"{whole[: limit - tail - 1]}…{whole[-tail:]}", whole)
+
+
+def spelled(raw: str) -> str:
+    """`raw` with control and bidirectional characters spelled out, bounded by WHOLE_LIMIT."""
+    return visible(raw, limit=WHOLE_LIMIT)
+
+
+def rfc3339(at: float) -> str:
+    """Unix time `at` as RFC 3339 in UTC with milliseconds: `2026-11-20T22:41:03.250Z`."""
+    moment = datetime.fromtimestamp(at, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def clock_time(at: float, now: float) -> str:
+    """Unix time `at` in UTC, as short as `now` allows: `22:41:03`, `19 Nov 22:41`, `2025-11-19 22:41`."""
+    then, today = datetime.fromtimestamp(at, UTC), datetime.fromtimestamp(now, UTC)
+    if then.date() == today.date():
+        return f"{then:%H:%M:%S}"
+    if then.year == today.year:
+        return f"{then.day} {_MONTHS[then.month - 1]} {then:%H:%M}"
+    return f"{then:%Y-%m-%d %H:%M}"
+
+
+def lasting(seconds: float) -> str:
+    """A length of time in at most two units: `7 s`, `4 min`, `2 h 5 min`, `3 d 1 h`. Never negative."""
+    whole = int(max(0.0, seconds))
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min"
+    if whole < _DAY:
+        return _two(whole // _HOUR, "h", whole % _HOUR // _MINUTE, "min")
+    return _two(whole // _DAY, "d", whole % _DAY // _HOUR, "h")
+
+
+def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 device`, `2 devices`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def listed(items: Sequence[str], limit: int = 5) -> str:
+    """`a, b and c`; beyond `limit` items `a, b and 7 more`."""
+    if len(items) <= 1:
+        return "".join(items)
+    if len(items) <= limit:
+        return f"{', '.join(items[:-1])} and {items[-1]}"
+    return f"{', '.join(items[:limit])} and {len(items) - limit} more"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers in the kernel's list format, as `taskset -c` takes it: `0-3,8`."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def size(number: int) -> str:
+    """Bytes in the largest binary unit of which there is at least one: `200 MiB`, `1.5 GiB`."""
+    value, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.4g} {unit}"
+
+
+EXPECTED: Final = (
+    "a time with its zone such as 2026-11-20T03:12:00Z, seconds since 1970, or a time ago such as -1h30m"
+)
+
+LOOSELY: Final = "2026-11-20T03:12:00Z, '2026-11-20 03:12' or 03:12 ({zone}), seconds since 1970, or -1h30m"
+"""What parse_time takes, for a message: `zone` says in words which one a time without its own is in."""
+
+_CLOCK: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+_UNIX: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
+# A plus sign that was not escaped in an address arrives as a space.
+_LOST_PLUS: Final = re.compile(r" ([0-9]{2}:?[0-9]{2})")
+_LAST: Final = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
+
+
+def parse_moment(text: str, now: float) -> float:
+    """Unix time of RFC 3339 text, of seconds since 1970, of `-1h30m` (before `now`) or of `now`.
+
+    Raises ValueError for anything else.
+    """
+    text = text.strip()
+    if text == "now":
+        return now
+    if text.startswith("-"):
+        at = now - parse_duration(text[1:])
+    elif _UNIX.fullmatch(text):
+        at = float(text)
+    else:
+        try:
+            moment = datetime.fromisoformat(_LOST_PLUS.sub(r"+\1", text))
+        except ValueError:
+            raise ValueError(f"found {text!r}, expected {EXPECTED}") from None
+        if moment.tzinfo is None:
+            raise ValueError(f"found {text!r} without a zone, expected {EXPECTED}")
+        try:
+            at = moment.timestamp()
+        except OverflowError:
+            raise ValueError(f"found {text!r}, expected a time after 1970") from None
+    if not 0.0 <= at <= _LAST:
+        raise ValueError(f"found {text!r}, expected a time after 1970 and before the year 9999")
+    return at
+
+
+def parse_time(text: str, now: float, zone: tzinfo | None = None) -> float:
+    """Unix time of `text` as people type it: what parse_moment takes, a time without a zone in `zone` (None:
+    this machine's), or a clock time, the last one that has been by `now`.
+
+    Raises ValueError for anything else, with what was found.
+    """
+    clock = _CLOCK.fullmatch(text.strip())
+    if clock is not None:
+        hour, minute, second = (int(part or 0) for part in clock.groups())
+        here = datetime.fromtimestamp(now).astimezone(zone)
+        found = _local(here.replace(hour=hour, minute=minute, second=second, microsecond=0), zone)
+        if found > now:
+            before = (here - timedelta(days=1)).replace(hour=hour, minute=minute, second=second)
+            found = _local(before.replace(microsecond=0), zone)
+        return found
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        moment = None
+    try:
+        if moment is not None and moment.tzinfo is None and not text.strip().isdigit():
+            return _local(moment, zone)
+        return parse_moment(text, now)
+    except (ValueError, OverflowError):
+        raise ValueError(f"found {text!r}") from None
+
+
+def _local(moment: datetime, zone: tzinfo | None) -> float:
+    """Unix time of a clock's reading in `zone`, whatever offset was in force then."""
+    plain = moment.replace(tzinfo=None)
+    return (plain.replace(tzinfo=zone) if zone is not None else plain.astimezone()).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """`headline` is steady while nothing changes, so that it may be read aloud; ages are in `detail` and
+    `error` ("" where nothing failed).
+    """
+
+    freshness: Freshness
+    headline: str
+    detail: str
+    error: str = ""
+
+    @property
+    def line(self) -> str:
+        """All of it in one line."""
+        return "; ".join(part for part in (self.headline, self.detail, self.error) if part)
+
+
+def judge(state: State, now: float, stale_after: float) -> Standing:
+    """How `state` stands at unix time `now`; `stale_after` in seconds."""
+    freshness = state.freshness(now, stale_after)
+    error = "" if state.failure is None else failing(state.failure, now)
+    if state.taken_at is None:
+        return Standing(freshness, "no mapping yet", "the kubelet has not answered", error)
+    age = lasting(now - state.taken_at)
+    taken = clock_time(state.taken_at, now)
+    if freshness is Freshness.FRESH:
+        return Standing(freshness, "the mapping is fresh", f"the kubelet answered {age} ago")
+    if freshness is Freshness.AGEING:
+        return Standing(
+            freshness,
+            "the kubelet does not answer as it should",
+            f"this is the mapping of {taken} UTC, {age} old",
+            error,
+        )
+    return Standing(
+        freshness,
+        "the mapping is stale, do not trust it",
+        f"it is of {taken} UTC, {age} old, and more than {lasting(stale_after)} is too old",
+        error,
+    )
+
+
+def failing(failure: Failure, now: float) -> str:
+    """`List fails since 2026-11-20T22:41:03.250Z (12 s): UNAVAILABLE: …`"""
+    since = f"{rfc3339(failure.since)} ({lasting(now - failure.since)})"
+    return f"{spelled(failure.method)} fails since {since}: {reason(failure)}"
+
+
+def reason(failure: Failure) -> str:
+    """`UNAVAILABLE: there is no socket …`: the gRPC code's name, and what it means here."""
+    return ": ".join(spelled(part) for part in (failure.code, failure.message) if part)

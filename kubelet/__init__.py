@@ -1,0 +1,1 @@
+"""Everything about speaking with a kubelet: its paths, clients, registration, checkpoint, and gRPC stubs."""

@@ -1,0 +1,74 @@
+"""Where the kubelet keeps its sockets: everything follows from its root directory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from runtime.flags import UNIX_PATH_BYTES
+
+KUBELET_SOCKET: Final = "kubelet.sock"
+"""What the kubelet calls its socket, in device-plugins and in pod-resources alike."""
+CHECKPOINT: Final = "kubelet_internal_checkpoint"
+"""What the device manager calls its checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletPaths:
+    """The kubelet's directories and sockets below `root` (its --root-dir, /var/lib/kubelet).
+
+    The directories stay; the sockets in them come and go with each kubelet restart.
+    """
+
+    root: Path
+
+    @property
+    def device_plugins(self) -> Path:
+        """Directory of kubelet.sock, of every plugin's socket and of the device manager's checkpoint."""
+        return self.root / "device-plugins"
+
+    @property
+    def registration_socket(self) -> Path:
+        """Where the kubelet serves device plugin Registration."""
+        return self.device_plugins / KUBELET_SOCKET
+
+    @property
+    def checkpoint(self) -> Path:
+        """The device manager's checkpoint file, renamed into place after each allocation."""
+        return self.device_plugins / CHECKPOINT
+
+    @property
+    def pod_resources(self) -> Path:
+        """Directory of the PodResources socket."""
+        return self.root / "pod-resources"
+
+    @property
+    def pod_resources_socket(self) -> Path:
+        """Where the kubelet serves PodResourcesLister."""
+        return self.pod_resources / KUBELET_SOCKET
+
+    @property
+    def plugins_registry(self) -> Path:
+        """Directory the kubelet watches for plugins that register by being there."""
+        return self.root / "plugins_registry"
+
+    @property
+    def pods_api(self) -> Path:
+        """Directory of the Pods API socket."""
+        return self.root / "pods-api"
+
+    @property
+    def pods_api_socket(self) -> Path:
+        """Where the kubelet serves the Pods API, where it is on."""
+        return self.pods_api / "pods-api.sock"
+
+
+def socket_target(path: Path) -> str:
+    """The gRPC target of the unix socket at `path`.
+
+    Raises ValueError for a path longer than the kernel takes, naming the path and the limit.
+    """
+    absolute = path if path.is_absolute() else path.absolute()
+    length = len(bytes(absolute))
+    if length > UNIX_PATH_BYTES:
+        raise ValueError(f"socket path is {length} bytes long, at most {UNIX_PATH_BYTES} work: {absolute}")
+    return f"unix:{absolute}"

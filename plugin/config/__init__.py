@@ -1,0 +1,1 @@
+"""The YAML language of the plugin: document model, templates, checks, schema, and compiled plan."""

@@ -1,0 +1,220 @@
+"""From configuration files' texts to the resources that they ask for, each template compiled.
+
+Resources that begin with a preset: `preset: NAME`, what is written beside it merged over it.
+
+Mappings are merged, key by key and all the way down. Everything else (text, numbers, lists) replaces
+what the preset has, and a key with nothing in it takes the preset's away.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+from plugin.config import model
+from plugin.config.compile import compile_resource
+from plugin.config.place import Place
+from plugin.config.plan import ResourcePlan
+from plugin.presets import PRESETS
+from runtime import config_file
+from runtime.config_file import Document, Node, Path, advice, parse, quoted
+
+PRESET: Final = "preset"
+OF: Final = "of"
+
+
+def expand(document: Document, presets: Mapping[str, bytes]) -> Document:
+    """The document with each resource that begins with a preset written out.
+
+    What does not look like a document of resources is left to be refused later. Raises ConfigError.
+    """
+    root = document.root
+    if not isinstance(root.value, dict):
+        return document
+    resources = root.value.get("resources")
+    if resources is None or not isinstance(resources.value, tuple):
+        return document
+    expanded: list[Node] = []
+    moved: dict[Path, Path] = {}
+    for index, node in enumerate(resources.value):
+        path: Path = ("resources", index)
+        for resource in _expanded(document, node, path, presets):
+            moved["resources", len(expanded)] = path
+            expanded.append(resource)
+    value = {**root.value, "resources": replace(resources, value=tuple(expanded))}
+    return Document(document.source, replace(root, value=value), moved)
+
+
+def _expanded(document: Document, node: Node, path: Path, presets: Mapping[str, bytes]) -> tuple[Node, ...]:
+    if not isinstance(node.value, dict):
+        return (node,)
+    if PRESET not in node.value:
+        if OF in node.value:
+            raise document.error((*path, OF), "found of without preset, one of whose resources it names")
+        return (node,)
+    name = node.value[PRESET].value
+    if not isinstance(name, str) or name not in presets:
+        found = quoted(node.value[PRESET].plain())
+        hint = advice(name, sorted(presets)) if isinstance(name, str) else ""
+        raise document.error(
+            (*path, PRESET), f"found {found}{hint}, expected one of {', '.join(sorted(presets))}"
+        )
+    bases = _chosen(document, node.value, path, _resources_adjust(presets[name], name))
+    written = {key: child for key, child in node.value.items() if key not in {PRESET, OF}}
+    if "name" in written and len(bases) > 1:
+        problem = f"found one name for {len(bases)} resources, expected of: one of {_names(bases)}"
+        raise document.error((*path, "name"), problem)
+    own = replace(node, value=written)
+    source, line = f"with preset {quoted(name)}", node.key_lines[PRESET]
+    return tuple(_merged(document, _placed(base, source, line), own, path, name) for base in bases)
+
+
+def _chosen(
+    document: Document, written: Mapping[str, Node], path: Path, resources: tuple[Node, ...]
+) -> tuple[Node, ...]:
+    """The preset's resources: all of them, or the one that `of` names, by enough of its beginning."""
+    if OF not in written:
+        return resources
+    wanted = written[OF].value
+    if isinstance(wanted, str) and wanted:
+        exact = tuple(r for r in resources if _name(r) == wanted)
+        found = exact or tuple(r for r in resources if _name(r).startswith(wanted))
+        if len(found) == 1:
+            return found
+    hint = advice(wanted, [_name(r) for r in resources]) if isinstance(wanted, str) else ""
+    problem = f"found {quoted(written[OF].plain())}{hint}, expected one of {_names(resources)}"
+    raise document.error((*path, OF), problem)
+
+
+@lru_cache(maxsize=64)
+def _resources_adjust(content: bytes, name: str) -> tuple[Node, ...]:
+    resources = parse(content, f"preset {name}").node(("resources",)).value
+    if not isinstance(resources, tuple):
+        raise TypeError(f"preset {name} has no resources")
+    return resources
+
+
+def _placed(node: Node, source: str, line: int) -> Node:
+    """A preset's node as if it stood where the file asks for it."""
+    value = node.value
+    if isinstance(value, dict):
+        value = {key: _placed(child, source, line) for key, child in value.items()}
+    elif isinstance(value, tuple):
+        value = tuple(_placed(child, source, line) for child in value)
+    return replace(node, value=value, line=line, source=source, key_lines=dict.fromkeys(node.key_lines, line))
+
+
+def _merged(document: Document, base: Node, own: Node, path: Path, preset: str) -> Node:
+    """`own`, which is at `path`, over `base`."""
+    if not isinstance(base.value, dict) or not isinstance(own.value, dict):
+        return own
+    merged = dict(base.value)
+    for key, child in own.value.items():
+        if child.value is not None:
+            below = merged.get(key)
+            merged[key] = child if below is None else _merged(document, below, child, (*path, key), preset)
+        elif merged.pop(key, None) is None:
+            hint = advice(key, sorted(base.value)) or f", only of {', '.join(sorted(base.value))}"
+            raise document.error(
+                (*path, key),
+                f"found nothing, which takes a preset's key away, but preset {quoted(preset)} has no "
+                f"{quoted(key)}{hint}",
+            )
+    size = 1 + sum(child.size for child in merged.values())
+    return Node(merged, own.line, size, {**base.key_lines, **own.key_lines})
+
+
+def _name(resource: Node) -> str:
+    name = resource.value.get("name") if isinstance(resource.value, dict) else None
+    return name.value if name is not None and isinstance(name.value, str) else ""
+
+
+def _names(resources: tuple[Node, ...]) -> str:
+    return ", ".join(quoted(_name(r)) for r in resources)
+
+
+PRESET_SOURCE: Final = "preset "
+"""How messages name a preset that is a source of its own: with its name behind it."""
+
+_EXPANDED: Final[config_file.Planned] = {model.Resource: frozenset({PRESET, OF})}
+"""Keys that are gone when a document is decoded, and are what a mistyped one may have meant."""
+
+
+def load(content: bytes, source: str, presets: Mapping[str, bytes] = PRESETS) -> tuple[ResourcePlan, ...]:
+    """The resources of a configuration file, which `source` names in messages.
+
+    Raises ConfigError for the first thing wrong in it.
+    """
+    return load_all([(source, content)], presets)
+
+
+def load_all(
+    files: Sequence[tuple[str, bytes]], presets: Mapping[str, bytes] = PRESETS
+) -> tuple[ResourcePlan, ...]:
+    """The resources of several files together, given as (source, content).
+
+    Raises ConfigError for the first thing wrong in them, such as a resource that two of them ask for.
+    """
+    first: dict[str, tuple[str, int]] = {}
+    plans: list[ResourcePlan] = []
+    for source, content in files:
+        for plan, document, path in _resources(content, source, presets):
+            if plan.name in first:
+                raise document.error(path, _twice(plan.name, source, *first[plan.name]))
+            rival = next((other for other in plans if _same_devices(plan, other)), None)
+            if rival is not None:
+                raise document.error(path, _starved(rival.name, source, *first[rival.name]))
+            first[plan.name] = source, document.line(path)
+            plans.append(plan)
+    return tuple(plans)
+
+
+def decoded(document: Document) -> model.Document:
+    """An expanded document as the model has it. Raises ConfigError where it does not fit."""
+    return config_file.convert(document, model.Document, _EXPANDED)
+
+
+def _resources(
+    content: bytes, source: str, presets: Mapping[str, bytes]
+) -> Iterator[tuple[ResourcePlan, Document, Path]]:
+    """The resources of one file, each with the place of its name."""
+    document = parse(content, source)
+    if not isinstance(document.root.value, dict):
+        found = quoted(document.root.plain())
+        raise document.error((), f"found {found}, expected a mapping with the keys version and resources")
+    document = expand(document, presets)
+    for index, resource in enumerate(decoded(document).resources):
+        path: Path = ("resources", index)
+        yield compile_resource(resource, Place(document, path)), document, (*path, "name")
+
+
+def _same_devices(plan: ResourcePlan, earlier: ResourcePlan) -> bool:
+    """Whether an earlier resource keeps every device that this one could ever find.
+
+    Devices that are written down or printed by a program may be nothing that can be told apart.
+    """
+    return (
+        plan.exclusive
+        and earlier.exclusive
+        and plan.family is None
+        and earlier.family is None
+        and (plan.sources, plan.match) == (earlier.sources, earlier.match)
+        and not any(isinstance(source, model.Static | model.Exec) for source in plan.sources)
+    )
+
+
+def _starved(name: str, source: str, first_source: str, first_line: int) -> str:
+    place = f"on line {first_line}" if source == first_source else f"in {first_source}:{first_line}"
+    return (
+        f"would find what {quoted(name)} {place} finds, which keeps it: expected another match, or "
+        "exclusive: false"
+    )
+
+
+def _twice(name: str, source: str, first_source: str, first_line: int) -> str:
+    if source == first_source:
+        return f"found {quoted(name)} a second time, the first is on line {first_line}"
+    is_preset = [each.startswith(PRESET_SOURCE) for each in (source, first_source)]
+    place = first_source if is_preset[1] else f"{first_source}:{first_line}"
+    hint = ": begin the file's resource with the key 'preset' to adjust a preset" if any(is_preset) else ""
+    return f"found {quoted(name)}, which {place} has too{'' if all(is_preset) else hint}"

@@ -1,0 +1,194 @@
+"""The JSON Schema of configuration files, made from the model: what an editor can know while one types.
+
+It accepts every file that the plugin accepts. What needs more than a schema can say (templates, names
+that devices make, what contradicts what) the plugin refuses, and `devicelens check`.
+"""
+
+import ast
+import inspect
+from collections.abc import Iterable
+from copy import deepcopy
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from plugin.config import model
+from plugin.config.compile import PROBES
+from plugin.config.load import OF, PRESET
+
+Json = dict[str, Any]
+
+_PATH: Final = {"pattern": "^/"}
+_TEMPLATE_PATH: Final = {"pattern": "^[/{]"}
+_DURATION: Final = {"pattern": r"^\s*(0|([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+)\s*$"}
+_VARIABLE: Final = {"propertyNames": {"pattern": r"^[A-Za-z_]|\{"}}
+
+_IMPROVED: Final[dict[type[Struct], dict[str, Json]]] = {
+    model.Resource: {
+        "name": {"pattern": r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9]|\{", "examples": ["example.com/camera"]},
+        "numa": {
+            "anyOf": [{"enum": ["auto", "off", False]}, {"type": "integer", "minimum": 0, "maximum": 1023}]
+        },
+    },
+    model.Files: {"directory": _PATH},
+    model.Regex: {"directory": _PATH},
+    model.GroupMember: {"path": _PATH},
+    model.StaticDevice: {"path": _PATH},
+    model.Exec: {"timeout": _DURATION, "interval": _DURATION},
+    model.Probe: {"exists": _TEMPLATE_PATH, "interval": _DURATION, "timeout": _DURATION},
+    model.FileProbe: {"path": _TEMPLATE_PATH},
+    model.HttpProbe: {"url": {"pattern": "^(https?://|h?t?t?p?s?:?/?/?\\{)"}},
+    model.XidProbe: {"quiet": _DURATION},
+    model.DeviceNode: {
+        "host": _TEMPLATE_PATH,
+        "container": _TEMPLATE_PATH,
+        "permissions": {"pattern": "^[rwm]{1,3}$", "examples": ["r", "rw", "rwm"]},
+    },
+    model.MountPoint: {"host": _TEMPLATE_PATH, "container": _TEMPLATE_PATH},
+    model.SideFile: {
+        "host": _TEMPLATE_PATH,
+        "container": _TEMPLATE_PATH,
+        "mode": {"pattern": "^0?[0-7]{3}$"},
+    },
+    model.Allocate: {"env": _VARIABLE},
+    model.CdiSpec: {"kind": {"pattern": "^[A-Za-z].*/[A-Za-z]"}, "directory": _PATH, "env": _VARIABLE},
+    model.PreStart: {"timeout": _DURATION},
+}
+"""What the decoder is not told, because its own words for it are better."""
+
+_ADJUSTABLE: Final = (model.Share, model.Allocate, model.CdiSpec, model.PreStart)
+"""Mappings of a resource that are merged with a preset's."""
+
+
+def schema(presets: Iterable[str]) -> Json:
+    """The schema; `presets` are the names that `preset` may have."""
+    made = msgspec.json.schema(model.Document)
+    defs: dict[str, Json] = made["$defs"]
+    for struct in structs():
+        _improve(struct, defs[struct.__name__])
+    defs["Source"] |= {"minProperties": 1, "maxProperties": 1}
+    defs["Probe"]["oneOf"] = [{"required": [kind]} for kind in PROBES]
+    _adjusted(defs, sorted(presets))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "devicelens plugin configuration",
+        "$ref": made["$ref"],
+        "$defs": dict(sorted(defs.items())),
+    }
+
+
+def structs() -> tuple[type[Struct], ...]:
+    """Every struct that a document may hold, the document itself first."""
+    found: list[type[Struct]] = []
+
+    def visit(info: msgspec.inspect.Type) -> None:
+        if isinstance(info, msgspec.inspect.StructType):
+            if info.cls in found:
+                return
+            found.append(info.cls)
+            for field in info.fields:
+                visit(field.type)
+        for inner in _inner(info):
+            visit(inner)
+
+    visit(msgspec.inspect.type_info(model.Document))
+    return tuple(found)
+
+
+def field_texts(struct: type[Struct]) -> dict[str, str]:
+    """What the text below each field says, of the struct and of those that it comes from."""
+    texts: dict[str, str] = {}
+    for cls in reversed(struct.__mro__):
+        if not issubclass(cls, Struct) or cls is Struct:
+            continue
+        body = _class_body(cls)
+        for statement, following in pairwise(body):
+            match statement, following:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    texts[name] = inspect.cleandoc(text)
+                case _:
+                    pass
+    return texts
+
+
+def _class_body(cls: type[Struct]) -> list[ast.stmt]:
+    (tree,) = ast.parse(inspect.cleandoc("\n" + inspect.getsource(cls))).body
+    return tree.body if isinstance(tree, ast.ClassDef) else []
+
+
+def _inner(info: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
+    match info:
+        case msgspec.inspect.ListType(item_type=item):
+            return (item,)
+        case msgspec.inspect.VarTupleType(item_type=item):
+            return (item,)
+        case msgspec.inspect.DictType(value_type=value):
+            return (value,)
+        case msgspec.inspect.UnionType(types=types):
+            return tuple(types)
+        case _:
+            return ()
+
+
+def _improve(struct: type[Struct], definition: Json) -> None:
+    definition["description"] = inspect.cleandoc(struct.__doc__ or "")
+    properties: dict[str, Json] = definition["properties"]
+    for name, text in field_texts(struct).items():
+        if name in properties:
+            properties[name]["description"] = text
+    for name, more in _IMPROVED.get(struct, {}).items():
+        written = properties[name]
+        if "anyOf" in more:
+            written.pop("anyOf", None)
+        written |= deepcopy(more)
+    for written in properties.values():
+        if isinstance(written.get("default"), dict | list):
+            del written["default"]
+
+
+def _nullable(written: Json) -> Json:
+    """The same, or null, with the description where editors look for it."""
+    if "enum" in written:
+        return {**written, "enum": [*written["enum"], None]}
+    if isinstance(written.get("type"), str):
+        return {**written, "type": [written["type"], "null"]}
+    outer = {key: value for key, value in written.items() if key in {"description", "default"}}
+    inner = {key: value for key, value in written.items() if key not in outer}
+    options = inner["anyOf"] if set(inner) == {"anyOf"} else [inner]
+    return {**outer, "anyOf": [*options, {"type": "null"}]}
+
+
+def _adjusted(defs: dict[str, Json], presets: list[str]) -> None:
+    """A resource is written out, or begins with a preset: then nothing is needed, and null takes away."""
+    for struct in (model.Resource, *_ADJUSTABLE):
+        definition = deepcopy(defs[struct.__name__])
+        definition["title"] = f"Adjusted{struct.__name__}"
+        definition["required"] = []
+        for name, written in definition["properties"].items():
+            reference = str(written.get("$ref", "")).rpartition("/")[2]
+            if reference in {each.__name__ for each in _ADJUSTABLE}:
+                written["$ref"] = f"#/$defs/Adjusted{reference}"
+            values = written.get("additionalProperties")
+            if isinstance(values, dict):
+                written["additionalProperties"] = _nullable(values)
+            definition["properties"][name] = _nullable(written)
+        defs[definition["title"]] = definition
+    adjusted = defs["AdjustedResource"]
+    adjusted["description"] = "Resources of a preset, with what is written here merged over each."
+    adjusted["required"] = [PRESET]
+    adjusted["properties"] = {
+        PRESET: {"enum": presets, "description": "A ready-made configuration to begin with."},
+        OF: {
+            "type": "string",
+            "minLength": 1,
+            "description": "The one resource of the preset that is meant, by enough of its name's beginning.",
+        },
+        **adjusted["properties"],
+    }
+    defs["Document"]["properties"]["resources"]["items"] = {
+        "if": {"type": "object", "required": [PRESET]},
+        "then": {"$ref": "#/$defs/AdjustedResource"},
+        "else": {"$ref": "#/$defs/Resource"},
+    }

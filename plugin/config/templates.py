@@ -1,0 +1,376 @@
+"""Templates of the configuration: Jinja2, sandboxed, strict, compiled once, bounded when rendered.
+
+What a template may contain, and the names that it may use: checked when it is loaded.
+
+Jinja2's sandbox keeps a template from the process's insides, not from eating its time and memory, so
+the language is cut down to what describing devices needs: expressions, if, and for over what is given.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import jinja2
+from jinja2 import meta, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from runtime.config_file import advice, quoted
+
+ALLOWED_FILTERS: Final = frozenset(
+    {
+        *("abs", "default", "d", "dictsort", "first", "float", "int", "items", "join", "last", "length"),
+        *("count", "list", "lower", "map", "max", "min", "reject", "rejectattr", "replace", "reverse"),
+        *("round", "select", "selectattr", "sort", "string", "sum", "title", "tojson", "trim", "unique"),
+        *("upper", "capitalize"),
+    }
+)
+ALLOWED_METHODS: Final = frozenset(
+    {
+        *("get", "items", "keys", "values"),
+        *("startswith", "endswith", "lower", "upper", "strip", "lstrip", "rstrip", "split", "rsplit"),
+        *("partition", "rpartition", "replace", "removeprefix", "removesuffix", "find", "rfind", "count"),
+        *("isdigit", "isalpha", "isalnum", "index"),
+    }
+)
+"""Methods of text and mappings; nothing else can be called."""
+
+_MAPPING_METHODS: Final = frozenset({"get", "items", "keys", "values"})
+
+MAX_LOOPS: Final = 2
+"""Loops within loops: more would let a short template run for ever."""
+
+_ALLOWED_NODES: Final = (
+    *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Name, nodes.NSRef),
+    *(nodes.Const, nodes.Tuple, nodes.List, nodes.Dict, nodes.Pair, nodes.Keyword, nodes.Slice),
+    *(nodes.Getattr, nodes.Getitem, nodes.Filter, nodes.Test, nodes.Call, nodes.CondExpr, nodes.Concat),
+    *(nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos),
+    *(nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod),
+)
+_LIST_FILTERS: Final = frozenset(
+    {"list", "sort", "reverse", "unique", "selectattr", "rejectattr", "select", "reject"}
+)
+_ATTRIBUTE_FILTERS: Final = frozenset(
+    {"map", "sort", "unique", "selectattr", "rejectattr", "sum", "min", "max"}
+)
+_POSITIONAL: Final = frozenset({"selectattr", "rejectattr"})
+
+_DEVICE: Final = "device"
+_DEVICES: Final = "devices"
+
+
+def problem(
+    tree: nodes.Template,
+    variables: frozenset[str],
+    fields: frozenset[str],
+    attributes: frozenset[str] | None = None,
+) -> str | None:
+    """What a template must not contain, in words; None where all is well.
+
+    `variables` are the names it is rendered with, `fields` what a `device` among them has, `attributes`
+    what its `attrs` may have; None where that cannot be told.
+    """
+    checker = _Checker(variables, fields, attributes)
+    return next(checker.check(tree, {}, 0), None)
+
+
+class _Checker:
+    """Walks a template's tree. `scope` says which loop variables there are and which are devices."""
+
+    def __init__(
+        self, variables: frozenset[str], fields: frozenset[str], attributes: frozenset[str] | None
+    ) -> None:
+        self._variables = variables
+        self._fields = fields
+        self._attributes = attributes
+
+    def check(self, node: nodes.Node, scope: dict[str, str | None], loops: int) -> Iterator[str]:
+        if not isinstance(node, _ALLOWED_NODES):
+            yield f"found {type(node).__name__.lower()!r}, expected only expressions, if and for"
+            return
+        yield from self._own(node, scope)
+        if isinstance(node, nodes.For):
+            yield from self._loop(node, scope, loops)
+            return
+        for child in node.iter_child_nodes():
+            yield from self.check(child, scope, loops)
+
+    def _loop(self, node: nodes.For, scope: dict[str, str | None], loops: int) -> Iterator[str]:
+        if loops >= MAX_LOOPS or node.recursive:
+            yield f"found loops more than {MAX_LOOPS} deep, or a recursive one"
+            return
+        yield from self.check(node.iter, scope, loops)
+        targets = [name.name for name in node.target.find_all(nodes.Name)]
+        if isinstance(node.target, nodes.Name):
+            targets.append(node.target.name)
+        element = _DEVICE if self._kind(node.iter, scope) == _DEVICES else None
+        inner = {**scope, "loop": None, **dict.fromkeys(targets, element)}
+        rest = [*node.body, *([node.test] if node.test is not None else [])]
+        for child in rest:
+            yield from self.check(child, inner, loops + 1)
+        for child in node.else_:
+            yield from self.check(child, scope, loops)
+
+    def _own(self, node: nodes.Node, scope: dict[str, str | None]) -> Iterator[str]:
+        match node:
+            case nodes.Name(name=name, ctx="load") if name not in scope and name not in self._variables:
+                known = sorted(self._variables)
+                yield f"found the unknown name {quoted(name)}" + (advice(name, known) or _one_of(known))
+            case nodes.Filter(name=name) if name not in ALLOWED_FILTERS:
+                known = sorted(ALLOWED_FILTERS)
+                yield f"found the unknown filter {quoted(name)}" + (advice(name, known) or _one_of(known))
+            case nodes.Filter():
+                yield from self._filtered(node, scope)
+            case nodes.Getattr(node=base, attr=attr) if self._kind(base, scope) == _DEVICE:
+                yield from self._field(attr)
+            case nodes.Getitem(node=base, arg=nodes.Const(value=str(attr))) if (
+                self._kind(base, scope) == _DEVICE
+            ):
+                yield from self._field(attr)
+            case (
+                nodes.Getattr(node=base, attr=attr)
+                | nodes.Getitem(node=base, arg=nodes.Const(value=str(attr)))
+            ) if attr not in _MAPPING_METHODS and self._is_attrs(base, scope):
+                yield from self._attribute(attr)
+            case nodes.Call(node=called):
+                yield from self._called(called)
+            case _:
+                pass
+
+    @staticmethod
+    def _called(called: nodes.Node) -> Iterator[str]:
+        if not isinstance(called, nodes.Getattr):
+            yield "found a call of something that is not a method"
+        elif called.attr not in ALLOWED_METHODS:
+            known = sorted(ALLOWED_METHODS)
+            yield f"found the unknown method {quoted(called.attr)}" + (
+                advice(called.attr, known) or _one_of(known)
+            )
+
+    def _filtered(self, node: nodes.Filter, scope: dict[str, str | None]) -> Iterator[str]:
+        """`devices | map(attribute='pth')`: an attribute's name in a filter is checked as well."""
+        if node.name not in _ATTRIBUTE_FILTERS or node.node is None:
+            return
+        if self._kind(node.node, scope) != _DEVICES:
+            return
+        named = [pair.value for pair in node.kwargs if pair.key == "attribute"]
+        if node.name in _POSITIONAL and node.args:
+            named.append(node.args[0])
+        for value in named:
+            if isinstance(value, nodes.Const) and isinstance(value.value, str):
+                field, _, attribute = value.value.partition(".")
+                yield from self._field(field)
+                if field == "attrs" and attribute:
+                    yield from self._attribute(attribute)
+
+    def _field(self, name: str) -> Iterator[str]:
+        if name not in self._fields:
+            known = sorted(self._fields)
+            yield f"found device.{name}, which a device does not have" + (
+                advice(name, known) or _one_of(known)
+            )
+
+    def _attribute(self, name: str) -> Iterator[str]:
+        if self._attributes is not None and name not in self._attributes:
+            known = sorted(self._attributes)
+            yield f"found device.attrs.{name}, which devices of these sources do not have" + (
+                (advice(name, known) or _one_of(known)) if known else ": they have no attributes"
+            )
+
+    def _is_attrs(self, node: nodes.Node, scope: dict[str, str | None]) -> bool:
+        match node:
+            case (
+                nodes.Getattr(node=base, attr="attrs")
+                | nodes.Getitem(node=base, arg=nodes.Const(value="attrs"))
+            ):
+                return self._kind(base, scope) == _DEVICE
+            case _:
+                return False
+
+    def _kind(self, node: nodes.Node, scope: dict[str, str | None]) -> str | None:
+        """Whether an expression is a device, a list of devices, or something else."""
+        kind: str | None = None
+        match node:
+            case nodes.Name(name=name) if name in scope:
+                kind = scope[name]
+            case nodes.Name(name="device" | "devices" as name) if name in self._variables:
+                kind = name
+            case nodes.Getitem(node=base, arg=nodes.Slice()):
+                kind = self._kind(base, scope)
+            case nodes.Getitem(node=base, arg=arg):
+                kind = _DEVICE if self._kind(base, scope) == _DEVICES and not _is_text(arg) else None
+            case nodes.Filter(node=nodes.Node() as base, name="first" | "last"):
+                kind = _DEVICE if self._kind(base, scope) == _DEVICES else None
+            case nodes.Filter(node=nodes.Node() as base, name=name) if name in _LIST_FILTERS:
+                kind = self._kind(base, scope)
+            case _:
+                pass
+        return kind
+
+
+def _is_text(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Const) and isinstance(node.value, str)
+
+
+def _one_of(known: list[str]) -> str:
+    return f", expected one of {', '.join(known)}"
+
+
+MAX_OUTPUT: Final = 128 * 1024 - 1
+"""The longest text a template may render to: the kernel takes no longer argument or variable."""
+
+DEVICE_FIELDS: Final = frozenset({"id", "name", "path", "attrs", "numa_nodes", "nodes"})
+FOUND_FIELDS: Final = frozenset({"name", "path", "attrs", "nodes"})
+"""What is known of a device before it has an id."""
+
+
+class TemplateError(ValueError):
+    """A template that cannot be compiled, or not be rendered; the message says why, without its place."""
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, with the operations that can make much of little held back."""
+
+    intercepted_binops = frozenset({"*", "%", "+"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+            if max(abs(left), abs(right)) > 1 << 62:
+                raise TemplateError("found a number that is too large")
+        elif operator != "+":
+            raise TemplateError(f"{operator} works on numbers only")
+        elif isinstance(left, str) and isinstance(right, str):
+            _bound(len(left) + len(right))
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: PYI063 -- as inherited
+        owner = getattr(__obj, "__self__", None)
+        if not isinstance(owner, (str, dict)) or __obj.__name__ not in ALLOWED_METHODS:
+            raise TemplateError("only methods of text and mappings can be called")
+        if __obj.__name__ == "replace" and isinstance(owner, str):
+            return _replace(owner, *args, **kwargs)
+        return super().call(__context, __obj, *args, **kwargs)
+
+
+def _bound(length: int) -> None:
+    if length > MAX_OUTPUT:
+        raise TemplateError(f"renders to more than {MAX_OUTPUT} characters")
+
+
+def _replace(text: str, old: str, new: str, count: int | None = None) -> str:
+    text, old, new = str(text), str(old), str(new)
+    _bound(len(text) + text.count(old) * max(0, len(new) - len(old)))
+    return text.replace(old, new, -1 if count is None else count)
+
+
+def _to_json(value: object) -> str:
+    text = json.dumps(value, separators=(",", ":"), sort_keys=True)
+    _bound(len(text))
+    return text
+
+
+def _only_text(value: object) -> object:
+    """What `{{ … }}` may show: text and numbers, for `None` or `<map object>` is never what was meant."""
+    if value is None:
+        raise TemplateError("an expression gives nothing (None)")
+    if not isinstance(value, (str, int, float, jinja2.Undefined)):
+        kind = (
+            "a mapping"
+            if isinstance(value, Mapping)
+            else "a list"
+            if isinstance(value, Iterable)
+            else "an object"
+        )
+        raise TemplateError(f"an expression gives {kind}, expected text (filters: join, first, tojson)")
+    return value
+
+
+def _environment() -> _Environment:
+    environment = _Environment(
+        undefined=jinja2.StrictUndefined, autoescape=False, cache_size=0, finalize=_only_text
+    )
+    environment.globals.clear()
+    filters: dict[str, Any] = environment.filters
+    for name in filters.keys() - ALLOWED_FILTERS:
+        del filters[name]
+    filters["tojson"] = _to_json
+    filters["replace"] = _replace
+    return environment
+
+
+_ENVIRONMENT: Final = _environment()
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A compiled template. `uses` are the variables that it reads."""
+
+    text: str
+    uses: frozenset[str]
+    compiled: jinja2.Template | None = field(compare=False)
+    """None: the text is rendered as it is. Templates of the same text are equal."""
+
+    def render(self, variables: Mapping[str, object]) -> str:
+        """The text for `variables`. Raises TemplateError, whatever goes wrong in it."""
+        if self.compiled is None:
+            return self.text
+        parts: list[str] = []
+        length = 0
+        try:
+            for part in self.compiled.generate(variables):
+                length += len(part)
+                _bound(length)
+                parts.append(part)
+        except TemplateError:
+            raise
+        except RecursionError:
+            raise TemplateError("is nested too deeply") from None
+        except Exception as error:  # a template's values may fail in any way  # noqa: BLE001
+            raise TemplateError(str(error) or type(error).__name__) from None
+        return "".join(parts)
+
+    def holds(self, variables: Mapping[str, object]) -> bool:
+        """Whether a condition renders as true. Raises TemplateError where it renders as neither."""
+        text = self.render(variables).strip()
+        match text.lower():
+            case "true" | "1" | "yes":
+                return True
+            case "false" | "0" | "no" | "" | "none":
+                return False
+            case _:
+                raise TemplateError(f"rendered {text[:80]!r}, expected true or false")
+
+
+def compile_template(
+    text: str,
+    variables: frozenset[str],
+    fields: frozenset[str],
+    attributes: frozenset[str] | None = None,
+) -> Template:
+    """Compile a template that may use `variables`, a device of which has `fields`.
+
+    `attributes` are the names that its `attrs` may have; None where that cannot be told.
+
+    Raises TemplateError for bad syntax, unknown names and what these templates must not do.
+    """
+    try:
+        tree = _ENVIRONMENT.parse(text)
+        found = problem(tree, variables, fields, attributes)
+        if found is not None:
+            raise TemplateError(found)
+        uses = frozenset(meta.find_undeclared_variables(tree))
+        if _is_constant(tree):
+            return Template(_ENVIRONMENT.from_string(tree).render(), uses, None)
+        return Template(text, uses, _ENVIRONMENT.from_string(tree))
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"not a template: {error.message}") from None
+    except RecursionError:
+        raise TemplateError("is nested too deeply") from None
+
+
+def _is_constant(tree: nodes.Template) -> bool:
+    return all(
+        isinstance(node, (nodes.Output, nodes.TemplateData)) for node in tree.iter_child_nodes()
+    ) and all(
+        isinstance(part, nodes.TemplateData) for node in tree.find_all(nodes.Output) for part in node.nodes
+    )

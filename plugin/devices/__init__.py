@@ -1,0 +1,1 @@
+"""The devices of a resource: identity, claims, health, inventory, preference. Pure: no grpc, no aiohttp."""

@@ -1,0 +1,206 @@
+"""From what sources found to a resource's devices: which count, by what id, on which NUMA node.
+
+Resources that devices name themselves: a plan whose name uses `device`, and the plans that come of it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from plugin.config.names import id_problem, resource_problem
+from plugin.config.plan import ResourcePlan
+from plugin.config.templates import Template, TemplateError
+from plugin.devices.device import Device, Found, natural
+from runtime.config_file import quoted
+
+NumaNodes = Callable[[Found], tuple[int, ...]]
+"""The NUMA nodes of what was found, as the host tells; asked only where the plan says `auto`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """A device with its id. `absent` says why it is not there; empty where it is."""
+
+    device: Device
+    absent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of a few devices: those that are there, and the ids of those that are not any more."""
+
+    devices: tuple[Identified, ...]
+    gone: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The devices in the order of their ids, and what was left out: its name and why."""
+
+    devices: tuple[Identified, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+
+class Identifier:
+    """Gives ids, and remembers who has which: two that claim one id do not take turns."""
+
+    def __init__(self, plan: ResourcePlan) -> None:
+        self._plan = plan
+        self._owners: dict[str, tuple[str, str]] = {}
+        self._known: dict[tuple[str, str], tuple[Found, Identified | str | None]] = {}
+        self._contested: frozenset[str] = frozenset()
+
+    def identify(self, found: Iterable[Found], numa_nodes: NumaNodes) -> Identity:
+        """The devices among `found`. Never fails: what cannot be a device is left out, with the reason."""
+        left_out: list[tuple[str, str]] = []
+        known: dict[tuple[str, str], tuple[Found, Identified | str | None]] = {}
+        candidates: dict[str, list[Identified]] = {}
+        for item in found:
+            key = (item.name, item.path)
+            if key in known:
+                continue
+            before = self._known.get(key)
+            result = before[1] if before is not None and before[0] == item else self._one(item, numa_nodes)
+            known[key] = (item, result)
+            if isinstance(result, str):
+                left_out.append((item.path or item.name, result))
+            elif result is not None:
+                candidates.setdefault(result.device.id, []).append(result)
+        self._known = known
+        self._contested = frozenset(i for i, rivals in candidates.items() if len(rivals) > 1)
+        chosen = {device_id: self._choose(rivals, left_out) for device_id, rivals in candidates.items()}
+        self._owners = {i: (c.device.name, c.device.path) for i, c in chosen.items()}
+        return Identity(tuple(chosen[i] for i in sorted(chosen, key=natural)), tuple(left_out))
+
+    def update(
+        self, found: Iterable[Found], gone: Iterable[tuple[str, str]], numa_nodes: NumaNodes
+    ) -> Change | None:
+        """What changes with a few that were found, and with others, by (name, path), that are gone.
+
+        None where that takes everything into account: an id that several claim, one that is left out.
+        """
+        devices: list[Identified] = []
+        ids_gone: dict[str, None] = {}
+        changes = [(key, None) for key in gone] + [((item.name, item.path), item) for item in found]
+        for key, item in changes:
+            old, before = self._known.get(key, (None, None))
+            if old == item:
+                continue
+            now = None if item is None else self._one(item, numa_nodes)
+            if isinstance(before, str) or isinstance(now, str):
+                return None
+            self._known.pop(key, None)
+            if item is not None:
+                self._known[key] = item, now
+            if before is not None and (now is None or now.device.id != before.device.id):
+                ids_gone[before.device.id] = None
+            if now is not None:
+                devices.append(now)
+        return self._settled(tuple(devices), ids_gone)
+
+    def _settled(self, devices: tuple[Identified, ...], gone: Iterable[str]) -> Change | None:
+        """The change, where every id in it belongs to one device alone; None otherwise."""
+        ids = [item.device.id for item in devices]
+        if not self._contested.isdisjoint((*ids, *gone)):
+            return None
+        for device_id in gone:
+            del self._owners[device_id]
+        for item in devices:
+            key = (item.device.name, item.device.path)
+            if self._owners.setdefault(item.device.id, key) != key:
+                return None
+        return Change(devices, tuple(i for i in gone if i not in ids))
+
+    def _choose(self, rivals: list[Identified], left_out: list[tuple[str, str]]) -> Identified:
+        """The one that had the id keeps it while it is there; else the first that was found."""
+        owner = self._owners.get(rivals[0].device.id)
+        winner = next((r for r in rivals if (r.device.name, r.device.path) == owner), rivals[0])
+        place = winner.device.path or winner.device.name
+        for rival in rivals:
+            if rival is not winner and rival.device.path != winner.device.path:
+                reason = f"its id {quoted(rival.device.id)} is taken by {place}"
+                left_out.append((rival.device.path or rival.device.name, reason))
+        return winner
+
+    def _one(self, found: Found, numa_nodes: NumaNodes) -> Identified | str | None:
+        """The device, why it cannot be one, or None where `match` does not hold."""
+        plan = self._plan
+        variables = {"device": found}
+        if plan.member_of is not None and not _is_member(plan.member_of, plan.name, variables):
+            return None
+        try:
+            if plan.match is not None and not plan.match.holds(variables):
+                return None
+        except TemplateError as error:
+            return f"match: {error}"
+        try:
+            device_id = found.name if plan.id is None else plan.id.render(variables)
+        except TemplateError as error:
+            return f"id: {error}"
+        problem = id_problem(device_id)
+        if problem is not None:
+            return f"it cannot have the id {quoted(device_id)}: {problem}"
+        attrs = dict(found.attrs)
+        numa = self._numa(found, numa_nodes)
+        device = Device(device_id, found.name, found.path, attrs, numa, found.nodes, found)
+        return Identified(device, found.absent)
+
+    def _numa(self, found: Found, numa_nodes: NumaNodes) -> tuple[int, ...]:
+        numa = self._plan.numa
+        if numa == "off":
+            return ()
+        if isinstance(numa, int):
+            return (numa,)
+        nodes = (found.numa_node,) if found.numa_node is not None else numa_nodes(found)
+        return tuple(sorted({node for node in nodes if node >= 0}))
+
+
+def _is_member(family: Template, name: str, variables: Mapping[str, object]) -> bool:
+    """Whether a device's resource is the one called `name`. One without a name is told by its family."""
+    try:
+        return family.render(variables) == name
+    except TemplateError:
+        return False
+
+
+MOST_MEMBERS: Final = 256
+"""Resources of one family; the kubelet has a connection to each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The plans by their names, in the order in which they were found; and (path or name, why) of devices
+    that name none.
+    """
+
+    plans: Mapping[str, ResourcePlan]
+    left_out: tuple[tuple[str, str], ...]
+
+
+def members(family: ResourcePlan, found: Iterable[Found]) -> Members:
+    """The resources that devices name. A device for which `match` does not hold names none.
+
+    A name that the kubelet would refuse is told, and is nobody's.
+    """
+    if family.family is None:
+        raise ValueError(f"{family.name} is no family")
+    plans: dict[str, ResourcePlan] = {}
+    left_out: list[tuple[str, str]] = []
+    for item in found:
+        variables = {"device": item}
+        place = item.path or item.name
+        try:
+            if family.match is not None and not family.match.holds(variables):
+                continue
+            name = family.family.render(variables)
+        except TemplateError as error:
+            left_out.append((place, f"name: {error}"))
+            continue
+        problem = resource_problem(name)
+        if problem is not None:
+            left_out.append((place, f"its resource cannot have the name {quoted(name)}, {problem}"))
+        elif name in plans or len(plans) < MOST_MEMBERS:
+            plans.setdefault(name, replace(family, name=name, family=None, member_of=family.family))
+        else:
+            left_out.append((place, f"there are {MOST_MEMBERS} resources of its family already"))
+    return Members(plans, tuple(left_out))

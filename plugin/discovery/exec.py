@@ -1,0 +1,142 @@
+"""The source `exec`: a program that prints the devices as JSON."""
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from plugin.config.model import Exec
+from plugin.config.names import attribute_problem, path_problem
+from plugin.devices.device import Found
+from plugin.discovery.command import Outcome, run_command
+from plugin.discovery.host import HostRoot
+from plugin.discovery.source import Findings, Memory, same_path
+from plugin.discovery.sysfs_tree import clean
+from runtime.config_file import quoted
+from runtime.flags import parse_duration
+from runtime.text import visible
+
+MAX_OUTPUT: Final = 1 << 20
+"""Bytes that a program may print."""
+MAX_ATTRIBUTES: Final = 64
+MAX_VALUE: Final = 1024
+"""Characters of an attribute's value; what is longer is cut."""
+
+
+class Printed(Struct, frozen=True, forbid_unknown_fields=True):
+    """One device as a program prints it."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=512)]
+    path: str = ""
+    attrs: Annotated[dict[str, str], Meta(max_length=MAX_ATTRIBUTES)] = {}
+    numa: Annotated[int, Meta(ge=-1, le=1023)] | None = None
+    nodes: Annotated[list[str], Meta(max_length=256)] = []
+    sysfs: str = ""
+    unhealthy: str = ""
+
+
+@dataclass(slots=True, weakref_slot=True)
+class _Run:
+    """The last run: when it began, what came of it."""
+
+    began: float | None = None
+    found: tuple[Found, ...] = ()
+    problem: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_MEMORY: Final = Memory(_Run)
+
+
+class ExecSource:
+    """What the program of `written` prints."""
+
+    def __init__(self, written: Exec, steady: Callable[[], float] = time.monotonic) -> None:
+        self._command = tuple(written.command)
+        self._timeout = parse_duration(written.timeout)
+        self._interval = parse_duration(written.interval)
+        self._steady = steady
+        self._run: _Run | None = None
+
+    def discover(self, host: HostRoot) -> Findings:
+        """What it prints now, or what it printed last where that was a short time ago."""
+        self._run = run = _MEMORY.of(host, (self._command, self._timeout, self._interval))
+        with run.lock:
+            now = self._steady()
+            if run.began is None or now - run.began >= self._interval:
+                run.began = now
+                run.found, run.problem = self._ask(host)
+            if run.problem:
+                raise OSError(errno.EINVAL, run.problem, self._command[0])
+            found = run.found
+        return Findings(found, notes=() if found else (f"{self._command[0]} printed no device",))
+
+    def _ask(self, host: HostRoot) -> tuple[tuple[Found, ...], str]:
+        """(devices, what was wrong) of one run."""
+        environment = {"HOST_ROOT": str(host.here("/")), "LANG": "C.UTF-8"}
+        try:
+            outcome = run_command(
+                self._command, limit=self._timeout, most=MAX_OUTPUT, environment=environment
+            )
+        except (OSError, ValueError) as error:
+            return (), f"cannot be run: {getattr(error, 'strerror', None) or error}"
+        problem = self._failure(outcome)
+        return ((), problem) if problem else _devices(outcome.output)
+
+    def _failure(self, outcome: Outcome) -> str:
+        """What was wrong with a run; empty where nothing was."""
+        lines = outcome.error.decode(errors="replace").strip().splitlines()
+        said = f": {visible(lines[0].strip(), 200)}" if lines else ""
+        if outcome.status is None:
+            return f"did not end within {self._timeout:g} s{said}"
+        if outcome.status:
+            return f"exit status {outcome.status}{said}"
+        return f"printed more than {MAX_OUTPUT} bytes" if len(outcome.output) >= MAX_OUTPUT else ""
+
+    def resolve(self, host: HostRoot, found: Found) -> Found | None:
+        """As it was printed, while its path is there."""
+        return same_path(host, found)
+
+
+def _devices(output: bytes) -> tuple[tuple[Found, ...], str]:
+    """The devices that were printed, or the first thing that is wrong with them."""
+    try:
+        printed = msgspec.json.decode(output, type=list[Printed])
+    except (msgspec.DecodeError, RecursionError) as error:
+        return (), f"printed something else than a JSON array of devices: {visible(str(error), 300)}"
+    seen: set[str] = set()
+    for index, item in enumerate(printed):
+        problem = f"found the name {quoted(item.name)} a second time" if item.name in seen else _problem(item)
+        if problem:
+            return (), f"printed a bad device, number {index}: {visible(problem, 300)}"
+        seen.add(item.name)
+    return tuple(_found(item) for item in printed), ""
+
+
+def _problem(item: Printed) -> str:
+    for key, path in (("path", item.path), ("sysfs", item.sysfs), *(("nodes", node) for node in item.nodes)):
+        problem = path_problem(path) if path or key == "nodes" else None
+        if problem is not None:
+            return f"found {key} {quoted(path)}, {problem}"
+    for name in item.attrs:
+        problem = attribute_problem(name)
+        if problem is not None:
+            return f"found the attribute {quoted(name)}, {problem}"
+    return ""
+
+
+def _found(item: Printed) -> Found:
+    return Found(
+        item.name,
+        item.path,
+        {name: clean(value, MAX_VALUE) for name, value in item.attrs.items()},
+        clean(item.unhealthy),
+        numa_node=None if item.numa is None or item.numa < 0 else item.numa,
+        nodes=tuple(dict.fromkeys(item.nodes)),
+        sysfs=item.sysfs,
+    )

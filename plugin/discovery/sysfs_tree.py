@@ -1,0 +1,320 @@
+"""sysfs read quickly: links followed once and remembered for one look, texts small and clean.
+
+Everything here is one look at the host: make a `Sysfs` for each, so that nothing of it is stale. What
+vanishes half-way through reads as if it had never been there.
+
+NUMA nodes: from a device's directory, or its node's numbers, up through sysfs.
+
+Device nodes that belong to a directory of sysfs: its own, and those of what is below it.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from plugin.config.names import path_problem
+from plugin.devices.device import Found
+from plugin.discovery.host import MAX_ENTRIES, MAX_FILE_BYTES, MAX_LINKS, HostRoot
+from runtime.text import is_hostile
+
+MAX_TEXT: Final = 256
+"""Characters of an attribute; what is longer is cut."""
+MAX_JOINED: Final = 4096
+"""Characters of an attribute that lists several names."""
+
+_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ELOOP, errno.EINVAL, errno.EIO})
+
+
+class Sysfs:
+    """The host's files for the length of one look. Links never lead out of the host's root."""
+
+    def __init__(self, host: HostRoot) -> None:
+        self._root = str(host.here("/")).rstrip("/")
+        self._real: dict[str, str] = {"": ""}
+
+    def directory(self, path: str) -> "Directory | None":
+        """The directory that a host path leads to; None where there is none."""
+        try:
+            real = self._resolve(path)
+        except OSError:
+            return None
+        try:
+            descriptor = os.open(self._root + real or "/", _OPEN_DIRECTORY)
+        except OSError:
+            return None
+        os.close(descriptor)
+        return Directory(self, real)
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The entries of a directory, sorted. Raises OSError where it cannot be read."""
+        real = self._resolve(path)
+        names: list[str] = []
+        with os.scandir(self._root + real or "/") as entries:
+            for entry in entries:
+                if len(names) >= MAX_ENTRIES:
+                    raise OSError(errno.EFBIG, f"more than {MAX_ENTRIES} entries", path)
+                names.append(entry.name)
+        names.sort()
+        return tuple(names)
+
+    def read(self, path: str, limit: int = MAX_FILE_BYTES) -> str:
+        """A file's text, at most `limit` bytes of it. Raises OSError where it cannot be read."""
+        return self.read_here(self._resolve(path), limit, path)
+
+    def read_here(self, real: str, limit: int, path: str) -> str:
+        """A file at a path without links; one more link in its place is not followed."""
+        try:
+            # Not blocking: a FIFO in a file's place must not hold up the look.
+            descriptor = os.open(self._root + real, _OPEN_FILE)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        try:
+            parts: list[bytes] = []
+            left = limit
+            while left > 0 and (part := os.read(descriptor, left)):
+                parts.append(part)
+                left -= len(part)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        finally:
+            os.close(descriptor)
+        return b"".join(parts).decode(errors="replace")
+
+    def target(self, path: str) -> str:
+        """The last component of what a link names, whether or not that is there; empty: no link."""
+        parent, _, name = path.rpartition("/")
+        try:
+            target = _readlink(f"{self._root}{self._resolve(parent)}/{name}")
+        except OSError:
+            return ""
+        return target.rstrip("/").rpartition("/")[2]
+
+    def real(self, path: str) -> str:
+        """A host path with every link followed, as far as it is there. Raises OSError for a loop."""
+        return self._resolve(path) or "/"
+
+    def _resolve(self, path: str) -> str:
+        known = self._real.get(path)
+        if known is not None:
+            return known
+        parent, _, name = path.rpartition("/")
+        real = self._real.get(parent)
+        if real is None:
+            real = ""
+            for part in parent.split("/"):
+                real = self._step(real, part, 0)
+            self._real[parent] = real
+        self._real[path] = self._step(real, name, 0)
+        return self._real[path]
+
+    def _step(self, base: str, name: str, links: int) -> str:
+        """One component below `base`, which has no links in it."""
+        if name in {"", "."}:
+            return base
+        if name == "..":
+            return base.rpartition("/")[0]
+        path = f"{base}/{name}"
+        known = self._real.get(path)
+        if known is not None:
+            return known
+        try:
+            target = _readlink(self._root + path)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise OSError(error.errno, error.strerror, path) from error
+            self._real[path] = path
+            return path
+        if links >= MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        real = "" if target.startswith("/") else base
+        for part in target.split("/"):
+            real = self._step(real, part, links + 1)
+        self._real[path] = real
+        return real
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """One directory of sysfs, such as a device's. `path` is the host's, without links."""
+
+    sysfs: Sysfs
+    path: str
+
+    @property
+    def name(self) -> str:
+        """Its last component."""
+        return self.path.rpartition("/")[2]
+
+    def text(self, name: str, limit: int = MAX_TEXT) -> str:
+        """The text of one of its files, made clean; empty where it cannot be read."""
+        return clean(self.raw(name), limit)
+
+    def raw(self, name: str, limit: int = MAX_FILE_BYTES) -> str:
+        """The text of one of its files as it is; empty where it cannot be read."""
+        try:
+            return self.sysfs.read_here(f"{self.path}/{name}", limit, name)
+        except OSError:
+            return ""
+
+    def number(self, name: str) -> int | None:
+        """A file's whole number, not negative; None for anything else."""
+        text = self.text(name)
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
+
+    def link(self, name: str) -> str:
+        """What one of its links is called at its end; empty where there is no such link."""
+        return clean(self.sysfs.target(f"{self.path}/{name}"))
+
+    def names(self) -> tuple[str, ...]:
+        """Its entries, sorted; none where it cannot be read."""
+        try:
+            return self.sysfs.names(self.path)
+        except OSError:
+            return ()
+
+    def sub(self, name: str) -> "Directory | None":
+        """The directory that one of its entries is or leads to."""
+        return self.sysfs.directory(f"{self.path}/{name}")
+
+    def subs(self, name: str) -> "Iterator[Directory]":
+        """The directories in one of its directories."""
+        inner = self.sub(name)
+        for entry in inner.names() if inner is not None else ():
+            found = self.sysfs.directory(f"{self.path}/{name}/{entry}")
+            if found is not None:
+                yield found
+
+
+def clean(text: str, limit: int = MAX_TEXT) -> str:
+    """Text from sysfs without hostile characters and white space at its ends, at most `limit` long."""
+    text = text.strip()
+    if not text.isprintable():
+        text = "".join(" " if is_hostile(character) else character for character in text)
+    return text[:limit].strip()
+
+
+def _readlink(path: str) -> str:
+    # Thousands of times in one look: making a Path of each costs more than the system call.
+    return os.readlink(path)  # noqa: PTH115 -- see above
+
+
+MAX_NODE: Final = 1023
+"""Linux knows 1024 nodes at most; a larger number is not one."""
+
+
+def numa_nodes(host: HostRoot, found: Found) -> tuple[int, ...]:
+    """The node that a device sits on, by the first `numa_node` from it upwards that says one.
+
+    Linux writes -1 where it does not know: then there is none (kubelet: never send -1). Never fails:
+    what cannot be read is not known.
+    """
+    start = found.sysfs
+    if not start and found.rdev is not None:
+        kind, major, minor = found.rdev
+        start = f"/sys/dev/{kind}/{major}:{minor}"
+    if not start:
+        return ()
+    try:
+        path = host.real(start)
+    except OSError:
+        return ()
+    while path.startswith("/sys/devices/"):
+        node = _node(host, f"{path}/numa_node")
+        if node is not None:
+            return (node,)
+        path = path.rpartition("/")[0]
+    return ()
+
+
+def _node(host: HostRoot, path: str) -> int | None:
+    try:
+        text = host.read(path)
+    except OSError:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 4:
+        return None
+    node = int(text)
+    return node if node <= MAX_NODE else None
+
+
+MAX_DIRECTORIES: Final = 512
+MAX_NODES: Final = 128
+"""Of one device; what is beyond is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One thing below a device. `path`: its device node; empty where it has none (a network interface)."""
+
+    subsystem: str
+    name: str
+    path: str
+
+
+def children(host: HostRoot, sysfs: Sysfs, directory: Directory, depth: int) -> Iterator[Child]:
+    """What has a device node or is a network interface, in the directory and `depth` levels below it.
+
+    Links are not followed. The kernel says in `uevent` what a node is called; where it does not, the node
+    is called as its directory.
+    """
+    directories = found = 0
+    level = [directory]
+    for _ in range(depth + 1):
+        below: list[Directory] = []
+        for current in level:
+            directories += 1
+            names, files = _listed(host, current.path)
+            child = _child(host, current, files)
+            if child is not None:
+                yield child
+                found += 1
+            if found >= MAX_NODES or directories >= MAX_DIRECTORIES:
+                return
+            below += [Directory(sysfs, f"{current.path}/{name}") for name in names]
+        level = below
+
+
+def _listed(host: HostRoot, path: str) -> tuple[list[str], frozenset[str]]:
+    """(names of directories, names of all else) in a directory whose path has no links."""
+    directories: list[str] = []
+    others: list[str] = []
+    with suppress(OSError), os.scandir(host.here(path)) as entries:
+        for entry in entries:
+            (directories if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
+    directories.sort()
+    return directories, frozenset(others)
+
+
+def _child(host: HostRoot, directory: Directory, files: frozenset[str]) -> Child | None:
+    if "dev" in files:
+        path = node_path(host, directory)
+        return Child(directory.link("subsystem"), directory.name, path) if path else None
+    if "ifindex" in files:
+        return Child("net", directory.name, "")
+    return None
+
+
+def node_path(host: HostRoot, directory: Directory) -> str:
+    """The node in /dev of a directory that has a file `dev`; empty where that cannot be known."""
+    for line in directory.raw("uevent").splitlines():
+        key, _, value = line.partition("=")
+        if key == "DEVNAME" and value:
+            return _in_dev(value)
+    numbers = directory.text("dev")
+    kind = "block" if directory.link("subsystem") == "block" else "char"
+    with suppress(OSError):
+        link = f"/dev/{kind}/{numbers}"
+        real = host.real(link)
+        if numbers and real != link and host.exists(real):
+            return real
+    return _in_dev(directory.name.replace("!", "/"))
+
+
+def _in_dev(name: str) -> str:
+    path = f"/dev/{name.removeprefix('/dev/')}"
+    return path if path_problem(path) is None and path.isprintable() else ""

@@ -1,0 +1,151 @@
+"""What the plugin serves over HTTP: /metrics, /api/v1/devices, /-/healthy, /-/ready. Nothing writes."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import msgspec
+from aiohttp import web
+from prometheus_client.registry import Collector
+
+from plugin.serving.fleet import Fleet
+from plugin.serving.metrics import ConfigStatus, Exposition
+from plugin.serving.status import ResourceStatus
+from runtime.exposition import accepts_gzip, negotiate
+from runtime.http import application, json_response
+from runtime.text import visible
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the pages are made of."""
+
+    fleet: Fleet
+    config: Callable[[], ConfigStatus]
+    web: Collector | None = None
+    """What is told of the clients themselves."""
+    exposition: Exposition = field(default_factory=Exposition)
+    rendering: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+_SITE: web.AppKey[Site] = web.AppKey("site", Site)
+
+
+class DeviceDocument(msgspec.Struct, frozen=True):
+    """One advertised device: times are RFC 3339 in UTC, `reason` is empty while it is healthy."""
+
+    id: str
+    health: str
+    reason: str
+    since: str
+    numa_nodes: tuple[int, ...]
+    attributes: dict[str, str]
+    last_allocated: str | None
+
+
+class ResourceDocument(msgspec.Struct, frozen=True):
+    """One resource."""
+
+    name: str
+    registered: bool
+    streams: int
+    devices: list[DeviceDocument]
+
+
+class DevicesDocument(msgspec.Struct, frozen=True):
+    """What the plugin tells the exporter: design, section 6."""
+
+    version: int
+    resources: list[ResourceDocument]
+
+
+def build(site: Site) -> web.Application:
+    """The application."""
+    app = application()
+    app[_SITE] = site
+    app.router.add_get("/", _index)
+    app.router.add_get("/metrics", _metrics)
+    app.router.add_get("/api/v1/devices", _devices)
+    app.router.add_get("/-/healthy", _healthy)
+    app.router.add_get("/-/ready", _ready)
+    return app
+
+
+def document(statuses: tuple[ResourceStatus, ...]) -> DevicesDocument:
+    """Every device of every resource, by its advertised id; `parent` is the device behind a replica."""
+    return DevicesDocument(1, [_resource(status) for status in statuses])
+
+
+def _resource(status: ResourceStatus) -> ResourceDocument:
+    devices: list[DeviceDocument] = []
+    for entry in status.advertised:
+        device = entry.known.device
+        attributes = dict(device.attrs)
+        if device.path:
+            attributes["path"] = device.path
+        if device.id != entry.id:
+            attributes["parent"] = device.id
+        named = status.last_allocated(entry.id)
+        devices.append(
+            DeviceDocument(
+                id=entry.id,
+                health="Healthy" if entry.known.healthy else "Unhealthy",
+                reason=entry.known.reason,
+                since=_stamp(entry.known.since),
+                numa_nodes=device.numa_nodes,
+                attributes=attributes,
+                last_allocated=None if named is None else _stamp(named),
+            )
+        )
+    return ResourceDocument(status.name, status.registered, status.streams, devices)
+
+
+def _stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+async def _index(_request: web.Request) -> web.Response:
+    return web.Response(text="devicelens plugin: /metrics /api/v1/devices /-/healthy /-/ready\n")
+
+
+async def _healthy(_request: web.Request) -> web.Response:
+    return web.Response(text="healthy\n")
+
+
+async def _ready(request: web.Request) -> web.Response:
+    """Ready when every resource is served, or waits for something that it says."""
+    fleet = request.app[_SITE].fleet
+    statuses = fleet.statuses()
+    lines = [f"{'ready' if s.ready else 'not ready'} {s.name}: {visible(s.state)}" for s in statuses]
+    problem = request.app[_SITE].config().problem
+    if problem:
+        lines.append(f"configuration refused, the last one is served on: {visible(problem)}")
+    ready = fleet.settled and all(status.ready for status in statuses)
+    if not fleet.settled:
+        lines.append("not ready: resources are being started")
+    return web.Response(text="\n".join(lines) + "\n", status=200 if ready else 503)
+
+
+async def _devices(request: web.Request) -> web.Response:
+    return json_response(document(request.app[_SITE].fleet.statuses()))
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    """Rendered in a thread: ten thousand series would hold up an Allocate that comes meanwhile."""
+    site = request.app[_SITE]
+    form = negotiate(request.headers.get("Accept"))
+    compress = accepts_gzip(request.headers.get("Accept-Encoding"))
+    async with site.rendering:
+        body = await asyncio.to_thread(
+            site.exposition.document,
+            site.fleet.statuses(),
+            site.config(),
+            form,
+            compress=compress,
+            further=() if site.web is None else tuple(site.web.collect()),
+        )
+    headers = {"Content-Type": form.value, "Vary": "Accept, Accept-Encoding"}
+    if compress:
+        headers["Content-Encoding"] = "gzip"
+    return web.Response(body=body, headers=headers)

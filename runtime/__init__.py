@@ -1,0 +1,1 @@
+"""What both processes share: flags, logs, process life, directory watching, and HTTP serving."""
