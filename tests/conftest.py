@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +12,12 @@ from harness.dealing import dealt
 # Whoever reaches the world by a proxy has none between this machine and itself.
 for _name in ("no_proxy", "NO_PROXY"):
     os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), "localhost,127.0.0.1,::1")))
+
+# A shell starts the background jobs of a script with SIGINT and SIGQUIT ignored, and a child inherits that.
+# Every process that tests start has the default handlers.
+for _signal, _default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, _default)
 
 # The same examples in every run, however slow the machine is: what fails, fails again. Others are looked
 # for by `pytest --hypothesis-profile=explore`.

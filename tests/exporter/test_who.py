@@ -24,10 +24,10 @@ from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapsho
 from exporter.mapping.state import Board, Failure, State
 from exporter.web.app import build
 from exporter.web.site import Site
+from harness.recordings import RECORDINGS
 from simulator import Faults, Replay, SimulatedKubelet
 
 START = 1_793_227_263.25
-RECORDINGS = Path(__file__).parents[3] / "shared" / "recordings"
 
 
 def who(*arguments: str, **environment: str) -> Result:
@@ -290,8 +290,6 @@ async def test_a_short_name_of_two_resources_is_wrong_usage() -> None:
 
 @pytest.fixture
 def recorded() -> Replay:
-    if not RECORDINGS.is_dir():
-        pytest.skip("the recordings of a real kubelet are not here: ../shared/recordings")
     name = "init-sidecar-guaranteed-and-completed-job"
     return Replay(
         (RECORDINGS / f"{name}.list.binpb").read_bytes(),

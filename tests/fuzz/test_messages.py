@@ -26,7 +26,7 @@ from exporter.views.documents import Moment
 from exporter.views.query import PageQuery
 from exporter.web.pages.rows import row
 from exporter.web.pages.status import status_page
-from harness import mutation, wire
+from harness import mutation, recordings, wire
 from harness.stopwatch import Stopwatch
 from kubelet.podresources import UNDECODABLE, KubeletError, Raw
 from runtime.exposition import Format, render
@@ -141,7 +141,7 @@ class _Exporter:
 
 def test_no_answer_ends_or_deceives_what_reads_it() -> None:
     order = random.Random(SEED)
-    lists, offers = mutation.recorded("list"), mutation.recorded("allocatable")
+    lists, offers = recordings.recorded("list"), recordings.recorded("allocatable")
     exporter = _Exporter()
     seen: Counter[str] = Counter()
     listed, offered = b"", b""
@@ -184,7 +184,7 @@ def test_no_answer_ends_or_deceives_what_reads_it() -> None:
 
 def test_no_event_of_pods_ends_or_deceives_what_reads_it() -> None:
     order = random.Random(SEED)
-    events = mutation.recorded_events()
+    events = recordings.watch_messages()
     source = PodsApi(Path("/nowhere"), Allowed(re.compile(".*")), timeout=1.0)
     register = Register()
     seen: Counter[str] = Counter()

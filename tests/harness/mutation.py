@@ -5,36 +5,16 @@ Everything is chosen by one random.Random, so a seed names a message.
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2 as pods_pb2
-
-RECORDINGS = Path(__file__).parents[3] / "shared" / "recordings"
 
 _NAMES = ("a", "b", "c-0", "c-1", "ü", "x\ny", '"', "\\", "\u202e", "")
 _RESOURCES = ("example.com/gpu", "example.com/nic", "other.example/x", "")
 _DEVICES = ("gpu-0", "gpu-1", "gpu-0::0", "gpu-0::1", "nvidia0/gi1", "MIG-1::2", "nic-0", "\\n", '"}', "")
 _BYTES = (b"\x00", b"\xff", b"\x80", b"\x0a", b"\x12", b"\x1a", b"\x0b", b"\x0c", b"\xff\xff\xff\xff\x0f")
 _LARGEST = 1 << 15
-
-
-def recorded(kind: str) -> list[bytes]:
-    """The recordings of one kind: list or allocatable; none where they are not at hand."""
-    return [path.read_bytes() for path in sorted(RECORDINGS.glob(f"*.{kind}.binpb"))]
-
-
-def recorded_events() -> list[bytes]:
-    """The recorded messages of WatchPods."""
-    path = RECORDINGS / "pods-api.watch.binpb"
-    data = path.read_bytes() if path.exists() else b""
-    found: list[bytes] = []
-    while data:
-        size = int.from_bytes(data[:4], "big")
-        found.append(data[4 : 4 + size])
-        data = data[4 + size :]
-    return found
 
 
 def entry(order: random.Random) -> api_pb2.ContainerDevices:

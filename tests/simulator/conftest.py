@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.recordings import RECORDINGS
 from simulator import SimulatedKubelet
 
 
@@ -25,7 +26,4 @@ async def kubelet(root: Path) -> AsyncGenerator[SimulatedKubelet]:
 
 @pytest.fixture
 def recordings() -> Path:
-    directory = Path(__file__).parents[2] / ".." / "shared" / "recordings"
-    if not directory.is_dir():
-        pytest.skip("the recordings of a real kubelet are not here: ../shared/recordings")
-    return directory
+    return RECORDINGS

@@ -1,7 +1,6 @@
 """exporter.mapping.snapshot: the kubelet's answers made into one snapshot, whatever they look like."""
 
 import random
-from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
@@ -23,11 +22,11 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.snapshot import build
 from harness.answers import allocatables, listings, shuffled
+from harness.recordings import RECORDINGS
 from kubelet.pb.podresources.v1 import api_pb2
 
 QUICK = settings(max_examples=80, deadline=None, derandomize=True)
 
-RECORDINGS = Path(__file__).parents[4] / "shared" / "recordings"
 
 GPU = "example.com/gpu"
 
@@ -290,8 +289,6 @@ RECORDED = {
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_real_kubelets_answer_gives_its_owners(name: str) -> None:
-    if not RECORDINGS.is_dir():
-        pytest.skip(f"no recordings of a real kubelet beside the project: {RECORDINGS.name}/ is absent")
     snapshot = build(
         api_pb2.ListPodResourcesResponse.FromString((RECORDINGS / f"{name}.list.binpb").read_bytes()),
         api_pb2.AllocatableResourcesResponse.FromString(
@@ -322,8 +319,6 @@ def test_a_real_kubelets_answer_gives_its_owners(name: str) -> None:
 
 
 def test_a_real_kubelets_claims_cpus_and_memory_are_read() -> None:
-    if not RECORDINGS.is_dir():
-        pytest.skip(f"no recordings of a real kubelet beside the project: {RECORDINGS.name}/ is absent")
     name = "init-sidecar-guaranteed-and-completed-job"
     snapshot = build(
         api_pb2.ListPodResourcesResponse.FromString((RECORDINGS / f"{name}.list.binpb").read_bytes()), None

@@ -1,7 +1,6 @@
 """exporter.pods.source: pods of both sources made into identities."""
 
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from exporter.mapping.identity import UNKNOWN, Workload
 from exporter.pods.source import LABELS_LIMIT, Allowed, ApiPod, of_message, of_object
+from harness.recordings import watch_messages
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2
 
@@ -142,16 +142,12 @@ def test_any_message_at_all_is_an_identity_or_nobody(data: bytes) -> None:
     of_message(pod, Allowed(re.compile(".*")))
 
 
-def test_what_a_real_kubelet_said_reads() -> None:
-    recording = Path(__file__).parents[3] / ".." / "shared" / "recordings" / "pods-api.watch.binpb"
-    if not recording.is_file():
-        pytest.skip("the recordings of a real kubelet are not here: ../shared/recordings")
-    data, found = recording.read_bytes(), []
-    while data:
-        size = int.from_bytes(data[:4], "big")
-        event = api_pb2.WatchPodsEvent.FromString(data[4 : 4 + size])
-        data = data[4 + size :]
-        if event.type in {api_pb2.ADDED, api_pb2.MODIFIED}:
-            found.append(of_message(pod_pb2.Pod.FromString(event.pod), Allowed(re.compile(".*"))))
+def test_a_recorded_watch_stream_gives_identities() -> None:
+    events = map(api_pb2.WatchPodsEvent.FromString, watch_messages())
+    found = [
+        of_message(pod_pb2.Pod.FromString(event.pod), Allowed(re.compile(".*")))
+        for event in events
+        if event.type in {api_pb2.ADDED, api_pb2.MODIFIED}
+    ]
     assert len(found) >= 9
     assert all(identity is not None and identity.phase and identity.created for identity in found)

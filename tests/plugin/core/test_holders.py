@@ -1,18 +1,13 @@
 import json
-from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.recordings import RECORDINGS
 from kubelet import holders
-
-RECORDINGS = Path(__file__).parents[4] / "shared" / "recordings"
 
 
 def recording(name: str) -> bytes:
-    if not RECORDINGS.is_dir():
-        pytest.skip(f"no recordings in {RECORDINGS}")
     return (RECORDINGS / name).read_bytes()
 
 
