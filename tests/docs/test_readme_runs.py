@@ -1,4 +1,4 @@
-"""What README tells to run: beside the demo that it begins with, and with the simulated kubelet alone."""
+"""The commands of README.md, docs/command-line.md and docs/simulator.md run as shown."""
 
 import re
 import shlex
@@ -14,13 +14,13 @@ from harness import owners
 from harness.processes import Process
 from harness.waiting import until
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+SIMULATOR = (ROOT / "docs" / "simulator.md").read_text()
 SECTION = README.split("\n## Ask it\n")[1].split("\n## ")[0]
-LINES = re.findall(r"^\$ (?:sudo )?devicelens (.*)$", SECTION, re.MULTILINE)
-ELSEWHERE = ("--url", "--prometheus", "--socket")
-"""Whom the demo does not have; asked in tests/e2e/test_command_line.py."""
-
-BESIDE_THE_DEMO = [line for line in LINES if not any(flag in line for flag in ELSEWHERE)]
+FIRST = (ROOT / "docs" / "command-line.md").read_text().split("```console\n")[1].split("```")[0]
+"""The examples that docs/command-line.md begins with."""
+LINES = list(dict.fromkeys(re.findall(r"^\$ devicelens (\w.*?) *(?:#.*)?$", SECTION + FIRST, re.MULTILINE)))
 POD = "training/resnet-x2x9k"
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(120)]
@@ -35,16 +35,9 @@ async def demo() -> AsyncGenerator[str]:
         yield url
 
 
-def test_all_but_the_last_three_are_beside_the_demo() -> None:
-    """As README says."""
-    assert "All but the last three work beside the demo" in " ".join(SECTION.split())
-    assert LINES[:-3] == BESIDE_THE_DEMO
-    assert len(BESIDE_THE_DEMO) >= 8
-
-
 async def test_what_is_beside_the_demo_answers(demo: str) -> None:
     """At the port that it has here, rather than at the one that is asked without --url."""
-    for line in BESIDE_THE_DEMO:
+    for line in LINES:
         asked = partial(answers, shlex.split(line, comments=True), demo)
         await until(f"devicelens {line}", asked, limit=40)
 
@@ -75,8 +68,7 @@ async def tells_at_once(words: list[str]) -> bool:
 
 
 async def test_the_kubelet_without_a_node_is_led_as_shown() -> None:
-    section = README.split("\n## A kubelet without a node\n")[1].split("\n## ")[0]
-    lines = re.findall(r"^\$ devicelens (kubelet .*)$", section, re.MULTILINE)
+    lines = re.findall(r"^\$ devicelens (kubelet .*)$", SIMULATOR, re.MULTILINE)
     begun, pod, *led, replayed = lines
     assert "--replay" in replayed  # done in tests/e2e/test_recordings.py
     faults = re.search(r"# or (.*); none ends it$", next(line for line in led if " fault " in line))
