@@ -2,10 +2,8 @@
 
 import asyncio
 import os
-import re
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +16,8 @@ from exporter.mapping.device_ids import read as read_id
 from exporter.mapping.restart_guard import DOUBT
 from exporter.mapping.state import Board
 from exporter.metrics.devices import SeriesLimit
-from exporter.metrics.exporter import MAX_SERIES, Metrics
+from exporter.metrics.exporter import Metrics
 from exporter.metrics.families import HistoryFamilies
-from exporter.plugins.client import NO_ACCESS, PluginAccess
 from exporter.pods.pods_api import PodsApi
 from exporter.pods.source import Allowed
 from exporter.pods.tracker import Identities
@@ -28,18 +25,19 @@ from exporter.refresh.cpus import numa_of_cpus
 from exporter.refresh.loop import Observers, Refresher
 from exporter.refresh.needs import needs
 from exporter.refresh.triggers import Timing, follow_device_plugins, follow_pod_resources, follow_pods_api
+from exporter.settings import ExporterSettings
 from exporter.web.app import build
 from exporter.web.site import Site
 from kubelet.paths import KubeletPaths
 from kubelet.podresources import KubeletClient
 from runtime.clock import SteadyClock
 from runtime.directory import DirectoryWatcher
-from runtime.flags import Address, ListenAddress
 from runtime.http import Traffic, WebFamilies, serve
 from runtime.log import Log
 from runtime.preflight import tell_reach
 from runtime.process import Actor, Fatal, engine_kept, run_actors, share_one_arena
 from runtime.protection import protection_by
+from runtime.version import __version__
 
 if TYPE_CHECKING:
     from exporter.plugins.poller import Plugins
@@ -47,31 +45,7 @@ if TYPE_CHECKING:
 _log = Log("exporter")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the flags say; times in seconds. Without a path history is kept in memory."""
-
-    version: str
-    listen_address: ListenAddress
-    web_config: Path | None
-    kubelet_root: Path
-    node: str
-    poll_interval: float
-    poll_timeout: float
-    stale_after: float
-    pods_source: str = "auto"
-    pod_labels: re.Pattern[str] | None = None
-    kubeconfig: Path | None = None
-    history_path: Path | None = None
-    history_retention: float = 30 * 86400.0
-    history_max_bytes: int = 256 << 20
-    plugin_urls: tuple[Address, ...] = ()
-    plugin_access: PluginAccess = NO_ACCESS
-    id_rules: Path | None = None
-    max_series: int = MAX_SERIES
-
-
-async def main(settings: Settings, stop: asyncio.Event) -> None:
+async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     """Run the exporter until `stop` is set. Raises Fatal where it cannot."""
     share_one_arena()
     disable_created_metrics()  # type: ignore[no-untyped-call] # prometheus_client leaves it so
@@ -82,11 +56,11 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     reader = _reader(settings.id_rules)
     identities = _identities(settings, paths)
     plugins = _plugins(settings, board, clock)
-    limit = SeriesLimit(settings.max_series)
+    limit = SeriesLimit(settings.metrics_max_series)
     metrics = Metrics(
         board,
-        node=settings.node,
-        version=settings.version,
+        node=settings.node_name,
+        version=__version__,
         stale_after=settings.stale_after,
         clock=clock.now,
         pods_source=identities,
@@ -99,7 +73,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     historian = _historian(settings, board, clock, watcher)
     cpu_nodes = numa_of_cpus()
     metrics.register(HistoryFamilies(lambda: historian.condition), lambda: historian.condition)
-    protection = await protection_by(settings.web_config)
+    protection = await protection_by(settings.web_config_file)
     traffic = Traffic()
     web = WebFamilies("devicelens", traffic, protection)
     metrics.register(web, web.condition)
@@ -110,7 +84,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         timing=Timing(settings.poll_interval, settings.stale_after),
         clock=clock,
         cpu_numa=cpu_nodes,
-        node=settings.node,
+        node=settings.node_name,
         witness=identities,
         plugins=plugins,
         reader=reader,
@@ -118,21 +92,21 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     )
     site = Site(
         board=board,
-        node=settings.node,
+        node=settings.node_name,
         stale_after=settings.stale_after,
         poll_interval=settings.poll_interval,
         clock=clock.now,
         metrics=metrics,
         triggers=lambda: _triggers(watcher, settings, identities),
-        version=settings.version,
+        version=__version__,
         history=historian,
         reader=reader,
         cpu_nodes=cpu_nodes,
     )
     _log.info(
         "starting",
-        version=settings.version,
-        node=settings.node,
+        version=__version__,
+        node=settings.node_name,
         socket=paths.pod_resources_socket,
         poll_interval_seconds=settings.poll_interval,
         pods_source=settings.pods_source,
@@ -146,7 +120,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         follow_pod_resources(watcher, paths, refresher.trigger),
         serve(
             build(site),
-            settings.listen_address,
+            settings.web_listen_address,
             purpose="status page, API and metrics",
             protection=protection,
             traffic=traffic,
@@ -168,7 +142,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
             metrics.close()
 
 
-def _identities(settings: Settings, paths: KubeletPaths) -> Identities | None:
+def _identities(settings: ExporterSettings, paths: KubeletPaths) -> Identities | None:
     """Who knows the pods; None where nobody is to be asked. Raises Fatal."""
     allowed = Allowed(settings.pod_labels)
     match settings.pods_source:
@@ -183,7 +157,7 @@ def _identities(settings: Settings, paths: KubeletPaths) -> Identities | None:
                 way = access(settings.kubeconfig, os.environ)
             except AccessError as error:
                 raise Fatal(f"--pods.source apiserver: {error}") from error
-            return Identities(ApiServer(way, settings.node, allowed), expected=True)
+            return Identities(ApiServer(way, settings.node_name, allowed), expected=True)
         case source:
             try:
                 pods_api = PodsApi(paths.pods_api_socket, allowed, timeout=settings.poll_timeout)
@@ -192,15 +166,21 @@ def _identities(settings: Settings, paths: KubeletPaths) -> Identities | None:
             return Identities(pods_api, expected=source == "pods-api")
 
 
-def _plugins(settings: Settings, board: Board, clock: SteadyClock) -> "Plugins | None":
+def _plugins(settings: ExporterSettings, board: Board, clock: SteadyClock) -> "Plugins | None":
     """Who asks plugins; None where none is to be asked."""
-    if not settings.plugin_urls:
+    if not settings.plugin_url:
         return None
     # Imported where it is asked for: few exporters are told of plugins.
-    from exporter.plugins.client import PluginClient  # noqa: PLC0415
+    from exporter.plugins.client import PluginAccess, PluginClient  # noqa: PLC0415
     from exporter.plugins.poller import Plugins  # noqa: PLC0415
 
-    clients = [PluginClient(address, settings.plugin_access) for address in settings.plugin_urls]
+    access = PluginAccess(
+        settings.plugin_ca_file,
+        settings.plugin_cert_file,
+        settings.plugin_key_file,
+        settings.plugin_password_file,
+    )
+    clients = [PluginClient(address, access) for address in settings.plugin_url]
     return Plugins(clients, board, clock=clock.now)
 
 
@@ -221,7 +201,9 @@ def _reader(path: Path | None) -> Reader:
         raise Fatal(f"--id-rules: {error}") from error
 
 
-def _historian(settings: Settings, board: Board, clock: SteadyClock, watcher: DirectoryWatcher) -> Historian:
+def _historian(
+    settings: ExporterSettings, board: Board, clock: SteadyClock, watcher: DirectoryWatcher
+) -> Historian:
     archive = Archive(
         settings.history_path,
         Limits(settings.history_retention, settings.history_max_bytes),
@@ -232,7 +214,7 @@ def _historian(settings: Settings, board: Board, clock: SteadyClock, watcher: Di
     return Historian(
         archive,
         board,
-        node=settings.node,
+        node=settings.node_name,
         clock=clock,
         steady=time.monotonic,
         # A timer's look may begin so late after the one before, if both take as long as they may.
@@ -242,7 +224,7 @@ def _historian(settings: Settings, board: Board, clock: SteadyClock, watcher: Di
 
 
 def _triggers(
-    watcher: DirectoryWatcher, settings: Settings, identities: Identities | None
+    watcher: DirectoryWatcher, settings: ExporterSettings, identities: Identities | None
 ) -> tuple[str, ...]:
     timer = f"timer every {settings.poll_interval:g} s"
     pods = () if identities is None else (identities.words,)

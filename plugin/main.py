@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +15,7 @@ from plugin.discovery.registry import fault_source
 from plugin.discovery.survey import Sources, os_problem
 from plugin.discovery.uevents import Uevents
 from plugin.presets import preset_path
-from plugin.serving.context import Surroundings, Way
+from plugin.serving.context import Surroundings
 from plugin.serving.faults import Listening
 from plugin.serving.fleet import Fleet, Make
 from plugin.serving.host_files import Leftovers
@@ -26,15 +25,16 @@ from plugin.serving.pod_resources import PodResources
 from plugin.serving.reload import ConfigRefusedError, Content, Reloader
 from plugin.serving.resource import Resource
 from plugin.serving.web import Site, build
+from plugin.settings import PluginSettings
 from runtime.clock import Clock
 from runtime.config_file import MAX_BYTES, ConfigError
 from runtime.directory import DirectoryWatcher
-from runtime.flags import ListenAddress
 from runtime.http import Traffic, WebFamilies, serve
 from runtime.log import Log
 from runtime.preflight import tell_reach
 from runtime.process import Actor, Fatal, engine_kept, run_actors
 from runtime.protection import protection_by
+from runtime.version import __version__
 
 if TYPE_CHECKING:
     from runtime.protection.reload import Protection
@@ -45,22 +45,7 @@ TOKEN_BYTES: Final = 4
 _log = Log("plugin")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the flags say."""
-
-    version: str
-    listen_address: ListenAddress
-    web_config: Path | None
-    kubelet_root: Path
-    node: str
-    config: Path | None
-    presets: Sequence[str]
-    host_root: Path
-    way: Way = "socket"
-
-
-async def main(settings: Settings, stop: asyncio.Event) -> None:
+async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     """Run the plugin until `stop` is set. Raises Fatal where it cannot."""
     clock = Clock()
     watcher = DirectoryWatcher()
@@ -76,7 +61,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         uevents=uevents,
         listening=Listening(lambda sources: fault_source(host, sources)),
         clock=clock,
-        way=settings.way,
+        way=settings.kubelet_registration,
     )
     fleet = Fleet(surroundings, _maker(surroundings))
     files = _files(settings)
@@ -85,14 +70,15 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         plans = reloader.begin()
     except ConfigRefusedError as error:
         raise Fatal(str(error)) from error
-    protection = await protection_by(settings.web_config)
+    protection = await protection_by(settings.web_config_file)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ask, reloader, protection)
+    by_directory = settings.kubelet_registration == "registry"
     _log.info(
         "starting",
-        version=settings.version,
-        node=settings.node,
+        version=__version__,
+        node=settings.node_name,
         resources=",".join(plan.name for plan in plans),
-        directory=paths.device_plugins if settings.way == "socket" else paths.plugins_registry,
+        directory=paths.plugins_registry if by_directory else paths.device_plugins,
         host_root=settings.host_root,
     )
     predecessors = Predecessors(paths.device_plugins, surroundings.ownership)
@@ -101,7 +87,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
     traffic = Traffic()
     site = Site(fleet, lambda: reloader.status, web=WebFamilies("devicelens_plugin", traffic, protection))
     actors: list[Actor] = [
-        tell_reach(needs(paths, host, plans, way=settings.way)),
+        tell_reach(needs(paths, host, plans, way=settings.kubelet_registration)),
         watcher.run(),
         uevents.run(),
         fleet.run(),
@@ -110,7 +96,7 @@ async def main(settings: Settings, stop: asyncio.Event) -> None:
         predecessors.run(watcher),
         serve(
             build(site),
-            settings.listen_address,
+            settings.web_listen_address,
             purpose="metrics and devices",
             protection=protection,
             traffic=traffic,
@@ -131,10 +117,10 @@ def _ask(reloader: Reloader, protection: "Protection | None") -> None:
         protection.ask()
 
 
-def _files(settings: Settings) -> tuple[tuple[str, Path], ...]:
+def _files(settings: PluginSettings) -> tuple[tuple[str, Path], ...]:
     """(what messages call it, path) of the configuration file and of each preset."""
     own = [(str(settings.config), settings.config)] if settings.config is not None else []
-    return (*own, *((PRESET_SOURCE + name, preset_path(name)) for name in settings.presets))
+    return (*own, *((PRESET_SOURCE + name, preset_path(name)) for name in settings.preset))
 
 
 def read(files: Sequence[tuple[str, Path]]) -> Content:

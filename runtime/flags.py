@@ -1,18 +1,16 @@
-"""Command-line flags in the Prometheus style, each with an environment variable.
+"""Command-line flags in the Prometheus style, each with an environment variable, and the values they take.
 
-`--web.listen-address` is also `DEVICELENS_WEB_LISTEN_ADDRESS`: the flag wins.
-
-Durations as Prometheus writes them.
-
-Sizes in bytes, as Prometheus writes them.
-
-Where an exporter or a plugin is: http://HOST:PORT, https://HOST:PORT or unix:PATH. Pure.
+`--web.listen-address` is also `DEVICELENS_WEB_LISTEN_ADDRESS`; the flag wins. A long-running process declares
+each of its flags once, as a field of a frozen dataclass (`setting`): name, default, type, help, least value.
+`settings_command` makes the click command from that dataclass.
 """
 
+import dataclasses
+import functools
 import re
 import socket
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -26,7 +24,7 @@ from runtime.text import visible
 UNIX_PATH_BYTES: Final = 107
 """The longest path a unix socket can have on Linux: sun_path is 108 bytes with its NUL."""
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
 # As in Prometheus, each unit once and the larger first.
 _DURATION = re.compile(
@@ -45,16 +43,16 @@ def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text)
     if match is None or not text:
         raise ValueError(f"found {text!r}, expected a duration such as 250ms, 5s, 1h30m or 30d")
-    return sum(float(number) * _UNITS[unit] for unit, number in match.groupdict(default="0").items())
+    return sum(float(number) * _DURATION_UNITS[unit] for unit, number in match.groupdict(default="0").items())
 
 
-_UNITS_SIZES: Final[dict[str, int]] = {
+_SIZE_UNITS: Final[dict[str, int]] = {
     "": 1,
     "B": 1,
     **{f"{letter}B": 1024**power for power, letter in enumerate("KMGT", 1)},
     **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
 }
-_SIZE: Final = re.compile(rf"([0-9]{{1,15}})({'|'.join(_UNITS_SIZES)})")
+_SIZE: Final = re.compile(rf"([0-9]{{1,15}})({'|'.join(_SIZE_UNITS)})")
 
 
 def parse_size(text: str) -> int:
@@ -65,10 +63,11 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"found {text!r}, expected a size such as 64MiB, 1GiB or 1048576")
-    return int(match[1]) * _UNITS_SIZES[match[2]]
+    return int(match[1]) * _SIZE_UNITS[match[2]]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound="ProcessSettings")
 
 _TCP = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]*:[^\[\]\s/]*)\]|(?P<name>[^\[\]:/\s]*)):(?P<port>[0-9]{1,5})")
 _NODE_NAME_LIMIT = 253
@@ -115,26 +114,36 @@ def parse_node_name(text: str) -> str:
     return text
 
 
-class _Parsed(click.ParamType[Any]):
-    """A click type around a function that raises ValueError."""
+class Parsed(click.ParamType[Any]):
+    """A click type around a function that raises ValueError. `show` writes a value of it for an error."""
 
-    def __init__(self, name: str, parse: Callable[[str], object]) -> None:
+    def __init__(
+        self, name: str, parse: Callable[[str], object], show: Callable[[Any], str] = "{:g}".format
+    ) -> None:
         self.name = name
-        self._parse = parse
+        self.parse = parse
+        self.show = show
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The parsed value; a default that is no text is taken as it is."""
         if not isinstance(value, str):
             return value
         try:
-            return self._parse(value)
+            return self.parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-DURATION = _Parsed("duration", parse_duration)
-SIZE = _Parsed("size", parse_size)
-LISTEN_ADDRESS = _Parsed("address", parse_listen_address)
-NODE_NAME = _Parsed("name", parse_node_name)
+def _show_size(size: int) -> str:
+    return f"{size >> 20}MiB" if size % (1 << 20) == 0 else f"{size} bytes"
+
+
+DURATION: Final = Parsed("duration", parse_duration, "{:g}s".format)
+SIZE: Final = Parsed("size", parse_size, _show_size)
+LISTEN_ADDRESS: Final = Parsed("address", parse_listen_address)
+NODE_NAME: Final = Parsed("name", parse_node_name)
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+DIRECTORY: Final = click.Path(path_type=Path, file_okay=False)
 
 
 def variable(flag: str) -> str:
@@ -142,76 +151,124 @@ def variable(flag: str) -> str:
     return "DEVICELENS_" + re.sub(r"[.-]", "_", flag.removeprefix("--")).upper()
 
 
-def flag(name: str, **settings: Any) -> Callable[[F], F]:
-    """A click option called `name`, its parameter spelled with underscores, with its variable shown."""
+def flag(name: str, **options: Any) -> Callable[[F], F]:
+    """A click option called `name`, its parameter spelled with underscores, with its variable shown.
+
+    `options` are click's.
+    """
     destination = re.sub(r"[.-]", "_", name.removeprefix("--"))
-    settings.setdefault("envvar", variable(name))
-    settings.setdefault("show_envvar", True)
-    settings.setdefault("show_default", True)
-    return click.option(name, destination, **settings)
+    options.setdefault("envvar", variable(name))
+    options.setdefault("show_envvar", True)
+    options.setdefault("show_default", True)
+    return click.option(name, destination, **options)
 
 
-def process_flags(default_listen_address: str) -> Callable[[F], F]:
-    """The flags of both long-running processes: listening, the kubelet's root, the node, logging."""
+def setting(name: str, *, default: Any = None, at_least: Any = None, **options: Any) -> Any:
+    """A field of a settings dataclass that the flag `name` sets.
 
-    def decorate(command: F) -> F:
-        for option in reversed(
-            (
-                flag(
-                    "--web.listen-address",
-                    type=LISTEN_ADDRESS,
-                    default=default_listen_address,
-                    metavar="ADDRESS",
-                    help="Where to serve HTTP: HOST:PORT, :PORT or unix:PATH.",
-                ),
-                flag(
-                    "--web.config.file",
-                    type=click.Path(path_type=Path, dir_okay=False),
-                    default=None,
-                    metavar="FILE",
-                    help="TLS, client certificates, passwords and headers, as Prometheus' exporters have "
-                    "them; read again when it changes.",
-                ),
-                kubelet_root_flag(),
-                flag(
-                    "--node-name",
-                    type=NODE_NAME,
-                    envvar=[variable("--node-name"), "NODE_NAME"],
-                    default=default_node_name,
-                    show_default="the host's name",
-                    help="This node's name in Kubernetes.",
-                ),
-                *log_flags(),
-            )
-        ):
-            command = option(command)
+    `default` is a value, the text of one as a user writes it, or a function that makes one. `at_least` is the
+    least value, or the name of another field that has it. `options` are click's.
+    """
+    kind = options.get("type")
+    metadata = {"flag": name, "options": {"default": default, **options}, "at_least": at_least}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    if options.get("multiple"):
+        default, metadata["options"]["default"] = (), None
+    elif isinstance(kind, Parsed) and isinstance(default, str):
+        default = kind.parse(default)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def settings_flag(settings: "type[ProcessSettings]", field: str) -> Callable[[F], F]:
+    """The click option that the field `field` of the dataclass `settings` declares."""
+    return _option(next(found for found in dataclasses.fields(settings) if found.name == field))
+
+
+def settings_command(settings: "type[S]") -> Callable[[Callable[[S], None]], click.Command]:
+    """Makes a click command of a function that takes an instance of `settings`, a dataclass of `setting`s."""
+    fields = dataclasses.fields(settings)
+
+    def decorate(function: Callable[[S], None]) -> click.Command:
+        @functools.wraps(function)
+        def invoke(**values: Any) -> None:
+            for field in fields:
+                _check_least(field, values)
+            function(settings(**values))
+
+        command = click.command(invoke)
+        for field in fields:
+            command = _option(field)(command)
         return command
 
     return decorate
 
 
-def kubelet_root_flag() -> Callable[[F], F]:
-    """--kubelet.root, from which every socket's path follows."""
-    return flag(
-        "--kubelet.root",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=Path("/var/lib/kubelet"),
-        metavar="DIRECTORY",
-        help="The kubelet's root directory; its sockets are found below it.",
-    )
+def _option(field: "dataclasses.Field[Any]") -> Callable[[F], F]:
+    return flag(field.metadata["flag"], **field.metadata["options"])
 
 
-def log_flags() -> tuple[Callable[[Any], Any], ...]:
-    """--log.level and --log.format."""
-    return (
-        flag("--log.level", type=click.Choice(LEVELS), default="info", help="Least level of events shown."),
-        flag("--log.format", type=click.Choice(FORMATS), default="logfmt", help="How events are written."),
-    )
+def _check_least(field: "dataclasses.Field[Any]", values: Mapping[str, Any]) -> None:
+    least, value = field.metadata["at_least"], values[field.name]
+    if isinstance(least, str):
+        least = values[least]
+    if least is not None and value < least:
+        show = field.metadata["options"]["type"].show
+        problem = f"found {show(value)}, expected at least {show(least)}"
+        raise click.BadParameter(problem, param_hint=field.metadata["flag"])
 
 
 def default_node_name() -> str:
     """The host's name, as the kubelet takes it: lower case."""
     return socket.gethostname().lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings:
+    """The flags of both long-running processes: listening, the kubelet's root, the node, logging."""
+
+    web_listen_address: ListenAddress
+    web_config_file: Path | None = setting(
+        "--web.config.file",
+        type=FILE,
+        help="TLS, client certificates, passwords and headers in the format of Prometheus exporters; "
+        "reloaded when it changes.",
+    )
+    kubelet_root: Path = setting(
+        "--kubelet.root",
+        type=DIRECTORY,
+        default=Path("/var/lib/kubelet"),
+        help="The kubelet's root directory; its sockets are found below it.",
+    )
+    node_name: str = setting(
+        "--node-name",
+        type=NODE_NAME,
+        envvar=[variable("--node-name"), "NODE_NAME"],
+        default=default_node_name,
+        show_default="the host's name",
+        help="This node's name in Kubernetes.",
+    )
+    log_level: str = setting(
+        "--log.level", type=click.Choice(LEVELS), default="info", help="Least level of events shown."
+    )
+    log_format: str = setting(
+        "--log.format", type=click.Choice(FORMATS), default="logfmt", help="Format of events."
+    )
+
+
+def listen_address_setting(default: str) -> Any:
+    """The field `web_listen_address` of a process that serves at `default`."""
+    return setting(
+        "--web.listen-address",
+        type=LISTEN_ADDRESS,
+        default=default,
+        help="Where to serve HTTP: HOST:PORT, :PORT or unix:PATH.",
+    )
+
+
+def log_flags() -> tuple[Callable[[Any], Any], ...]:
+    """--log.level and --log.format, for a command without settings."""
+    return settings_flag(ProcessSettings, "log_level"), settings_flag(ProcessSettings, "log_format")
 
 
 _EXPECTED: Final = "expected http://HOST:PORT, https://HOST:PORT or unix:PATH"

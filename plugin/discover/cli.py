@@ -23,9 +23,10 @@ from plugin.discover.dry_run import (
     ResourceDocument,
     Specification,
 )
-from plugin.flags import config_flag, host_root_flag, preset_flag
 from plugin.presets import PRESETS
+from plugin.settings import PluginSettings
 from runtime.config_file import MAX_BYTES, ConfigError, advice, quoted
+from runtime.flags import settings_flag
 from runtime.text import visible
 
 _EPILOG = """\b
@@ -55,9 +56,9 @@ class Containers(click.ParamType[tuple[str, tuple[str, ...]]]):
 
 
 @click.command(epilog=_EPILOG)
-@config_flag()
-@preset_flag()
-@host_root_flag()
+@settings_flag(PluginSettings, "config")
+@settings_flag(PluginSettings, "preset")
+@settings_flag(PluginSettings, "host_root")
 @click.option(
     "--allocate",
     type=Containers(),

@@ -1,6 +1,7 @@
 """runtime.flags: durations, addresses, and flags with their environment variables."""
 
 import math
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import click
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 from runtime.flags import (
     DURATION,
     ListenAddress,
+    ProcessSettings,
     default_node_name,
-    flag,
+    listen_address_setting,
     parse_duration,
     parse_listen_address,
-    process_flags,
+    setting,
+    settings_command,
     variable,
 )
 
@@ -141,12 +144,16 @@ def test_a_flag_has_the_variable_of_its_name() -> None:
     assert variable("--poll.interval") == "DEVICELENS_POLL_INTERVAL"
 
 
-@click.command()
-@process_flags(":10190")
-@flag("--poll.interval", type=DURATION, default="5s", help="How often.")
-def _show(**values: object) -> None:
-    for name, value in sorted(values.items()):
-        click.echo(f"{name}={value}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settings(ProcessSettings):
+    web_listen_address: ListenAddress = listen_address_setting(":10190")
+    poll_interval: float = setting("--poll.interval", type=DURATION, default="5s", help="How often.")
+
+
+@settings_command(_Settings)
+def _show(settings: _Settings) -> None:
+    for name in sorted(field.name for field in fields(settings)):
+        click.echo(f"{name}={getattr(settings, name)}")
 
 
 def _values(*arguments: str, **environment: str | None) -> dict[str, str]:

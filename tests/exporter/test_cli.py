@@ -22,7 +22,7 @@ from exporter.cli.exporter import exporter
         (["--history.retention", "30"], "found '30', expected a duration"),
         (["--history.retention", "1s"], "found 1s, expected at least 60s"),
         (["--history.max-bytes", "12 MB"], "found '12 MB', expected a size such as"),
-        (["--history.max-bytes", "1MiB"], "found 1048576 bytes, expected at least 8MiB"),
+        (["--history.max-bytes", "1MiB"], "found 1MiB, expected at least 8MiB"),
         (["--history.path", "/tmp"], "File '/tmp' is a directory"),
         (["--plugin.cert-file", "a"], "expected --plugin.key-file too: a certificate is shown with its key"),
         (["--plugin.key-file", "a"], "expected --plugin.cert-file too: a certificate is shown with its key"),
