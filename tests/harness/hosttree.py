@@ -6,6 +6,9 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import pytest
+import yaml
+
+MACHINES = Path(__file__).parents[1] / "data" / "machines"
 
 
 class HostTree:
@@ -46,6 +49,14 @@ class HostTree:
         parent = str(PurePosixPath(path).parent)
         place.symlink_to(os.path.relpath(target, parent) if target.startswith("/") else target)
         return place
+
+    def load(self, machine: str) -> None:
+        """The files and links of a machine in tests/data/machines."""
+        document = yaml.safe_load((MACHINES / f"{machine}.yaml").read_text(encoding="utf-8"))
+        for directory, texts in document["files"].items():
+            self.files(directory, **texts)
+        for path, target in document.get("links", {}).items():
+            self.link(path, target)
 
     def node(self, path: str, kind: Literal["char", "block"], major: int, minor: int) -> Path:
         """A device node. Skips the test where this process may make none."""

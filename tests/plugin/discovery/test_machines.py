@@ -1,5 +1,6 @@
-"""Trees that real machines gave, where this checkout has them beside it."""
+"""Sources of devices on real machines: those in tests/data/machines, and their captures where at hand."""
 
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -16,35 +17,46 @@ from plugin.discovery.kfd import compute_nodes
 from plugin.discovery.registry import source_of
 from plugin.discovery.sysfs_tree import Sysfs, numa_nodes
 
-CAPTURES = Path(__file__).parents[4] / "shared/captures"
+CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
 
 
-def unpacked(name: str, into: Path) -> Path:
-    """A capture's files below `into`. Skips where the capture is not there."""
-    archive = CAPTURES / name
-    if not archive.exists():
-        pytest.skip(f"../shared/captures/{name} is not there")
-    with tarfile.open(archive) as content:
-        content.extractall(into, filter="tar")
-    return into
+def versions(machine: str, capture: str) -> list[str]:
+    """The machine in tests/data, and its full capture where this checkout has that beside it."""
+    return [machine, *([capture] if (CAPTURES / capture).exists() else [])]
 
 
-@pytest.fixture(scope="module")
-def two_socket(tmp_path_factory: pytest.TempPathFactory) -> HostRoot:
-    root = unpacked("two-socket-mlx4-infiniband.tar.bz2", tmp_path_factory.mktemp("two-socket"))
-    return HostRoot(next(root.iterdir()))
+def host(version: str, root: Path) -> HostRoot:
+    """The machine's host tree below `root`."""
+    tree = HostTree(root / "host")
+    if ".tar." not in version:
+        tree.load(version)
+        return HostRoot(tree.root)
+    with tarfile.open(CAPTURES / version) as content:
+        content.extractall(root, filter="tar")
+    topologies = list(root.glob("testdata/*/topology"))
+    if topologies:
+        shutil.move(topologies[0], tree.at("/sys/class/kfd/kfd/topology"))
+        return HostRoot(tree.root)
+    return HostRoot(next(path.parent for path in (root / "sys", *root.glob("*/sys")) if path.is_dir()))
 
 
-@pytest.fixture(scope="module")
-def accelerator(tmp_path_factory: pytest.TempPathFactory) -> HostRoot:
-    return HostRoot(unpacked("nvidia-accelerator-pci.tar.gz", tmp_path_factory.mktemp("nvidia")))
+@pytest.fixture(
+    scope="module", params=versions("two-socket-infiniband", "two-socket-mlx4-infiniband.tar.bz2")
+)
+def two_socket(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HostRoot:
+    return host(request.param, tmp_path_factory.mktemp("two-socket"))
 
 
-def found(host: HostRoot, kind: Any, **written: object) -> dict[str, Found]:
+@pytest.fixture(scope="module", params=versions("nvidia-accelerator", "nvidia-accelerator-pci.tar.gz"))
+def accelerator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HostRoot:
+    return host(request.param, tmp_path_factory.mktemp("nvidia"))
+
+
+def found(root: HostRoot, kind: Any, **written: object) -> dict[str, Found]:
     source = source_of(msgspec.convert(written, kind))
-    items = source.discover(host).found
+    items = source.discover(root).found
     for item in items:
-        assert source.resolve(host, item) == item
+        assert source.resolve(root, item) == item
     return {item.name: item for item in items}
 
 
@@ -79,12 +91,12 @@ def test_network_of_a_machine_with_two_sockets(two_socket: HostRoot) -> None:
     assert functions["0000:02:00.0"].attrs["label"] == "LOM 1G I350-BT2 (LAN1)"
     assert [numa_nodes(two_socket, f) for f in functions.values()] == [(0,), (0,), (1,)]
     assert list(found(two_socket, model.Net, default_route=True, rdma=True)) == ["0000:82:00.0"]
-    # The capture's links to virtual interfaces lead nowhere.
+    # The links to virtual interfaces lead nowhere.
     assert found(two_socket, model.Net, kinds=["virtual", "hardware"]) == {}
 
 
 def test_pci_of_a_machine_with_two_sockets(two_socket: HostRoot) -> None:
-    assert len(found(two_socket, model.Pci)) > 100
+    assert len(found(two_socket, model.Pci)) >= 11
     (phi,) = found(two_socket, model.Pci, classes=["0b40"], devices=["225c"]).values()
     assert (phi.name, phi.attrs["vendor"], phi.attrs["driver"]) == ("0000:83:00.0", "8086", "mic")
     assert numa_nodes(two_socket, phi) == (1,)
@@ -98,42 +110,38 @@ def test_pci_of_a_guest_with_an_accelerator(accelerator: HostRoot) -> None:
     assert list(found(accelerator, model.Net)) == list(found(accelerator, model.Pci, classes=["02"]))
 
 
-@pytest.fixture(params=["amd-kfd-topology", "amd-kfd-topology-mi308"])
-def compute(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
-    """A tree whose compute topology is the capture's."""
-    name = str(request.param)
-    (topology,) = (unpacked(f"{name}.tar.gz", tmp_path / "unpacked") / "testdata").glob("*/topology")
-    at = tmp_path / "host/sys/class/kfd/kfd"
-    at.mkdir(parents=True)
-    topology.rename(at / "topology")
-    return name, tmp_path / "host"
-
-
-def test_compute_nodes_of_amd_machines(compute: tuple[str, Path]) -> None:
-    name, host = compute
-    nodes, notes = compute_nodes(Sysfs(HostRoot(host)))
+@pytest.mark.parametrize("version", versions("amd-kfd", "amd-kfd-topology.tar.gz"))
+def test_compute_nodes_of_an_amd_machine(version: str, tmp_path: Path) -> None:
+    nodes, notes = compute_nodes(Sysfs(host(version, tmp_path)))
     assert notes == ()
-    if name == "amd-kfd-topology":
-        assert [(n.number, n.render_minor, n.location) for n in nodes] == [
-            (1, 128, "0000:19:00.0"),
-            (2, 129, "0000:19:00.0"),
-        ]
-        assert nodes[0].attributes()["unique_id"] == f"{14073402507705256556:016x}"
-    else:
-        assert len(nodes) == 32
-        assert {n.gfx for n in nodes} == {"gfx942"}
-        places = [n.location for n in nodes]
-        assert len(set(places)) == 32
-        assert {p for p in places if p.startswith("0000:a4")} == {f"0000:a4:00.{n}" for n in range(4)}
+    assert [(n.number, n.render_minor, n.location) for n in nodes] == [
+        (1, 128, "0000:19:00.0"),
+        (2, 129, "0000:19:00.0"),
+    ]
+    assert nodes[0].attributes()["unique_id"] == f"{14073402507705256556:016x}"
 
 
-def test_partitions_of_an_amd_machine_are_joined_with_their_functions(compute: tuple[str, Path]) -> None:
-    """The capture has no cards: they are made as the driver makes them, one of each four on the function."""
-    name, host = compute
-    if name == "amd-kfd-topology":
-        pytest.skip("this machine's GPU is not divided")
-    machine = Machine(HostTree(host))
-    nodes, _ = compute_nodes(Sysfs(HostRoot(host)))
+MI308 = versions("amd-kfd-mi308", "amd-kfd-topology-mi308.tar.gz")
+"""The part in tests/data has the first two of the machine's eight GPUs."""
+
+
+@pytest.mark.parametrize("version", MI308)
+def test_compute_nodes_of_partitions(version: str, tmp_path: Path) -> None:
+    nodes, notes = compute_nodes(Sysfs(host(version, tmp_path)))
+    assert notes == ()
+    assert len(nodes) == (8 if version == MI308[0] else 32)
+    assert {n.gfx for n in nodes} == {"gfx942"}
+    places = [n.location for n in nodes]
+    assert len(set(places)) == len(nodes)
+    assert {p for p in places if p.startswith("0000:0a")} == {f"0000:0a:00.{n}" for n in range(4)}
+
+
+@pytest.mark.parametrize("version", MI308)
+def test_partitions_of_an_amd_machine_are_joined_with_their_functions(version: str, tmp_path: Path) -> None:
+    """The topology has no cards: the test makes them as the driver does, one of four on the function."""
+    root = host(version, tmp_path)
+    machine = Machine(HostTree(root.here("/")))
+    nodes, _ = compute_nodes(Sysfs(root))
     for number, node in enumerate(nodes):
         address = node.location[:-1] + "0"
         if node.location.endswith(".0"):
@@ -142,13 +150,13 @@ def test_partitions_of_an_amd_machine_are_joined_with_their_functions(compute: t
         else:
             path = f"/sys/devices/platform/amdgpu_xcp_{number}"
         machine.card(number, path, render=node.render_minor)
-    devices = found(HostRoot(host), model.Kfd)
+    devices = found(root, model.Kfd)
     assert len(devices) == len(nodes)
     whole = [d for d in devices.values() if not d.attrs["partition"]]
-    assert len(whole) == 8
+    assert len(whole) == len(nodes) // 4
     assert len({d.claim for d in devices.values()}) == len(nodes)
     for device in devices.values():
         own = next(d for d in whole if d.attrs["address"] == device.attrs["address"])
-        assert numa_nodes(HostRoot(host), device) == numa_nodes(HostRoot(host), own)
+        assert numa_nodes(root, device) == numa_nodes(root, own)
         assert device.attrs["compute_partition"] == "cpx"
         assert device.attrs["unique_id"] == own.attrs["unique_id"]
