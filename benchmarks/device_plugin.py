@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import grpc
 
-from benchmarks.report import Figure, percentile, tell
+from benchmarks.report import Figure, percentile, write_section
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from simulator import SimulatedKubelet
 from simulator.devices import Device
@@ -208,7 +208,7 @@ async def one_resource(root: Path, devices: int, calls: int, changes: int) -> No
         async with connected(root / "floor.sock") as channel:
             bare = await allocations(channel, requests)
             sent, _ = await updates(channel, line, changes)
-    tell(
+    write_section(
         f"Plugin: one resource of {devices} devices",
         "Allocate of one device, and a device that is plugged in until its list has arrived. Floor: a bare "
         "grpc.aio server that answers a call, or sends as many bytes, and does nothing besides.",
@@ -265,7 +265,7 @@ async def restarts(root: Path, times: int, resources: int, devices: int) -> None
                 await kubelet.wait_until(everyone, limit=_LIMIT)
                 took.append(time.perf_counter() - began)
     total = resources * devices
-    tell(
+    write_section(
         "Plugin: restarts of the kubelet",
         f"{times} at random moments, {resources} resources with {total} devices together: from the kubelet's "
         "return until every device of each is allocatable. Floor: one scripted plugin's registration.",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.pod_resources import allocatable, listed
-from benchmarks.report import Figure, percentile, tell
+from benchmarks.report import Figure, percentile, write_section
 from benchmarks.running import Client, cpu, environment, memory, process, ready
 from exporter.mapping.identity import NO_VIEW, Look
 from exporter.refresh.pipeline import Understanding
@@ -115,7 +115,7 @@ def refreshes(rounds: int) -> None:
             Figure(f"{size}, the first", [first(lists[0], offer) for _ in range(5)], "ms", floor),
         ]
     words = "From the kubelet's bytes to what is published. Floor: decoding them and touching each field."
-    tell("Refresh", words, figures)
+    write_section("Refresh", words, figures)
 
 
 def refreshed(answers: Sequence[Sequence[bytes]]) -> list[float]:
@@ -203,7 +203,7 @@ async def scrapes(root: Path, rounds: int) -> None:
             f"110 pods of 8 devices: {len(kept[1])} bytes, {len(kept[0])} gzipped. Floor: the same bytes, "
             "read from a file at the start, answered by a bare aiohttp application."
         )
-        tell("Scrape", words, figures)
+        write_section("Scrape", words, figures)
 
 
 async def health(root: Path, seconds: float) -> None:
@@ -240,7 +240,7 @@ async def health(root: Path, seconds: float) -> None:
         f"/-/healthy while two clients scrape {series} series in a loop, as fast as they are answered. "
         "Floor: the same without them."
     )
-    tell("Health under load", words, figures)
+    write_section("Health under load", words, figures)
 
 
 async def _health(client: Client, seconds: float) -> list[float]:
@@ -274,7 +274,7 @@ async def largest(root: Path) -> None:
             Figure(f"{name}: most memory after a scrape", peak[1:], "MiB", aim="at most 256 MiB"),
             Figure(f"{name}: first scrape, {len(body)} bytes gzipped", [took * 1000], "ms"),
         ]
-    tell("The largest answer", "A List near the limit of 16 MiB.", figures)
+    write_section("The largest answer", "A List near the limit of 16 MiB.", figures)
 
 
 async def main(rounds: int, seconds: float) -> None:

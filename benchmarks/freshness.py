@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from benchmarks.report import Figure, percentile, tell
+from benchmarks.report import Figure, percentile, write_section
 from benchmarks.running import Client, environment, process, ready
 from simulator import ContainerSpec, PodSpec
 from simulator.control import ControlClient
@@ -68,7 +68,7 @@ async def measure(root: Path, rounds: int) -> None:
         "From the moment at which the kubelet is asked to admit a pod (to end it) to the first scrape that "
         "shows it, the kubelet's and the plugin's work included. Floor: the kubelet's own answer."
     )
-    tell("Allocate to /metrics", words, figures)
+    write_section("Allocate to /metrics", words, figures)
 
 
 async def shown(client: Client, event: Awaitable[object], pod: str, *, there: bool) -> tuple[float, float]:

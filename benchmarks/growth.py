@@ -1,7 +1,7 @@
-"""How cost grows: refreshes with pods, scrapes and memory with devices, answers with clients.
+"""Growth of cost: refreshes with pods, scrapes and memory with devices, answers with clients.
 
-Everything is measured as in benchmarks.exporter, at sizes each of which is about twice the one before, and
-drawn beside its floor.
+The measurements are those of benchmarks.exporter, at sizes that double, in a chart with the floor. The table
+has the smallest and the largest size.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Final
 from benchmarks.exporter import GZIP, exporting, first, refreshed, static, timed, walk
 from benchmarks.plot import Line, chart
 from benchmarks.pod_resources import allocatable, listed
-from benchmarks.report import Figure, tell
+from benchmarks.report import Figure, write_section
 from benchmarks.running import Client, cpu, memory
 
 _PODS: Final = (16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -27,6 +27,11 @@ _EACH: Final = 8
 _CLIENTS: Final = (1, 2, 4, 8, 16, 32, 64)
 
 Curve = dict[int, list[float]]
+
+
+def _ends(curve: Curve) -> tuple[int, int]:
+    """The smallest and the largest size: the chart shows the sizes between."""
+    return min(curve), max(curve)
 
 
 def with_pods(rounds: int) -> None:
@@ -42,12 +47,12 @@ def with_pods(rounds: int) -> None:
     curves = {"the first": start, "a pod changed": changed, "unchanged": again}
     lines = [*(_line(name, curve) for name, curve in curves.items()), _line("floor", floor, floor=True)]
     picture = chart("Refresh", f"pods of {_EACH} devices", "milliseconds", lines)
-    tell(
+    write_section(
         "Growth: refreshes with pods",
         "From the kubelet's bytes to what is published. Floor: decoding them and touching each field.",
         [
             Figure(f"{pods} pods, {name}", curve[pods], "ms", floor[pods])
-            for pods in _PODS
+            for pods in _ends(floor)
             for name, curve in curves.items()
         ],
         {"growth-refresh.svg": picture},
@@ -65,12 +70,12 @@ async def with_devices(root: Path, rounds: int) -> None:
             async with static(root, f"s{pods}", bodies) as (_, _, bare):
                 took[devices], floor[devices] = await _scraped(client, rounds), await _scraped(bare, rounds)
             peak[devices] = [memory(pid, "VmHWM")]
-    tell(
+    write_section(
         "Growth: scrapes with devices",
         "A gzipped scrape while nothing changes. Floor: the same bytes from a bare aiohttp application.",
         [
             Figure(f"{devices} devices", took[devices], "ms", floor[devices], "at most 1.5")
-            for devices in took
+            for devices in _ends(took)
         ],
         {
             "growth-scrape.svg": chart(
@@ -81,12 +86,12 @@ async def with_devices(root: Path, rounds: int) -> None:
             )
         },
     )
-    tell(
+    write_section(
         "Growth: memory with devices",
         "The exporter's resident memory when it is ready, and the most it was after scrapes of both kinds.",
         [
             Figure(f"{devices} devices, {name}", curve[devices], "MiB")
-            for devices in rest
+            for devices in _ends(rest)
             for name, curve in (("ready", rest), ("most", peak))
         ],
         {
@@ -104,16 +109,16 @@ async def with_clients(root: Path, seconds: float) -> None:
         bodies = [(await client.get("/metrics", headers))[1] for headers in (GZIP, "")]
         async with static(root, "clients", bodies) as (bare, other, _):
             for number in _CLIENTS:
-                took[number], used[number] = await _crowd(socket, pid, number, seconds)
-                floor[number], bare_used[number] = await _crowd(other, bare, number, seconds)
+                took[number], used[number] = await _scraped_by(socket, pid, number, seconds)
+                floor[number], bare_used[number] = await _scraped_by(other, bare, number, seconds)
     lines = [_line("exporter", took), _line("floor", floor, floor=True)]
-    tell(
+    write_section(
         "Growth: answers with clients",
         f"So many clients scrape a node of {110 * _EACH} devices in a loop, as fast as they are answered, "
         "from one process beside it. Floor: the same bytes from a bare aiohttp application.",
         [
             figure
-            for number in _CLIENTS
+            for number in _ends(took)
             for figure in (
                 Figure(f"{number} clients, a scrape", took[number], "ms", floor[number]),
                 Figure(f"{number} clients, CPU of a scrape", used[number], "ms", bare_used[number]),
@@ -132,7 +137,7 @@ async def _scraped(client: Client, rounds: int) -> list[float]:
     return took
 
 
-async def _crowd(socket: Path, pid: int, number: int, seconds: float) -> tuple[list[float], list[float]]:
+async def _scraped_by(socket: Path, pid: int, number: int, seconds: float) -> tuple[list[float], list[float]]:
     """Milliseconds of each scrape, and the server's CPU of one."""
     clients = [await Client.to(socket) for _ in range(number)]
     took: list[float] = []

@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from benchmarks.report import Figure, tell
+from benchmarks.report import Figure, write_section
 from exporter.history import sql
 from exporter.history.archive import Archive, Limits, Now
 from exporter.history.coverage import Sight, Times
@@ -140,7 +140,7 @@ def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None
                 rows.append(len(numbers))
             what = f"{name}: {statistics.mean(rows):.0f} rows"
             asked_of.append(Figure(what, took, "ms", floor, "at most 20 ms"))
-    tell(
+    write_section(
         "History",
         f"{_DAYS} days of churn, {churn.archive.condition.rows} holdings in a file of "
         f"{path.stat().st_size / (1 << 20):.0f} MiB. Floor: a bare SELECT of the same rows.",

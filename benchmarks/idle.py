@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.report import Figure, tell
+from benchmarks.report import Figure, write_section
 from benchmarks.running import memory as resident
 
 _FLOOR: Final = """\
@@ -232,7 +232,7 @@ async def measure(root: Path, seconds: float, starts: int, refreshes: int, row: 
             for subject, pid in zip(subjects[1:], pids[1:], strict=True)
         ]
         words = "Compiled modules, ten devices, a simulated kubelet. Floor: Python with grpc.aio and aiohttp."
-        tell("At rest", words, figures)
+        write_section("At rest", words, figures)
 
 
 if __name__ == "__main__":

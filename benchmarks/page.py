@@ -18,7 +18,7 @@ from typing import Final
 from playwright.async_api import Browser, async_playwright
 
 from benchmarks.exporter import GZIP, exporting, static
-from benchmarks.report import Figure, tell
+from benchmarks.report import Figure, write_section
 from benchmarks.running import cpu, environment, process, ready
 
 _DEVICES: Final = 8
@@ -120,7 +120,7 @@ async def first_byte(root: Path, rounds: int) -> None:
         "From a request to the first byte of the page, gzipped, 200 rows of it. Floor: the same bytes, read "
         "from a file at the start, answered by a bare aiohttp application."
     )
-    tell("Status page: first byte", words, figures)
+    write_section("Status page: first byte", words, figures)
 
 
 async def _first_byte(socket: Path, path: str) -> float:
@@ -168,7 +168,7 @@ async def open_pages(root: Path, seconds: float) -> None:
         "event stream, is told of each change and fetches the page. Floor: a bare aiohttp application that "
         "tells as many streams and answers as many requests with the same bytes."
     )
-    tell("Status page: open pages", words, figures)
+    write_section("Status page: open pages", words, figures)
 
 
 async def _opened(socket: Path, pid: int, seconds: float, env: dict[str, str]) -> float:
@@ -217,7 +217,7 @@ async def usable(root: Path, rounds: int) -> None:
         "From the address until the rows are there and the page's module has done its part, in a Chromium "
         "without anything cached. Floor: the same page with scripts switched off, until it is loaded."
     )
-    tell("Status page: usable", words, figures)
+    write_section("Status page: usable", words, figures)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""docs/reliability.md, from what the fault suite and the soak have left: one JSON document for each."""
+"""docs/reliability.md, made from the JSON documents that the fault suite and the soak write."""
 
 import argparse
 import json
@@ -13,28 +13,21 @@ DOCUMENT: Final = Path(__file__).parents[1] / "docs" / "reliability.md"
 _HEAD: Final = """\
 # Reliability
 
-What goes wrong on nodes, done to the real processes beside a simulated kubelet, and what came of it. Written
-by `make faults` (some twenty minutes) and `make soak`, which anyone can repeat; a short form of both is part
-of `make test`. These figures come from a machine that had other things to do at the same time, so times are
-what is left on a busy node, not the best there is.
+`make faults` (about twenty minutes) and `make soak` write this page: what goes wrong on nodes is done to the
+real processes beside a simulated kubelet. A short form of both is part of `make test`; `tests/faults` states
+what must hold during each fault.
 
-All the while somebody reads `/metrics` and `/api/v1/devices` twenty times a second and compares every owner
-that is named with who held the device at the moments that the answer may tell of. Pods come and go meanwhile,
-several a second, and one stays. Each test sees that what it does strikes: connections are counted, a limit is
-felt, another version's code runs. In the end both processes are told to end, and have to with status 0.
+During each fault a reader compares every owner in `/metrics` and `/api/v1/devices`, twenty times a second,
+with the pods that really hold the devices, while pods come and go. At the end both processes must exit with
+status 0 and have no more descriptors, threads, or tasks than before.
 """
 _FAULTS: Final = "Faults"
 _SOAK: Final = "A day in fast motion"
 _GROWTH: Final = "Ten thousand refreshes"
 _WORDS: Final = """\
-*times*: how often it was done. *looks*: scrapes and documents that were compared meanwhile. *wrong*: owners
-that were named and were none, or that a stale mapping named. *missing*: owners, labels, counts or answers
-that should have been there and were not. *withdrawn*: scrapes in which the mapping was gone because it was
-stale, as it has to be. *well again*: seconds from the fault's end until every place that tells owners told
-the truth and the whole of it, median and worst. Where a pod ends just as the kubelet goes away, and nobody
-but the kubelet knows pods, the exporter waits for ten seconds until it believes that the pod is gone: it
-keeps the last mapping, and says how old it is. *exporter*, *plugin*: descriptors, threads, tasks and MiB
-resident, after the first time and after the last.
+*times*: how often the fault was caused. *wrong*: owners that were not owners, or that a stale mapping named.
+*missing*: owners, labels, counts, or answers that were absent and should not have been. *recovery*: seconds
+from the end of the fault until all readers saw the complete mapping, median and worst.
 """
 _GROUPS: Final = (
     "The kubelet",
@@ -46,7 +39,6 @@ _GROUPS: Final = (
     "The processes",
     "Clients",
 )
-_COUNTED: Final = ("descriptors", "threads", "tasks", "memory")
 Row = Mapping[str, Any]
 
 
@@ -56,10 +48,10 @@ def faults(rows: Iterable[Row]) -> str:
     looks = sum(row["scrapes"] + row["documents"] for row in known)
     owners = sum(row["owners"] for row in known)
     total = (
-        f"{sum(row['times'] for row in known)} faults of {len(known)} kinds, {looks} looks, {owners} owners "
-        f"named, {sum(map(_wrong, known))} of them wrong; {sum(map(_missing, known))} missing. "
-        f"{sum(row['late'] for row in known)} had their predecessor's uid for up to a second: a pod of the "
-        "same name that held the very same devices, which only the Pods API tells apart."
+        f"{sum(row['times'] for row in known)} faults of {len(known)} kinds, {looks} answers compared, "
+        f"{owners} owners named: {sum(map(_wrong, known))} wrong, {sum(map(_missing, known))} missing. "
+        f"{sum(row['late'] for row in known)} had the uid of a former pod of the same name for up to a "
+        "second, where only the Pods API can distinguish the two."
     )
     parts = [_WORDS, machine(), "", total]
     for group in sorted({row["group"] for row in known}, key=_order):
@@ -80,10 +72,7 @@ def _missing(row: Row) -> int:
 
 
 def _table(rows: Iterable[Row]) -> list[str]:
-    head = (
-        *("what is done", "what must hold besides", "times", "looks", "wrong", "missing", "withdrawn"),
-        *("well again, s", "exporter", "plugin"),
-    )
+    head = ("fault", "times", "wrong", "missing", "recovery, s")
     return [_line(head), _line(["---"] * len(head)), *(_line(_cells(row)) for row in rows)]
 
 
@@ -95,9 +84,8 @@ def _cells(row: Row) -> Sequence[object]:
     figures = "".join(f"; {name}: {value}" for name, value in row["figures"].items())
     leaks = f" **{'; '.join(row['leaks'])}**" if row["leaks"] else ""
     return (
-        *(f"{row['what']}{figures}", f"{row['holds']}{leaks}", row["times"]),
-        *(row["scrapes"] + row["documents"], _wrong(row), _missing(row), row["withdrawn"]),
-        *(_recovered(row["recover"]), _census(row, "exporter"), _census(row, "plugin")),
+        *(f"{row['what']}{figures}{leaks}", row["times"]),
+        *(_wrong(row), _missing(row), _recovered(row["recover"])),
     )
 
 
@@ -105,22 +93,15 @@ def _recovered(seconds: Sequence[float]) -> str:
     return f"{statistics.median(seconds):.2f}, {max(seconds):.2f}" if seconds else "never"
 
 
-def _census(row: Row, name: str) -> str:
-    before, after = (
-        " ".join(f"{row[when][name][key]:g}" for key in _COUNTED) for when in ("before", "after")
-    )
-    return f"{before} → {after}"
-
-
 def soak(row: Row) -> str:
     """The section of the soak."""
     figures: Mapping[str, Any] = row["figures"]
     happened = [f"{value} {name}" for name, value in figures.items() if not isinstance(value, list)]
     words = (
-        f"{row['seconds']:.0f} seconds in which there were {', '.join(happened)}. "
-        f"{row['scrapes'] + row['documents']} looks, {row['owners']} owners named, {_wrong(row)} of them "
-        f"wrong, {_missing(row)} missing. What is compared is that of a node at rest, before and after; "
-        "times are the machine's, whatever else it did by then, and CPU is the exporter's own."
+        f"{row['seconds']:.0f} seconds with {', '.join(happened)}. "
+        f"{row['scrapes'] + row['documents']} answers compared, {row['owners']} owners named: "
+        f"{_wrong(row)} wrong, {_missing(row)} missing. The table "
+        "compares the node at rest, before and after; CPU is that of the exporter."
     )
     compared: dict[str, Sequence[object]] = {
         f"{process}, {key}{', MiB' if key == 'memory' else ''}": (row["before"][process][key], now)
@@ -135,8 +116,7 @@ def growth(row: Row) -> str:
     """The section of the growth run."""
     words = (
         f"{row['refreshes']} refreshes, each caused by a change in the kubelet's directory and scraped at "
-        "least once before the next. The floor is a bare Python process with the same libraries that was "
-        "scraped as often."
+        "least once. The floor is a bare Python process with the same libraries."
     )
     return _comparison(words, row["compared"])
 
