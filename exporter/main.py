@@ -30,7 +30,7 @@ from exporter.web.app import build
 from exporter.web.site import Site
 from kubelet.paths import KubeletPaths
 from kubelet.podresources import KubeletClient
-from runtime.clock import SteadyClock
+from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 from runtime.http import Traffic, WebFamilies, serve
 from runtime.log import Log
@@ -50,7 +50,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     share_one_arena()
     disable_created_metrics()  # type: ignore[no-untyped-call] # prometheus_client leaves it so
     paths = KubeletPaths(settings.kubelet_root)
-    clock = SteadyClock()
+    clock = Clock()
     board = Board()
     watcher = DirectoryWatcher()
     reader = _reader(settings.id_rules)
@@ -166,7 +166,7 @@ def _identities(settings: ExporterSettings, paths: KubeletPaths) -> Identities |
             return Identities(pods_api, expected=source == "pods-api")
 
 
-def _plugins(settings: ExporterSettings, board: Board, clock: SteadyClock) -> "Plugins | None":
+def _plugins(settings: ExporterSettings, board: Board, clock: Clock) -> "Plugins | None":
     """Who asks plugins; None where none is to be asked."""
     if not settings.plugin_url:
         return None
@@ -202,7 +202,7 @@ def _reader(path: Path | None) -> Reader:
 
 
 def _historian(
-    settings: ExporterSettings, board: Board, clock: SteadyClock, watcher: DirectoryWatcher
+    settings: ExporterSettings, board: Board, clock: Clock, watcher: DirectoryWatcher
 ) -> Historian:
     archive = Archive(
         settings.history_path,

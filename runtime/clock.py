@@ -1,10 +1,4 @@
-"""A clock that tells unix time and does not jump while it matters.
-
-Ages decide whether the mapping may still be told, so they must not follow a wall clock that somebody
-sets an hour back. This clock runs steadily and is set right only when the kubelet has just answered.
-
-Time, handed in.
-"""
+"""Time, injected: the one clock of a process."""
 
 import time
 from collections.abc import Callable
@@ -12,46 +6,38 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A point in time: `wall` in seconds since 1970 for people, `steady` for measuring."""
+class Instant:
+    """One instant by both clocks: `wall` in seconds since 1970, `monotonic` in seconds that only grow."""
 
     wall: float
-    steady: float
+    monotonic: float
 
 
-class SteadyClock:
-    """Unix time in seconds that runs with the monotonic clock between two calls of `set_right`."""
+class Clock:
+    """Wall-clock time for people, monotonic time for measuring, and unix time that does not jump for ages.
 
-    __slots__ = ("_offset", "_steady", "_wall")
+    An age decides whether the mapping is withdrawn, so `now` does not follow a wall clock that an
+    administrator sets back: it runs with the monotonic clock between two calls of `sync`.
+    """
+
+    __slots__ = ("_offset", "monotonic", "wall")
 
     def __init__(
-        self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
+        self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._wall = wall
-        self._steady = steady
+        self.wall = wall
+        self.monotonic = monotonic
         self._offset = 0.0
-        self.set_right()
+        self.sync()
 
-    def wall(self) -> float:
-        """The wall clock's own time, jumps and all."""
-        return self._wall()
-
-    def set_right(self) -> None:
-        """Take the wall clock's time."""
-        self._offset = self._wall() - self._steady()
+    def sync(self) -> None:
+        """Take over the wall clock's time."""
+        self._offset = self.wall() - self.monotonic()
 
     def now(self) -> float:
-        """Unix time, as of the last `set_right` and the time that has passed since."""
-        return self._offset + self._steady()
+        """Unix time as of the last `sync`, and the time that has passed since."""
+        return self._offset + self.monotonic()
 
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """`wall`: seconds since 1970; `steady`: seconds that only grow, as the event loop counts them."""
-
-    wall: Callable[[], float] = time.time
-    steady: Callable[[], float] = time.monotonic
-
-    def now(self) -> Moment:
-        """This moment by both."""
-        return Moment(self.wall(), self.steady())
+    def instant(self) -> Instant:
+        """This instant by the wall clock and the monotonic clock."""
+        return Instant(self.wall(), self.monotonic())

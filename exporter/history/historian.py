@@ -22,7 +22,7 @@ from exporter.mapping.model import Holder
 from exporter.mapping.record import present
 from exporter.mapping.state import Board, State
 from exporter.refresh.protocols import Trigger
-from runtime.clock import SteadyClock
+from runtime.clock import Clock
 from runtime.log import Episode, Log
 
 HEARTBEAT: Final = 10.0
@@ -73,7 +73,7 @@ class Historian:
         board: Board,
         *,
         node: str,
-        clock: SteadyClock,
+        clock: Clock,
         steady: Callable[[], float],
         patience: float,
         inotify: Callable[[], bool],

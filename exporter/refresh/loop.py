@@ -26,7 +26,7 @@ from exporter.refresh.pipeline import UNSETTLED, News, Understanding
 from exporter.refresh.protocols import Nobody, NoPlugins, Observer, Plugins, Source, Trigger, Witness
 from exporter.refresh.triggers import Pace, Timing
 from kubelet.podresources import KubeletError, Raw
-from runtime.clock import SteadyClock
+from runtime.clock import Clock
 from runtime.log import Episode, Log
 
 _CALM: Final = 60.0
@@ -54,7 +54,7 @@ class Refresher:
         observer: Observer,
         *,
         timing: Timing,
-        clock: SteadyClock,
+        clock: Clock,
         cpu_numa: Mapping[int, int],
         node: str = "",
         witness: Witness | None = None,
@@ -212,7 +212,7 @@ class Refresher:
         if asked >= self._returned_at:
             self._returned_at = -NEVER
         # Together with the state that it dates: an age must not be measured by two clocks.
-        self._clock.set_right()
+        self._clock.sync()
         self._look = look
         self._publish(raw, news, self._clock.now() - (loop.time() - asked))
         return True

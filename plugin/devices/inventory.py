@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from plugin.devices.device import PLAIN, Device, Sharing, natural
-from runtime.clock import Moment
+from runtime.clock import Instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ __all__ = [
     "ORPHAN",
     "RELEASE_AFTER",
     "Advertised",
+    "Instant",
     "Inventory",
     "Known",
-    "Moment",
     "Sighting",
     "Tombstone",
     "Transition",
@@ -108,7 +108,7 @@ class Inventory:
         self._orphans: dict[str, Known] = {}
         self._shown: set[str] = set()
         self._adopted: set[str] = set()
-        self._named: dict[str, Moment] = {}
+        self._named: dict[str, Instant] = {}
         self._given: dict[str, float] = {}
         self._parents: dict[str, str] = {}
         self._bytes = 0
@@ -157,7 +157,7 @@ class Inventory:
         """Wall time when Allocate last gave this id out, and did not refuse it; None if it never did."""
         return self._given.get(advertised_id)
 
-    def survey(self, sightings: Iterable[Sighting], now: Moment) -> tuple[Transition, ...]:
+    def survey(self, sightings: Iterable[Sighting], now: Instant) -> tuple[Transition, ...]:
         """Take in everything that is there; what is not among it becomes a tombstone."""
         every = list(sightings)
         seen = {sighting.device.id for sighting in every}
@@ -166,7 +166,7 @@ class Inventory:
         return self.update(every, gone, now)
 
     def update(
-        self, sightings: Iterable[Sighting], gone: Iterable[str], now: Moment
+        self, sightings: Iterable[Sighting], gone: Iterable[str], now: Instant
     ) -> tuple[Transition, ...]:
         """Take in what changed: devices that are there, and ids of those that are not there any more."""
         transitions: list[Transition] = []
@@ -186,7 +186,7 @@ class Inventory:
         """The list as it is now goes to the kubelet: from here on its ids may be held."""
         self._shown.update(self._devices)
 
-    def adopt(self, held: Iterable[str], now: Moment) -> None:
+    def adopt(self, held: Iterable[str], now: Instant) -> None:
         """Take in ids that pods hold already, from before this process: none of them is ever dropped."""
         for advertised_id in held:
             parent = self._parents.get(advertised_id)
@@ -194,29 +194,29 @@ class Inventory:
             if parent is not None:
                 self._shown.add(parent)
             elif advertised_id not in self._orphans and self._has_room((advertised_id,)):
-                orphan = Known(Device(advertised_id, advertised_id), ORPHAN, now.wall, now.steady)
+                orphan = Known(Device(advertised_id, advertised_id), ORPHAN, now.wall, now.monotonic)
                 self._orphans[advertised_id] = orphan
                 self._bytes += _cost(advertised_id)
                 self._changed()
 
-    def name(self, advertised_ids: Iterable[str], now: Moment) -> None:
+    def name(self, advertised_ids: Iterable[str], now: Instant) -> None:
         """Allocate names these ids: they may be held from now on."""
         for advertised_id in advertised_ids:
             if self.find(advertised_id) is not None:
                 self._named[advertised_id] = now
 
-    def give(self, advertised_ids: Iterable[str], now: Moment) -> None:
+    def give(self, advertised_ids: Iterable[str], now: Instant) -> None:
         """Allocate has given out these ids, which it named before."""
         self._given |= {i: now.wall for i in advertised_ids if i in self._named}
 
-    def releasable(self, now: Moment) -> frozenset[Tombstone]:
+    def releasable(self, now: Instant) -> frozenset[Tombstone]:
         """What may go once it is known that nobody holds it."""
         devices = (i for i, known in self._devices.items() if self._ripe(known, self._ids[i], now))
         orphans = (i for i, known in self._orphans.items() if self._ripe(known, (i,), now))
         return frozenset([*map(Tombstone, devices), *(Tombstone(i, orphan=True) for i in orphans)])
 
     def release(
-        self, candidates: frozenset[Tombstone], held: Collection[str], now: Moment
+        self, candidates: frozenset[Tombstone], held: Collection[str], now: Instant
     ) -> tuple[str, ...]:
         """Drop those of `candidates` that nobody holds; returns what was dropped.
 
@@ -235,7 +235,7 @@ class Inventory:
             dropped.append(tombstone.id)
         return tuple(dropped)
 
-    def _see(self, sighting: Sighting, now: Moment, transitions: list[Transition]) -> None:
+    def _see(self, sighting: Sighting, now: Instant, transitions: list[Transition]) -> None:
         device = sighting.device
         known = self._devices.get(device.id)
         if known is None:
@@ -250,7 +250,7 @@ class Inventory:
             transitions.append(Transition(device.id, healthy, sighting.reason))
         self._know(device.id, new)
 
-    def _begin(self, sighting: Sighting, now: Moment, transitions: list[Transition]) -> None:
+    def _begin(self, sighting: Sighting, now: Instant, transitions: list[Transition]) -> None:
         """Advertise a device that was not advertised, unless something is in its way."""
         device_id = sighting.device.id
         self._left_out.pop(device_id, None)
@@ -284,7 +284,7 @@ class Inventory:
         self._entries[device_id] = tuple(Advertised(i, known) for i in self._ids[device_id])
         self._changed()
 
-    def _vanish(self, device_id: str, now: Moment, transitions: list[Transition]) -> None:
+    def _vanish(self, device_id: str, now: Instant, transitions: list[Transition]) -> None:
         known = self._devices[device_id]
         if device_id not in self._shown and not any(i in self._named for i in self._ids[device_id]):
             self._drop(device_id)
@@ -292,13 +292,13 @@ class Inventory:
         since = now.wall if known.healthy else known.since
         if known.healthy:
             transitions.append(Transition(device_id, healthy=False, reason=GONE))
-        self._know(device_id, replace(known, reason=GONE, since=since, vanished=now.steady))
+        self._know(device_id, replace(known, reason=GONE, since=since, vanished=now.monotonic))
 
-    def _ripe(self, known: Known, ids: Iterable[str], now: Moment) -> bool:
-        if known.vanished is None or now.steady - known.vanished < RELEASE_AFTER:
+    def _ripe(self, known: Known, ids: Iterable[str], now: Instant) -> bool:
+        if known.vanished is None or now.monotonic - known.vanished < RELEASE_AFTER:
             return False
-        named = (self._named[i].steady for i in ids if i in self._named)
-        return all(now.steady - steady >= RELEASE_AFTER for steady in named)
+        named = (self._named[i].monotonic for i in ids if i in self._named)
+        return all(now.monotonic - at >= RELEASE_AFTER for at in named)
 
     def _drop(self, device_id: str) -> None:
         for advertised_id in self._ids.pop(device_id):

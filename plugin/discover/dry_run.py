@@ -26,7 +26,7 @@ from plugin.discovery.offload import Asking, Offload, StuckError
 from plugin.discovery.probes import Question, questions
 from plugin.discovery.survey import Sources, Survey, SurveyError, Surveyor
 from plugin.serving.answer import answers, fit_edits, missing_edits, named_by, refuse_missing, refused
-from runtime.clock import Moment
+from runtime.clock import Instant
 from runtime.config_file import quoted
 from runtime.text import visible
 
@@ -320,7 +320,7 @@ def _own_name(plan: ResourcePlan, own: CdiPlan, device: Device, taken: Collectio
 REQUESTS: Final = 16
 """Requests of HTTP probes at the same time."""
 
-_NOW: Final = Moment(0.0, 0.0)
+_NOW: Final = Instant(0.0, 0.0)
 
 
 async def dry_run(

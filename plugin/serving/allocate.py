@@ -60,7 +60,7 @@ class PreStart:
 
         The others are not begun then; those that run already come to their end.
         """
-        until = self._clock.steady() + KUBELET_LIMIT
+        until = self._clock.monotonic() + KUBELET_LIMIT
         tasks = [asyncio.create_task(self._one(run, until)) for run in runs]
         try:
             await asyncio.gather(*tasks)
@@ -71,8 +71,8 @@ class PreStart:
 
     async def _one(self, run: Run, until: float) -> None:
         async with self._room:
-            limit = min(self._plan.timeout, until - self._clock.steady() - MARGIN)
-            started = self._clock.steady()
+            limit = min(self._plan.timeout, until - self._clock.monotonic() - MARGIN)
+            started = self._clock.monotonic()
             if limit <= 0:
                 raise self._refused(Refusal.DEADLINE_EXCEEDED, run, "there was no time left to run it")
             try:
@@ -97,7 +97,7 @@ class PreStart:
             resource=self._resource,
             device=run.device,
             command=shlex.join(run.command),
-            seconds=round(self._clock.steady() - started, 3),
+            seconds=round(self._clock.monotonic() - started, 3),
         )
 
     def _refused(self, refusal: Refusal, run: Run, reason: str) -> RefusedError:
@@ -158,8 +158,8 @@ class Allocator:
 
     async def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
         """What each container gets. Raises RefusedError for all of them where one cannot be served."""
-        started = self._clock.steady()
-        self._inventory.name((i for ids in containers for i in ids), self._clock.now())
+        started = self._clock.monotonic()
+        self._inventory.name((i for ids in containers for i in ids), self._clock.instant())
         try:
             await self._write_down(self._claims(containers))
             answers = await self._answers(containers)
@@ -168,10 +168,10 @@ class Allocator:
             _log.warn("allocation refused", resource=self._plan.name, reason=str(error))
             raise
         finally:
-            self._tally.allocation_seconds.observe(self._clock.steady() - started)
-            self._inventory.name((i for ids in containers for i in ids), self._clock.now())
+            self._tally.allocation_seconds.observe(self._clock.monotonic() - started)
+            self._inventory.name((i for ids in containers for i in ids), self._clock.instant())
         self._tally.allocations += len(answers)
-        self._inventory.give((i for ids in containers for i in ids), self._clock.now())
+        self._inventory.give((i for ids in containers for i in ids), self._clock.instant())
         for ids in containers:
             _log.info("allocated", resource=self._plan.name, devices=",".join(ids))
         return answers

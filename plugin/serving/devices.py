@@ -188,9 +188,9 @@ class Devices:
         self._refused = {}
         self._claim()
         there = {i: item.device for i, item in self._present.items() if not item.absent}
-        self._health.survey(there, self._clock.steady())
+        self._health.survey(there, self._clock.monotonic())
         self._prober.survey(there)
-        transitions = self._inventory.survey(self._sightings(self._present), self._clock.now())
+        transitions = self._inventory.survey(self._sightings(self._present), self._clock.instant())
         self._telling.left_out([*survey.left_out, *self._inventory.left_out.items()])
         self._looked_for()
         self.looked.set()
@@ -217,7 +217,7 @@ class Devices:
 
     def _take(self, change: Change) -> None:
         """Take in what became of single devices."""
-        now = self._clock.steady()
+        now = self._clock.monotonic()
         refused = self._refused.keys() - change.gone
         for device_id in change.gone:
             self._present.pop(device_id, None)
@@ -232,7 +232,7 @@ class Devices:
         for device_id, item in seen.items():
             self._health.arrived(device_id, now)
             self._prober.arrived(item.device)
-        self._taken(self._inventory.update(self._sightings(seen), change.gone, self._clock.now()))
+        self._taken(self._inventory.update(self._sightings(seen), change.gone, self._clock.instant()))
 
     def reclaim(self) -> None:
         """Claim anew: what is held may be something else now."""
@@ -303,7 +303,7 @@ class Devices:
     def _judged(self, ids: Collection[str]) -> None:
         """The probes say something else of these devices."""
         items = {i: self._present[i] for i in ids if i in self._present}
-        self._taken(self._inventory.update(self._sightings(items), (), self._clock.now()))
+        self._taken(self._inventory.update(self._sightings(items), (), self._clock.instant()))
 
     def _taken(self, transitions: tuple[Transition, ...]) -> None:
         for transition in transitions:

@@ -39,7 +39,7 @@ class Family:
         self._surroundings = surroundings
         self._make = make
         self._taken = taken
-        self._sources = Sources(plan, surroundings.host, surroundings.clock.steady)
+        self._sources = Sources(plan, surroundings.host, surroundings.clock.monotonic)
         self._offload = Offload(1)
         self._looks = Looks(surroundings)
         self._members: dict[str, tuple[Resource, asyncio.Task[None]]] = {}

@@ -127,16 +127,16 @@ class Giving:
     async def run(self) -> None:
         """Keep the CDI specification to the devices and the files to their holders, until cancelled."""
         self._tell_files(await self._restore_files())
-        looked = self._clock.steady()
+        looked = self._clock.monotonic()
         while True:
             await self._keep_specification()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause):
                     await self._changed.wait()
             self._changed.clear()
-            if self._clock.steady() - looked >= self._pause:
+            if self._clock.monotonic() - looked >= self._pause:
                 self._tell_files(await self._restore_files(), await self._release_files())
-                looked = self._clock.steady()
+                looked = self._clock.monotonic()
 
     async def _keep_specification(self) -> None:
         if self._cdi is None and self._discarded:

@@ -78,7 +78,7 @@ class PodResources:
         Callers at the same time share an answer.
         """
         async with self._lock:
-            if self._clock.steady() - self._asked >= FRESH_FOR:
+            if self._clock.monotonic() - self._asked >= FRESH_FOR:
                 # kubelet: List answers and names nobody, for about a second after a restart.
                 listed = await self.listed()
                 with suppress(StuckError):
@@ -86,7 +86,7 @@ class PodResources:
                         lambda: (self.checkpointed(), self._nodes()), limit=CHECKPOINT_LIMIT
                     )
                     self._held = listed or checkpointed, nodes
-                self._asked = self._clock.steady()
+                self._asked = self._clock.monotonic()
             return self._held
 
     def _nodes(self) -> Nodes:
@@ -127,9 +127,9 @@ class _Answer:
 
     async def ask(self) -> Held | None:
         async with self._lock:
-            if self._clock.steady() - self._asked >= FRESH_FOR:
+            if self._clock.monotonic() - self._asked >= FRESH_FOR:
                 self._known = await self._call()
-                self._asked = self._clock.steady()
+                self._asked = self._clock.monotonic()
             return self._known
 
     async def _call(self) -> Held | None:

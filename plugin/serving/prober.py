@@ -79,7 +79,7 @@ class Prober:
         self._devices[device.id] = device, asked
         for question in asked:
             if question.interval:
-                self._plan_next(question, self._clock.steady())
+                self._plan_next(question, self._clock.monotonic())
             if question.path and question.with_looks:
                 self._watchers.setdefault(question.path, set()).add((device.id, question.probe))
         self._want((device.id, q.probe) for q in asked if q.with_looks)
@@ -113,7 +113,7 @@ class Prober:
 
     def fault(self, fault: Fault) -> None:
         """Take in what was heard of a fault."""
-        now = self._clock.steady()
+        now = self._clock.monotonic()
         meant = [device for device, _ in self._devices.values() if fault.means(device)]
         self._news.update(device.id for device in meant if self._health.fault(device, fault, now))
         self._wake.set()
@@ -123,10 +123,10 @@ class Prober:
         self._begun.clear()
         for _, asked in self._devices.values():
             for question in asked:
-                self._again(question, self._clock.steady())
+                self._again(question, self._clock.monotonic())
         async with asyncio.TaskGroup() as group:
             while True:
-                now = self._clock.steady()
+                now = self._clock.monotonic()
                 news, self._news = self._news.union(self._health.advance(now)), set()
                 if news:
                     self._changed(news)
@@ -174,7 +174,7 @@ class Prober:
         times = [self._queue[0][0]] if self._queue else []
         if self._health.due is not None:
             times.append(self._health.due)
-        limit = max(0.0, min(times) - self._clock.steady()) if times else None
+        limit = max(0.0, min(times) - self._clock.monotonic()) if times else None
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._wake.wait()
@@ -196,7 +196,7 @@ class Prober:
     def _answered(self, question: Question, reason: str) -> None:
         key = (question.device, question.probe)
         again = self._begun.pop(key, False)
-        now = self._clock.steady()
+        now = self._clock.monotonic()
         current = self._question(*key)
         if current is None:
             return

@@ -82,7 +82,7 @@ class Upkeep:
         if held is not None and not self._ownership.learned:
             self._ownership.learn(*await self._pod_resources.holdings())
         if held is not None:
-            self._inventory.adopt(sorted(held.get(self._resource, ())), self._clock.now())
+            self._inventory.adopt(sorted(held.get(self._resource, ())), self._clock.instant())
 
     async def release_tombstones(self) -> None:
         """Drop devices that are gone, once the kubelet says that no pod holds them."""
@@ -92,7 +92,7 @@ class Upkeep:
                 await self._take_over()
                 self._changed()
             await self._review()
-            candidates = self._inventory.releasable(self._clock.now())
+            candidates = self._inventory.releasable(self._clock.instant())
             if not candidates:
                 continue
             # List knows what running pods hold, the checkpoint what their init containers were given.
@@ -101,7 +101,7 @@ class Upkeep:
             if listed is None or checkpointed is None:
                 continue
             held = union(listed, checkpointed).get(self._resource, frozenset())
-            dropped = self._inventory.release(candidates, held, self._clock.now())
+            dropped = self._inventory.release(candidates, held, self._clock.instant())
             if dropped:
                 _log.info(
                     "dropped devices that are gone and not held", resource=self._resource, count=len(dropped)
@@ -113,7 +113,7 @@ class Upkeep:
         if self._ownership.waits(self._resource):
             listed = await self._pod_resources.listed()
             if listed is not None:
-                self._ownership.review(listed, self._clock.steady(), self._pace.release / 2)
+                self._ownership.review(listed, self._clock.monotonic(), self._pace.release / 2)
 
     async def verify(self) -> None:
         """Register anew where the kubelet takes nothing of a registered resource for allocatable.
@@ -137,10 +137,10 @@ class Upkeep:
             self._tell_displaced(suspicion)
             if suspicion is None or suspicion.displaced:
                 pause, not_before = self._pace.verify, 0.0
-            elif self._clock.steady() >= not_before:
+            elif self._clock.monotonic() >= not_before:
                 _log.warn("nothing of it is allocatable, registering anew", resource=self._resource)
                 self._registration.renew()
-                not_before = self._clock.steady() + pause
+                not_before = self._clock.monotonic() + pause
                 pause = min(2 * pause, LONGEST_VERIFY)
 
     async def _lasting_suspicion(self) -> _Suspicion | None:

@@ -212,7 +212,7 @@ class Registration(ABC):
             self._accepted_by = None
             self._had_stream = False
             self._renew = False
-            self._quiet_since = self._clock.steady()
+            self._quiet_since = self._clock.monotonic()
             await self._keep(endpoint)
             _log.info("beginning anew", resource=self._resource, socket=endpoint.path.name)
         finally:
@@ -245,7 +245,7 @@ class Registration(ABC):
         self._failures = 0
         self._retry_at = 0.0
         self._accepted_by = kubelet
-        self._quiet_since = self._clock.steady()
+        self._quiet_since = self._clock.monotonic()
         self._failing.recovered()
         self._blocked.recovered()
         self.doubt.set()
@@ -257,7 +257,7 @@ class Registration(ABC):
 
     def _failed(self, reason: str, *, refused: bool) -> None:
         self._failures += 1
-        self._retry_at = self._clock.steady() + retry_delay(self._failures, refused=refused)
+        self._retry_at = self._clock.monotonic() + retry_delay(self._failures, refused=refused)
         # The first attempts after a kubelet's socket appeared fail while it does not accept yet.
         self._failing.failed(reason, level="warn" if refused or self._failures > _USUAL_FAILURES else "debug")
 
@@ -265,12 +265,14 @@ class Registration(ABC):
         if self.streams:
             self._had_stream = True
         else:
-            self._quiet_since = self._clock.steady()
+            self._quiet_since = self._clock.monotonic()
         self._wake.set()
 
     async def _changed(self, until: float | None) -> None:
         """Wait for a change that may matter, or for the steady time `until`; look again now and then."""
-        limit = LOOK_INTERVAL if until is None else max(0.0, min(until - self._clock.steady(), LOOK_INTERVAL))
+        limit = (
+            LOOK_INTERVAL if until is None else max(0.0, min(until - self._clock.monotonic(), LOOK_INTERVAL))
+        )
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._wake.wait()
@@ -290,7 +292,7 @@ class SocketRegistration(Registration):
 
     async def _keep(self, endpoint: Endpoint) -> None:
         while True:
-            decision = decide(self._situation(endpoint), self._clock.steady(), self._patience)
+            decision = decide(self._situation(endpoint), self._clock.monotonic(), self._patience)
             match decision.step:
                 case Step.RENEW:
                     return
@@ -377,12 +379,12 @@ class DirectoryRegistration(Registration):
             self._tally.registration_errors += 1
             self._refused = True
             self._failed(problem, refused=True)
-            self._retry_at = max(self._retry_at, self._clock.steady() + self._patience.refused)
+            self._retry_at = max(self._retry_at, self._clock.monotonic() + self._patience.refused)
         self._wake.set()
 
     async def _keep(self, endpoint: Endpoint) -> None:
         while True:
-            decision = decide_by_directory(self._situation(endpoint), self._clock.steady(), self._patience)
+            decision = decide_by_directory(self._situation(endpoint), self._clock.monotonic(), self._patience)
             if decision.step is Step.WAIT:
                 await self._changed(decision.until)
             elif not endpoint.is_there or self._renew or self._refused:
@@ -393,13 +395,13 @@ class DirectoryRegistration(Registration):
                 return
             else:
                 # Not before it runs can it have taken notice.
-                self._quiet_since = self._clock.steady()
+                self._quiet_since = self._clock.monotonic()
 
     def _situation(self, endpoint: Endpoint) -> DirectorySituation:
         before = self._kubelet
         kubelet = self._look_for_kubelet()
         if kubelet != before:
-            self._quiet_since = self._clock.steady()
+            self._quiet_since = self._clock.monotonic()
             self._had_stream = endpoint.streams > 0
         if endpoint.streams:
             self._renewals = 0

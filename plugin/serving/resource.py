@@ -118,7 +118,7 @@ class Resource:
         failures = 0
         try:
             while True:
-                started = self._clock.steady()
+                started = self._clock.monotonic()
                 try:
                     await self._serve()
                 except Exception as error:
@@ -126,7 +126,7 @@ class Resource:
                     if task is not None and task.cancelling():
                         # What fails while it ends must not keep it from ending.
                         raise asyncio.CancelledError from error
-                    if self._clock.steady() - started > 2 * pauses[-1]:
+                    if self._clock.monotonic() - started > 2 * pauses[-1]:
                         failures = 0
                         self._telling.defect.recovered()
                     cause = innermost(error)

@@ -84,13 +84,13 @@ class Looks:
         """Look until cancelled. What is followed runs in `group`."""
         following = Following(self._surroundings.watcher, self._surroundings.host, self.touched)
         subsystems: frozenset[str] = frozenset()
-        whole = self._clock.steady()
+        whole = self._clock.monotonic()
         self.everything()
         with ExitStack() as uevents:
             try:
                 while True:
                     wish = self._take()
-                    started = self._clock.steady()
+                    started = self._clock.monotonic()
                     if wish.entries is None:
                         whole = started
                     follow = await look(wish)
@@ -104,7 +104,7 @@ class Looks:
                                     self._surroundings.uevents.following(subsystems, self.uevent)
                                 )
                     # A look also waits for others: that, or a clock that jumps, is no reason to wait long.
-                    took = min(self._clock.steady() - started, self._pace.retry)
+                    took = min(self._clock.monotonic() - started, self._pace.retry)
                     await asyncio.sleep(max(self._pace.look_pause, took))
                     await self._wait(whole, self._pace.retry if follow is None else self._pace.rescan)
             finally:
@@ -113,7 +113,7 @@ class Looks:
 
     def _begin(self) -> None:
         if not self._called.is_set():
-            self._since = self._clock.steady()
+            self._since = self._clock.monotonic()
 
     def _take(self) -> Wish:
         wish = Wish(None if self._everything else frozenset(self._entries), self._since)
@@ -125,7 +125,7 @@ class Looks:
     async def _wait(self, whole: float, limit: float) -> None:
         """Wait until something calls for a look, or the last whole look is `limit` seconds old."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, whole + limit - self._clock.steady())):
+            async with asyncio.timeout(max(0.0, whole + limit - self._clock.monotonic())):
                 await self._called.wait()
-        if self._clock.steady() - whole >= limit:
+        if self._clock.monotonic() - whole >= limit:
             self.everything()

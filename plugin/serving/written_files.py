@@ -173,7 +173,7 @@ class SideFiles:
         self._host = host
         self._belongings = belongings
         self._clock = clock
-        self._begun = clock.steady()
+        self._begun = clock.monotonic()
         self._named: dict[str, float] = {}
 
     def any(self) -> bool:
@@ -194,7 +194,7 @@ class SideFiles:
                 known[file.host] = FileRecord(file.content, file.mode, tuple(sorted(holders)), made)
             self._belongings.put(files=known)
             for file in files:
-                self._named[file.host] = self._clock.steady()
+                self._named[file.host] = self._clock.monotonic()
                 self._bring(file.host, known[file.host])
 
     def restore(self) -> None:
@@ -205,7 +205,7 @@ class SideFiles:
 
     def release(self, held: Collection[str]) -> tuple[str, ...]:
         """Remove the files of devices that nobody holds; `held`: every id that is held."""
-        now = self._clock.steady()
+        now = self._clock.monotonic()
         with self._belongings.guard:
             gone = tuple(
                 path

@@ -14,7 +14,7 @@ from plugin.devices.device import Device, Sharing
 from plugin.devices.inventory import Inventory, Sighting
 from plugin.serving.status import ResourceStatus, Tally
 from plugin.serving.web import document
-from runtime.clock import Moment
+from runtime.clock import Instant
 
 
 def _parsed(**device: Any) -> AdvertisedDevice:
@@ -27,9 +27,9 @@ def test_what_the_plugin_writes_is_read() -> None:
     inventory = Inventory(Sharing(2))
     well = Device("gpu0", "gpu0", "/dev/gpu0", {"model": "A100"}, (0, 1))
     ill = Device("gpu1", "gpu1")
-    inventory.survey([Sighting(well), Sighting(ill, "its node is gone")], Moment(1000.25, 1.0))
-    inventory.name(["gpu0::1", "gpu1::1"], Moment(1010.5, 11.0))
-    inventory.give(["gpu0::1"], Moment(1010.5, 11.0))
+    inventory.survey([Sighting(well), Sighting(ill, "its node is gone")], Instant(1000.25, 1.0))
+    inventory.name(["gpu0::1", "gpu1::1"], Instant(1010.5, 11.0))
+    inventory.give(["gpu0::1"], Instant(1010.5, 11.0))
     status = ResourceStatus(
         name="example.com/gpu",
         registered=True,

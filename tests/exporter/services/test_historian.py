@@ -32,7 +32,7 @@ from exporter.mapping.state import Board, State
 from exporter.refresh.loop import Observers
 from exporter.refresh.protocols import Trigger
 from harness.waiting import until
-from runtime.clock import SteadyClock
+from runtime.clock import Clock
 
 GPU = "example.com/gpu"
 POD = Holder("ns", "p", "c")
@@ -98,7 +98,7 @@ Start = Callable[..., "asyncio.Future[Running]"]
 async def running(path: Path | None, *, now: float = 1_800_000_000.0) -> AsyncGenerator[Running]:
     board, remembering = Board(), Remembering()
     found: list[Running] = []
-    clock = SteadyClock(lambda: found[0].now if found else now, lambda: found[0].now if found else now)
+    clock = Clock(lambda: found[0].now if found else now, lambda: found[0].now if found else now)
     archive = Archive(
         path, Limits(30 * 86400.0, 64 << 20), doubt=10.0, wall=clock.wall, steady=clock.now, retry=0.01
     )

@@ -25,7 +25,7 @@ from exporter.refresh.loop import Refresher
 from exporter.refresh.triggers import Timing, follow_device_plugins, follow_pod_resources, follow_pods_api
 from kubelet.paths import KubeletPaths
 from kubelet.podresources import KubeletClient
-from runtime.clock import SteadyClock
+from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
 from simulator import apiserver as simulated
@@ -87,7 +87,7 @@ async def _node(source: str) -> AsyncGenerator[Node]:
         await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
         api = simulated.ApiServer(kubelet)
         url = await stack.enter_async_context(api.serve())
-        paths, board, clock, watcher = KubeletPaths(root), Board(), SteadyClock(), DirectoryWatcher()
+        paths, board, clock, watcher = KubeletPaths(root), Board(), Clock(), DirectoryWatcher()
         client = await stack.enter_async_context(KubeletClient(paths.pod_resources_socket, timeout=2.0))
         chosen: Source = (
             PodsApi(paths.pods_api_socket, Allowed(None), timeout=2.0)

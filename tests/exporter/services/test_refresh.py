@@ -28,7 +28,7 @@ from exporter.refresh.triggers import Timing
 from harness.stopwatch import Stopwatch
 from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.podresources import KubeletError, Raw
-from runtime.clock import SteadyClock
+from runtime.clock import Clock
 
 LIMIT = 20.0
 """Seconds within which what is waited for must have come."""
@@ -167,7 +167,7 @@ class Running:
     board: Board
     observer: Watching
     refresher: Refresher
-    clock: SteadyClock
+    clock: Clock
     task: "asyncio.Task[None]"
 
     @property
@@ -199,14 +199,14 @@ async def running(
     interval: float = LONG,
     spacing: float = 0.0,
     settling: tuple[float, ...] = (),
-    clock: SteadyClock | None = None,
+    clock: Clock | None = None,
     stale_after: float = 60.0,
     started: bool = True,
     witness: "Knowing | None" = None,
     remarks: Callable[[State], tuple[str, ...]] = lambda _: (),
 ) -> AsyncGenerator[Running]:
     kubelet = kubelet or Kubelet()
-    board, observer, clock = Board(), Watching(), clock or SteadyClock()
+    board, observer, clock = Board(), Watching(), clock or Clock()
     timing = Timing(interval, stale_after, spacing, settling)
     refresher = Refresher(
         *(kubelet, board, observer),
@@ -762,7 +762,7 @@ async def test_a_clock_that_is_set_while_an_answer_is_read_makes_nothing_stale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1_000_000.0]
-    clock = SteadyClock(wall=lambda: now[0])
+    clock = Clock(wall=lambda: now[0])
     reading, go_on = threading.Event(), threading.Event()
     build = Builder.build
 

@@ -7,7 +7,7 @@ from plugin.devices.device import Device, Sharing
 from plugin.devices.inventory import Inventory, Sighting
 from plugin.devices.rendering import Mount, Node
 from plugin.presets import preset_path
-from runtime.clock import Moment
+from runtime.clock import Instant
 
 CAMERA = """\
 version: 1
@@ -45,7 +45,7 @@ def inventory(*sick: str, replicas: int | None = 3) -> Inventory:
             )
             for name in ("video10", "video2", "video3")
         ],
-        Moment(0, 0),
+        Instant(0, 0),
     )
     return made
 

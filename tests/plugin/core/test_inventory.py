@@ -18,11 +18,11 @@ from plugin.devices.inventory import (
     Tombstone,
     Transition,
 )
-from runtime.clock import Moment
+from runtime.clock import Instant
 
 
-def at(seconds: float) -> Moment:
-    return Moment(1e9 + seconds, seconds)
+def at(seconds: float) -> Instant:
+    return Instant(1e9 + seconds, seconds)
 
 
 def seen(*names: str, reason: str = "") -> list[Sighting]:
@@ -236,7 +236,7 @@ class Life(RuleBasedStateMachine):
         self.named: dict[str, float] = {}
         self.present: set[str] = set()
 
-    def moment(self) -> Moment:
+    def moment(self) -> Instant:
         return at(self.now)
 
     @rule(names=st.sets(NAMES), sick=st.sets(NAMES))

@@ -1,0 +1,37 @@
+"""runtime.clock: it runs steadily, and follows the wall clock only at `sync`."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.clock import Clock
+
+
+def test_it_begins_with_the_wall_clocks_time() -> None:
+    assert Clock(wall=lambda: 1000.0, monotonic=lambda: 5.0).now() == 1000.0
+
+
+def test_it_does_not_follow_a_jump_until_it_is_synced() -> None:
+    wall, monotonic = [1000.0], [5.0]
+    clock = Clock(wall=lambda: wall[0], monotonic=lambda: monotonic[0])
+    wall[0] -= 3600
+    monotonic[0] += 7
+    assert clock.now() == 1007.0
+    assert clock.wall() == -2600.0
+    clock.sync()
+    assert clock.now() == -2600.0
+    monotonic[0] += 1
+    assert clock.now() == -2599.0
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(-10_000, 10_000), st.integers(0, 100)), max_size=10))
+def test_between_two_syncs_it_never_runs_back(moments: list[tuple[int, int]]) -> None:
+    wall, monotonic = [1_000_000.0], [0.0]
+    clock = Clock(wall=lambda: wall[0], monotonic=lambda: monotonic[0])
+    for jump, passed in moments:
+        before = clock.now()
+        wall[0] += jump
+        monotonic[0] += passed
+        assert clock.now() == before + passed
+    clock.sync()
+    assert clock.now() == wall[0]
