@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 from kubelet.paths import KubeletPaths
 from plugin.config.load import PRESET_SOURCE, load_all
 from plugin.config.plan import ResourcePlan
-from plugin.discovery.host import HostRoot
+from plugin.discovery.host import HostRoot, os_problem
 from plugin.discovery.registry import fault_source
-from plugin.discovery.survey import Sources, os_problem
 from plugin.discovery.uevents import Uevents
 from plugin.presets import preset_path
 from plugin.serving.context import Surroundings
@@ -24,6 +23,7 @@ from plugin.serving.ownership import Predecessors
 from plugin.serving.pod_resources import PodResources
 from plugin.serving.reload import ConfigRefusedError, Content, Reloader
 from plugin.serving.resource import Resource
+from plugin.serving.scan import SharedSources
 from plugin.serving.web import Site, build
 from plugin.settings import PluginSettings
 from runtime.clock import Clock
@@ -144,7 +144,7 @@ def parse(content: Content) -> tuple[ResourcePlan, ...]:
 
 
 def _maker(surroundings: Surroundings) -> Make:
-    def make(plan: ResourcePlan, sources: Sources | None) -> Resource:
+    def make(plan: ResourcePlan, sources: SharedSources | None) -> Resource:
         try:
             return Resource(plan, surroundings, sources)
         except ValueError as error:

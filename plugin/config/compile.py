@@ -15,7 +15,8 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET, UnsetType
 
-from plugin.config import model, names, patterns
+from plugin import names, patterns
+from plugin.config import model
 from plugin.config.attributes import attributes_of
 from plugin.config.place import FOUND, Check, Place
 from plugin.config.plan import (

@@ -22,7 +22,8 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from plugin.config import names, patterns, selectors
+from plugin import names, patterns
+from plugin.config import selectors
 from runtime.config_file import Path, quoted
 from runtime.flags import parse_duration
 

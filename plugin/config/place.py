@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from plugin.config import names
+from plugin import names
 from plugin.config.templates import DEVICE_FIELDS, Template, TemplateError, compile_template
 from runtime.config_file import ConfigError, Document, Path, quoted
 from runtime.flags import parse_duration

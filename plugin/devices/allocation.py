@@ -10,12 +10,13 @@ from enum import Enum
 from heapq import heappop, heappush, nsmallest
 from typing import Final, NamedTuple
 
-from plugin.config import names
+from plugin import names
 from plugin.config.plan import Prefer, ResourcePlan
 from plugin.devices import cdi
-from plugin.devices.device import Device, natural
+from plugin.devices.device import Device
 from plugin.devices.inventory import Inventory
 from plugin.devices.rendering import File, Mount, Node, Renderer, RenderError, distinct
+from plugin.names import natural
 from runtime.config_file import quoted
 
 __all__ = [

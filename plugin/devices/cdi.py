@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from plugin.config import names
+from plugin import names
 from plugin.config.plan import CdiPlan, Entry, MountEntry, NodeEntry, ResourcePlan
 from plugin.devices.device import Device
 from plugin.devices.rendering import Mount, Node, Renderer, distinct

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from plugin.devices.device import Found
+from plugin.discovery.source import Found
 
 
 def claim_of(found: Found) -> str:

@@ -8,14 +8,14 @@ A device that comes and goes is worse than one that is gone: each time it looks 
 """
 
 import re
-import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from plugin.config.plan import ProbePlan, XidCheck
 from plugin.devices.device import Device
+from plugin.discovery.source import Fault
 
 FALLS: Final = 5
 """Failures within WINDOW that make it flapping."""
@@ -89,41 +89,12 @@ _NUMBERS: Final = re.compile(r"(?<!status )(?<!\d)\d+(?:\.\d+)?", re.ASCII)
 """What wanders; a program's or an answer's status says what is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that went wrong with a device, as whoever listens for such events tells it.
-
-    `subjects`: what the device is called: its claim (`pci:0000:3b:00.0`), its name, or the value of one of
-    its attributes (a UUID); a device that is called by any of them is meant, by an empty set every device.
-    `code` is the event's number, such as an XID; `text` says in words what happened; `at` is steady time.
-    """
-
-    subjects: frozenset[str]
-    code: int
-    text: str
-    at: float
-
-    def means(self, device: Device) -> bool:
-        """Whether `device` is one of those that it is about."""
-        if not self.subjects:
-            return True
-        claim = device.found.claim if device.found is not None else ""
-        called = {claim, device.id, device.name, *device.attrs.values()}
-        return not self.subjects.isdisjoint(called)
-
-
-class FaultSource(Protocol):
-    """Listens for faults: one for a process, in a thread of its own."""
-
-    def listen(
-        self, tell: Callable[[Fault], None], say: Callable[[str], None], stop: threading.Event
-    ) -> None:
-        """Call `tell` for each fault until `stop` is set; looks at it at least once a second.
-
-        `say` is called with why nothing can be heard (no library, no driver), and with an empty text once
-        it works; as often as one likes, for it is told when it changes. Raises nothing that can be foreseen.
-        """
-        ...
+def concerns(fault: Fault, device: Device) -> bool:
+    """Whether `fault` is about `device`."""
+    if not fault.subjects:
+        return True
+    claim = device.found.claim if device.found is not None else ""
+    return not fault.subjects.isdisjoint({claim, device.id, device.name, *device.attrs.values()})
 
 
 @dataclass(slots=True)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from plugin.config.names import id_problem, resource_problem
 from plugin.config.plan import ResourcePlan
 from plugin.config.templates import Template, TemplateError
-from plugin.devices.device import Device, Found, natural
+from plugin.devices.device import Device
+from plugin.discovery.source import Found
+from plugin.names import id_problem, natural, resource_problem
 from runtime.config_file import quoted
 
 NumaNodes = Callable[[Found], tuple[int, ...]]

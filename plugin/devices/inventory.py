@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from plugin.devices.device import PLAIN, Device, Sharing, natural
+from plugin.devices.device import PLAIN, Device, Sharing
+from plugin.names import natural
 from runtime.clock import Instant
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
 
-from plugin.config import names
+from plugin import names
 from plugin.config.plan import Entry, FileEntry, MountEntry, NodeEntry, PreStartPlan
 from plugin.config.templates import Template, TemplateError
-from plugin.devices.device import Device, natural
+from plugin.devices.device import Device
+from plugin.names import natural
 from runtime.config_file import quoted
 
 T = TypeVar("T")

@@ -16,16 +16,17 @@ from plugin.config.plan import CdiPlan, ResourcePlan
 from plugin.devices import cdi
 from plugin.devices.allocation import ContainerAnswer, Refusal, RefusedError, Request, request
 from plugin.devices.claims import Claims, Identities, claim_of
-from plugin.devices.device import Device, Sharing, natural
+from plugin.devices.device import Device, Sharing
 from plugin.devices.health import Health
 from plugin.devices.identify import Identified, members
 from plugin.devices.inventory import Inventory, Known, Sighting
 from plugin.devices.rendering import Mount, RenderError, runs
 from plugin.discovery.host import HostRoot
-from plugin.discovery.offload import Asking, Offload, StuckError
-from plugin.discovery.probes import Question, questions
-from plugin.discovery.survey import Sources, Survey, SurveyError, Surveyor
+from plugin.names import natural
 from plugin.serving.answer import answers, fit_edits, missing_edits, named_by, refuse_missing, refused
+from plugin.serving.blocking import Offload, ProbeRunner, StuckError
+from plugin.serving.probes import Question, questions
+from plugin.serving.scan import DeviceScanner, ScanError, ScanResult, SharedSources
 from runtime.clock import Instant
 from runtime.config_file import quoted
 from runtime.text import visible
@@ -194,22 +195,22 @@ class Shared:
 
 
 async def allocations(
-    plan: ResourcePlan, surveyor: Surveyor, inventory: Inventory, shared: Shared
+    plan: ResourcePlan, scanner: DeviceScanner, inventory: Inventory, shared: Shared
 ) -> tuple[Allocation, ...]:
     """What Allocate would answer to what is asked for, or to the first healthy id."""
     wanted = shared.asked.get(plan.name)
     if wanted is None:
         first = next((entry.id for entry in inventory.advertised() if entry.known.healthy), None)
         wanted = [] if first is None else [[first]]
-    return tuple([await _allocation(plan, surveyor, inventory, ids, shared) for ids in wanted])
+    return tuple([await _allocation(plan, scanner, inventory, ids, shared) for ids in wanted])
 
 
 async def _allocation(
-    plan: ResourcePlan, surveyor: Surveyor, inventory: Inventory, ids: Sequence[str], shared: Shared
+    plan: ResourcePlan, scanner: DeviceScanner, inventory: Inventory, ids: Sequence[str], shared: Shared
 ) -> Allocation:
     try:
         asked = request(inventory, plan, ids)
-        return await shared.look(lambda: _given(plan, surveyor, shared.host, asked))
+        return await shared.look(lambda: _given(plan, scanner, shared.host, asked))
     except RefusedError as error:
         return Allocation(tuple(ids), refused=Refused(error.refusal.name, visible(str(error), 2048)))
     except StuckError as error:
@@ -217,9 +218,9 @@ async def _allocation(
         return Allocation(tuple(ids), refused=Refused(Refusal.FAILED_PRECONDITION.name, reason))
 
 
-def _given(plan: ResourcePlan, surveyor: Surveyor, host: HostRoot, asked: Request) -> Allocation:
+def _given(plan: ResourcePlan, scanner: DeviceScanner, host: HostRoot, asked: Request) -> Allocation:
     """What one container would get. Blocking. Raises RefusedError."""
-    given = answers(plan, surveyor, host, [asked])
+    given = answers(plan, scanner, host, [asked])
     devices = [given.devices[device.id] for device in asked.devices]
     (made,), (dropped,) = given.answers, given.dropped
     mounts = made.mounts
@@ -335,13 +336,13 @@ async def dry_run(
 
 
 async def _resources(plan: ResourcePlan, shared: Shared) -> AsyncIterator[ResourceDocument]:
-    sources = Sources(plan, shared.host)
+    sources = SharedSources(plan, shared.host)
     if plan.family is None:
         yield await _resource(plan, sources, shared, None)
         return
     try:
-        every = await shared.look(sources.discover)
-    except (SurveyError, StuckError) as error:
+        every = await shared.look(sources.scan)
+    except (ScanError, StuckError) as error:
         yield ResourceDocument(plan.name, plan.name, str(error))
         return
     named = members(plan, (found for findings in every for found in findings.found))
@@ -355,13 +356,13 @@ async def _resources(plan: ResourcePlan, shared: Shared) -> AsyncIterator[Resour
 
 
 async def _resource(
-    plan: ResourcePlan, sources: Sources, shared: Shared, since: float | None
+    plan: ResourcePlan, sources: SharedSources, shared: Shared, since: float | None
 ) -> ResourceDocument:
     family = None if plan.member_of is None else plan.member_of.text
-    surveyor = Surveyor(plan, shared.host, sources)
+    scanner = DeviceScanner(plan, shared.host, sources)
     try:
-        survey = await shared.look(lambda: surveyor.look(since))
-    except (SurveyError, StuckError) as error:
+        survey = await shared.look(lambda: scanner.scan(since))
+    except (ScanError, StuckError) as error:
         return ResourceDocument(plan.name, family, str(error))
     conflicts = _conflicts(plan, survey, shared.claims)
     items = [item for item in survey.devices if item.device.id not in conflicts]
@@ -383,7 +384,7 @@ async def _resource(
         left_out=tuple(LeftOut(*one) for one in (*survey.left_out, *inventory.left_out.items())),
         conflicts=_sorted(conflicts),
         clashes=_sorted(clashes),
-        allocations=await allocations(plan, surveyor, inventory, shared),
+        allocations=await allocations(plan, scanner, inventory, shared),
         cdi=await specification(plan, devices, shared),
     )
 
@@ -392,7 +393,7 @@ def _sorted(others: Mapping[str, str]) -> tuple[Conflict, ...]:
     return tuple(Conflict(one, others[one]) for one in sorted(others, key=natural))
 
 
-def _conflicts(plan: ResourcePlan, survey: Survey, claims: Claims) -> dict[str, str]:
+def _conflicts(plan: ResourcePlan, survey: ScanResult, claims: Claims) -> dict[str, str]:
     """Devices that an earlier resource keeps, and which one."""
     if not plan.exclusive:
         return {}
@@ -426,7 +427,7 @@ async def _health(plan: ResourcePlan, items: Sequence[Identified], host: HostRoo
     def answered(question: Question, reason: str) -> None:
         health.answer(question.device, question.probe, reason, 0.0)
 
-    await Asking().ask([question for question in every if question.ask is not None], answered)
+    await ProbeRunner().ask([question for question in every if question.ask is not None], answered)
     await _request([question for question in every if question.ask is None], answered)
     return {item.device.id: item.absent or health.reason(item.device.id) or "" for item in items}
 

@@ -9,12 +9,12 @@ from typing import Final
 
 from plugin.config import selectors
 from plugin.config.model import Drm
-from plugin.devices.device import Found, natural
 from plugin.discovery.host import HostRoot
 from plugin.discovery.network import Interfaces
 from plugin.discovery.pci_bus import PCI_ATTRIBUTES, Function, FunctionFilter, PciBus
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, Found
 from plugin.discovery.sysfs_tree import Directory, Sysfs, clean
+from plugin.names import natural
 
 CLASS: Final = "/sys/class/drm"
 
@@ -105,7 +105,7 @@ class DrmSource:
         self._written = written
         self._filter = FunctionFilter(written, with_vfs=written.with_vfs)
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """The cards as they are now."""
         look = _Look(host, self._written, self._filter)
         cards = look.cards.all()

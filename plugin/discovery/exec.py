@@ -11,12 +11,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from plugin.config.model import Exec
-from plugin.config.names import attribute_problem, path_problem
-from plugin.devices.device import Found
 from plugin.discovery.command import Outcome, run_command
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, Memory, same_path
+from plugin.discovery.source import Findings, Found, Memory, same_path
 from plugin.discovery.sysfs_tree import clean
+from plugin.names import attribute_problem, path_problem
 from runtime.config_file import quoted
 from runtime.flags import parse_duration
 from runtime.text import visible
@@ -63,7 +62,7 @@ class ExecSource:
         self._steady = steady
         self._run: _Run | None = None
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """What it prints now, or what it printed last where that was a short time ago."""
         self._run = run = _MEMORY.of(host, (self._command, self._timeout, self._interval))
         with run.lock:

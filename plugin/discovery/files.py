@@ -4,9 +4,9 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 
-from plugin.devices.device import Found, natural
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, MoreChangedError, same_path
+from plugin.discovery.source import Findings, Found, RescanNeededError, same_path
+from plugin.names import natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class FilesSource:
 
     directory: str
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """The files as they are now; a directory that is missing has none."""
         base = self.directory.rstrip("/")
         follow = ((self.directory, "*"),)
@@ -31,13 +31,13 @@ class FilesSource:
         notes = () if found else (f"{self.directory} has no regular file",)
         return Findings(tuple(found), follow, notes, entrywise=frozenset({self.directory}))
 
-    def look_at(self, host: HostRoot, directory: str, name: str) -> Found | None:
+    def scan_entry(self, host: HostRoot, directory: str, name: str) -> Found | None:
         """The file of that name, if it is one."""
         path = f"{directory.rstrip('/')}/{name}"
         with suppress(FileNotFoundError, NotADirectoryError):
             if host.is_link(path):
                 # A ConfigMap's files are links through `..data`, which is replaced: then all are others.
-                raise MoreChangedError
+                raise RescanNeededError
             return Found(name, path) if stat.S_ISREG(host.stat(path).st_mode) else None
         return None
 

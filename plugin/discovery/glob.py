@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from plugin.devices.device import Found, natural
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, Found
+from plugin.names import natural
 
 MAX_FOUND: Final = 50_000
 
@@ -23,7 +23,7 @@ class GlobSource:
 
     patterns: tuple[str, ...]
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """The matching paths as they are now; links are kept as they are named, dangling ones are not."""
         found: dict[str, Found] = {}
         follow: dict[tuple[str, str], None] = {}
@@ -38,7 +38,7 @@ class GlobSource:
         ordered = sorted(found.values(), key=lambda item: natural(item.path))
         return Findings(tuple(ordered), tuple(follow), notes, entrywise=frozenset(self._directories()))
 
-    def look_at(self, host: HostRoot, directory: str, name: str) -> Found | None:
+    def scan_entry(self, host: HostRoot, directory: str, name: str) -> Found | None:
         """What is at that path, where it is one that matches."""
         if not any(compiled(last).match(name) for last in self._directories().get(directory, ())):
             return None

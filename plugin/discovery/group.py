@@ -12,10 +12,10 @@ from typing import Final
 from msgspec import UNSET
 
 from plugin.config.model import Group
-from plugin.devices.device import Found, natural
 from plugin.discovery.glob import GlobSource
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings, Memory
+from plugin.discovery.source import Findings, Found, Memory
+from plugin.names import natural
 
 Key = tuple[str, int]
 """What a group is known by: its leading path, and which use of that path it is; without one, its number."""
@@ -124,9 +124,9 @@ class GroupSource:
         self._leader = leader_of(self._members)
         self._memory: _Groups | None = None
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """The groups that are complete, and, as absent, those that were and are not now."""
-        looks = [glob.discover(host) for glob in self._globs]
+        looks = [glob.scan(host) for glob in self._globs]
         present = [{item.path: item for item in look.found} for look in looks]
         self._memory = memory = _MEMORY.of(host, (self._patterns, self._members))
         with memory.lock:

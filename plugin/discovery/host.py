@@ -151,6 +151,12 @@ def node_of(status: os.stat_result) -> tuple[str, int, int] | None:
     return None if kind is None else (kind, os.major(status.st_rdev), os.minor(status.st_rdev))
 
 
+def os_problem(error: OSError) -> str:
+    """An OSError in words: what failed, and where."""
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
 MAX_READ: Final = 64 * 1024 * 1024
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

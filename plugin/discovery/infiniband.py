@@ -2,13 +2,13 @@
 
 from plugin.config import selectors
 from plugin.config.model import Infiniband
-from plugin.devices.device import Found, natural
 from plugin.discovery.host import HostRoot
 from plugin.discovery.network import CLASS_RDMA as CLASS
 from plugin.discovery.network import SUBSYSTEMS, Interfaces, RdmaDevice, RdmaDevices
 from plugin.discovery.pci_bus import PCI_ATTRIBUTES, Function, FunctionFilter, PciBus
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, Found
 from plugin.discovery.sysfs_tree import MAX_JOINED, Sysfs, clean
+from plugin.names import natural
 
 TOGETHER = "all"
 """The name of the one device that stands for all that are selected."""
@@ -21,7 +21,7 @@ class InfinibandSource:
         self._written = written
         self._filter = FunctionFilter(written)
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """The devices as they are now."""
         look = _Look(host, self._written, self._filter)
         devices = look.rdma.all()
@@ -38,7 +38,7 @@ class InfinibandSource:
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
         """The device as it is now; None where it is gone or not selected any more."""
         if self._written.together:
-            return next(iter(self.discover(host).found), None)
+            return next(iter(self.scan(host).found), None)
         look = _Look(host, self._written, self._filter)
         device = look.rdma.one(found.name)
         return None if device is None else look.found(device)

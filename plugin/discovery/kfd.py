@@ -11,13 +11,13 @@ from typing import Final
 from msgspec import UNSET
 
 from plugin.config.model import Kfd
-from plugin.devices.device import Found, natural
 from plugin.discovery.drm import Card, Cards
 from plugin.discovery.host import HostRoot
 from plugin.discovery.network import Interfaces
 from plugin.discovery.pci_bus import PCI_ATTRIBUTES, Function, FunctionFilter, PciBus
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, Found
 from plugin.discovery.sysfs_tree import Directory, Sysfs, clean
+from plugin.names import natural
 
 NODES: Final = "/sys/class/kfd/kfd/topology/nodes"
 DEVICE: Final = "/dev/kfd"
@@ -117,7 +117,7 @@ class KfdSource:
         self._written = written
         self._filter = FunctionFilter(written)
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """The nodes as they are now."""
         look = _Look(host, self._written, self._filter)
         try:

@@ -9,12 +9,12 @@ from msgspec import UNSET
 
 from plugin.config import selectors
 from plugin.config.model import Net
-from plugin.devices.device import Found, natural
 from plugin.discovery.host import HostRoot
 from plugin.discovery.network import SUBSYSTEMS, Interface, Interfaces, RdmaDevice, RdmaDevices
 from plugin.discovery.pci_bus import DEVICES, PCI_ATTRIBUTES, Function, FunctionFilter, PciBus, driver_nodes
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, Found
 from plugin.discovery.sysfs_tree import MAX_JOINED, Sysfs, clean
+from plugin.names import natural
 
 _NETWORK_CLASS: Final = "02"
 _LINK_TYPES: Final[Mapping[str, str]] = {"0200": "ether", "0207": "infiniband"}
@@ -50,7 +50,7 @@ class NetSource:
         self._other = FunctionFilter(written)
         self._seen: dict[str, _Seen] = {}
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """Everything as it is now. Raises OSError where the host's default route cannot be known."""
         look = self._look(host)
         candidates: list[Found] = []

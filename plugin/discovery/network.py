@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from plugin.devices.device import natural
 from plugin.discovery.pci_bus import DEVICES, Function, PciBus, function_address
 from plugin.discovery.sysfs_tree import Directory, Sysfs, clean
+from plugin.names import natural
 
 CLASS: Final = "/sys/class/net"
 ROUTES: Final = "/proc/1/net/route"

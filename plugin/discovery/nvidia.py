@@ -14,11 +14,11 @@ from msgspec import UNSET
 
 from plugin.config.model import Nvidia
 from plugin.config.selectors import ADDRESS
-from plugin.devices.device import Found, natural
 from plugin.discovery.host import HostRoot
 from plugin.discovery.nvml import NVML, Gpu, Nvml, NvmlError, NvmlMissingError, Slice
-from plugin.discovery.source import Findings, Memory
+from plugin.discovery.source import Findings, Found, Memory
 from plugin.discovery.sysfs_tree import Sysfs, clean
+from plugin.names import natural
 
 GPUS: Final = "/proc/driver/nvidia/gpus"
 CAPABILITIES: Final = "/proc/driver/nvidia/capabilities"
@@ -151,7 +151,7 @@ class NvidiaSource:
         self._nvml = nvml
         self._seen: _Seen | None = None
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """What is there now. Raises OSError where NVML, which knew it before, cannot say."""
         self._seen = seen = _MEMORY.of(host, (self._kind, self._library))
         driver = Driver(Sysfs(host))

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from plugin.config.selectors import ADDRESS
-from plugin.devices.health import Fault
 from plugin.discovery.host import HostRoot
+from plugin.discovery.source import Fault
 from plugin.discovery.sysfs_tree import clean
 
 LIBRARY: Final = "libnvidia-ml.so.1"

@@ -2,11 +2,10 @@
 
 from plugin.config import selectors
 from plugin.config.model import Pci
-from plugin.devices.device import Found
 from plugin.discovery.host import HostRoot
 from plugin.discovery.network import Interfaces
 from plugin.discovery.pci_bus import DEVICES, Function, FunctionFilter, PciBus, driver_nodes
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, Found
 from plugin.discovery.sysfs_tree import Sysfs
 
 _SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "uio"})
@@ -19,7 +18,7 @@ class PciSource:
         classes = tuple(map(selectors.class_prefix, written.classes))
         self._filter = FunctionFilter(written, with_vfs=written.with_vfs, classes=classes)
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """The functions as they are now."""
         look = _Look(host)
         try:

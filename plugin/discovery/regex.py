@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from glob import escape
 from typing import Final
 
-from plugin.config.patterns import fullmatch, prefix
-from plugin.devices.device import Found, natural
 from plugin.discovery.glob import MAX_FOUND, found_at, path_now
 from plugin.discovery.host import DirectoryEntry, HostRoot
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, Found
+from plugin.names import natural
+from plugin.patterns import fullmatch, prefix
 
 MAX_DIRECTORIES: Final = 4096
 """Directories that one look goes through."""
@@ -26,7 +26,7 @@ class RegexSource:
     directory: str
     depth: int = 1
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """The matching entries as they are now; a directory that is missing has none."""
         base = self.directory.rstrip("/")
         follow: list[tuple[str, str]] = []
@@ -46,7 +46,7 @@ class RegexSource:
         entrywise = frozenset({base or "/"} if self.depth == 1 else ())
         return Findings(tuple(found), tuple(follow), notes, entrywise=entrywise)
 
-    def look_at(self, host: HostRoot, directory: str, name: str) -> Found | None:
+    def scan_entry(self, host: HostRoot, directory: str, name: str) -> Found | None:
         """What is at that path, where it is one that matches."""
         match = fullmatch(self.pattern, name)
         path = f"{directory.rstrip('/')}/{name}"

@@ -5,15 +5,14 @@ from collections.abc import Iterable
 from msgspec import UNSET
 
 from plugin.config import model
-from plugin.devices.health import FaultSource
 from plugin.discovery.files import FilesSource
 from plugin.discovery.glob import GlobSource
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Source
+from plugin.discovery.source import FaultSource, Scanner
 from plugin.discovery.static import StaticSource
 
 
-def source_of(written: model.AnySource) -> Source:
+def source_of(written: model.AnySource) -> Scanner:
     """The source that looks for what is written."""
     match written:
         case model.Files():
@@ -40,7 +39,7 @@ def fault_source(host: HostRoot, written: Iterable[model.AnySource]) -> FaultSou
 
 def _other_source(
     written: model.Regex | model.Group | model.Usb | model.Sysfs | model.Exec | model.Nvidia,
-) -> Source:
+) -> Scanner:
     match written:
         case model.Regex():
             from plugin.discovery.regex import RegexSource  # noqa: PLC0415 -- see _bus_source
@@ -68,7 +67,7 @@ def _other_source(
             return NvidiaSource(written)
 
 
-def _bus_source(written: model.Pci | model.Net | model.Infiniband | model.Drm | model.Kfd) -> Source:
+def _bus_source(written: model.Pci | model.Net | model.Infiniband | model.Drm | model.Kfd) -> Scanner:
     # Imported where it is asked for: a plugin that serves files alone has no use for the rest.
     match written:
         case model.Pci():

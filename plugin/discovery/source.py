@@ -7,13 +7,35 @@ what one of them saw must count for the others.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from plugin.devices.device import Found
 from plugin.discovery.host import HostRoot, node_of
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One device as a source found it on the host.
+
+    `path` is the host's path, empty where the source knows none. `absent` says why a device that is
+    written down is not there; empty where it is. `numa_node` is what the source itself was told.
+    `nodes` are the device nodes that belong to it, host paths in natural order. `sysfs` is its directory
+    below /sys, from which its NUMA node is looked for. `claim` names the physical thing for all
+    resources of the process: two devices of the same claim are the same; empty: `path`, if any.
+    """
+
+    name: str
+    path: str = ""
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    absent: str = ""
+    numa_node: int | None = None
+    rdev: tuple[str, int, int] | None = None
+    """("char" or "block", major, minor) of a device node."""
+    nodes: tuple[str, ...] = ()
+    sysfs: str = ""
+    claim: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +45,7 @@ class Findings:
     `follow` maps a directory to patterns (as fnmatch takes them) of the entries that matter.
     `notes` say why there may be less than one would think: a directory that is missing, for one.
     `subsystems` are those of the kernel's uevents (`pci`, `usb`, `net`, `infiniband`, …) that call for
-    another look. Of a directory in `entrywise` a single entry can be looked at (`Entrywise`): a device's
+    another look. Of a directory in `entrywise` a single entry can be looked at (`EntryScanner`): a device's
     path is the directory and the entry's name there, and it depends on nothing else.
     """
 
@@ -34,10 +56,10 @@ class Findings:
     entrywise: frozenset[str] = field(default=frozenset(), compare=False)
 
 
-class Source(Protocol):
+class Scanner(Protocol):
     """A place where devices are found."""
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """Everything that is there now. Blocking. Raises OSError where it cannot be known."""
         ...
 
@@ -51,18 +73,18 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class Entrywise(Protocol):
+class EntryScanner(Protocol):
     """A source that can look at one entry of a directory, where another would look at everything."""
 
-    def look_at(self, host: HostRoot, directory: str, name: str) -> Found | None:
+    def scan_entry(self, host: HostRoot, directory: str, name: str) -> Found | None:
         """The device that the entry is now; None where it is none. Blocking.
 
-        Raises OSError, and MoreChangedError where the entry alone does not tell.
+        Raises OSError, and RescanNeededError where the entry alone does not tell.
         """
         ...
 
 
-class MoreChangedError(Exception):
+class RescanNeededError(Exception):
     """More than one entry may have changed: everything is to be looked at."""
 
 
@@ -96,3 +118,32 @@ class Memory(Generic[S]):
             if memory is None:
                 memory = memories[key] = self._make()
             return memory
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that went wrong with a device, as whoever listens for such events tells it.
+
+    `subjects`: what the device is called: its claim (`pci:0000:3b:00.0`), its name, or the value of one of
+    its attributes (a UUID); a device that is called by any of them is meant, by an empty set every device.
+    `code` is the event's number, such as an XID; `text` says in words what happened; `at` is steady time.
+    """
+
+    subjects: frozenset[str]
+    code: int
+    text: str
+    at: float
+
+
+class FaultSource(Protocol):
+    """Listens for faults: one for a process, in a thread of its own."""
+
+    def listen(
+        self, tell: Callable[[Fault], None], say: Callable[[str], None], stop: threading.Event
+    ) -> None:
+        """Call `tell` for each fault until `stop` is set; looks at it at least once a second.
+
+        `say` is called with why nothing can be heard (no library, no driver), and with an empty text once
+        it works; as often as one likes, for it is told when it changes. Raises nothing that can be foreseen.
+        """
+        ...

@@ -6,9 +6,8 @@ from glob import escape
 from msgspec import UNSET
 
 from plugin.config.model import StaticDevice
-from plugin.devices.device import Found
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings, same_path
+from plugin.discovery.source import Findings, Found, same_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +16,7 @@ class StaticSource:
 
     devices: tuple[StaticDevice, ...]
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """All of them, always."""
         follow: dict[tuple[str, str], None] = {}
         found: list[Found] = []

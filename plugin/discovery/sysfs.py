@@ -11,13 +11,13 @@ from msgspec import UNSET
 from plugin.config import selectors
 from plugin.config.model import Sysfs as Written
 from plugin.config.model import SysfsFile
-from plugin.config.patterns import fullmatch
-from plugin.devices.device import Found, natural
 from plugin.discovery.glob import MAX_FOUND, matches
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, Found
 from plugin.discovery.sysfs_tree import Directory, Sysfs, children, clean
 from plugin.discovery.usb import PORT
+from plugin.names import natural
+from plugin.patterns import fullmatch
 
 _PSEUDO: Final = ("/sys/", "/proc/")
 """File systems that tell inotify nothing."""
@@ -36,7 +36,7 @@ class SysfsSource:
             ]
         )
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """The directories as they are now, each once however many patterns match it."""
         sysfs = Sysfs(host)
         follow: dict[tuple[str, str], None] = {}

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from plugin.config.names import path_problem
-from plugin.devices.device import Found
 from plugin.discovery.host import MAX_ENTRIES, MAX_FILE_BYTES, MAX_LINKS, HostRoot
+from plugin.discovery.source import Found
+from plugin.names import path_problem
 from runtime.text import is_hostile
 
 MAX_TEXT: Final = 256

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from plugin.config.model import Usb
-from plugin.config.names import id_problem
 from plugin.config.selectors import any_matches, hex_id
-from plugin.devices.device import Found, natural
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, Memory
+from plugin.discovery.source import Findings, Found, Memory
 from plugin.discovery.sysfs_tree import MAX_JOINED, Directory, Sysfs, children
+from plugin.names import id_problem, natural
 
 DEVICES: Final = "/sys/bus/usb/devices"
 PORT: Final = re.compile(r"\d{1,4}-\d{1,3}(?:\.\d{1,3}){0,6}", re.ASCII)
@@ -183,7 +182,7 @@ class UsbSource:
         self._classes = frozenset(map(hex_id, written.classes))
         self._memory: _Names | None = None
 
-    def discover(self, host: HostRoot) -> Findings:
+    def scan(self, host: HostRoot) -> Findings:
         """The devices as they are now."""
         sysfs = Sysfs(host)
         follow = tuple((path, "*") for path in (_BUSES, *self._buses(sysfs)))

@@ -20,11 +20,12 @@ from plugin.devices.allocation import (
     unavailable,
 )
 from plugin.devices.claims import claim_of
-from plugin.devices.device import Device, natural
+from plugin.devices.device import Device
 from plugin.devices.inventory import Inventory
 from plugin.devices.rendering import RenderError, Run, runs
 from plugin.discovery.command import Outcome, run_command
-from plugin.discovery.offload import Offload, StuckError
+from plugin.names import natural
+from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.host_files import Giving
 from plugin.serving.status import Tally
 from runtime.clock import Clock

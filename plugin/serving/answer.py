@@ -10,8 +10,8 @@ from plugin.devices.allocation import ContainerAnswer, Refusal, RefusedError, Re
 from plugin.devices.cdi import Edits
 from plugin.devices.device import Device
 from plugin.devices.rendering import Mount, Node, RenderError
-from plugin.discovery.host import HostRoot
-from plugin.discovery.survey import Surveyor, os_problem
+from plugin.discovery.host import HostRoot, os_problem
+from plugin.serving.scan import DeviceScanner
 from runtime.config_file import quoted
 
 
@@ -27,14 +27,14 @@ class Given:
     dropped: tuple[tuple[str, ...], ...]
 
 
-def answers(plan: ResourcePlan, surveyor: Surveyor, host: HostRoot, requests: Sequence[Request]) -> Given:
+def answers(plan: ResourcePlan, scanner: DeviceScanner, host: HostRoot, requests: Sequence[Request]) -> Given:
     """What each container would get. Blocking. Raises RefusedError for all where one cannot be served.
 
     A device node that is missing is worth a refusal: the container runtime would refuse the container,
     again and again, in words of its own. A mount is not: runtimes make a missing directory.
     """
     with refused(plan, "the host"):
-        present = _resolved(plan, surveyor, requests)
+        present = _resolved(plan, scanner, requests)
     rendered = [answer(plan, asked.ids, [present[d.id] for d in asked.devices]) for asked in requests]
     with refused(plan, "allocate.devices"):
         fitted = [_fit(host, made) for made in rendered]
@@ -44,9 +44,9 @@ def answers(plan: ResourcePlan, surveyor: Surveyor, host: HostRoot, requests: Se
     )
 
 
-def _resolved(plan: ResourcePlan, surveyor: Surveyor, requests: Sequence[Request]) -> dict[str, Device]:
+def _resolved(plan: ResourcePlan, scanner: DeviceScanner, requests: Sequence[Request]) -> dict[str, Device]:
     devices = {device.id: device for asked in requests for device in asked.devices}
-    resolved = surveyor.resolve(tuple(devices.values()))
+    resolved = scanner.resolve(tuple(devices.values()))
     if resolved.faults:
         raise unavailable(plan, [f"{quoted(i)} is unhealthy ({reason})" for i, reason in resolved.faults])
     return {device.id: device for device in resolved.devices}

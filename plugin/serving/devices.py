@@ -10,14 +10,15 @@ from typing import Final
 
 from plugin.config.plan import ResourcePlan, XidCheck
 from plugin.devices.claims import claim_of
-from plugin.devices.device import Device, Sharing, natural
+from plugin.devices.device import Device, Sharing
 from plugin.devices.health import Health
 from plugin.devices.identify import Change, Identified
 from plugin.devices.inventory import Inventory, Sighting, Transition
-from plugin.discovery.offload import Offload, StuckError
-from plugin.discovery.survey import Survey, SurveyError, Surveyor
+from plugin.names import natural
+from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.context import Surroundings
 from plugin.serving.prober import Prober
+from plugin.serving.scan import DeviceScanner, ScanError, ScanResult
 from plugin.serving.scan_schedule import Follow, Looks, Wish
 from plugin.serving.status import Tally
 from runtime.log import Episode, Log
@@ -97,7 +98,7 @@ class Devices:
         surroundings: Surroundings,
         *,
         inventory: Inventory,
-        surveyor: Surveyor,
+        scanner: DeviceScanner,
         tally: Tally,
         telling: Telling,
         changed: Callable[[], None],
@@ -109,7 +110,7 @@ class Devices:
         self._clock = surroundings.clock
         self._pace = surroundings.pace
         self._inventory = inventory
-        self._surveyor = surveyor
+        self._scanner = scanner
         self._tally = tally
         self._telling = telling
         self._changed = changed
@@ -123,10 +124,10 @@ class Devices:
             spread=surroundings.spread,
             changed=self._judged,
         )
-        # One look at a time: a surveyor remembers what it saw.
+        # One look at a time: a scanner remembers what it saw.
         self._offload = Offload(1)
         self._looks = Looks(surroundings)
-        self._survey: Survey | None = None
+        self._survey: ScanResult | None = None
         self._present: dict[str, Identified] = {}
         self._refused: dict[str, Identified] = {}
         self._free: dict[str, Device] = {}
@@ -166,7 +167,7 @@ class Devices:
         try:
             if wish.entries is None or not await self._look_at(wish.entries):
                 await self._look_at_everything(wish.since)
-        except (SurveyError, StuckError) as error:
+        except (ScanError, StuckError) as error:
             self._tally.discovery_errors += 1
             self._telling.discovery.failed(str(error))
             # Nothing was found: later resources need not wait for it.
@@ -177,7 +178,7 @@ class Devices:
 
     async def _look_at_everything(self, since: float) -> None:
         self._tally.discoveries += 1
-        survey = await self._offload.run(lambda: self._surveyor.look(since), limit=self._pace.look_limit)
+        survey = await self._offload.run(lambda: self._scanner.scan(since), limit=self._pace.look_limit)
         if self._plan.exclusive and not self.looked.is_set():
             held, nodes = await self._surroundings.pod_resources.holdings()
             ownership = self._surroundings.ownership
@@ -209,7 +210,9 @@ class Devices:
         if not wanted:
             return self._survey is not None
         self._tally.discoveries += 1
-        change = await self._offload.run(lambda: self._surveyor.look_at(wanted), limit=self._pace.look_limit)
+        change = await self._offload.run(
+            lambda: self._scanner.scan_entries(wanted), limit=self._pace.look_limit
+        )
         if change is None:
             return False
         self._take(change)
@@ -328,7 +331,7 @@ class Devices:
         return Follow(survey.follow, self._prober.follow, survey.subsystems)
 
 
-def _claims_of(survey: Survey, sharing: Sharing, advertised: frozenset[str]) -> Collection[str]:
+def _claims_of(survey: ScanResult, sharing: Sharing, advertised: frozenset[str]) -> Collection[str]:
     """The claims of the devices among those that were found which have one of these ids."""
     found = {item.device.id: item.device.found for item in survey.devices} if advertised else {}
     held = {i for i in found if not advertised.isdisjoint(sharing.called(i))}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 from plugin.config import model
-from plugin.devices.health import Fault, FaultSource
+from plugin.discovery.source import Fault, FaultSource
 from runtime.log import Episode, Log
 
 _log = Log("faults")

@@ -9,19 +9,19 @@ from contextlib import suppress
 
 from plugin.config.plan import ResourcePlan
 from plugin.devices.identify import MOST_MEMBERS, members
-from plugin.discovery.offload import Offload, StuckError
 from plugin.discovery.source import Findings
-from plugin.discovery.survey import Sources, SurveyError, bounded
+from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.context import Surroundings
 from plugin.serving.devices import Telling
 from plugin.serving.resource import Resource
+from plugin.serving.scan import ScanError, SharedSources, bounded
 from plugin.serving.scan_schedule import Follow, Looks, Wish
 from plugin.serving.status import ResourceStatus, Tally
 from runtime.log import Log
 
 _log_family = Log("family")
 
-Make = Callable[[ResourcePlan, Sources | None], Resource]
+Make = Callable[[ResourcePlan, SharedSources | None], Resource]
 
 
 class Family:
@@ -39,7 +39,7 @@ class Family:
         self._surroundings = surroundings
         self._make = make
         self._taken = taken
-        self._sources = Sources(plan, surroundings.host, surroundings.clock.monotonic)
+        self._sources = SharedSources(plan, surroundings.host, surroundings.clock.monotonic)
         self._offload = Offload(1)
         self._looks = Looks(surroundings)
         self._members: dict[str, tuple[Resource, asyncio.Task[None]]] = {}
@@ -99,11 +99,11 @@ class Family:
         self._tally.discoveries += 1
         try:
             every = await self._offload.run(
-                lambda: self._sources.discover(wish.since), limit=self._surroundings.pace.look_limit
+                lambda: self._sources.scan(wish.since), limit=self._surroundings.pace.look_limit
             )
         except Exception as error:  # noqa: BLE001 -- one family's defect must not end the other resources
             self._tally.discovery_errors += 1
-            expected = isinstance(error, SurveyError | StuckError)
+            expected = isinstance(error, ScanError | StuckError)
             self._telling.discovery.failed(str(error) if expected else f"{type(error).__name__}: {error}")
             self._surroundings.ownership.looked(self.plan.name)
             return None

@@ -20,12 +20,12 @@ from plugin.devices.claims import CdiNames
 from plugin.devices.device import Device
 from plugin.devices.rendering import RenderError
 from plugin.discovery import host as host_module
-from plugin.discovery.host import HostRoot
-from plugin.discovery.offload import Offload, StuckError
-from plugin.discovery.survey import Surveyor, os_problem
+from plugin.discovery.host import HostRoot, os_problem
 from plugin.serving.answer import answers, make, missing_edits, named_by, refuse_missing, refused
+from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.pod_resources import PodResources
 from plugin.serving.records import Belongings, Record, records, try_each
+from plugin.serving.scan import DeviceScanner
 from plugin.serving.sockets import LEASE_ENDING, RECORD_ENDING, is_at
 from plugin.serving.written_files import CdiFile, SideFiles
 from runtime.clock import Clock
@@ -48,7 +48,7 @@ class Giving:
         plan: ResourcePlan,
         *,
         host: HostRoot,
-        surveyor: Surveyor,
+        scanner: DeviceScanner,
         belongings: Belongings,
         pod_resources: PodResources,
         clock: Clock,
@@ -59,7 +59,7 @@ class Giving:
         """`devices`: those that there are now; `pause`: seconds between looks for what can go."""
         self._plan = plan
         self._host = host
-        self._surveyor = surveyor
+        self._scanner = scanner
         self._belongings = belongings
         self._pod_resources = pod_resources
         self._clock = clock
@@ -94,7 +94,7 @@ class Giving:
         """What each container gets. Blocking where it is done `on_host`. Raises RefusedError."""
         if not on_host:
             return [answer(self._plan, asked.ids, asked.devices) for asked in containers]
-        given = answers(self._plan, self._surveyor, self._host, containers)
+        given = answers(self._plan, self._scanner, self._host, containers)
         made = given.answers
         if self._cdi is not None:
             made = self._named_by_cdi(self._cdi, tuple(given.devices.values()), made)
@@ -107,7 +107,7 @@ class Giving:
 
     def current(self, devices: Sequence[Device]) -> tuple[Device, ...]:
         """`devices` as they are now; one that is not there, or not healthy, as it was. Blocking."""
-        present = {device.id: device for device in self._surveyor.resolve(devices).devices}
+        present = {device.id: device for device in self._scanner.resolve(devices).devices}
         return tuple(present.get(device.id, device) for device in devices)
 
     def _named_by_cdi(

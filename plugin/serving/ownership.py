@@ -22,8 +22,8 @@ from kubelet.holders import Held
 from plugin.devices.claims import Claims, claim_of
 from plugin.devices.device import Device, Sharing
 from plugin.devices.ledger import Entries, Holding, Holdings, Ledger, Page, Present
-from plugin.discovery.offload import Offload, StuckError
-from plugin.discovery.survey import os_problem
+from plugin.discovery.host import os_problem
+from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.sockets import PREFIX
 from runtime.directory import DirectoryWatcher, Kind
 from runtime.log import Episode, Log

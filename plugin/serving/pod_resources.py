@@ -15,7 +15,7 @@ import grpc.aio
 from kubelet import holders
 from kubelet.holders import Held, UnreadableError
 from kubelet.paths import KubeletPaths, socket_target
-from plugin.discovery.offload import Offload, StuckError
+from plugin.serving.blocking import Offload, StuckError
 from runtime.clock import Clock
 from runtime.log import Log
 

@@ -14,11 +14,12 @@ import aiohttp
 
 from plugin.config.plan import ProbePlan
 from plugin.devices.device import Device
-from plugin.devices.health import Fault, Health
+from plugin.devices.health import Health, concerns
 from plugin.discovery.host import HostRoot
-from plugin.discovery.offload import Asking
-from plugin.discovery.probes import Question, questions
-from plugin.discovery.survey import bounded
+from plugin.discovery.source import Fault
+from plugin.serving.blocking import ProbeRunner
+from plugin.serving.probes import Question, questions
+from plugin.serving.scan import bounded
 from runtime.clock import Clock
 
 MOST_REQUESTS: Final = 16
@@ -47,7 +48,7 @@ class Prober:
         self._clock = clock
         self._spread = spread
         self._changed = changed
-        self._asking = Asking()
+        self._asking = ProbeRunner()
         self._requests = asyncio.Semaphore(MOST_REQUESTS)
         self._devices: dict[str, tuple[Device, tuple[Question, ...]]] = {}
         self._watchers: dict[str, set[_Key]] = {}
@@ -114,7 +115,7 @@ class Prober:
     def fault(self, fault: Fault) -> None:
         """Take in what was heard of a fault."""
         now = self._clock.monotonic()
-        meant = [device for device, _ in self._devices.values() if fault.means(device)]
+        meant = [device for device, _ in self._devices.values() if concerns(fault, device)]
         self._news.update(device.id for device in meant if self._health.fault(device, fault, now))
         self._wake.set()
 

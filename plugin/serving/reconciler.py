@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kubelet.holders import Held, union
 from plugin.devices.inventory import Inventory
-from plugin.discovery.offload import Offload, StuckError
+from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.context import Surroundings
 from plugin.serving.registration import Registration
 from runtime.log import Episode, Log

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from plugin.config.plan import ResourcePlan
-from plugin.discovery.offload import Offload, StuckError
+from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.fleet import Fleet
 from plugin.serving.metrics import ConfigStatus
 from runtime.clock import Clock

@@ -14,7 +14,6 @@ from plugin.config.plan import ResourcePlan
 from plugin.devices.claims import claim_of
 from plugin.devices.device import Sharing
 from plugin.devices.inventory import Advertised, Inventory
-from plugin.discovery.survey import Sources, Surveyor
 from plugin.serving.allocate import Allocator
 from plugin.serving.context import Surroundings, Way
 from plugin.serving.devices import Devices, Telling
@@ -23,6 +22,7 @@ from plugin.serving.host_files import Giving
 from plugin.serving.reconciler import Upkeep
 from plugin.serving.records import Belongings
 from plugin.serving.registration import Basics, DirectoryRegistration, Registration, SocketRegistration
+from plugin.serving.scan import DeviceScanner, SharedSources
 from plugin.serving.sockets import SocketNames
 from plugin.serving.status import ResourceStatus, Tally, assess
 from runtime.process import innermost
@@ -35,7 +35,7 @@ class Resource:
     """Serves one resource. Run `run()`; it ends only when it is cancelled."""
 
     def __init__(
-        self, plan: ResourcePlan, surroundings: Surroundings, sources: Sources | None = None
+        self, plan: ResourcePlan, surroundings: Surroundings, sources: SharedSources | None = None
     ) -> None:
         """`sources`: those of the plan, where they are shared.
 
@@ -47,13 +47,13 @@ class Resource:
         self._tally = Tally()
         self._inventory = Inventory(Sharing.of(plan))
         self._board = Board(self._inventory.shown)
-        self._surveyor = Surveyor(plan, surroundings.host, sources)
+        self._scanner = DeviceScanner(plan, surroundings.host, sources)
         self._telling = Telling(plan.name)
         names = SocketNames(surroundings.paths.device_plugins, plan.name, surroundings.token)
         self._giving = Giving(
             plan,
             host=surroundings.host,
-            surveyor=self._surveyor,
+            scanner=self._scanner,
             belongings=Belongings(names.record, plan.name, plan.member_of.text if plan.member_of else ""),
             pod_resources=surroundings.pod_resources,
             clock=self._clock,
@@ -81,7 +81,7 @@ class Resource:
             plan,
             surroundings,
             inventory=self._inventory,
-            surveyor=self._surveyor,
+            scanner=self._scanner,
             tally=self._tally,
             telling=self._telling,
             changed=self._changed,

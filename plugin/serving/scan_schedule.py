@@ -6,8 +6,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from plugin.discovery.survey import Following
 from plugin.serving.context import Surroundings
+from plugin.serving.scan import DirectoryFollower
 
 MOST_ENTRIES: Final = 256
 """Entries that are looked at singly; more that changed at once, and everything is looked at."""
@@ -82,7 +82,7 @@ class Looks:
 
     async def run(self, look: Look, group: asyncio.TaskGroup) -> None:
         """Look until cancelled. What is followed runs in `group`."""
-        following = Following(self._surroundings.watcher, self._surroundings.host, self.touched)
+        following = DirectoryFollower(self._surroundings.watcher, self._surroundings.host, self.touched)
         subsystems: frozenset[str] = frozenset()
         whole = self._clock.monotonic()
         self.everything()

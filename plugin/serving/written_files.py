@@ -15,11 +15,12 @@ from plugin.config.plan import CdiPlan
 from plugin.devices import cdi
 from plugin.devices.cdi import Edits
 from plugin.devices.claims import CdiNames
-from plugin.devices.device import Device, natural
+from plugin.devices.device import Device
 from plugin.devices.inventory import RELEASE_AFTER
 from plugin.devices.rendering import File, RenderError
 from plugin.discovery import host
 from plugin.discovery.host import HostRoot
+from plugin.names import natural
 from plugin.serving.answer import fit_edits
 from plugin.serving.records import Belongings, FileRecord, try_each
 from runtime.clock import Clock

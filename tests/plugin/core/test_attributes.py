@@ -133,7 +133,7 @@ def test_buses_give_the_attributes_that_are_declared(host: Path) -> None:
         "kfd": model.Kfd(),
     }
     for name, written in found_by.items():
-        found = source_of(written).discover(HostRoot(host)).found
+        found = source_of(written).scan(HostRoot(host)).found
         assert found, name
         for item in found:
             assert frozenset(item.attrs) == attributes_of([written]), name
@@ -141,7 +141,7 @@ def test_buses_give_the_attributes_that_are_declared(host: Path) -> None:
 
 def test_usb_gives_the_attributes_that_are_declared(host: Path) -> None:
     UsbBus(HostTree(host)).plug("1-1", "0403", "6001")
-    (item,) = source_of(model.Usb()).discover(HostRoot(host)).found
+    (item,) = source_of(model.Usb()).scan(HostRoot(host)).found
     assert frozenset(item.attrs) == attributes_of([model.Usb()])
 
 
@@ -152,7 +152,7 @@ def test_nvidia_gives_the_attributes_that_are_declared(host: Path) -> None:
         "Model: \t\t NVIDIA A100\nGPU UUID: \t GPU-1\nDevice Minor: \t 0\n",
     )
     source = model.Nvidia(library="/none.so")
-    found = source_of(source).discover(HostRoot(host)).found
+    found = source_of(source).scan(HostRoot(host)).found
     assert found
     for item in found:
         assert frozenset(item.attrs) == attributes_of([source])

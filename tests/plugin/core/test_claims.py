@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from plugin.devices.claims import Claimed, Claims, claim_of
-from plugin.devices.device import Found
+from plugin.discovery.source import Found
 
 
 def test_a_device_is_known_by_its_claim_or_else_by_its_path() -> None:

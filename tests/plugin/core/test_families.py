@@ -3,8 +3,8 @@ import pytest
 from plugin.config.load import load
 from plugin.config.plan import ResourcePlan
 from plugin.devices import identify
-from plugin.devices.device import Found
 from plugin.devices.identify import Identifier, members
+from plugin.discovery.source import Found
 
 
 def family(name: str, more: str = "") -> ResourcePlan:

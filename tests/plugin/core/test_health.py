@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plugin.config.plan import ExistsCheck, ProbePlan, XidCheck
 from plugin.config.templates import compile_template
-from plugin.devices.device import Device, Found
+from plugin.devices.device import Device
 from plugin.devices.health import (
     FALLS,
     LONGEST_QUIET,
@@ -16,9 +16,10 @@ from plugin.devices.health import (
     SHORTEST_QUIET,
     WINDOW,
     Damper,
-    Fault,
     Health,
+    concerns,
 )
+from plugin.discovery.source import Fault, Found
 
 PATH = compile_template("/x", frozenset(), frozenset())
 
@@ -151,7 +152,7 @@ GPU = Device("GPU-1", "gpu0", attrs={"uuid": "GPU-1"}, found=Found("gpu0", claim
     ],
 )
 def test_a_fault_means_what_is_called_as_it_says(subjects: set[str], meant: bool) -> None:
-    assert Fault(frozenset(subjects), 79, "", 0.0).means(GPU) is meant
+    assert concerns(Fault(frozenset(subjects), 79, "", 0.0), GPU) is meant
 
 
 def test_a_fault_lasts_until_it_has_been_quiet_for_long_enough() -> None:

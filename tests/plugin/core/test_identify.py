@@ -1,7 +1,8 @@
 from plugin.config.load import load
 from plugin.config.plan import ResourcePlan
-from plugin.devices.device import Found, natural
 from plugin.devices.identify import Identifier
+from plugin.discovery.source import Found
+from plugin.names import natural
 
 
 def plan(**keys: str) -> ResourcePlan:

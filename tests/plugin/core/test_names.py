@@ -1,6 +1,6 @@
 import pytest
 
-from plugin.config import names
+from plugin import names
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugin.config.patterns import MAX_TEXT, fullmatch, pattern_problem
+from plugin.patterns import MAX_TEXT, fullmatch, pattern_problem
 
 
 @pytest.mark.parametrize(

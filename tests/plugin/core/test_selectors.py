@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from plugin.config import model, selectors
 from plugin.config.load import load
-from plugin.devices.device import natural
+from plugin.names import natural
 from runtime.config_file import ConfigError
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from plugin.discovery import offload
-from plugin.discovery.offload import Asking
-from plugin.discovery.probes import Question
+from plugin.serving import blocking
+from plugin.serving.blocking import ProbeRunner
+from plugin.serving.probes import Question
 
 
 class Answers:
@@ -39,7 +39,7 @@ async def test_every_question_is_answered_in_order_by_one_thread() -> None:
         threads.add(threading.get_ident())
         return "bad"
 
-    await Asking().ask([question(str(n), ask) for n in range(1000)], answers)
+    await ProbeRunner().ask([question(str(n), ask) for n in range(1000)], answers)
     assert answers.got == [(str(n), "bad") for n in range(1000)]
     assert len(threads) == 1
 
@@ -51,7 +51,7 @@ async def test_one_that_hangs_fails_in_time_and_holds_up_no_other() -> None:
         release.wait(30)
         return "late"
 
-    asker = Asking()
+    asker = ProbeRunner()
     task = asyncio.create_task(asker.ask([question("h", hang, 2.0), *map(question, "abc")], answers))
     async with asyncio.timeout(20):
         while len(answers.got) < 3:
@@ -71,15 +71,15 @@ async def test_one_that_hangs_fails_in_time_and_holds_up_no_other() -> None:
 
 
 async def test_ever_more_hanging_threads_are_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offload, "MOST_HANGING", 3)
+    monkeypatch.setattr(blocking, "MOST_HANGING", 3)
     release, answers = threading.Event(), Answers()
     before = threading.active_count()
     try:
         many = [question(str(n), lambda: str(release.wait(30)), 0.05) for n in range(50)]
-        await Asking().ask(many, answers)
+        await ProbeRunner().ask(many, answers)
         assert len(answers.got) == 50
         assert all(reason for _, reason in answers.got)
-        assert threading.active_count() - before <= 3 + offload.MOST_THREADS
+        assert threading.active_count() - before <= 3 + blocking.MOST_THREADS
         assert any("others have not answered" in reason for _, reason in answers.got)
     finally:
         release.set()
@@ -91,7 +91,7 @@ async def test_a_question_that_breaks_has_failed() -> None:
     def broken() -> str:
         raise RuntimeError("boom")
 
-    await Asking().ask([question("a", broken), question("b")], answers)
+    await ProbeRunner().ask([question("a", broken), question("b")], answers)
     assert answers.got == [("a", "health[0].exists: RuntimeError: boom"), ("b", "")]
 
 
@@ -103,7 +103,7 @@ async def test_whoever_is_cancelled_leaves_no_thread_at_work() -> None:
         asked.append("")
         return str(release.wait(30))
 
-    task = asyncio.create_task(Asking().ask([question(str(n), slow) for n in range(100)], answers))
+    task = asyncio.create_task(ProbeRunner().ask([question(str(n), slow) for n in range(100)], answers))
     async with asyncio.timeout(20):
         while not asked:
             await asyncio.sleep(0.005)
@@ -114,4 +114,4 @@ async def test_whoever_is_cancelled_leaves_no_thread_at_work() -> None:
     async with asyncio.timeout(20):
         while any(thread.name == "probes" for thread in threading.enumerate()):
             await asyncio.sleep(0.005)
-    assert len(asked) <= offload.MOST_THREADS
+    assert len(asked) <= blocking.MOST_THREADS

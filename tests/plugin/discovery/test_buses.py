@@ -14,11 +14,10 @@ from harness.hosttree import HostTree
 from harness.machines import Machine
 from plugin.config import model
 from plugin.config.attributes import attributes_of
-from plugin.devices.device import Found
 from plugin.discovery.host import HostRoot
 from plugin.discovery.network import default_routes, default_routes_6
 from plugin.discovery.registry import source_of
-from plugin.discovery.source import Findings, Source
+from plugin.discovery.source import Findings, Found, Scanner
 from plugin.discovery.sysfs_tree import numa_nodes
 
 NETWORK = "020000"
@@ -37,11 +36,11 @@ class Look:
     def __init__(self, host: Path, kind: Any, **written: object) -> None:
         self.host = HostRoot(host)
         converted = msgspec.convert(written, kind)
-        self.source: Source = source_of(converted)
+        self.source: Scanner = source_of(converted)
         self.promised = attributes_of([converted])
 
     def findings(self) -> Findings:
-        findings = self.source.discover(self.host)
+        findings = self.source.scan(self.host)
         for item in findings.found:
             assert frozenset(item.attrs) == self.promised
             assert self.source.resolve(self.host, item) == item
@@ -561,5 +560,5 @@ def test_nothing_that_vanishes_in_the_midst_of_a_look_is_an_error(
     monkeypatch.setattr(os, call, fails)
     while made >= wanted:
         wanted, made = wanted + 1, 0
-        source.discover(HostRoot(host))
+        source.scan(HostRoot(host))
     assert wanted > 1

@@ -4,9 +4,9 @@ import pytest
 
 from harness.hosttree import HostTree
 from plugin.config.model import Group, GroupMember
-from plugin.devices.device import Found
 from plugin.discovery.group import GroupSource
 from plugin.discovery.host import HostRoot
+from plugin.discovery.source import Found
 
 SOUND = Group(
     [GroupMember("/dev/snd/controlC*", name="control"), GroupMember("/dev/snd/pcmC*D0c", name="capture")]
@@ -26,14 +26,14 @@ def here(tree: HostTree) -> HostRoot:
 
 
 def named(source: GroupSource, here: HostRoot) -> dict[str, Found]:
-    return {found.name: found for found in source.discover(here).found}
+    return {found.name: found for found in source.scan(here).found}
 
 
 def test_paths_that_belong_together_are_one_device(tree: HostTree, here: HostRoot) -> None:
     for number in (0, 1, 10):
         tree.file(f"/dev/snd/controlC{number}")
         tree.file(f"/dev/snd/pcmC{number}D0c")
-    findings = GroupSource(SOUND).discover(here)
+    findings = GroupSource(SOUND).scan(here)
     assert [(f.name, f.path, f.attrs["capture"]) for f in findings.found] == [
         (f"controlC{n}", f"/dev/snd/controlC{n}", f"/dev/snd/pcmC{n}D0c") for n in (0, 1, 10)
     ]
@@ -61,7 +61,7 @@ def test_another_source_of_the_same_members_remembers_the_same(tree: HostTree, h
     tree.file("/dev/snd/controlC0")
     tree.file("/dev/snd/pcmC0D0c")
     first = GroupSource(SOUND)
-    first.discover(here)
+    first.scan(here)
     (tree.root / "dev/snd/pcmC0D0c").unlink()
     assert list(named(GroupSource(SOUND), here)) == ["controlC0"]
     assert named(GroupSource(SOUND), HostRoot(tree.root)) == {}
@@ -77,7 +77,7 @@ def test_nodes_are_the_paths_that_are_nodes_and_optional_ones_may_be_missing(
         [GroupMember("/dev/a"), GroupMember("/dev/data", limit=3), GroupMember("/dev/extra", optional=True)]
     )
     source = GroupSource(written)
-    (found,) = source.discover(here).found
+    (found,) = source.scan(here).found
     assert (found.name, found.nodes) == ("a", ("/dev/a", "/dev/extra"))
     assert dict(found.attrs) == {"member0": "/dev/a", "member1": "/dev/data", "member2": "/dev/extra"}
     assert source.resolve(here, found) is found
@@ -85,7 +85,7 @@ def test_nodes_are_the_paths_that_are_nodes_and_optional_ones_may_be_missing(
     now = source.resolve(here, found)
     assert now is not None
     assert (now.nodes, now.attrs["member2"]) == (("/dev/a",), "")
-    (after,) = source.discover(here).found
+    (after,) = source.scan(here).found
     assert (after.name, after.nodes) == ("a", ("/dev/a",))
 
 
@@ -109,13 +109,13 @@ def test_a_group_of_what_is_optional_is_numbered(tree: HostTree, here: HostRoot)
     source = GroupSource(Group(members))
     assert list(named(source, here)) == ["0"]
     tree.file("/dev/ttyUSB0")
-    (found,) = source.discover(here).found
+    (found,) = source.scan(here).found
     assert found.attrs["member1"] == "/dev/ttyUSB0"
     (tree.root / "dev/ttyS0").unlink()
     assert list(named(source, here)) == ["0"]
     (tree.root / "dev/ttyUSB0").unlink()
     assert source.resolve(here, found) is None
-    findings = source.discover(here)
+    findings = source.scan(here)
     assert (findings.found, findings.notes) == ((), ("nothing matches /dev/ttyS0, /dev/ttyUSB0",))
 
 

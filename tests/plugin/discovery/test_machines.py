@@ -11,10 +11,10 @@ import pytest
 from harness.hosttree import HostTree
 from harness.machines import Machine
 from plugin.config import model
-from plugin.devices.device import Found
 from plugin.discovery.host import HostRoot
 from plugin.discovery.kfd import compute_nodes
 from plugin.discovery.registry import source_of
+from plugin.discovery.source import Found
 from plugin.discovery.sysfs_tree import Sysfs, numa_nodes
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
@@ -54,7 +54,7 @@ def accelerator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 def found(root: HostRoot, kind: Any, **written: object) -> dict[str, Found]:
     source = source_of(msgspec.convert(written, kind))
-    items = source.discover(root).found
+    items = source.scan(root).found
     for item in items:
         assert source.resolve(root, item) == item
     return {item.name: item for item in items}

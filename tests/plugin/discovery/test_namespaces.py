@@ -23,9 +23,9 @@ from pathlib import Path
 import msgspec
 from plugin.config import model
 from plugin.discovery.host import HostRoot
-from plugin.discovery.sources import source_of
+from plugin.discovery.registry import source_of
 written = msgspec.convert(json.loads(sys.argv[2]), model.Net)
-findings = source_of(written).discover(HostRoot(Path(sys.argv[1])))
+findings = source_of(written).scan(HostRoot(Path(sys.argv[1])))
 print(json.dumps([[f.name for f in findings.found], findings.notes]))
 """
 
@@ -46,7 +46,7 @@ def look(root: str, **written: object) -> str:
 
 
 def here(**written: object) -> Findings:
-    return source_of(msgspec.convert(written, model.Net)).discover(HostRoot(Path("/")))
+    return source_of(msgspec.convert(written, model.Net)).scan(HostRoot(Path("/")))
 
 
 def test_a_pod_without_the_host_s_namespaces_sees_the_host_s_interfaces_and_routes(root: Path) -> None:

@@ -11,13 +11,11 @@ import pytest
 from harness.hosttree import HostTree
 from harness.nvml import A100, A100_MIG, A100_UUID, H100, H100_UUID, FakeNvml, with_nvml, without_nvml
 from plugin.config.model import Nvidia
-from plugin.devices.device import Found
-from plugin.devices.health import Fault
 from plugin.discovery.host import HostRoot
 from plugin.discovery.nvidia import NvidiaSource
 from plugin.discovery.nvml import NVML, NvidiaEvents, linux_address
-from plugin.discovery.offload import Offload, StuckError
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Fault, Findings, Found
+from plugin.serving.blocking import Offload, StuckError
 
 SLICES = (
     "slice 0 MIG-aaaaaaaa-0000-0000-0000-000000000001 1 0 3 3 19968",
@@ -71,7 +69,7 @@ def host_root(path: Path) -> HostRoot:
 
 
 def look(tree: HostTree, written: Nvidia, source: NvidiaSource | None = None) -> Findings:
-    return (source or NvidiaSource(written)).discover(host_root(tree.root))
+    return (source or NvidiaSource(written)).scan(host_root(tree.root))
 
 
 def named(findings: Findings) -> dict[str, Found]:
@@ -273,16 +271,16 @@ async def test_a_call_that_hangs_is_given_up_and_works_later(tree: HostTree, nvm
     nvml.tells(A100)
     source, offload = NvidiaSource(Nvidia()), Offload(1)
     host = host_root(tree.root)
-    await offload.run(lambda: source.discover(host), limit=10.0)
+    await offload.run(lambda: source.scan(host), limit=10.0)
     nvml.tells("hang nvmlDeviceGetUUID", A100)
     with pytest.raises(StuckError):
-        await offload.run(lambda: source.discover(host), limit=0.2)
+        await offload.run(lambda: source.scan(host), limit=0.2)
     nvml.tells(A100, H100)
     async with asyncio.timeout(20):
         findings = None
         while findings is None:
             try:
-                findings = await offload.run(lambda: source.discover(host), limit=10.0)
+                findings = await offload.run(lambda: source.scan(host), limit=10.0)
             except StuckError:
                 await asyncio.sleep(0.01)
     assert list(named(findings)) == [A100_UUID, H100_UUID]
@@ -328,7 +326,7 @@ def test_what_is_allocated_has_the_nodes_of_this_moment(tree: HostTree, nvml: Fa
     host = HostRoot(tree.root)
     shown(tree, "0000:3b:00.0", 0, A100_UUID)
     nvml.tells(A100)
-    (found,) = source.discover(host).found
+    (found,) = source.scan(host).found
     assert source.resolve(host, found) == found
     shown(tree, "0000:3b:00.0", 4, A100_UUID)
     now = source.resolve(host, found)
@@ -344,7 +342,7 @@ def test_a_slice_that_is_allocated_has_the_capabilities_of_this_moment(
     shown(tree, "0000:3b:00.0", 0, A100_UUID)
     divided(tree)
     nvml.tells(A100_MIG, SLICES[0])
-    (found,) = source.discover(host).found
+    (found,) = source.scan(host).found
     assert source.resolve(host, found) == found
     capability(tree, 0, "gi1", 30)
     now = source.resolve(host, found)

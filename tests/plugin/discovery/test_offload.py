@@ -7,7 +7,7 @@ import time
 import pytest
 
 from harness.waiting import until
-from plugin.discovery.offload import Offload, StuckError
+from plugin.serving.blocking import Offload, StuckError
 
 
 async def test_what_a_look_gives_or_raises_comes_back() -> None:

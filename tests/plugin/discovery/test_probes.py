@@ -7,7 +7,7 @@ from plugin.config.load import load
 from plugin.config.plan import ProbePlan
 from plugin.devices.device import Device
 from plugin.discovery.host import HostRoot
-from plugin.discovery.probes import COSTLY, UNTOLD, Question, asked_at_allocate, questions
+from plugin.serving.probes import COSTLY, UNTOLD, Question, asked_at_allocate, questions
 
 DEVICE = Device("d0", "d0", "/dev/d0", attrs={"interface": "eth7", "empty": ""})
 

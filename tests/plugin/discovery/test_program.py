@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from plugin.config.model import Exec
-from plugin.devices.device import Found
 from plugin.discovery.exec import MAX_OUTPUT, ExecSource
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, Found
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def python(code: str) -> list[str]:
 
 
 def look(here: HostRoot, command: list[str], timeout: str = "10s") -> Findings:
-    return ExecSource(Exec(command, timeout=timeout)).discover(here)
+    return ExecSource(Exec(command, timeout=timeout)).scan(here)
 
 
 def printed(here: HostRoot, text: str) -> Findings:
@@ -181,7 +180,7 @@ def test_it_is_not_run_more_often_than_its_interval_whoever_asks(here: HostRoot,
     first, second = ExecSource(written, hands), ExecSource(written, hands)
 
     def name(source: ExecSource) -> str:
-        return source.discover(here).found[0].name
+        return source.scan(here).found[0].name
 
     assert [name(first), name(second), name(first)] == ["1", "1", "1"]
     hands.now += 9.99
@@ -191,7 +190,7 @@ def test_it_is_not_run_more_often_than_its_interval_whoever_asks(here: HostRoot,
     hands.now += 10
     for source in (first, second):
         with pytest.raises(OSError, match="exit status 1"):
-            source.discover(here)
+            source.scan(here)
     hands.now += 10
     assert name(first) == "4"
 

@@ -8,7 +8,7 @@ from plugin.config.model import Regex
 from plugin.discovery.glob import GlobSource
 from plugin.discovery.host import HostRoot
 from plugin.discovery.regex import RegexSource
-from plugin.discovery.source import Findings, Source
+from plugin.discovery.source import Findings, Scanner
 from runtime.config_file import Path as Place
 
 
@@ -18,7 +18,7 @@ def tree(host: Path) -> HostTree:
 
 
 def look(tree: HostTree, pattern: str, directory: str = "/dev", depth: int = 1) -> Findings:
-    return RegexSource(pattern, directory, depth).discover(HostRoot(tree.root))
+    return RegexSource(pattern, directory, depth).scan(HostRoot(tree.root))
 
 
 def test_the_whole_name_must_match_and_groups_are_attributes(tree: HostTree) -> None:
@@ -62,11 +62,11 @@ def test_what_is_allocated_is_what_is_there_at_this_moment(tree: HostTree) -> No
     here = HostRoot(tree.root)
     tree.file("/dev/ttyUSB0")
     tree.link("/dev/serial/adapter", "/dev/ttyUSB0")
-    sources: tuple[Source, ...] = (
+    sources: tuple[Scanner, ...] = (
         RegexSource("ad(?P<rest>.*)", "/dev/serial"),
         GlobSource(("/dev/serial/*",)),
     )
-    before = [source.discover(here).found[0] for source in sources]
+    before = [source.scan(here).found[0] for source in sources]
     for source, found in zip(sources, before, strict=True):
         assert source.resolve(here, found) is found
     tree.file("/dev/ttyUSB1")

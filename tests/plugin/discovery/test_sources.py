@@ -4,17 +4,16 @@ from pathlib import Path
 import pytest
 
 from plugin.config.model import StaticDevice
-from plugin.devices.device import Found
 from plugin.discovery.files import FilesSource
 from plugin.discovery.glob import GlobSource
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, Source
+from plugin.discovery.source import Findings, Found, Scanner
 from plugin.discovery.static import StaticSource
 from plugin.discovery.sysfs_tree import numa_nodes
 
 
-def look(source: Source, host: Path) -> Findings:
-    return source.discover(HostRoot(host))
+def look(source: Scanner, host: Path) -> Findings:
+    return source.scan(HostRoot(host))
 
 
 def paths(findings: Findings) -> list[str]:

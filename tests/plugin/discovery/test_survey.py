@@ -9,25 +9,32 @@ from hypothesis import strategies as st
 
 from plugin.config.load import load
 from plugin.discovery.host import HostRoot
-from plugin.discovery.offload import Offload, StuckError
-from plugin.discovery.survey import Following, Resolved, Sources, Survey, SurveyError, Surveyor
+from plugin.serving.blocking import Offload, StuckError
+from plugin.serving.scan import (
+    DeviceScanner,
+    DirectoryFollower,
+    Resolved,
+    ScanError,
+    ScanResult,
+    SharedSources,
+)
 from runtime.directory import DirectoryWatcher
 
 
-def surveyor(host: Path, resource: str) -> Surveyor:
+def scanner(host: Path, resource: str) -> DeviceScanner:
     (plan,) = load(f"version: 1\nresources:\n- name: a.b/c\n{resource}".encode(), "x")
-    return Surveyor(plan, HostRoot(host))
+    return DeviceScanner(plan, HostRoot(host))
 
 
-def ids(survey: Survey) -> list[str]:
+def ids(survey: ScanResult) -> list[str]:
     return [item.device.id for item in survey.devices]
 
 
 def test_allocate_looks_again_at_what_it_hands_out(host: Path) -> None:
     (host / "dev").mkdir()
     (host / "dev/v0").touch()
-    looks = surveyor(host, "  discover: [{glob: {paths: [/dev/v*]}}]\n")
-    devices = [item.device for item in looks.look().devices]
+    looks = scanner(host, "  discover: [{glob: {paths: [/dev/v*]}}]\n")
+    devices = [item.device for item in looks.scan().devices]
     assert looks.resolve(devices) == Resolved(tuple(devices), ())
     (host / "dev/v0").unlink()
     assert looks.resolve(devices).faults == (("v0", "/dev/v0 is not there"),)
@@ -35,9 +42,9 @@ def test_allocate_looks_again_at_what_it_hands_out(host: Path) -> None:
 
 def test_a_source_that_cannot_say_fails_the_look_as_a_whole(host: Path) -> None:
     (host / "colas").touch()
-    looks = surveyor(host, "  discover: [{static: {devices: [{name: x}]}}, {files: {directory: /colas}}]\n")
-    with pytest.raises(SurveyError, match="/colas: Not a directory"):
-        looks.look()
+    looks = scanner(host, "  discover: [{static: {devices: [{name: x}]}}, {files: {directory: /colas}}]\n")
+    with pytest.raises(ScanError, match="/colas: Not a directory"):
+        looks.scan()
 
 
 async def test_a_look_comes_back_or_is_given_up(host: Path) -> None:
@@ -96,7 +103,7 @@ async def test_only_entries_that_matter_call_for_a_look(host: Path) -> None:
     looks = HostRoot(host)
     async with asyncio.TaskGroup() as group:
         run = group.create_task(watcher.run())
-        followings = [Following(watcher, looks, touched) for touched in telling]
+        followings = [DirectoryFollower(watcher, looks, touched) for touched in telling]
         for following, pair in zip(
             followings, [("/dev", "video*"), ("/dev", "nu*"), ("/late", "*")], strict=True
         ):
@@ -129,7 +136,7 @@ async def test_only_entries_that_matter_call_for_a_look(host: Path) -> None:
 async def test_a_directory_that_is_followed_no_more_is_let_go(host: Path) -> None:
     (host / "a").mkdir()
     watcher = DirectoryWatcher()
-    following = Following(watcher, HostRoot(host), Touched())
+    following = DirectoryFollower(watcher, HostRoot(host), Touched())
     async with asyncio.TaskGroup() as group:
         run = group.create_task(watcher.run())
         following.follow([("/a", "*"), ("/b", "x")], group)
@@ -147,7 +154,7 @@ async def test_what_is_written_is_told_where_contents_matter_by_the_paths_that_w
     (host / "run/state").touch()
     (host / "link").symlink_to("run")
     watcher, touched = DirectoryWatcher(poll_interval=0.05), Touched()
-    following = Following(watcher, HostRoot(host), touched)
+    following = DirectoryFollower(watcher, HostRoot(host), touched)
     async with asyncio.TaskGroup() as group:
         run = group.create_task(watcher.run())
         following.follow([("/run", "other")], group, [("/link", "state")])
@@ -173,16 +180,16 @@ def test_single_entries_are_looked_at_alone(host: Path) -> None:
     (host / "dev").mkdir()
     for n in range(3):
         (host / f"dev/v{n}").touch()
-    looks = surveyor(host, "  discover: [{glob: {paths: [/dev/v*]}}]\n")
-    assert ids(looks.look()) == ["v0", "v1", "v2"]
+    looks = scanner(host, "  discover: [{glob: {paths: [/dev/v*]}}]\n")
+    assert ids(looks.scan()) == ["v0", "v1", "v2"]
     (host / "dev/v1").unlink()
     (host / "dev/v3").touch()
     (host / "dev/w").touch()
-    change = looks.look_at([("/dev", name) for name in ("v1", "v2", "v3", "v4", "w")])
+    change = looks.scan_entries([("/dev", name) for name in ("v1", "v2", "v3", "v4", "w")])
     assert change is not None
     assert ([item.device.id for item in change.devices], change.gone) == (["v3"], ("v1",))
     # What they are now is what the next whole look finds.
-    assert ids(looks.look()) == ["v0", "v2", "v3"]
+    assert ids(looks.scan()) == ["v0", "v2", "v3"]
 
 
 def test_everything_is_looked_at_where_one_entry_does_not_tell(host: Path) -> None:
@@ -191,23 +198,23 @@ def test_everything_is_looked_at_where_one_entry_does_not_tell(host: Path) -> No
     (host / "dev/v0").touch()
     (host / "etc/real/a").touch()
     (host / "etc/a").symlink_to("real/a")
-    deep = surveyor(host, "  discover: [{glob: {paths: ['/dev/v*', '/dev/*/w*']}}]\n")
-    both = surveyor(host, "  discover: [{glob: {paths: ['/dev/v*']}}, {glob: {paths: ['/dev/w*']}}]\n")
-    same = surveyor(host, '  discover: [{glob: {paths: ["/dev/*"]}}]\n  id: "{{ device.name[:1] }}"\n')
-    alone = surveyor(host, "  discover: [{glob: {paths: ['/dev/v*']}}]\n")
-    links = surveyor(host, "  discover: [{files: {directory: /etc}}]\n")
+    deep = scanner(host, "  discover: [{glob: {paths: ['/dev/v*', '/dev/*/w*']}}]\n")
+    both = scanner(host, "  discover: [{glob: {paths: ['/dev/v*']}}, {glob: {paths: ['/dev/w*']}}]\n")
+    same = scanner(host, '  discover: [{glob: {paths: ["/dev/*"]}}]\n  id: "{{ device.name[:1] }}"\n')
+    alone = scanner(host, "  discover: [{glob: {paths: ['/dev/v*']}}]\n")
+    links = scanner(host, "  discover: [{files: {directory: /etc}}]\n")
     for each in (deep, both, same, alone, links):
-        each.look()
+        each.scan()
     (host / "dev/v1").touch()
     for looks in (deep, both, same):
-        assert looks.look_at([("/dev", "v1")]) is None
+        assert looks.scan_entries([("/dev", "v1")]) is None
     (host / "dev/v0").unlink()
     (host / "dev/v1").unlink()
-    assert alone.look_at([("/dev", "v0"), ("/dev", "v1")]) is None
-    assert alone.look().notes == ("nothing matches /dev/v*",)
-    assert links.look_at([("/etc", "a")]) is None
+    assert alone.scan_entries([("/dev", "v0"), ("/dev", "v1")]) is None
+    assert alone.scan().notes == ("nothing matches /dev/v*",)
+    assert links.scan_entries([("/etc", "a")]) is None
     (host / "etc/b").touch()
-    change = links.look_at([("/etc", "b"), ("/etc", "real")])
+    change = links.scan_entries([("/etc", "b"), ("/etc", "real")])
     assert change is not None
     assert [item.device.id for item in change.devices] == ["b"]
 
@@ -217,16 +224,16 @@ def test_those_who_share_sources_share_looks(host: Path) -> None:
     (host / "dev/v0").touch()
     (plan,) = load(b"version: 1\nresources:\n- name: a.b/c\n  discover: [{glob: {paths: [/dev/v*]}}]\n", "x")
     now = [10.0]
-    sources = Sources(plan, HostRoot(host), lambda: now[0])
-    one, two = Surveyor(plan, HostRoot(host), sources), Surveyor(plan, HostRoot(host), sources)
-    assert ids(one.look(10.0)) == ["v0"]
+    sources = SharedSources(plan, HostRoot(host), lambda: now[0])
+    one, two = DeviceScanner(plan, HostRoot(host), sources), DeviceScanner(plan, HostRoot(host), sources)
+    assert ids(one.scan(10.0)) == ["v0"]
     (host / "dev/v1").touch()
     now[0] = 11.0
-    assert ids(two.look(10.0)) == ["v0"]  # wished for before the last look began
-    assert ids(two.look(10.5)) == ["v0", "v1"]
-    assert ids(one.look(10.5)) == ["v0", "v1"]
+    assert ids(two.scan(10.0)) == ["v0"]  # wished for before the last look began
+    assert ids(two.scan(10.5)) == ["v0", "v1"]
+    assert ids(one.scan(10.5)) == ["v0", "v1"]
     (host / "dev/v2").touch()
-    assert ids(one.look()) == ["v0", "v1", "v2"]
+    assert ids(one.scan()) == ["v0", "v1", "v2"]
 
 
 LOOKS = st.lists(
@@ -243,8 +250,8 @@ def test_single_looks_come_to_what_a_whole_look_finds(
         (Path(root) / "dev").mkdir()
         template = "{{ device.name[:1] }}" if by_letter else "{{ device.name }}"
         text = f'  discover: [{{glob: {{paths: [/dev/*]}}}}]\n  id: "{template}"\n'
-        looks = surveyor(Path(root), text)
-        known = {item.device.id: item.device.path for item in looks.look().devices}
+        looks = scanner(Path(root), text)
+        known = {item.device.id: item.device.path for item in looks.scan().devices}
         for step in steps:
             for name, there in step:
                 path = Path(root) / "dev" / name
@@ -252,9 +259,9 @@ def test_single_looks_come_to_what_a_whole_look_finds(
                     path.touch()
                 else:
                     path.unlink(missing_ok=True)
-            change = looks.look_at([("/dev", name) for name, _ in step])
+            change = looks.scan_entries([("/dev", name) for name, _ in step])
             if change is None:
-                known = {item.device.id: item.device.path for item in looks.look().devices}
+                known = {item.device.id: item.device.path for item in looks.scan().devices}
             else:
                 known = {i: path for i, path in known.items() if i not in change.gone}
                 known |= {item.device.id: item.device.path for item in change.devices}

@@ -5,9 +5,8 @@ import pytest
 from harness.hosttree import HostTree
 from harness.usb import UsbBus
 from plugin.config.model import Usb
-from plugin.devices.device import Found
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings
+from plugin.discovery.source import Findings, Found
 from plugin.discovery.sysfs_tree import numa_nodes
 from plugin.discovery.usb import UsbSource
 
@@ -28,7 +27,7 @@ def here(bus: UsbBus) -> HostRoot:
 
 
 def look(here: HostRoot, **selectors: list[str]) -> Findings:
-    return UsbSource(Usb(**selectors)).discover(here)
+    return UsbSource(Usb(**selectors)).scan(here)
 
 
 def named(findings: Findings) -> dict[str, Found]:
@@ -131,7 +130,7 @@ def test_a_serial_number_is_made_harmless(bus: UsbBus, here: HostRoot) -> None:
 def test_a_device_keeps_its_id_wherever_it_is_plugged_in(bus: UsbBus, here: HostRoot) -> None:
     bus.plug("1-1", "0403", "6001", "A1", address=5)
     source = UsbSource(Usb())
-    (found,) = source.discover(here).found
+    (found,) = source.scan(here).found
     assert source.resolve(here, found) == found
     bus.unplug("1-1")
     assert source.resolve(here, found) is None
@@ -140,14 +139,14 @@ def test_a_device_keeps_its_id_wherever_it_is_plugged_in(bus: UsbBus, here: Host
     now = source.resolve(here, found)
     assert now is not None
     assert (now.name, now.nodes) == ("A1", ("/dev/bus/usb/001/009", "/dev/ttyUSB1"))
-    (again,) = source.discover(here).found
+    (again,) = source.scan(here).found
     assert again == now
 
 
 def test_a_device_without_a_serial_number_is_the_one_at_its_port(bus: UsbBus, here: HostRoot) -> None:
     bus.plug("1-1", "0403", "6001", address=5)
     source = UsbSource(Usb())
-    (found,) = source.discover(here).found
+    (found,) = source.scan(here).found
     bus.unplug("1-1")
     bus.plug("1-1", "0403", "6001", address=6)
     now = source.resolve(here, found)
@@ -161,15 +160,15 @@ def test_a_device_without_a_serial_number_is_the_one_at_its_port(bus: UsbBus, he
 def test_two_that_say_the_same_serial_number_are_told_apart(bus: UsbBus, here: HostRoot) -> None:
     bus.plug("1-2", "0403", "6001", "0001", address=5)
     source = UsbSource(Usb())
-    (first,) = source.discover(here).found
+    (first,) = source.scan(here).found
     assert first.name == "0001"
     bus.plug("1-1", "1a86", "7523", "0001", address=6)
-    assert {f.name: f.attrs["port"] for f in source.discover(here).found} == {"0001": "1-2", "1-1": "1-1"}
+    assert {f.name: f.attrs["port"] for f in source.scan(here).found} == {"0001": "1-2", "1-1": "1-1"}
     # Another resource, which selects one of them alone, knows of the other.
     assert list(named(look(here, vendors=["1a86"]))) == ["1-1"]
     bus.unplug("1-2")
     assert source.resolve(here, first) is None
-    assert list(named(source.discover(here))) == ["1-1"]
+    assert list(named(source.scan(here))) == ["1-1"]
 
 
 def test_two_that_say_the_same_from_the_beginning_are_called_by_their_ports(
@@ -196,7 +195,7 @@ def test_garbage_is_no_device(bus: UsbBus, here: HostRoot) -> None:
 
 
 def test_without_usb_there_is_none_and_it_is_said(host: Path) -> None:
-    findings = UsbSource(Usb()).discover(HostRoot(host))
+    findings = UsbSource(Usb()).scan(HostRoot(host))
     assert (findings.found, findings.notes) == ((), ("/sys/bus/usb/devices is not there",))
 
 

@@ -32,7 +32,7 @@ def tree(host: Path) -> HostTree:
 
 
 def look(tree: HostTree, written: Sysfs) -> Findings:
-    return SysfsSource(written).discover(HostRoot(tree.root))
+    return SysfsSource(written).scan(HostRoot(tree.root))
 
 
 def names(findings: Findings) -> list[str]:
@@ -166,7 +166,7 @@ def test_a_usb_device_is_claimed_as_all_sources_do(tree: HostTree) -> None:
 def test_what_is_allocated_is_kept_at_this_moment(tree: HostTree) -> None:
     source = SysfsSource(Sysfs([QUEUES], keep=[SysfsFile("state", equals="enabled")], attrs={"size": "size"}))
     here = HostRoot(tree.root)
-    found = source.discover(here).found[0]
+    found = source.scan(here).found[0]
     assert source.resolve(here, found) == found
     tree.files(f"{DSA}/wq0.0", size=32)
     now = source.resolve(here, found)

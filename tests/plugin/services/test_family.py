@@ -78,14 +78,14 @@ async def test_a_sources_defect_is_told_and_leaves_the_others_alone(
     kubelet: SimulatedKubelet, serve: Serve, dev: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (dev / "one1").touch()
-    discover = GlobSource.discover
+    discover = GlobSource.scan
 
     def broken(source: GlobSource, host: HostRoot) -> Findings:
         if source.patterns == ("/dev/*",):
             raise ValueError("unforeseen")
         return discover(source, host)
 
-    monkeypatch.setattr(GlobSource, "discover", broken)
+    monkeypatch.setattr(GlobSource, "scan", broken)
     name = "a.b/x{{ device.name }}"
     async with serve(configuration(family(name), PLAIN)) as served:
         await served.until(lambda: states(served)[name] == "discovery fails: ValueError: unforeseen")
@@ -110,14 +110,14 @@ async def test_sources_are_asked_once_for_the_whole_family(
     for n in range(20):
         (dev / f"v{n}").touch()
     looks = 0
-    discover = GlobSource.discover
+    discover = GlobSource.scan
 
     def counted(source: GlobSource, host: HostRoot) -> Findings:
         nonlocal looks
         looks += 1
         return discover(source, host)
 
-    monkeypatch.setattr(GlobSource, "discover", counted)
+    monkeypatch.setattr(GlobSource, "scan", counted)
     async with serve(configuration(family("a.b/{{ device.name }}"))) as served:
         await kubelet.wait_until(lambda k: all(k.allocatable(f"a.b/v{n}") == 1 for n in range(20)))
         for n in range(20):
@@ -188,7 +188,7 @@ async def test_the_first_resource_in_the_configuration_has_a_device_that_several
 ) -> None:
     for n in range(4):
         (dev / f"v{n}").touch()
-    discover = GlobSource.discover
+    discover = GlobSource.scan
 
     def slowly(source: GlobSource, host: HostRoot) -> Findings:
         if source.patterns == ("/dev/v*",):
@@ -196,7 +196,7 @@ async def test_the_first_resource_in_the_configuration_has_a_device_that_several
         return discover(source, host)
 
     # The first is slow to look, and yet is first.
-    monkeypatch.setattr(GlobSource, "discover", slowly)
+    monkeypatch.setattr(GlobSource, "scan", slowly)
     text = claimants("{{ device.name in ['v0', 'v1'] }}", "{{ device.name != 'v0' }}")
     text += "- name: a.b/r2\n  discover: [{glob: {paths: [/dev/v1, /dev/v3]}}]\n  id: '2-{{ device.name }}'\n"
     async with serve(text) as served:

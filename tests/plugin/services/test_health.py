@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from harness.served import Serve, Served
-from plugin.devices.health import Fault
+from plugin.discovery.source import Fault
 from plugin.serving.context import Pace
 from simulator import SimulatedKubelet
 

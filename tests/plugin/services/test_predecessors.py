@@ -11,8 +11,9 @@ import pytest
 
 from harness.waiting import LIMIT, until
 from kubelet.holders import Held
-from plugin.devices.device import PLAIN, Device, Found
+from plugin.devices.device import PLAIN, Device
 from plugin.devices.ledger import Entries
+from plugin.discovery.source import Found
 from plugin.serving.ownership import (
     MAX_BYTES,
     NAME,

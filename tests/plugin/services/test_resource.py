@@ -23,9 +23,9 @@ from plugin.devices.device import Device
 from plugin.devices.identify import Change
 from plugin.discovery.files import FilesSource
 from plugin.discovery.source import Findings
-from plugin.discovery.survey import Resolved, Survey, Surveyor
 from plugin.serving.context import Pace
 from plugin.serving.lifecycle import Patience
+from plugin.serving.scan import DeviceScanner, Resolved, ScanResult
 from simulator import (
     AdmissionError,
     ContainerSpec,
@@ -309,20 +309,20 @@ async def test_a_defect_in_one_resource_leaves_the_others_alone_and_is_survived(
     kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (colas / "a").touch()
-    look, look_at, broken = Surveyor.look, Surveyor.look_at, {"a.b/broken"}
+    look, look_at, broken = DeviceScanner.scan, DeviceScanner.scan_entries, {"a.b/broken"}
 
-    def looking(self: Surveyor, not_before: float | None = None) -> Survey:
+    def looking(self: DeviceScanner, not_before: float | None = None) -> ScanResult:
         if self.plan.name in broken:
             raise KeyError("a defect")
         return look(self, not_before)
 
-    def looking_at(self: Surveyor, entries: Iterable[tuple[str, str]]) -> Change | None:
+    def looking_at(self: DeviceScanner, entries: Iterable[tuple[str, str]]) -> Change | None:
         if self.plan.name in broken:
             raise KeyError("a defect")
         return look_at(self, entries)
 
-    monkeypatch.setattr(Surveyor, "look", looking)
-    monkeypatch.setattr(Surveyor, "look_at", looking_at)
+    monkeypatch.setattr(DeviceScanner, "scan", looking)
+    monkeypatch.setattr(DeviceScanner, "scan_entries", looking_at)
     text = configuration(cola("a.b/broken"), cola())
     async with serve(text, pace=Pace(restart=(0.05,))) as served:
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
@@ -474,13 +474,13 @@ async def test_a_device_that_went_unnoticed_is_refused_by_allocate(
     (colas / "a").touch()
     async with serve(configuration(cola())) as served:
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-        monkeypatch.setattr(Surveyor, "resolve", gone)
+        monkeypatch.setattr(DeviceScanner, "resolve", gone)
         with pytest.raises(AdmissionError, match="'a' is unhealthy"):
             await kubelet.add_pod(pod("p", cola=1))
         assert served.status(COLA).tally.allocation_errors == 1
 
 
-def gone(_surveyor: Surveyor, devices: Sequence[Device]) -> Resolved:
+def gone(_scanner: DeviceScanner, devices: Sequence[Device]) -> Resolved:
     return Resolved((), tuple((device.id, "it is not there") for device in devices))
 
 

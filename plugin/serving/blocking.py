@@ -18,7 +18,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
-from plugin.discovery.probes import Question
+from plugin.serving.probes import Question
 
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ STALL: Final = 0.05
 Answered = Callable[[Question, str], None]
 
 
-class Asking:
+class ProbeRunner:
     """Asks the questions of one resource."""
 
     def __init__(self) -> None:

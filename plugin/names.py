@@ -1,6 +1,7 @@
 """Names as the kubelet takes them: resource names, device ids, CDI names, environment variables."""
 
 import re
+from functools import lru_cache
 from typing import Final
 
 MAX_ID_BYTES: Final = 512
@@ -174,3 +175,28 @@ def permissions_problem(text: str) -> str | None:
     if text and set(text) <= set("rwm") and len(set(text)) == len(text):
         return None
     return "expected some of r (read), w (write), m (mknod)"
+
+
+_NUMBER: Final = re.compile(r"(\d{1,18})", re.ASCII)
+
+_ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+"""A PCI function's address: hexadecimal and of fixed width, so that 19 comes before 3b as it is."""
+
+_LONGEST: Final = 128
+"""Characters of a text whose key is remembered: at most 4 KiB each, 1 KiB as ids usually are."""
+
+
+def natural(text: str) -> tuple[tuple[str, int], ...]:
+    """A sort key under which `video10` comes after `video2`. Keys of usual length are remembered."""
+    return _remembered(text) if len(text) <= _LONGEST else _key(text)
+
+
+def _key(text: str) -> tuple[tuple[str, int], ...]:
+    if _ADDRESS.fullmatch(text) is not None:
+        return ((text, -1),)
+    parts = _NUMBER.split(text)
+    key = [(parts[i], int(parts[i + 1])) for i in range(0, len(parts) - 1, 2)]
+    return (*key, (parts[-1], -1), (text, -1))
+
+
+_remembered = lru_cache(maxsize=16_384)(_key)

@@ -13,14 +13,14 @@ from re import Pattern
 from typing import Final
 
 from plugin.config.plan import ResourcePlan
-from plugin.devices.device import Device, Found
+from plugin.devices.device import Device
 from plugin.devices.identify import Change, Identified, Identifier
 from plugin.discovery.glob import compiled
-from plugin.discovery.host import HostRoot
-from plugin.discovery.probes import asked_at_allocate, questions
+from plugin.discovery.host import HostRoot, os_problem
 from plugin.discovery.registry import source_of
-from plugin.discovery.source import Entrywise, Findings, MoreChangedError, Source
+from plugin.discovery.source import EntryScanner, Findings, Found, RescanNeededError, Scanner
 from plugin.discovery.sysfs_tree import numa_nodes
+from plugin.serving.probes import asked_at_allocate, questions
 from runtime.directory import Change as Change_follow
 from runtime.directory import DirectoryWatcher, Kind
 
@@ -31,7 +31,7 @@ MAX_PATTERNS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ScanResult:
     """What one look saw. `left_out`: (path or name, why) of what cannot be a device.
 
     `follow`: host directories, with patterns of the entries, whose changes call for another look;
@@ -53,11 +53,11 @@ class Resolved:
     faults: tuple[tuple[str, str], ...]
 
 
-class SurveyError(Exception):
+class ScanError(Exception):
     """A look that failed as a whole; the message says at what."""
 
 
-class Sources:
+class SharedSources:
     """The sources of a plan. Those who share them look together: a look that is new enough serves all."""
 
     def __init__(
@@ -70,41 +70,41 @@ class Sources:
         self._begun = float("-inf")
         self._findings: tuple[Findings, ...] = ()
 
-    def discover(self, not_before: float | None = None) -> tuple[Findings, ...]:
+    def scan(self, not_before: float | None = None) -> tuple[Findings, ...]:
         """What each source finds, by a look that began at the steady time `not_before` or later.
 
-        None: by a look of its own. Blocking. Raises SurveyError where a source cannot say.
+        None: by a look of its own. Blocking. Raises ScanError where a source cannot say.
         """
         with self._lock:
             if not_before is None or self._begun < not_before:
                 begun = self._steady()
                 try:
-                    self._findings = tuple(source.discover(self.host) for source in self.each)
+                    self._findings = tuple(source.scan(self.host) for source in self.each)
                 except OSError as error:
-                    raise SurveyError(os_problem(error)) from error
+                    raise ScanError(os_problem(error)) from error
                 self._begun = begun
             return self._findings
 
 
-class Surveyor:
+class DeviceScanner:
     """Looks for one resource's devices. Blocking; one look at a time."""
 
-    def __init__(self, plan: ResourcePlan, host: HostRoot, sources: Sources | None = None) -> None:
+    def __init__(self, plan: ResourcePlan, host: HostRoot, sources: SharedSources | None = None) -> None:
         """`sources`: those of the plan, where they are shared."""
         self.plan = plan
         self._host = host
-        self._sources = sources or Sources(plan, host)
+        self._sources = sources or SharedSources(plan, host)
         self._identifier = Identifier(plan)
-        self._origins: dict[tuple[str, str], Source] = {}
+        self._origins: dict[tuple[str, str], Scanner] = {}
         self._found: set[tuple[str, str]] = set()
-        self._entrywise: dict[str, Entrywise] = {}
+        self._entrywise: dict[str, EntryScanner] = {}
 
-    def look(self, not_before: float | None = None) -> Survey:
-        """Everything as it is now, or as seen since `not_before`. Raises SurveyError."""
+    def scan(self, not_before: float | None = None) -> ScanResult:
+        """Everything as it is now, or as seen since `not_before`. Raises ScanError."""
         found: list[Found] = []
         follow: dict[tuple[str, str], None] = {}
-        origins: dict[tuple[str, str], Source] = {}
-        every = self._sources.discover(not_before)
+        origins: dict[tuple[str, str], Scanner] = {}
+        every = self._sources.scan(not_before)
         for source, findings in zip(self._sources.each, every, strict=True):
             found += findings.found
             if len(every) > 1:
@@ -115,7 +115,7 @@ class Surveyor:
         self._found = {(item.name, item.path) for item in found}
         self._entrywise = dict(_entrywise(self._sources.each, every))
         identity = self._identifier.identify(found, self._numa)
-        return Survey(
+        return ScanResult(
             identity.devices,
             identity.left_out,
             bounded(follow),
@@ -123,10 +123,10 @@ class Surveyor:
             frozenset().union(*(findings.subsystems for findings in every)),
         )
 
-    def look_at(self, entries: Iterable[tuple[str, str]]) -> Change | None:
+    def scan_entries(self, entries: Iterable[tuple[str, str]]) -> Change | None:
         """What became of single entries, by (directory, name), of followed directories.
 
-        None where that does not tell enough: then everything is to be looked at. Raises SurveyError.
+        None where that does not tell enough: then everything is to be looked at. Raises ScanError.
         """
         present: dict[tuple[str, str], Found] = {}
         gone: set[tuple[str, str]] = set()
@@ -136,11 +136,11 @@ class Surveyor:
                 return None
             key = (name, f"{directory.rstrip('/')}/{name}")
             try:
-                found = source.look_at(self._host, directory, name)
-            except MoreChangedError:
+                found = source.scan_entry(self._host, directory, name)
+            except RescanNeededError:
                 return None
             except OSError as error:
-                raise SurveyError(os_problem(error)) from error
+                raise ScanError(os_problem(error)) from error
             if found is not None:
                 present[key] = found
             elif key in self._found:
@@ -204,7 +204,7 @@ class Surveyor:
         return numa_nodes(self._host, found)
 
 
-def _entrywise(sources: Iterable[Source], every: Iterable[Findings]) -> Iterable[tuple[str, Entrywise]]:
+def _entrywise(sources: Iterable[Scanner], every: Iterable[Findings]) -> Iterable[tuple[str, EntryScanner]]:
     """The directories that one source alone follows, and entry by entry."""
     followed: dict[str, int] = {}
     each = list(zip(sources, every, strict=True))
@@ -212,7 +212,7 @@ def _entrywise(sources: Iterable[Source], every: Iterable[Findings]) -> Iterable
         for directory in {directory for directory, _ in findings.follow}:
             followed[directory] = followed.get(directory, 0) + 1
     for source, findings in each:
-        if isinstance(source, Entrywise):
+        if isinstance(source, EntryScanner):
             yield from ((d, source) for d in findings.entrywise if followed.get(d) == 1)
 
 
@@ -229,12 +229,6 @@ def bounded(follow: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def os_problem(error: OSError) -> str:
-    """An OSError in words: what failed, and where."""
-    reason = error.strerror or str(error)
-    return f"{error.filename}: {reason}" if error.filename else reason
-
-
 _COMES_OR_GOES = frozenset({Kind.APPEARED, Kind.VANISHED})
 
 Touched = Callable[[str, str | None], None]
@@ -244,7 +238,7 @@ _Wanted = frozenset[tuple[str, str, bool]]
 """(host directory, pattern, contents) of one directory as this process sees it."""
 
 
-class Following:
+class DirectoryFollower:
     """Tells whenever an entry that matters comes or goes in one of the followed directories."""
 
     def __init__(self, watcher: DirectoryWatcher, host: HostRoot, touched: Touched) -> None:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from plugin.config.names import path_problem
-from plugin.config.patterns import MAX_TEXT, fullmatch
 from plugin.config.plan import (
     CarrierCheck,
     ExecCheck,
@@ -19,6 +17,8 @@ from plugin.config.templates import Template, TemplateError
 from plugin.devices.device import Device
 from plugin.discovery.command import run_command
 from plugin.discovery.host import HostRoot
+from plugin.names import path_problem
+from plugin.patterns import MAX_TEXT, fullmatch
 from runtime.config_file import quoted
 
 UNTOLD: Final = 10.0
