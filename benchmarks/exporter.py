@@ -17,8 +17,8 @@ from typing import Final
 from benchmarks.pod_resources import allocatable, listed
 from benchmarks.report import Figure, percentile, write_section
 from benchmarks.running import Client, cpu, environment, memory, process, ready
-from exporter.mapping.identity import NO_VIEW, Look
-from exporter.refresh.pipeline import Understanding
+from exporter.mapping.identity import EMPTY_VIEW, Poll
+from exporter.refresh.pipeline import SnapshotPipeline
 from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.podresources import Raw
 
@@ -120,21 +120,23 @@ def refreshes(rounds: int) -> None:
 
 def refreshed(answers: Sequence[Sequence[bytes]]) -> list[float]:
     """Milliseconds that each of these pairs of answers took, after the last of them was read before."""
-    understanding = Understanding({}, keep_allocatable=60.0)
+    understanding = SnapshotPipeline({}, keep_allocatable=60.0)
     took: list[float] = []
     for number, (list_bytes, offer) in enumerate([answers[-1], *answers]):
         raw, look = (
             Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"),
-            Look(number, number + 0.01),
+            Poll(number, number + 0.01),
         )
-        took.append(timed(partial(understanding.read, raw, look.answered, look=look, view=NO_VIEW)))
+        took.append(timed(partial(understanding.read, raw, look.answered, look=look, view=EMPTY_VIEW)))
     return took[1:]
 
 
 def first(list_bytes: bytes, offer: bytes) -> float:
     """Milliseconds that the very first snapshot took."""
-    raw, look = Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"), Look(0.0, 0.01)
-    return timed(lambda: Understanding({}, keep_allocatable=60.0).read(raw, 1.0, look=look, view=NO_VIEW))
+    raw, look = Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"), Poll(0.0, 0.01)
+    return timed(
+        lambda: SnapshotPipeline({}, keep_allocatable=60.0).read(raw, 1.0, look=look, view=EMPTY_VIEW)
+    )
 
 
 def timed(work: Callable[[], object]) -> float:

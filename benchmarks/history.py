@@ -19,10 +19,10 @@ from typing import Final
 
 from benchmarks.report import Figure, write_section
 from exporter.history import sql
-from exporter.history.archive import Archive, Limits, Now
-from exporter.history.coverage import Sight, Times
-from exporter.history.query import Question
-from exporter.mapping.record import Facts, HoldingKey, Present, Row
+from exporter.history.archive import Archive, HistoryLimits, QueryMoment
+from exporter.history.coverage import PollSequence, PollTimes
+from exporter.history.query import HistoryQuery
+from exporter.history.record import HoldingFacts, HoldingKey, HoldingRow, Present
 
 _DAY: Final = 86400.0
 _DAYS: Final = 30
@@ -34,18 +34,18 @@ _START: Final = 1_790_000_000.0
 class Churn:
     """A node on which pods come and go, and its exporter's history."""
 
-    def __init__(self, path: Path, limits: Limits, order: random.Random) -> None:
+    def __init__(self, path: Path, limits: HistoryLimits, order: random.Random) -> None:
         self.wall = _START
         self._path = path
         self._limits = limits
         self._order = order
-        self.held: dict[str, tuple[HoldingKey, Facts]] = {}
+        self.held: dict[str, tuple[HoldingKey, HoldingFacts]] = {}
         self.taken: list[float] = []
         self.start()
 
     def start(self) -> None:
         """The exporter, anew."""
-        self.sight = Sight(_PATIENCE)
+        self.sight = PollSequence(_PATIENCE)
         self.archive = Archive(
             self._path, self._limits, doubt=10.0, wall=lambda: self.wall, steady=lambda: self.wall
         )
@@ -55,7 +55,7 @@ class Churn:
         """One look, so many seconds later."""
         self.wall += after
         found: Present = {key: (facts,) for key, facts in self.held.values()}
-        look = self.sight.look(Times(self.wall, self.wall + 0.003, self.wall), found, told=told)
+        look = self.sight.look(PollTimes(self.wall, self.wall + 0.003, self.wall), found, told=told)
         began = time.perf_counter()
         self.archive.take([look], None)
         self.taken.append(time.perf_counter() - began)
@@ -65,7 +65,7 @@ class Churn:
         """Another pod takes the devices of one that goes."""
         slot = self._order.randrange(_DEVICES // 2)
         pod = f"training-{self._order.getrandbits(32):08x}-{number % 100}"
-        facts = Facts(f"{self._order.getrandbits(128):032x}", "Job", pod[:17], "", "worker-3")
+        facts = HoldingFacts(f"{self._order.getrandbits(128):032x}", "Job", pod[:17], "", "worker-3")
         for device in (f"GPU-{slot * 2:032x}", f"GPU-{slot * 2 + 1:032x}"):
             resource = "nvidia.com/gpu" if slot % 2 else "example.com/nic"
             names = ("ml" if slot % 3 else "inference", pod, "main")
@@ -87,22 +87,22 @@ def live(churn: Churn, holdings: int) -> float:
     return time.perf_counter() - began
 
 
-def questions(churn: Churn, order: random.Random) -> dict[str, Callable[[], Question]]:
+def questions(churn: Churn, order: random.Random) -> dict[str, Callable[[], HistoryQuery]]:
     """What people ask, each time of another device, pod or moment."""
     some = list(churn.held.values())
 
     def moment() -> float:
         return _START + order.random() * _DAYS * _DAY
 
-    def at(**names: str) -> Question:
+    def at(**names: str) -> HistoryQuery:
         when = moment()
-        return Question(since=when, until=when, **names)  # type: ignore[arg-type] # names
+        return HistoryQuery(since=when, until=when, **names)  # type: ignore[arg-type] # names
 
-    def hours(length: float, **names: str) -> Question:
+    def hours(length: float, **names: str) -> HistoryQuery:
         when = moment()
-        return Question(since=when, until=when + length * 3600, **names)  # type: ignore[arg-type] # names
+        return HistoryQuery(since=when, until=when + length * 3600, **names)  # type: ignore[arg-type] # names
 
-    def one() -> tuple[HoldingKey, Facts]:
+    def one() -> tuple[HoldingKey, HoldingFacts]:
         return order.choice(some)
 
     return {
@@ -110,12 +110,12 @@ def questions(churn: Churn, order: random.Random) -> dict[str, Callable[[], Ques
         "who held a device at a moment": lambda: at(device=one()[0].device),
         "a device in a range of 6 h": lambda: hours(6, device=one()[0].device),
         "a resource in a range of a day": lambda: hours(24, resource=one()[0].resource),
-        "a namespace, all of it": lambda: Question(namespace=one()[0].namespace),
-        "a pod, all of it": lambda: Question(pod=one()[0].pod, namespace=one()[0].namespace),
-        "a uid": lambda: Question(uid=one()[1].uid),
-        "the newest 200": Question,
-        "the newest 1000": lambda: Question(limit=1000),
-        "a resource nobody knows": lambda: Question(resource="other.example/x"),
+        "a namespace, all of it": lambda: HistoryQuery(namespace=one()[0].namespace),
+        "a pod, all of it": lambda: HistoryQuery(pod=one()[0].pod, namespace=one()[0].namespace),
+        "a uid": lambda: HistoryQuery(uid=one()[1].uid),
+        "the newest 200": HistoryQuery,
+        "the newest 1000": lambda: HistoryQuery(limit=1000),
+        "a resource nobody knows": lambda: HistoryQuery(resource="other.example/x"),
     }
 
 
@@ -128,7 +128,7 @@ def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None
             took, floor, rows = [], [], []
             for _ in range(rounds):
                 asked = question()
-                now = Now(churn.sight.last, failing=False, time=churn.wall, patience=_PATIENCE)
+                now = QueryMoment(churn.sight.last, failing=False, time=churn.wall, patience=_PATIENCE)
                 began = time.perf_counter()
                 found = churn.archive.find(asked, now)
                 took.append(1000 * (time.perf_counter() - began))
@@ -148,7 +148,7 @@ def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None
     )
 
 
-def fetch(bare: sqlite3.Connection, numbers: Sequence[int]) -> list[Row]:
+def fetch(bare: sqlite3.Connection, numbers: Sequence[int]) -> list[HoldingRow]:
     """The rows of these numbers, as directly as SQLite can."""
     return [
         sql.read_row(values)
@@ -162,7 +162,7 @@ def main(holdings: int, rounds: int, size: int) -> None:
     order = random.Random(1)  # noqa: S311 -- a benchmark
     with tempfile.TemporaryDirectory(prefix="dl") as directory:
         path = Path(directory) / "history.db"
-        churn = Churn(path, Limits(_DAYS * _DAY, size << 20), order)
+        churn = Churn(path, HistoryLimits(_DAYS * _DAY, size << 20), order)
         took = live(churn, holdings)
         rows = churn.archive.condition.rows
         files = [path, Path(f"{path}-wal")]

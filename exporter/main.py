@@ -9,22 +9,26 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import disable_created_metrics
 
-from exporter.history.archive import Archive, Limits
-from exporter.history.historian import Historian
-from exporter.mapping.device_ids import RULES, Reader
-from exporter.mapping.device_ids import read as read_id
-from exporter.mapping.restart_guard import DOUBT
-from exporter.mapping.state import Board
+from exporter.history.archive import Archive, HistoryLimits
+from exporter.history.recorder import HistoryRecorder
+from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, read_id
+from exporter.mapping.restart_guard import DISTRUST
+from exporter.mapping.state import StateStore
 from exporter.metrics.devices import SeriesLimit
 from exporter.metrics.exporter import Metrics
 from exporter.metrics.families import HistoryFamilies
 from exporter.pods.pods_api import PodsApi
-from exporter.pods.source import Allowed
-from exporter.pods.tracker import Identities
+from exporter.pods.source import LabelFilter
+from exporter.pods.tracker import PodTracker
 from exporter.refresh.cpus import numa_of_cpus
 from exporter.refresh.loop import Observers, Refresher
 from exporter.refresh.needs import needs
-from exporter.refresh.triggers import Timing, follow_device_plugins, follow_pod_resources, follow_pods_api
+from exporter.refresh.triggers import (
+    RefreshTiming,
+    follow_device_plugins,
+    follow_pod_resources,
+    follow_pods_api,
+)
 from exporter.settings import ExporterSettings
 from exporter.web.app import build
 from exporter.web.site import Site
@@ -40,7 +44,7 @@ from runtime.protection import protection_by
 from runtime.version import __version__
 
 if TYPE_CHECKING:
-    from exporter.plugins.poller import Plugins
+    from exporter.plugins.poller import PluginPoller
 
 _log = Log("exporter")
 
@@ -51,14 +55,14 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     disable_created_metrics()  # type: ignore[no-untyped-call] # prometheus_client leaves it so
     paths = KubeletPaths(settings.kubelet_root)
     clock = Clock()
-    board = Board()
+    states = StateStore()
     watcher = DirectoryWatcher()
     reader = _reader(settings.id_rules)
     identities = _identities(settings, paths)
-    plugins = _plugins(settings, board, clock)
+    plugins = _plugins(settings, states, clock)
     limit = SeriesLimit(settings.metrics_max_series)
     metrics = Metrics(
-        board,
+        states,
         node=settings.node_name,
         version=__version__,
         stale_after=settings.stale_after,
@@ -70,7 +74,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         client = KubeletClient(paths.pod_resources_socket, timeout=settings.poll_timeout, wall=clock.wall)
     except ValueError as error:
         raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
-    historian = _historian(settings, board, clock, watcher)
+    historian = _historian(settings, states, clock, watcher)
     cpu_nodes = numa_of_cpus()
     metrics.register(HistoryFamilies(lambda: historian.condition), lambda: historian.condition)
     protection = await protection_by(settings.web_config_file)
@@ -79,9 +83,9 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     metrics.register(web, web.condition)
     refresher = Refresher(
         client,
-        board,
+        states,
         Observers((metrics.counters, historian)),
-        timing=Timing(settings.poll_interval, settings.stale_after),
+        timing=RefreshTiming(settings.poll_interval, settings.stale_after),
         clock=clock,
         cpu_numa=cpu_nodes,
         node=settings.node_name,
@@ -91,7 +95,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         remarks=limit.notes,
     )
     site = Site(
-        board=board,
+        states=states,
         node=settings.node_name,
         stale_after=settings.stale_after,
         poll_interval=settings.poll_interval,
@@ -142,37 +146,37 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
             metrics.close()
 
 
-def _identities(settings: ExporterSettings, paths: KubeletPaths) -> Identities | None:
+def _identities(settings: ExporterSettings, paths: KubeletPaths) -> PodTracker | None:
     """Who knows the pods; None where nobody is to be asked. Raises Fatal."""
-    allowed = Allowed(settings.pod_labels)
+    allowed = LabelFilter(settings.pod_labels)
     match settings.pods_source:
         case "none":
             return None
         case "apiserver":
             # Imported where it is asked for: TLS and a client of HTTP are for few.
             from exporter.pods.api_server import ApiServer  # noqa: PLC0415
-            from exporter.pods.kubeconfig import AccessError, access  # noqa: PLC0415
+            from exporter.pods.kubeconfig import ApiServerAccessError, api_server_access  # noqa: PLC0415
 
             try:
-                way = access(settings.kubeconfig, os.environ)
-            except AccessError as error:
+                way = api_server_access(settings.kubeconfig, os.environ)
+            except ApiServerAccessError as error:
                 raise Fatal(f"--pods.source apiserver: {error}") from error
-            return Identities(ApiServer(way, settings.node_name, allowed), expected=True)
+            return PodTracker(ApiServer(way, settings.node_name, allowed), expected=True)
         case source:
             try:
                 pods_api = PodsApi(paths.pods_api_socket, allowed, timeout=settings.poll_timeout)
             except ValueError as error:
                 raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
-            return Identities(pods_api, expected=source == "pods-api")
+            return PodTracker(pods_api, expected=source == "pods-api")
 
 
-def _plugins(settings: ExporterSettings, board: Board, clock: Clock) -> "Plugins | None":
+def _plugins(settings: ExporterSettings, states: StateStore, clock: Clock) -> "PluginPoller | None":
     """Who asks plugins; None where none is to be asked."""
     if not settings.plugin_url:
         return None
     # Imported where it is asked for: few exporters are told of plugins.
     from exporter.plugins.client import PluginAccess, PluginClient  # noqa: PLC0415
-    from exporter.plugins.poller import Plugins  # noqa: PLC0415
+    from exporter.plugins.poller import PluginPoller  # noqa: PLC0415
 
     access = PluginAccess(
         settings.plugin_ca_file,
@@ -181,20 +185,20 @@ def _plugins(settings: ExporterSettings, board: Board, clock: Clock) -> "Plugins
         settings.plugin_password_file,
     )
     clients = [PluginClient(address, access) for address in settings.plugin_url]
-    return Plugins(clients, board, clock=clock.now)
+    return PluginPoller(clients, states, clock=clock.now)
 
 
-def _reader(path: Path | None) -> Reader:
+def _reader(path: Path | None) -> IdReader:
     """Who reads device ids. Raises Fatal for rules that cannot be used."""
     if path is None:
         return read_id
     # Imported where it is asked for: YAML is for few.
-    from exporter.mapping.device_ids import load  # noqa: PLC0415
+    from exporter.mapping.device_ids import load_rules  # noqa: PLC0415
     from runtime.config_file import MAX_BYTES, ConfigError  # noqa: PLC0415
 
     try:
         with path.open("rb") as file:
-            return Reader([*load(file.read(MAX_BYTES + 1), str(path)), *RULES])
+            return IdReader([*load_rules(file.read(MAX_BYTES + 1), str(path)), *BUILT_IN_RULES])
     except OSError as error:
         raise Fatal(f"--id-rules {path}: {error.strerror or error}") from error
     except ConfigError as error:
@@ -202,18 +206,18 @@ def _reader(path: Path | None) -> Reader:
 
 
 def _historian(
-    settings: ExporterSettings, board: Board, clock: Clock, watcher: DirectoryWatcher
-) -> Historian:
+    settings: ExporterSettings, states: StateStore, clock: Clock, watcher: DirectoryWatcher
+) -> HistoryRecorder:
     archive = Archive(
         settings.history_path,
-        Limits(settings.history_retention, settings.history_max_bytes),
-        doubt=DOUBT,
+        HistoryLimits(settings.history_retention, settings.history_max_bytes),
+        doubt=DISTRUST,
         wall=clock.wall,
         steady=time.monotonic,
     )
-    return Historian(
+    return HistoryRecorder(
         archive,
-        board,
+        states,
         node=settings.node_name,
         clock=clock,
         steady=time.monotonic,
@@ -224,7 +228,7 @@ def _historian(
 
 
 def _triggers(
-    watcher: DirectoryWatcher, settings: ExporterSettings, identities: Identities | None
+    watcher: DirectoryWatcher, settings: ExporterSettings, identities: PodTracker | None
 ) -> tuple[str, ...]:
     timer = f"timer every {settings.poll_interval:g} s"
     pods = () if identities is None else (identities.words,)

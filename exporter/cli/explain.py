@@ -118,7 +118,7 @@ def _from_exporter(source: Source, resource: str, device: str) -> ExplainDocumen
 
 def _from_kubelet(source: Source, resource: str, device: str) -> Explained:
     from exporter.cli import kubelet  # noqa: PLC0415 -- gRPC takes a while to import
-    from exporter.mapping.device_ids import read  # noqa: PLC0415 -- as above
+    from exporter.mapping.device_ids import read_id  # noqa: PLC0415 -- as above
     from exporter.views.documents import explained  # noqa: PLC0415 -- as above
     from exporter.views.explain import AmbiguousDevice, UnknownDevice  # noqa: PLC0415 -- for this way alone
 
@@ -129,7 +129,7 @@ def _from_kubelet(source: Source, resource: str, device: str) -> Explained:
     except ValueError as error:
         raise click.BadParameter(visible(str(error)), param_hint="--socket") from error
     try:
-        return explained(moment, device, resource, reader=read), notes
+        return explained(moment, device, resource, reader=read_id), notes
     except AmbiguousDevice as error:
         raise click.BadParameter(visible(str(error)), param_hint="DEVICE") from error
     except UnknownDevice as error:

@@ -8,7 +8,7 @@ from exporter.cli.http import AskError
 from exporter.cli.select import Answer, MappingDocument, Told
 from exporter.cli.sources import cpus_of
 from exporter.mapping.anomalies import find
-from exporter.mapping.restart_guard import DOUBT
+from exporter.mapping.restart_guard import DISTRUST
 from exporter.mapping.snapshot import build
 from exporter.mapping.state import State
 from exporter.views import documents
@@ -69,7 +69,7 @@ def _doubts(path: Path, now: float) -> tuple[str, ...]:
         age = now - path.stat().st_mtime
     except OSError:
         return ()
-    if not 0 <= age < DOUBT:
+    if not 0 <= age < DISTRUST:
         return ()
     return (f"the kubelet came back {age:.0f} s ago and may not list all pods yet: ask again",)
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from exporter.history.book import Book, Stored
-from exporter.history.coverage import Gap, Look, Times, Watch, unseen
-from exporter.history.query import Found, Question
-from exporter.history.sql import Damaged
-from exporter.history.store import STEPS, Cut, Failed, Place, Store, Taken, prune
-from exporter.mapping.record import Row
+from exporter.history.coverage import CoveredSpan, GapReason, PollRecord, PollTimes, coverage_gaps
+from exporter.history.journal import Journal, StoredHistory
+from exporter.history.query import HistoryQuery, HistoryResult
+from exporter.history.record import HoldingRow
+from exporter.history.sql import DamagedError
+from exporter.history.store import STEPS, FileLocked, HistoryFile, Pruned, Store, StoreError, prune
 from runtime.log import Episode, Log
 
 _WATCHES: Final = 1000
@@ -25,12 +25,12 @@ _WATCHES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class QueryMoment:
     """The moment of a question: the last good look, whether the kubelet answers since, the time (unix), and
     the seconds for which a look counts as of the present.
     """
 
-    last: Times | None
+    last: PollTimes | None
     failing: bool
     time: float
     patience: float
@@ -41,7 +41,7 @@ class Now:
         return self.last is not None and not self.failing and self.time - self.last.answered <= self.patience
 
 
-def answer(store: Store, book: Book, question: Question, now: Now) -> Found:
+def answer(store: Store, book: Journal, question: HistoryQuery, now: QueryMoment) -> HistoryResult:
     """The answer, all of it as it is written. Raises as the store does."""
     rows, more = store.find(question)
     watches = store.watches(question.since, question.until, _WATCHES)
@@ -50,32 +50,32 @@ def answer(store: Store, book: Book, question: Question, now: Now) -> Found:
         since = max(since or 0.0, watches[0].since)
     latest, looked_at, after = _up_to_now(book, watches, store.latest(), now)
     until = now.time if question.until is None else question.until
-    return Found(
+    return HistoryResult(
         rows=rows,
         next=more,
         earliest=store.earliest(),
         latest=latest,
-        unseen=tuple(unseen(looked_at, since, until, after)),
+        unseen=tuple(coverage_gaps(looked_at, since, until, after)),
         resources=store.resources(),
         kept_in="file" if store.path is not None else "memory",
     )
 
 
 def _up_to_now(
-    book: Book, watches: Sequence[Watch], written: float | None, now: Now
-) -> tuple[float | None, Sequence[Watch], Gap]:
+    book: Journal, watches: Sequence[CoveredSpan], written: float | None, now: QueryMoment
+) -> tuple[float | None, Sequence[CoveredSpan], GapReason]:
     """When the last look was that is written, the times that were looked at, the present one up to that look,
     and why nobody has looked since.
     """
     present = book.watch
     if present is None or now.last is None:
-        return written, watches, Gap.SILENT if now.failing else Gap.DOWN
+        return written, watches, GapReason.SILENT if now.failing else GapReason.DOWN
     if book.pending.changes:
-        return written, watches, Gap.LOST
+        return written, watches, GapReason.LOST
     latest = max(present.until, now.last.asked)
     # What the last look showed holds until the next one is due.
     end = max(latest, now.time) if now.fresh else latest
-    after = Gap.LATER if now.fresh else Gap.SILENT if now.failing else Gap.PAUSED
+    after = GapReason.LATER if now.fresh else GapReason.SILENT if now.failing else GapReason.PAUSED
     lengthened = [replace(w, until=max(w.until, end)) if w.id == present.id else w for w in watches]
     return latest, lengthened, after
 
@@ -96,7 +96,7 @@ _log = Log("history")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HistoryLimits:
     """What is kept: nothing that ended more than `age` seconds ago, and not more than `size` bytes."""
 
     age: float
@@ -104,7 +104,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class HistoryStatus:
     """How history is. `written`: nothing waits, and it is where it should be. Bytes, unix times, counts."""
 
     written: bool = False
@@ -123,7 +123,7 @@ class Archive:
     def __init__(
         self,
         path: Path | None,
-        limits: Limits,
+        limits: HistoryLimits,
         *,
         doubt: float,
         wall: Callable[[], float],
@@ -131,31 +131,31 @@ class Archive:
         pending_limit: int = PENDING_LIMIT,
         retry: float = RETRY,
     ) -> None:
-        self._place = None if path is None else Place(path)
+        self._place = None if path is None else HistoryFile(path)
         self._limits = limits
         self._wall, self._steady = wall, steady
         self._pending_limit = pending_limit
         self._retry, self._retry_at = retry, 0.0
-        self._book = Book(doubt)
+        self._book = Journal(doubt)
         self._doubt = doubt
         self._store: Store | None = None
-        self._last: Times | None = None
+        self._last: PollTimes | None = None
         self._clock_set = steady()
         self._rows = self._errors = self._dropped = self._expired = 0
         self._homeless = Episode(_log, "history is kept in memory, for its file cannot be used", path=path)
         self._unwritten = Episode(_log, "history cannot be written", path=path)
-        self.condition = Condition()
+        self.condition = HistoryStatus()
         self.places = 0
         """How often history has moved to another place, where older beginnings may be known."""
 
-    def open(self) -> tuple[Row, ...]:
+    def open(self) -> tuple[HoldingRow, ...]:
         """Open it as well as it can be. The rows that were open when it was last written."""
-        store, stored = self._open_file() or (Store(None), Stored())
-        self._book = Book(self._doubt, stored)
+        store, stored = self._open_file() or (Store(None), StoredHistory())
+        self._book = Journal(self._doubt, stored)
         self._settle_in(store)
         return stored.rows
 
-    def _open_file(self) -> tuple[Store, Stored] | None:
+    def _open_file(self) -> tuple[Store, StoredHistory] | None:
         """The file's database and what is in it; None where it cannot be used."""
         if self._place is None:
             return None
@@ -164,18 +164,18 @@ class Archive:
             self._place.take()
             try:
                 found = _read(self._place.path)
-            except Damaged as error:
-                found = self._replaced(self._place, error), Stored()
+            except DamagedError as error:
+                found = self._replaced(self._place, error), StoredHistory()
         except Exception as error:  # noqa: BLE001 -- whatever is there: the exporter must serve
             self._place.release()
             self._errors += 1
-            self._homeless.failed(_told(error), level="warn" if isinstance(error, Taken) else "error")
+            self._homeless.failed(_told(error), level="warn" if isinstance(error, FileLocked) else "error")
             return None
         self._homeless.recovered()
         return found
 
-    def _replaced(self, place: Place, error: Damaged) -> Store:
-        """A new database in place of a damaged one. Raises Failed and Damaged."""
+    def _replaced(self, place: HistoryFile, error: DamagedError) -> Store:
+        """A new database in place of a damaged one. Raises StoreError and DamagedError."""
         aside = place.set_aside(self._wall())
         _log.error(
             "history was damaged: moved aside, a new one begins", path=place.path, to=aside, reason=error
@@ -194,10 +194,10 @@ class Archive:
     def _in_file(self) -> bool:
         return self._store is not None and self._store.path is not None
 
-    def take(self, looks: Iterable[Look], latest: Times | None) -> None:
+    def take(self, looks: Iterable[PollRecord], latest: PollTimes | None) -> None:
         """Take in looks, and `latest`, a later one that showed nothing new; write what came of it."""
         for look in looks:
-            if look.gap is Gap.CLOCK or self._last is None:
+            if look.gap is GapReason.CLOCK or self._last is None:
                 self._clock_set = look.times.steady
             self._book.take(look)
             self._last = look.times
@@ -215,7 +215,7 @@ class Archive:
                 self._check_place(self._place)
                 pending = self._book.pending
             self._store.write(pending)
-        except Damaged as error:
+        except DamagedError as error:
             self._rescue(error)
         except Exception as error:  # noqa: BLE001 -- what waits must stay bounded whatever happens
             self._errors += 1
@@ -233,16 +233,18 @@ class Archive:
             self._dropped += dropped
             _log.error("holdings are forgotten: too many wait to be written", number=dropped)
 
-    def _check_place(self, place: Place) -> None:
+    def _check_place(self, place: HistoryFile) -> None:
         """Go on in a new file where somebody took the old one away."""
         try:
             place.check()
-        except Failed as error:
+        except StoreError as error:
             self._errors += 1
             _log.error("history's file was taken away: what was in it is lost", path=place.path, reason=error)
-            self._move(*(self._open_file() or (Store(None), Stored())), self._waiting(), self._only_now())
+            self._move(
+                *(self._open_file() or (Store(None), StoredHistory())), self._waiting(), self._only_now()
+            )
 
-    def _rescue(self, error: Damaged) -> None:
+    def _rescue(self, error: DamagedError) -> None:
         """The store is damaged: begin a new one with all that is known without it. Raises nothing."""
         self._errors += 1
         if self._store is not None:
@@ -251,25 +253,27 @@ class Archive:
         if self._place is not None:
             try:
                 store = self._replaced(self._place, error)
-            except (Failed, Damaged) as failure:
+            except (StoreError, DamagedError) as failure:
                 self._homeless.failed(str(failure), level="error")
-        self._move(store or Store(None), Stored(), self._waiting(), self._only_now())
+        self._move(store or Store(None), StoredHistory(), self._waiting(), self._only_now())
 
-    def _waiting(self) -> list[Row]:
+    def _waiting(self) -> list[HoldingRow]:
         return list(self._book.pending.ended.values())
 
-    def _only_now(self) -> list[Watch]:
+    def _only_now(self) -> list[CoveredSpan]:
         """The present watch from the last look on: what ended before is not known any more."""
         watch = self._book.watch
         return [] if watch is None else [replace(watch, since=watch.until, gap=None)]
 
-    def _move(self, store: Store, stored: Stored, past: Iterable[Row], watches: Iterable[Watch]) -> None:
+    def _move(
+        self, store: Store, stored: StoredHistory, past: Iterable[HoldingRow], watches: Iterable[CoveredSpan]
+    ) -> None:
         """Go on in another store."""
         self._book.join(stored, past, watches)
         try:
             store.write(self._book.pending)
             self._book.written()
-        except (Failed, Damaged) as error:
+        except (StoreError, DamagedError) as error:
             # All of it waits in the book, and is tried again.
             self._unwritten.failed(str(error), level="error")
         self.places += 1
@@ -285,9 +289,9 @@ class Archive:
                 self._come_home(self._store)
             self._flush_again()
             more = self._prune(self._store)
-        except Damaged as error:
+        except DamagedError as error:
             self._rescue(error)
-        except Failed as error:
+        except StoreError as error:
             self._errors += 1
             self._unwritten.failed(str(error), level="error")
         self._tell()
@@ -320,30 +324,30 @@ class Archive:
             cuts += 1
         return cuts == STEPS
 
-    def _forget(self, cut: Cut) -> None:
+    def _forget(self, cut: Pruned) -> None:
         self._book.forget(cut.before)
         self._rows -= cut.rows
         self._expired += cut.rows
 
-    def find(self, question: Question, now: Now) -> Found:
-        """The answer to `question`. Raises Failed and TooLong."""
+    def find(self, question: HistoryQuery, now: QueryMoment) -> HistoryResult:
+        """The answer to `question`. Raises StoreError and TooLong."""
         for _ in range(2):
             if self._store is None:
                 break
             try:
                 found = answer(self._store, self._book, question, now)
-            except Damaged as error:
+            except DamagedError as error:
                 self._rescue(error)
             else:
                 return replace(found, trouble=self._homeless.reason or self._unwritten.reason or "")
-        raise Failed("history cannot be read")
+        raise StoreError("history cannot be read")
 
     @property
     def doubting(self) -> bool:
         """Whether looks are awaited by which what is missing can be told to be gone."""
         return self._book.doubting
 
-    def open_rows(self) -> tuple[Row, ...]:
+    def open_rows(self) -> tuple[HoldingRow, ...]:
         """What is held, with its beginning as history knows it."""
         return tuple(self._book.rows())
 
@@ -361,9 +365,9 @@ class Archive:
         size, earliest = self.condition.size, self.condition.earliest
         if store is not None:
             # Whoever uses it next finds out.
-            with suppress(Failed, Damaged):
+            with suppress(StoreError, DamagedError):
                 size, earliest = store.size(), store.earliest()
-        self.condition = Condition(
+        self.condition = HistoryStatus(
             written=self._homeless.reason is None and self._unwritten.reason is None,
             pending=self._book.pending.changes,
             rows=self._rows,
@@ -376,11 +380,11 @@ class Archive:
 
 
 def _told(error: Exception) -> str:
-    known = isinstance(error, Failed | Damaged)
+    known = isinstance(error, StoreError | DamagedError)
     return str(error) if known else f"{type(error).__name__}: {error}"
 
 
-def _read(path: Path) -> tuple[Store, Stored]:
+def _read(path: Path) -> tuple[Store, StoredHistory]:
     store = Store(path)
     try:
         return store, store.stored()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from exporter.mapping.record import Certainty, Present
+from exporter.history.record import Certainty, Present
 
 CLOCK_STEP: Final = 2.0
 """Seconds by which the wall clock may go its own way between two looks before it counts as set anew."""
@@ -17,7 +17,7 @@ AT_WORK: Final = 0.5
 """Seconds, amply, in which a reason for a look that waited for the one before is acted upon."""
 
 
-class Gap(StrEnum):
+class GapReason(StrEnum):
     """Why nobody looked for a while."""
 
     DOWN = "exporter_down"
@@ -34,7 +34,7 @@ class Gap(StrEnum):
     """Later than the last look."""
 
 
-class Times(NamedTuple):
+class PollTimes(NamedTuple):
     """When the kubelet was asked and when its answer was there (unix); `steady` is the latter on a clock
     that nobody sets.
     """
@@ -45,16 +45,16 @@ class Times(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PollRecord:
     """One good answer of the kubelet. `before` is the good answer before it in this process; `gap` tells what
     lay between the two, None if they followed one another.
 
     `told`: the event of an allocation asked for it. `present` is None if it shows what the one before did.
     """
 
-    times: Times
-    before: Times | None = None
-    gap: Gap | None = None
+    times: PollTimes
+    before: PollTimes | None = None
+    gap: GapReason | None = None
     told: bool = False
     present: Present | None = None
 
@@ -71,17 +71,17 @@ class Look:
         return self.before.asked
 
 
-class Sight:
+class PollSequence:
     """Puts looks in a row. `patience` in seconds: looks farther apart than that leave a gap."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._last: Times | None = None
-        self._look: Look | None = None
+        self._last: PollTimes | None = None
+        self._look: PollRecord | None = None
         self._failed = False
 
     @property
-    def last(self) -> Times | None:
+    def last(self) -> PollTimes | None:
         """The last good look."""
         return self._last
 
@@ -94,42 +94,42 @@ class Sight:
         """The kubelet did not answer as it should."""
         self._failed = True
 
-    def look(self, times: Times, present: Present | None, *, told: bool) -> Look:
+    def look(self, times: PollTimes, present: Present | None, *, told: bool) -> PollRecord:
         """A good answer. An event that `told` of an allocation counts if the look before was good too."""
         self._look = look = self._next(times, present, told=told)
         return look
 
-    def again(self, present: Present) -> Look | None:
+    def again(self, present: Present) -> PollRecord | None:
         """The last look once more, for it is known by now that it showed this. None before the first."""
         return None if self._look is None else replace(self._look, gap=None, present=present)
 
-    def _next(self, times: Times, present: Present | None, *, told: bool) -> Look:
+    def _next(self, times: PollTimes, present: Present | None, *, told: bool) -> PollRecord:
         before, failed = self._last, self._failed
         self._last, self._failed = times, False
         if before is None:
-            return Look(times, present=present)
+            return PollRecord(times, present=present)
         passed = times.steady - before.steady
         gap = None
         if passed > self._patience:
-            gap = Gap.SILENT if failed else Gap.PAUSED
+            gap = GapReason.SILENT if failed else GapReason.PAUSED
         elif abs((times.answered - before.answered) - passed) > CLOCK_STEP:
-            gap = Gap.CLOCK
-        return Look(times, before, gap, told=told and not failed, present=present)
+            gap = GapReason.CLOCK
+        return PollRecord(times, before, gap, told=told and not failed, present=present)
 
 
-def certainty(gap: Gap | None) -> Certainty:
+def certainty(gap: GapReason | None) -> Certainty:
     """How sure a change is that came to be known over `gap`."""
     match gap:
-        case None | Gap.CLOCK:
+        case None | GapReason.CLOCK:
             return Certainty.BETWEEN_POLLS
-        case Gap.SILENT:
+        case GapReason.SILENT:
             return Certainty.WHILE_SILENT
         case _:
             return Certainty.WHILE_DOWN
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class CoveredSpan:
     """A time without gaps: looks followed one another from `since` to `until`. `gap` tells what lay before
     it, None if nothing is known of the time before.
     """
@@ -137,18 +137,20 @@ class Watch:
     id: int
     since: float
     until: float
-    gap: Gap | None = None
+    gap: GapReason | None = None
 
 
-class Unseen(NamedTuple):
+class CoverageGap(NamedTuple):
     """A time at which nobody looked, and why. None is without end."""
 
     since: float | None
     until: float | None
-    why: Gap
+    why: GapReason
 
 
-def unseen(watches: Iterable[Watch], since: float | None, until: float, after: Gap) -> Iterator[Unseen]:
+def coverage_gaps(
+    watches: Iterable[CoveredSpan], since: float | None, until: float, after: GapReason
+) -> Iterator[CoverageGap]:
     """The gaps between `since` (None: as early as it was ever looked) and `until`, in order of time. Of one
     moment, the gap that it lies in, whole.
 
@@ -160,29 +162,29 @@ def unseen(watches: Iterable[Watch], since: float | None, until: float, after: G
         return
     seen, first = since, True
     for watch in watches:
-        why = Gap.BEFORE if first else watch.gap or Gap.BEFORE
+        why = GapReason.BEFORE if first else watch.gap or GapReason.BEFORE
         first = False
         if watch.since >= until:
             if seen is None or seen < until:
-                yield Unseen(seen, until, why)
+                yield CoverageGap(seen, until, why)
             return
         if seen is None:
             seen = watch.since
         elif watch.since > seen:
-            yield Unseen(seen, watch.since, why)
+            yield CoverageGap(seen, watch.since, why)
         seen = max(seen, watch.until)
     if seen is None or seen < until:
-        yield Unseen(seen, until, after)
+        yield CoverageGap(seen, until, after)
 
 
-def _around(watches: Iterable[Watch], at: float, after: Gap) -> Iterator[Unseen]:
+def _around(watches: Iterable[CoveredSpan], at: float, after: GapReason) -> Iterator[CoverageGap]:
     before: float | None = None
     for watch in watches:
         if watch.since <= at <= watch.until:
             return
         if watch.since > at:
             why = watch.gap if before is not None else None
-            yield Unseen(before, watch.since, why or Gap.BEFORE)
+            yield CoverageGap(before, watch.since, why or GapReason.BEFORE)
             return
         before = max(watch.until, before or watch.until)
-    yield Unseen(before, None, after)
+    yield CoverageGap(before, None, after)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from exporter.history.coverage import Unseen
-from exporter.mapping.record import Row
+from exporter.history.coverage import CoverageGap
+from exporter.history.record import HoldingRow
 
 LIMIT: Final = 200
 MAX_LIMIT: Final = 1000
@@ -66,7 +66,7 @@ def read_cursor(text: str) -> Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class HistoryQuery:
     """Which rows: "" is any. Names are whole; `device` finds the shares and slices of a physical device too.
 
     `since` and `until` are unix times, None for no limit; the same for both asks for that moment. For
@@ -87,7 +87,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HistoryResult:
     """An answer. Everything in it is written where it is kept, and so of one moment.
 
     `earliest` is since when it is known who held what, `latest` until when, None for not at all; `unseen`
@@ -96,11 +96,11 @@ class Found:
     be, or why that is behind.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[HoldingRow]
     next: Cursor | None = None
     earliest: float | None = None
     latest: float | None = None
-    unseen: Sequence[Unseen] = ()
+    unseen: Sequence[CoverageGap] = ()
     resources: Sequence[str] = ()
     kept_in: str = "memory"
     trouble: str = ""

@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from exporter.history.coverage import Gap, Watch
-from exporter.history.query import Question, reach, span_of, spellings
-from exporter.mapping.record import Bound, Certainty, Facts, HoldingKey, Row
+from exporter.history.coverage import CoveredSpan, GapReason
+from exporter.history.query import HistoryQuery, reach, span_of, spellings
+from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
 
 APPLICATION: Final = 0x64766C73
 """PRAGMA application_id: "dvls"."""
@@ -121,7 +121,7 @@ _CHOICES: Final = (
 """Filters by how few rows they leave, and their indexes."""
 
 
-def find(question: Question, spans: Iterable[int]) -> tuple[str, dict[str, object]]:
+def find(question: HistoryQuery, spans: Iterable[int]) -> tuple[str, dict[str, object]]:
     """The query for the numbers of limit + 1 rows, in order, each with `low`; and its parameters. `spans` are
     the classes of length that there are: a row passes through a step for each of them.
     """
@@ -193,7 +193,7 @@ def _part(table: str, conditions: list[str]) -> str:
     )
 
 
-class Damaged(Exception):  # noqa: N818 -- what it is, not what went wrong with it
+class DamagedError(Exception):
     """The file is not a whole database; the message says what was found."""
 
 
@@ -204,32 +204,32 @@ def read_text(raw: bytes) -> str:
 
 
 def optional(value: object) -> float | None:
-    """A time, or None. Raises Damaged."""
+    """A time, or None. Raises DamagedError."""
     return None if value is None else real(value)
 
 
 def real(value: object) -> float:
-    """A time. Raises Damaged."""
+    """A time. Raises DamagedError."""
     if isinstance(value, float | int) and math.isfinite(value):
         return float(value)
-    raise Damaged(f"found {type(value).__name__}, expected a time")
+    raise DamagedError(f"found {type(value).__name__}, expected a time")
 
 
-def present_values(row: Row) -> tuple[object, ...]:
+def present_values(row: HoldingRow) -> tuple[object, ...]:
     """The values of PRESENT_COLUMNS."""
     end = row.end or row.missed
     bounds = (*_bound(row.start), *(_bound(end) if end is not None else (None, None, None)))
     return (row.id, *row.key, *row.facts, *bounds, int(row.assumed), row.low)
 
 
-def past_values(row: Row) -> tuple[object, ...]:
+def past_values(row: HoldingRow) -> tuple[object, ...]:
     """The values of PAST_COLUMNS."""
     if row.end is None:
         raise ValueError(f"row {row.id} has not ended")
     return (*present_values(row), span(row))
 
 
-def span(row: Row) -> int:
+def span(row: HoldingRow) -> int:
     """The class of length of a row that ended."""
     return span_of(row.high - row.low)
 
@@ -238,25 +238,25 @@ def _bound(bound: Bound) -> tuple[float | None, float | None, str]:
     return bound.not_before, bound.not_after, bound.certainty.value
 
 
-def read_row(values: Sequence[object]) -> Row:
-    """A row of PRESENT_COLUMNS or PAST_COLUMNS. Raises Damaged for what never was written."""
+def read_row(values: Sequence[object]) -> HoldingRow:
+    """A row of PRESENT_COLUMNS or PAST_COLUMNS. Raises DamagedError for what never was written."""
     try:
         number, *rest = values
         texts = [_string(value) for value in rest[:15]]
         start = _read_bound(rest[15:18])
         end = None if rest[20] is None else _read_bound(rest[18:21])
         over = len(rest) > 23 and rest[23] is not None
-        return Row(
+        return HoldingRow(
             id=int(str(number)),
             key=HoldingKey(*texts[:10]),
-            facts=Facts(*texts[10:]),
+            facts=HoldingFacts(*texts[10:]),
             start=start,
             end=end if over else None,
             missed=None if over else end,
             assumed=bool(rest[21]),
         )
     except (TypeError, ValueError, IndexError) as error:
-        raise Damaged(f"a row does not read: {error}") from error
+        raise DamagedError(f"a row does not read: {error}") from error
 
 
 def _string(value: object) -> str:
@@ -270,10 +270,12 @@ def _read_bound(values: Sequence[object]) -> Bound:
     return Bound(optional(first), optional(last), Certainty(_string(certainty)))
 
 
-def read_watch(values: Sequence[object]) -> Watch:
-    """A time that was looked at. Raises Damaged."""
+def read_watch(values: Sequence[object]) -> CoveredSpan:
+    """A time that was looked at. Raises DamagedError."""
     number, since, until, gap = values
     try:
-        return Watch(int(str(number)), real(since), real(until), None if gap is None else Gap(_string(gap)))
+        return CoveredSpan(
+            int(str(number)), real(since), real(until), None if gap is None else GapReason(_string(gap))
+        )
     except (TypeError, ValueError) as error:
-        raise Damaged(f"a time that was looked at does not read: {error}") from error
+        raise DamagedError(f"a time that was looked at does not read: {error}") from error

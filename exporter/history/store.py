@@ -20,13 +20,11 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from exporter.history import sql
-from exporter.history.book import Pending, Stored
-from exporter.history.coverage import Watch
-from exporter.history.query import Cursor, Question
-from exporter.history.sql import Damaged
-from exporter.mapping.record import Row
-
-__all__ = ["Cut", "Damaged", "Failed", "Store", "TooLong"]
+from exporter.history.coverage import CoveredSpan
+from exporter.history.journal import PendingWrites, StoredHistory
+from exporter.history.query import Cursor, HistoryQuery
+from exporter.history.record import HoldingRow
+from exporter.history.sql import DamagedError
 
 QUERY_LIMIT: Final = 2.0
 """Seconds of work after which a query is given up."""
@@ -44,15 +42,15 @@ _CHECK_EVERY: Final = 20_000
 """Instructions of SQLite's machine between two looks at the clock: some milliseconds."""
 
 
-class Failed(Exception):  # noqa: N818 -- what it is, not what went wrong with it
+class StoreError(Exception):
     """It cannot be read or written at present; the message says why, in words for a person."""
 
 
-class TooLong(Exception):  # noqa: N818 -- as above
+class QueryTimeout(Exception):  # noqa: N818 -- as above
     """The query was given up."""
 
 
-class Cut(NamedTuple):
+class Pruned(NamedTuple):
     """What was deleted: the number of rows, and the time before which nothing is known any more."""
 
     rows: int
@@ -79,17 +77,17 @@ def _explained() -> Generator[None]:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in _DAMAGE:
-            raise Damaged(str(error)) from error
+            raise DamagedError(str(error)) from error
         if code == sqlite3.SQLITE_INTERRUPT:
-            raise TooLong(f"it took longer than {QUERY_LIMIT:g} s") from error
+            raise QueryTimeout(f"it took longer than {QUERY_LIMIT:g} s") from error
         words = _WORDS.get(code)
-        raise Failed(f"{words} ({error})" if words else f"SQLite: {error}") from error
+        raise StoreError(f"{words} ({error})" if words else f"SQLite: {error}") from error
 
 
 class Store:
     """An open database, of a file or in memory (`path` None).
 
-    Every method raises Failed and Damaged.
+    Every method raises StoreError and DamagedError.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -112,9 +110,9 @@ class Store:
         tables = self._number("SELECT count(*) FROM sqlite_master")
         application, version = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
         if (tables or application) and application != sql.APPLICATION:
-            raise Failed("it is a database of another program, and is left alone")
+            raise StoreError("it is a database of another program, and is left alone")
         if version > sql.VERSION:
-            raise Failed(
+            raise StoreError(
                 f"a newer devicelens wrote it (schema {version}, this one knows {sql.VERSION}); "
                 "it is left alone"
             )
@@ -166,7 +164,7 @@ class Store:
         (value,) = self._db.execute(statement, parameters).fetchone()
         return int(value or 0)
 
-    def stored(self) -> Stored:
+    def stored(self) -> StoredHistory:
         """What the last run left."""
         with _explained():
             columns = ", ".join(sql.PRESENT_COLUMNS)
@@ -176,14 +174,14 @@ class Store:
                 "SELECT max(ifnull((SELECT max(id) FROM past), 0), "
                 "ifnull((SELECT max(id) FROM present), 0)), ifnull((SELECT max(id) FROM watches), 0)"
             ).fetchone()
-        return Stored(
+        return StoredHistory(
             tuple(sql.read_row(row) for row in rows),
             sql.optional(until),
             int(newest[0]) + 1,
             int(newest[1]) + 1,
         )
 
-    def write(self, pending: Pending) -> None:
+    def write(self, pending: PendingWrites) -> None:
         """Write all of it or nothing. Holdings are on the disk when this returns; how long it was looked is
         with the kernel, for which this process may die but the machine may not.
         """
@@ -200,19 +198,19 @@ class Store:
 
         self._spans.update(map(sql.span, pending.ended.values()))
 
-    def find(self, question: Question) -> tuple[list[Row], Cursor | None]:
-        """The rows that are asked for, and where to go on if there are more. Raises TooLong."""
+    def find(self, question: HistoryQuery) -> tuple[list[HoldingRow], Cursor | None]:
+        """The rows that are asked for, and where to go on if there are more. Raises QueryTimeout."""
         statement, parameters = sql.find(question, sorted(self._spans))
         with _explained(), self._limited():
             numbers = [number for number, _ in self._db.execute(statement, parameters)]
             more, numbers = len(numbers) > question.limit, numbers[: question.limit]
             rows = {row.id: row for row in self._fetch(numbers)}
         if rows.keys() != set(numbers):
-            raise Damaged("an index names rows that are not there")
+            raise DamagedError("an index names rows that are not there")
         found = [rows[number] for number in numbers]
         return found, Cursor(found[-1].low, found[-1].id) if more else None
 
-    def _fetch(self, numbers: Sequence[int]) -> Iterator[Row]:
+    def _fetch(self, numbers: Sequence[int]) -> Iterator[HoldingRow]:
         for table, columns in sql.TABLES.items():
             statement = sql.fetch(table, columns, len(numbers))
             yield from map(sql.read_row, self._db.execute(statement, numbers))
@@ -231,7 +229,7 @@ class Store:
         finally:
             self._db.set_progress_handler(None, _CHECK_EVERY)
 
-    def watches(self, since: float | None, until: float | None, limit: int = 1000) -> list[Watch]:
+    def watches(self, since: float | None, until: float | None, limit: int = 1000) -> list[CoveredSpan]:
         """The times that were looked at, from the one before `since` to the one after `until`, in order, the
         latest `limit` of them.
         """
@@ -269,7 +267,7 @@ class Store:
             pages = self._number("PRAGMA page_count") - self._number("PRAGMA freelist_count")
             return pages * self._number("PRAGMA page_size")
 
-    def expire(self, before: float) -> Cut | None:
+    def expire(self, before: float) -> Pruned | None:
         """Delete some of what ended before, and all memory of having looked then. None if there is none."""
         with _explained():
             old = self._number(
@@ -285,9 +283,9 @@ class Store:
                     (before, STEP),
                 ).rowcount
                 self._forget_watches(before)
-        return Cut(rows, before)
+        return Pruned(rows, before)
 
-    def shrink(self) -> Cut | None:
+    def shrink(self) -> Pruned | None:
         """Delete some of the oldest, and all memory of having looked then. None if there is nothing."""
         with _explained(), self._transaction():
             (before,) = self._db.execute(
@@ -308,7 +306,7 @@ class Store:
                 "DELETE FROM past WHERE id IN (SELECT id FROM past ORDER BY end_not_after LIMIT ?)", (STEP,)
             ).rowcount
             self._forget_watches(sql.real(before))
-        return Cut(rows, sql.real(before))
+        return Pruned(rows, sql.real(before))
 
     def _forget_watches(self, before: float) -> None:
         self._db.execute(
@@ -327,7 +325,7 @@ class Store:
             if self.path is not None:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    def past(self) -> Iterable[Row]:
+    def past(self) -> Iterable[HoldingRow]:
         """Every row that ended."""
         with _explained():
             columns = ", ".join(sql.PAST_COLUMNS)
@@ -344,14 +342,14 @@ _BESIDE: Final = 2 << 20
 """Bytes of the limit that are left for what lies beside the file: the write-ahead log."""
 
 
-def prune(store: Store, size: int, before: float | None) -> Iterator[Cut]:
+def prune(store: Store, size: int, before: float | None) -> Iterator[Pruned]:
     """Delete some of what goes beyond `size` bytes, or ended before unix time `before` (None: not by age);
     each step as it is made.
     """
     limit = min(size, MEMORY_BYTES) if store.path is None else size - _BESIDE
-    cut: Cut | None = None
+    cut: Pruned | None = None
     for _ in range(STEPS):
-        step: Cut | None = None
+        step: Pruned | None = None
         if store.size() > limit:
             step = store.shrink()
         elif before is not None:
@@ -372,11 +370,11 @@ DAMAGED_KEPT: Final = 3
 _COMPANIONS: Final = ("-wal", "-shm")
 
 
-class Taken(Failed):
+class FileLocked(StoreError):  # noqa: N818
     """Another process has it, as while one exporter follows another."""
 
 
-class Place:
+class HistoryFile:
     """The file at `path`, and the lock beside it."""
 
     def __init__(self, path: Path) -> None:
@@ -385,7 +383,7 @@ class Place:
         self._identity: tuple[int, int] | None = None
 
     def take(self) -> None:
-        """Make the directory and the file where they are not there, and lock it. Raises Failed."""
+        """Make the directory and the file where they are not there, and lock it. Raises StoreError."""
         try:
             self.path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
             if self._lock is None:
@@ -396,26 +394,24 @@ class Place:
             finally:
                 os.close(descriptor)
         except BlockingIOError:
-            raise Taken("another process writes it; this one waits until that has ended") from None
+            raise FileLocked("another process writes it; this one waits until that has ended") from None
         except OSError as error:
-            raise Failed(f"{error.strerror or error}: {error.filename or self.path}") from error
+            raise StoreError(f"{error.strerror or error}: {error.filename or self.path}") from error
         if not stat.S_ISREG(status.st_mode):
-            raise Failed("it is not a regular file")
+            raise StoreError("it is not a regular file")
         self._identity = status.st_dev, status.st_ino
 
     def check(self) -> None:
-        """Raises Failed where the file is no longer there, or another one is in its place: what is written to
-        an open file that was deleted is lost.
-        """
+        """Raise StoreError where the file was deleted or replaced: writes to a deleted open file are lost."""
         try:
             status = self.path.stat()
         except OSError as error:
-            raise Failed(f"the file is gone: {error.strerror or error}") from error
+            raise StoreError(f"the file is gone: {error.strerror or error}") from error
         if (status.st_dev, status.st_ino) != self._identity:
-            raise Failed("another file was put in its place")
+            raise StoreError("another file was put in its place")
 
     def set_aside(self, wall: float) -> Path:
-        """Move a damaged file out of the way, under a name with the time in it. Raises Failed."""
+        """Move a damaged file out of the way, under a name with the time in it. Raises StoreError."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(wall))
         aside = Path(f"{self.path}.damaged-{stamp}")
         number = 1
@@ -429,7 +425,9 @@ class Place:
                     beside.rename(f"{aside}{companion}")
             self._thin_out()
         except OSError as error:
-            raise Failed(f"it is damaged, and cannot be moved aside: {error.strerror or error}") from error
+            raise StoreError(
+                f"it is damaged, and cannot be moved aside: {error.strerror or error}"
+            ) from error
         return aside
 
     def _thin_out(self) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from exporter.mapping.device_ids import Kind, Reader, read
-from exporter.mapping.model import NOTHING, Advertised, Device, DeviceKey, Holder, PodKey, Snapshot
-from exporter.mapping.unattributed import Attribution, Pods, Unattributed
+from exporter.mapping.device_ids import DeviceKind, IdReader, read_id
+from exporter.mapping.model import NO_REPORTS, Device, DeviceKey, Holder, PluginReports, PodKey, Snapshot
+from exporter.mapping.unattributed import PodsSeen, UnattributedDevice, UnattributedTracker
 from runtime.text import utc
 
 _NAMED: Final = 5
@@ -46,9 +46,9 @@ class Anomaly:
 
 def find(
     snapshot: Snapshot,
-    advertised: Advertised = NOTHING,
+    advertised: PluginReports = NO_REPORTS,
     *,
-    reader: Reader = read,
+    reader: IdReader = read_id,
     further: Iterable[Anomaly] = (),
 ) -> tuple[Anomaly, ...]:
     """The anomalies of `snapshot`, sorted: plugin_gone, unhealthy_held, double_held, and `further` ones.
@@ -100,13 +100,13 @@ def _names(pods: Iterable[PodKey]) -> list[str]:
     return [f"{namespace}/{pod}" for namespace, pod in pods]
 
 
-def _plugin_gone(resource: str, snapshot: Snapshot, advertised: Advertised) -> Anomaly:
+def _plugin_gone(resource: str, snapshot: Snapshot, advertised: PluginReports) -> Anomaly:
     held = [device for device in snapshot.devices if device.key.resource == resource and device.holders]
     pods = pods_of(holder for device in held for holder in device.holders)
     evidence = f"none is allocatable, while {len(held)} of its devices are held by {listed(_names(pods))}"
     word = advertised.resources.get(resource)
-    if word is not None and not word.telling.answers:
-        evidence += f"; its plugin does not answer: {word.telling.problem}"
+    if word is not None and not word.report.answers:
+        evidence += f"; its plugin does not answer: {word.report.problem}"
     elif word is not None:
         evidence += (
             "; its plugin answers, but the kubelet follows it no longer"
@@ -117,7 +117,7 @@ def _plugin_gone(resource: str, snapshot: Snapshot, advertised: Advertised) -> A
     return Anomaly("plugin_gone", resource, evidence=evidence, devices=devices, pods=pods[:_FACTS])
 
 
-def _unhealthy_held(device: Device, advertised: Advertised) -> Iterator[Anomaly]:
+def _unhealthy_held(device: Device, advertised: PluginReports) -> Iterator[Anomaly]:
     key = device.key
     evidence = "it is held but not allocatable"
     told = advertised.devices.get(key)
@@ -160,11 +160,13 @@ def _of_several(holders: Iterable[Holder]) -> bool:
     return len(pods) > 1 or any(len(uids) > 1 for uids in pods.values())
 
 
-def _shared(device: Device, advertised: Advertised, reader: Reader) -> bool:
+def _shared(device: Device, advertised: PluginReports, reader: IdReader) -> bool:
     """Whether it is one of several shares, by its id or by its plugin."""
     key = device.key
     told = advertised.devices.get(key)
-    return reader(key.device, key.resource).kind is Kind.REPLICA or (told is not None and bool(told.parent))
+    return reader(key.device, key.resource).kind is DeviceKind.REPLICA or (
+        told is not None and bool(told.parent)
+    )
 
 
 def _whole_and_parts(snapshot: Snapshot, parts: Iterable[Device]) -> Iterator[Anomaly]:
@@ -219,7 +221,7 @@ class _Verdict:
     anomaly: Anomaly | None
 
 
-class Placements:
+class NumaSplitTracker:
     """Judges each container once for each set of devices that it gets."""
 
     def __init__(self) -> None:
@@ -353,29 +355,29 @@ _Name = tuple[str, str, str, str, str, str]
 """What makes an anomaly the same one: its kind, where it is, and the container that it hits."""
 
 
-class Judge:
+class AnomalyTracker:
     """Judges each good answer. One judge for one node; one answer at a time."""
 
-    def __init__(self, reader: Reader = read) -> None:
+    def __init__(self, reader: IdReader = read_id) -> None:
         self._reader = reader
-        self._placements = Placements()
-        self._attribution = Attribution()
+        self._placements = NumaSplitTracker()
+        self._attribution = UnattributedTracker()
         self._since: dict[_Name, float] = {}
         self._snapshot: Snapshot | None = None
         self._held: frozenset[DeviceKey] = frozenset()
-        self._advertised: Advertised = NOTHING
+        self._advertised: PluginReports = NO_REPORTS
         self._splits: tuple[Anomaly, ...] = ()
-        self._unattributed: tuple[Unattributed, ...] = ()
+        self._unattributed: tuple[UnattributedDevice, ...] = ()
         self._anomalies: tuple[Anomaly, ...] = ()
 
     def judge(
         self,
         snapshot: Snapshot,
-        advertised: Advertised,
+        advertised: PluginReports,
         *,
         asked: float,
         now: float,
-        pods: Pods | None = None,
+        pods: PodsSeen | None = None,
     ) -> tuple[Anomaly, ...]:
         """The anomalies by the good answer that was `asked` for and came `now`, in unix time: the very same
         tuple as before where nothing changed.
@@ -423,7 +425,7 @@ def _name(anomaly: Anomaly) -> _Name:
     return anomaly.kind, anomaly.resource, anomaly.device, namespace, pod, container
 
 
-def _unattributed(found: Unattributed) -> Anomaly:
+def _unattributed(found: UnattributedDevice) -> Anomaly:
     who = "an init container has it, or the pod that was to get it was refused, or it leaked"
     if found.pods:
         names = listed([f"{namespace}/{pod}" for namespace, pod in found.pods])

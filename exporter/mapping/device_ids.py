@@ -34,7 +34,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from runtime.config_file import Document, convert, parse, quoted
 
 
-class Kind(StrEnum):
+class DeviceKind(StrEnum):
     """What a device is of the one behind it."""
 
     WHOLE = "whole"
@@ -46,7 +46,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class IdReading:
     """How an id was read: the `rule`'s name, the `parent` ("" for a whole device, and for a partition whose
     id does not tell), the `replica` ("" where the id is not a numbered share), what `kind` it is, and the
     `partition` of the parent ("" where the id names none).
@@ -55,14 +55,14 @@ class Reading:
     rule: str
     parent: str = ""
     replica: str = ""
-    kind: Kind = Kind.WHOLE
+    kind: DeviceKind = DeviceKind.WHOLE
     partition: str = ""
 
 
-WHOLE: Final = Reading("whole")
+WHOLE: Final = IdReading("whole")
 
 
-class RuleError(ValueError):
+class IdRuleError(ValueError):
     """A rule that cannot work. `key` is the part that is at fault: pattern, parent or resource."""
 
     def __init__(self, name: str, key: str, problem: str) -> None:
@@ -72,7 +72,7 @@ class RuleError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class IdRule:
     """One form of id.
 
     `pattern` matches the whole id; of its groups `replica` is a share's number and `partition` a part's
@@ -85,7 +85,7 @@ class Rule:
     name: str
     pattern: re.Pattern[str]
     parent: str
-    kind: Kind
+    kind: DeviceKind
     resource: re.Pattern[str] | None = None
     longest: int | None = None
 
@@ -93,7 +93,7 @@ class Rule:
         """Whether the ids of `resource` may have this form."""
         return self.resource is None or self.resource.fullmatch(resource) is not None
 
-    def read(self, device: str) -> Reading | None:
+    def read(self, device: str) -> IdReading | None:
         """How the id reads by this rule, None if it is not of its form."""
         if self.longest is not None and len(device) > self.longest:
             return None
@@ -102,11 +102,11 @@ class Rule:
             return None
         groups: Mapping[str, str | None] = match.groupdict()
         replica = groups.get("replica") or ""
-        return Reading(
+        return IdReading(
             self.name,
             _FIELD.sub(lambda field: groups[field[1]] or "", self.parent),
             replica,
-            Kind.REPLICA if replica else self.kind,
+            DeviceKind.REPLICA if replica else self.kind,
             groups.get("partition") or "",
         )
 
@@ -119,24 +119,24 @@ def rule(
     pattern: str,
     *,
     parent: str = "{parent}",
-    kind: Kind = Kind.REPLICA,
+    kind: DeviceKind = DeviceKind.REPLICA,
     resource: str = "",
     longest: int | None = None,
-) -> Rule:
+) -> IdRule:
     """A rule from regular expressions and a template; `resource` "" is for those of any resource.
 
-    Raises RuleError for an expression that does not compile, and for a template that names no group.
+    Raises IdRuleError for an expression that does not compile, and for a template that names no group.
     """
     compiled = _compiled(name, "pattern", pattern)
     guard = _compiled(name, "resource", resource) if resource else None
     for field in _FIELD.findall(parent):
         if field not in compiled.groupindex:
-            raise RuleError(name, "parent", f"{pattern!r} has no group (?P<{field}>…)")
+            raise IdRuleError(name, "parent", f"{pattern!r} has no group (?P<{field}>…)")
     if set(_FIELD.sub("", parent)) & set("{}"):
-        raise RuleError(
+        raise IdRuleError(
             name, "parent", f"found {parent!r}, expected text and groups of the pattern as {{name}}"
         )
-    return Rule(name, compiled, "" if kind is Kind.WHOLE else parent, kind, guard, longest)
+    return IdRule(name, compiled, "" if kind is DeviceKind.WHOLE else parent, kind, guard, longest)
 
 
 def _compiled(name: str, key: str, pattern: str) -> re.Pattern[str]:
@@ -147,22 +147,27 @@ def _compiled(name: str, key: str, pattern: str) -> re.Pattern[str]:
             # Digits are 0 to 9, and a line break in an id is a character like another.
             return re.compile(pattern, re.ASCII | re.DOTALL)
     except (re.error, OverflowError, RecursionError, Warning) as error:
-        raise RuleError(name, key, f"{pattern!r} is not a regular expression: {error}") from error
+        raise IdRuleError(name, key, f"{pattern!r} is not a regular expression: {error}") from error
 
 
-RULES: Final = (
+BUILT_IN_RULES: Final = (
     # GKE's plugin, slashes: a share of a MIG slice, a MIG slice, a share of a whole GPU.
     rule("gke-mig-share", r"(?P<parent>nvidia\d+)/(?P<partition>gi\d+)/vgpu(?P<replica>\d+)"),
-    rule("gke-mig", r"(?P<parent>nvidia\d+)/(?P<partition>gi\d+)", kind=Kind.PARTITION),
+    rule("gke-mig", r"(?P<parent>nvidia\d+)/(?P<partition>gi\d+)", kind=DeviceKind.PARTITION),
     rule("gke-share", r"(?P<parent>nvidia\d+)/vgpu(?P<replica>\d+)"),
     # The older MIG UUID names its GPU and its instances: MIG-GPU-<uuid>/<gi>/<ci>, shared or not.
     rule(
         "mig-of-gpu",
         r"MIG-(?P<parent>GPU-[0-9a-fA-F-]+)/(?P<partition>\d+/\d+)(?:::(?P<replica>\d+))?",
-        kind=Kind.PARTITION,
+        kind=DeviceKind.PARTITION,
     ),
     # The newer one is an id of its own.
-    rule("mig", r"MIG-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", parent="", kind=Kind.PARTITION),
+    rule(
+        "mig",
+        r"MIG-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+        parent="",
+        kind=DeviceKind.PARTITION,
+    ),
     # NVIDIA's plugin and this project's own: id::n is one of n shares of id.
     rule("replica", r"(?P<parent>.+)::(?P<replica>\d+)"),
     # Intel's plugins: -n is the number of a share, but only there: card0-1 may be a name like another.
@@ -198,20 +203,20 @@ class _Table:
 
     __slots__ = ("rules",)
 
-    def __init__(self, rules: tuple[Rule, ...]) -> None:
+    def __init__(self, rules: tuple[IdRule, ...]) -> None:
         self.rules = rules
 
 
-class Reader:
+class IdReader:
     """Reads ids by a table of rules, tried in order. What was read is remembered: ids come again."""
 
-    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+    def __init__(self, rules: Sequence[IdRule] = BUILT_IN_RULES) -> None:
         self._rules = tuple(rules)
         self._tables: dict[tuple[bool, ...], _Table] = {}
         self._table = lru_cache(maxsize=_RESOURCES)(self._table_of)
         self._remembered = lru_cache(maxsize=_REMEMBERED)(_read)
 
-    def __call__(self, device: str, resource: str = "") -> Reading:
+    def __call__(self, device: str, resource: str = "") -> IdReading:
         """How `device`'s id reads, as one of `resource`."""
         table = self._table(resource) if len(resource) <= _LONGEST else self._table_of(resource)
         return self._remembered(table, device) if len(device) <= _LONGEST else _read(table, device)
@@ -226,7 +231,7 @@ class Reader:
         return kept
 
 
-def _read(table: _Table, device: str) -> Reading:
+def _read(table: _Table, device: str) -> IdReading:
     for candidate in table.rules:
         reading = candidate.read(device)
         if reading is not None:
@@ -234,7 +239,7 @@ def _read(table: _Table, device: str) -> Reading:
     return WHOLE
 
 
-read: Final = Reader()
+read_id: Final = IdReader()
 """Reads ids by the forms that are known without configuration."""
 
 
@@ -257,14 +262,14 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     rules: Annotated[list[_Entry], Meta(max_length=100)]
 
 
-def load(content: bytes, source: str) -> tuple[Rule, ...]:
+def load_rules(content: bytes, source: str) -> tuple[IdRule, ...]:
     """The rules in `content`, in their order; `source` names the file in messages.
 
     Raises ConfigError: which line and place, what was found, what was expected.
     """
     document = parse(content, source)
-    known = {built_in.name for built_in in RULES}
-    rules: list[Rule] = []
+    known = {built_in.name for built_in in BUILT_IN_RULES}
+    rules: list[IdRule] = []
     for index, entry in enumerate(convert(document, _File).rules):
         found = _rule(document, index, entry)
         if found.name in known:
@@ -275,12 +280,12 @@ def load(content: bytes, source: str) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def _rule(document: Document, index: int, entry: _Entry) -> Rule:
-    kind = Kind(entry.kind)
-    if kind is Kind.WHOLE and entry.parent is not UNSET:
+def _rule(document: Document, index: int, entry: _Entry) -> IdRule:
+    kind = DeviceKind(entry.kind)
+    if kind is DeviceKind.WHOLE and entry.parent is not UNSET:
         problem = f"found {quoted(entry.parent)}, but what is whole has no parent: leave it out"
         raise document.error(("rules", index, "parent"), problem)
-    default = "" if kind is Kind.WHOLE else "{parent}"
+    default = "" if kind is DeviceKind.WHOLE else "{parent}"
     resource = "" if entry.resource is UNSET else entry.resource
     for key, expression in (("pattern", entry.pattern), ("resource", resource)):
         problem = slow(expression)
@@ -295,7 +300,7 @@ def _rule(document: Document, index: int, entry: _Entry) -> Rule:
             resource=resource,
             longest=LONGEST,
         )
-    except RuleError as error:
+    except IdRuleError as error:
         raise document.error(("rules", index, error.key), error.problem) from None
 
 

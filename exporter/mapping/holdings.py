@@ -3,7 +3,7 @@
 A pod's uid may be learned after its holding was seen, and a source of identity may fall silent: a holding
 whose uid is unknown on one side is the same holding. Two uids are two pods, whatever their name.
 
-Since when each holder holds what it holds, devices and claimed devices alike.
+HeldSince when each holder holds what it holds, devices and claimed devices alike.
 
 What history remembers of the present: since when something that is held now was held before a restart.
 """
@@ -12,11 +12,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple, Protocol
 
 from exporter.mapping.model import ClaimDevice, Device, HeldKey, Holder, PodKey, Snapshot
-from exporter.mapping.record import Certainty, HoldingKey, Row, key_of
-from exporter.mapping.restart_guard import DOUBT
+from exporter.mapping.restart_guard import DISTRUST
 
 
 class Holding(NamedTuple):
@@ -117,44 +116,26 @@ def _holding_pods(snapshot: Snapshot) -> frozenset[PodKey]:
     return frozenset((found.holder.namespace, found.holder.pod) for found in snapshot.containers)
 
 
-_VAGUE: Final = frozenset({Certainty.HELD_ALREADY, Certainty.WHILE_DOWN})
-
-
-class Memory(NamedTuple):
-    """Since when (unix), whether that is when it was first seen, and the pod's uid then, "" if unknown."""
+class OpenHolding(NamedTuple):
+    """A holding that history still has open: since when (unix time), whether that is when it was first seen,
+    and the pod's uid, "" if unknown.
+    """
 
     at: float
     exact: bool
     uid: str
 
 
-class Recollection:
-    """History's open rows, found by holding. Each is of use once: what begins again is another holding."""
+class OpenHoldings(Protocol):
+    """What history has open from before this process, or before it could read its file."""
 
-    def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self._found: dict[HoldingKey, list[Memory]] = {}
-        for row in rows:
-            if row.start.not_after is None:
-                continue
-            memory = Memory(row.start.not_after, row.start.certainty not in _VAGUE, row.facts.uid)
-            self._found.setdefault(row.key, []).append(memory)
-
-    def take(self, holding: Holding) -> Memory | None:
-        """What is remembered of a holding; a uid that is unknown on one side contradicts nothing."""
-        if not self._found:
-            return None
-        found = self._found.get(key_of(holding.key, holding.holder), [])
-        uid = holding.holder.pod_uid
-        same = next((memory for memory in found if memory.uid == uid), None)
-        if same is None and len(found) == 1 and not (uid and found[0].uid):
-            same = found[0]
-        if same is not None:
-            found.remove(same)
-        return same
+    def take(self, holding: Holding) -> OpenHolding | None:
+        """The record of `holding`, once: what begins again is another holding."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class HeldSince:
     """When a holder was first seen: unix time in seconds.
 
     `exact` is False for what was held already when the exporter first looked: it is held since then
@@ -166,7 +147,7 @@ class Since:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class Release:
     """A holding that ended, and how long it lasted as far as it was seen, in seconds."""
 
     holding: Holding
@@ -174,7 +155,7 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class HoldingChanges:
     """What one snapshot brought: what changed, how long what ended had lasted, and since when the rest is
     held.
 
@@ -183,15 +164,15 @@ class Step:
     """
 
     change: Diff
-    released: tuple[Released, ...]
-    since: Mapping[Holding, Since]
+    released: tuple[Release, ...]
+    since: Mapping[Holding, HeldSince]
 
 
-_EMPTY: Mapping[Holding, Since] = MappingProxyType({})
+_EMPTY: Mapping[Holding, HeldSince] = MappingProxyType({})
 
 
 @dataclass(slots=True)
-class Ledger:
+class HoldingTracker:
     """Follows holdings from snapshot to snapshot.
 
     What history remembers from before a restart goes on: what the first snapshot shows, and what a kubelet
@@ -202,18 +183,18 @@ class Ledger:
     """
 
     _last: Snapshot | None = None
-    _since: Mapping[Holding, Since] = field(default_factory=lambda: _EMPTY)
+    _since: Mapping[Holding, HeldSince] = field(default_factory=lambda: _EMPTY)
     _doubted: dict[Holding, Holding] = field(default_factory=dict[Holding, Holding])
     """Present holdings without a uid → the same with the uid that was known before."""
-    _recollection: Recollection = field(default_factory=Recollection)
+    _recollection: OpenHoldings | None = None
     _recalled_until: float = math.inf
 
     @property
-    def since(self) -> Mapping[Holding, Since]:
+    def since(self) -> Mapping[Holding, HeldSince]:
         """Since when each present holding is known."""
         return self._since
 
-    def remember(self, recollection: Recollection) -> None:
+    def remember(self, recollection: OpenHoldings) -> None:
         """Take over what history knows: of what is older than the first snapshot, since when it is held."""
         self._recollection = recollection
         older = {holding: since for holding, since in self._since.items() if not since.exact}
@@ -221,37 +202,37 @@ class Ledger:
         if recalled != older:
             self._since = MappingProxyType({**self._since, **recalled})
 
-    def _first_seen(self, holding: Holding, seen: Since) -> Since:
-        memory = self._recollection.take(holding)
+    def _first_seen(self, holding: Holding, seen: HeldSince) -> HeldSince:
+        memory = None if self._recollection is None else self._recollection.take(holding)
         if memory is None:
             return seen
         if memory.uid and not holding.holder.pod_uid:
             known = holding.holder._replace(pod_uid=memory.uid)
             self._doubted[holding] = Holding(holding.key, known)
-        return Since(min(memory.at, seen.at), exact=memory.exact)
+        return HeldSince(min(memory.at, seen.at), exact=memory.exact)
 
-    def advance(self, snapshot: Snapshot, now: float) -> Step:
+    def advance(self, snapshot: Snapshot, now: float) -> HoldingChanges:
         """Take in the snapshot of unix time `now`. The first one begins nothing: what it holds is older."""
         last, self._last = self._last, snapshot
         if last is None:
             present = holdings(snapshot)
-            seen = Since(now, exact=False)
+            seen = HeldSince(now, exact=False)
             self._since = MappingProxyType({holding: self._first_seen(holding, seen) for holding in present})
-            self._recalled_until = now + DOUBT
-            return Step(Diff(), (), self._since)
+            self._recalled_until = now + DISTRUST
+            return HoldingChanges(Diff(), (), self._since)
         change = diff(last, snapshot)
         if not (change.began or change.ended or change.renamed):
-            return Step(change, (), self._since)
+            return HoldingChanges(change, (), self._since)
         since = dict(self._since)
         went_on: list[Renamed] = []
         successors: list[Holding] = []
         ended: list[Holding] = []
-        released: list[Released] = []
+        released: list[Release] = []
 
         def end(shown: Holding) -> None:
             known = self._doubted.pop(shown, shown)
             ended.append(known)
-            released.append(Released(known, max(0.0, now - since.pop(shown).at)))
+            released.append(Release(known, max(0.0, now - since.pop(shown).at)))
 
         for holding in change.ended:
             end(holding)
@@ -268,10 +249,10 @@ class Ledger:
             went_on.append(pair)
         began = tuple(sorted((*change.began, *successors)))
         if now > self._recalled_until:
-            self._recollection = Recollection()
-        since |= {holding: self._first_seen(holding, Since(now)) for holding in began}
+            self._recollection = None
+        since |= {holding: self._first_seen(holding, HeldSince(now)) for holding in began}
         self._since = MappingProxyType(since)
-        return Step(
+        return HoldingChanges(
             Diff(began, tuple(sorted(ended)), tuple(went_on)),
             tuple(sorted(released, key=lambda one: one.holding)),
             self._since,

@@ -128,7 +128,7 @@ def _of_job(owner: Owner, created: float) -> Workload:
 NEVER: Final = math.inf
 """A time that has not come."""
 
-SETTLING: Final = 1.0
+API_SYNC: Final = 1.0
 """Seconds after its first pod of the API server within which a kubelet that came up has not told of all."""
 
 _KEPT: Final = 60.0
@@ -138,7 +138,7 @@ _LIMIT: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class PodIdentity:
     """What a source tells of one pod. `labels` are the allowed ones, sorted. `created` is unix time.
 
     A static pod's `uid` is the kubelet's own for it (the hash of its file), under which it keeps devices
@@ -168,14 +168,14 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class PodRecord:
     """One pod, and when it was seen.
 
     It was first `told` of at that time. The kubelet had it already at `known`, and had it still at
     `present`; it was `running` already at that time. From `over` on the kubelet has done with it.
     """
 
-    identity: Identity
+    identity: PodIdentity
     told: float
     known: float = NEVER
     present: float = -NEVER
@@ -188,49 +188,49 @@ class Sighting:
         return self.over == NEVER and not self.identity.ended
 
 
-_NOBODY: Mapping[PodKey, tuple[Sighting, ...]] = MappingProxyType({})
+_NOBODY: Mapping[PodKey, tuple[PodRecord, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PodView:
     """All that a source has told, at one moment.
 
     `connected`: whether it tells anything at present. `heard`: since when the kubelet, or the source
     itself, is known to have heard of the API server's pods (NEVER: not yet).
     """
 
-    sightings: Mapping[PodKey, tuple[Sighting, ...]] = field(default_factory=lambda: _NOBODY)
+    sightings: Mapping[PodKey, tuple[PodRecord, ...]] = field(default_factory=lambda: _NOBODY)
     connected: bool = False
     heard: float = NEVER
 
-    def of(self, key: PodKey) -> tuple[Sighting, ...]:
+    def of(self, key: PodKey) -> tuple[PodRecord, ...]:
         """All pods of one name, the one that was seen first before the others."""
         return self.sightings.get(key, ())
 
     def complete(self, now: float) -> bool:
         """Whether a pod that is not in it is not on the node."""
-        return self.connected and now >= self.heard + SETTLING
+        return self.connected and now >= self.heard + API_SYNC
 
 
-NO_VIEW: Final = View()
+EMPTY_VIEW: Final = PodView()
 """Of a node without a source of identity."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Poll:
     """When List was `asked` and `answered`."""
 
     asked: float
     answered: float
 
 
-def proven(view: View, key: PodKey, look: Look) -> Identity | None:
+def proven(view: PodView, key: PodKey, look: Poll) -> PodIdentity | None:
     """The pod that List called `key`, where that is beyond doubt."""
     found = [s.identity for s in view.of(key) if s.known <= look.asked and s.present >= look.answered]
     return found[0] if len(found) == 1 else None
 
 
-def contradicted(view: View, key: PodKey, uid: str, look: Look) -> bool:
+def contradicted(view: PodView, key: PodKey, uid: str, look: Poll) -> bool:
     """Whether something was known when List was asked by which `key` was no longer `uid`."""
     mine = next((s for s in view.of(key) if s.identity.uid == uid), None)
     if mine is not None and mine.over <= look.asked:
@@ -241,13 +241,13 @@ def contradicted(view: View, key: PodKey, uid: str, look: Look) -> bool:
     )
 
 
-def tentative(
-    keys: Iterable[PodKey], before: Mapping[PodKey, Identity], view: View, look: Look
-) -> tuple[dict[PodKey, Identity], frozenset[PodKey]]:
+def identify(
+    keys: Iterable[PodKey], before: Mapping[PodKey, PodIdentity], view: PodView, look: Poll
+) -> tuple[dict[PodKey, PodIdentity], frozenset[PodKey]]:
     """Who the listed pods `keys` are, by proof or else by continuity with `before`; and which of them are by
     continuity alone: they are doubtful if they hold something new.
     """
-    found: dict[PodKey, Identity] = {}
+    found: dict[PodKey, PodIdentity] = {}
     continued: set[PodKey] = set()
     for key in keys:
         identity = proven(view, key, look)
@@ -261,7 +261,7 @@ def tentative(
     return found, frozenset(continued)
 
 
-def latest(view: View, identity: Identity) -> Identity:
+def latest(view: PodView, identity: PodIdentity) -> PodIdentity:
     """What is known of the same pod by now."""
     for sighting in view.of(identity.key):
         if sighting.identity.uid == identity.uid:
@@ -269,7 +269,7 @@ def latest(view: View, identity: Identity) -> Identity:
     return identity
 
 
-def gained(old: Snapshot, new: Snapshot) -> frozenset[PodKey]:
+def pods_with_new_holdings(old: Snapshot, new: Snapshot) -> frozenset[PodKey]:
     """The pods that hold something in `new` that a pod of their name did not hold in `old`.
 
     Who is a holder is compared by name: uids may have been learned in between.
@@ -300,7 +300,7 @@ def gained(old: Snapshot, new: Snapshot) -> frozenset[PodKey]:
     return frozenset(found)
 
 
-def still_there(view: View, missing: Iterable[PodKey], uid: str = "") -> frozenset[PodKey]:
+def still_on_node(view: PodView, missing: Iterable[PodKey], uid: str = "") -> frozenset[PodKey]:
     """Which of the pods that List leaves out are on the node all the same, by what the source tells; with
     `uid`, none but that very pod counts.
     """
@@ -309,27 +309,27 @@ def still_there(view: View, missing: Iterable[PodKey], uid: str = "") -> frozens
     )
 
 
-class Register:
+class PodRegistry:
     """Gathers what one source tells into views."""
 
     def __init__(self) -> None:
-        self._by_name: dict[PodKey, dict[str, Sighting]] = {}
+        self._by_name: dict[PodKey, dict[str, PodRecord]] = {}
         self._connected = False
         self._heard = NEVER
-        self._view: View | None = NO_VIEW
+        self._view: PodView | None = EMPTY_VIEW
 
     @property
-    def view(self) -> View:
+    def view(self) -> PodView:
         """All of it, at this moment; the same object until something changes."""
         if self._view is None:
             sightings = {key: tuple(found.values()) for key, found in self._by_name.items()}
-            self._view = View(MappingProxyType(sightings), self._connected, self._heard)
+            self._view = PodView(MappingProxyType(sightings), self._connected, self._heard)
         return self._view
 
     def clear(self) -> None:
         """What the source said is of the past."""
         self._by_name.clear()
-        self._connected, self._heard, self._view = False, NEVER, NO_VIEW
+        self._connected, self._heard, self._view = False, NEVER, EMPTY_VIEW
 
     def connect(self, *, connected: bool = True) -> None:
         """The source tells something from here on, or nothing for a while."""
@@ -341,13 +341,13 @@ class Register:
         if self._heard == NEVER:
             self._heard, self._view = now, None
 
-    def see(self, identity: Identity, now: float, *, known: bool = True) -> Sighting | None:
+    def see(self, identity: PodIdentity, now: float, *, known: bool = True) -> PodRecord | None:
         """A pod as it is told of at `now`; `known`: the kubelet had it then, too. What was told before."""
         if identity.key not in self._by_name and len(self._by_name) >= _LIMIT:
             return None
         by_uid = self._by_name.setdefault(identity.key, {})
         before = by_uid.get(identity.uid)
-        found = before or Sighting(identity, now)
+        found = before or PodRecord(identity, now)
         found = replace(
             found,
             identity=identity,
@@ -359,7 +359,7 @@ class Register:
             self._view = None
         return before
 
-    def end(self, key: PodKey, uid: str, now: float) -> Sighting | None:
+    def end(self, key: PodKey, uid: str, now: float) -> PodRecord | None:
         """The kubelet has done with a pod since `now`. What was told of it before."""
         by_uid = self._by_name.get(key, {})
         before = by_uid.get(uid)
@@ -369,7 +369,7 @@ class Register:
             self._forget(lambda sighting: sighting.over < now - _KEPT)
         return before
 
-    def prune(self, uids: Iterable[str], begun: float) -> list[Sighting]:
+    def prune(self, uids: Iterable[str], begun: float) -> list[PodRecord]:
         """The source told of all pods there are, `uids`: others that were told of before `begun` are gone.
         Those are returned.
         """
@@ -385,8 +385,8 @@ class Register:
                     by_uid[uid] = replace(sighting, present=max(sighting.present, asked))
         self._view = None
 
-    def _forget(self, forgotten: Callable[[Sighting], bool]) -> list[Sighting]:
-        found: list[Sighting] = []
+    def _forget(self, forgotten: Callable[[PodRecord], bool]) -> list[PodRecord]:
+        found: list[PodRecord] = []
         for key, by_uid in list(self._by_name.items()):
             for sighting in [sighting for sighting in by_uid.values() if forgotten(sighting)]:
                 found.append(by_uid.pop(sighting.identity.uid))

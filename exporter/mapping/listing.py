@@ -22,7 +22,7 @@ Nodes = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class PodPart:
     """One pod's part: the message, and what it says, to be compared. Told apart by being another object."""
 
     key: PodKey
@@ -32,13 +32,13 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListedPods:
     """A List's pods. `parts` are by name; None where they cannot be told apart by it, or are too large to be
     kept.
     """
 
     pod_resources: tuple[api_pb2.PodResources, ...]
-    parts: Mapping[PodKey, Part] | None = None
+    parts: Mapping[PodKey, PodPart] | None = None
 
     def names(self) -> frozenset[PodKey]:
         """Every pod that is listed, also those that hold nothing."""
@@ -52,13 +52,13 @@ class _Other(Exception):  # noqa: N818 -- no error
 
 
 @dataclass(slots=True)
-class ListingReader:
+class ListReader:
     """Reads one answer after the other."""
 
-    _by_bytes: dict[bytes, Part] = field(default_factory=dict[bytes, Part])
-    _by_name: Mapping[PodKey, Part] = field(default_factory=dict[PodKey, Part])
+    _by_bytes: dict[bytes, PodPart] = field(default_factory=dict[bytes, PodPart])
+    _by_name: Mapping[PodKey, PodPart] = field(default_factory=dict[PodKey, PodPart])
 
-    def read(self, data: bytes) -> Listing:
+    def read(self, data: bytes) -> ListedPods:
         """A List answer. Raises google.protobuf.message.DecodeError for bytes that are none."""
         try:
             cuts = list(_cut(data)) if len(data) <= LARGE else None
@@ -67,10 +67,10 @@ class ListingReader:
         if cuts is None:
             whole = api_pb2.ListPodResourcesResponse.FromString(data)
             self._by_bytes, self._by_name = {}, {}
-            return Listing(tuple(whole.pod_resources))
+            return ListedPods(tuple(whole.pod_resources))
         known, before = self._by_bytes, self._by_name
-        by_bytes: dict[bytes, Part] = {}
-        parts: dict[PodKey, Part] = {}
+        by_bytes: dict[bytes, PodPart] = {}
+        parts: dict[PodKey, PodPart] = {}
         pods: list[api_pb2.PodResources] = []
         for cut in cuts:
             part = known.get(cut)
@@ -84,9 +84,9 @@ class ListingReader:
             pods.append(part.message)
         if len(parts) < len(pods):
             self._by_bytes, self._by_name = {}, {}
-            return Listing(tuple(pods))
+            return ListedPods(tuple(pods))
         self._by_bytes, self._by_name = by_bytes, parts
-        return Listing(tuple(pods), parts)
+        return ListedPods(tuple(pods), parts)
 
 
 def _cut(data: bytes) -> Iterator[bytes]:
@@ -109,7 +109,7 @@ def _cut(data: bytes) -> Iterator[bytes]:
         at += size
 
 
-def _part(pod: api_pb2.PodResources) -> Part:
+def _part(pod: api_pb2.PodResources) -> PodPart:
     says: list[object] = []
     claims = False
     for container in pod.containers:
@@ -129,7 +129,7 @@ def _part(pod: api_pb2.PodResources) -> Part:
                 tuple(resource.SerializeToString(deterministic=True) for resource in claimed),
             )
         says.append((container.name, entries, rest))
-    return Part((pod.namespace, pod.name), pod, tuple(says), claims)
+    return PodPart((pod.namespace, pod.name), pod, tuple(says), claims)
 
 
 def nodes_of(topology: api_pb2.TopologyInfo) -> Nodes:

@@ -237,11 +237,11 @@ class AdvertisedResource:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class PluginReport:
     """What one plugin told.
 
-    `source` is its address; `told_at` is the unix time at which it was first heard to say this, None while
-    it has said nothing. `problem` says why it does not answer at present, "" while it does; it was last
+    `source` is its address; `received_at` is the unix time of the first answer with this content, None
+    before the first answer. `problem` says why it does not answer at present, "" while it does; it was last
     heard at `silent_since`.
     """
 
@@ -249,69 +249,71 @@ class Telling:
     resources: Mapping[str, AdvertisedResource] = field(
         default_factory=lambda: MappingProxyType(dict[str, AdvertisedResource]())
     )
-    told_at: float | None = None
+    received_at: float | None = None
     problem: str = ""
     silent_since: float | None = None
 
     @property
     def answers(self) -> bool:
         """Whether this is its present word."""
-        return self.told_at is not None and not self.problem
+        return self.received_at is not None and not self.problem
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """Who tells of a resource: the resource as that plugin has it, and its telling."""
+class ResourceReport:
+    """Who tells of a resource: the resource as that plugin has it, and its report."""
 
     resource: AdvertisedResource
-    telling: Telling
+    report: PluginReport
 
 
 @dataclass(frozen=True, slots=True)
-class Advertised:
+class PluginReports:
     """What all plugins told. Replaced as a whole, never changed."""
 
-    tellings: tuple[Telling, ...] = ()
+    reports: tuple[PluginReport, ...] = ()
     devices: Mapping[DeviceKey, AdvertisedDevice] = field(
         default_factory=lambda: MappingProxyType(dict[DeviceKey, AdvertisedDevice]())
     )
-    resources: Mapping[str, Word] = field(default_factory=lambda: MappingProxyType(dict[str, Word]()))
+    resources: Mapping[str, ResourceReport] = field(
+        default_factory=lambda: MappingProxyType(dict[str, ResourceReport]())
+    )
 
     def answers(self, resource: str) -> bool:
         """Whether a plugin tells of this resource at present."""
         word = self.resources.get(resource)
-        return word is not None and word.telling.answers
+        return word is not None and word.report.answers
 
     def serves(self, resource: str) -> bool:
         """Whether a plugin says at present that the kubelet follows it for this resource."""
         word = self.resources.get(resource)
-        return word is not None and word.telling.answers and word.resource.served
+        return word is not None and word.report.answers and word.resource.served
 
 
-NOTHING: Final = Advertised()
+NO_REPORTS: Final = PluginReports()
 """Of a node whose plugins are not asked."""
 
 
-def merged(tellings: Iterable[Telling]) -> Advertised:
-    """What all of `tellings` say together.
+def merge_reports(reports: Iterable[PluginReport]) -> PluginReports:
+    """What all of `reports` say together.
 
     A resource that several tell of (one process takes over from another) is as the one says that answers
     and that the kubelet follows; among equals, as the first says.
     """
-    kept = tuple(tellings)
-    resources: dict[str, Word] = {}
-    for telling in kept:
-        for name, resource in telling.resources.items():
+    kept = tuple(reports)
+    resources: dict[str, ResourceReport] = {}
+    for report in kept:
+        for name, resource in report.resources.items():
             before = resources.get(name)
-            if before is None or _weight(Word(resource, telling)) > _weight(before):
-                resources[name] = Word(resource, telling)
+            if before is None or _weight(ResourceReport(resource, report)) > _weight(before):
+                resources[name] = ResourceReport(resource, report)
     devices = {
         DeviceKey(name, device): told
         for name, word in resources.items()
         for device, told in word.resource.devices.items()
     }
-    return Advertised(kept, MappingProxyType(devices), MappingProxyType(resources))
+    return PluginReports(kept, MappingProxyType(devices), MappingProxyType(resources))
 
 
-def _weight(word: Word) -> tuple[bool, bool, bool]:
-    return word.telling.answers, word.resource.served, word.resource.registered
+def _weight(word: ResourceReport) -> tuple[bool, bool, bool]:
+    return word.report.answers, word.resource.served, word.resource.registered

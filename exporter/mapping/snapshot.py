@@ -21,8 +21,8 @@ The result equals snapshot.build's. What follows snapshots sees by identity what
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from exporter.mapping.device_ids import Reader, read
-from exporter.mapping.listing import Listing, Nodes, Part, nodes_of
+from exporter.mapping.device_ids import IdReader, read_id
+from exporter.mapping.listing import ListedPods, Nodes, PodPart, nodes_of
 from exporter.mapping.model import (
     AdvertisedDevice,
     ClaimDevice,
@@ -44,7 +44,7 @@ def build(
     allocatable: api_pb2.AllocatableResourcesResponse | None,
     *,
     cpu_numa: Mapping[int, int] | None = None,
-    reader: Reader = read,
+    reader: IdReader = read_id,
     pod_uids: Mapping[PodKey, str] | None = None,
     advertised: Mapping[DeviceKey, AdvertisedDevice] | None = None,
 ) -> Snapshot:
@@ -70,14 +70,14 @@ def assemble(
     allocatable: api_pb2.AllocatableResourcesResponse | None,
     *,
     cpu_numa: Mapping[int, int],
-    reader: Reader,
+    reader: IdReader,
     pod_uids: Mapping[PodKey, str],
     advertised: Mapping[DeviceKey, AdvertisedDevice] | None,
 ) -> tuple[Snapshot, Mapping[DeviceKey, Nodes], frozenset[DeviceKey]]:
     """As `build`; and each device's NUMA nodes, and the devices that are allocatable."""
     numa = _offered(allocatable)
     offered = frozenset(numa)
-    held = Held()
+    held = HoldingCollector()
     names: set[PodKey] = set()
     for pod in pods:
         name = (pod.namespace, pod.name)
@@ -139,7 +139,7 @@ def _offered(allocatable: api_pb2.AllocatableResourcesResponse | None) -> dict[D
 
 
 @dataclass(slots=True)
-class Found:
+class ContainerHoldings:
     """What a container was found to hold: device ids by resource, CPUs, bytes by memory type and nodes."""
 
     ids: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
@@ -147,13 +147,13 @@ class Found:
     memory: dict[tuple[str, Nodes], int] = field(default_factory=dict[tuple[str, Nodes], int])
 
 
-class Held:
+class HoldingCollector:
     """Gathers what containers hold."""
 
     def __init__(self) -> None:
         self.holders: dict[DeviceKey, set[Holder]] = {}
         self.claims = _Claims()
-        self.containers: dict[Holder, Found] = {}
+        self.containers: dict[Holder, ContainerHoldings] = {}
 
     def add_pod(
         self,
@@ -180,7 +180,7 @@ class Held:
         ):
             return
         # The same name may come twice: a static pod and its successor.
-        found = self.containers.setdefault(holder, Found())
+        found = self.containers.setdefault(holder, ContainerHoldings())
         found.cpu_ids.update(listed.cpu_ids)
         for block in listed.memory:
             where = (block.memory_type, nodes_of(block.topology))
@@ -226,7 +226,7 @@ class _Claims:
 
 
 def container_of(
-    holder: Holder, found: Found, numa: Mapping[DeviceKey, Nodes], cpu_numa: Mapping[int, int]
+    holder: Holder, found: ContainerHoldings, numa: Mapping[DeviceKey, Nodes], cpu_numa: Mapping[int, int]
 ) -> Container:
     """What `found` makes of a container."""
     spanned: set[int] = {cpu_numa[cpu] for cpu in found.cpu_ids if cpu in cpu_numa}
@@ -260,7 +260,7 @@ class _Built:
     """A snapshot, and all that it was made of."""
 
     snapshot: Snapshot
-    parts: Mapping[PodKey, Part]
+    parts: Mapping[PodKey, PodPart]
     uids: Mapping[PodKey, str]
     offer: _Offer | None
     advertised: Mapping[DeviceKey, AdvertisedDevice] | None
@@ -274,16 +274,16 @@ class _Whole:
     """A snapshot of pods that are not told apart, and all that it was made of."""
 
     snapshot: Snapshot
-    listing: Listing
+    listing: ListedPods
     allocatable: api_pb2.AllocatableResourcesResponse | None
     uids: Mapping[PodKey, str]
     advertised: Mapping[DeviceKey, AdvertisedDevice] | None
 
 
-class Builder:
+class SnapshotBuilder:
     """Makes snapshots; keeps what the last one was made of."""
 
-    def __init__(self, cpu_numa: Mapping[int, int] | None = None, reader: Reader = read) -> None:
+    def __init__(self, cpu_numa: Mapping[int, int] | None = None, reader: IdReader = read_id) -> None:
         self._cpu_numa = cpu_numa or {}
         self._reader = reader
         self._built: _Built | None = None
@@ -291,7 +291,7 @@ class Builder:
 
     def build(
         self,
-        listing: Listing,
+        listing: ListedPods,
         allocatable: api_pb2.AllocatableResourcesResponse | None,
         *,
         pod_uids: Mapping[PodKey, str] | None = None,
@@ -324,7 +324,7 @@ class Builder:
 
     def _build_whole(
         self,
-        listing: Listing,
+        listing: ListedPods,
         allocatable: api_pb2.AllocatableResourcesResponse | None,
         uids: Mapping[PodKey, str],
         advertised: Mapping[DeviceKey, AdvertisedDevice] | None,
@@ -346,7 +346,7 @@ class Builder:
 
     def _assembled(
         self,
-        listing: Listing,
+        listing: ListedPods,
         allocatable: api_pb2.AllocatableResourcesResponse | None,
         uids: Mapping[PodKey, str],
         advertised: Mapping[DeviceKey, AdvertisedDevice] | None,
@@ -361,7 +361,7 @@ class Builder:
         )
 
     def _continued(
-        self, built: _Built, parts: Mapping[PodKey, Part], uids: Mapping[PodKey, str]
+        self, built: _Built, parts: Mapping[PodKey, PodPart], uids: Mapping[PodKey, str]
     ) -> Snapshot | None:
         """The snapshot by what changed of pods alone; None where more than their own devices hangs on it."""
         affected = {
@@ -375,7 +375,7 @@ class Builder:
         if 2 * len(affected) > len(parts):
             return None
         touched = {key for name in affected if name in built.parts for key in _devices(built.parts[name])}
-        held = Held()
+        held = HoldingCollector()
         numa = dict[DeviceKey, Nodes]()
         for name in affected:
             if (part := parts.get(name)) is not None:
@@ -411,13 +411,13 @@ class Builder:
 
 
 def _claims(
-    built: _Built, parts: Mapping[PodKey, Part], uids: Mapping[PodKey, str], affected: Iterable[PodKey]
+    built: _Built, parts: Mapping[PodKey, PodPart], uids: Mapping[PodKey, str], affected: Iterable[PodKey]
 ) -> tuple[ClaimDevice, ...]:
     """All claimed devices; those of before where none of the affected pods has or had any."""
     either = [part for name in affected for part in (built.parts.get(name), parts.get(name))]
     if not any(part.claims for part in either if part is not None):
         return built.snapshot.claims
-    held, numa = Held(), dict[DeviceKey, Nodes]()
+    held, numa = HoldingCollector(), dict[DeviceKey, Nodes]()
     for name, part in parts.items():
         if part.claims:
             held.add_pod(part.message, uids.get(name, ""), built.offered, numa)
@@ -436,7 +436,7 @@ def _offer(allocatable: api_pb2.AllocatableResourcesResponse | None) -> _Offer |
     )
 
 
-def _devices(part: Part) -> list[DeviceKey]:
+def _devices(part: PodPart) -> list[DeviceKey]:
     return [
         DeviceKey(entry.resource_name, device)
         for container in part.message.containers

@@ -10,9 +10,9 @@ from enum import Enum
 from types import MappingProxyType
 
 from exporter.mapping.anomalies import Anomaly
-from exporter.mapping.holdings import Holding, Since
-from exporter.mapping.identity import Identity
-from exporter.mapping.model import NOTHING, Advertised, PodKey, Snapshot
+from exporter.mapping.holdings import HeldSince, Holding
+from exporter.mapping.identity import PodIdentity
+from exporter.mapping.model import NO_REPORTS, PluginReports, PodKey, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Freshness(Enum):
     """The kubelet has not answered yet."""
 
 
-_NOBODY: Mapping[Holding, Since] = MappingProxyType({})
-_NO_PODS: Mapping[PodKey, Identity] = MappingProxyType({})
+_NOBODY: Mapping[Holding, HeldSince] = MappingProxyType({})
+_NO_PODS: Mapping[PodKey, PodIdentity] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class State:
     snapshot: Snapshot = field(default_factory=Snapshot)
     taken_at: float | None = None
     changed_at: float | None = None
-    since: Mapping[Holding, Since] = field(default_factory=lambda: _NOBODY)
-    pods: Mapping[PodKey, Identity] = field(default_factory=lambda: _NO_PODS)
+    since: Mapping[Holding, HeldSince] = field(default_factory=lambda: _NOBODY)
+    pods: Mapping[PodKey, PodIdentity] = field(default_factory=lambda: _NO_PODS)
     anomalies: tuple[Anomaly, ...] = ()
-    advertised: Advertised = NOTHING
+    advertised: PluginReports = NO_REPORTS
     failure: Failure | None = None
     api_version: str = ""
     notes: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class State:
         return Freshness.FRESH if self.failure is None else Freshness.AGEING
 
 
-class Board:
+class StateStore:
     """Holds the present State, and wakes those who wait for another one."""
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from exporter.mapping.identity import NO_VIEW, View
-from exporter.mapping.model import NOTHING, Advertised, DeviceKey, PodKey
+from exporter.mapping.identity import EMPTY_VIEW, PodView
+from exporter.mapping.model import NO_REPORTS, DeviceKey, PluginReports, PodKey
 
 AFTER: Final = 30.0
 WITHIN: Final = 0.5
@@ -39,7 +39,7 @@ _LATE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Unattributed:
+class UnattributedDevice:
     """A device that was given out at unix time `at`, and that no pod lists; `pods` may have it, none where
     no source of identity tells.
     """
@@ -61,14 +61,14 @@ class _Suspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
+class PodsSeen:
     """What is known of the node's pods; `offset` makes unix time of the view's."""
 
-    view: View = NO_VIEW
+    view: PodView = EMPTY_VIEW
     offset: float = 0.0
 
 
-class Attribution:
+class UnattributedTracker:
     """Follows what plugins gave out. All times are unix times."""
 
     def __init__(self) -> None:
@@ -77,18 +77,18 @@ class Attribution:
         self._released: dict[DeviceKey, float] = {}
         """When devices were last seen in somebody's hands."""
         self._suspects: dict[DeviceKey, _Suspect] = {}
-        self._advertised = NOTHING
+        self._advertised = NO_REPORTS
 
     def look(
         self,
         held: frozenset[DeviceKey],
-        advertised: Advertised,
+        advertised: PluginReports,
         *,
         asked: float,
         now: float,
         released: Iterable[DeviceKey] = (),
-        pods: Pods | None = None,
-    ) -> tuple[Unattributed, ...]:
+        pods: PodsSeen | None = None,
+    ) -> tuple[UnattributedDevice, ...]:
         """What is unattributed by the good answer that was `asked` for and came `now`, sorted.
 
         `held` are the devices that anybody holds by it; `released` those that somebody held by the answer
@@ -110,10 +110,10 @@ class Attribution:
             self._suspect(now)
         self._forget(now)
         for key, suspect in tuple(self._suspects.items()):
-            if key in held or not self._stands(key, suspect, now, pods or Pods()):
+            if key in held or not self._stands(key, suspect, now, pods or PodsSeen()):
                 del self._suspects[key]
         due = (
-            Unattributed(key, suspect.at, tuple(sorted(suspect.pods.values())))
+            UnattributedDevice(key, suspect.at, tuple(sorted(suspect.pods.values())))
             for key, suspect in self._suspects.items()
             if asked >= suspect.at + AFTER
         )
@@ -131,7 +131,7 @@ class Attribution:
             elif now - at <= _KEPT:
                 self._suspects[key] = _Suspect(at)
 
-    def _stands(self, key: DeviceKey, suspect: _Suspect, now: float, pods: Pods) -> bool:
+    def _stands(self, key: DeviceKey, suspect: _Suspect, now: float, pods: PodsSeen) -> bool:
         at = suspect.at
         if self._released.get(key, 0.0) >= at - _ROUNDED:
             return False
@@ -147,7 +147,7 @@ class Attribution:
             self._released = {key: at for key, at in self._released.items() if at >= now - _KEPT}
 
 
-def _may_have(suspect: _Suspect, now: float, pods: Pods) -> bool:
+def _may_have(suspect: _Suspect, now: float, pods: PodsSeen) -> bool:
     """Whether a pod may have it that came in time and is still there; and none that came has ended."""
     standing: set[str] = set()
     at = suspect.at - pods.offset

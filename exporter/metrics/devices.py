@@ -21,7 +21,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.utils import floatToGoString
 
-from exporter.mapping.holdings import Holding, Since
+from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.model import Device
 from exporter.mapping.state import State
 from runtime.exposition import Lines, escaped
@@ -67,7 +67,7 @@ class DeviceLines:
         self._node = escaped(node)
         self._devices: tuple[Device, ...] = ()
         self._written: list[_Written] = []
-        self._since: Mapping[Holding, Since] | None = None
+        self._since: Mapping[Holding, HeldSince] | None = None
 
     def of(self, state: State) -> list[Lines]:
         """devicelens_device_info, …_owner_info, …_healthy and …_held_since_timestamp_seconds."""
@@ -85,7 +85,7 @@ class DeviceLines:
         return [Lines(head, lines) for head, lines in zip(heads, pieces, strict=True)]
 
     def _anew(
-        self, devices: tuple[Device, ...], since: Mapping[Holding, Since], family: int
+        self, devices: tuple[Device, ...], since: Mapping[Holding, HeldSince], family: int
     ) -> Iterator[bytes]:
         """One family's lines, of which nothing is kept."""
         for at in range(0, len(devices), _TURN):
@@ -93,7 +93,7 @@ class DeviceLines:
             yield "".join([self._write(one, _times(one, since)).lines(family) for one in some]).encode()
             time.sleep(_BREATH)
 
-    def _all(self, devices: tuple[Device, ...], since: Mapping[Holding, Since]) -> list[_Written]:
+    def _all(self, devices: tuple[Device, ...], since: Mapping[Holding, HeldSince]) -> list[_Written]:
         # By identity: the devices of before are alive, so an id names none but them.
         kept = dict(zip(map(id, self._devices), self._written, strict=True))
         same = since is self._since
@@ -142,7 +142,7 @@ class DeviceLines:
         return _Written(info, owners, health, held, since)
 
 
-def _times(device: Device, since: Mapping[Holding, Since]) -> tuple[float, ...]:
+def _times(device: Device, since: Mapping[Holding, HeldSince]) -> tuple[float, ...]:
     return tuple([since[Holding(device.key, holder)].at for holder in device.holders])
 
 
@@ -184,7 +184,7 @@ _CALM: Final = 60.0
 _log = Log("metrics")
 
 
-class Group(Enum):
+class SeriesGroup(Enum):
     """What is told or left out together; in the order in which it goes."""
 
     DEVICES = "of devices"
@@ -193,20 +193,20 @@ class Group(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SeriesPlan:
     """Of `series` in all, those of the groups `told` are told, and `dropped` are not."""
 
-    told: frozenset[Group]
+    told: frozenset[SeriesGroup]
     series: int
     dropped: int
 
     @property
     def left_out(self) -> str:
         """The groups that are not told, in words."""
-        return " and ".join(group.value for group in Group if group not in self.told)
+        return " and ".join(group.value for group in SeriesGroup if group not in self.told)
 
 
-def count(state: State) -> dict[Group, int]:
+def count_series(state: State) -> dict[SeriesGroup, int]:
     """The series of each group."""
     snapshot = state.snapshot
     holders = [len(device.holders) for device in snapshot.devices]
@@ -222,23 +222,23 @@ def count(state: State) -> dict[Group, int]:
     )
     pods = sum(1 + bool(identity.labels) for identity in state.pods.values())
     return {
-        Group.DEVICES: devices,
-        Group.HOLDERS: containers + pods + len(state.anomalies),
-        Group.RESOURCES: resources,
+        SeriesGroup.DEVICES: devices,
+        SeriesGroup.HOLDERS: containers + pods + len(state.anomalies),
+        SeriesGroup.RESOURCES: resources,
     }
 
 
-def plan(state: State, limit: int) -> Plan:
+def plan_series(state: State, limit: int) -> SeriesPlan:
     """What of `state` is told with at most `limit` series."""
-    counted = count(state)
-    told, left = set(Group), sum(counted.values())
-    for group in Group:
+    counted = count_series(state)
+    told, left = set(SeriesGroup), sum(counted.values())
+    for group in SeriesGroup:
         if left <= limit:
             break
         told.discard(group)
         left -= counted[group]
     series = sum(counted.values())
-    return Plan(frozenset(told), series, series - left)
+    return SeriesPlan(frozenset(told), series, series - left)
 
 
 class SeriesLimit:
@@ -247,14 +247,14 @@ class SeriesLimit:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._episode = Episode(_log, "there are more series than --metrics.max-series", calm=_CALM)
-        self._seen: tuple[int, Plan] | None = None
+        self._seen: tuple[int, SeriesPlan] | None = None
 
-    def plan(self, state: State) -> Plan:
+    def plan(self, state: State) -> SeriesPlan:
         """What of `state` is told. May be called from any thread."""
         seen = self._seen
         if seen is None or seen[0] != state.generation:
             # One assignment: two threads that come together count twice, and no more.
-            self._seen = seen = (state.generation, plan(state, self._limit))
+            self._seen = seen = (state.generation, plan_series(state, self._limit))
         return seen[1]
 
     def notes(self, state: State) -> tuple[str, ...]:

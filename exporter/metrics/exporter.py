@@ -9,10 +9,10 @@ from typing import Final, NamedTuple, Protocol
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from exporter.mapping.holdings import Step
-from exporter.mapping.identity import View
+from exporter.mapping.holdings import HoldingChanges
+from exporter.mapping.identity import PodView
 from exporter.mapping.model import DeviceKey
-from exporter.mapping.state import Board, Freshness, State
+from exporter.mapping.state import Freshness, State, StateStore
 from exporter.metrics.devices import DeviceLines, SeriesLimit
 from exporter.metrics.families import of_snapshot, of_stale
 from exporter.refresh.pipeline import UNSETTLED
@@ -104,7 +104,7 @@ class Counters:
         self._changes += 1
         self._errors.labels(method, code).inc()
 
-    def stepped(self, state: State, step: Step) -> None:
+    def stepped(self, state: State, step: HoldingChanges) -> None:
         """Count what a snapshot brought; every resource known has its counters, at 0 to begin with."""
         self._changes += 1
         present = state.snapshot.resources()
@@ -146,7 +146,7 @@ class PodsSource(Protocol):
         ...
 
     @property
-    def view(self) -> View:
+    def view(self) -> PodView:
         """What it has told."""
         ...
 
@@ -194,9 +194,7 @@ class _Now:
             "Whether the plugin of a --plugin.url tells of its devices at present. [STABLE]",
             labels=("url",),
         )
-        for url, answers in {
-            telling.source: telling.answers for telling in state.advertised.tellings
-        }.items():
+        for url, answers in {report.source: report.answers for report in state.advertised.reports}.items():
             plugins.add_metric((url,), int(answers))
         yield plugins
         build = GaugeMetricFamily(
@@ -220,7 +218,7 @@ class Metrics:
 
     def __init__(
         self,
-        board: Board,
+        states: StateStore,
         *,
         node: str,
         version: str,
@@ -229,11 +227,11 @@ class Metrics:
         pods_source: PodsSource | None = None,
         limit: SeriesLimit | None = None,
     ) -> None:
-        """`stale_after` in seconds; `clock` tells unix time as the board's states have it. `limit`: how many
+        """`stale_after` in seconds; `clock` tells unix time as the states's states have it. `limit`: how many
         series the mapping may have.
         """
-        self._board = board
-        self._told = board.state
+        self._board = states
+        self._told = states.state
         self._node = node
         self._stale_after = stale_after
         self._clock = clock

@@ -18,11 +18,11 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from exporter.history.archive import Condition
+from exporter.history.archive import HistoryStatus
 from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.model import Container, Holder, ResourceCounts
 from exporter.mapping.state import State
-from exporter.metrics.devices import DeviceLines, Group, Plan, numa
+from exporter.metrics.devices import DeviceLines, SeriesGroup, SeriesPlan, numa
 from runtime.exposition import Lines
 
 _NO_LABEL_NAME: Final = re.compile(r"[^a-zA-Z0-9_]")
@@ -229,7 +229,7 @@ def anomaly_info(anomalies: Sequence[Anomaly], node: str) -> Metric:
     return family
 
 
-def series_dropped(plan: Plan) -> Metric:
+def series_dropped(plan: SeriesPlan) -> Metric:
     """How many series are not told."""
     return GaugeMetricFamily(
         "devicelens_series_dropped",
@@ -254,19 +254,19 @@ OF_HOLDERS: Final[tuple[Family, ...]] = (
 )
 
 
-def of_snapshot(state: State, node: str, devices: DeviceLines, plan: Plan) -> list[Metric | Lines]:
+def of_snapshot(state: State, node: str, devices: DeviceLines, plan: SeriesPlan) -> list[Metric | Lines]:
     """All families of a mapping that may be told, as far as `plan` lets them."""
     told = plan.told
     found: list[Metric | Lines] = []
-    if Group.DEVICES in told:
+    if SeriesGroup.DEVICES in told:
         found += devices.of(state)
-    if Group.RESOURCES in told:
+    if SeriesGroup.RESOURCES in told:
         found += [family(state, node) for family in OF_RESOURCES]
-    if Group.HOLDERS in told:
+    if SeriesGroup.HOLDERS in told:
         found.append(container_devices(state, node))
-    if Group.DEVICES in told:
+    if SeriesGroup.DEVICES in told:
         found.append(claim_device_info(state, node))
-    if Group.HOLDERS in told:
+    if SeriesGroup.HOLDERS in told:
         found += [family(state, node) for family in OF_HOLDERS]
         found.append(anomaly_info(state.anomalies, node))
     found.append(series_dropped(plan))
@@ -281,7 +281,7 @@ def of_stale(node: str) -> list[Metric | Lines]:
 class HistoryFamilies:
     """A collector: how history is, at the moment of the scrape."""
 
-    def __init__(self, condition: Callable[[], Condition]) -> None:
+    def __init__(self, condition: Callable[[], HistoryStatus]) -> None:
         self._condition = condition
 
     def collect(self) -> Iterable[Metric]:

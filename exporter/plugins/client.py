@@ -50,11 +50,11 @@ _PASSWORD_BYTES: Final = 1024
 _Seen = tuple[tuple[int, int, int], ...]
 
 
-class AccessError(Exception):
+class PluginAccessError(Exception):
     """A file that cannot be used; the message names its flag, and says why."""
 
 
-class Access:
+class PluginCredentials:
     """What `files` say at a moment."""
 
     def __init__(self, files: PluginAccess) -> None:
@@ -62,7 +62,7 @@ class Access:
         self._context: tuple[_Seen, ssl.SSLContext] | None = None
 
     def authorization(self) -> str:
-        """The header for the name and the password; "" without them. Raises AccessError."""
+        """The header for the name and the password; "" without them. Raises PluginAccessError."""
         path = self._files.password_file
         if path is None:
             return ""
@@ -77,7 +77,7 @@ class Access:
         return f"Basic {b64encode(pair).decode()}"
 
     def tls(self) -> ssl.SSLContext:
-        """How https is spoken. Raises AccessError."""
+        """How https is spoken. Raises PluginAccessError."""
         files = self._files
         named = [path for path in (files.ca_file, files.cert_file, files.key_file) if path is not None]
         seen = tuple(map(_state, named))
@@ -109,8 +109,8 @@ def _state(path: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _refused_access(flag: str, path: Path | None, why: str) -> AccessError:
-    return AccessError(f"{flag} {visible(str(path))}: {why}")
+def _refused_access(flag: str, path: Path | None, why: str) -> PluginAccessError:
+    return PluginAccessError(f"{flag} {visible(str(path))}: {why}")
 
 
 def _why(error: OSError | ValueError) -> str:
@@ -239,7 +239,7 @@ class PluginError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PluginDocument:
     """A document. `digest` tells it from another one."""
 
     resources: Mapping[str, AdvertisedResource]
@@ -258,7 +258,7 @@ class PluginClient:
         limit: int = MAX_BYTES,
     ) -> None:
         self._address = address
-        self._access = Access(access)
+        self._access = PluginCredentials(access)
         self._within = within
         self._limit = limit
         self._tag = ""
@@ -268,14 +268,14 @@ class PluginClient:
         """The plugin's address, without what is secret in it."""
         return str(self._address)
 
-    async def ask(self, known: bytes = b"") -> Told | None:
+    async def ask(self, known: bytes = b"") -> PluginDocument | None:
         """What the plugin tells; None if it is the document of the digest `known`. Raises PluginError."""
         try:
             async with asyncio.timeout(self._within):
                 body, tag = await self._body(known)
         except TimeoutError:
             raise PluginError(f"no answer within {self._within:g} s") from None
-        except AccessError as error:
+        except PluginAccessError as error:
             raise PluginError(str(error)) from error
         except aiohttp.ClientConnectorCertificateError as error:
             why = visible(str(error.certificate_error), limit=200)
@@ -339,9 +339,9 @@ class PluginClient:
         return said
 
 
-def _read(body: bytes, known: bytes) -> Told | None:
+def _read(body: bytes, known: bytes) -> PluginDocument | None:
     digest = blake2b(body, digest_size=16).digest()
-    return None if digest == known else Told(parse(body), digest)
+    return None if digest == known else PluginDocument(parse(body), digest)
 
 
 def _base(address: Address) -> str:

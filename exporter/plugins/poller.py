@@ -11,9 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from exporter.mapping.model import FORGOTTEN_AFTER, Advertised, AdvertisedDevice, Telling, merged
-from exporter.mapping.state import Board
-from exporter.plugins.client import PluginError, Told
+from exporter.mapping.model import (
+    FORGOTTEN_AFTER,
+    AdvertisedDevice,
+    PluginReport,
+    PluginReports,
+    merge_reports,
+)
+from exporter.mapping.state import StateStore
+from exporter.plugins.client import PluginDocument, PluginError
 from exporter.refresh.protocols import Trigger
 from runtime.log import Episode, Log
 
@@ -27,7 +33,7 @@ _CALM: Final = 60.0
 _log = Log("plugins")
 
 
-class Source(Protocol):
+class PluginEndpoint(Protocol):
     """One plugin."""
 
     @property
@@ -35,13 +41,13 @@ class Source(Protocol):
         """Its address."""
         ...
 
-    async def ask(self, known: bytes = b"") -> Told | None:
+    async def ask(self, known: bytes = b"") -> PluginDocument | None:
         """What it tells; None if it is the document of the digest `known`. Raises PluginError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PollPace:
     """When plugins are asked, and how long the word of one that is silent is kept, in seconds."""
 
     spacing: float = SPACING
@@ -53,39 +59,44 @@ class Pace:
 class _Line:
     """One plugin, and how things stand with it. `heard` is steady time."""
 
-    source: Source
+    source: PluginEndpoint
     episode: Episode
-    telling: Telling
+    report: PluginReport
     digest: bytes = b""
     heard: float = 0.0
     failures: int = 0
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Plugins:
+class PluginPoller:
     """Knows what plugins tell. `bind` it to the refresh loop, then `run` it as an actor."""
 
     def __init__(
-        self, sources: Sequence[Source], board: Board, *, clock: Callable[[], float], pace: Pace | None = None
+        self,
+        sources: Sequence[PluginEndpoint],
+        states: StateStore,
+        *,
+        clock: Callable[[], float],
+        pace: PollPace | None = None,
     ) -> None:
         """`clock` tells unix time; pauses are the event loop's own."""
-        self._board = board
+        self._board = states
         self._clock = clock
-        self._pace = pace or Pace()
+        self._pace = pace or PollPace()
         self._lines = [
             _Line(
                 source,
                 Episode(_log, "a plugin does not tell of its devices", calm=_CALM, url=source.source),
-                Telling(source.source, problem="it has not been asked yet"),
+                PluginReport(source.source, problem="it has not been asked yet"),
             )
             for source in sources
         ]
-        self._advertised = merged(line.telling for line in self._lines)
+        self._advertised = merge_reports(line.report for line in self._lines)
         self._trigger: Callable[[Trigger], None] = lambda _: None
         self._reconsider: Callable[[], None] = lambda: None
 
     @property
-    def advertised(self) -> Advertised:
+    def advertised(self) -> PluginReports:
         """What they tell at this moment."""
         return self._advertised
 
@@ -137,49 +148,49 @@ class Plugins:
         longest = min(self._pace.interval, self._pace.spacing * 2.0 ** min(line.failures - 1, 10))
         return longest * random.uniform(0.5, 1.0)  # noqa: S311 -- jitter
 
-    def _heard(self, line: _Line, told: Told | None) -> None:
+    def _heard(self, line: _Line, told: PluginDocument | None) -> None:
         line.failures = 0
         line.heard = asyncio.get_running_loop().time()
         line.episode.recovered()
         if told is not None:
             line.digest = told.digest
-            self._tell(line, Telling(line.telling.source, told.resources, self._clock()))
-        elif line.telling.problem:
-            self._tell(line, replace(line.telling, problem="", silent_since=None))
+            self._tell(line, PluginReport(line.report.source, told.resources, self._clock()))
+        elif line.report.problem:
+            self._tell(line, replace(line.report, problem="", silent_since=None))
 
     def _silent(self, line: _Line, problem: str) -> None:
         line.failures += 1
         line.episode.failed(problem)
-        telling = line.telling
+        report = line.report
         silent = asyncio.get_running_loop().time() - line.heard
-        if telling.resources and silent > self._pace.forgotten_after:
+        if report.resources and silent > self._pace.forgotten_after:
             line.digest = b""
-            telling = Telling(telling.source, silent_since=telling.silent_since)
-        since = telling.silent_since
-        if since is None and telling.told_at is not None:
+            report = PluginReport(report.source, silent_since=report.silent_since)
+        since = report.silent_since
+        if since is None and report.received_at is not None:
             since = self._clock() - silent
-        self._tell(line, replace(telling, problem=problem, silent_since=since))
+        self._tell(line, replace(report, problem=problem, silent_since=since))
 
-    def _tell(self, line: _Line, telling: Telling) -> None:
-        if telling == line.telling:
+    def _tell(self, line: _Line, report: PluginReport) -> None:
+        if report == line.report:
             return
-        line.telling = telling
-        before, self._advertised = self._advertised, merged(each.telling for each in self._lines)
+        line.report = report
+        before, self._advertised = self._advertised, merge_reports(each.report for each in self._lines)
         if _concerns_the_kubelet(before, self._advertised):
             self._trigger(Trigger.PLUGIN)
         else:
             self._reconsider()
 
 
-def _concerns_the_kubelet(before: Advertised, after: Advertised) -> bool:
+def _concerns_the_kubelet(before: PluginReports, after: PluginReports) -> bool:
     """Whether more changed than what an allocation changes, of which the kubelet tells by itself."""
     if before.devices.keys() != after.devices.keys() or _followed(before) != _followed(after):
         return True
     return any(_lasting(before.devices[key]) != _lasting(told) for key, told in after.devices.items())
 
 
-def _followed(advertised: Advertised) -> dict[str, tuple[bool, bool]]:
-    return {name: (word.telling.answers, word.resource.served) for name, word in advertised.resources.items()}
+def _followed(advertised: PluginReports) -> dict[str, tuple[bool, bool]]:
+    return {name: (word.report.answers, word.resource.served) for name, word in advertised.resources.items()}
 
 
 def _lasting(told: AdvertisedDevice) -> tuple[bool, tuple[int, ...]]:

@@ -7,7 +7,7 @@ What is built upon (Kubernetes API concepts, "Efficient detection of changes"):
 
 - a list of resourceVersion 0 comes from the API server's cache, which costs it little, but may be old; one
   without a resourceVersion is what there is;
-- a watch goes on from a resourceVersion that was seen; bookmarks tell later ones; 410 Gone, as a status or
+- a watch goes on from a resourceVersion that was seen; bookmarks tell later ones; 410 PodGone, as a status or
   as an ERROR event within the stream, says that it is too old;
 - 429 and 503 may say in Retry-After how long to wait.
 
@@ -25,19 +25,19 @@ import aiohttp
 import msgspec
 from msgspec import Struct, field
 
-from exporter.mapping.identity import Identity
-from exporter.pods.kubeconfig import Access, AccessError
+from exporter.mapping.identity import PodIdentity
+from exporter.pods.kubeconfig import ApiServerAccess, ApiServerAccessError
 from exporter.pods.source import (
-    Allowed,
     ApiMeta,
     ApiPod,
-    Gone,
-    Listed,
-    Opened,
-    Seen,
-    SourceError,
-    Told,
-    Unchanged,
+    LabelFilter,
+    PodEvent,
+    PodGone,
+    PodSeen,
+    PodsListed,
+    PodsUnchanged,
+    PodWatchError,
+    StreamOpened,
     of_object,
 )
 
@@ -67,7 +67,7 @@ class PodList(Struct):
     items: list[ApiPod] = field(default_factory=list[ApiPod])
 
 
-class Event(Struct):
+class WatchEvent(Struct):
     """One line of a watch."""
 
     type: str
@@ -89,7 +89,7 @@ class Status(Struct):
 
 
 pod_list: Final = msgspec.json.Decoder(PodList)
-event_of: Final = msgspec.json.Decoder(Event)
+event_of: Final = msgspec.json.Decoder(WatchEvent)
 pod_of: Final = msgspec.json.Decoder(ApiPod)
 bookmark_of: Final = msgspec.json.Decoder(Bookmark)
 status_of: Final = msgspec.json.Decoder(Status)
@@ -108,7 +108,7 @@ async def refused(response: aiohttp.ClientResponse, server: str) -> Exception:
         status = Status(message=body[:_WORDS].decode(errors="replace"))
     status.code = response.status
     error = failed(status, server)
-    if isinstance(error, SourceError):
+    if isinstance(error, PodWatchError):
         try:
             wait = float(response.headers.get("Retry-After", "0"))
         except ValueError:
@@ -119,7 +119,7 @@ async def refused(response: aiohttp.ClientResponse, server: str) -> Exception:
 
 
 def failed(status: Status, server: str = "the API server") -> Exception:
-    """The error that a status stands for: Expired for 410, else a SourceError."""
+    """The error that a status stands for: Expired for 410, else a PodWatchError."""
     words = (status.message or status.reason)[:_WORDS]
     match status.code:
         case 410:
@@ -130,16 +130,16 @@ def failed(status: Status, server: str = "the API server") -> Exception:
             advice = "it may not list and watch pods: see deploy/overlays/apiserver"
         case _:
             advice = "it refuses"
-    return SourceError(str(status.code), f"{server}: {advice}: {words}")
+    return PodWatchError(str(status.code), f"{server}: {advice}: {words}")
 
 
 async def whole(response: aiohttp.ClientResponse) -> bytes:
-    """An answer's body. Raises SourceError where it is too large."""
+    """An answer's body. Raises PodWatchError where it is too large."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > ANSWER_LIMIT:
-            raise SourceError("TOO_LARGE", f"the API server's answer is larger than {ANSWER_LIMIT} bytes")
+            raise PodWatchError("TOO_LARGE", f"the API server's answer is larger than {ANSWER_LIMIT} bytes")
     return bytes(body)
 
 
@@ -157,7 +157,7 @@ async def lines_of(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
         first, *others = chunk.split(b"\n")
         pending += first
         if len(pending) > LINE_LIMIT:
-            raise SourceError("TOO_LARGE", f"an event of the API server is larger than {LINE_LIMIT} bytes")
+            raise PodWatchError("TOO_LARGE", f"an event of the API server is larger than {LINE_LIMIT} bytes")
         for other in others:
             if pending.strip():
                 yield bytes(pending)
@@ -187,7 +187,9 @@ class ApiServer:
     words = "pods watched at the API server"
     lasting = True
 
-    def __init__(self, access: Access, node: str, allowed: Allowed, *, quiet: float = QUIET) -> None:
+    def __init__(
+        self, access: ApiServerAccess, node: str, allowed: LabelFilter, *, quiet: float = QUIET
+    ) -> None:
         self._access = access
         self._node = node
         self._allowed = allowed
@@ -198,8 +200,8 @@ class ApiServer:
         self._interrupted = False
         self._expired_at = -math.inf
 
-    async def follow(self) -> AsyncGenerator[Told]:
-        """What the API server tells. Raises SourceError."""
+    async def follow(self) -> AsyncGenerator[PodEvent]:
+        """What the API server tells. Raises PodWatchError."""
         self._interrupted = False
         try:
             async with self._session() as session:
@@ -212,19 +214,19 @@ class ApiServer:
                                 yield told
                     except Expired as error:
                         self._expire(error)
-        except AccessError as error:
-            raise SourceError("ACCESS", str(error)) from error
+        except ApiServerAccessError as error:
+            raise PodWatchError("ACCESS", str(error)) from error
         except TimeoutError as error:
-            raise SourceError("TIMEOUT", f"{self._access.server} does not answer in time") from error
+            raise PodWatchError("TIMEOUT", f"{self._access.server} does not answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
             broken = isinstance(error, aiohttp.ClientPayloadError)
             why = "the connection broke off" if broken else str(error) or type(error).__name__
-            raise SourceError("UNREACHABLE", f"{self._access.server}: {why}") from error
+            raise PodWatchError("UNREACHABLE", f"{self._access.server}: {why}") from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self._version = ""
-            raise SourceError("UNDECODABLE", f"{self._access.server}: {error}") from error
+            raise PodWatchError("UNDECODABLE", f"{self._access.server}: {error}") from error
 
-    async def confirm(self, *, thorough: bool) -> Unchanged | None:
+    async def confirm(self, *, thorough: bool) -> PodsUnchanged | None:
         """That nothing else is told for a while; `thorough`: everything is listed anew, by `follow`."""
         if thorough:
             self._version, self._exact = "", True
@@ -232,7 +234,7 @@ class ApiServer:
             return None
         stream, asked = self._stream, asyncio.get_running_loop().time()
         await asyncio.sleep(self._quiet)
-        return Unchanged(asked) if stream is not None and stream is self._stream else None
+        return PodsUnchanged(asked) if stream is not None and stream is self._stream else None
 
     def interrupt(self) -> None:
         """Have the watch end; `follow` goes on with another."""
@@ -245,7 +247,7 @@ class ApiServer:
         self._version, self._exact = "", True
         last, self._expired_at = self._expired_at, asyncio.get_running_loop().time()
         if self._expired_at - last < _SOON:
-            raise SourceError(
+            raise PodWatchError(
                 "410", f"{self._access.server}: what it lists is too old to be watched"
             ) from error
 
@@ -258,10 +260,10 @@ class ApiServer:
             trust_env=False,
         )
 
-    async def _list(self, session: aiohttp.ClientSession) -> Listed:
+    async def _list(self, session: aiohttp.ClientSession) -> PodsListed:
         loop = asyncio.get_running_loop()
         begun, exact = loop.time(), self._exact
-        pods: list[Seen] = []
+        pods: list[PodSeen] = []
         query = {"limit": str(PAGE)} | ({} if exact else {"resourceVersion": "0"})
         async with asyncio.timeout(_LIST):
             while True:
@@ -276,9 +278,9 @@ class ApiServer:
                     break
                 query = {"limit": str(PAGE), "continue": answer.metadata.next}
         self._version, self._exact = answer.metadata.resourceVersion, False
-        return Listed(tuple(pods), begun=begun, asked=begun if exact else None)
+        return PodsListed(tuple(pods), begun=begun, asked=begun if exact else None)
 
-    async def _watch(self, session: aiohttp.ClientSession) -> AsyncGenerator[Told]:
+    async def _watch(self, session: aiohttp.ClientSession) -> AsyncGenerator[PodEvent]:
         """One watch, until the API server ends it."""
         query = {
             "watch": "1",
@@ -293,7 +295,7 @@ class ApiServer:
         async with response, aclosing(lines_of(response)) as lines:
             self._stream = response
             try:
-                yield Opened(anew=False)
+                yield StreamOpened(anew=False)
                 async for line in lines:
                     told = self._told(line)
                     if told is not None:
@@ -307,7 +309,7 @@ class ApiServer:
         # A server that ends each watch at once is not to be asked in a loop.
         await asyncio.sleep(max(0.0, begun + 1.0 - loop.time()))
 
-    def _told(self, line: bytes) -> Told | None:
+    def _told(self, line: bytes) -> PodEvent | None:
         event = event_of.decode(line)
         match event.type:
             case "ADDED" | "MODIFIED" | "DELETED":
@@ -316,7 +318,7 @@ class ApiServer:
                 seen = self._seen(pod)
                 if seen is None or event.type != "DELETED":
                     return seen
-                return Gone(seen.identity.key, seen.identity.uid)
+                return PodGone(seen.identity.key, seen.identity.uid)
             case "BOOKMARK":
                 self._version = bookmark_of.decode(event.object).metadata.resourceVersion or self._version
                 return None
@@ -325,13 +327,13 @@ class ApiServer:
             case _:
                 return None
 
-    def _seen(self, pod: ApiPod) -> Seen | None:
-        identity: Identity | None = of_object(pod, self._allowed)
+    def _seen(self, pod: ApiPod) -> PodSeen | None:
+        identity: PodIdentity | None = of_object(pod, self._allowed)
         # kubelet: it writes down when it took a pod on; until then the API server alone knows the pod.
-        return None if identity is None else Seen(identity, known=pod.status.startTime is not None)
+        return None if identity is None else PodSeen(identity, known=pod.status.startTime is not None)
 
     async def _get(self, session: aiohttp.ClientSession, query: dict[str, str]) -> aiohttp.ClientResponse:
-        """A good answer, of which nothing is read yet. Raises SourceError, Expired and aiohttp's errors."""
+        """A good answer, of which nothing is read yet. Raises PodWatchError, Expired and aiohttp's errors."""
         used = ""
         while True:
             authorization = self._access.authorization()

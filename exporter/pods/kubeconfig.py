@@ -22,12 +22,12 @@ _FILE_LIMIT: Final = 1024 * 1024
 """Bytes of a kubeconfig, a token or a certificate."""
 
 
-class AccessError(Exception):
+class ApiServerAccessError(Exception):
     """It is not known how to reach the API server: which file, what was found, what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ApiServerAccess:
     """A way to the API server at `server`. What is not needed is None.
 
     Texts of a kubeconfig stand where it has them itself, paths where it points to files.
@@ -42,12 +42,12 @@ class Access:
     key: Path | str | None = None
 
     def authorization(self) -> str | None:
-        """The header of a request; with the token as it is now. Raises AccessError."""
+        """The header of a request; with the token as it is now. Raises ApiServerAccessError."""
         token = None if self.token is None else _text(self.token).strip()
         return f"Bearer {token}" if token else None
 
     def tls(self) -> ssl.SSLContext:
-        """The certificates as they are now. Raises AccessError."""
+        """The certificates as they are now. Raises ApiServerAccessError."""
         try:
             context = ssl.create_default_context(cadata=None if self.ca is None else _text(self.ca))
             if self.trust_anybody:
@@ -56,24 +56,28 @@ class Access:
             if self.certificate is not None and self.key is not None:
                 _load_pair(context, _text(self.certificate), _text(self.key))
         except ssl.SSLError as error:
-            raise AccessError(f"a certificate for {self.server} cannot be used: {error}") from error
+            raise ApiServerAccessError(f"a certificate for {self.server} cannot be used: {error}") from error
         return context
 
 
-def access(kubeconfig: Path | None, environment: Mapping[str, str], *, account: Path = ACCOUNT) -> Access:
-    """The way that `kubeconfig` tells, or without one that of a pod. Raises AccessError."""
+def api_server_access(
+    kubeconfig: Path | None, environment: Mapping[str, str], *, account: Path = ACCOUNT
+) -> ApiServerAccess:
+    """The way that `kubeconfig` tells, or without one that of a pod. Raises ApiServerAccessError."""
     if kubeconfig is not None:
         return _of_kubeconfig(kubeconfig)
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise AccessError("this is no pod (KUBERNETES_SERVICE_HOST is not set): expected --kubeconfig")
+        raise ApiServerAccessError(
+            "this is no pod (KUBERNETES_SERVICE_HOST is not set): expected --kubeconfig"
+        )
     for name in ("token", "ca.crt"):
         if not (account / name).exists():
-            raise AccessError(
+            raise ApiServerAccessError(
                 f"there is no {account / name}: expected automountServiceAccountToken, or --kubeconfig"
             )
     where = f"[{host}]" if ":" in host else host
-    return Access(f"https://{where}:{port}", ca=account / "ca.crt", token=account / "token")
+    return ApiServerAccess(f"https://{where}:{port}", ca=account / "ca.crt", token=account / "token")
 
 
 class _Cluster(Struct, rename="kebab"):
@@ -124,23 +128,27 @@ class _Config(Struct):
     contexts: list[_NamedContext] = field(default_factory=list[_NamedContext])
 
 
-def _of_kubeconfig(path: Path) -> Access:
+def _of_kubeconfig(path: Path) -> ApiServerAccess:
     import yaml  # noqa: PLC0415 -- a pod does not need it
 
     try:
         config = msgspec.convert(yaml.safe_load(_read(path)), _Config)
     except (yaml.YAMLError, msgspec.ValidationError) as error:
-        raise AccessError(f"{path}: found something that is no kubeconfig: {error}") from error
+        raise ApiServerAccessError(f"{path}: found something that is no kubeconfig: {error}") from error
     context = next((c.context for c in config.contexts if c.name == config.current_context), None)
     if context is None:
-        raise AccessError(f"{path}: current-context: found {config.current_context!r}, which is no context")
+        raise ApiServerAccessError(
+            f"{path}: current-context: found {config.current_context!r}, which is no context"
+        )
     cluster = next((c.cluster for c in config.clusters if c.name == context.cluster), None)
     user = next((u.user for u in config.users if u.name == context.user), None)
     if cluster is None or user is None:
-        raise AccessError(f"{path}: context {config.current_context!r}: its cluster or user is not there")
+        raise ApiServerAccessError(
+            f"{path}: context {config.current_context!r}: its cluster or user is not there"
+        )
     url = urlsplit(cluster.server)
     if url.scheme not in {"https", "http"} or not url.hostname:
-        raise AccessError(f"{path}: server: found {cluster.server!r}, expected https://HOST:PORT")
+        raise ApiServerAccessError(f"{path}: server: found {cluster.server!r}, expected https://HOST:PORT")
     _refuse_what_is_not_served(path, cluster, user)
 
     def file(name: str) -> Path | None:
@@ -150,9 +158,9 @@ def _of_kubeconfig(path: Path) -> Access:
         try:
             return base64.b64decode(encoded, validate=True).decode("ascii") if encoded else None
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise AccessError(f"{path}: {name}: expected base64 of PEM: {error}") from error
+            raise ApiServerAccessError(f"{path}: {name}: expected base64 of PEM: {error}") from error
 
-    return Access(
+    return ApiServerAccess(
         cluster.server.rstrip("/"),
         ca=data("certificate-authority-data", cluster.certificate_authority_data)
         or file(cluster.certificate_authority),
@@ -173,11 +181,13 @@ def _refuse_what_is_not_served(path: Path, cluster: _Cluster, user: _User) -> No
         ("proxy-url", cluster.proxy_url),
     ):
         if found:
-            raise AccessError(f"{path}: {name} is not served; expected a token or a client certificate")
+            raise ApiServerAccessError(
+                f"{path}: {name} is not served; expected a token or a client certificate"
+            )
     if bool(user.client_certificate or user.client_certificate_data) != bool(
         user.client_key or user.client_key_data
     ):
-        raise AccessError(f"{path}: found a client certificate or a key alone, expected both")
+        raise ApiServerAccessError(f"{path}: found a client certificate or a key alone, expected both")
 
 
 def _text(source: Path | str) -> str:
@@ -189,11 +199,11 @@ def _read(path: Path) -> str:
         with path.open(encoding="utf-8") as opened:
             content = opened.read(_FILE_LIMIT + 1)
     except OSError as error:
-        raise AccessError(f"{path}: {error.strerror or error}") from error
+        raise ApiServerAccessError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise AccessError(f"{path}: found something that is no text") from error
+        raise ApiServerAccessError(f"{path}: found something that is no text") from error
     if len(content) > _FILE_LIMIT:
-        raise AccessError(f"{path}: larger than {_FILE_LIMIT} bytes")
+        raise ApiServerAccessError(f"{path}: larger than {_FILE_LIMIT} bytes")
     return content
 
 

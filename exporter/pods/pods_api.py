@@ -19,7 +19,17 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from exporter.pods.source import Allowed, Gone, Listed, Opened, Seen, SourceError, Told, Unclear, of_message
+from exporter.pods.source import (
+    LabelFilter,
+    PodEvent,
+    PodGone,
+    PodSeen,
+    PodsListed,
+    PodWatchError,
+    StreamOpened,
+    UnreadableEvent,
+    of_message,
+)
 from kubelet.paths import socket_target
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2
@@ -46,7 +56,7 @@ class PodsApi:
     words = "pods watched by the kubelet's Pods API"
     lasting = False
 
-    def __init__(self, socket: Path, allowed: Allowed, *, timeout: float) -> None:
+    def __init__(self, socket: Path, allowed: LabelFilter, *, timeout: float) -> None:
         """Raises ValueError for a socket path that is too long for the kernel."""
         self._target = socket_target(socket)
         self._socket = socket
@@ -56,8 +66,8 @@ class PodsApi:
         self._stream: _Stream | None = None
         self._interrupted = False
 
-    async def follow(self) -> AsyncGenerator[Told]:
-        """What WatchPods tells. Raises SourceError; `absent` where this kubelet does not serve it."""
+    async def follow(self) -> AsyncGenerator[PodEvent]:
+        """What WatchPods tells. Raises PodWatchError; `absent` where this kubelet does not serve it."""
         self._interrupted = False
         async with grpc.aio.insecure_channel(self._target, options=_OPTIONS) as channel:
             ask: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(
@@ -68,7 +78,7 @@ class PodsApi:
             try:
                 async with asyncio.timeout(self._timeout):
                     first = await stream.read()
-                yield Opened(anew=True)
+                yield StreamOpened(anew=True)
                 data = first
                 while isinstance(data, bytes):
                     told = self._told(data)
@@ -83,14 +93,14 @@ class PodsApi:
                 task = asyncio.current_task()
                 if not self._interrupted or task is None or task.cancelling():
                     raise
-                raise SourceError("SILENT", "the watch told nothing of pods that came or went") from None
+                raise PodWatchError("SILENT", "the watch told nothing of pods that came or went") from None
             finally:
                 self._channel = self._stream = None
                 stream.cancel()
-        raise SourceError("CLOSED", "the kubelet ended the watch")
+        raise PodWatchError("CLOSED", "the kubelet ended the watch")
 
-    async def confirm(self, *, thorough: bool) -> Listed | None:  # noqa: ARG002 -- it is always so
-        """What ListPods tells. Raises SourceError."""
+    async def confirm(self, *, thorough: bool) -> PodsListed | None:  # noqa: ARG002 -- it is always so
+        """What ListPods tells. Raises PodWatchError."""
         channel = self._channel
         if channel is None:
             return None
@@ -116,10 +126,10 @@ class PodsApi:
             else:
                 pods = await loop.run_in_executor(None, self._listed, data)
         except DecodeError as error:
-            raise SourceError(
+            raise PodWatchError(
                 UNDECODABLE, f"ListPods' answer of {len(data)} bytes does not decode: {error}"
             ) from error
-        return Listed(pods, begun=asked, asked=asked)
+        return PodsListed(pods, begun=asked, asked=asked)
 
     def interrupt(self) -> None:
         """Have `follow` fail."""
@@ -127,36 +137,36 @@ class PodsApi:
             self._interrupted = True
             self._stream.cancel()
 
-    def _listed(self, data: bytes) -> tuple[Seen, ...]:
+    def _listed(self, data: bytes) -> tuple[PodSeen, ...]:
         answer = api_pb2.ListPodsResponse.FromString(data)
         found = (of_message(pod_pb2.Pod.FromString(pod), self._allowed) for pod in answer.pods)
-        return tuple(Seen(identity) for identity in found if identity is not None)
+        return tuple(PodSeen(identity) for identity in found if identity is not None)
 
-    def _told(self, data: bytes) -> Told | None:
+    def _told(self, data: bytes) -> PodEvent | None:
         try:
             event = api_pb2.WatchPodsEvent.FromString(data)
             pod = pod_pb2.Pod.FromString(event.pod)
         except DecodeError as error:
-            return Unclear(f"an event of {len(data)} bytes does not decode: {error}")
+            return UnreadableEvent(f"an event of {len(data)} bytes does not decode: {error}")
         match event.type:
             case api_pb2.ADDED | api_pb2.MODIFIED:
                 identity = of_message(pod, self._allowed)
-                return None if identity is None else Seen(identity)
+                return None if identity is None else PodSeen(identity)
             case api_pb2.DELETED:
-                return Gone((pod.metadata.namespace, pod.metadata.name), pod.metadata.uid)
+                return PodGone((pod.metadata.namespace, pod.metadata.name), pod.metadata.uid)
             case _:
                 return None
 
-    def _explained(self, error: grpc.aio.AioRpcError) -> SourceError:
+    def _explained(self, error: grpc.aio.AioRpcError) -> PodWatchError:
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return SourceError(code.name, f"this kubelet does not serve it: {details}", absent=True)
+            return PodWatchError(code.name, f"this kubelet does not serve it: {details}", absent=True)
         if code is grpc.StatusCode.UNAVAILABLE:
             why = unreachable(self._socket)
-            return SourceError(code.name, why or details, absent=not self._socket.exists())
+            return PodWatchError(code.name, why or details, absent=not self._socket.exists())
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self._late()
-        return SourceError(code.name, details)
+        return PodWatchError(code.name, details)
 
-    def _late(self) -> SourceError:
-        return SourceError(grpc.StatusCode.DEADLINE_EXCEEDED.name, f"no answer within {self._timeout:g} s")
+    def _late(self) -> PodWatchError:
+        return PodWatchError(grpc.StatusCode.DEADLINE_EXCEEDED.name, f"no answer within {self._timeout:g} s")

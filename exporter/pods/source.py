@@ -14,28 +14,28 @@ from typing import Final, Protocol
 
 from msgspec import Struct, field
 
-from exporter.mapping.identity import NAME_LIMIT, UNKNOWN, Identity, Owner, workload
+from exporter.mapping.identity import NAME_LIMIT, UNKNOWN, Owner, PodIdentity, workload
 from exporter.mapping.model import PodKey
 from kubelet.pb.core.v1 import pod_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class StreamOpened:
     """It tells from here on. `anew`: what it told before does not count any more."""
 
     anew: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PodSeen:
     """A pod came or changed. `known`: the kubelet has it, or has had it."""
 
-    identity: Identity
+    identity: PodIdentity
     known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class PodGone:
     """The kubelet has done with a pod, or the API server has."""
 
     key: PodKey
@@ -43,34 +43,34 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class PodsListed:
     """All pods there are. `asked`: when the question was put, by the event loop's clock, where the answer
     is younger than that; None where it may be older.
     """
 
-    pods: tuple[Seen, ...]
+    pods: tuple[PodSeen, ...]
     begun: float
     asked: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Unchanged:
+class PodsUnchanged:
     """All pods that were told of are what they were at `asked`."""
 
     asked: float
 
 
 @dataclass(frozen=True, slots=True)
-class Unclear:
+class UnreadableEvent:
     """Something was told that cannot be understood: what there is must be listed."""
 
     reason: str
 
 
-Told = Opened | Seen | Gone | Listed | Unchanged | Unclear
+PodEvent = StreamOpened | PodSeen | PodGone | PodsListed | PodsUnchanged | UnreadableEvent
 
 
-class SourceError(Exception):
+class PodWatchError(Exception):
     """A source fell silent: a `code` (gRPC's name, an HTTP status, or a word) and `message` for a person.
 
     `absent`: there is no such source on this node, which need not be a fault. `wait`: seconds for which
@@ -85,7 +85,7 @@ class SourceError(Exception):
         self.wait = wait
 
 
-class Source(Protocol):
+class PodWatcher(Protocol):
     """Where identities come from. One `follow` at a time."""
 
     @property
@@ -103,12 +103,12 @@ class Source(Protocol):
         """Whether what it told holds while it is silent: the kubelet's word is its own life's."""
         ...
 
-    def follow(self) -> AsyncGenerator[Told]:
-        """What it tells, until it fails. Raises SourceError."""
+    def follow(self) -> AsyncGenerator[PodEvent]:
+        """What it tells, until it fails. Raises PodWatchError."""
         ...
 
-    async def confirm(self, *, thorough: bool) -> Listed | Unchanged | None:
-        """Which pods there are at this moment; None if `follow` will tell. Raises SourceError.
+    async def confirm(self, *, thorough: bool) -> PodsListed | PodsUnchanged | None:
+        """Which pods there are at this moment; None if `follow` will tell. Raises PodWatchError.
 
         `thorough`: what it told last cannot be right.
         """
@@ -133,7 +133,7 @@ _SOURCE: Final = "kubernetes.io/config.source"
 _MIRROR: Final = "kubernetes.io/config.mirror"
 
 
-class Allowed:
+class LabelFilter:
     """Which labels of pods are told: those whose whole name matches a regular expression."""
 
     def __init__(self, pattern: re.Pattern[str] | None) -> None:
@@ -200,7 +200,7 @@ class ApiPod(Struct):
     status: ApiPodStatus = field(default_factory=ApiPodStatus)
 
 
-def of_message(pod: pod_pb2.Pod, allowed: Allowed) -> Identity | None:
+def of_message(pod: pod_pb2.Pod, allowed: LabelFilter) -> PodIdentity | None:
     """The identity of a pod as the kubelet tells it; None for one without a proper name or uid."""
     meta = pod.metadata
     static = meta.annotations.get(_SOURCE, "api") in {"file", "http"}
@@ -217,7 +217,7 @@ def of_message(pod: pod_pb2.Pod, allowed: Allowed) -> Identity | None:
     )
 
 
-def of_object(pod: ApiPod, allowed: Allowed) -> Identity | None:
+def of_object(pod: ApiPod, allowed: LabelFilter) -> PodIdentity | None:
     """The identity of a pod as the API server tells it. Of a mirror, that of the static pod behind it."""
     meta = pod.metadata
     mirrored = (meta.annotations or {}).get(_MIRROR, "")
@@ -246,12 +246,12 @@ def _identity(
     labels: Mapping[str, str],
     told: tuple[tuple[str, str], ...],
     created: float,
-) -> Identity | None:
+) -> PodIdentity | None:
     namespace, name, uid = names
     if not (0 < len(namespace) <= NAME_LIMIT and 0 < len(name) <= NAME_LIMIT and 0 < len(uid) <= _UID):
         return None
     found = workload(name, owners, labels, created=created, static_on=(node or "?") if static else "")
-    return Identity(
+    return PodIdentity(
         namespace,
         name,
         uid,

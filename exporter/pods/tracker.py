@@ -13,10 +13,20 @@ from typing import Final
 
 import grpc
 
-from exporter.mapping.identity import NEVER, Look, Register, Sighting, View
+from exporter.mapping.identity import NEVER, PodRecord, PodRegistry, PodView, Poll
 from exporter.mapping.model import PodKey
 from exporter.mapping.state import State
-from exporter.pods.source import Gone, Listed, Opened, Seen, Source, SourceError, Told, Unchanged, Unclear
+from exporter.pods.source import (
+    PodEvent,
+    PodGone,
+    PodSeen,
+    PodsListed,
+    PodsUnchanged,
+    PodWatcher,
+    PodWatchError,
+    StreamOpened,
+    UnreadableEvent,
+)
 from exporter.refresh.protocols import Trigger
 from runtime.log import Episode, Log
 
@@ -42,21 +52,21 @@ _CALM: Final = 60.0
 _log = Log("identities")
 
 
-class Identities:
+class PodTracker:
     """Follows `source`, and is the refresh loop's witness. `bind` it to the loop, then `run` it."""
 
-    def __init__(self, source: Source, *, expected: bool, relist: float = RELIST) -> None:
+    def __init__(self, source: PodWatcher, *, expected: bool, relist: float = RELIST) -> None:
         """`expected`: somebody asked for this very source, so its absence is a failure."""
         self._source = source
         self._expected = expected
         self._relist = relist
-        self._register = Register()
+        self._register = PodRegistry()
         self._trigger: Callable[[Trigger], None] = _nothing
         self._reconsider: Callable[[], None] = _nothing
         self._generation = -1
         self._holding: Mapping[PodKey, str] = {}
         self._unproven: dict[PodKey, float] = {}
-        self._look = Look(-NEVER, -NEVER)
+        self._look = Poll(-NEVER, -NEVER)
         self._confirmed_at = -NEVER
         self._thorough_at = -NEVER
         self._told_at = -NEVER
@@ -73,7 +83,7 @@ class Identities:
         return self._source.name
 
     @property
-    def view(self) -> View:
+    def view(self) -> PodView:
         """What is known of the pods at this moment."""
         return self._register.view
 
@@ -92,7 +102,7 @@ class Identities:
         """The source may be there again: do not wait any longer."""
         self._retry.set()
 
-    def looked(self, state: State, look: Look) -> None:
+    def looked(self, state: State, look: Poll) -> None:
         """A state was published: prove who is not proven."""
         before = self._look
         self._look = look
@@ -132,7 +142,7 @@ class Identities:
                     async for told in stream:
                         failures = 0
                         self._take(told)
-            except SourceError as error:
+            except PodWatchError as error:
                 failures += 1
                 self._lost(error)
                 ceiling = min(_LAST_RETRY, _FIRST_RETRY * 2.0 ** min(failures - 1, 10))
@@ -147,7 +157,7 @@ class Identities:
         except TimeoutError:
             return
 
-    def _lost(self, error: SourceError) -> None:
+    def _lost(self, error: PodWatchError) -> None:
         if self._source.lasting:
             self._register.connect(connected=False)
         else:
@@ -176,14 +186,14 @@ class Identities:
             self._thorough = False
             try:
                 told = await self._source.confirm(thorough=thorough)
-            except SourceError as error:
+            except PodWatchError as error:
                 self._refused(error)
             else:
                 if told is not None:
                     self._take(told)
             await asyncio.sleep(_ASK_SPACING)
 
-    def _refused(self, error: SourceError) -> None:
+    def _refused(self, error: PodWatchError) -> None:
         if error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.name:
             asyncio.get_running_loop().call_later(_REFUSED, self._doubt.set)
             return
@@ -191,22 +201,22 @@ class Identities:
         # The stream runs over the same connection, which may be as dead.
         self._source.interrupt()
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: PodEvent) -> None:
         now = asyncio.get_running_loop().time()
         match told:
-            case Opened(anew=anew):
+            case StreamOpened(anew=anew):
                 self._opened(anew=anew)
-            case Seen():
+            case PodSeen():
                 self._told_at = now
                 self._see(told, now)
-            case Gone(key=key, uid=uid):
+            case PodGone(key=key, uid=uid):
                 self._told_at = now
                 self._end(key, uid, self._register.end(key, uid, now))
-            case Listed():
+            case PodsListed():
                 self._list(told, now)
-            case Unchanged(asked=asked):
+            case PodsUnchanged(asked=asked):
                 self._confirm(asked)
-            case Unclear(reason=reason):
+            case UnreadableEvent(reason=reason):
                 self._unclear.failed(reason)
                 self._doubt.set()
 
@@ -219,7 +229,7 @@ class Identities:
             self._absent = None
         self._episode.recovered()
 
-    def _see(self, told: Seen, now: float) -> bool:
+    def _see(self, told: PodSeen, now: float) -> bool:
         """Take in one pod. Whether it is news that there is one."""
         identity, key = told.identity, told.identity.key
         before = self._register.see(identity, now, known=told.known)
@@ -241,7 +251,7 @@ class Identities:
             self._reconsider()
         return before is None
 
-    def _end(self, key: PodKey, uid: str, before: Sighting | None) -> None:
+    def _end(self, key: PodKey, uid: str, before: PodRecord | None) -> None:
         """A pod ended: what it held is free, or will be in a moment."""
         if before is None or before.over == NEVER:
             self._again(key, uid, (0.0, *AGAIN))
@@ -253,7 +263,7 @@ class Identities:
         if len(delays) > 1:
             asyncio.get_running_loop().call_later(delays[1], self._again, key, uid, delays[1:])
 
-    def _list(self, told: Listed, now: float) -> None:
+    def _list(self, told: PodsListed, now: float) -> None:
         fresh = [self._see(seen, now) for seen in told.pods]
         uids = [seen.identity.uid for seen in told.pods]
         for sighting in self._register.prune(uids, told.begun):

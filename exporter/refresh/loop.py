@@ -16,15 +16,22 @@ from typing import Any, Final, Literal
 
 import grpc
 
-from exporter.mapping.device_ids import Reader
-from exporter.mapping.device_ids import read as read_id
-from exporter.mapping.holdings import Recollection, Step
-from exporter.mapping.identity import NEVER, Look
-from exporter.mapping.restart_guard import DOUBT
-from exporter.mapping.state import Board, Failure, Freshness, State
-from exporter.refresh.pipeline import UNSETTLED, News, Understanding
-from exporter.refresh.protocols import Nobody, NoPlugins, Observer, Plugins, Source, Trigger, Witness
-from exporter.refresh.triggers import Pace, Timing
+from exporter.mapping.device_ids import IdReader, read_id
+from exporter.mapping.holdings import HoldingChanges, OpenHoldings
+from exporter.mapping.identity import NEVER, Poll
+from exporter.mapping.restart_guard import DISTRUST
+from exporter.mapping.state import Failure, Freshness, State, StateStore
+from exporter.refresh.pipeline import UNSETTLED, SnapshotPipeline, Update
+from exporter.refresh.protocols import (
+    KubeletSource,
+    NoPlugins,
+    NoPods,
+    Observer,
+    PluginSource,
+    PodSource,
+    Trigger,
+)
+from exporter.refresh.triggers import CallPacer, RefreshTiming
 from kubelet.podresources import KubeletError, Raw
 from runtime.clock import Clock
 from runtime.log import Episode, Log
@@ -49,40 +56,40 @@ class Refresher:
 
     def __init__(
         self,
-        source: Source,
-        board: Board,
+        source: KubeletSource,
+        states: StateStore,
         observer: Observer,
         *,
-        timing: Timing,
+        timing: RefreshTiming,
         clock: Clock,
         cpu_numa: Mapping[int, int],
         node: str = "",
-        witness: Witness | None = None,
-        plugins: Plugins | None = None,
-        reader: Reader = read_id,
+        witness: PodSource | None = None,
+        plugins: PluginSource | None = None,
+        reader: IdReader = read_id,
         remarks: Callable[[State], tuple[str, ...]] = lambda _: (),
     ) -> None:
         """`cpu_numa` maps CPUs to NUMA nodes; `node` is this node's name; `reader` reads device ids;
         `remarks` says what else there is to note of a state; pauses are the event loop's own.
         """
         self._source = source
-        self._board = board
+        self._board = states
         self._observer = observer
         self._timing = timing
         self._clock = clock
-        self._witness = witness or Nobody()
+        self._witness = witness or NoPods()
         self._plugins = plugins or NoPlugins()
         self._remarks = remarks
         self._notes: tuple[str, ...] = ()
-        self._understanding = Understanding(
+        self._understanding = SnapshotPipeline(
             cpu_numa, keep_allocatable=timing.stale_after, reader=reader, node=node
         )
         self._wanted: dict[Trigger, None] = {}
         self._reconsider = False
         self._wake = asyncio.Event()
         self._reset = False
-        self._pace = Pace(timing)
-        self._look = Look(-NEVER, -NEVER)
+        self._pace = CallPacer(timing)
+        self._look = Poll(-NEVER, -NEVER)
         self._returned_at = -NEVER
         self._born_at = -NEVER
         self._full_at = 0.0
@@ -106,7 +113,7 @@ class Refresher:
         self._reconsider = True
         self._wake.set()
 
-    def remember(self, recollection: Recollection) -> None:
+    def remember(self, recollection: OpenHoldings) -> None:
         """Tell since when things are held as history knows it. Never blocks."""
         self._understanding.remember(recollection)
         self.reconsider()
@@ -195,7 +202,7 @@ class Refresher:
         asked = loop.time()
         self._pace.listed(asked)
         raw = await self._source.fetch_raw(allocatable=allocatable)
-        look = Look(asked, loop.time())
+        look = Poll(asked, loop.time())
         self._notice_age(raw, look)
         read = partial(
             self._understanding.read,
@@ -217,9 +224,9 @@ class Refresher:
         self._publish(raw, news, self._clock.now() - (loop.time() - asked))
         return True
 
-    def _notice_age(self, raw: Raw, look: Look) -> None:
+    def _notice_age(self, raw: Raw, look: Poll) -> None:
         """A kubelet may be another one without its connection having failed, or its directory having told."""
-        if raw.socket_age is None or not 0 <= raw.socket_age < DOUBT:
+        if raw.socket_age is None or not 0 <= raw.socket_age < DISTRUST:
             return
         born = look.answered - raw.socket_age
         if born > self._born_at + _SAME_AGE:
@@ -228,7 +235,7 @@ class Refresher:
                 self._returned_at = max(self._returned_at, born)
 
     async def _read_anew(self, worker: ThreadPoolExecutor) -> None:
-        """Publish the last answer in the light of what is known by now. Nobody is asked."""
+        """Publish the last answer in the light of what is known by now. NoPods is asked."""
         self._reconsider = False
         loop = asyncio.get_running_loop()
         view, advertised = self._witness.view, self._plugins.advertised
@@ -242,7 +249,7 @@ class Refresher:
         except Exception as error:  # noqa: BLE001 -- the mapping stays as it is; the next refresh reads it anew
             _log.error("what is newly known cannot be told", error=f"{type(error).__name__}: {error}")
 
-    def _publish(self, raw: Raw, news: News, asked_at: float) -> None:
+    def _publish(self, raw: Raw, news: Update, asked_at: float) -> None:
         self._pace.succeeded()
         self._episode.recovered()
         self._stale.recovered()
@@ -255,7 +262,7 @@ class Refresher:
         state = replace(state, taken_at=asked_at, failure=None, api_version=raw.api_version, **changes)
         self._tell(state, news)
 
-    def _of_allocatable(self, raw: Raw, news: News) -> tuple[str, ...]:
+    def _of_allocatable(self, raw: Raw, news: Update) -> tuple[str, ...]:
         """Count and tell that GetAllocatableResources fails, or that it is over."""
         error, now = news.allocatable_error, asyncio.get_running_loop().time()
         if error is None:
@@ -274,7 +281,7 @@ class Refresher:
         """How loudly a failure is told: where monitors share a kubelet a refusal or two are usual."""
         return "debug" if 0 < self._pace.refusals <= _USUAL_REFUSALS else "warn"
 
-    def _tell(self, state: State, news: News) -> None:
+    def _tell(self, state: State, news: Update) -> None:
         state = replace(state, notes=(*self._notes, *self._remarks(state)))
         self._board.publish(state)
         self._witness.looked(state, self._look)
@@ -295,7 +302,7 @@ class Refresher:
             self._board.publish(replace(state, failure=failure))
 
 
-def _changes(news: News, state: State, at: float) -> dict[str, Any]:
+def _changes(news: Update, state: State, at: float) -> dict[str, Any]:
     """What in `state` is another by the news of unix time `at`."""
     if (
         news.snapshot is state.snapshot
@@ -338,7 +345,7 @@ class Observers:
         for observer in self._observers:
             observer.reread()
 
-    def stepped(self, state: State, step: Step) -> None:
+    def stepped(self, state: State, step: HoldingChanges) -> None:
         """A refresh brought changes."""
         for observer in self._observers:
             observer.stepped(state, step)

@@ -8,16 +8,30 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from exporter.mapping.anomalies import Anomaly, Judge
-from exporter.mapping.device_ids import Reader
-from exporter.mapping.device_ids import read as read_id
-from exporter.mapping.holdings import Holding, Ledger, Recollection, Since, Step, pods_gone
-from exporter.mapping.identity import NEVER, NO_VIEW, Identity, Look, View, gained, tentative
-from exporter.mapping.listing import LARGE, Listing, ListingReader
-from exporter.mapping.model import NOTHING, Advertised, DeviceKey, PodKey, Snapshot
+from exporter.mapping.anomalies import Anomaly, AnomalyTracker
+from exporter.mapping.device_ids import IdReader, read_id
+from exporter.mapping.holdings import (
+    HeldSince,
+    Holding,
+    HoldingChanges,
+    HoldingTracker,
+    OpenHoldings,
+    pods_gone,
+)
+from exporter.mapping.identity import (
+    EMPTY_VIEW,
+    NEVER,
+    PodIdentity,
+    PodView,
+    Poll,
+    identify,
+    pods_with_new_holdings,
+)
+from exporter.mapping.listing import LARGE, ListedPods, ListReader
+from exporter.mapping.model import NO_REPORTS, DeviceKey, PluginReports, PodKey, Snapshot
 from exporter.mapping.restart_guard import after_return, at_start
-from exporter.mapping.snapshot import Builder
-from exporter.mapping.unattributed import Pods
+from exporter.mapping.snapshot import SnapshotBuilder
+from exporter.mapping.unattributed import PodsSeen
 from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.podresources import KubeletError, Raw, decode_allocatable, undecodable
 
@@ -26,7 +40,7 @@ UNSETTLED: Final = "UNSETTLED"
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class Update:
     """What a good answer says; `step` is None if it says the same of holdings as the one before.
 
     `pods` are the identities of those that hold something, as far as they are known. `advertised` is what
@@ -35,11 +49,11 @@ class News:
     """
 
     snapshot: Snapshot
-    since: Mapping[Holding, Since]
-    step: Step | None
+    since: Mapping[Holding, HeldSince]
+    step: HoldingChanges | None
     anomalies: tuple[Anomaly, ...]
-    pods: Mapping[PodKey, Identity]
-    advertised: Advertised
+    pods: Mapping[PodKey, PodIdentity]
+    advertised: PluginReports
     allocatable_error: KubeletError | None = None
 
 
@@ -48,15 +62,15 @@ class _Read:
     """One answer, decoded, and in which light it is seen."""
 
     raw: Raw
-    listed: Listing
+    listed: ListedPods
     allocatable: api_pb2.AllocatableResourcesResponse | None
     error: KubeletError | None
-    look: Look
-    view: View
-    advertised: Advertised
+    look: Poll
+    view: PodView
+    advertised: PluginReports
 
 
-class Understanding:
+class SnapshotPipeline:
     """Makes news of answers. Runs beside the event loop, one answer at a time."""
 
     def __init__(
@@ -64,7 +78,7 @@ class Understanding:
         cpu_numa: Mapping[int, int],
         *,
         keep_allocatable: float,
-        reader: Reader = read_id,
+        reader: IdReader = read_id,
         node: str = "",
     ) -> None:
         """`cpu_numa` maps CPUs to NUMA nodes; `keep_allocatable`: seconds for which the last answer of
@@ -72,22 +86,22 @@ class Understanding:
         node's name.
         """
         self._node = node
-        self._listings = ListingReader()
-        self._builder = Builder(cpu_numa, reader)
-        self._judge = Judge(reader)
+        self._listings = ListReader()
+        self._builder = SnapshotBuilder(cpu_numa, reader)
+        self._judge = AnomalyTracker(reader)
         self._keep_allocatable = keep_allocatable
-        self._ledger = Ledger()
-        self._news: News | None = None
+        self._ledger = HoldingTracker()
+        self._news: Update | None = None
         self._raw: Raw | None = None
-        self._listed = Listing(())
-        self._look = Look(-NEVER, -NEVER)
+        self._listed = ListedPods(())
+        self._look = Poll(-NEVER, -NEVER)
         self._asked, self._offset = 0.0, 0.0
-        self._view = NO_VIEW
+        self._view = EMPTY_VIEW
         self._allocatable: api_pb2.AllocatableResourcesResponse | None = None
         self._allocatable_at = -NEVER
-        self._recollection: Recollection | None = None
+        self._recollection: OpenHoldings | None = None
 
-    def remember(self, recollection: Recollection) -> None:
+    def remember(self, recollection: OpenHoldings) -> None:
         """Have the next reading take over what history knows. May be called from another thread."""
         self._recollection = recollection
 
@@ -96,11 +110,11 @@ class Understanding:
         raw: Raw,
         now: float,
         *,
-        look: Look,
-        view: View,
-        advertised: Advertised = NOTHING,
+        look: Poll,
+        view: PodView,
+        advertised: PluginReports = NO_REPORTS,
         returned: float = -NEVER,
-    ) -> News | None:
+    ) -> Update | None:
         """The news in `raw`, received at unix time `now`.
 
         `look` says when List was asked and answered, `returned` when the kubelet last came back, by one
@@ -140,7 +154,7 @@ class Understanding:
         self._doubt(read, snapshot, returned)
         return self._told(read, snapshot, pods, now)
 
-    def reconsider(self, now: float, view: View, advertised: Advertised = NOTHING) -> News | None:
+    def reconsider(self, now: float, view: PodView, advertised: PluginReports = NO_REPORTS) -> Update | None:
         """The last answer in the light of what is known of the pods, and told by plugins, by now; None if
         there is none yet.
         """
@@ -150,7 +164,7 @@ class Understanding:
         read = _Read(self._raw, self._listed, self._allocatable, error, self._look, view, advertised)
         return self._told(read, *self._identified(read), now)
 
-    def _same(self, raw: Raw, news: News) -> bool:
+    def _same(self, raw: Raw, news: Update) -> bool:
         return (
             raw.allocatable_error is None
             and news.allocatable_error is None
@@ -158,7 +172,7 @@ class Understanding:
             and _recognisable(raw) == self._raw
         )
 
-    def _decoded(self, raw: Raw, look: Look, view: View, advertised: Advertised) -> _Read:
+    def _decoded(self, raw: Raw, look: Poll, view: PodView, advertised: PluginReports) -> _Read:
         listed, error = _read_list(raw.listed, self._listings), raw.allocatable_error
         offered: api_pb2.AllocatableResourcesResponse | None = None
         if raw.asked_allocatable and error is None:
@@ -173,29 +187,29 @@ class Understanding:
             offered = None if aged else self._allocatable
         return _Read(raw, listed, offered, error, look, view, advertised)
 
-    def _identified(self, read: _Read) -> tuple[Snapshot, Mapping[PodKey, Identity]]:
+    def _identified(self, read: _Read) -> tuple[Snapshot, Mapping[PodKey, PodIdentity]]:
         """The snapshot, with the uids that are known; and who has them."""
         before = {} if self._news is None else self._news.pods
-        pods, continued = tentative(read.listed.names(), before, read.view, read.look)
+        pods, continued = identify(read.listed.names(), before, read.view, read.look)
         snapshot = self._built(read, pods)
         if continued and self._news is not None and snapshot != self._news.snapshot:
-            doubtful = continued & gained(self._news.snapshot, snapshot)
+            doubtful = continued & pods_with_new_holdings(self._news.snapshot, snapshot)
             if doubtful:
                 pods = {key: identity for key, identity in pods.items() if key not in doubtful}
                 snapshot = self._built(read, pods)
         holding = {(found.holder.namespace, found.holder.pod) for found in snapshot.containers}
         return snapshot, MappingProxyType({key: pods[key] for key in sorted(holding & pods.keys())})
 
-    def _built(self, read: _Read, pods: Mapping[PodKey, Identity]) -> Snapshot:
+    def _built(self, read: _Read, pods: Mapping[PodKey, PodIdentity]) -> Snapshot:
         uids = {key: identity.uid for key, identity in pods.items()}
         return self._builder.build(
             read.listed, read.allocatable, pod_uids=uids, advertised=read.advertised.devices
         )
 
     def _anomalies(
-        self, snapshot: Snapshot, advertised: Advertised, view: View, now: float
+        self, snapshot: Snapshot, advertised: PluginReports, view: PodView, now: float
     ) -> tuple[Anomaly, ...]:
-        pods = Pods(view, self._offset)
+        pods = PodsSeen(view, self._offset)
         return self._judge.judge(snapshot, advertised, asked=self._asked, now=now, pods=pods)
 
     def _doubt(self, read: _Read, snapshot: Snapshot, returned: float) -> None:
@@ -220,7 +234,9 @@ class Understanding:
         if reason is not None:
             raise KubeletError("List", UNSETTLED, reason)
 
-    def _told(self, read: _Read, snapshot: Snapshot, pods: Mapping[PodKey, Identity], now: float) -> News:
+    def _told(
+        self, read: _Read, snapshot: Snapshot, pods: Mapping[PodKey, PodIdentity], now: float
+    ) -> Update:
         recollection, self._recollection = self._recollection, None
         if recollection is not None:
             self._ledger.remember(recollection)
@@ -228,7 +244,7 @@ class Understanding:
             # The ledger last: what fails before it leaves nothing half understood.
             anomalies = self._anomalies(snapshot, read.advertised, read.view, now)
             step = self._ledger.advance(snapshot, now)
-            news = News(snapshot, step.since, step, anomalies, pods, read.advertised, read.error)
+            news = Update(snapshot, step.since, step, anomalies, pods, read.advertised, read.error)
         else:
             same = pods == self._news.pods
             pods = self._news.pods if same else pods
@@ -292,7 +308,7 @@ def _with(
     return more
 
 
-def _read_list(data: bytes, reader: ListingReader) -> Listing:
+def _read_list(data: bytes, reader: ListReader) -> ListedPods:
     """The same by who knows the answers before. Raises KubeletError(code UNDECODABLE)."""
     try:
         return reader.read(data)

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Protocol
 
-from exporter.mapping.holdings import Step
-from exporter.mapping.identity import NO_VIEW, Look, View
-from exporter.mapping.model import NOTHING, Advertised
+from exporter.mapping.holdings import HoldingChanges
+from exporter.mapping.identity import EMPTY_VIEW, PodView, Poll
+from exporter.mapping.model import NO_REPORTS, PluginReports
 from exporter.mapping.state import State
 from kubelet.podresources import Raw
 
@@ -34,7 +34,7 @@ class Trigger(Enum):
     RETRY = "retry"
 
 
-class Source(Protocol):
+class KubeletSource(Protocol):
     """The kubelet, as the loop needs it."""
 
     async def fetch_raw(self, *, allocatable: bool) -> Raw:
@@ -57,42 +57,42 @@ class Observer(Protocol):
         """A refresh failed."""
         ...
 
-    def stepped(self, state: State, step: Step) -> None:
+    def stepped(self, state: State, step: HoldingChanges) -> None:
         """A good refresh brought these changes and led to this state."""
         ...
 
     def reread(self) -> None:
-        """The last answer was read anew, as something more is known: the board has what came of it."""
+        """The last answer was read anew, as something more is known: the states has what came of it."""
         ...
 
 
-class Witness(Protocol):
+class PodSource(Protocol):
     """Who knows the pods."""
 
     @property
-    def view(self) -> View:
+    def view(self) -> PodView:
         """What is known of them at this moment."""
         ...
 
-    def looked(self, state: State, look: Look) -> None:
+    def looked(self, state: State, look: Poll) -> None:
         """`state` is published, of the List of `look`."""
         ...
 
 
-class Nobody:
+class NoPods:
     """The witness of a node without a source of identity."""
 
-    view = NO_VIEW
+    view = EMPTY_VIEW
 
-    def looked(self, state: State, look: Look) -> None:
+    def looked(self, state: State, look: Poll) -> None:
         """Nothing follows from it."""
 
 
-class Plugins(Protocol):
+class PluginSource(Protocol):
     """Who asks plugins."""
 
     @property
-    def advertised(self) -> Advertised:
+    def advertised(self) -> PluginReports:
         """What they tell at this moment."""
         ...
 
@@ -100,4 +100,4 @@ class Plugins(Protocol):
 class NoPlugins:
     """Of a node whose plugins are not asked."""
 
-    advertised = NOTHING
+    advertised = NO_REPORTS

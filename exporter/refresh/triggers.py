@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.mapping.restart_guard import DOUBT
+from exporter.mapping.restart_guard import DISTRUST
 from exporter.refresh.protocols import Trigger
 from kubelet.paths import CHECKPOINT, KUBELET_SOCKET, KubeletPaths
 from runtime.directory import Change, DirectoryWatcher, Kind
@@ -94,7 +94,7 @@ _UNSETTLED_RETRY: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class RefreshTiming:
     """The loop's times, in seconds: `interval` between full refreshes at the latest; `stale_after` is the age
     at which the mapping is no longer told to Prometheus.
     """
@@ -105,10 +105,10 @@ class Timing:
     settling: tuple[float, ...] = SETTLING
 
 
-class Pace:
+class CallPacer:
     """Counts calls and failures, and says when the next call may be, or must be."""
 
-    def __init__(self, timing: Timing) -> None:
+    def __init__(self, timing: RefreshTiming) -> None:
         self._timing = timing
         self._listed_at: deque[float] = deque(maxlen=_BURST)
         self._hold_off_until = 0.0
@@ -169,7 +169,7 @@ class Pace:
         """When to ask though nothing happens, and why then: the last full refresh began at `full_at`."""
         if self._unsettled:
             # An API server that is away may be so for an hour.
-            pause = _UNSETTLED_RETRY * (1 if self._unsettled * _UNSETTLED_RETRY < DOUBT else 10)
+            pause = _UNSETTLED_RETRY * (1 if self._unsettled * _UNSETTLED_RETRY < DISTRUST else 10)
             return now + pause, Trigger.RETRY
         if self.failures:
             return now + self._pause(self.failures), Trigger.RETRY

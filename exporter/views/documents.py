@@ -14,24 +14,24 @@ from typing import Final, TypedDict
 
 import msgspec
 
-from exporter.history.coverage import Unseen
-from exporter.history.query import Found, write_cursor
+from exporter.history.coverage import CoverageGap
+from exporter.history.query import HistoryResult, write_cursor
+from exporter.history.record import Bound, Certainty, HoldingRow
 from exporter.mapping.anomalies import Anomaly, order
-from exporter.mapping.device_ids import Reader, Reading
+from exporter.mapping.device_ids import IdReader, IdReading
 from exporter.mapping.holdings import Holding
-from exporter.mapping.identity import Identity
+from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
-    Advertised,
     ClaimDevice,
     Container,
     Device,
     DeviceKey,
     HeldKey,
     Holder,
+    PluginReport,
+    PluginReports,
     Snapshot,
-    Telling,
 )
-from exporter.mapping.record import Bound, Certainty, Row
 from exporter.mapping.state import Freshness, State
 from exporter.views import matching
 from exporter.views.explain import Findings, explain, sentences, why_nobody
@@ -74,14 +74,14 @@ from exporter.views.schema import (
 from exporter.views.wording import lasting, rfc3339, spelled
 
 
-def of_plugin(key: DeviceKey, advertised: Advertised) -> PluginEntry | None:
+def of_plugin(key: DeviceKey, advertised: PluginReports) -> PluginEntry | None:
     """What its plugin tells of a device; None where none does."""
     told, word = advertised.devices.get(key), advertised.resources.get(key.resource)
     if told is None or word is None:
         return None
     return PluginEntry(
-        source=word.telling.source,
-        answers=word.telling.answers,
+        source=word.report.source,
+        answers=word.report.answers,
         health="Healthy" if told.healthy else "Unhealthy",
         reason=told.reason or None,
         since=_at(told.since),
@@ -90,17 +90,17 @@ def of_plugin(key: DeviceKey, advertised: Advertised) -> PluginEntry | None:
     )
 
 
-def plugins(advertised: Advertised) -> tuple[PluginStatusEntry, ...]:
+def plugins(advertised: PluginReports) -> tuple[PluginStatusEntry, ...]:
     """Every plugin that is asked."""
-    return tuple(map(_plugin, advertised.tellings))
+    return tuple(map(_plugin, advertised.reports))
 
 
-def _plugin(telling: Telling) -> PluginStatusEntry:
+def _plugin(telling: PluginReport) -> PluginStatusEntry:
     return PluginStatusEntry(
         source=telling.source,
         answers=telling.answers,
         resources=tuple(sorted(telling.resources)),
-        told_at=_at(telling.told_at),
+        told_at=_at(telling.received_at),
         silent_since=_at(telling.silent_since),
         problem=telling.problem or None,
     )
@@ -297,7 +297,7 @@ def _pod(
     )
 
 
-def _workload(identity: Identity | None) -> WorkloadEntry | None:
+def _workload(identity: PodIdentity | None) -> WorkloadEntry | None:
     if identity is None or not identity.workload.kind:
         return None
     return WorkloadEntry(identity.workload.kind, identity.workload.name)
@@ -376,7 +376,7 @@ _RELATIVES: Final = 100
 """Siblings and parts that are told, of each."""
 
 
-def explained(moment: Moment, device: str, resource: str, *, reader: Reader) -> ExplainDocument:
+def explained(moment: Moment, device: str, resource: str, *, reader: IdReader) -> ExplainDocument:
     """The device that is asked for. Raises UnknownDevice and AmbiguousDevice of exporter.views.explain."""
     state = moment.state
     found = explain(state, device, resource, reader=reader)
@@ -402,7 +402,7 @@ def explained(moment: Moment, device: str, resource: str, *, reader: Reader) -> 
     )
 
 
-def _reading(reading: Reading) -> ReadingEntry:
+def _reading(reading: IdReading) -> ReadingEntry:
     return ReadingEntry(
         rule=reading.rule,
         kind=reading.kind.value,
@@ -421,7 +421,7 @@ def _numa(device: Device, found: Findings) -> NumaEntry:
 _UNSEEN_LIMIT: Final = 100
 
 
-def history(moment: Moment, asked: Asked, found: Found) -> HistoryDocument:
+def history(moment: Moment, asked: Asked, found: HistoryResult) -> HistoryDocument:
     """The answer to `asked`."""
     question = asked.question
     ranged = asked.at is None
@@ -443,7 +443,7 @@ def history(moment: Moment, asked: Asked, found: Found) -> HistoryDocument:
     )
 
 
-def tag(document: HistoryDocument, asked: Asked, found: Found) -> str:
+def tag(document: HistoryDocument, asked: Asked, found: HistoryResult) -> str:
     """Names what `document` says; made of all of it but for ages.
 
     The last look (`latest`) moves on every few seconds. Of a time that had ended by then it says nothing,
@@ -457,7 +457,7 @@ def tag(document: HistoryDocument, asked: Asked, found: Found) -> str:
     return blake2s(repr(lasting).encode(errors="surrogatepass"), digest_size=9).hexdigest()
 
 
-def _row(row: Row, at: float | None, found: Found) -> PastEntry:
+def _row(row: HoldingRow, at: float | None, found: HistoryResult) -> PastEntry:
     key, facts = row.key, row.facts
     return PastEntry(
         id=row.id,
@@ -483,13 +483,13 @@ def _row(row: Row, at: float | None, found: Found) -> PastEntry:
     )
 
 
-def _end(row: Row) -> BoundEntry | None:
+def _end(row: HoldingRow) -> BoundEntry | None:
     if row.missed is not None:
         return _bound(Bound(row.missed.not_before, None, Certainty.IN_DOUBT))
     return None if row.end is None else _bound(row.end)
 
 
-def _certain(row: Row, at: float, found: Found) -> bool:
+def _certain(row: HoldingRow, at: float, found: HistoryResult) -> bool:
     """Whether it was surely held at that moment, which counts for less where nobody looked."""
     if not row.surely_held_at(at):
         return False
@@ -502,7 +502,7 @@ def _bound(bound: Bound) -> BoundEntry:
     return BoundEntry(_time(bound.not_before), _time(bound.not_after), bound.certainty.value)
 
 
-def _unseen(unseen: Unseen) -> UnseenEntry:
+def _unseen(unseen: CoverageGap) -> UnseenEntry:
     return UnseenEntry(_time(unseen.since), _time(unseen.until), unseen.why.value)
 
 

@@ -9,9 +9,17 @@ from enum import StrEnum
 from typing import Final
 
 from exporter.mapping.anomalies import Anomaly, listed, pods_of
-from exporter.mapping.device_ids import Kind, Reader, Reading
+from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
 from exporter.mapping.holdings import Holding
-from exporter.mapping.model import AdvertisedDevice, ClaimDevice, Device, DeviceKey, Holder, Snapshot, Word
+from exporter.mapping.model import (
+    AdvertisedDevice,
+    ClaimDevice,
+    Device,
+    DeviceKey,
+    Holder,
+    ResourceReport,
+    Snapshot,
+)
 from exporter.mapping.state import Freshness, State
 from runtime.text import utc, visible
 
@@ -63,15 +71,15 @@ class Findings:
 
     subject: Subject
     key: DeviceKey
-    reading: Reading
-    parent_reading: Reading | None = None
+    reading: IdReading
+    parent_reading: IdReading | None = None
     device: Device | None = None
     siblings: tuple[Device, ...] = ()
     parts: tuple[Device, ...] = ()
     elsewhere: tuple[str, ...] = ()
     claimed: tuple[ClaimDevice, ...] = ()
     told: AdvertisedDevice | None = None
-    word: Word | None = None
+    word: ResourceReport | None = None
     numa_by_plugin: bool = False
     anomalies: tuple[Anomaly, ...] = ()
 
@@ -81,7 +89,7 @@ class Findings:
         return self.reading.parent if self.device is None else self.device.parent
 
 
-def explain(state: State, device: str, resource: str = "", *, reader: Reader) -> Findings:
+def explain(state: State, device: str, resource: str = "", *, reader: IdReader) -> Findings:
     """What is known of the device whose id is `device`, as it is or as it is shown, or has it as a part if
     only one does, or only those into which one device is divided. `resource` is a whole name, or what
     follows its slash.
@@ -129,7 +137,7 @@ def _resources(snapshot: Snapshot, asked: str) -> frozenset[str] | None:
     return whole or frozenset(name for name in known if _same(name.rpartition("/")[2], asked))
 
 
-def _device(device: Device, state: State, reader: Reader, claimed: tuple[ClaimDevice, ...]) -> Findings:
+def _device(device: Device, state: State, reader: IdReader, claimed: tuple[ClaimDevice, ...]) -> Findings:
     snapshot, key = state.snapshot, device.key
     siblings = _others(snapshot, lambda d: bool(device.parent) and d.parent == device.parent and d.key != key)
     return Findings(
@@ -153,7 +161,7 @@ def _device(device: Device, state: State, reader: Reader, claimed: tuple[ClaimDe
     )
 
 
-def _parent(parts: tuple[Device, ...], state: State, reader: Reader) -> Findings:
+def _parent(parts: tuple[Device, ...], state: State, reader: IdReader) -> Findings:
     first = parts[0]
     resource = first.key.resource
     return Findings(
@@ -191,7 +199,7 @@ def _ambiguous(asked: str, found: list[Device], why: str) -> AmbiguousDevice:
     return AmbiguousDevice(f"'{_cut(asked)}' {why}: say which: {shown}{more}", keys)
 
 
-def _unknown(asked: str, resource: str, known: list[Device], state: State, reader: Reader) -> UnknownDevice:
+def _unknown(asked: str, resource: str, known: list[Device], state: State, reader: IdReader) -> UnknownDevice:
     where = f" of {_cut(resource)}" if resource else ""
     words = [f"no device '{_cut(asked)}'{where} is known on this node"]
     parent = reader(asked, resource).parent
@@ -201,7 +209,7 @@ def _unknown(asked: str, resource: str, known: list[Device], state: State, reade
     nearest = _nearest(asked, known)
     if nearest:
         words.append(f"most like it are {', '.join(_cut(key.device) for key in nearest)}")
-    if not state.advertised.tellings:
+    if not state.advertised.reports:
         words.append(
             "a device that is neither allocatable nor held is known only where its plugin is asked "
             "(--plugin.url)"
@@ -304,7 +312,7 @@ def _what(found: Findings) -> str:
 
 def _read(found: Findings) -> str:
     reading = found.reading
-    if reading.kind is Kind.WHOLE:
+    if reading.kind is DeviceKind.WHOLE:
         if found.parent:
             return f"a share of {found.parent}, as its plugin says: its id does not tell"
         by = (
@@ -313,17 +321,17 @@ def _read(found: Findings) -> str:
         return f"a whole device{by}"
     further = found.parent_reading
     itself = ""
-    if further is not None and further.kind is not Kind.WHOLE:
+    if further is not None and further.kind is not DeviceKind.WHOLE:
         itself = f", which is itself {_kind(further, further.parent)}"
     return f"{_kind(reading, found.parent)}{itself} (id rule {reading.rule})"
 
 
-def _kind(reading: Reading, parent: str) -> str:
+def _kind(reading: IdReading, parent: str) -> str:
     of = f" of {parent}" if parent else ", of a device that its id does not name"
-    if reading.kind is Kind.REPLICA:
+    if reading.kind is DeviceKind.REPLICA:
         partition = f" of partition {reading.partition}" if reading.partition else ""
         return f"share {reading.replica}{partition}{of}" if reading.replica else f"a share{of}"
-    if reading.kind is Kind.PARTITION:
+    if reading.kind is DeviceKind.PARTITION:
         return f"partition {reading.partition}{of}" if reading.partition else f"a partition{of}"
     return "a whole device"
 
@@ -392,8 +400,8 @@ def _allocatable(found: Findings, state: State) -> Iterator[str]:
         yield "Whether it is allocatable this kubelet does not tell."
     elif device.allocatable:
         yield "It is allocatable, as the kubelet says: its plugin is there and calls it healthy."
-    elif word is not None and not word.telling.answers:
-        yield f"{not_so}, and its plugin does not answer: {word.telling.problem}."
+    elif word is not None and not word.report.answers:
+        yield f"{not_so}, and its plugin does not answer: {word.report.problem}."
     elif told is not None and not told.healthy:
         yield f"{not_so}, for its plugin calls it unhealthy: {told.reason or 'it gives no reason'}."
     elif word is not None and not word.resource.served:
@@ -419,7 +427,7 @@ def _numa(found: Findings) -> Iterator[str]:
 def _plugin(found: Findings, state: State) -> Iterator[str]:
     if found.device is None:
         return
-    tellings = state.advertised.tellings
+    tellings = state.advertised.reports
     if found.told is None:
         if not tellings:
             yield NO_PLUGIN
@@ -427,9 +435,9 @@ def _plugin(found: Findings, state: State) -> Iterator[str]:
             asked = listed([telling.source for telling in tellings])
             yield f"None of the plugins that are asked ({asked}) tells of its resource."
         else:
-            yield f"Its plugin ({found.word.telling.source}) does not tell of it."
+            yield f"Its plugin ({found.word.report.source}) does not tell of it."
         return
-    telling = None if found.word is None else found.word.telling
+    telling = None if found.word is None else found.word.report
     told = "Healthy" if found.told.healthy else "Unhealthy"
     since = "" if found.told.since is None else f" since {utc(found.told.since)}"
     source = "" if telling is None else f" ({telling.source})"

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from exporter.mapping.anomalies import Anomaly
-from exporter.mapping.identity import Identity
+from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
     AdvertisedDevice,
     ClaimDevice,
@@ -38,7 +38,7 @@ PodKey = tuple[str, str]
 class Told:
     """What is known besides the snapshot, for `q` to look at: of pods, and of devices by their plugins."""
 
-    pods: Mapping[PodKey, Identity]
+    pods: Mapping[PodKey, PodIdentity]
     devices: Mapping[DeviceKey, AdvertisedDevice]
 
 

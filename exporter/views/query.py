@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import urlencode
 
-from exporter.history.query import LIMIT, MAX_LIMIT, Question, read_cursor
+from exporter.history.query import LIMIT, MAX_LIMIT, HistoryQuery, read_cursor
 from exporter.views.wording import EXPECTED, parse_moment
 from runtime.text import visible
 
@@ -254,7 +254,7 @@ KNOWN: Final = (*_NAMES, "at", "from", "to", "limit", "cursor")
 class AskedHistoryQuery:
     """A question, and whether it is of one moment."""
 
-    question: Question
+    question: HistoryQuery
     at: float | None = None
 
 
@@ -276,7 +276,7 @@ def parse_history(pairs: Pairs, now: float) -> AskedHistoryQuery:
         after = read_cursor(found["cursor"].strip()) if "cursor" in found else None
     except ValueError:
         raise QueryError("cursor", found["cursor"], "what an earlier answer gave as next") from None
-    return AskedHistoryQuery(Question(**names, since=since, until=until, limit=limit, after=after), at)
+    return AskedHistoryQuery(HistoryQuery(**names, since=since, until=until, limit=limit, after=after), at)
 
 
 def _time(found: Mapping[str, str], name: str, now: float) -> float | None:

@@ -1,4 +1,4 @@
-"""What people and programs see over HTTP. Everything is rendered from the board's state; nothing here asks
+"""What people and programs see over HTTP. Everything is rendered from the states's state; nothing here asks
 the kubelet.
 
 api        the JSON documents: their shapes, how they are made, and who serves them

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from aiohttp import hdrs, web
 
-from exporter.history.historian import Unavailable
+from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.model import DeviceKey
 from exporter.mapping.state import Freshness
 from exporter.views import documents, matching
@@ -133,7 +133,7 @@ class HistoryApi:
             return problem(503, "this exporter keeps no history", node=site.node)
         try:
             found = await site.history.find(asked.question)
-        except Unavailable as error:
+        except HistoryUnavailable as error:
             response = problem(503, f"history cannot be asked: {error}", node=site.node)
             response.headers[hdrs.RETRY_AFTER] = "1"
             return response

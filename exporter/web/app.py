@@ -36,7 +36,7 @@ class Probes:
     async def ready(self, _request: web.Request) -> web.Response:
         """200 while the mapping is fresh; else 503, with the reason."""
         site = self._site
-        standing = judge(site.board.state, site.clock(), site.stale_after)
+        standing = judge(site.states.state, site.clock(), site.stale_after)
         if standing.freshness is Freshness.FRESH:
             return _line(f"ready: {standing.line}")
         return _line(f"not ready: {standing.line}", status=503)

@@ -102,7 +102,7 @@ class Events:
         """The present moment, and another one when the state changes or time alone may change how fresh it
         is.
         """
-        async with aclosing(cast("AsyncGenerator[State]", self._site.board.follow())) as states:
+        async with aclosing(cast("AsyncGenerator[State]", self._site.states.follow())) as states:
             upcoming = asyncio.ensure_future(_next(states))
             try:
                 while True:

@@ -6,9 +6,9 @@ from hashlib import blake2s
 from secrets import token_hex
 from typing import Protocol
 
-from exporter.history.query import Found, Question
-from exporter.mapping.device_ids import Reader, read
-from exporter.mapping.state import Board
+from exporter.history.query import HistoryQuery, HistoryResult
+from exporter.mapping.device_ids import IdReader, read_id
+from exporter.mapping.state import StateStore
 from exporter.views.documents import Moment
 from runtime.exposition import Format
 
@@ -16,8 +16,8 @@ from runtime.exposition import Format
 class HistorySource(Protocol):
     """Where the past comes from."""
 
-    async def find(self, question: Question) -> Found:
-        """The holdings that are asked for. Raises exporter.history.historian.Unavailable."""
+    async def find(self, question: HistoryQuery) -> HistoryResult:
+        """The holdings that are asked for. Raises exporter.history.recorder.Unavailable."""
         ...
 
 
@@ -38,7 +38,7 @@ class Site:
     anew with each.
     """
 
-    board: Board
+    states: StateStore
     node: str
     stale_after: float
     poll_interval: float
@@ -47,13 +47,13 @@ class Site:
     triggers: Callable[[], tuple[str, ...]]
     version: str
     history: HistorySource | None = None
-    reader: Reader = read
+    reader: IdReader = read_id
     cpu_nodes: Mapping[int, int] = field(default_factory=dict[int, int])
     run: str = field(default_factory=lambda: token_hex(4))
 
     def moment(self) -> Moment:
-        """The board's state as it is seen now."""
-        return Moment(self.board.state, self.node, self.clock(), self.stale_after)
+        """The states's state as it is seen now."""
+        return Moment(self.states.state, self.node, self.clock(), self.stale_after)
 
     def tag(self, moment: Moment) -> str:
         """Names all that an answer depends on besides its address and the time that passes.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.mapping.device_ids import LONGEST, RULES, VARIABLE, Kind, Reader, load
+from exporter.mapping.device_ids import BUILT_IN_RULES, LONGEST, VARIABLE, DeviceKind, IdReader, load_rules
 
 TEXT = (Path(__file__).parents[2] / "docs" / "device-ids.md").read_text()
 ROWS = [
@@ -16,22 +16,22 @@ ROWS = [
 
 
 def test_every_form_has_a_row_in_the_order_in_which_they_are_tried() -> None:
-    assert [row[0] for row in ROWS] == [rule.name for rule in RULES]
+    assert [row[0] for row in ROWS] == [rule.name for rule in BUILT_IN_RULES]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_the_examples_are_read_as_it_says(row: tuple[str, ...]) -> None:
     _, resource, device, parent, kind = row
-    reading = Reader()(device, "example.com/x" if resource == "any" else resource)
-    assert (reading.rule, reading.parent, reading.kind) == (row[0], parent, Kind(kind))
+    reading = IdReader()(device, "example.com/x" if resource == "any" else resource)
+    assert (reading.rule, reading.parent, reading.kind) == (row[0], parent, DeviceKind(kind))
 
 
 def test_the_file_shown_can_be_used() -> None:
     (shown,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-    reading = Reader([*load(shown.encode(), "docs/device-ids.md"), *RULES])(
+    reading = IdReader([*load_rules(shown.encode(), "docs/device-ids.md"), *BUILT_IN_RULES])(
         "acc3-slot1", "acme.example/accelerator"
     )
-    assert (reading.parent, reading.kind) == ("acc3", Kind.REPLICA)
+    assert (reading.parent, reading.kind) == ("acc3", DeviceKind.REPLICA)
 
 
 def test_the_limits_are_those_of_the_code() -> None:

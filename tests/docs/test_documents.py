@@ -114,7 +114,7 @@ def test_its_configurations_can_be_loaded(name: str) -> None:
     for language, block in blocks(PAGES[name]):
         if language == "yaml" and re.match(r"(?:#.*\n)*version:", block):
             if "\nrules:" in block:
-                assert device_ids.load(block.encode(), name)
+                assert device_ids.load_rules(block.encode(), name)
             else:
                 assert load(block.encode(), name)
 

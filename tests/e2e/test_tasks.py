@@ -15,7 +15,7 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped] # it has no types
 from playwright.async_api import Browser, FloatRect, Locator, expect
 
-from exporter.mapping.record import HoldingKey
+from exporter.history.record import HoldingKey
 from harness.browser import chromium
 from harness.lives import Life
 from harness.node import Pod

@@ -16,18 +16,18 @@ from click.testing import CliRunner, Result
 
 from devicelens import main
 from exporter.cli.explain import parse_device
-from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
     Device,
     DeviceKey,
     Holder,
+    PluginReport,
     Snapshot,
-    Telling,
-    merged,
+    merge_reports,
 )
-from exporter.mapping.state import Board, Failure, State
+from exporter.mapping.state import Failure, State, StateStore
 from exporter.web.app import build
 from exporter.web.site import Site
 from simulator import ContainerSpec, PodSpec, SimulatedKubelet
@@ -59,10 +59,10 @@ STATE = State(
     SNAPSHOT,
     START,
     START,
-    {holding: Since(START - 600) for holding in holdings(SNAPSHOT)},
-    advertised=merged(
+    {holding: HeldSince(START - 600) for holding in holdings(SNAPSHOT)},
+    advertised=merge_reports(
         [
-            Telling(
+            PluginReport(
                 "unix:/p",
                 {GPU: AdvertisedResource(registered=True, streams=1, devices={"bad\x1b[2J": TOLD})},
                 START,
@@ -83,10 +83,10 @@ def explain(*arguments: str) -> Result:
 
 
 async def against(state: State, *arguments: str) -> Result:
-    board = Board()
-    board.publish(state)
+    states = StateStore()
+    states.publish(state)
     app: web.Application = build(
-        Site(board, "worker-3", 60.0, 5.0, lambda: START + 2, Exposition(), tuple, "1")
+        Site(states, "worker-3", 60.0, 5.0, lambda: START + 2, Exposition(), tuple, "1")
     )
     async with TestServer(app) as server:
         return await asyncio.to_thread(explain, "--url", str(server.make_url("/")), *arguments)

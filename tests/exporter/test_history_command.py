@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 
 from devicelens import main
 from exporter.cli.select import parse_time
-from exporter.history.archive import Now
-from exporter.history.historian import Unavailable
-from exporter.history.query import Found, Question
-from exporter.mapping.state import Board, State
+from exporter.history.archive import QueryMoment
+from exporter.history.query import HistoryQuery, HistoryResult
+from exporter.history.recorder import HistoryUnavailable
+from exporter.mapping.state import State, StateStore
 from exporter.web.app import build
 from exporter.web.site import Site
 from harness.lives import PATIENCE, Life, key
@@ -38,10 +38,10 @@ class Past:
     life: Life
     error: str = ""
 
-    async def find(self, question: Question) -> Found:
+    async def find(self, question: HistoryQuery) -> HistoryResult:
         if self.error:
-            raise Unavailable(self.error)
-        now = Now(self.life.sight.last, self.life.sight.failing, self.life.wall, PATIENCE)
+            raise HistoryUnavailable(self.error)
+        now = QueryMoment(self.life.sight.last, self.life.sight.failing, self.life.wall, PATIENCE)
         return self.life.archive.find(question, now)
 
 
@@ -66,8 +66,8 @@ def past(life: Life) -> Past:
 @pytest.fixture
 async def run(past: Past) -> AsyncGenerator[Run]:
     """Runs a command against an exporter with that past."""
-    site = Site(Board(), "worker-3", 60.0, 5.0, lambda: past.life.wall, Exposition(), tuple, "1", past)
-    site.board.publish(State(1, taken_at=past.life.wall))
+    site = Site(StateStore(), "worker-3", 60.0, 5.0, lambda: past.life.wall, Exposition(), tuple, "1", past)
+    site.states.publish(State(1, taken_at=past.life.wall))
     app: web.Application = build(site)
     async with TestServer(app) as server:
 

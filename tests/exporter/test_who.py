@@ -19,9 +19,9 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
 from devicelens import main
-from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.mapping.state import Board, Failure, State
+from exporter.mapping.state import Failure, State, StateStore
 from exporter.web.app import build
 from exporter.web.site import Site
 from harness.recordings import RECORDINGS
@@ -96,9 +96,9 @@ class Exposition:
 
 
 def application(state: State, *, now: float = START) -> web.Application:
-    board = Board()
-    board.publish(state)
-    site = Site(board, "worker-3", 60.0, 5.0, lambda: now, Exposition(), tuple, "1")
+    states = StateStore()
+    states.publish(state)
+    site = Site(states, "worker-3", 60.0, 5.0, lambda: now, Exposition(), tuple, "1")
     return build(site)
 
 
@@ -114,7 +114,7 @@ STATE = State(
     SNAPSHOT,
     START,
     START,
-    {holding: Since(START - 600) for holding in holdings(SNAPSHOT)},
+    {holding: HeldSince(START - 600) for holding in holdings(SNAPSHOT)},
     api_version="v1",
 )
 

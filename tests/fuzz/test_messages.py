@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from exporter.mapping.holdings import holdings
-from exporter.mapping.identity import NO_VIEW, Look, Register
+from exporter.mapping.identity import EMPTY_VIEW, PodRegistry, Poll
 from exporter.mapping.model import Snapshot
 from exporter.mapping.state import State
-from exporter.metrics.devices import DeviceLines, plan
+from exporter.metrics.devices import DeviceLines, plan_series
 from exporter.metrics.families import of_snapshot
 from exporter.pods.pods_api import PodsApi
-from exporter.pods.source import Allowed, Gone, Seen, Unclear
-from exporter.refresh.pipeline import Understanding
+from exporter.pods.source import LabelFilter, PodGone, PodSeen, UnreadableEvent
+from exporter.refresh.pipeline import SnapshotPipeline
 from exporter.views.documents import Moment
 from exporter.views.query import PageQuery
 from exporter.web.pages.rows import row
@@ -70,7 +70,7 @@ class _Exporter:
     """All that reads answers, from bytes to what is shown."""
 
     def __init__(self) -> None:
-        self.understanding = Understanding({0: 0, 1: 1}, keep_allocatable=60.0)
+        self.understanding = SnapshotPipeline({0: 0, 1: 1}, keep_allocatable=60.0)
         self.lines = DeviceLines("n")
         self.last = Snapshot()
         self.at = 1_800_000_000.0
@@ -82,7 +82,7 @@ class _Exporter:
         self.at += 1.0
         raw = Raw(listed, allocatable, asked, "v1")
         try:
-            news = self.understanding.read(raw, self.at, look=Look(self.at - 0.1, self.at), view=NO_VIEW)
+            news = self.understanding.read(raw, self.at, look=Poll(self.at - 0.1, self.at), view=EMPTY_VIEW)
         except KubeletError as error:
             if error.code != UNDECODABLE:
                 raise
@@ -116,7 +116,7 @@ class _Exporter:
         assert self.first + self.began - self.ended == len(held) + len(claims)
         assert set(news.since) == holdings(snapshot)
         state = State(self.generation, snapshot, self.at, self.at, news.since, news.pods, news.anomalies)
-        families = of_snapshot(state, "n", self.lines, plan(state, 100_000))
+        families = of_snapshot(state, "n", self.lines, plan_series(state, 100_000))
         named = _named(render(families, form).text.decode())
         assert sorted(named) == sorted(truth)
         if not int(self.at) % _PAGE:
@@ -185,8 +185,8 @@ def test_no_answer_ends_or_deceives_what_reads_it() -> None:
 def test_no_event_of_pods_ends_or_deceives_what_reads_it() -> None:
     order = random.Random(SEED)
     events = recordings.watch_messages()
-    source = PodsApi(Path("/nowhere"), Allowed(re.compile(".*")), timeout=1.0)
-    register = Register()
+    source = PodsApi(Path("/nowhere"), LabelFilter(re.compile(".*")), timeout=1.0)
+    register = PodRegistry()
     seen: Counter[str] = Counter()
     for number in range(COUNT):
         data = order.choice(events) if events and order.random() < 0.2 else mutation.event(order)
@@ -197,16 +197,16 @@ def test_no_event_of_pods_ends_or_deceives_what_reads_it() -> None:
         told = source._told(data)  # pyright: ignore[reportPrivateUsage]
         seen[type(told).__name__] += 1
         match told:
-            case Seen(identity=identity):
+            case PodSeen(identity=identity):
                 kind, namespace, pod, uid = wire.pod_of_event(data)
                 assert kind & 0xFFFFFFFF in {1, 2}
                 assert (identity.namespace, identity.pod, identity.uid) == (namespace, pod, uid)
                 register.see(identity, now)
-            case Gone(key=key, uid=uid):
+            case PodGone(key=key, uid=uid):
                 assert (wire.pod_of_event(data)[1:]) == (*key, uid)
                 register.end(key, uid, now)
             case _:
-                assert told is None or isinstance(told, Unclear)
+                assert told is None or isinstance(told, UnreadableEvent)
         if not number % 50:
             register.confirm(now)
             assert all(

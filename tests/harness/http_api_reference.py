@@ -13,11 +13,12 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from exporter.history.archive import Now
-from exporter.history.query import Found, Question
+from exporter.history.archive import QueryMoment
+from exporter.history.query import HistoryQuery, HistoryResult
+from exporter.history.record import HoldingFacts, HoldingKey
 from exporter.mapping.anomalies import find
-from exporter.mapping.holdings import Since, holdings
-from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.holdings import HeldSince, holdings
+from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
@@ -29,12 +30,11 @@ from exporter.mapping.model import (
     DeviceKey,
     Holder,
     PinnedMemory,
+    PluginReport,
     Snapshot,
-    Telling,
-    merged,
+    merge_reports,
 )
-from exporter.mapping.record import Facts, HoldingKey
-from exporter.mapping.state import Board, State
+from exporter.mapping.state import State, StateStore
 from exporter.web.app import build
 from exporter.web.site import Site
 from harness.lives import PATIENCE, Life
@@ -83,10 +83,10 @@ def _state() -> State:
         attributes=(("model", "H100"), ("pci", "0000:3b:00.0")),
         last_allocated=NOW - 7200.0,
     )
-    told = merged(
-        [Telling("unix:/run/plugin.sock", {GPU: AdvertisedResource(True, 1, {"GPU-3c4d": ill})}, NOW)]
+    told = merge_reports(
+        [PluginReport("unix:/run/plugin.sock", {GPU: AdvertisedResource(True, 1, {"GPU-3c4d": ill})}, NOW)]
     )
-    llama = Identity(
+    llama = PodIdentity(
         *(_LLAMA.namespace, _LLAMA.pod, _LLAMA.pod_uid, "Running"),
         workload=Workload("StatefulSet", "llama"),
         priority_class="high",
@@ -97,7 +97,7 @@ def _state() -> State:
         snapshot=snapshot,
         taken_at=NOW - 2.25,
         changed_at=NOW - 65.0,
-        since={holding: Since(NOW - 7200.0, exact=True) for holding in holdings(snapshot)},
+        since={holding: HeldSince(NOW - 7200.0, exact=True) for holding in holdings(snapshot)},
         pods={llama.key: llama},
         anomalies=find(snapshot, told),
         advertised=told,
@@ -122,11 +122,11 @@ class _Past:
 
     def _see(self, key: HoldingKey) -> None:
         workload = key.pod.rpartition("-")[0]
-        self.life.look(key, facts=Facts(_UIDS[key.pod], "StatefulSet", workload, "", "worker-3"))
+        self.life.look(key, facts=HoldingFacts(_UIDS[key.pod], "StatefulSet", workload, "", "worker-3"))
 
-    async def find(self, question: Question) -> Found:
+    async def find(self, question: HistoryQuery) -> HistoryResult:
         """As the historian does."""
-        now = Now(self.life.sight.last, self.life.sight.failing, NOW, PATIENCE)
+        now = QueryMoment(self.life.sight.last, self.life.sight.failing, NOW, PATIENCE)
         return self.life.archive.find(question, now)
 
 
@@ -139,11 +139,11 @@ class _Exposition:
 
 def application() -> web.Application:
     """The exporter of the examples."""
-    board = Board()
-    board.publish(_state())
+    states = StateStore()
+    states.publish(_state())
     return build(
         Site(
-            board=board,
+            states=states,
             node="worker-3",
             stale_after=60.0,
             poll_interval=5.0,

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from exporter.history.archive import Archive, Limits, Now
-from exporter.history.coverage import Look, Sight, Times
-from exporter.history.query import Found, Question
-from exporter.mapping.record import Facts, HoldingKey, Present
+from exporter.history.archive import Archive, HistoryLimits, QueryMoment
+from exporter.history.coverage import PollRecord, PollSequence, PollTimes
+from exporter.history.query import HistoryQuery, HistoryResult
+from exporter.history.record import HoldingFacts, HoldingKey, Present
 
 PATIENCE = 16.0
 
@@ -21,14 +21,14 @@ class Life:
     """An exporter's history: looks that follow one another, and the archive that they go to."""
 
     path: Path | None
-    limits: Limits = field(default_factory=lambda: Limits(30 * 86400.0, 64 << 20))
+    limits: HistoryLimits = field(default_factory=lambda: HistoryLimits(30 * 86400.0, 64 << 20))
     pending_limit: int = 4096
     wall: float = 1_800_000_000.0
     steady: float = 5000.0
 
     def start(self) -> "Life":
         """A new process."""
-        self.sight = Sight(PATIENCE)
+        self.sight = PollSequence(PATIENCE)
         self.archive = Archive(
             self.path,
             self.limits,
@@ -46,18 +46,20 @@ class Life:
         self.wall += seconds
         self.steady += seconds
 
-    def look(self, *keys: HoldingKey, after: float = 5.0, uid: str = "", facts: Facts | None = None) -> Look:
+    def look(
+        self, *keys: HoldingKey, after: float = 5.0, uid: str = "", facts: HoldingFacts | None = None
+    ) -> PollRecord:
         """Look so many seconds later, and see `keys` held, by pods of `uid` or of all `facts`."""
         self.pass_time(after)
-        found: Present = {name: (facts or Facts(uid),) for name in keys}
-        look = self.sight.look(Times(self.wall, self.wall, self.steady), found, told=False)
+        found: Present = {name: (facts or HoldingFacts(uid),) for name in keys}
+        look = self.sight.look(PollTimes(self.wall, self.wall, self.steady), found, told=False)
         self.archive.take([look], None)
         return look
 
-    def ask(self, **question: object) -> Found:
+    def ask(self, **question: object) -> HistoryResult:
         """Ask history, now."""
-        now = Now(self.sight.last, failing=self.sight.failing, time=self.wall, patience=PATIENCE)
-        return self.archive.find(Question(**question), now)  # type: ignore[arg-type] # as given
+        now = QueryMoment(self.sight.last, failing=self.sight.failing, time=self.wall, patience=PATIENCE)
+        return self.archive.find(HistoryQuery(**question), now)  # type: ignore[arg-type] # as given
 
     def devices(self, **question: object) -> list[tuple[str, bool]]:
         """Devices that are found, and whether they have ended."""

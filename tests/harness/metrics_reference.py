@@ -16,10 +16,10 @@ from typing import Final
 from prometheus_client import disable_created_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.history.archive import Condition
+from exporter.history.archive import HistoryStatus
 from exporter.mapping.anomalies import find
-from exporter.mapping.holdings import Released, Since, Step, diff, holdings
-from exporter.mapping.identity import Identity, View, Workload
+from exporter.mapping.holdings import HeldSince, HoldingChanges, Release, diff, holdings
+from exporter.mapping.identity import PodIdentity, PodView, Workload
 from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
@@ -29,11 +29,11 @@ from exporter.mapping.model import (
     DeviceKey,
     Holder,
     PinnedMemory,
+    PluginReport,
     Snapshot,
-    Telling,
-    merged,
+    merge_reports,
 )
-from exporter.mapping.state import Board, State
+from exporter.mapping.state import State, StateStore
 from exporter.metrics.exporter import Metrics
 from exporter.metrics.families import HistoryFamilies
 from plugin.devices.device import Device as PluginDevice
@@ -122,7 +122,7 @@ def _place(label: str) -> tuple[int, str]:
 @dataclass(frozen=True, slots=True)
 class _PodsSource:
     name: str = "pods-api"
-    view: View = field(default_factory=lambda: View(connected=True))
+    view: PodView = field(default_factory=lambda: PodView(connected=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,28 +140,28 @@ def exporter_text() -> str:
     memory = PinnedMemory("memory", (0,), 1 << 30)
     container = Container(pod, {"example.com/gpu": 1}, (0,), (memory,), (0,))
     snapshot = Snapshot((ill, well), (claim,), (container,), 1)
-    identity = Identity(
+    identity = PodIdentity(
         "ml", "llama-0", "uid", labels=(("team", "a"),), workload=Workload("StatefulSet", "llama")
     )
     state = State(
         generation=1,
         snapshot=snapshot,
         taken_at=1.0,
-        since=dict.fromkeys(holdings(snapshot), Since(1.0)),
+        since=dict.fromkeys(holdings(snapshot), HeldSince(1.0)),
         pods={("ml", "llama-0"): identity},
         anomalies=find(snapshot),
-        advertised=merged([Telling("http://127.0.0.1:10191", told_at=1.0)]),
+        advertised=merge_reports([PluginReport("http://127.0.0.1:10191", received_at=1.0)]),
         api_version="v1",
     )
-    board = Board()
-    board.publish(state)
+    states = StateStore()
+    states.publish(state)
     metrics = Metrics(
-        board, node="n", version="v", stale_after=60.0, clock=lambda: 1.0, pods_source=_PodsSource()
+        states, node="n", version="v", stale_after=60.0, clock=lambda: 1.0, pods_source=_PodsSource()
     )
-    metrics.register(HistoryFamilies(lambda: Condition(earliest=1.0)))
+    metrics.register(HistoryFamilies(lambda: HistoryStatus(earliest=1.0)))
     metrics.register(WebFamilies("devicelens", Traffic(), _Https()))
     change = diff(Snapshot(), snapshot)
-    metrics.counters.stepped(state, Step(change, (Released(change.began[0], 1.0),), {}))
+    metrics.counters.stepped(state, HoldingChanges(change, (Release(change.began[0], 1.0),), {}))
     metrics.counters.refreshed((), 1.0)
     try:
         return asyncio.run(metrics.document(Format.TEXT, compress=False)).decode()

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from exporter.history.archive import Now
-from exporter.history.coverage import Times
-from exporter.history.historian import Unavailable
-from exporter.history.query import Found, Question
-from exporter.mapping.record import Facts, HoldingKey, Present
+from exporter.history.archive import QueryMoment
+from exporter.history.coverage import PollTimes
+from exporter.history.query import HistoryQuery, HistoryResult
+from exporter.history.record import HoldingFacts, HoldingKey, Present
+from exporter.history.recorder import HistoryUnavailable
 from harness.lives import PATIENCE, Life
 
 
@@ -16,21 +16,21 @@ class Past:
 
     life: Life
     error: str = ""
-    asked: list[Question] = field(default_factory=list[Question])
+    asked: list[HistoryQuery] = field(default_factory=list[HistoryQuery])
 
-    async def find(self, question: Question) -> Found:
+    async def find(self, question: HistoryQuery) -> HistoryResult:
         self.asked.append(question)
         if self.error:
-            raise Unavailable(self.error)
-        now = Now(self.life.sight.last, self.life.sight.failing, self.life.wall, PATIENCE)
+            raise HistoryUnavailable(self.error)
+        now = QueryMoment(self.life.sight.last, self.life.sight.failing, self.life.wall, PATIENCE)
         return self.life.archive.find(question, now)
 
-    def look(self, *held: tuple[HoldingKey, Facts], after: float = 5.0) -> None:
+    def look(self, *held: tuple[HoldingKey, HoldingFacts], after: float = 5.0) -> None:
         """Look so many seconds later, and see what is `held`."""
         life = self.life
         life.pass_time(after)
         found: Present = {key: (facts,) for key, facts in held}
-        look = life.sight.look(Times(life.wall, life.wall, life.steady), found, told=False)
+        look = life.sight.look(PollTimes(life.wall, life.wall, life.steady), found, told=False)
         life.archive.take([look], None)
 
     def silent(self, seconds: float) -> None:

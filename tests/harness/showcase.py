@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from exporter.history.record import present
 from exporter.mapping.anomalies import find
-from exporter.mapping.holdings import Ledger, Since, holdings
-from exporter.mapping.identity import UNKNOWN, Identity, Workload
+from exporter.mapping.holdings import HeldSince, HoldingTracker, holdings
+from exporter.mapping.identity import UNKNOWN, PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
@@ -24,12 +25,11 @@ from exporter.mapping.model import (
     DeviceKey,
     Holder,
     PinnedMemory,
+    PluginReport,
     Snapshot,
-    Telling,
-    merged,
+    merge_reports,
 )
-from exporter.mapping.record import present
-from exporter.mapping.state import Board, State
+from exporter.mapping.state import State, StateStore
 from exporter.web.site import Site
 from harness.lives import Life
 from harness.past import Past
@@ -195,7 +195,7 @@ def _told(name: str, number: int) -> AdvertisedDevice:
 def night() -> Site:
     """The node at fourteen minutes past three, with its history."""
     life = Life(None, wall=_FIRST - _STEP).start()
-    past, ledger = Past(life), Ledger()
+    past, ledger = Past(life), HoldingTracker()
     moments = {_FIRST + _STEP * n for n in range(int((NOW - _FIRST) / _STEP) + 1)} | {NOW - 1.2}
     for stay in _STAYS:
         for clock in filter(None, (stay.began, stay.ended)):
@@ -226,15 +226,15 @@ def night() -> Site:
         since=ledger.since,
         pods={s.holder[:2]: _identity(s) for s in _STAYS if not s.ended},
         anomalies=anomalies,
-        advertised=merged([Telling("http://127.0.0.1:10191", resources, _FIRST)]),
+        advertised=merge_reports([PluginReport("http://127.0.0.1:10191", resources, _FIRST)]),
         api_version="v1",
     )
     return _site(state, past)
 
 
-def _identity(stay: _Stay) -> Identity:
+def _identity(stay: _Stay) -> PodIdentity:
     holder = stay.holder
-    return Identity(
+    return PodIdentity(
         *(holder.namespace, holder.pod, holder.pod_uid),
         phase="Running",
         workload=stay.workload,
@@ -265,16 +265,16 @@ def large(devices: int = 2000) -> Site:
             name = f"{parent}::{number % 8}"
         found.append(Device(DeviceKey(resource, name), parent, (number % 2,), i % 331 != 5, pods))
     snapshot = Snapshot(tuple(sorted(found, key=lambda d: d.key)), pods=devices // 11)
-    ages = {h: Since(NOW - 40.0 - 97.0 * (n % 900)) for n, h in enumerate(sorted(holdings(snapshot)))}
+    ages = {h: HeldSince(NOW - 40.0 - 97.0 * (n % 900)) for n, h in enumerate(sorted(holdings(snapshot)))}
     state = State(7, snapshot, NOW - 0.8, NOW - 40, ages, anomalies=find(snapshot), api_version="v1")
     return _site(state, None)
 
 
 def _site(state: State, history: Past | None) -> Site:
-    board = Board()
-    board.publish(state)
+    states = StateStore()
+    states.publish(state)
     return Site(
-        board=board,
+        states=states,
         node=NODE,
         stale_after=60.0,
         poll_interval=5.0,

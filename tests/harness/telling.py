@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 
-from exporter.pods.source import Source, SourceError, Told
+from exporter.pods.source import PodEvent, PodWatcher, PodWatchError
 
 LIMIT = 20.0
 
@@ -13,34 +13,34 @@ class Listener:
     """What a source has told since it is followed, and how it ended."""
 
     def __init__(self) -> None:
-        self.told: list[Told] = []
-        self.error: SourceError | None = None
+        self.told: list[PodEvent] = []
+        self.error: PodWatchError | None = None
 
-    async def until(self, condition: Callable[[list[Told]], object]) -> None:
+    async def until(self, condition: Callable[[list[PodEvent]], object]) -> None:
         """Wait until what was told is so."""
         async with asyncio.timeout(LIMIT):
             while not condition(self.told):
                 assert self.error is None, self.error
                 await asyncio.sleep(0.005)
 
-    async def failure(self) -> SourceError:
+    async def failure(self) -> PodWatchError:
         """Wait until it falls silent."""
         async with asyncio.timeout(LIMIT):
             while self.error is None:
                 await asyncio.sleep(0.005)
         return self.error
 
-    async def follow(self, source: Source) -> None:
+    async def follow(self, source: PodWatcher) -> None:
         try:
             async with aclosing(source.follow()) as stream:
                 async for told in stream:
                     self.told.append(told)
-        except SourceError as error:
+        except PodWatchError as error:
             self.error = error
 
 
 @asynccontextmanager
-async def following(source: Source) -> AsyncGenerator[Listener]:
+async def following(source: PodWatcher) -> AsyncGenerator[Listener]:
     """Follow a source while in the context."""
     listener = Listener()
     task = asyncio.create_task(listener.follow(source))

@@ -7,7 +7,7 @@ import msgspec
 from exporter.cli.prometheus.client import Prometheus
 from exporter.cli.prometheus.fleet import Fleet, Scope, moment, survey
 from exporter.cli.select import placed
-from exporter.mapping.device_ids import read
+from exporter.mapping.device_ids import read_id
 from exporter.views.documents import explained as explained_of_node
 from exporter.views.explain import NO_PLUGIN, AmbiguousDevice, UnknownDevice
 from exporter.views.schema import ExplainDocument
@@ -41,7 +41,7 @@ def explained(
     for node, place in fleet.nodes:
         name = placed(node.name, place)
         try:
-            found.append((name, explained_of_node(moment(node, fleet.now), device, resource, reader=read)))
+            found.append((name, explained_of_node(moment(node, fleet.now), device, resource, reader=read_id)))
         except AmbiguousDevice as error:
             several.append(f"{name}: {error}")
         except UnknownDevice as error:

@@ -25,7 +25,7 @@ from exporter.cli.select import (
     resource_among,
     there_are,
 )
-from exporter.mapping.device_ids import read
+from exporter.mapping.device_ids import read_id
 from exporter.views.schema import BoundEntry
 from exporter.views.wording import counted, lasting, rfc3339
 
@@ -176,7 +176,7 @@ def _known(prometheus: Prometheus, scope: Scope, asked: Range) -> list[tuple[str
             if told is None or not scope.keeps(told[0].node):
                 continue
             where, what = told
-            parent = read(what.device, what.resource).parent if what.resource else ""
+            parent = read_id(what.device, what.resource).parent if what.resource else ""
             found.append((family, _Device(what.device, parent or None, where, what)))
     return found
 
@@ -280,7 +280,7 @@ def _entry(number: int, held: Held, looked: Looks, grain: _Grain, telling: froze
         labels=_told(held.where, telling),
         resource=what.resource or None,
         device=what.device,
-        parent=(read(what.device, what.resource).parent or None) if what.resource else None,
+        parent=(read_id(what.device, what.resource).parent or None) if what.resource else None,
         driver=what.driver or None,
         pool=what.pool or None,
         share_id=what.share_id or None,

@@ -10,8 +10,8 @@ from exporter.cli.prometheus import labels
 from exporter.cli.prometheus.answers import Sample
 from exporter.cli.prometheus.labels import Key, Series
 from exporter.mapping.anomalies import Anomaly
-from exporter.mapping.holdings import Holding, Since
-from exporter.mapping.identity import UNKNOWN, Identity, Workload
+from exporter.mapping.holdings import HeldSince, Holding
+from exporter.mapping.identity import UNKNOWN, PodIdentity, Workload
 from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
@@ -159,11 +159,11 @@ def _node(name: str, target: Key, heap: _Heap, told: Mapping[str, Value], now: f
     )
 
 
-def _pods(heap: _Heap) -> Mapping[PodKey, Identity]:
-    found: dict[PodKey, Identity] = {}
+def _pods(heap: _Heap) -> Mapping[PodKey, PodIdentity]:
+    found: dict[PodKey, PodIdentity] = {}
     for series, _ in heap.values(labels.POD_INFO):
         kind = series["workload_kind"]
-        identity = Identity(
+        identity = PodIdentity(
             namespace=series["namespace"],
             pod=series["pod"],
             uid=series["uid"],
@@ -175,13 +175,13 @@ def _pods(heap: _Heap) -> Mapping[PodKey, Identity]:
     return found
 
 
-def _holder(series: Series, pods: Mapping[PodKey, Identity]) -> Holder:
+def _holder(series: Series, pods: Mapping[PodKey, PodIdentity]) -> Holder:
     namespace, pod, container = series.holder
     known = pods.get((namespace, pod))
     return Holder(namespace, pod, container, series["pod_uid"] or (known.uid if known is not None else ""))
 
 
-def _snapshot(heap: _Heap, pods: Mapping[PodKey, Identity]) -> Snapshot:
+def _snapshot(heap: _Heap, pods: Mapping[PodKey, PodIdentity]) -> Snapshot:
     held: dict[DeviceKey, dict[Holder, None]] = {}
     parents: dict[DeviceKey, str] = {}
     numa: dict[DeviceKey, tuple[int, ...]] = {}
@@ -209,7 +209,7 @@ def _numa(text: str) -> tuple[int, ...]:
     return tuple(sorted(int(part) for part in text.split(",") if part.isascii() and part.isdigit()))
 
 
-def _claims(heap: _Heap, pods: Mapping[PodKey, Identity]) -> tuple[ClaimDevice, ...]:
+def _claims(heap: _Heap, pods: Mapping[PodKey, PodIdentity]) -> tuple[ClaimDevice, ...]:
     found: dict[ClaimDeviceKey, set[ClaimHolder]] = {}
     for series, _ in heap.values(labels.CLAIM_INFO):
         key = ClaimDeviceKey(series["driver"], series["pool"], series["device"], series["share_id"])
@@ -218,13 +218,13 @@ def _claims(heap: _Heap, pods: Mapping[PodKey, Identity]) -> tuple[ClaimDevice, 
     return tuple(ClaimDevice(key, tuple(sorted(through))) for key, through in sorted(found.items()))
 
 
-def _since(heap: _Heap, pods: Mapping[PodKey, Identity]) -> Mapping[Holding, Since]:
+def _since(heap: _Heap, pods: Mapping[PodKey, PodIdentity]) -> Mapping[Holding, HeldSince]:
     """When each was first seen. Whether it was held before that the metric does not tell."""
     uids = {
         (_key(series), *series.holder): _holder(series, pods) for series, _ in heap.values(labels.OWNER_INFO)
     }
     return {
-        Holding(_key(series), uids.get((_key(series), *series.holder), _holder(series, pods))): Since(
+        Holding(_key(series), uids.get((_key(series), *series.holder), _holder(series, pods))): HeldSince(
             value, exact=False
         )
         for series, value in heap.values(labels.HELD_SINCE)
@@ -232,7 +232,7 @@ def _since(heap: _Heap, pods: Mapping[PodKey, Identity]) -> Mapping[Holding, Sin
     }
 
 
-def _anomaly(series: Series, scraped: Mapping[str, str], pods: Mapping[PodKey, Identity]) -> Anomaly:
+def _anomaly(series: Series, scraped: Mapping[str, str], pods: Mapping[PodKey, PodIdentity]) -> Anomaly:
     holder: Holder | None = _holder(series, pods)
     if series.holder == tuple(scraped.get(name, "") for name in ("namespace", "pod", "container")):
         # Not honoured, an empty holder reads as the scrape's own pod; or it is empty, and honoured.

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
+from exporter.history.record import HoldingRow, bounded
 from exporter.mapping.holdings import Holding
 from exporter.mapping.model import ClaimDevice, ClaimHolder
-from exporter.mapping.record import Row, bounded
 from exporter.mapping.state import State
 from exporter.views.documents import Moment
 from exporter.views.links import claim_link, history_link
@@ -123,12 +123,12 @@ def _cut(claimed: ClaimDevice) -> ClaimName:
     return driver, pool, device
 
 
-def _of(row: Row, name: ClaimName) -> bool:
+def _of(row: HoldingRow, name: ClaimName) -> bool:
     driver, pool, device = map(bounded, name)
     return row.key[1:4] == (driver, pool, device)
 
 
-def _headline(claimed: tuple[ClaimDevice, ...], rows: tuple[Row, ...], now: float) -> str:
+def _headline(claimed: tuple[ClaimDevice, ...], rows: tuple[HoldingRow, ...], now: float) -> str:
     if claimed:
         pods = {through.holder[:2] for one in claimed for through in one.holders}
         claims = {(t.claim_namespace, t.claim) for one in claimed for t in one.holders}
@@ -155,7 +155,7 @@ def _through(one: ClaimDevice, through: ClaimHolder, state: State, now: float) -
     )
 
 
-def _share(row: Row) -> Named:
+def _share(row: HoldingRow) -> Named:
     """Bars in a row for each share."""
     share = row.key.share_id
     return Named(row_key("share", share), f"share {text(share, limit=60).shown}" if share else "")

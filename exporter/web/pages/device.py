@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
-from exporter.mapping.device_ids import Kind, Reader, Reading
+from exporter.history.record import HoldingRow, bounded
+from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
 from exporter.mapping.holdings import Holding
 from exporter.mapping.model import ClaimDevice, Device, DeviceKey, Holder
-from exporter.mapping.record import Row, bounded
 from exporter.mapping.state import State
 from exporter.views.documents import Moment
 from exporter.views.explain import AmbiguousDevice, UnknownDevice, explain, sentences, why_nobody
@@ -116,15 +116,15 @@ def holder_of(holder: Holder, key: DeviceKey, state: State, now: float) -> Holde
 def health_of(found: Explained, state: State, now: float) -> Health:
     """How it is, by the kubelet's word and by its plugin's."""
     device, word, said = found.device, found.word, found.told
-    source = "" if word is None else spelled(word.telling.source)
+    source = "" if word is None else spelled(word.report.source)
     if not state.snapshot.complete or device is None:
         return Health("unknown", "not told", None, None, "this kubelet does not tell what is allocatable")
     since = None if said is None else periods.optional(said.since, now)
     if device.allocatable:
         return Health("well", "healthy", None, since, "the kubelet offers it")
-    if word is not None and not word.telling.answers:
-        problem = text(word.telling.problem, limit=300)
-        silent = periods.optional(word.telling.silent_since, now)
+    if word is not None and not word.report.answers:
+        problem = text(word.report.problem, limit=300)
+        silent = periods.optional(word.report.silent_since, now)
         return Health("ill", "its plugin does not answer", problem, silent, f"plugin at {source}")
     if said is not None and not said.healthy:
         reason = text(said.reason, limit=300) if said.reason else None
@@ -146,7 +146,7 @@ def facts_of(found: Explained, key: DeviceKey, now: float) -> Iterator[Fact]:
     yield Fact("Resource", text(key.resource), by_resource)
     if found.parent:
         reading = found.reading
-        by = "as its plugin says" if reading.kind is Kind.WHOLE else f"{reading_words(reading)}"
+        by = "as its plugin says" if reading.kind is DeviceKind.WHOLE else f"{reading_words(reading)}"
         yield Fact("Part of", text(found.parent, limit=ID), device_link(key.resource, found.parent), by)
     else:
         yield Fact("Read as", Text(reading_words(found.reading)))
@@ -160,21 +160,21 @@ def facts_of(found: Explained, key: DeviceKey, now: float) -> Iterator[Fact]:
         last = periods.stamp(said.last_allocated, now)
         yield Fact("Last given out", Text(f"{last.clock} UTC"), "", f"{last.ago} ago, as its plugin says")
     if word is not None:
-        yield Fact("Plugin", text(word.telling.source, limit=120))
+        yield Fact("Plugin", text(word.report.source, limit=120))
     for other in found.elsewhere[:10]:
         yield Fact("Same id in", text(other), device_link(other, key.device))
 
 
-def reading_words(reading: Reading) -> str:
+def reading_words(reading: IdReading) -> str:
     """How an id was read: `share 0 (id rule …)`."""
     rule = f"id rule {spelled(reading.rule)}"
     match reading.kind:
-        case Kind.WHOLE:
+        case DeviceKind.WHOLE:
             return "a whole device" if reading.rule == "whole" else f"a whole device ({rule})"
-        case Kind.REPLICA:
+        case DeviceKind.REPLICA:
             number = f"share {spelled(reading.replica)}" if reading.replica else "a share"
             return f"{number} ({rule})"
-        case Kind.PARTITION:
+        case DeviceKind.PARTITION:
             part = f"partition {spelled(reading.partition)}" if reading.partition else "a partition"
             return f"{part} ({rule})"
 
@@ -295,7 +295,7 @@ def device_page(
     answer: Answer,
     *,
     tag: str,
-    reader: Reader,
+    reader: IdReader,
 ) -> DevicePage | Unknown:
     """The page of the device `key` at `moment`; `answer` is history's, of all that bears its id."""
     try:
@@ -309,7 +309,7 @@ def device_page(
     return _present(moment, found, key, span, answer, tag=tag)
 
 
-def _explained(state: State, key: DeviceKey, reader: Reader) -> Explained:
+def _explained(state: State, key: DeviceKey, reader: IdReader) -> Explained:
     """What is known of the device of that very name. Raises UnknownDevice and AmbiguousDevice."""
     asked = _named(state, key)
     found = explain(state, asked.device, asked.resource, reader=reader)
@@ -347,10 +347,10 @@ def _gone(
     key: DeviceKey,
     span: Range,
     answer: Answer,
-    own: tuple[Row, ...],
+    own: tuple[HoldingRow, ...],
     *,
     tag: str,
-    reader: Reader,
+    reader: IdReader,
 ) -> DevicePage:
     """The page of a device that history alone knows: `own` are its holdings, the newest first."""
     now, state = moment.now, moment.state
@@ -462,7 +462,7 @@ def _kind(found: Explained, health: Health | None) -> str:
 def _past(key: DeviceKey, answer: Answer, span: Range, now: float) -> Section:
     own = row_key("own", bounded(key.resource), bounded(key.device))
 
-    def group(row: Row) -> Named:
+    def group(row: HoldingRow) -> Named:
         if row.key.resource == bounded(key.resource) and row.key.device == bounded(key.device):
             return Named(own, "")
         return of_device(row)

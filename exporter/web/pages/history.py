@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlencode
 
-from exporter.history.query import MAX_LIMIT, Cursor, Question, read_cursor, write_cursor
-from exporter.mapping.record import Row
+from exporter.history.query import MAX_LIMIT, Cursor, HistoryQuery, read_cursor, write_cursor
+from exporter.history.record import HoldingRow
 from exporter.mapping.state import State
 from exporter.views.documents import Moment, history
 from exporter.views.links import history_link
@@ -51,13 +51,13 @@ class Wish:
     typed: Mapping[str, str]
     span: Range
     at: float | None = None
-    question: Question | None = None
+    question: HistoryQuery | None = None
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def asked(self) -> Asked:
         """The same as the API reads it."""
-        return Asked(self.question or Question(), self.at)
+        return Asked(self.question or HistoryQuery(), self.at)
 
     def address(self, **changes: str) -> str:
         """The address of the same but for `changes` ("" takes a parameter away), from its first page."""
@@ -88,7 +88,7 @@ def read(pairs: Pairs, now: float) -> Wish:
     # To now is without end: what begins while it is asked belongs to it.
     end = None if span.until == now else span.until
     since, until = (span.since, end) if at is None else (at, at)
-    return Wish(typed, span, at, Question(**names, since=since, until=until, limit=limit, after=after))
+    return Wish(typed, span, at, HistoryQuery(**names, since=since, until=until, limit=limit, after=after))
 
 
 def _times(typed: Mapping[str, str], now: float, problems: dict[str, str]) -> tuple[float | None, Range]:
@@ -248,7 +248,7 @@ def history_page(moment: Moment, wish: Wish, answer: Answer | None, *, tag: str)
     )
 
 
-def _place(row: Row) -> tuple[object, ...]:
+def _place(row: HoldingRow) -> tuple[object, ...]:
     """As the present is told: by resource and device."""
     key = row.key
     return key.resource or key.driver, natural(row.facts.parent or key.device), natural(key.device), row.id

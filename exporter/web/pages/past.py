@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Final
 
-from exporter.history.coverage import Gap
-from exporter.history.query import Found
+from exporter.history.coverage import GapReason
+from exporter.history.query import HistoryResult
+from exporter.history.record import HoldingKey, HoldingRow
 from exporter.mapping.model import Device
-from exporter.mapping.record import HoldingKey, Row
 from exporter.views.links import claim_link, device_link, pod_link
 from exporter.views.wording import LOOSELY, Text, parse_time, spelled, text
 from exporter.web.pages import periods
@@ -26,7 +26,7 @@ from exporter.web.pages.timeline import Named, Silent, Stretch, Timeline, timeli
 GAPS: Final = 50
 """Times at which nobody looked that are told; of more, the latest."""
 _NAME: Final = 60
-_PRESENT: Final = (Gap.SILENT, Gap.PAUSED, Gap.DOWN, Gap.LOST)
+_PRESENT: Final = (GapReason.SILENT, GapReason.PAUSED, GapReason.DOWN, GapReason.LOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Range:
     label: str = ""
 
 
-def past_row(row: Row, now: float, *, certain: bool | None = None) -> PastRow:
+def past_row(row: HoldingRow, now: float, *, certain: bool | None = None) -> PastRow:
     """A holding at unix time `now`; `certain` tells of a moment whether it was surely held then."""
     key, facts = row.key, row.facts
     kind, words = _state(row, certain=certain)
@@ -99,7 +99,7 @@ def past_row(row: Row, now: float, *, certain: bool | None = None) -> PastRow:
     )
 
 
-def _state(row: Row, *, certain: bool | None = None) -> tuple[str, str]:
+def _state(row: HoldingRow, *, certain: bool | None = None) -> tuple[str, str]:
     if certain is not None:
         return ("held", "held") if certain else ("doubt", "perhaps")
     if row.missed is not None:
@@ -107,7 +107,7 @@ def _state(row: Row, *, certain: bool | None = None) -> tuple[str, str]:
     return ("held", "held") if row.end is None else ("ended", "ended")
 
 
-def _under(row: Row) -> Text | None:
+def _under(row: HoldingRow) -> Text | None:
     key = row.key
     if not key.driver:
         return text(f"of {row.facts.parent}", limit=_NAME) if row.facts.parent else None
@@ -142,13 +142,13 @@ def life_link(namespace: str, pod: str, uid: str) -> str:
     return f"{link}#{life_id(uid)}" if uid and link.startswith("/pods/") else link
 
 
-def gaps(found: Found, now: float, *, before: bool) -> Gaps:
+def gaps(found: HistoryResult, now: float, *, before: bool) -> Gaps:
     """When nobody looked, of the times that were asked for; the time `before` history began only if asked."""
-    told_of = [gap for gap in found.unseen if before or gap.why is not Gap.BEFORE]
+    told_of = [gap for gap in found.unseen if before or gap.why is not GapReason.BEFORE]
     return Gaps(tuple(periods.silence(gap, now) for gap in told_of[-GAPS:]), max(0, len(told_of) - GAPS))
 
 
-def frontier(found: Found, now: float) -> float:
+def frontier(found: HistoryResult, now: float) -> float:
     """Until when what goes on is known to go on: now, if it is looked as it should be."""
     last = found.unseen[-1] if found.unseen else None
     if last is None or last.why not in _PRESENT or (last.until is not None and last.until < now - 1.0):
@@ -158,13 +158,13 @@ def frontier(found: Found, now: float) -> float:
 
 
 def drawing(
-    found: Found,
+    found: HistoryResult,
     span: Range,
     now: float,
     *,
-    group: Callable[[Row], Named],
-    named: Callable[[Row], tuple[str, str, str]],
-    rows: Sequence[Row] | None = None,
+    group: Callable[[HoldingRow], Named],
+    named: Callable[[HoldingRow], tuple[str, str, str]],
+    rows: Sequence[HoldingRow] | None = None,
     at: float | None = None,
 ) -> Timeline:
     """The drawing of an answer, with a mark `at` a moment. `group` tells the row of bars that a holding goes
@@ -189,7 +189,7 @@ def drawing(
     )
 
 
-def _stretch(row: Row, group: str, names: tuple[str, str, str], known: float, now: float) -> Stretch:
+def _stretch(row: HoldingRow, group: str, names: tuple[str, str, str], known: float, now: float) -> Stretch:
     start, end = row.start, row.end or row.missed
     since = start.not_after if start.not_after is not None else start.not_before or 0.0
     until, latest = known, max(known, now)
@@ -214,7 +214,7 @@ def _stretch(row: Row, group: str, names: tuple[str, str, str], known: float, no
     )
 
 
-def sentence(row: Row, now: float) -> str:
+def sentence(row: HoldingRow, now: float) -> str:
     """A holding in one sentence."""
     key = row.key
     began, end = periods.began(row, now), periods.ended(row, now)
@@ -227,14 +227,14 @@ def sentence(row: Row, now: float) -> str:
     )
 
 
-def of_device(row: Row) -> Named:
+def of_device(row: HoldingRow) -> Named:
     """Bars in one row for each device."""
     key = row.key
     name = f"{text(key.device, limit=_NAME).shown} · {text(key.resource or key.driver, limit=_NAME).shown}"
     return Named(row_key("bar", key.resource, key.driver, key.pool, key.device), name, link_of(key))
 
 
-def by_pod(row: Row) -> tuple[str, str, str]:
+def by_pod(row: HoldingRow) -> tuple[str, str, str]:
     """Bars with the name of the pod."""
     key = row.key
     shown = text(key.pod, limit=40).shown
@@ -329,7 +329,7 @@ ROWS: Final = 200
 class Answer:
     """What history said: `found`, or None and the `trouble` in words."""
 
-    found: Found | None
+    found: HistoryResult | None
     trouble: str = ""
 
 
@@ -361,10 +361,10 @@ def section(
     span: Range,
     now: float,
     *,
-    group: Callable[[Row], Named],
-    named: Callable[[Row], tuple[str, str, str]],
+    group: Callable[[HoldingRow], Named],
+    named: Callable[[HoldingRow], tuple[str, str, str]],
     more: str,
-    rows: Sequence[Row] | None = None,
+    rows: Sequence[HoldingRow] | None = None,
     certain: Mapping[int, bool] | None = None,
     at: float | None = None,
 ) -> Section:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from exporter.history.coverage import Gap, Unseen
-from exporter.mapping.record import AT_ONCE_WITHIN, Bound, Certainty, Row
+from exporter.history.coverage import CoverageGap, GapReason
+from exporter.history.record import AT_ONCE_WITHIN, Bound, Certainty, HoldingRow
 from exporter.views.wording import clock_time, lasting, rfc3339
 
 
@@ -67,13 +67,13 @@ _WHY: Final = {
 }
 
 REASONS: Final = {
-    Gap.DOWN: "the exporter was down",
-    Gap.SILENT: "the kubelet did not answer",
-    Gap.PAUSED: "the exporter did not get to look: the machine slept, or had no time",
-    Gap.CLOCK: "the clock was set",
-    Gap.LOST: "what was seen could not be written",
-    Gap.BEFORE: "history does not go back so far",
-    Gap.LATER: "it is later than the last look",
+    GapReason.DOWN: "the exporter was down",
+    GapReason.SILENT: "the kubelet did not answer",
+    GapReason.PAUSED: "the exporter did not get to look: the machine slept, or had no time",
+    GapReason.CLOCK: "the clock was set",
+    GapReason.LOST: "what was seen could not be written",
+    GapReason.BEFORE: "history does not go back so far",
+    GapReason.LATER: "it is later than the last look",
 }
 """Why nobody looked, in words."""
 
@@ -91,12 +91,12 @@ def optional(at: float | None, now: float) -> Stamp | None:
     return None if at is None else stamp(at, now)
 
 
-def began(row: Row, now: float) -> End:
+def began(row: HoldingRow, now: float) -> End:
     """When a holding began."""
     return _bound(row.start, now)
 
 
-def ended(row: Row, now: float) -> End | None:
+def ended(row: HoldingRow, now: float) -> End | None:
     """When it ended; None while it is held."""
     if row.missed is not None:
         return End("last seen", optional(row.missed.not_before, now), None, _WHY[Certainty.IN_DOUBT])
@@ -125,7 +125,7 @@ def in_words(end: End) -> str:
     return f"{when} ({end.why})" if end.why else when
 
 
-def lasted(row: Row, now: float) -> str:
+def lasted(row: HoldingRow, now: float) -> str:
     """How long it was held: `10 min`, `4 s to 14 s`, or `at least 10 min`."""
     start, end = row.start, row.end or row.missed
     first = start.not_after if start.not_after is not None else start.not_before
@@ -145,7 +145,7 @@ def lasted(row: Row, now: float) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def silence(gap: Unseen, now: float) -> Silence:
+def silence(gap: CoverageGap, now: float) -> Silence:
     """A time at which nobody looked."""
     span = "" if gap.since is None or gap.until is None else lasting(gap.until - gap.since)
     return Silence(optional(gap.since, now), optional(gap.until, now), REASONS[gap.why], span)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
 
+from exporter.history.record import HoldingRow, bounded
 from exporter.mapping.holdings import Holding
-from exporter.mapping.identity import Identity
+from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import ClaimDevice, ClaimHolder, Container, Device, Holder, PinnedMemory, PodKey
-from exporter.mapping.record import Row, bounded
 from exporter.mapping.state import State
 from exporter.views.documents import Moment
 from exporter.views.links import claim_link, device_link, history_link, pod_link
@@ -146,26 +146,26 @@ class Life:
     """
 
     uid: str
-    rows: tuple[Row, ...]
+    rows: tuple[HoldingRow, ...]
     present: bool = False
 
     @property
-    def first(self) -> Row | None:
+    def first(self) -> HoldingRow | None:
         """The holding that began first."""
         return min(self.rows, key=lambda row: (row.low, row.id), default=None)
 
     @property
-    def last(self) -> Row | None:
+    def last(self) -> HoldingRow | None:
         """The holding that ended last, or is held still."""
         return max(self.rows, key=lambda row: (row.high, row.id), default=None)
 
 
-def lives(rows: Iterable[Row], present: Sequence[str]) -> tuple[Life, ...]:
+def lives(rows: Iterable[HoldingRow], present: Sequence[str]) -> tuple[Life, ...]:
     """The pods of one name, the newest first. `present` are the uids of those that hold anything now, ""
     where it is not known; history need not have any holding of theirs.
     """
-    by_uid: dict[str, list[Row]] = {}
-    unknown: list[Row] = []
+    by_uid: dict[str, list[HoldingRow]] = {}
+    unknown: list[HoldingRow] = []
     for row in rows:
         if row.facts.uid:
             by_uid.setdefault(row.facts.uid, []).append(row)
@@ -182,7 +182,7 @@ def lives(rows: Iterable[Row], present: Sequence[str]) -> tuple[Life, ...]:
     return tuple(sorted(found, key=_order, reverse=True))
 
 
-def _newest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
+def _newest_first(rows: Iterable[HoldingRow]) -> tuple[HoldingRow, ...]:
     return tuple(sorted(rows, key=lambda row: (row.low, row.id), reverse=True))
 
 
@@ -195,9 +195,9 @@ def _order(life: Life) -> tuple[bool, float, float]:
     )
 
 
-def _apart(rows: Iterable[Row]) -> list[list[Row]]:
+def _apart(rows: Iterable[HoldingRow]) -> list[list[HoldingRow]]:
     """Holdings in groups between which nothing was held."""
-    found: list[list[Row]] = []
+    found: list[list[HoldingRow]] = []
     reached = -math.inf
     for row in sorted(rows, key=lambda row: (row.low, row.id)):
         if not found or row.low > reached:
@@ -354,7 +354,7 @@ def _headline(
     return f"It holds nothing on this node now{when}."
 
 
-def _facts(identity: Identity | None, told_of: tuple[Life, ...], now: float) -> Iterable[Fact]:
+def _facts(identity: PodIdentity | None, told_of: tuple[Life, ...], now: float) -> Iterable[Fact]:
     newest = next((row for life in told_of for row in life.rows if row.facts.workload_kind), None)
     if identity is not None and identity.workload.kind:
         yield Fact("Workload", text(f"{identity.workload.kind} {identity.workload.name}"))
@@ -397,7 +397,7 @@ def _anchor(told_of: tuple[Life, ...], number: int) -> str:
     return life_id(life.uid) if life.uid else f"life-{len(told_of) - number}"
 
 
-def _all(rows: tuple[Row, ...], now: float) -> Range:
+def _all(rows: tuple[HoldingRow, ...], now: float) -> Range:
     """From the first holding that is known to now, or to the end of the last."""
     first = min((row.low for row in rows), default=now - 3600.0)
     last = max((row.high for row in rows), default=now)
@@ -408,7 +408,7 @@ def _all(rows: tuple[Row, ...], now: float) -> Range:
 def _past(pod: PodKey, answer: Answer, span: Range, now: float, numbers: Mapping[int, int]) -> Section:
     several = len(set(numbers.values())) > 1
 
-    def named(row: Row) -> tuple[str, str, str]:
+    def named(row: HoldingRow) -> tuple[str, str, str]:
         container = text(row.key.container, limit=40).shown
         number = numbers.get(row.id, 0)
         if not several:

@@ -16,15 +16,15 @@ from hashlib import sha1
 from itertools import groupby, islice
 from typing import Final
 
-from exporter.mapping.holdings import Holding, Since
-from exporter.mapping.identity import Identity
+from exporter.mapping.holdings import HeldSince, Holding
+from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
-    Advertised,
     AdvertisedDevice,
     ClaimDevice,
     Device,
     DeviceKey,
     Holder,
+    PluginReports,
     PodKey,
     Snapshot,
 )
@@ -127,7 +127,7 @@ def _pod(entry: Entry) -> Key:
     return first.namespace, natural(first.pod), first.container
 
 
-def _since(entry: Entry, since: Mapping[Holding, Since]) -> Key:
+def _since(entry: Entry, since: Mapping[Holding, HeldSince]) -> Key:
     """The first of its holders that is still there."""
     known = map(since.get, entry.holdings())
     first = min((one.at for one in known if one is not None), default=None)
@@ -237,7 +237,7 @@ def inputs(entry: Entry, scene: Scene) -> tuple[object, ...]:
     advertised = state.advertised
     word = advertised.resources.get(item.key.resource)
     told = advertised.devices.get(item.key)
-    answers = None if word is None else (word.telling.answers, word.resource.served)
+    answers = None if word is None else (word.report.answers, word.resource.served)
     return item, known, since, told, answers, state.snapshot.complete, scene.ill.get(item.key), day(scene.now)
 
 
@@ -337,12 +337,12 @@ def _words(holders: tuple[Holder, ...], *, healthy: bool) -> str:
     return "held" if len(holders) == 1 else f"held by {len(holders)}"
 
 
-def _reason(device: Device, advertised: Advertised) -> Text | None:
+def _reason(device: Device, advertised: PluginReports) -> Text | None:
     """Why it is unhealthy, by its plugin; None where that tells nothing."""
     told, word = advertised.devices.get(device.key), advertised.resources.get(device.key.resource)
     if told is None or word is None:
         return None
-    if not word.telling.answers:
+    if not word.report.answers:
         return Text("its plugin does not answer")
     if not told.healthy:
         return text(told.reason, limit=120) if told.reason else None
@@ -401,7 +401,7 @@ def _held_since(holding: Holding, scene: Scene) -> When | None:
     return None if since is None else later(since.at, scene.now, exact=since.exact)
 
 
-def workload(pods: Mapping[tuple[str, str], Identity], holder: Holder) -> Text | None:
+def workload(pods: Mapping[tuple[str, str], PodIdentity], holder: Holder) -> Text | None:
     """What the holder's pod belongs to: `Deployment llama`; None where that is not known, or nothing."""
     identity = pods.get((holder.namespace, holder.pod))
     if identity is None or identity.workload.kind in {"", "Pod"}:

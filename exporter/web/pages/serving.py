@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import hdrs, web
 
-from exporter.history.historian import Unavailable
-from exporter.history.query import Question
+from exporter.history.query import HistoryQuery
+from exporter.history.record import bounded
+from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.model import DeviceKey
-from exporter.mapping.record import bounded
 from exporter.views.documents import Moment
 from exporter.views.links import LinkError, read_claim, read_device, read_pod
 from exporter.views.query import PageQuery, QueryError, address, parse_page, single
@@ -154,7 +154,7 @@ class FactPages:
     def __init__(self, site: Site, assets: Assets) -> None:
         self._site = site
         self._templates = FactTemplates(assets.address, site.version)
-        self._asking: dict[Question, asyncio.Task[Answer]] = {}
+        self._asking: dict[HistoryQuery, asyncio.Task[Answer]] = {}
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._renderings = asyncio.Semaphore(_RENDERED_AT_ONCE)
 
@@ -165,14 +165,14 @@ class FactPages:
             moment, span = self._looked_at(request)
         except (LinkError, QueryError, MomentError) as error:
             return await self._refused(request, error)
-        question = Question(
+        question = HistoryQuery(
             device=bounded(key.device), since=_since(span), until=_until(span, moment), limit=ROWS
         )
         answer = await self._ask(question)
         state = moment.state
         if not any(d.key == key for d in state.snapshot.devices) and not _any(answer):
             # Of a device that is gone the latest that is known, however long ago.
-            answer = await self._ask(Question(device=bounded(key.device), limit=ROWS))
+            answer = await self._ask(HistoryQuery(device=bounded(key.device), limit=ROWS))
         page = device_page(moment, key, span, answer, tag=self._site.tag(moment), reader=self._site.reader)
         if not isinstance(page, Unknown):
             return await self._page(request, lambda: self._templates.device(page))
@@ -190,7 +190,7 @@ class FactPages:
         except (LinkError, QueryError, MomentError) as error:
             return await self._refused(request, error)
         namespace, name = map(bounded, pod)
-        answer = await self._ask(Question(namespace=namespace, pod=name, limit=_LIVES))
+        answer = await self._ask(HistoryQuery(namespace=namespace, pod=name, limit=_LIVES))
         page = pod_page(
             moment,
             pod,
@@ -218,14 +218,14 @@ class FactPages:
         except (LinkError, QueryError, MomentError) as error:
             return await self._refused(request, error)
         driver, _, device = map(bounded, name)
-        question = Question(
+        question = HistoryQuery(
             driver=driver, device=device, since=_since(span), until=_until(span, moment), limit=ROWS
         )
         answer = await self._ask(question)
         tag = self._site.tag(moment)
         page = claim_page(moment, name, span, answer, tag=tag)
         if page is None and answer.found is not None:
-            answer = await self._ask(Question(driver=driver, device=device, limit=ROWS))
+            answer = await self._ask(HistoryQuery(driver=driver, device=device, limit=ROWS))
             page = claim_page(moment, name, span, answer, tag=tag)
         if page is not None:
             return await self._page(request, lambda: self._templates.claim(page))
@@ -257,7 +257,7 @@ class FactPages:
         moment = self._site.moment()
         return moment, past.span_of(found, moment.now)
 
-    async def _ask(self, question: Question) -> Answer:
+    async def _ask(self, question: HistoryQuery) -> Answer:
         """History's answer, the same for all who ask the same at the same time."""
         task = self._asking.get(question)
         if task is None:
@@ -266,7 +266,7 @@ class FactPages:
             task.add_done_callback(lambda _: self._asking.pop(question, None))
         return await asyncio.shield(task)
 
-    async def _answer(self, question: Question) -> Answer:
+    async def _answer(self, question: HistoryQuery) -> Answer:
         source = self._site.history
         if source is None:
             return Answer(None, "this exporter keeps no history")
@@ -275,7 +275,7 @@ class FactPages:
                 return Answer(await source.find(question))
         except TimeoutError:
             return Answer(None, f"no answer within {_WITHIN:g} s")
-        except Unavailable as error:
+        except HistoryUnavailable as error:
             return Answer(None, spelled(str(error)))
 
     async def _nowhere(

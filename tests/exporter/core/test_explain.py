@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.mapping.anomalies import Anomaly, find
-from exporter.mapping.device_ids import RULES, Kind, Reader, read, rule
-from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.device_ids import BUILT_IN_RULES, DeviceKind, IdReader, read_id, rule
+from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.model import (
-    NOTHING,
-    Advertised,
+    NO_REPORTS,
     AdvertisedDevice,
     AdvertisedResource,
     ClaimDevice,
@@ -20,9 +19,10 @@ from exporter.mapping.model import (
     Device,
     DeviceKey,
     Holder,
+    PluginReport,
+    PluginReports,
     Snapshot,
-    Telling,
-    merged,
+    merge_reports,
 )
 from exporter.mapping.snapshot import build
 from exporter.mapping.state import Failure, State
@@ -77,13 +77,13 @@ STATE = State(
     generation=1,
     snapshot=SNAPSHOT,
     taken_at=1000.0,
-    since={h: Since(900.0, exact=h.holder is A) for h in holdings(SNAPSHOT)},
+    since={h: HeldSince(900.0, exact=h.holder is A) for h in holdings(SNAPSHOT)},
     anomalies=tuple(replace(anomaly, since=950.0) for anomaly in find(SNAPSHOT)),
 )
 
 
 def _found(device: str, resource: str = "", state: State = STATE) -> Findings:
-    return explain(state, device, resource, reader=read)
+    return explain(state, device, resource, reader=read_id)
 
 
 def _told(device: str, resource: str = "", state: State = STATE, now: float = 1002.0) -> str:
@@ -223,10 +223,12 @@ def test_what_is_known_is_said_in_sentences(device: str, resource: str, words: s
 
 def _advertised(
     told: AdvertisedDevice | None, *, streams: int = 1, problem: str = "", resource: str = GPU
-) -> Advertised:
+) -> PluginReports:
     devices = {} if told is None else {"GPU-1": told, "GPU-2": told}
     found = AdvertisedResource(registered=True, streams=streams, devices=devices)
-    return merged([Telling("unix:/p", {resource: found}, 990.0, problem, 995.0 if problem else None)])
+    return merge_reports(
+        [PluginReport("unix:/p", {resource: found}, 990.0, problem, 995.0 if problem else None)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -271,7 +273,7 @@ def _advertised(
     ],
 )
 def test_what_its_plugin_tells_is_told_as_the_plugins_word(
-    device: str, advertised: Advertised, words: str
+    device: str, advertised: PluginReports, words: str
 ) -> None:
     assert words in _told(device, state=replace(STATE, advertised=advertised))
 
@@ -305,7 +307,7 @@ def test_what_its_plugin_tells_is_told_as_the_plugins_word(
     ],
 )
 def test_why_no_pod_is_named(state: State, device: str, why: str) -> None:
-    found = why_nobody(explain(state, device, reader=read), state)
+    found = why_nobody(explain(state, device, reader=read_id), state)
     assert found.startswith(why)
     assert bool(found) == bool(why)
 
@@ -337,8 +339,8 @@ def test_what_only_its_plugin_tells_is_said_to_be_so() -> None:
 
 
 def test_the_users_rules_are_named() -> None:
-    mine = rule("acme", r"0000:(?P<parent>\w+):00\.(?P<replica>\d)", resource=NIC, kind=Kind.REPLICA)
-    found = explain(STATE, "0000:3b:00.0", NIC, reader=Reader([mine, *RULES]))
+    mine = rule("acme", r"0000:(?P<parent>\w+):00\.(?P<replica>\d)", resource=NIC, kind=DeviceKind.REPLICA)
+    found = explain(STATE, "0000:3b:00.0", NIC, reader=IdReader([mine, *BUILT_IN_RULES]))
     assert (found.reading.rule, found.reading.replica) == ("acme", "0")
 
 
@@ -354,13 +356,13 @@ def test_every_device_of_any_answer_can_be_explained(
     resources = {
         r: AdvertisedResource(registered=True, streams=0, devices=devices) for r in snapshot.resources()
     }
-    advertised = merged([Telling("p", resources, 1.0)]) if told else NOTHING
+    advertised = merge_reports([PluginReport("p", resources, 1.0)]) if told else NO_REPORTS
     state = State(
         snapshot=snapshot, taken_at=1.0, advertised=advertised, anomalies=find(snapshot, advertised)
     )
     for device in snapshot.devices:
         try:
-            found = explain(state, device.key.device, device.key.resource, reader=read)
+            found = explain(state, device.key.device, device.key.resource, reader=read_id)
         except AmbiguousDevice:
             continue  # another device's id is spelled as this one is shown
         assert found.key == device.key or found.key.device == device.key.device
@@ -368,5 +370,5 @@ def test_every_device_of_any_answer_can_be_explained(
         assert bool(device.holders) == (why_nobody(found, state) == "")
     for claim in snapshot.claims:
         if not any(claim.key.device in {d.key.device, d.parent} for d in snapshot.devices):
-            found = explain(state, claim.key.device, reader=read)
+            found = explain(state, claim.key.device, reader=read_id)
             assert found.subject is Subject.CLAIMED

@@ -9,12 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-from exporter.history.archive import Limits
+from exporter.history.archive import HistoryLimits
 from harness.lives import Life, key
 
 
 def main() -> None:
-    life = Life(Path(sys.argv[1]), limits=Limits(30 * 86400.0, 64 << 20), wall=time.time()).start()
+    life = Life(Path(sys.argv[1]), limits=HistoryLimits(30 * 86400.0, 64 << 20), wall=time.time()).start()
     for number in itertools.count():
         held = (key(f"gpu-{slot}", pod=f"p{(number + slot) // 3}") for slot in range(8))
         life.look(*held, after=0.5)

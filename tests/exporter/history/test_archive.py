@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from exporter.history.archive import STEADY_FOR, Limits
-from exporter.history.coverage import Gap, Look, Times
+from exporter.history.archive import STEADY_FOR, HistoryLimits
+from exporter.history.coverage import GapReason, PollRecord, PollTimes
+from exporter.history.record import Bound, Certainty
 from exporter.history.store import DAMAGED_KEPT, Store
-from exporter.mapping.record import Bound, Certainty
 from harness.lives import Life, key
 
 Start = Callable[..., Life]
@@ -54,7 +54,7 @@ def test_holdings_go_on_through_a_restart_and_a_crash(live: Start) -> None:
         life.look(A, uid="u")
         (row,) = life.ask().rows
         assert (row.start.not_after, row.end, row.assumed) == (began, None, False)
-    assert [gap.why for gap in life.ask().unseen] == [Gap.DOWN, Gap.DOWN]
+    assert [gap.why for gap in life.ask().unseen] == [GapReason.DOWN, GapReason.DOWN]
 
 
 def test_what_is_shown_is_what_is_written(live: Start) -> None:
@@ -111,7 +111,7 @@ def test_a_full_disk_holds_nothing_up_and_loses_nothing_that_was_shown(
     assert life.ask().rows[-1] == shown[-1]
     assert life.ask(device="gpu-2").rows == []
     assert life.ask(device="gpu-0").rows == [shown[-1]]
-    assert [gap.why for gap in life.ask(since=life.wall, until=life.wall).unseen] == [Gap.LOST]
+    assert [gap.why for gap in life.ask(since=life.wall, until=life.wall).unseen] == [GapReason.LOST]
     assert life.archive.condition.pending > 0
     room()
     life.pass_time(6.0)
@@ -139,7 +139,7 @@ def test_what_waits_is_bounded_and_what_is_forgotten_is_a_gap(live: Start) -> No
     # The one that had been shown is closed, whatever else was forgotten.
     assert life.devices(device="gpu-0") == [("gpu-0", True)]
     found = life.ask()
-    assert Gap.LOST in {gap.why for gap in found.unseen}
+    assert GapReason.LOST in {gap.why for gap in found.unseen}
     assert len(life.archive.open_rows()) == 30
 
 
@@ -383,7 +383,7 @@ def test_a_file_that_is_taken_away_is_noticed_and_begun_anew(live: Start, tmp_pa
 
 
 def test_what_is_too_old_is_deleted_only_when_the_clock_has_been_steady(live: Start) -> None:
-    life = live(limits=Limits(3600.0, 64 << 20))
+    life = live(limits=HistoryLimits(3600.0, 64 << 20))
     life.look(A)
     life.look()
     # The node's clock was years behind, or is years ahead: who knows.
@@ -399,11 +399,11 @@ def test_what_is_too_old_is_deleted_only_when_the_clock_has_been_steady(live: St
     assert found.earliest == pytest.approx(life.wall - 3600.0, abs=3600.0)
     assert life.archive.condition.expired == 1
     assert found.earliest is not None
-    assert life.ask(since=found.earliest - 1, until=found.earliest - 1).unseen[0].why is Gap.BEFORE
+    assert life.ask(since=found.earliest - 1, until=found.earliest - 1).unseen[0].why is GapReason.BEFORE
 
 
 def test_the_file_shrinks_when_what_was_in_it_is_too_old(live: Start, tmp_path: Path) -> None:
-    life = live(limits=Limits(3600.0, 64 << 20))
+    life = live(limits=HistoryLimits(3600.0, 64 << 20))
     for number in range(40):
         life.look(*(key(f"{number}-{n}", pod="p" * 200) for n in range(50)))
     path = tmp_path / "history.db"
@@ -420,7 +420,7 @@ def test_the_file_shrinks_when_what_was_in_it_is_too_old(live: Start, tmp_path: 
 
 
 def test_the_file_stays_within_its_size_while_holdings_come_and_go(live: Start, tmp_path: Path) -> None:
-    limits = Limits(30 * 86400.0, 8 << 20)
+    limits = HistoryLimits(30 * 86400.0, 8 << 20)
     life = live(limits=limits)
     path = tmp_path / "history.db"
     largest = 0
@@ -480,21 +480,21 @@ def test_a_kubelet_that_is_silent_is_a_gap_that_lasts(live: Start) -> None:
     life.sight.fail()
     life.pass_time(60.0)
     (gap,) = life.ask(since=life.wall, until=life.wall).unseen
-    assert (gap.since, gap.until, gap.why) == (last, None, Gap.SILENT)
+    assert (gap.since, gap.until, gap.why) == (last, None, GapReason.SILENT)
     (gap,) = life.ask(since=last - 1, until=None).unseen
-    assert (gap.since, gap.until, gap.why) == (last, life.wall, Gap.SILENT)
+    assert (gap.since, gap.until, gap.why) == (last, life.wall, GapReason.SILENT)
     life.look(A)
     gaps = life.ask().unseen
-    assert [(gap.since, gap.until, gap.why) for gap in gaps] == [(last, life.wall, Gap.SILENT)]
+    assert [(gap.since, gap.until, gap.why) for gap in gaps] == [(last, life.wall, GapReason.SILENT)]
 
 
 def test_a_look_that_showed_nothing_new_tells_until_when_it_was_looked(live: Start) -> None:
     life = live()
     life.look(A)
     life.pass_time(10.0)
-    times = Times(life.wall, life.wall, life.steady)
+    times = PollTimes(life.wall, life.wall, life.steady)
     look = life.sight.look(times, None, told=False)
-    assert look == Look(times, look.before)
+    assert look == PollRecord(times, look.before)
     life.archive.take([], times)
     life.die()
     life.pass_time(60.0)

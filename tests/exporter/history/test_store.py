@@ -13,21 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.history import sql
-from exporter.history.book import Pending
-from exporter.history.coverage import Gap, Watch
+from exporter.history.coverage import CoveredSpan, GapReason
+from exporter.history.journal import PendingWrites
 from exporter.history.query import (
     SPANS,
     Cursor,
-    Question,
+    HistoryQuery,
     reach,
     read_cursor,
     span_of,
     spellings,
     write_cursor,
 )
-from exporter.history.sql import Damaged
-from exporter.history.store import Failed, Store
-from exporter.mapping.record import Bound, Certainty, Facts, HoldingKey, Row
+from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
+from exporter.history.sql import DamagedError
+from exporter.history.store import Store, StoreError
 from harness.answers import HOSTILE
 from runtime.text import visible
 
@@ -44,14 +44,14 @@ def _key(device: str, resource: str = "example.com/gpu", **names: str) -> Holdin
     return HoldingKey(resource, "", "", device, "", "", "", "ns", "pod", "main")._replace(**names)
 
 
-def _past(number: int, since: float, until: float, key: HoldingKey, facts: Facts) -> Row:
+def _past(number: int, since: float, until: float, key: HoldingKey, facts: HoldingFacts) -> HoldingRow:
     end = Bound(until, until, Certainty.AT_ONCE)
-    return Row(number, key, facts, Bound(since, since, Certainty.BETWEEN_POLLS), end)
+    return HoldingRow(number, key, facts, Bound(since, since, Certainty.BETWEEN_POLLS), end)
 
 
-def _write(store: Store, *rows: Row, watches: tuple[Watch, ...] = ()) -> None:
+def _write(store: Store, *rows: HoldingRow, watches: tuple[CoveredSpan, ...] = ()) -> None:
     store.write(
-        Pending(
+        PendingWrites(
             {row.id: row for row in rows if row.end is None},
             {row.id: row for row in rows if row.end is not None},
             {watch.id: watch for watch in watches},
@@ -62,25 +62,27 @@ def _write(store: Store, *rows: Row, watches: tuple[Watch, ...] = ()) -> None:
 @pytest.mark.parametrize("text", [*HOSTILE, "nul\0in it"])
 def test_rows_come_back_as_they_were_whatever_they_are_called(store: Store, text: str) -> None:
     key = HoldingKey(text, text, text, text, text, text, text, text, text, text)
-    facts = Facts(text, text, text, text, text)
-    held = Row(1, key, facts, Bound(None, 5.0, Certainty.HELD_ALREADY), assumed=True)
-    gone = Row(2, key, facts, Bound(1.25, 2.5, Certainty.WHILE_DOWN), Bound(3.0, 4.0, Certainty.AT_ONCE))
+    facts = HoldingFacts(text, text, text, text, text)
+    held = HoldingRow(1, key, facts, Bound(None, 5.0, Certainty.HELD_ALREADY), assumed=True)
+    gone = HoldingRow(
+        2, key, facts, Bound(1.25, 2.5, Certainty.WHILE_DOWN), Bound(3.0, 4.0, Certainty.AT_ONCE)
+    )
     _write(store, held, gone)
-    assert store.find(Question()) == ([held, gone], None)
+    assert store.find(HistoryQuery()) == ([held, gone], None)
     assert store.stored().rows == (held,)
     assert store.stored().next_row == 3
     if text:
-        shown = Question(resource=visible(text), pod=visible(text), device=visible(text))
+        shown = HistoryQuery(resource=visible(text), pod=visible(text), device=visible(text))
         assert {row.id for row in store.find(shown)[0]} == {1, 2}
 
 
 def test_a_row_that_ends_keeps_its_number_and_writing_again_does_no_harm(store: Store) -> None:
-    held = Row(1, _key("a"), Facts(), Bound(1.0, 2.0, Certainty.AT_ONCE))
-    gone = _past(1, 1.0, 9.0, _key("a"), Facts())
+    held = HoldingRow(1, _key("a"), HoldingFacts(), Bound(1.0, 2.0, Certainty.AT_ONCE))
+    gone = _past(1, 1.0, 9.0, _key("a"), HoldingFacts())
     _write(store, held)
     for _ in range(2):
         _write(store, gone)
-        assert store.find(Question()) == ([gone], None)
+        assert store.find(HistoryQuery()) == ([gone], None)
         assert store.count() == 1
 
 
@@ -117,18 +119,18 @@ def test_what_is_found_is_what_a_look_at_every_row_finds_page_by_page(
     length: int | None,
     limit: int,
 ) -> None:
-    rows: list[Row] = []
+    rows: list[HoldingRow] = []
     for number, (start, lasted, one, two, parent, over) in enumerate(drawn, start=1):
         key = _key(two, one, namespace=two, pod=one, driver=parent)
-        facts = Facts(uid=parent, parent=parent)
+        facts = HoldingFacts(uid=parent, parent=parent)
         row = _past(number, float(start), float(start + lasted**2), key, facts)
-        rows.append(row if over else Row(number, key, facts, row.start))
+        rows.append(row if over else HoldingRow(number, key, facts, row.start))
     low = None if since is None else float(since)
     until = None if length is None else float((since or 0) + length)
-    question = Question(since=low, until=until, limit=limit, **names)
+    question = HistoryQuery(since=low, until=until, limit=limit, **names)
     with Store(None) as store:
         _write(store, *rows)
-        found: list[Row] = []
+        found: list[HoldingRow] = []
         pages = 0
         while True:
             page, after = store.find(question)
@@ -139,12 +141,12 @@ def test_what_is_found_is_what_a_look_at_every_row_finds_page_by_page(
                 break
             assert len(page) == limit
             assert read_cursor(write_cursor(after)) == after
-            question = Question(since=low, until=until, limit=limit, after=after, **names)
+            question = HistoryQuery(since=low, until=until, limit=limit, after=after, **names)
     expected = [row for row in rows if _matches(row, names, low, until)]
     assert found == sorted(expected, key=lambda row: (row.low, row.id), reverse=True)
 
 
-def _matches(row: Row, names: dict[str, str], since: float | None, until: float | None) -> bool:
+def _matches(row: HoldingRow, names: dict[str, str], since: float | None, until: float | None) -> bool:
     facts = {**row.key._asdict(), "uid": row.facts.uid}
     device = names.get("device", "")
     others = all(facts[name] == text for name, text in names.items() if text and name != "device")
@@ -166,7 +168,7 @@ def test_no_question_walks_through_the_past(store: Store, at: float | None, afte
         names: dict[str, Any] = {
             name: "a\\n" for name, is_given in zip(_FILTERS, given_names, strict=True) if is_given
         }
-        plan = _plan(store, *sql.find(Question(since=at, until=at, after=after, **names), range(SPANS)))
+        plan = _plan(store, *sql.find(HistoryQuery(since=at, until=at, after=after, **names), range(SPANS)))
         assert not [step for step in plan if step.startswith("SCAN past")]
         searched = [step for step in plan if step.startswith("SEARCH past")]
         assert searched
@@ -181,11 +183,11 @@ def test_the_classes_of_length_are_found_by_steps_in_the_index(tmp_path: Path) -
     with Store(path) as store:
         plan = _plan(store, sql.SPANS, {})
         assert all("COVERING INDEX past_time" in step for step in plan if "past" in step)
-        _write(store, *(_past(n, 0.0, float(4**n), _key("d"), Facts()) for n in range(5)))
-        assert len(store.find(Question())[0]) == 5
+        _write(store, *(_past(n, 0.0, float(4**n), _key("d"), HoldingFacts()) for n in range(5)))
+        assert len(store.find(HistoryQuery())[0]) == 5
     with Store(path) as store:
         assert store._spans == {0, 2, 4, 6, 8}  # pyright: ignore[reportPrivateUsage]
-        assert len(store.find(Question())[0]) == 5
+        assert len(store.find(HistoryQuery())[0]) == 5
 
 
 def test_the_resources_are_found_by_steps_in_the_index(store: Store) -> None:
@@ -194,9 +196,10 @@ def test_the_resources_are_found_by_steps_in_the_index(store: Store) -> None:
     assert all("COVERING INDEX past_resource" in step for step in plan if "past" in step)
     assert not [step for step in plan if step.startswith("SCAN past") and "INDEX" not in step]
     _write(
-        store, *(_past(n, 1.0, 2.0, _key("d", name), Facts()) for n, name in enumerate(("b", "a", "b", "")))
+        store,
+        *(_past(n, 1.0, 2.0, _key("d", name), HoldingFacts()) for n, name in enumerate(("b", "a", "b", ""))),
     )
-    _write(store, Row(9, _key("d", "c"), Facts(), Bound(1.0, 2.0, Certainty.AT_ONCE)))
+    _write(store, HoldingRow(9, _key("d", "c"), HoldingFacts(), Bound(1.0, 2.0, Certainty.AT_ONCE)))
     assert store.resources() == ["a", "b", "c"]
 
 
@@ -206,21 +209,25 @@ def _plan(store: Store, statement: str, parameters: dict[str, object]) -> list[s
 
 
 def test_all_of_it_is_written_or_nothing(store: Store) -> None:
-    _write(store, Row(1, _key("a"), Facts(), Bound(1.0, 2.0, Certainty.AT_ONCE)))
+    _write(store, HoldingRow(1, _key("a"), HoldingFacts(), Bound(1.0, 2.0, Certainty.AT_ONCE)))
     database = store._db  # pyright: ignore[reportPrivateUsage]
     database.execute(
         "CREATE TEMP TRIGGER full BEFORE INSERT ON watches BEGIN SELECT raise(ABORT, 'as if full'); END"
     )
-    gone = _past(1, 1.0, 9.0, _key("a"), Facts())
-    with pytest.raises(Failed, match="as if full"):
-        _write(store, gone, watches=(Watch(1, 0.0, 1.0),))
-    assert [row.end for row in store.find(Question())[0]] == [None]
+    gone = _past(1, 1.0, 9.0, _key("a"), HoldingFacts())
+    with pytest.raises(StoreError, match="as if full"):
+        _write(store, gone, watches=(CoveredSpan(1, 0.0, 1.0),))
+    assert [row.end for row in store.find(HistoryQuery())[0]] == [None]
 
 
 def test_what_is_too_old_goes_and_with_it_the_memory_of_having_looked(store: Store) -> None:
-    rows = [_past(n, float(n), float(n + 1), _key("a"), Facts()) for n in range(1, 1001)]
-    held = Row(2000, _key("b"), Facts(), Bound(3.0, 4.0, Certainty.AT_ONCE))
-    watches = (Watch(1, 0.0, 100.0), Watch(2, 150.0, 900.0, Gap.DOWN), Watch(3, 950.0, 2000.0, Gap.SILENT))
+    rows = [_past(n, float(n), float(n + 1), _key("a"), HoldingFacts()) for n in range(1, 1001)]
+    held = HoldingRow(2000, _key("b"), HoldingFacts(), Bound(3.0, 4.0, Certainty.AT_ONCE))
+    watches = (
+        CoveredSpan(1, 0.0, 100.0),
+        CoveredSpan(2, 150.0, 900.0, GapReason.DOWN),
+        CoveredSpan(3, 950.0, 2000.0, GapReason.SILENT),
+    )
     _write(store, *rows, held, watches=watches)
     steps = 0
     while (cut := store.expire(500.0)) is not None:
@@ -229,7 +236,10 @@ def test_what_is_too_old_goes_and_with_it_the_memory_of_having_looked(store: Sto
     assert steps == 2
     assert min(row.high for row in store.past()) == 500.0
     assert store.stored().rows == (held,)
-    assert store.watches(None, None) == [Watch(2, 500.0, 900.0), Watch(3, 950.0, 2000.0, Gap.SILENT)]
+    assert store.watches(None, None) == [
+        CoveredSpan(2, 500.0, 900.0),
+        CoveredSpan(3, 950.0, 2000.0, GapReason.SILENT),
+    ]
     assert store.earliest() == 500.0
 
 
@@ -242,10 +252,10 @@ def test_the_file_is_kept_within_its_size_and_shrinks(tmp_path: Path) -> None:
             rows = []
             for _ in range(500):
                 number += 1
-                facts = Facts(uid=f"{order.getrandbits(128):032x}")
+                facts = HoldingFacts(uid=f"{order.getrandbits(128):032x}")
                 key = _key(f"gpu-{number % 8}", pod=f"pod-{order.getrandbits(40):x}")
                 rows.append(_past(number, float(number), float(number + 8), key, facts))
-            _write(store, *rows, watches=(Watch(1, 0.0, float(number)),))
+            _write(store, *rows, watches=(CoveredSpan(1, 0.0, float(number)),))
         store.give_back()
         full = path.stat().st_size
         assert full > 1 << 20
@@ -262,7 +272,7 @@ def test_the_file_is_kept_within_its_size_and_shrinks(tmp_path: Path) -> None:
 
 
 def test_times_that_were_looked_at_are_found_with_their_neighbours(store: Store) -> None:
-    watches = tuple(Watch(n, 10.0 * n, 10.0 * n + 5, Gap.DOWN) for n in range(1, 6))
+    watches = tuple(CoveredSpan(n, 10.0 * n, 10.0 * n + 5, GapReason.DOWN) for n in range(1, 6))
     _write(store, watches=watches)
     assert store.watches(None, None) == list(watches)
     assert store.watches(31.0, 32.0)[-2:] == [watches[2], watches[3]]
@@ -281,7 +291,7 @@ def test_times_that_were_looked_at_are_found_with_their_neighbours(store: Store)
 def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "history.db"
     path.write_bytes(content)
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedError):
         Store(path)
 
 
@@ -294,18 +304,18 @@ def test_another_program_s_database_and_a_newer_one_are_left_alone(tmp_path: Pat
         database.execute(f"PRAGMA user_version = {sql.VERSION + 1}")
     for path, words in ((foreign, "another program"), (newer, "a newer devicelens wrote it")):
         before = path.read_bytes()
-        with pytest.raises(Failed, match=words):
+        with pytest.raises(StoreError, match=words):
             Store(path)
         assert path.read_bytes() == before
 
 
 def test_a_row_that_nobody_wrote_is_damage(store: Store) -> None:
-    _write(store, Row(1, _key("a"), Facts(), Bound(1.0, 2.0, Certainty.AT_ONCE)))
+    _write(store, HoldingRow(1, _key("a"), HoldingFacts(), Bound(1.0, 2.0, Certainty.AT_ONCE)))
     database = store._db  # pyright: ignore[reportPrivateUsage]
     for column, value in (("device", b"\x00\xff"), ("start_certainty", "nonsense"), ("start_not_after", "x")):
         database.execute("SAVEPOINT one")
         database.execute(f"UPDATE present SET {column} = ?", (value,))
-        with pytest.raises(Damaged, match=r"does not read|expected a time"):
+        with pytest.raises(DamagedError, match=r"does not read|expected a time"):
             store.stored()
         database.execute("ROLLBACK TO one")
         database.execute("RELEASE one")
@@ -315,9 +325,9 @@ def test_a_query_that_takes_too_long_is_given_up(store: Store, monkeypatch: pyte
     monkeypatch.setattr("exporter.history.store.QUERY_LIMIT", -1.0)
     monkeypatch.setattr("exporter.history.store._CHECK_EVERY", 1)
     with pytest.raises(Exception, match="it took longer than"):
-        store.find(Question())
+        store.find(HistoryQuery())
     monkeypatch.undo()
-    assert store.find(Question()) == ([], None)
+    assert store.find(HistoryQuery()) == ([], None)
 
 
 @given(st.floats(0, 1e12))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from exporter.pods.kubeconfig import AccessError, access
+from exporter.pods.kubeconfig import ApiServerAccessError, api_server_access
 
 
 @pytest.fixture
@@ -59,25 +59,27 @@ def test_in_a_pod_it_is_known_without_a_flag(tmp_path: Path, pair: tuple[str, st
     (tmp_path / "ca.crt").write_text(pair[0], encoding="ascii")
     (tmp_path / "token").write_text("secret\n", encoding="ascii")
     environment = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
-    way = access(None, environment, account=tmp_path)
+    way = api_server_access(None, environment, account=tmp_path)
     assert way.server == "https://10.0.0.1:443"
     assert way.authorization() == "Bearer secret"
     assert way.tls().check_hostname
     (tmp_path / "token").write_text("replaced", encoding="ascii")
     assert way.authorization() == "Bearer replaced"
     environment["KUBERNETES_SERVICE_HOST"] = "fd00::1"
-    assert access(None, environment, account=tmp_path).server == "https://[fd00::1]:443"
-    with pytest.raises(AccessError, match="KUBERNETES_SERVICE_HOST is not set"):
-        access(None, {}, account=tmp_path)
+    assert api_server_access(None, environment, account=tmp_path).server == "https://[fd00::1]:443"
+    with pytest.raises(ApiServerAccessError, match="KUBERNETES_SERVICE_HOST is not set"):
+        api_server_access(None, {}, account=tmp_path)
     (tmp_path / "token").unlink()
-    with pytest.raises(AccessError, match="automountServiceAccountToken"):
-        access(None, environment, account=tmp_path)
+    with pytest.raises(ApiServerAccessError, match="automountServiceAccountToken"):
+        api_server_access(None, environment, account=tmp_path)
 
 
 def test_a_kubeconfig_has_texts_or_points_to_files(tmp_path: Path, pair: tuple[str, str]) -> None:
     certificate, key = pair
     data = {"client-certificate-data": _encoded(certificate), "client-key-data": _encoded(key)}
-    way = access(_config(tmp_path, HTTPS | {"certificate-authority-data": _encoded(certificate)}, data), {})
+    way = api_server_access(
+        _config(tmp_path, HTTPS | {"certificate-authority-data": _encoded(certificate)}, data), {}
+    )
     assert way.server == "https://api.example:6443"
     assert way.authorization() is None
     assert way.tls().get_ca_certs()
@@ -85,20 +87,20 @@ def test_a_kubeconfig_has_texts_or_points_to_files(tmp_path: Path, pair: tuple[s
     (tmp_path / "token").write_text("from a file", encoding="ascii")
     files = {"tokenFile": "token", "client-certificate": "here.pem", "client-key": "key.pem"}
     cluster = HTTPS | {"certificate-authority": "here.pem", "tls-server-name": "other.example"}
-    way = access(_config(tmp_path, cluster, files), {})
+    way = api_server_access(_config(tmp_path, cluster, files), {})
     assert way.authorization() == "Bearer from a file"
     assert way.server_name == "other.example"
     assert way.tls().get_ca_certs()
     (tmp_path / "here.pem").write_text("no certificate", encoding="ascii")
-    with pytest.raises(AccessError, match="cannot be used"):
+    with pytest.raises(ApiServerAccessError, match="cannot be used"):
         way.tls()
     (tmp_path / "here.pem").unlink()
-    with pytest.raises(AccessError, match=r"here\.pem: No such file"):
+    with pytest.raises(ApiServerAccessError, match=r"here\.pem: No such file"):
         way.tls()
 
 
 def test_a_certificate_that_nobody_knows_may_be_trusted_where_that_is_said(tmp_path: Path) -> None:
-    way = access(_config(tmp_path, HTTPS | {"insecure-skip-tls-verify": True}, {"token": "t"}), {})
+    way = api_server_access(_config(tmp_path, HTTPS | {"insecure-skip-tls-verify": True}, {"token": "t"}), {})
     assert not way.tls().check_hostname
 
 
@@ -121,22 +123,22 @@ def test_what_cannot_be_honoured_is_one_clear_error(
     tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], more: dict[str, Any], says: str
 ) -> None:
     file = _config(tmp_path, cluster, user, **more)
-    with pytest.raises(AccessError, match=says) as caught:
-        access(file, {})
+    with pytest.raises(ApiServerAccessError, match=says) as caught:
+        api_server_access(file, {})
     assert str(file) in str(caught.value)
 
 
 def test_a_file_that_is_none_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(AccessError, match="No such file"):
-        access(tmp_path / "missing", {})
-    with pytest.raises(AccessError, match="Is a directory"):
-        access(tmp_path, {})
+    with pytest.raises(ApiServerAccessError, match="No such file"):
+        api_server_access(tmp_path / "missing", {})
+    with pytest.raises(ApiServerAccessError, match="Is a directory"):
+        api_server_access(tmp_path, {})
     (tmp_path / "bad").write_text("a: [", encoding="utf-8")
-    with pytest.raises(AccessError, match="is no kubeconfig"):
-        access(tmp_path / "bad", {})
+    with pytest.raises(ApiServerAccessError, match="is no kubeconfig"):
+        api_server_access(tmp_path / "bad", {})
     (tmp_path / "large").write_text("x" * 2_000_000, encoding="utf-8")
-    with pytest.raises(AccessError, match="larger than"):
-        access(tmp_path / "large", {})
+    with pytest.raises(ApiServerAccessError, match="larger than"):
+        api_server_access(tmp_path / "large", {})
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(AccessError, match="no text"):
-        access(tmp_path / "binary", {})
+    with pytest.raises(ApiServerAccessError, match="no text"):
+        api_server_access(tmp_path / "binary", {})

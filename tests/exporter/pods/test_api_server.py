@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.mapping.identity import Identity
+from exporter.mapping.identity import PodIdentity
 from exporter.pods import api_server
 from exporter.pods.api_server import ApiServer
-from exporter.pods.kubeconfig import Access, access
-from exporter.pods.source import Allowed, Gone, Listed, Opened, Seen, Unchanged
+from exporter.pods.kubeconfig import ApiServerAccess, api_server_access
+from exporter.pods.source import LabelFilter, PodGone, PodSeen, PodsListed, PodsUnchanged, StreamOpened
 from harness.telling import Listener, following
 from harness.waiting import until
 from simulator import Owner, PodSpec, SimulatedKubelet
@@ -29,13 +29,13 @@ class Beside:
     listener: Listener
 
     @property
-    def seen(self) -> list[Identity]:
+    def seen(self) -> list[PodIdentity]:
         """Every identity told, listed ones too."""
-        found: list[Identity] = []
+        found: list[PodIdentity] = []
         for told in self.listener.told:
-            if isinstance(told, Seen):
+            if isinstance(told, PodSeen):
                 found.append(told.identity)
-            elif isinstance(told, Listed):
+            elif isinstance(told, PodsListed):
                 found += [seen.identity for seen in told.pods]
         return found
 
@@ -43,16 +43,16 @@ class Beside:
         """Wait until a pod was told of."""
         await self.listener.until(lambda _: uid in {identity.uid for identity in self.seen})
 
-    def lists(self) -> list[Listed]:
+    def lists(self) -> list[PodsListed]:
         """What was listed."""
-        return [told for told in self.listener.told if isinstance(told, Listed)]
+        return [told for told in self.listener.told if isinstance(told, PodsListed)]
 
 
 @asynccontextmanager
 async def beside(
-    kubelet: SimulatedKubelet, api: simulated.ApiServer, way: Access | None = None
+    kubelet: SimulatedKubelet, api: simulated.ApiServer, way: ApiServerAccess | None = None
 ) -> AsyncGenerator[Beside]:
-    source = ApiServer(way or Access(api.url), kubelet.node_name, Allowed(None), quiet=0.05)
+    source = ApiServer(way or ApiServerAccess(api.url), kubelet.node_name, LabelFilter(None), quiet=0.05)
     async with following(source) as listener:
         yield Beside(api, source, listener)
         assert api.most_connections <= 1
@@ -70,16 +70,16 @@ async def test_it_lists_once_then_watches_this_nodes_pods(
     kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: Opened(anew=False) in told)
+        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         (listed,) = its.lists()
         assert [seen.identity.workload for seen in listed.pods] == [("DaemonSet", "agent")]
         # What a cache tells may be old: nothing is proven by it.
         assert listed.asked is None
         uid = await kubelet.add_pod(PodSpec("second"))
         await its.listener.until(
-            lambda told: isinstance(told[-1], Seen) and told[-1].identity.phase == "Running"
+            lambda told: isinstance(told[-1], PodSeen) and told[-1].identity.phase == "Running"
         )
-        told = [one for one in its.listener.told if isinstance(one, Seen)]
+        told = [one for one in its.listener.told if isinstance(one, PodSeen)]
         # The API server knows it first, the kubelet later.
         assert [(one.known, one.identity.phase) for one in told] == [
             (False, "Pending"),
@@ -87,7 +87,7 @@ async def test_it_lists_once_then_watches_this_nodes_pods(
             (True, "Running"),
         ]
         await kubelet.delete_pod("default", "second")
-        await its.listener.until(lambda told: told[-1] == Gone(("default", "second"), uid))
+        await its.listener.until(lambda told: told[-1] == PodGone(("default", "second"), uid))
         assert api.calls == {"list": 1, "watch": 1}
 
 
@@ -95,7 +95,7 @@ async def test_a_watch_that_breaks_off_is_resumed_where_it_was(
     kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: Opened(anew=False) in told)
+        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         api.drop_watches()
         missed = await kubelet.add_pod(PodSpec("missed"))
         error = await its.listener.failure()
@@ -104,16 +104,16 @@ async def test_a_watch_that_breaks_off_is_resumed_where_it_was(
         count = len(its.listener.told)
         async with following(its.source) as again:
             await again.until(
-                lambda told: any(isinstance(t, Seen) and t.identity.uid == missed for t in told)
+                lambda told: any(isinstance(t, PodSeen) and t.identity.uid == missed for t in told)
             )
-            assert again.told[0] == Opened(anew=False)
+            assert again.told[0] == StreamOpened(anew=False)
         assert len(its.listener.told) == count
         assert api.calls["list"] == 1
 
 
 async def test_a_bookmark_is_where_it_goes_on(kubelet: SimulatedKubelet, api: simulated.ApiServer) -> None:
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: Opened(anew=False) in told)
+        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         api.bookmark()
         uid = await kubelet.add_pod(PodSpec("after"))
         await its.uid(uid)
@@ -128,7 +128,7 @@ async def test_a_bookmark_is_where_it_goes_on(kubelet: SimulatedKubelet, api: si
         await its.listener.failure()
         async with following(its.source) as again:
             await again.until(lambda told: told)
-            assert isinstance(again.told[0], Opened)
+            assert isinstance(again.told[0], StreamOpened)
         assert api.calls["list"] == 1
 
 
@@ -137,7 +137,7 @@ async def test_what_has_expired_is_listed_anew_and_exactly(
     how: str, kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: Opened(anew=False) in told)
+        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         begun = asyncio.get_running_loop().time()
         if how == "status":
             api.drop_watches()
@@ -145,16 +145,16 @@ async def test_what_has_expired_is_listed_anew_and_exactly(
             api.compact()
             await its.listener.failure()
             async with following(its.source) as again:
-                await again.until(lambda told: Opened(anew=False) in told)
+                await again.until(lambda told: StreamOpened(anew=False) in told)
                 listed = again.told[0]
         else:
             missed = await kubelet.add_pod(PodSpec("missed"))
             status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
             api.tell({"type": "ERROR", "object": status})
-            await its.listener.until(lambda told: len([t for t in told if isinstance(t, Opened)]) == 2)
+            await its.listener.until(lambda told: len([t for t in told if isinstance(t, StreamOpened)]) == 2)
             assert its.listener.error is None
             listed = its.lists()[-1]
-        assert isinstance(listed, Listed)
+        assert isinstance(listed, PodsListed)
         assert missed in {seen.identity.uid for seen in listed.pods}
         assert listed.asked is not None
         assert listed.asked >= begun
@@ -168,7 +168,7 @@ async def test_a_list_that_is_as_old_is_not_listed_for_ever(
     api.faults = simulated.ApiFaults(old_lists=True)
     async with beside(kubelet, api) as its:
         # From the cache once, then what there is.
-        await its.listener.until(lambda told: Opened(anew=False) in told)
+        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         assert [len(listed.pods) for listed in its.lists()] == [1, 2]
         assert [listed.asked is None for listed in its.lists()] == [True, False]
         status = {"kind": "Status", "code": 410, "reason": "Expired"}
@@ -184,7 +184,7 @@ async def test_many_pods_come_page_by_page(
     for n in range(7):
         await kubelet.add_pod(PodSpec(f"p{n}"))
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: Opened(anew=False) in told)
+        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         assert await its.source.confirm(thorough=True) is None
         await its.listener.until(lambda _: len(its.lists()) == 2)
         assert [len(listed.pods) for listed in its.lists()] == [8, 8]
@@ -196,10 +196,10 @@ async def test_nothing_else_for_a_while_is_a_confirmation(
 ) -> None:
     async with beside(kubelet, api) as its:
         assert await its.source.confirm(thorough=False) is None or its.listener.told
-        await its.listener.until(lambda told: Opened(anew=False) in told)
+        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         before = asyncio.get_running_loop().time()
         unchanged = await its.source.confirm(thorough=False)
-        assert isinstance(unchanged, Unchanged)
+        assert isinstance(unchanged, PodsUnchanged)
         assert before <= unchanged.asked <= asyncio.get_running_loop().time() - 0.04
         confirming = asyncio.create_task(its.source.confirm(thorough=False))
         await asyncio.sleep(0.01)
@@ -213,9 +213,9 @@ async def test_a_token_that_was_replaced_is_read_again(
     token = root / "token"
     token.write_text("old\n", encoding="ascii")
     api.token = "old"
-    way = Access(api.url, token=token)
+    way = ApiServerAccess(api.url, token=token)
     async with beside(kubelet, api, way) as its:
-        await its.listener.until(lambda told: Opened(anew=False) in told)
+        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         api.token = "new"
         token.write_text("new\n", encoding="ascii")
         api.drop_watches()
@@ -262,14 +262,14 @@ async def test_garbage_in_the_stream_ends_it_and_everything_is_listed_anew(
     kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: Opened(anew=False) in told)
+        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         api.faults = simulated.ApiFaults(garbage=True)
         uid = await kubelet.add_pod(PodSpec("p"))
         assert (await its.listener.failure()).code == "UNDECODABLE"
         api.faults = simulated.ApiFaults()
         async with following(its.source) as again:
             await again.until(lambda told: told)
-            assert isinstance(again.told[0], Listed)
+            assert isinstance(again.told[0], PodsListed)
             assert uid in {seen.identity.uid for seen in again.told[0].pods}
 
 
@@ -280,7 +280,7 @@ async def test_an_api_server_that_hangs_or_is_away_is_given_up(
     api.faults = simulated.ApiFaults(hang=True)
     async with beside(kubelet, api) as its:
         assert (await its.listener.failure()).code == "TIMEOUT"
-    async with beside(kubelet, api, Access("http://127.0.0.1:1")) as its:
+    async with beside(kubelet, api, ApiServerAccess("http://127.0.0.1:1")) as its:
         assert (await its.listener.failure()).code == "UNREACHABLE"
 
 
@@ -293,7 +293,7 @@ async def test_a_silent_watch_is_made_anew_without_a_word(
     caplog.set_level(logging.DEBUG)
     monkeypatch.setattr(api_server, "SILENCE", 0.1)
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: len([t for t in told if isinstance(t, Opened)]) >= 2)
+        await its.listener.until(lambda told: len([t for t in told if isinstance(t, StreamOpened)]) >= 2)
         assert its.listener.error is None
         assert api.calls["list"] == 1
 
@@ -303,7 +303,7 @@ async def test_an_event_that_is_too_large_is_not_taken(
 ) -> None:
     monkeypatch.setattr(api_server, "LINE_LIMIT", 100_000)
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: Opened(anew=False) in told)
+        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         await kubelet.add_pod(PodSpec("large", annotations={"large": "x" * 200_000}))
         assert (await its.listener.failure()).code == "TOO_LARGE"
 
@@ -314,5 +314,5 @@ async def test_a_kubeconfig_leads_there(
     api.token = "secret"
     file = root / "kubeconfig"
     file.write_text(api.kubeconfig(), encoding="utf-8")
-    async with beside(kubelet, api, access(file, {})) as its:
-        await its.listener.until(lambda told: Opened(anew=False) in told)
+    async with beside(kubelet, api, api_server_access(file, {})) as its:
+        await its.listener.until(lambda told: StreamOpened(anew=False) in told)

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.mapping.identity import UNKNOWN, Workload
-from exporter.pods.source import LABELS_LIMIT, Allowed, ApiPod, of_message, of_object
+from exporter.pods.source import LABELS_LIMIT, ApiPod, LabelFilter, of_message, of_object
 from harness.recordings import watch_messages
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2
 
-NONE = Allowed(None)
+NONE = LabelFilter(None)
 
 
 def _message(**changes: object) -> pod_pb2.Pod:
@@ -56,7 +56,7 @@ def _object(text: str = OBJECT) -> ApiPod:
 
 
 def test_both_sources_tell_the_same() -> None:
-    allowed = Allowed(re.compile("app|team"))
+    allowed = LabelFilter(re.compile("app|team"))
     identity = of_message(_message(), allowed)
     assert identity is not None
     assert identity.key == ("n", "web-1")
@@ -69,12 +69,12 @@ def test_both_sources_tell_the_same() -> None:
 def test_labels_are_told_by_their_whole_names_and_none_without_a_pattern() -> None:
     labels = {"app": "1", "app.kubernetes.io/name": "2", "application": "3"}
     assert NONE(labels) == ()
-    assert Allowed(re.compile("app"))(labels) == (("app", "1"),)
-    assert Allowed(re.compile(r"app(\\.kubernetes\\.io/.*)?".replace("\\\\", "\\")))(labels) == (
+    assert LabelFilter(re.compile("app"))(labels) == (("app", "1"),)
+    assert LabelFilter(re.compile(r"app(\\.kubernetes\\.io/.*)?".replace("\\\\", "\\")))(labels) == (
         ("app", "1"),
         ("app.kubernetes.io/name", "2"),
     )
-    everything = Allowed(re.compile(".*"))
+    everything = LabelFilter(re.compile(".*"))
     assert len(everything({f"l{n}": "v" for n in range(1000)})) == LABELS_LIMIT
     assert everything({"x" * 400: "v", "y": "v" * 64, "z": "v"}) == (("z", "v"),)
 
@@ -139,13 +139,13 @@ def test_any_message_at_all_is_an_identity_or_nobody(data: bytes) -> None:
         pod = pod_pb2.Pod.FromString(data)
     except Exception:  # noqa: BLE001 -- what does not decode is another test's
         return
-    of_message(pod, Allowed(re.compile(".*")))
+    of_message(pod, LabelFilter(re.compile(".*")))
 
 
 def test_a_recorded_watch_stream_gives_identities() -> None:
     events = map(api_pb2.WatchPodsEvent.FromString, watch_messages())
     found = [
-        of_message(pod_pb2.Pod.FromString(event.pod), Allowed(re.compile(".*")))
+        of_message(pod_pb2.Pod.FromString(event.pod), LabelFilter(re.compile(".*")))
         for event in events
         if event.type in {api_pb2.ADDED, api_pb2.MODIFIED}
     ]

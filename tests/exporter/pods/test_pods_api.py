@@ -13,9 +13,17 @@ import grpc
 import grpc.aio
 import pytest
 
-from exporter.mapping.identity import Identity
+from exporter.mapping.identity import PodIdentity
 from exporter.pods.pods_api import PodsApi
-from exporter.pods.source import Allowed, Gone, Opened, Seen, SourceError, Told, Unclear
+from exporter.pods.source import (
+    LabelFilter,
+    PodEvent,
+    PodGone,
+    PodSeen,
+    PodWatchError,
+    StreamOpened,
+    UnreadableEvent,
+)
 from harness.telling import following
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2
@@ -25,18 +33,18 @@ Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
 def _source(root: Path, timeout: float = 5.0) -> PodsApi:
-    return PodsApi(root / "pods-api" / "pods-api.sock", Allowed(None), timeout=timeout)
+    return PodsApi(root / "pods-api" / "pods-api.sock", LabelFilter(None), timeout=timeout)
 
 
-def _seen(told: list[Told]) -> list[Identity]:
-    return [one.identity for one in told if isinstance(one, Seen)]
+def _seen(told: list[PodEvent]) -> list[PodIdentity]:
+    return [one.identity for one in told if isinstance(one, PodSeen)]
 
 
 async def test_it_tells_of_pods_that_come_change_and_go(root: Path, kubelet: SimulatedKubelet) -> None:
     first = await kubelet.add_pod(PodSpec("first"))
     async with following(_source(root)) as listener:
         await listener.until(lambda told: len(told) >= 2)
-        assert listener.told[0] == Opened(anew=True)
+        assert listener.told[0] == StreamOpened(anew=True)
         assert [identity.uid for identity in _seen(listener.told)] == [first]
         owner = Owner("StatefulSet", "db")
         second = await kubelet.add_pod(PodSpec("db-0", owner=owner, priority_class="high"))
@@ -45,7 +53,7 @@ async def test_it_tells_of_pods_that_come_change_and_go(root: Path, kubelet: Sim
         assert (identity.key, identity.uid) == (("default", "db-0"), second)
         assert (identity.workload, identity.priority_class) == (("StatefulSet", "db"), "high")
         await kubelet.delete_pod("default", "db-0")
-        await listener.until(lambda told: told[-1] == Gone(("default", "db-0"), second))
+        await listener.until(lambda told: told[-1] == PodGone(("default", "db-0"), second))
         assert _seen(listener.told)[-1].ended
 
 
@@ -62,7 +70,7 @@ async def test_a_kubelet_that_ends_is_told_and_the_next_is_followed_anew(
     async with following(source) as listener:
         # It has not heard of the pod yet, and says nothing of it.
         await listener.until(_seen)
-        assert listener.told[0] == Opened(anew=True)
+        assert listener.told[0] == StreamOpened(anew=True)
 
 
 async def test_what_there_is_can_be_asked_at_any_time(root: Path, kubelet: SimulatedKubelet) -> None:
@@ -192,10 +200,10 @@ async def test_nonsense_is_told_and_survived(root: Path) -> None:
 
     source = _source(root)
     async with _serving(root, watch, listed), following(source) as listener:
-        await listener.until(lambda told: isinstance(told[-1], Gone) if told else False)
+        await listener.until(lambda told: isinstance(told[-1], PodGone) if told else False)
         kinds = [type(told) for told in listener.told]
-        assert kinds == [Opened, Unclear, Unclear, Seen, Gone]
-        with pytest.raises(SourceError, match="UNDECODABLE: ListPods"):
+        assert kinds == [StreamOpened, UnreadableEvent, UnreadableEvent, PodSeen, PodGone]
+        with pytest.raises(PodWatchError, match="UNDECODABLE: ListPods"):
             await source.confirm(thorough=False)
 
 
@@ -242,7 +250,7 @@ async def test_a_kubelet_that_stands_still_is_noticed_when_it_is_asked(root: Pat
         async with following(source) as listener:
             await listener.until(lambda told: told)
             os.kill(process.pid, signal.SIGSTOP)
-            with pytest.raises(SourceError, match="DEADLINE_EXCEEDED"):
+            with pytest.raises(PodWatchError, match="DEADLINE_EXCEEDED"):
                 await source.confirm(thorough=False)
             source.interrupt()
             assert (await listener.failure()).code == "SILENT"

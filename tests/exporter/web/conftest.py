@@ -1,4 +1,4 @@
-"""An exporter's application over a board that the test writes, and a browser to look at it with."""
+"""An exporter's application over a states that the test writes, and a browser to look at it with."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from playwright.async_api import Browser, BrowserContext
 
 from exporter.mapping.anomalies import find
-from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
@@ -24,7 +24,7 @@ from exporter.mapping.model import (
     PinnedMemory,
     Snapshot,
 )
-from exporter.mapping.state import Board, State
+from exporter.mapping.state import State, StateStore
 from exporter.web.app import build
 from exporter.web.site import Site
 from harness.browser import chromium
@@ -85,30 +85,30 @@ def snapshot() -> Snapshot:
 
 @pytest.fixture
 def world(snapshot: Snapshot) -> SimpleNamespace:
-    """`board`, `now` and `triggers` to change; `publish` a snapshot (as taken now); the `site` over them."""
-    board = Board()
-    found = SimpleNamespace(board=board, now=START, triggers=("timer every 5s",), snapshot=snapshot)
+    """`states`, `now` and `triggers` to change; `publish` a snapshot (as taken now); the `site` over them."""
+    states = StateStore()
+    found = SimpleNamespace(states=states, now=START, triggers=("timer every 5s",), snapshot=snapshot)
 
     def publish(snapshot: Snapshot = snapshot, **changes: Any) -> State:
         state = State(
-            generation=board.state.generation + 1,
+            generation=states.state.generation + 1,
             snapshot=snapshot,
             taken_at=found.now,
             changed_at=found.now,
             since={
-                h: Since(START - 600, exact=h.holder.pod not in {"vllm-0", "shared-2"})
+                h: HeldSince(START - 600, exact=h.holder.pod not in {"vllm-0", "shared-2"})
                 for h in holdings(snapshot)
             },
             anomalies=find(snapshot),
             api_version="v1",
         )
         state = replace(state, **changes)
-        board.publish(state)
+        states.publish(state)
         return state
 
     found.publish = publish
     found.site = Site(
-        board=board,
+        states=states,
         node="worker-3",
         stale_after=60.0,
         poll_interval=5.0,

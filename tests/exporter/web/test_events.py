@@ -50,9 +50,9 @@ async def test_the_present_generation_comes_at_once_and_each_change_after_it(
         state = world.publish()
         assert told(await event(stream)) == ("generation", "2")
         world.now += 5
-        world.board.publish(replace(state, taken_at=world.now))
+        world.states.publish(replace(state, taken_at=world.now))
         assert told(await event(stream)) == ("refreshed", "2026-10-28T22:41:08.250Z")
-        world.board.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", world.now)))
+        world.states.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", world.now)))
         failing = await event(stream)
         assert told(failing) == ("generation", "2")
         assert failing["id"] != first["id"]

@@ -19,15 +19,21 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.history.archive import Now
-from exporter.history.query import Found, Question
+from exporter.history.archive import QueryMoment
+from exporter.history.query import HistoryQuery, HistoryResult
+from exporter.history.record import HoldingKey
 from exporter.mapping.anomalies import find
-from exporter.mapping.holdings import Since, holdings
-from exporter.mapping.identity import Identity, Workload
-from exporter.mapping.model import AdvertisedDevice, AdvertisedResource, DeviceKey, Telling, merged
-from exporter.mapping.record import HoldingKey
+from exporter.mapping.holdings import HeldSince, holdings
+from exporter.mapping.identity import PodIdentity, Workload
+from exporter.mapping.model import (
+    AdvertisedDevice,
+    AdvertisedResource,
+    DeviceKey,
+    PluginReport,
+    merge_reports,
+)
 from exporter.mapping.snapshot import build
-from exporter.mapping.state import Board, Failure, State
+from exporter.mapping.state import Failure, State, StateStore
 from exporter.metrics.exporter import Metrics
 from exporter.views.schema import (
     ClaimsDocument,
@@ -56,7 +62,7 @@ def state_of(texts: Iterable[str]) -> State:
     reason and an attribute; all of them as a kubelet and a plugin tell them.
     """
     pods, allocatable, advertised = [], [], dict[str, AdvertisedResource]()
-    identities = dict[tuple[str, str], Identity]()
+    identities = dict[tuple[str, str], PodIdentity]()
     for text in texts:
         devices = [api_pb2.ContainerDevices(resource_name=text, device_ids=[text])]
         claimed = api_pb2.ClaimResource(
@@ -70,7 +76,7 @@ def state_of(texts: Iterable[str]) -> State:
         container = api_pb2.ContainerResources(name=text, devices=devices, dynamic_resources=[claim])
         pods.append(api_pb2.PodResources(name=text, namespace=text, containers=[container]))
         allocatable.append(api_pb2.ContainerDevices(resource_name=GPU, device_ids=[text]))
-        identities[text, text] = Identity(
+        identities[text, text] = PodIdentity(
             *(text, text, text, text),
             workload=Workload(text, text),
             priority_class=text,
@@ -79,7 +85,7 @@ def state_of(texts: Iterable[str]) -> State:
         device = AdvertisedDevice(healthy=False, reason=text, attributes=((text, text),), parent=text)
         advertised[text] = AdvertisedResource(registered=True, streams=1, devices={text: device})
     listed = api_pb2.ListPodResourcesResponse(pod_resources=pods)
-    told = merged([Telling("unix:/plugin.sock", advertised, NOW - 5)])
+    told = merge_reports([PluginReport("unix:/plugin.sock", advertised, NOW - 5)])
     snapshot = build(
         # Over the wire, as it comes.
         api_pb2.ListPodResourcesResponse.FromString(listed.SerializeToString()),
@@ -91,7 +97,7 @@ def state_of(texts: Iterable[str]) -> State:
         generation=1,
         snapshot=snapshot,
         taken_at=NOW,
-        since={holding: Since(NOW - 600, exact=True) for holding in holdings(snapshot)},
+        since={holding: HeldSince(NOW - 600, exact=True) for holding in holdings(snapshot)},
         pods=identities,
         anomalies=find(snapshot, told),
         advertised=told,
@@ -114,8 +120,8 @@ class Past:
         self.life.look(*keys, uid="uid")
         self.life.look()
 
-    async def find(self, question: Question) -> Found:
-        now = Now(self.life.sight.last, self.life.sight.failing, self.life.wall, PATIENCE)
+    async def find(self, question: HistoryQuery) -> HistoryResult:
+        now = QueryMoment(self.life.sight.last, self.life.sight.failing, self.life.wall, PATIENCE)
         return self.life.archive.find(question, now)
 
 
@@ -126,7 +132,7 @@ def state() -> State:
 
 @pytest.fixture
 async def client(world: SimpleNamespace, state: State) -> AsyncGenerator[Client]:
-    world.board.publish(state)
+    world.states.publish(state)
     site = replace(world.site, history=Past(CORPUS.values()))
     async with TestClient(TestServer(build_app(site))) as found:
         yield found
@@ -274,9 +280,9 @@ async def test_no_address_breaks_an_answer_or_gets_into_its_headers(client: Clie
 
 
 async def _exposition(state: State, form: Format) -> str:
-    board = Board()
-    board.publish(state)
-    metrics = Metrics(board, node="worker-3", version="1", stale_after=60.0, clock=lambda: NOW)
+    states = StateStore()
+    states.publish(state)
+    metrics = Metrics(states, node="worker-3", version="1", stale_after=60.0, clock=lambda: NOW)
     try:
         return (await metrics.document(form, compress=False)).decode()
     finally:
@@ -322,7 +328,7 @@ async def test_half_characters_of_a_path_do_not_stop_an_answer(
     client: Client, world: SimpleNamespace, state: State, text: str
 ) -> None:
     failure = Failure("List", "UNAVAILABLE", f"there is no socket at /{text}", NOW)
-    world.board.publish(replace(state, failure=failure))
+    world.states.publish(replace(state, failure=failure))
     document = json.loads(await body(client, "/api/v1/devices"))
     assert document["error"]["message"].startswith("there is no socket at /")
     assert "\ufffd" in document["error"]["message"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import AdvertisedDevice, Device, DeviceKey, Holder, Snapshot
 from exporter.views import matching
 from exporter.views.query import DeviceState, Filters
@@ -95,8 +95,8 @@ def test_what_is_searched_is_also_found_in_workloads_and_in_what_plugins_tell(sn
     )
     known = matching.Told(
         {
-            ("ml", "llama-0"): Identity("ml", "llama-0", "u", workload=Workload("StatefulSet", "Llama")),
-            ("dra", "shared-1"): Identity("dra", "shared-1", "u", workload=Workload("Job", "sharing")),
+            ("ml", "llama-0"): PodIdentity("ml", "llama-0", "u", workload=Workload("StatefulSet", "Llama")),
+            ("dra", "shared-1"): PodIdentity("dra", "shared-1", "u", workload=Workload("Job", "sharing")),
         },
         {DeviceKey("nvidia.com/gpu", "GPU-3"): told},
     )

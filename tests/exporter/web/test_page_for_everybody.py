@@ -28,7 +28,7 @@ Visit = Callable[..., Awaitable[SimpleNamespace]]
 
 def stale(world: SimpleNamespace) -> None:
     state = world.publish()
-    world.board.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", world.now)))
+    world.states.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", world.now)))
     world.now += 90
 
 
@@ -42,7 +42,7 @@ def well(world: SimpleNamespace) -> None:
 
 
 def unknown(world: SimpleNamespace) -> None:
-    world.board.publish(State(failure=Failure("List", "UNAVAILABLE", "there is no socket", world.now)))
+    world.states.publish(State(failure=Failure("List", "UNAVAILABLE", "there is no socket", world.now)))
 
 
 def large(world: SimpleNamespace) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from playwright.async_api import Page, expect
 
-from exporter.mapping.holdings import Since
+from exporter.mapping.holdings import HeldSince
 from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.state import Failure
 from exporter.views.wording import lasting
@@ -142,7 +142,7 @@ async def test_a_kubelet_that_does_not_answer_is_told_and_so_is_its_return(
     banner = page.locator(".banner [role=status]")
     await expect(banner).to_have_text("The mapping is fresh.")
     world.now += 10
-    world.board.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", world.now)))
+    world.states.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", world.now)))
     await expect(banner).to_have_text("The kubelet does not answer as it should.")
     await expect(page.locator(".banner [data-key=taken]")).to_contain_text(
         "the mapping of 22:41:03 UTC, 10 s old"
@@ -174,7 +174,7 @@ async def test_a_refresh_that_changes_nothing_changes_nothing_but_its_time(
         }"""
     )
     world.now += 5
-    world.board.publish(replace(state, taken_at=world.now))
+    world.states.publish(replace(state, taken_at=world.now))
     clock = page.locator("time[data-taken]:not([data-lasting])")
     await expect(clock).to_have_text("22:41:08")
     assert await page.evaluate("window.changes") == []
@@ -213,8 +213,10 @@ async def test_the_module_counts_ages_as_the_server_words_them(visit: Visit, wor
     holders = [Holder("ns", f"pod-{i}", "c") for i in range(len(ages))]
     snapshot = Snapshot(tuple(Device(DeviceKey("r/x", f"d{i}"), holders=(h,)) for i, h in enumerate(holders)))
     state = world.publish(snapshot)
-    since = {holding: Since(world.now - 0.2 - ages[int(holding.key.device[1:])]) for holding in state.since}
-    world.board.publish(replace(state, since=since))
+    since = {
+        holding: HeldSince(world.now - 0.2 - ages[int(holding.key.device[1:])]) for holding in state.since
+    }
+    world.states.publish(replace(state, since=since))
     page: Page = (await visit()).page
     cells = page.locator(".devices .since time[data-lasting]")
     shown = await cells.all_inner_texts()

@@ -28,7 +28,7 @@ async def test_healthy_is_the_process_alone(client: Client) -> None:
 async def test_ready_says_why_not(client: Client, world: SimpleNamespace) -> None:
     assert await ready(client) == (503, "not ready: no mapping yet; the kubelet has not answered\n")
     failure = Failure("List", "UNAVAILABLE", "no\nsocket \x1b[2J", world.now - 75)
-    world.board.publish(State(failure=failure))
+    world.states.publish(State(failure=failure))
     assert await ready(client) == (
         503,
         (
@@ -39,13 +39,13 @@ async def test_ready_says_why_not(client: Client, world: SimpleNamespace) -> Non
     state = world.publish()
     world.now += 3
     assert await ready(client) == (200, "ready: the mapping is fresh; the kubelet answered 3 s ago\n")
-    world.board.publish(replace(state, failure=replace(failure, since=world.now)))
+    world.states.publish(replace(state, failure=replace(failure, since=world.now)))
     status, text = await ready(client)
     assert status == 503
     assert text.startswith(
         "not ready: the kubelet does not answer as it should; this is the mapping of 22:41:03 UTC, 3 s"
     )
-    world.board.publish(state)
+    world.states.publish(state)
     world.now += 60
     status, text = await ready(client)
     assert status == 503

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from devicelens import COMMANDS, main
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.mapping.state import Board, State
+from exporter.mapping.state import State, StateStore
 from exporter.web.app import build
 from exporter.web.site import Site
 from harness.tools import required
@@ -38,9 +38,9 @@ class Exposition:
 
 @pytest.fixture
 async def url() -> AsyncGenerator[str]:
-    board = Board()
-    board.publish(State(1, SNAPSHOT, 5.0, 5.0, api_version="v1"))
-    site = Site(board, "worker-3", 60.0, 5.0, lambda: 6.0, Exposition(), tuple, "1")
+    states = StateStore()
+    states.publish(State(1, SNAPSHOT, 5.0, 5.0, api_version="v1"))
+    site = Site(states, "worker-3", 60.0, 5.0, lambda: 6.0, Exposition(), tuple, "1")
     async with TestServer(build(site)) as server:
         yield str(server.make_url("/")).rstrip("/")
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from devicelens import main
 from exporter.cli.prometheus.answers import Sample
-from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.state import State
 
@@ -25,7 +25,9 @@ SNAPSHOT = Snapshot(
     ),
     containers=(Container(TRAINER, {"nvidia.com/gpu": 1}, cpu_ids=(2, 3)),),
 )
-STATE = State(1, SNAPSHOT, NOW - 2, NOW - 2, {holding: Since(NOW - 600) for holding in holdings(SNAPSHOT)})
+STATE = State(
+    1, SNAPSHOT, NOW - 2, NOW - 2, {holding: HeldSince(NOW - 600) for holding in holdings(SNAPSHOT)}
+)
 Scrape = Callable[..., list[Sample]]
 
 

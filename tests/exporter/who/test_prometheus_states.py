@@ -12,8 +12,8 @@ from exporter.cli.prometheus.answers import Sample
 from exporter.cli.prometheus.fleet import moment
 from exporter.cli.prometheus.states import distinct, read
 from exporter.mapping.anomalies import Anomaly
-from exporter.mapping.holdings import Since, holdings, of_devices
-from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.holdings import HeldSince, holdings, of_devices
+from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
@@ -51,8 +51,8 @@ STATE = State(
     snapshot=SNAPSHOT,
     taken_at=NOW - 3,
     changed_at=NOW - 3,
-    since={holding: Since(NOW - 600) for holding in holdings(SNAPSHOT)},
-    pods={("ml", "llama-0"): Identity("ml", "llama-0", "uid-1", "Running", Workload("Job", "llama"))},
+    since={holding: HeldSince(NOW - 600) for holding in holdings(SNAPSHOT)},
+    pods={("ml", "llama-0"): PodIdentity("ml", "llama-0", "uid-1", "Running", Workload("Job", "llama"))},
     anomalies=(
         Anomaly("plugin_gone", "x.example/y"),
         Anomaly("unhealthy_held", "nvidia.com/gpu", "GPU-1", Holder("ml", "old", "x")),
@@ -111,7 +111,7 @@ def _snapshots(draw: st.DrawFn) -> Snapshot:
 )
 @given(_snapshots(), st.booleans())
 def test_whatever_the_names_are(scrape: Scrape, snapshot: Snapshot, honour: bool) -> None:
-    state = State(1, snapshot, NOW, NOW, {holding: Since(NOW - 5) for holding in holdings(snapshot)})
+    state = State(1, snapshot, NOW, NOW, {holding: HeldSince(NOW - 5) for holding in holdings(snapshot)})
     seen = read(scrape(state, "n", NOW, honour=honour))
     if not snapshot.devices:
         assert (seen.nodes, [well for _, well in seen.mute]) == ((), [True])

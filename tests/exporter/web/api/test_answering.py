@@ -14,8 +14,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.history.archive import Now
-from exporter.history.query import Found, Question
+from exporter.history.archive import QueryMoment
+from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.mapping.state import Failure, State
 from exporter.views.schema import ErrorEntry, Problem
 from exporter.web.app import build
@@ -43,8 +43,8 @@ class Past:
         for keys in ((), (key("gpu-0", "train-0"),), (), ()):
             self.life.look(*keys, uid="uid-1")
 
-    async def find(self, question: Question) -> Found:
-        now = Now(self.life.sight.last, self.life.sight.failing, self.life.wall, PATIENCE)
+    async def find(self, question: HistoryQuery) -> HistoryResult:
+        now = QueryMoment(self.life.sight.last, self.life.sight.failing, self.life.wall, PATIENCE)
         return self.life.archive.find(question, now)
 
 
@@ -126,7 +126,7 @@ async def test_a_304_says_when_the_mapping_was_taken_though_the_kept_answer_cann
     kept = await first.json()
     assert first.headers[TAKEN_AT] == kept["taken_at"]
     world.now += 20
-    world.board.publish(replace(world.board.state, taken_at=world.now))
+    world.states.publish(replace(world.states.state, taken_at=world.now))
     again = await client.get("/api/v1/devices", headers={"If-None-Match": first.headers["ETag"]})
     assert (again.status, again.headers[TAKEN_AT]) == (304, "2026-10-28T22:41:23.250Z")
 
@@ -141,7 +141,7 @@ async def test_a_tag_goes_with_what_is_told(client: Client, world: SimpleNamespa
     world.now += 5
     assert await again() == 304, "only ages are others"
     failure = Failure("List", "UNAVAILABLE", "gone", world.now)
-    world.board.publish(replace(world.board.state, failure=failure))
+    world.states.publish(replace(world.states.state, failure=failure))
     assert await again() == 200
 
 
@@ -215,7 +215,7 @@ async def test_an_error_is_a_problem_that_nobody_keeps_and_no_tag_hides(
 
 
 async def test_before_there_is_a_mapping_no_tag_is_good(client: Client, world: SimpleNamespace) -> None:
-    world.board.publish(State())
+    world.states.publish(State())
     for path in MAPPED:
         answer = await client.get(path, headers={"If-None-Match": "*"})
         assert (answer.status, answer.headers["Retry-After"]) == (503, "5")

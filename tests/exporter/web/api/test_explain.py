@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient
 
-from exporter.mapping.device_ids import RULES, Reader, rule
+from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, rule
 from exporter.mapping.state import State
 from exporter.views import schema
 from exporter.views.schema import ExplainDocument
@@ -120,7 +120,7 @@ async def test_what_is_no_longer_fresh_says_so(client: Client, world: SimpleName
 async def test_the_users_rules_are_used(world: SimpleNamespace) -> None:
     world.publish()
     mine = rule("mine", r"(?P<parent>GPU)-(?P<replica>\d)", resource="nvidia.com/gpu")
-    site = replace(world.site, reader=Reader([mine, *RULES]))
+    site = replace(world.site, reader=IdReader([mine, *BUILT_IN_RULES]))
     from aiohttp.test_utils import TestServer  # noqa: PLC0415
 
     async with TestClient(TestServer(build(site))) as client:
@@ -134,4 +134,4 @@ async def test_the_document_is_the_one_that_the_command_reads(client: Client, wo
     read = msgspec.json.decode(body, type=ExplainDocument)
     assert isinstance(read.entry, schema.DeviceEntry)
     assert msgspec.json.encode(read) == body
-    world.board.publish(State())
+    world.states.publish(State())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import exporter.mapping
 from exporter.mapping.anomalies import Anomaly
-from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Holder
 from exporter.views.matching import Wanted, parse_claims
 from exporter.views.query import QueryError
@@ -165,7 +165,7 @@ def test_what_is_shown_finds_its_own(name: str, other: str) -> None:
 async def test_what_is_known_besides_the_snapshot_is_searched_too(
     client: Client, world: SimpleNamespace
 ) -> None:
-    identity = Identity("ml", "llama-0", "uid-1", "Running", workload=Workload("StatefulSet", "llama-big"))
+    identity = PodIdentity("ml", "llama-0", "uid-1", "Running", workload=Workload("StatefulSet", "llama-big"))
     world.publish(pods={identity.key: identity})
     assert [device["device"] for device in await kept(client, "devices", "q=llama-BIG")] == ["GPU-0", "GPU-1"]
     assert [pod["name"] for pod in await kept(client, "pods", "q=llama-big")] == ["llama-0"]

@@ -14,9 +14,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.history.archive import Now
-from exporter.history.historian import Unavailable
-from exporter.history.query import Found, Question
+from exporter.history.archive import QueryMoment
+from exporter.history.query import HistoryQuery, HistoryResult
+from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.state import State
 from exporter.views.query import QueryError, parse_history
 from exporter.views.schema import HistoryDocument
@@ -38,10 +38,10 @@ class Past:
     life: Life
     error: str = ""
 
-    async def find(self, question: Question) -> Found:
+    async def find(self, question: HistoryQuery) -> HistoryResult:
         if self.error:
-            raise Unavailable(self.error)
-        now = Now(self.life.sight.last, self.life.sight.failing, self.life.wall, PATIENCE)
+            raise HistoryUnavailable(self.error)
+        now = QueryMoment(self.life.sight.last, self.life.sight.failing, self.life.wall, PATIENCE)
         return self.life.archive.find(question, now)
 
 
@@ -221,7 +221,7 @@ async def test_a_history_that_cannot_be_asked_says_why(
 
 
 async def test_the_past_does_not_wait_for_the_kubelet(client: Client, world: SimpleNamespace) -> None:
-    world.board.publish(State())
+    world.states.publish(State())
     document = await get(client)
     assert (document["freshness"], len(document["holdings"])) == ("unknown", 2)
 

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.holdings import holdings
-from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
-    Advertised,
     AdvertisedDevice,
     AdvertisedResource,
     Container,
     Device,
     DeviceKey,
     Holder,
+    PluginReport,
+    PluginReports,
     Snapshot,
-    Telling,
-    merged,
+    merge_reports,
 )
 from exporter.mapping.state import Failure, State
 from exporter.views import documents, schema
@@ -61,7 +61,7 @@ async def test_before_the_kubelet_has_answered_there_is_no_empty_list(client: Cl
 async def test_before_the_kubelet_has_answered_the_reason_is_told(
     client: Client, world: SimpleNamespace
 ) -> None:
-    world.board.publish(State(failure=FAILURE))
+    world.states.publish(State(failure=FAILURE))
     problem = await get(client, "/api/v1/devices", 503)
     assert problem["detail"].endswith(": UNAVAILABLE: there is no socket")
     status = await get(client, "/api/v1/status")
@@ -91,7 +91,7 @@ async def test_the_last_good_mapping_is_told_with_its_age_and_the_error(
     client: Client, world: SimpleNamespace
 ) -> None:
     state = world.publish()
-    world.board.publish(replace(state, failure=FAILURE))
+    world.states.publish(replace(state, failure=FAILURE))
     world.now += 10
     ageing = await get(client, "/api/v1/devices")
     assert (ageing["freshness"], ageing["age_seconds"], len(ageing["devices"])) == ("ageing", 10.0, 9)
@@ -119,13 +119,13 @@ async def test_the_last_good_mapping_is_told_with_its_age_and_the_error(
 
 
 async def test_who_a_pod_is_is_told_where_it_is_known(client: Client, world: SimpleNamespace) -> None:
-    identity = Identity(
+    identity = PodIdentity(
         *("ml", "llama-0", "uid-1", "Running"),
         workload=Workload("StatefulSet", "llama"),
         priority_class="high",
         labels=(("team", "ml"),),
     )
-    bare = Identity("inference", "vllm-0", "uid-2", workload=Workload("Pod", "vllm-0"))
+    bare = PodIdentity("inference", "vllm-0", "uid-2", workload=Workload("Pod", "vllm-0"))
     world.publish(pods={identity.key: identity, bare.key: bare})
     devices = (await (await client.get("/api/v1/devices?namespace=ml")).json())["devices"]
     assert [d["holders"][0]["workload"] for d in devices] == [{"kind": "StatefulSet", "name": "llama"}] * 2
@@ -278,7 +278,7 @@ async def test_status(client: Client, world: SimpleNamespace) -> None:
     }
 
 
-def _advertised(problem: str = "") -> Advertised:
+def _advertised(problem: str = "") -> PluginReports:
     devices = {
         "GPU-2": AdvertisedDevice(
             *(False, "XID 79", START - 60, (1,)),
@@ -288,10 +288,10 @@ def _advertised(problem: str = "") -> Advertised:
         "GPU-3": AdvertisedDevice(healthy=True),
     }
     resource = AdvertisedResource(registered=True, streams=1, devices=devices)
-    telling = Telling(
+    telling = PluginReport(
         "unix:/p.sock", {"nvidia.com/gpu": resource}, START - 5, problem, START if problem else None
     )
-    return merged([telling, Telling("http://n:1", problem="it has not been asked yet")])
+    return merge_reports([telling, PluginReport("http://n:1", problem="it has not been asked yet")])
 
 
 async def test_what_plugins_tell(client: Client, world: SimpleNamespace) -> None:
@@ -437,11 +437,11 @@ async def test_nothing_new_is_not_sent_again(client: Client, world: SimpleNamesp
     assert await again("*") == 304
     world.now += 10
     assert await again() == 304, "time alone changes nothing"
-    world.board.publish(replace(state, taken_at=world.now))
+    world.states.publish(replace(state, taken_at=world.now))
     assert await again() == 304, "the kubelet said the same again"
-    world.board.publish(replace(state, failure=FAILURE))
+    world.states.publish(replace(state, failure=FAILURE))
     assert await again() == 200, "it fails now"
-    world.board.publish(state)
+    world.states.publish(state)
     assert await again() == 304
     world.now += 60
     assert await again() == 200, "it is stale now"

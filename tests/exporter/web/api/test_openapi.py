@@ -13,9 +13,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
-from exporter.history.coverage import Gap
-from exporter.mapping.device_ids import Kind
-from exporter.mapping.record import Certainty
+from exporter.history.coverage import GapReason
+from exporter.history.record import Certainty
+from exporter.mapping.device_ids import DeviceKind
 from exporter.mapping.state import Freshness
 from exporter.views import links, matching, query
 from exporter.views.explain import Subject
@@ -91,8 +91,8 @@ def _words(document: Any, schema: str, member: str) -> set[str | None]:
 def test_its_words_are_those_of_the_code(document: Any) -> None:
     assert _words(document, "DevicesDocument", "freshness") == {f.value for f in Freshness}
     assert _words(document, "BoundEntry", "certainty") == {c.value for c in Certainty}
-    assert _words(document, "UnseenEntry", "why") == {gap.value for gap in Gap}
-    assert _words(document, "ReadingEntry", "kind") == {kind.value for kind in Kind}
+    assert _words(document, "UnseenEntry", "why") == {gap.value for gap in GapReason}
+    assert _words(document, "ReadingEntry", "kind") == {kind.value for kind in DeviceKind}
     assert _words(document, "ExplainDocument", "subject") == {subject.value for subject in Subject}
     assert _words(document, "AnomalyEntry", "kind") == set(KINDS)
 

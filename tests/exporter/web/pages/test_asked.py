@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.history.query import Question
+from exporter.history.query import HistoryQuery
 from exporter.web.pages.history import read
 from exporter.web.pages.past import PRESETS, MomentError, Range, fitted, preset_value, presets, span_of
 
@@ -18,7 +18,7 @@ def clock(hour: int, minute: int, day: int = 28) -> float:
     return datetime(2026, 10, day, hour, minute, tzinfo=UTC).timestamp()
 
 
-def question(**pairs: str) -> Question:
+def question(**pairs: str) -> HistoryQuery:
     wish = read(pairs.items(), NOW)
     assert wish.problems == {}
     assert wish.question is not None
@@ -47,7 +47,7 @@ def test_a_moment_is_typed_as_people_do_in_utc(typed: str, at: float) -> None:
 
 def test_without_a_time_it_is_the_last_day_to_its_open_end() -> None:
     wish = read([("pod", " p-0 "), ("to", ""), ("namespace", "")], NOW)
-    assert wish.question == Question(pod="p-0", since=NOW - 86400, until=None)
+    assert wish.question == HistoryQuery(pod="p-0", since=NOW - 86400, until=None)
     assert wish.span.label == "24 h"
     assert read([("from", "-168h")], NOW).span.label == "7 d"
     assert read([("from", "-2h")], NOW).span.label == ""

@@ -13,9 +13,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
-from exporter.history.query import Found, Question
+from exporter.history.query import HistoryQuery, HistoryResult
+from exporter.history.record import HoldingFacts, HoldingKey, bounded
 from exporter.mapping.anomalies import find
-from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
@@ -26,11 +27,10 @@ from exporter.mapping.model import (
     Device,
     DeviceKey,
     Holder,
+    PluginReport,
     Snapshot,
-    Telling,
-    merged,
+    merge_reports,
 )
-from exporter.mapping.record import Facts, HoldingKey, bounded
 from exporter.mapping.state import Failure
 from exporter.views.links import claim_link, device_link, pod_link
 from exporter.web.app import build
@@ -101,8 +101,8 @@ def key(
     return HoldingKey(resource, "", "", device, "", "", "", namespace, pod, container)
 
 
-def facts(uid: str = "", parent: str = "") -> Facts:
-    return Facts(uid, "StatefulSet", "llama", parent, "worker-3")
+def facts(uid: str = "", parent: str = "") -> HoldingFacts:
+    return HoldingFacts(uid, "StatefulSet", "llama", parent, "worker-3")
 
 
 LLAMA = key("GPU-0", "llama-0")
@@ -126,7 +126,7 @@ async def test_a_device_page_answers_who_has_it_since_when_and_is_it_well(
     client: Client, world: SimpleNamespace, past: Past
 ) -> None:
     remember(past, world)
-    identity = Identity("ml", "llama-0", "uid-1", "Running", Workload("StatefulSet", "llama"))
+    identity = PodIdentity("ml", "llama-0", "uid-1", "Running", Workload("StatefulSet", "llama"))
     world.publish(pods={("ml", "llama-0"): identity})
     found = await page(client, "/devices/nvidia.com/gpu/GPU-0")
     for words in (
@@ -157,7 +157,9 @@ async def test_a_device_that_fails_says_why_since_when_and_whose_word_that_is(
 ) -> None:
     told = AdvertisedDevice(False, "Xid 79: fallen off the bus", START - 900, (0,), (("model", "H100"),))
     resource = AdvertisedResource(registered=True, streams=1, devices={"GPU-2": told})
-    advertised = merged([Telling("http://plugin:10191", {"nvidia.com/gpu": resource}, START - 3000)])
+    advertised = merge_reports(
+        [PluginReport("http://plugin:10191", {"nvidia.com/gpu": resource}, START - 3000)]
+    )
     world.publish(advertised=advertised, anomalies=find(world.snapshot, advertised))
     found = await page(client, "/devices/nvidia.com/gpu/GPU-2")
     for words in (
@@ -260,7 +262,7 @@ async def test_what_cannot_be_known_is_not_said_to_be_nothing(
 
 async def test_an_old_mapping_is_not_shown_as_fresh(client: Client, world: SimpleNamespace) -> None:
     state = world.publish()
-    world.board.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", START)))
+    world.states.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", START)))
     world.now += 120
     for path in ("/devices/nvidia.com/gpu/GPU-0", "/pods/ml/llama-0"):
         found = await page(client, path)
@@ -460,7 +462,7 @@ async def test_many_pages_at_the_same_moment_ask_history_once(
     go_on = asyncio.Event()
     ask, running = past.find, [0, 0]
 
-    async def slowly(question: Question) -> Found:
+    async def slowly(question: HistoryQuery) -> HistoryResult:
         running[0] += 1
         running[1] = max(running)
         await go_on.wait()
@@ -487,7 +489,7 @@ async def test_a_client_that_goes_takes_no_answer_from_others(
     started, go_on = asyncio.Event(), asyncio.Event()
     ask = past.find
 
-    async def slowly(question: Question) -> Found:
+    async def slowly(question: HistoryQuery) -> HistoryResult:
         started.set()
         await go_on.wait()
         return await ask(question)
@@ -516,9 +518,9 @@ async def test_hostile_names_are_inert_on_every_page(
     holder = Holder(raw, raw, raw, raw)
     device = Device(DeviceKey("r.example/x", raw), raw, (0,), False, (holder,))
     claimed = ClaimDevice(ClaimDeviceKey(raw, raw, raw, raw), (ClaimHolder(holder, raw, raw),), (raw,))
-    advertised = merged(
+    advertised = merge_reports(
         [
-            Telling(
+            PluginReport(
                 raw,
                 {
                     "r.example/x": AdvertisedResource(
@@ -529,14 +531,14 @@ async def test_hostile_names_are_inert_on_every_page(
             )
         ]
     )
-    identity = Identity(raw, raw, raw, raw, Workload(raw, raw), raw, ((raw, raw),), START)
+    identity = PodIdentity(raw, raw, raw, raw, Workload(raw, raw), raw, ((raw, raw),), START)
     snapshot = Snapshot((device,), (claimed,), (Container(holder, {"r.example/x": 1}),), 1)
     past.look(
         (
             HoldingKey(
                 "r.example/x", "", "", bounded(raw), "", "", "", bounded(raw), bounded(raw), bounded(raw)
             ),
-            Facts(bounded(raw)),
+            HoldingFacts(bounded(raw)),
         )
     )
     world.now = past.life.wall

@@ -11,8 +11,8 @@ import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped] # it has no types
 from playwright.async_api import Page, expect
 
+from exporter.history.record import HoldingFacts, HoldingKey
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.mapping.record import Facts, HoldingKey
 from exporter.views.links import device_link, pod_link
 from exporter.web.pages.past import EXPECTED
 from harness.past import Past
@@ -37,13 +37,13 @@ def story(world: SimpleNamespace, past: Past) -> SimpleNamespace:
     """An hour: GPU-0 goes from llama-0 to another pod, the kubelet is silent, and llama-0 is made anew."""
     past.look()
     for _ in range(60):
-        past.look((LLAMA, Facts("uid-0")), after=15)
+        past.look((LLAMA, HoldingFacts("uid-0")), after=15)
     past.look(after=10)
     for _ in range(40):
-        past.look((EVAL, Facts("uid-9")), after=15)
+        past.look((EVAL, HoldingFacts("uid-9")), after=15)
     past.silent(200)
     while past.life.wall < START - 15:
-        past.look((LLAMA, Facts("uid-1")), (key("GPU-1", "llama-0"), Facts("uid-1")), after=15)
+        past.look((LLAMA, HoldingFacts("uid-1")), (key("GPU-1", "llama-0"), HoldingFacts("uid-1")), after=15)
     world.now = past.life.wall
     holder = Holder("ml", "llama-0", "trainer", "uid-1")
     devices = tuple(
@@ -198,7 +198,7 @@ async def test_a_device_page_is_live_and_keeps_its_focus(
     bar = page.locator("a.stretch").nth(1)
     await bar.focus()
     await page.evaluate("document.querySelector('h1').mine = 1")
-    past.look((key("GPU-1", "llama-0"), Facts("uid-1")), after=15)
+    past.look((key("GPU-1", "llama-0"), HoldingFacts("uid-1")), after=15)
     story.now = past.life.wall
     devices = tuple(replace(d, holders=()) if d.key.device == "GPU-0" else d for d in story.snapshot.devices)
     story.publish(replace(story.snapshot, devices=devices))

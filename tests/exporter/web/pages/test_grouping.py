@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
@@ -43,7 +43,7 @@ ITEMS: tuple[Device | ClaimDevice, ...] = (
 STATE = State(
     snapshot=Snapshot(tuple(i for i in ITEMS if isinstance(i, Device))),
     taken_at=0.0,
-    pods={("ml", "a-0"): Identity("ml", "a-0", "u", workload=Workload("StatefulSet", "a"))},
+    pods={("ml", "a-0"): PodIdentity("ml", "a-0", "u", workload=Workload("StatefulSet", "a"))},
 )
 
 

@@ -1,15 +1,15 @@
 """A pod that is made anew under its name is another one."""
 
-from exporter.mapping.record import Bound, Certainty, Facts, HoldingKey, Row
+from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
 from exporter.web.pages.pod import lives
 
 
-def row(number: int, start: float, end: float | None, uid: str = "", device: str = "gpu") -> Row:
+def row(number: int, start: float, end: float | None, uid: str = "", device: str = "gpu") -> HoldingRow:
     key = HoldingKey("r/x", "", "", device, "", "", "", "ns", "pod", "main")
-    return Row(
+    return HoldingRow(
         number,
         key,
-        Facts(uid),
+        HoldingFacts(uid),
         Bound(start, start, Certainty.AT_ONCE),
         None if end is None else Bound(end, end, Certainty.AT_ONCE),
     )

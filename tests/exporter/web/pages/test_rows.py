@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.mapping.anomalies import Anomaly
-from exporter.mapping.holdings import Holding, Since
-from exporter.mapping.identity import Identity, Workload
+from exporter.mapping.holdings import HeldSince, Holding
+from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
@@ -21,11 +21,11 @@ from exporter.mapping.model import (
     DeviceKey,
     Holder,
     PinnedMemory,
+    PluginReport,
     PodKey,
     ResourceCounts,
     Snapshot,
-    Telling,
-    merged,
+    merge_reports,
 )
 from exporter.mapping.state import State
 from exporter.views.links import device_link, pod_link
@@ -286,7 +286,7 @@ def test_why_a_device_is_unhealthy_is_its_plugins_word(
     ill, well = device("d", healthy=False), device("w")
     devices = {} if told is None else {"d": told, "w": told}
     resource = AdvertisedResource(registered=True, streams=streams, devices=devices)
-    advertised = merged([Telling("p", {"r.example/x": resource}, 1.0, problem)])
+    advertised = merge_reports([PluginReport("p", {"r.example/x": resource}, 1.0, problem)])
     state = State(snapshot=Snapshot((ill, well)), taken_at=0, advertised=advertised)
     found = rows.row(Entry(ill), rows.scene(state, 100.0)).reason
     assert (None if found is None else found.shown) == reason
@@ -305,7 +305,9 @@ def test_a_row_tells_what_its_plugin_knows_of_the_device_as_far_as_it_fits() -> 
             ("path", "/dev/" + "p" * 60),
         ),
     )
-    advertised = merged([Telling("p", {"r.example/x": AdvertisedResource(True, 1, {"d": told})}, 1.0)])
+    advertised = merge_reports(
+        [PluginReport("p", {"r.example/x": AdvertisedResource(True, 1, {"d": told})}, 1.0)]
+    )
     ill = device("d", healthy=False, holders=1)
     state = State(snapshot=Snapshot((ill,)), taken_at=0, advertised=advertised)
     found = rows.row(Entry(ill), rows.scene(state, 100.0))
@@ -328,7 +330,7 @@ def test_a_claimed_device_is_held_since_as_others_are_each_claim_by_itself() -> 
     claimed = ClaimDevice(ClaimDeviceKey("drv", "pool", "gpu-0"), through)
     first, second, _ = (Holding(claimed.held(one), HOLDER) for one in through)
     none = State(snapshot=Snapshot(claims=(claimed,)), taken_at=0)
-    some = replace(none, since={first: Since(40.0), second: Since(70.0, exact=False)})
+    some = replace(none, since={first: HeldSince(40.0), second: HeldSince(70.0, exact=False)})
     known = rows.scene(some, 100.0)
     found = [line.since for line in rows.row(Entry(claimed), known).holders]
     ago = [when and (filled(when.ago.encode(), 100.0), when.exact) for when in found]
@@ -339,20 +341,20 @@ def test_a_claimed_device_is_held_since_as_others_are_each_claim_by_itself() -> 
 def test_the_inputs_of_a_row_change_with_all_that_it_tells() -> None:
     held = device("d", healthy=False, holders=1)
     holder, key = held.holders[0], held.key
-    identity = Identity("ns", "pod-0", "u", workload=Workload("Job", "j"))
+    identity = PodIdentity("ns", "pod-0", "u", workload=Workload("Job", "j"))
     told = AdvertisedDevice(healthy=False, reason="dust")
     states = [State(snapshot=Snapshot((held,)), taken_at=0)]
     states += [
         replace(states[0], snapshot=Snapshot((held,), complete=False)),
-        replace(states[0], since={Holding(key, holder): Since(5.0)}),
+        replace(states[0], since={Holding(key, holder): HeldSince(5.0)}),
         replace(states[0], pods={("ns", "pod-0"): identity}),
         replace(states[0], anomalies=(Anomaly("unhealthy_held", *key, holder, "…", since=70.0),)),
         *(
             replace(
                 states[0],
-                advertised=merged(
+                advertised=merge_reports(
                     [
-                        Telling(
+                        PluginReport(
                             "p", {key.resource: AdvertisedResource(True, streams, {"d": told})}, 1.0, problem
                         )
                     ]

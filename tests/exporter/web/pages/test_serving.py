@@ -25,7 +25,7 @@ from exporter.mapping.model import (
     PinnedMemory,
     Snapshot,
 )
-from exporter.mapping.state import Board, Failure, State
+from exporter.mapping.state import Failure, State, StateStore
 from exporter.views.query import Filters, PageQuery
 from exporter.web.assets import Assets
 from exporter.web.pages.serving import Pages
@@ -137,7 +137,7 @@ async def test_a_mapping_that_is_not_fresh_is_shown_under_a_banner(
     client: Client, world: SimpleNamespace, age: float, failure: Failure | None, words: str
 ) -> None:
     state = world.publish()
-    world.board.publish(replace(state, failure=failure))
+    world.states.publish(replace(state, failure=failure))
     world.now += age
     text = (await page(client)).text
     assert words in text
@@ -148,7 +148,7 @@ async def test_before_the_kubelet_has_answered_the_page_says_why_there_is_nothin
     client: Client, world: SimpleNamespace
 ) -> None:
     failure = Failure("List", "UNAVAILABLE", "there is no socket", START - 61)
-    world.board.publish(State(failure=failure))
+    world.states.publish(State(failure=failure))
     text = (await page(client)).text
     assert "There is no mapping yet. The kubelet has not answered since the exporter started." in text
     assert "List fails since 22:40:02 UTC ( 1 min ): UNAVAILABLE: there is no socket" in text
@@ -288,9 +288,9 @@ def everything(names: list[str]) -> State:
 
 
 def render(state: State, query: PageQuery) -> str:
-    board = Board()
-    board.publish(state)
-    site = Site(board, "node", 60.0, 5.0, lambda: START, None, lambda: state.notes, "1")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- no metrics here
+    states = StateStore()
+    states.publish(state)
+    site = Site(states, "node", 60.0, 5.0, lambda: START, None, lambda: state.notes, "1")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- no metrics here
     return Pages(site, Assets()).render(site.moment(), site.tag(site.moment()), query).decode()
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.mapping.holdings import Since, holdings
+from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
@@ -32,7 +32,7 @@ def state(*items: Device | ClaimDevice) -> State:
     devices = tuple(sorted((i for i in items if isinstance(i, Device)), key=lambda d: d.key))
     claims = tuple(i for i in items if isinstance(i, ClaimDevice))
     snapshot = Snapshot(devices, claims)
-    since = {h: Since(float(h.holder.pod.rpartition("-")[2])) for h in holdings(snapshot)}
+    since = {h: HeldSince(float(h.holder.pod.rpartition("-")[2])) for h in holdings(snapshot)}
     return State(snapshot=snapshot, taken_at=0.0, since=since)
 
 

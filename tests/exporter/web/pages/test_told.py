@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.history.coverage import Gap, Unseen
-from exporter.mapping.record import Bound, Certainty, Facts, HoldingKey, Row
+from exporter.history.coverage import CoverageGap, GapReason
+from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
 from exporter.web.pages import periods
 from exporter.web.pages.periods import in_words
 
@@ -15,8 +15,8 @@ NOW = datetime(2026, 10, 28, 22, 41, 3, tzinfo=UTC).timestamp()
 KEY = HoldingKey("r/x", "", "", "dev", "", "", "", "ns", "pod", "main")
 
 
-def row(start: Bound, end: Bound | None = None, missed: Bound | None = None) -> Row:
-    return Row(1, KEY, Facts(), start, end, missed)
+def row(start: Bound, end: Bound | None = None, missed: Bound | None = None) -> HoldingRow:
+    return HoldingRow(1, KEY, HoldingFacts(), start, end, missed)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_how_long_it_lasted_has_two_bounds(
         (None, None, (None, None)),
     ],
 )
-@pytest.mark.parametrize("why", list(Gap))
+@pytest.mark.parametrize("why", list(GapReason))
 def test_a_gap_is_told_with_its_reason(
-    since: float | None, until: float | None, when: tuple[str | None, str | None], why: Gap
+    since: float | None, until: float | None, when: tuple[str | None, str | None], why: GapReason
 ) -> None:
-    told_of = periods.silence(Unseen(since, until, why), NOW)
+    told_of = periods.silence(CoverageGap(since, until, why), NOW)
     assert told_of.why == periods.REASONS[why]
     assert (told_of.since and told_of.since.clock, told_of.until and told_of.until.clock) == when
     assert told_of.lasted == ("1 min" if all(when) else "")

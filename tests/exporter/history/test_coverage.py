@@ -1,0 +1,107 @@
+"""exporter.history.coverage: "nobody held it" is never claimed of a time at which nobody looked."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.history.coverage import (
+    CoverageGap,
+    CoveredSpan,
+    GapReason,
+    PollSequence,
+    PollTimes,
+    coverage_gaps,
+)
+
+WATCHES = [
+    CoveredSpan(1, 100.0, 200.0),
+    CoveredSpan(2, 260.0, 300.0, GapReason.DOWN),
+    CoveredSpan(3, 330.0, 400.0, GapReason.SILENT),
+]
+
+GAPS = [CoverageGap(200.0, 260.0, GapReason.DOWN), CoverageGap(300.0, 330.0, GapReason.SILENT)]
+
+
+@pytest.mark.parametrize(
+    ("at", "gap"),
+    [
+        (99.0, CoverageGap(None, 100.0, GapReason.BEFORE)),
+        (100.0, None),
+        (150.0, None),
+        (200.0, None),
+        (230.0, CoverageGap(200.0, 260.0, GapReason.DOWN)),
+        (310.0, CoverageGap(300.0, 330.0, GapReason.SILENT)),
+        (400.0, None),
+        (401.0, CoverageGap(400.0, None, GapReason.LATER)),
+    ],
+)
+def test_of_a_moment_the_whole_gap_is_told_that_it_lies_in(at: float, gap: CoverageGap | None) -> None:
+    assert list(coverage_gaps(WATCHES, at, at, GapReason.LATER)) == ([] if gap is None else [gap])
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "gaps"),
+    [
+        (110.0, 190.0, []),
+        (None, 190.0, []),
+        (50.0, 190.0, [CoverageGap(50.0, 100.0, GapReason.BEFORE)]),
+        (150.0, 230.0, [CoverageGap(200.0, 230.0, GapReason.DOWN)]),
+        (
+            210.0,
+            320.0,
+            [CoverageGap(210.0, 260.0, GapReason.DOWN), CoverageGap(300.0, 320.0, GapReason.SILENT)],
+        ),
+        (None, 500.0, [*GAPS, CoverageGap(400.0, 500.0, GapReason.LATER)]),
+        (10.0, 20.0, [CoverageGap(10.0, 20.0, GapReason.BEFORE)]),
+        (500.0, 600.0, [CoverageGap(500.0, 600.0, GapReason.LATER)]),
+    ],
+)
+def test_of_a_range_the_gaps_within_it_are_told(
+    since: float | None, until: float, gaps: list[CoverageGap]
+) -> None:
+    assert list(coverage_gaps(WATCHES, since, until, GapReason.LATER)) == gaps
+
+
+def test_without_any_look_nothing_is_claimed() -> None:
+    assert list(coverage_gaps([], None, 10.0, GapReason.SILENT)) == [
+        CoverageGap(None, 10.0, GapReason.SILENT)
+    ]
+    assert list(coverage_gaps([], 5.0, 5.0, GapReason.SILENT)) == [CoverageGap(None, None, GapReason.SILENT)]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=6),
+    st.integers(0, 80),
+    st.integers(0, 30),
+    st.integers(-5, 90),
+)
+def test_every_moment_is_either_in_a_watch_or_in_a_gap(
+    drawn: list[tuple[int, int]], since: int, length: int, at: int
+) -> None:
+    watches = [CoveredSpan(n, s, s + lasted, GapReason.DOWN) for n, (s, lasted) in enumerate(sorted(drawn))]
+    looked = any(w.since <= at <= w.until for w in watches)
+    assert bool(list(coverage_gaps(watches, float(at), float(at), GapReason.LATER))) == (not looked)
+    until = since + length
+    if length and since < at < until:
+        gaps = list(coverage_gaps(watches, float(since), float(until), GapReason.LATER))
+        strictly = [gap for gap in gaps if (gap.since or 0) < at < (gap.until or 1e9)]
+        touching = [gap for gap in gaps if (gap.since or 0) <= at <= (gap.until or 1e9)]
+        assert len(strictly) <= 1
+        assert bool(touching) if not looked else not strictly
+
+
+def test_looks_follow_one_another_until_too_much_time_has_passed() -> None:
+    sight = PollSequence(16.0)
+    assert sight.look(PollTimes(0.0, 0.1, 0.1), {}, told=False).before is None
+    assert sight.look(PollTimes(5.0, 5.1, 5.1), None, told=False).gap is None
+    failing = [sight.failing]
+    sight.fail()
+    failing.append(sight.failing)
+    assert sight.look(PollTimes(15.0, 15.1, 15.1), None, told=True).gap is None
+    assert [*failing, sight.failing] == [False, True, False]
+    assert sight.look(PollTimes(40.0, 40.1, 40.1), None, told=False).gap is GapReason.PAUSED
+    sight.fail()
+    assert sight.look(PollTimes(70.0, 70.1, 70.1), None, told=False).gap is GapReason.SILENT
+    assert sight.look(PollTimes(75.0, 3675.1, 75.1), None, told=False).gap is GapReason.CLOCK
+    assert sight.last == PollTimes(75.0, 3675.1, 75.1)

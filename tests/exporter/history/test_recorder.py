@@ -1,0 +1,342 @@
+"""exporter.history.recorder: follows the refresh loop, and never holds it up."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from exporter.history import recorder as module
+from exporter.history.archive import Archive, HistoryLimits
+from exporter.history.coverage import GapReason
+from exporter.history.query import HistoryQuery, HistoryResult
+from exporter.history.record import Certainty
+from exporter.history.recorder import WAITING_LOOKS, HistoryRecorder, HistoryUnavailable
+from exporter.history.store import StoreError
+from exporter.mapping.holdings import HoldingTracker, OpenHoldings, holdings
+from exporter.mapping.identity import PodIdentity, Workload
+from exporter.mapping.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Device,
+    DeviceKey,
+    Holder,
+    Snapshot,
+)
+from exporter.mapping.state import State, StateStore
+from exporter.refresh.loop import Observers
+from exporter.refresh.protocols import Trigger
+from harness.waiting import until
+from runtime.clock import Clock
+
+GPU = "example.com/gpu"
+POD = Holder("ns", "p", "c")
+
+
+def held(*devices: str, holder: Holder = POD) -> Snapshot:
+    return Snapshot(devices=tuple(Device(DeviceKey(GPU, name), holders=(holder,)) for name in devices))
+
+
+@dataclass
+class Remembering:
+    """A Remembers that keeps what it is told."""
+
+    told: list[OpenHoldings] = field(default_factory=list[OpenHoldings])
+
+    def remember(self, recollection: OpenHoldings) -> None:
+        self.told.append(recollection)
+
+
+@dataclass
+class Running:
+    """A recorder that runs, and the refresh loop in the test's hands."""
+
+    recorder: HistoryRecorder
+    states: StateStore
+    remembering: Remembering
+    ledger: HoldingTracker = field(default_factory=HoldingTracker)
+    now: float = 1_800_000_000.0
+
+    def refresh(
+        self,
+        snapshot: Snapshot | None,
+        *triggers: Trigger,
+        after: float = 5.0,
+        took: float = 0.01,
+        **more: object,
+    ) -> None:
+        """What the refresh loop does in `took` seconds; None: the kubelet does not answer."""
+        observer = Observers([self.recorder])
+        self.now += after
+        if snapshot is None:
+            observer.failed("List", "UNAVAILABLE")
+        else:
+            state = self.states.state
+            if snapshot != state.snapshot or state.taken_at is None or more:
+                step = self.ledger.advance(snapshot, self.now)
+                generation = state.generation + 1
+                state = State(generation, snapshot, self.now, self.now, step.since, **more)  # type: ignore[arg-type] # as given
+                self.states.publish(state)
+                observer.stepped(state, step)
+            else:
+                self.states.publish(State(state.generation, snapshot, self.now, self.now, state.since))
+        observer.refreshed(triggers or (Trigger.TIMER,), took)
+
+    async def ask(self, **question: object) -> HistoryResult:
+        return await self.recorder.find(HistoryQuery(**question))  # type: ignore[arg-type] # as given
+
+
+Start = Callable[..., "asyncio.Future[Running]"]
+
+
+@asynccontextmanager
+async def running(path: Path | None, *, now: float = 1_800_000_000.0) -> AsyncGenerator[Running]:
+    states, remembering = StateStore(), Remembering()
+    found: list[Running] = []
+    clock = Clock(lambda: found[0].now if found else now, lambda: found[0].now if found else now)
+    archive = Archive(
+        path, HistoryLimits(30 * 86400.0, 64 << 20), doubt=10.0, wall=clock.wall, steady=clock.now, retry=0.01
+    )
+    recorder = HistoryRecorder(
+        archive,
+        states,
+        node="worker-3",
+        clock=clock,
+        steady=clock.now,
+        patience=16.0,
+        inotify=lambda: True,
+    )
+    found.append(Running(recorder, states, remembering, now=now))
+    task = asyncio.create_task(recorder.run(remembering))
+    try:
+        yield found[0]
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_uid_that_comes_to_be_known_between_two_looks_is_in_history_at_once() -> None:
+    async with running(None) as life:
+        life.refresh(held())
+        life.refresh(held("a"))
+        life.now += 0.3
+        known = held("a", holder=Holder("ns", "p", "c", "uid-1"))
+        step = life.ledger.advance(known, life.now)
+        state = life.states.state
+        life.states.publish(State(state.generation + 1, known, state.taken_at, life.now, step.since))
+        life.recorder.reread()
+        (row,) = (await life.ask()).rows
+        assert (row.facts.uid, row.end) == ("uid-1", None)
+        life.refresh(held())
+        (row,) = (await life.ask()).rows
+        assert row.facts.uid == "uid-1"
+        assert row.end is not None
+
+
+async def test_what_is_read_anew_before_the_first_look_or_shows_the_same_is_no_look() -> None:
+    async with running(None) as life:
+        life.recorder.reread()
+        assert not (await life.ask()).rows
+        life.refresh(held("a"))
+        life.recorder.reread()
+        assert len((await life.ask()).rows) == 1
+
+
+async def test_what_the_loop_sees_is_in_history() -> None:
+    async with running(None) as life:
+        life.refresh(held())
+        began = life.now
+        life.refresh(held("a"), Trigger.ALLOCATION)
+        life.refresh(held("b"), Trigger.TIMER)
+        gone, going = (await life.ask()).rows[::-1]
+        assert (gone.key.device, going.key.device) == ("a", "b")
+        assert gone.facts.node == "worker-3"
+        assert gone.start.certainty is Certainty.AT_ONCE
+        assert gone.start.not_before is not None
+        assert gone.start.not_before > began
+        # As the mapping dates it: held-since does not change when the exporter restarts.
+        assert gone.start.not_after == began + 5.0
+        assert gone.end is not None
+        assert gone.end.certainty is Certainty.BETWEEN_POLLS
+        assert life.recorder.condition.rows == 2
+
+
+async def test_an_event_bounds_nothing_where_the_kubelet_was_slow() -> None:
+    async with running(None) as life:
+        life.refresh(held())
+        began = life.now
+        life.refresh(held("a"), Trigger.ALLOCATION, took=2.5)
+        (row,) = (await life.ask()).rows
+        assert (row.start.not_before, row.start.certainty) == (began, Certainty.BETWEEN_POLLS)
+
+
+async def test_an_event_bounds_nothing_where_this_process_stood_still() -> None:
+    async with running(None) as life:
+        life.refresh(held())
+        began = life.now
+        await asyncio.sleep(0.01)  # the recorder runs
+        time.sleep(0.5)  # noqa: ASYNC251 -- as SIGSTOP does
+        await asyncio.sleep(0.01)  # as asking the kubelet takes
+        life.refresh(held("a"), Trigger.ALLOCATION)
+        (row,) = (await life.ask()).rows
+        assert (row.start.not_before, row.start.certainty) == (began, Certainty.BETWEEN_POLLS)
+
+
+async def test_claims_are_holdings_too_and_pods_have_their_workload() -> None:
+    holder = POD._replace(pod_uid="u")
+    claim = ClaimDevice(ClaimDeviceKey("d", "pool", "g0", "s"), (ClaimHolder(holder, "ns", "mine"),))
+    identity = PodIdentity("ns", "p", "u", workload=Workload("Deployment", "web"))
+    async with running(None) as life:
+        life.refresh(Snapshot(claims=(claim,)), pods={("ns", "p"): identity})
+        (row,) = (await life.ask(driver="d")).rows
+        assert row.key[:7] == ("", "d", "pool", "g0", "s", "ns", "mine")
+        assert row.facts[:3] == ("u", "Deployment", "web")
+
+
+async def test_a_silent_kubelet_is_a_gap() -> None:
+    async with running(None) as life:
+        life.refresh(held("a"))
+        last = life.now
+        for _ in range(6):
+            life.refresh(None)
+        (gap,) = (await life.ask(since=life.now, until=life.now)).unseen
+        assert (gap.since, gap.why) == (last, GapReason.SILENT)
+        life.refresh(held("a"))
+        (gap,) = (await life.ask()).unseen
+        assert (gap.since, gap.until, gap.why) == (last, life.now, GapReason.SILENT)
+
+
+async def test_history_is_remembered_by_the_next_process(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    async with running(path) as life:
+        await until("history is open", _told(life))
+        life.refresh(held())
+        life.refresh(held("a"))
+        since = life.ledger.since
+    async with running(path, now=life.now + 60) as later:
+        await until("history is open", _told(later))
+        later.ledger.remember(later.remembering.told[0])
+        later.refresh(held("a"))
+        assert later.ledger.since == since
+        (row,) = (await later.ask()).rows
+        assert row.start.not_after == since[next(iter(holdings(held("a"))))].at
+
+
+def _told(life: Running) -> Callable[[], "asyncio.Future[bool]"]:
+    async def told() -> bool:
+        return bool(life.remembering.told)
+
+    return told  # type: ignore[return-value] # a coroutine function
+
+
+async def test_a_disk_that_hangs_holds_nothing_up_and_costs_only_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hung, over = threading.Event(), threading.Event()
+    original = Archive.take
+
+    def take(self: Archive, *arguments: object) -> None:
+        hung.set()
+        assert over.wait(20)
+        original(self, *arguments)  # type: ignore[arg-type] # as given
+
+    async with running(None) as life:
+        life.refresh(held())
+        await life.ask()
+        monkeypatch.setattr(Archive, "take", take)
+        monkeypatch.setattr(module, "ANSWER_WITHIN", 0.05)
+        life.refresh(held("x"))
+        await asyncio.to_thread(hung.wait, 20)
+        for number in range(3 * WAITING_LOOKS):
+            life.refresh(held(f"d{number}"))
+        assert len(life.recorder._looks) == WAITING_LOOKS  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(HistoryUnavailable, match="no answer within"):
+            await life.ask()
+        over.set()
+        monkeypatch.undo()
+        rows = (await life.ask(limit=1000)).rows
+    # What came and went while too many looks waited is not known; the rest is, and the last is held.
+    assert [row.key.device for row in rows if row.end is None] == [f"d{3 * WAITING_LOOKS - 1}"]
+    # The disk may have hung with a look in hand.
+    assert WAITING_LOOKS <= len(rows) <= WAITING_LOOKS + 1
+
+
+async def test_the_book_is_read_in_the_thread_that_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    original = Archive.open_rows
+
+    def open_rows(self: Archive) -> object:
+        threads.append(threading.current_thread().name)
+        return original(self)
+
+    monkeypatch.setattr(Archive, "open_rows", open_rows)
+    async with running(None) as life:
+        await until("history is open", _told(life))
+        life.recorder._archive.places += 1  # pyright: ignore[reportPrivateUsage] -- as when a disk is back
+        life.refresh(held("a"))
+
+        async def told_again() -> bool:
+            return len(life.remembering.told) == 2
+
+        await until("history tells anew", told_again)
+    assert all(name.startswith("history") for name in threads)
+    assert threads
+
+
+async def test_too_many_questions_at_once_are_refused() -> None:
+    async with running(None) as life:
+        life.refresh(held("a"))
+        answers = await asyncio.gather(*(life.ask() for _ in range(30)), return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, HistoryUnavailable)]
+        assert len(refused) == 30 - module.WAITING_QUESTIONS
+        assert str(refused[0]) == "too many questions are waiting"
+        assert (await life.ask()).rows
+    with pytest.raises(HistoryUnavailable, match="ending"):
+        await life.ask()
+
+
+async def test_a_store_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(*_: object) -> None:
+        raise StoreError("another program keeps it locked")
+
+    async with running(None) as life:
+        monkeypatch.setattr(Archive, "find", find)
+        with pytest.raises(HistoryUnavailable, match="another program keeps it locked"):
+            await life.ask()
+
+
+async def test_an_error_nobody_foresaw_does_not_end_the_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def take(*_: object) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    async with running(None) as life:
+        life.refresh(held("a"))
+        await life.ask()
+        monkeypatch.setattr(Archive, "take", take)
+        life.refresh(held("b"))
+
+        async def said() -> bool:
+            return "history failed" in caplog.text
+
+        await until("it is said", said)
+        monkeypatch.undo()
+        life.refresh(held("c"))
+        assert "c" in {row.key.device for row in (await life.ask()).rows}
+
+
+async def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    async with running(path) as life:
+        await until("history is open", _told(life))
+        life.refresh(held("a"))
+        life.refresh(held("b"))
+    async with running(path, now=life.now + 1) as later:
+        found = (await later.ask()).rows
+        assert [(row.key.device, row.end is None) for row in found] == [("b", True), ("a", False)]

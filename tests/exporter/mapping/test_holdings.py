@@ -1,0 +1,243 @@
+"""exporter.mapping.holdings and holdings: what changed, since when each holding is, and what was counted."""
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.mapping.holdings import (
+    Diff,
+    HeldSince,
+    Holding,
+    HoldingTracker,
+    Release,
+    Renamed,
+    diff,
+    holdings,
+    pods_gone,
+)
+from exporter.mapping.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimedKey,
+    ClaimHolder,
+    Container,
+    Device,
+    DeviceKey,
+    HeldKey,
+    Holder,
+    Snapshot,
+)
+from exporter.mapping.snapshot import build
+from harness.answers import listings
+from kubelet.pb.podresources.v1 import api_pb2
+
+QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+
+_uids = st.dictionaries(
+    st.tuples(st.sampled_from(["default", "kube-system"]), st.sampled_from(["a", "b", "c-0", "c-1"])),
+    st.sampled_from(["", "uid-1", "uid-2"]),
+)
+
+
+def _built(listed: api_pb2.ListPodResourcesResponse, uids: dict[tuple[str, str], str]) -> Snapshot:
+    return build(listed, None, pod_uids=uids)
+
+
+_snapshots = st.builds(_built, listings(), _uids)
+
+A, B = DeviceKey("r", "a"), DeviceKey("r", "b")
+C = ClaimedKey("drv", "pool", "gpu-0", "", "n", "mine")
+D = C._replace(claim="yours")
+P, Q = Holder("n", "p", "c"), Holder("n", "q", "c")
+
+
+def _snapshot(*held: tuple[HeldKey, Holder]) -> Snapshot:
+    keys = sorted({key for key, _ in held if isinstance(key, DeviceKey)})
+    through: dict[ClaimDeviceKey, list[ClaimHolder]] = {}
+    for key, holder in held:
+        if isinstance(key, ClaimedKey):
+            through.setdefault(ClaimDeviceKey(*key[:4]), []).append(ClaimHolder(holder, *key[4:]))
+    return Snapshot(
+        devices=tuple(
+            Device(key, holders=tuple(sorted(holder for other, holder in held if other == key)))
+            for key in keys
+        ),
+        claims=tuple(ClaimDevice(key, tuple(sorted(found))) for key, found in sorted(through.items())),
+        containers=tuple(Container(holder) for holder in sorted({holder for _, holder in held})),
+    )
+
+
+def test_a_change_names_what_began_and_what_ended() -> None:
+    old, new = _snapshot((A, P), (B, P)), _snapshot((A, Q), (B, P))
+    assert diff(old, new) == Diff(began=(Holding(A, Q),), ended=(Holding(A, P),))
+
+
+def test_claimed_devices_begin_and_end_beside_others_each_claim_by_itself() -> None:
+    old, new = _snapshot((A, P), (C, P), (D, P)), _snapshot((B, P), (D, P), (D, Q))
+    assert diff(old, new) == Diff(began=(Holding(D, Q), Holding(B, P)), ended=(Holding(C, P), Holding(A, P)))
+
+
+class _Untouched(ClaimDevice):
+    def held(self, through: ClaimHolder) -> ClaimedKey:
+        raise AssertionError(through)
+
+
+def test_claimed_devices_that_are_the_same_object_are_not_looked_at_again() -> None:
+    claims = (_Untouched(ClaimDeviceKey("drv", "pool", "gpu-0"), (ClaimHolder(P, "n", "mine"),)),)
+    old, new = (replace(_snapshot((key, P)), claims=claims) for key in (A, B))
+    assert diff(old, new) == Diff(began=(Holding(B, P),), ended=(Holding(A, P),))
+
+
+@QUICK
+@given(_snapshots, _snapshots)
+def test_a_difference_applied_to_the_old_gives_the_new(old: Snapshot, new: Snapshot) -> None:
+    change = diff(old, new)
+    began, ended = set(change.began), set(change.ended)
+    before, after = {pair.old for pair in change.renamed}, {pair.new for pair in change.renamed}
+    assert (holdings(old) - ended - before) | began | after == holdings(new)
+    for was, now in change.renamed:
+        assert was.unnamed() == now.unnamed()
+        assert (was.holder.pod_uid == "") != (now.holder.pod_uid == "")
+    assert not before & ended
+    assert not after & began
+    assert not began & holdings(old)
+    assert ended <= holdings(old)
+    assert list(change.began) == sorted(began)
+    assert list(change.ended) == sorted(ended)
+    back = tuple(sorted(Renamed(pair.new, pair.old) for pair in change.renamed))
+    assert diff(new, old) == Diff(began=change.ended, ended=change.began, renamed=back)
+
+
+@QUICK
+@given(_snapshots)
+def test_nothing_changed_between_a_snapshot_and_itself(snapshot: Snapshot) -> None:
+    assert diff(snapshot, snapshot) == Diff()
+    assert pods_gone(snapshot, snapshot) == frozenset()
+
+
+def test_a_pod_is_gone_when_none_of_its_containers_holds_anything() -> None:
+    side = P._replace(container="side")
+    old = _snapshot((A, P), (B, side), (A, Q))
+    assert pods_gone(old, _snapshot((A, Q), (B, side))) == frozenset()
+    assert pods_gone(old, _snapshot((B, P))) == {("n", "q")}
+    assert pods_gone(old, _snapshot()) == {("n", "p"), ("n", "q")}
+    assert pods_gone(_snapshot(), old) == frozenset()
+
+
+def test_what_is_held_at_the_first_look_began_nobody_knows_when() -> None:
+    step = HoldingTracker().advance(_snapshot((A, P)), 100.0)
+    assert (step.change, step.released) == (Diff(), ())
+    assert dict(step.since) == {Holding(A, P): HeldSince(100.0, exact=False)}
+
+
+def test_what_begins_later_began_when_it_was_seen_and_what_ends_lasted_until_then() -> None:
+    ledger = HoldingTracker()
+    ledger.advance(_snapshot((A, P)), 100.0)
+    step = ledger.advance(_snapshot((A, P), (B, Q)), 107.0)
+    assert dict(step.since) == {Holding(A, P): HeldSince(100.0, exact=False), Holding(B, Q): HeldSince(107.0)}
+    step = ledger.advance(_snapshot((B, Q)), 130.0)
+    assert step.released == (Release(Holding(A, P), 30.0),)
+    assert dict(step.since) == {Holding(B, Q): HeldSince(107.0)}
+    step = ledger.advance(_snapshot((A, P), (B, Q)), 140.0)
+    assert step.since[Holding(A, P)] == HeldSince(140.0)
+
+
+def test_a_uid_that_is_learned_later_is_the_same_holding() -> None:
+    ledger = HoldingTracker()
+    ledger.advance(_snapshot(), 100.0)
+    ledger.advance(_snapshot((A, P)), 107.0)
+    known = P._replace(pod_uid="uid-1")
+    step = ledger.advance(_snapshot((A, known)), 108.0)
+    assert step.change == Diff(renamed=(Renamed(Holding(A, P), Holding(A, known)),))
+    assert step.released == ()
+    assert dict(step.since) == {Holding(A, known): HeldSince(107.0)}
+
+
+def test_a_successor_of_the_same_name_is_told_from_its_predecessor_even_after_doubt() -> None:
+    ledger = HoldingTracker()
+    first, second = P._replace(pod_uid="uid-1"), P._replace(pod_uid="uid-2")
+    ledger.advance(_snapshot((A, first)), 100.0)
+    step = ledger.advance(_snapshot((A, P)), 110.0)
+    assert (step.change.began, step.change.ended) == ((), ())
+    step = ledger.advance(_snapshot((A, second)), 111.0)
+    assert step.change == Diff(began=(Holding(A, second),), ended=(Holding(A, first),))
+    assert step.released == (Release(Holding(A, first), 11.0),)
+    assert dict(step.since) == {Holding(A, second): HeldSince(111.0)}
+
+
+def test_a_clock_that_was_set_back_makes_no_time_negative() -> None:
+    ledger = HoldingTracker()
+    ledger.advance(_snapshot((A, P)), 100.0)
+    step = ledger.advance(_snapshot(), 40.0)
+    assert step.released == (Release(Holding(A, P), 0.0),)
+
+
+def test_a_step_that_was_handed_out_does_not_change_any_more() -> None:
+    ledger = HoldingTracker()
+    first = ledger.advance(_snapshot((A, P)), 1.0)
+    before = dict(first.since)
+    ledger.advance(_snapshot((B, Q)), 2.0)
+    assert dict(first.since) == before
+
+
+@QUICK
+@given(st.lists(_snapshots, min_size=1, max_size=5), st.data())
+def test_the_ledger_follows_exactly_what_is_held(snapshots: list[Snapshot], data: st.DataObject) -> None:
+    ledger = HoldingTracker()
+    began: Counter[Holding] = Counter()
+    ended: Counter[Holding] = Counter()
+    previous: dict[Holding, HeldSince] = {}
+    for number, snapshot in enumerate(snapshots):
+        now = data.draw(st.floats(0, 1e9))
+        step = ledger.advance(snapshot, now)
+        assert set(step.since) == holdings(snapshot)
+        went_on = {pair.new: pair.old for pair in step.change.renamed}
+        for holding, since in step.since.items():
+            began_now = number > 0 and holding in step.change.began
+            fresh = HeldSince(now, exact=number > 0)
+            assert since == (fresh if began_now else previous.get(went_on.get(holding, holding), fresh))
+        assert [released.holding for released in step.released] == list(step.change.ended)
+        assert all(released.seconds >= 0 for released in step.released)
+        began.update(holding.unnamed() for holding in step.change.began)
+        ended.update(holding.unnamed() for holding in step.change.ended)
+        previous = dict(step.since)
+    held_at_first = Counter(holding.unnamed() for holding in holdings(snapshots[0]))
+    assert held_at_first + began - ended == Counter(h.unnamed() for h in holdings(snapshots[-1]))
+
+
+_KEYS: tuple[HeldKey, HeldKey] = (A, C)
+_script = st.lists(st.lists(st.sampled_from(["", "A", "B", "C", None]), min_size=2, max_size=2), max_size=12)
+
+
+@QUICK
+@given(_script)
+def test_a_uid_that_changes_is_another_holding_and_one_that_is_in_doubt_is_the_same(
+    script: list[list[str | None]],
+) -> None:
+    """A device and a claimed one of pod p; None: not held. Judged against a ledger as simple as can be."""
+    ledger = HoldingTracker()
+    ledger.advance(Snapshot(), 0.0)
+    known: dict[HeldKey, tuple[str, float]] = {}
+    for now, uids in enumerate(script, 1):
+        held = [(k, P._replace(pod_uid=u)) for k, u in zip(_KEYS, uids, strict=True) if u is not None]
+        step = ledger.advance(_snapshot(*held), float(now))
+        began: set[HeldKey] = set()
+        ended: set[tuple[HeldKey, str]] = set()
+        for key, uid in zip(_KEYS, uids, strict=True):
+            before = known.get(key)
+            if before is not None and (uid is None or (uid and before[0] and uid != before[0])):
+                ended.add((key, before[0]))
+                del known[key]
+                before = None
+            if uid is not None:
+                if before is None:
+                    began.add(key)
+                known[key] = (uid, now) if before is None else (uid or before[0], before[1])
+        assert {holding.key for holding in step.change.began} == began
+        assert {(h.key, h.holder.pod_uid) for h in step.change.ended} == ended
+        assert {h.key: since.at for h, since in step.since.items()} == {
+            key: since for key, (_, since) in known.items()
+        }
+        assert set(step.since) == set(holdings(_snapshot(*held)))

@@ -1,0 +1,186 @@
+"""exporter.mapping.snapshot and listing: what is taken from before is what would be made anew."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.mapping.anomalies import AnomalyTracker
+from exporter.mapping.holdings import HoldingTracker, diff
+from exporter.mapping.identity import pods_with_new_holdings
+from exporter.mapping.listing import ListedPods, ListReader
+from exporter.mapping.model import NO_REPORTS, Snapshot
+from exporter.mapping.snapshot import SnapshotBuilder, build
+from harness.answers import allocatables, listings, pods, shuffled
+from kubelet.pb.podresources.v1 import api_pb2
+
+SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+def _listed(chosen: Sequence[api_pb2.PodResources], seed: int) -> bytes:
+    order = random.Random(seed)
+    return shuffled(api_pb2.ListPodResourcesResponse(pod_resources=chosen), order).SerializeToString()
+
+
+def _offering(answers: Sequence[bytes]) -> api_pb2.AllocatableResourcesResponse:
+    """All devices that the answers name: as it is on a node that is well."""
+    offer = api_pb2.AllocatableResourcesResponse()
+    for answer in answers:
+        for pod in api_pb2.ListPodResourcesResponse.FromString(answer).pod_resources:
+            for container in pod.containers:
+                offer.devices.extend(container.devices)
+    return offer
+
+
+@SETTINGS
+@given(st.data(), st.lists(pods(), min_size=1, max_size=8))
+def test_snapshot_after_snapshot_is_what_would_be_built_of_its_answer_alone(
+    data: st.DataObject, pool: list[api_pb2.PodResources]
+) -> None:
+    offers = [None, _offering([_listed(pool, 0)]), data.draw(allocatables())]
+    reader, builder = ListReader(), SnapshotBuilder({0: 0, 1: 1})
+    incremental, anew = (HoldingTracker(), AnomalyTracker()), (HoldingTracker(), AnomalyTracker())
+    before: tuple[Snapshot, Snapshot] | None = None
+    for step in range(5):
+        chosen = data.draw(st.lists(st.sampled_from(pool), max_size=8, unique_by=id))
+        answer = _listed(chosen, step)
+        # Mostly what is offered stays what it is.
+        offer = offers[data.draw(st.sampled_from([0, 1, 1, 1, 2]))]
+        known = data.draw(st.sampled_from([0, 1, 2]))
+        uids = {(pod.namespace, pod.name): f"uid-{len(pod.name) * known % 3}" for pod in chosen if known}
+        expected = build(
+            api_pb2.ListPodResourcesResponse.FromString(answer), offer, cpu_numa={0: 0, 1: 1}, pod_uids=uids
+        )
+        again = None if offer is None else shuffled(offer, random.Random(step))
+        listing = reader.read(answer)
+        assert listing.names() == {(pod.namespace, pod.name) for pod in chosen}
+        snapshot = builder.build(listing, again, pod_uids=uids)
+        assert snapshot == expected
+        assert snapshot.resources() == expected.resources()
+        assert snapshot.held_unhealthy == expected.held_unhealthy
+        if before is not None:
+            assert diff(before[0], snapshot) == diff(before[1], expected)
+            assert pods_with_new_holdings(before[0], snapshot) == pods_with_new_holdings(before[1], expected)
+        before = snapshot, expected
+        assert incremental[0].advance(snapshot, step) == anew[0].advance(expected, step)
+        judged = [
+            judge.judge(shown, NO_REPORTS, asked=step, now=step + 0.5)
+            for (_, judge), shown in ((incremental, snapshot), (anew, expected))
+        ]
+        assert judged[0] == judged[1]
+
+
+def _pod(name: str, *devices: str) -> api_pb2.PodResources:
+    pod = api_pb2.PodResources(namespace="n", name=name)
+    pod.containers.add(name="c").devices.add(resource_name="r", device_ids=devices)
+    return pod
+
+
+def test_what_did_not_change_is_the_very_same() -> None:
+    reader, builder = ListReader(), SnapshotBuilder()
+    some = [_pod(f"p{n}", f"d{n}a", f"d{n}b") for n in range(6)]
+    offer = _offering([_listed(some, 0)])
+    first = builder.build(reader.read(_listed(some, 1)), offer)
+    assert builder.build(reader.read(_listed(some, 2)), offer) is first
+    third = builder.build(reader.read(_listed([*some[:5], _pod("other", "d5a")], 3)), offer)
+    changed = third.changed_since(first)
+    assert changed is not None
+    assert sorted(now.key.device for _, now in changed) == ["d5a", "d5b"]
+    less = api_pb2.AllocatableResourcesResponse()
+    less.CopyFrom(offer)
+    del less.devices[0]
+    fourth = builder.build(reader.read(_listed([*some[:5], _pod("other", "d5a")], 4)), less)
+    changed = fourth.changed_since(third)
+    assert changed is not None
+    assert {now.allocatable for _, now in changed} == {False}
+    assert len(changed) == 2
+
+
+def test_claimed_devices_that_did_not_change_are_the_very_same_when_what_is_offered_changes() -> None:
+    reader, builder = ListReader(), SnapshotBuilder()
+    claimant = _pod("p", "d0")
+    claim = claimant.containers[0].dynamic_resources.add(claim_name="mine", claim_namespace="n")
+    claim.claim_resources.add(driver_name="drv", pool_name="pool", device_name="gpu-0")
+    answer = _listed([claimant], 0)
+    first = builder.build(reader.read(answer), _offering([answer]))
+    second = builder.build(reader.read(answer), api_pb2.AllocatableResourcesResponse())
+    assert [device.key.device for device in first.claims] == ["gpu-0"]
+    assert second.devices != first.devices
+    assert second.claims is first.claims
+
+
+def _whole(data: bytes) -> tuple[api_pb2.PodResources, ...] | None:
+    try:
+        return tuple(api_pb2.ListPodResourcesResponse.FromString(data).pod_resources)
+    except DecodeError:
+        return None
+
+
+def _cut(reader: ListReader, data: bytes) -> tuple[api_pb2.PodResources, ...] | None:
+    try:
+        return reader.read(data).pod_resources
+    except DecodeError:
+        return None
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(listings().map(lambda listed: listed.SerializeToString()), st.data())
+def test_an_answer_that_is_damaged_reads_as_protobuf_reads_it(data: bytes, draw: st.DataObject) -> None:
+    reader = ListReader()
+    assert _cut(reader, data) == _whole(data)
+    damaged = bytearray(data)
+    for _ in range(draw.draw(st.integers(1, 3))):
+        at = draw.draw(st.integers(0, len(damaged)))
+        end = draw.draw(st.integers(at, min(len(damaged), at + 3)))
+        damaged[at:end] = draw.draw(st.binary(max_size=4))
+    assert _cut(reader, bytes(damaged)) == _whole(bytes(damaged))
+    assert _cut(reader, data) == _whole(data)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.binary(max_size=40) | st.binary(max_size=40).map(lambda rest: b"\x0a" + rest))
+def test_nonsense_reads_as_protobuf_reads_it(data: bytes) -> None:
+    assert _cut(ListReader(), data) == _whole(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        # An unknown field behind a pod; a group; a length in more bytes than it needs, and in too many.
+        _listed([_pod("p", "d")], 0) + b"\x10\x01",
+        _listed([_pod("p", "d")], 0) + b"\x13\x14",
+        b"\x0a\x83\x80\x00\x0a\x01p",
+        b"\x0a\x83\x80\x80\x80\x00\x0a\x01p",
+        b"\x0a\x83\x80\x80\x80\x80\x00\x0a\x01p",
+        b"\x0a\xff\xff\xff\xff\x0f",
+    ],
+)
+def test_unusual_forms_read_as_protobuf_reads_them(data: bytes) -> None:
+    assert _cut(ListReader(), data) == _whole(data)
+
+
+def test_pods_of_one_name_are_kept_apart() -> None:
+    reader = ListReader()
+    listing = reader.read(_listed([_pod("p", "a"), _pod("p", "b")], 0))
+    assert listing.parts is None
+    assert len(listing.pod_resources) == 2
+    assert isinstance(reader.read(b""), ListedPods)
+
+
+def test_pods_that_are_not_told_apart_make_one_snapshot_of_the_same_messages_and_another_of_others() -> None:
+    message = api_pb2.ListPodResourcesResponse()
+    for device in ("a", "b"):
+        container = message.pod_resources.add(namespace="n", name="twin").containers.add(name="c")
+        container.devices.add(resource_name="r", device_ids=[device])
+    listing, offer = ListedPods(tuple(message.pod_resources)), _offering([message.SerializeToString()])
+    builder = SnapshotBuilder()
+    first = builder.build(listing, offer)
+    assert builder.build(listing, offer) is first
+    uids = {("n", "twin"): "u"}
+    assert builder.build(listing, offer, pod_uids=uids) == build(message, offer, pod_uids=uids) != first
+    assert builder.build(listing, None, pod_uids=uids) == build(message, None, pod_uids=uids)
+    fewer = api_pb2.ListPodResourcesResponse(pod_resources=message.pod_resources[:1])
+    assert builder.build(ListedPods(tuple(fewer.pod_resources)), offer) == build(fewer, offer)

@@ -1,0 +1,115 @@
+"""exporter.metrics.devices: how many series a mapping makes, and what goes where there are too many."""
+
+import asyncio
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from exporter.mapping.anomalies import find
+from exporter.mapping.holdings import HeldSince, holdings
+from exporter.mapping.identity import PodIdentity
+from exporter.mapping.snapshot import build
+from exporter.mapping.state import State, StateStore
+from exporter.metrics.devices import SeriesGroup, SeriesLimit, count_series, plan_series
+from exporter.metrics.exporter import Metrics
+from harness.answers import allocatables, listings
+from kubelet.pb.podresources.v1 import api_pb2
+from runtime.exposition import Format
+
+
+def _state(
+    listed: api_pb2.ListPodResourcesResponse,
+    offered: api_pb2.AllocatableResourcesResponse | None,
+    generation: int = 1,
+) -> State:
+    snapshot = build(listed, offered)
+    pods = {(c.holder.namespace, c.holder.pod): c.holder for c in snapshot.containers}
+    return State(
+        generation=generation,
+        snapshot=snapshot,
+        taken_at=0.0,
+        since={holding: HeldSince(1.0) for holding in holdings(snapshot)},
+        pods={key: PodIdentity(*key, "uid", labels=(("a", "b"),)) for key in pods},
+        anomalies=find(snapshot),
+    )
+
+
+def _scraped(state: State, limit: int) -> tuple[int, dict[str, int]]:
+    """What is said to be dropped, and how many series of the mapping there are by family."""
+
+    async def scrape() -> str:
+        states = StateStore()
+        states.publish(state)
+        metrics = Metrics(
+            *(states,), node="n", version="v", stale_after=60.0, clock=lambda: 0.0, limit=SeriesLimit(limit)
+        )
+        try:
+            return (await metrics.document(Format.TEXT, compress=False)).decode()
+        finally:
+            metrics.close()
+
+    mapping, found, rest = asyncio.run(scrape()).partition("# HELP devicelens_series_dropped")
+    assert found
+    (dropped,) = re.findall(r"^devicelens_series_dropped (\S+)$", rest, re.MULTILINE)
+    return int(float(dropped)), {family.name: len(family.samples) for family in parse_text(mapping)}
+
+
+LISTED = st.tuples(listings(), st.none() | allocatables())
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(LISTED)
+def test_what_is_counted_is_what_is_rendered(
+    answers: tuple[api_pb2.ListPodResourcesResponse, api_pb2.AllocatableResourcesResponse | None],
+) -> None:
+    state = _state(*answers)
+    counted = sum(count_series(state).values())
+    dropped, families = _scraped(state, max(counted, 1))
+    assert (dropped, sum(families.values())) == (0, counted)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(LISTED, st.data())
+def test_no_more_than_the_limit_is_told_and_devices_go_first(
+    answers: tuple[api_pb2.ListPodResourcesResponse, api_pb2.AllocatableResourcesResponse | None],
+    data: st.DataObject,
+) -> None:
+    state = _state(*answers)
+    counted = count_series(state)
+    total = sum(counted.values())
+    limit = data.draw(st.integers(1, total + 1))
+    dropped, families = _scraped(state, limit)
+    told = sum(families.values())
+    assert told <= limit
+    assert told + dropped == total
+    if dropped and counted[SeriesGroup.HOLDERS] + counted[SeriesGroup.RESOURCES] <= limit:
+        assert told == counted[SeriesGroup.HOLDERS] + counted[SeriesGroup.RESOURCES]
+        assert not any(name.startswith("devicelens_device") for name in families)
+
+
+def _node(devices: int) -> State:
+    listed = api_pb2.ListPodResourcesResponse()
+    container = listed.pod_resources.add(namespace="ml", name="trainer").containers.add(name="main")
+    container.devices.add(resource_name="example.com/gpu", device_ids=[f"g{n}" for n in range(devices)])
+    return _state(listed, None, generation=devices)
+
+
+def test_it_is_said_and_said_to_the_log_when_it_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    limit = SeriesLimit(100)
+    assert limit.notes(_node(10)) == ()
+    assert not caplog.records
+    state = _node(100)
+    series = plan_series(state, 100).series
+    assert series == 300 + 2 + 1 + 2
+    (note,) = limit.notes(state)
+    assert note == (
+        f"{series} series are more than --metrics.max-series 100: Prometheus is not told those of devices"
+    )
+    assert limit.notes(state) == (note,)
+    assert len(caplog.records) == 1
+    assert limit.notes(_node(10)) == ()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]

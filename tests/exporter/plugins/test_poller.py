@@ -1,0 +1,245 @@
+"""exporter.plugins.poller with scripted plugins: when they are asked, and what becomes of it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+
+from exporter.mapping.model import AdvertisedDevice, AdvertisedResource, Device, DeviceKey, Snapshot
+from exporter.mapping.state import State, StateStore
+from exporter.plugins.client import PluginDocument, PluginError
+from exporter.plugins.poller import PluginPoller, PollPace
+from exporter.refresh.protocols import Trigger
+from harness.waiting import until
+
+R = "example.com/gpu"
+
+
+def resource(
+    *, reason: str = "", last_allocated: float | None = None, streams: int = 1
+) -> dict[str, AdvertisedResource]:
+    device = AdvertisedDevice(not reason, reason, last_allocated=last_allocated)
+    return {R: AdvertisedResource(registered=True, streams=streams, devices={"d": device})}
+
+
+@dataclass
+class Scripted:
+    """A plugin that tells what it is set to."""
+
+    source: str = "unix:/p"
+    resources: dict[str, AdvertisedResource] = field(default_factory=resource)
+    error: Exception | None = None
+    asked: list[bytes] = field(default_factory=list[bytes])
+
+    async def ask(self, known: bytes = b"") -> PluginDocument | None:
+        self.asked.append(known)
+        if self.error is not None:
+            raise self.error
+        digest = repr(self.resources).encode()
+        return None if digest == known else PluginDocument(self.resources, digest)
+
+
+@dataclass
+class Running:
+    """Everything around plugins that are asked."""
+
+    plugins: PluginPoller
+    states: StateStore
+    triggers: list[Trigger] = field(default_factory=list[Trigger])
+    reconsidered: int = 0
+    now: float = 1000.0
+
+    def reconsider(self) -> None:
+        self.reconsidered += 1
+
+    def change(self) -> None:
+        """The mapping changes."""
+        generation = self.states.state.generation + 1
+        device = Device(DeviceKey(R, f"d{generation}"))
+        self.states.publish(State(generation=generation, snapshot=Snapshot((device,))))
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async def holds() -> object:
+            return condition()
+
+        await until("the condition", holds, pause=0.002)
+
+    @property
+    def reason(self) -> str:
+        return self.plugins.advertised.devices[DeviceKey(R, "d")].reason
+
+
+@asynccontextmanager
+async def running(
+    *sources: Scripted, spacing: float = 0.01, interval: float = 3600.0, forgotten_after: float = 3600.0
+) -> AsyncGenerator[Running]:
+    states = StateStore()
+    world: Running
+    plugins = PluginPoller(
+        sources, states, clock=lambda: world.now, pace=PollPace(spacing, interval, forgotten_after)
+    )
+    world = Running(plugins, states)
+    plugins.bind(trigger=world.triggers.append, reconsider=world.reconsider)
+    task = asyncio.create_task(plugins.run())
+    try:
+        yield world
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_before_it_was_asked_a_plugin_has_said_nothing() -> None:
+    plugins = PluginPoller([Scripted()], StateStore(), clock=lambda: 0.0)
+    (report,) = plugins.advertised.reports
+    assert (report.source, report.answers, report.received_at) == ("unix:/p", False, None)
+
+
+async def test_what_it_tells_at_first_has_the_kubelet_asked() -> None:
+    plugin = Scripted(resources=resource(reason="dust"))
+    async with running(plugin) as world:
+        await world.until(lambda: world.plugins.advertised.serves(R))
+        assert world.triggers == [Trigger.PLUGIN]
+        (report,) = world.plugins.advertised.reports
+        assert (report.answers, report.received_at, report.problem) == (True, 1000.0, "")
+        assert world.reason == "dust"
+
+
+async def _more(plugin: Scripted, asked: int) -> bool:
+    return len(plugin.asked) > asked
+
+
+async def test_it_is_asked_when_the_mapping_changes_and_the_same_document_costs_nothing() -> None:
+    plugin = Scripted()
+    async with running(plugin) as world:
+        await world.until(lambda: len(plugin.asked) >= 1 and world.plugins.advertised.devices)
+        before = world.plugins.advertised
+        for asked in (1, 2, 3):
+            world.change()
+            await until("another question", partial(_more, plugin, asked), pause=0.002)
+        assert world.plugins.advertised is before
+        assert world.triggers == [Trigger.PLUGIN]
+        assert world.reconsidered == 0
+
+
+async def test_a_state_with_the_same_mapping_is_no_reason_to_ask() -> None:
+    plugin = Scripted()
+    async with running(plugin) as world:
+        world.change()
+        await world.until(lambda: len(plugin.asked) == 2 or (len(plugin.asked) == 1 and world.triggers))
+        await asyncio.sleep(0.05)
+        asked = len(plugin.asked)
+        for taken in range(5):
+            state = world.states.state
+            world.states.publish(State(generation=state.generation, snapshot=state.snapshot, taken_at=taken))
+            await asyncio.sleep(0.015)
+        assert len(plugin.asked) == asked
+
+
+async def test_it_is_asked_now_and_then_besides() -> None:
+    plugin = Scripted()
+    async with running(plugin, interval=0.01) as world:
+        await world.until(lambda: len(plugin.asked) >= 5)
+        plugin.resources = resource(reason="dust")
+        await world.until(lambda: world.reason == "dust")
+        assert world.triggers == [Trigger.PLUGIN, Trigger.PLUGIN]
+
+
+async def test_changes_that_never_cease_ask_no_oftener_than_is_fair() -> None:
+    plugin = Scripted()
+    async with running(plugin, spacing=0.1) as world:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() < began + 0.35:
+            world.change()
+            await asyncio.sleep(0.001)
+        assert 2 <= len(plugin.asked) <= 5
+
+
+async def test_an_allocation_is_read_into_the_mapping_without_asking_the_kubelet() -> None:
+    plugin = Scripted()
+    async with running(plugin) as world:
+        await world.until(lambda: world.triggers)
+        plugin.resources = resource(last_allocated=990.0)
+        world.change()
+        await world.until(lambda: world.reconsidered == 1)
+        assert world.triggers == [Trigger.PLUGIN]
+        assert world.plugins.advertised.devices[DeviceKey(R, "d")].last_allocated == 990.0
+
+
+@pytest.mark.parametrize("other", [resource(reason="x"), resource(streams=0), {}])
+async def test_what_the_kubelet_has_to_do_with_has_it_asked(other: dict[str, AdvertisedResource]) -> None:
+    plugin = Scripted()
+    async with running(plugin) as world:
+        await world.until(lambda: world.triggers)
+        plugin.resources = other
+        world.change()
+        await world.until(lambda: len(world.triggers) == 2)
+
+
+async def test_a_plugin_that_falls_silent_is_told_of_once_and_its_word_is_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    plugin = Scripted(resources=resource(reason="dust"))
+    async with running(plugin, interval=0.02) as world:
+        await world.until(lambda: world.triggers)
+        plugin.error = PluginError("connection refused")
+        world.now = 1010.0
+        await world.until(lambda: not world.plugins.advertised.answers(R))
+        asked = len(plugin.asked)
+        await world.until(lambda: len(plugin.asked) > asked + 3)
+        assert world.reason == "dust"
+        (report,) = world.plugins.advertised.reports
+        assert (report.problem, report.received_at) == ("connection refused", 1000.0)
+        assert report.silent_since is not None
+        assert 1000.0 < report.silent_since <= 1010.0
+        said = [r.getMessage() for r in caplog.records if r.name == "devicelens.plugins"]
+        assert said == ["a plugin does not tell of its devices"]
+        assert world.triggers == [Trigger.PLUGIN] * 2
+        plugin.error = None
+        await world.until(lambda: world.plugins.advertised.answers(R))
+        said = [r.getMessage() for r in caplog.records if r.name == "devicelens.plugins"]
+        assert said[1:] == ["a plugin does not tell of its devices: over"]
+        (again,) = world.plugins.advertised.reports
+        assert (again.answers, again.silent_since, again.received_at) == (True, None, 1000.0)
+
+
+async def test_what_a_silent_plugin_had_told_is_forgotten_in_time_and_told_anew_when_it_is_back() -> None:
+    plugin = Scripted()
+    async with running(plugin, interval=0.02, forgotten_after=0.2) as world:
+        await world.until(lambda: world.triggers)
+        plugin.error = PluginError("connection refused")
+        await world.until(lambda: not world.plugins.advertised.answers(R))
+        assert world.plugins.advertised.devices
+        await world.until(lambda: not world.plugins.advertised.devices)
+        (report,) = world.plugins.advertised.reports
+        assert (report.received_at, report.resources) == (None, {})
+        plugin.error = None
+        await world.until(lambda: world.plugins.advertised.serves(R))
+        assert plugin.asked[-1] == b"", "the document is needed whole"
+
+
+async def test_what_nobody_foresaw_does_not_end_it() -> None:
+    plugin = Scripted(error=ZeroDivisionError("odd"))
+    async with running(plugin, interval=0.02) as world:
+        await world.until(lambda: len(plugin.asked) > 2)
+        (report,) = world.plugins.advertised.reports
+        assert report.problem == "ZeroDivisionError: odd"
+        plugin.error = None
+        await world.until(lambda: world.plugins.advertised.serves(R))
+
+
+async def test_one_that_hangs_does_not_hold_up_another() -> None:
+    class Hangs(Scripted):
+        async def ask(self, known: bytes = b"") -> PluginDocument | None:
+            self.asked.append(known)
+            await asyncio.Event().wait()
+            return None
+
+    async with running(Hangs("unix:/hangs"), Scripted("unix:/well")) as world:
+        await world.until(lambda: world.plugins.advertised.serves(R))
+        assert [report.answers for report in world.plugins.advertised.reports] == [False, True]

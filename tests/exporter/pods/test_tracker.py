@@ -1,0 +1,353 @@
+"""exporter.pods.tracker with a scripted source: what it asks for, and when."""
+
+# A test may look inside.
+# pyright: reportPrivateUsage=false
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from exporter.mapping.identity import PodIdentity, Poll
+from exporter.mapping.model import Container, Holder, Snapshot
+from exporter.mapping.state import State
+from exporter.pods import tracker as module
+from exporter.pods.source import (
+    PodEvent,
+    PodGone,
+    PodSeen,
+    PodsListed,
+    PodsUnchanged,
+    PodWatchError,
+    StreamOpened,
+    UnreadableEvent,
+)
+from exporter.pods.tracker import PodTracker
+from exporter.refresh.protocols import Trigger
+
+LIMIT = 20.0
+P = PodIdentity("n", "p", "uid-1", "Running")
+
+
+@dataclass
+class Scripted:
+    """A source that tells what a test puts, and remembers what it is asked."""
+
+    lasting: bool = False
+    name: str = "scripted"
+    words: str = "pods told by a test"
+    told: asyncio.Queue[PodEvent | PodWatchError] = field(
+        default_factory=asyncio.Queue[PodEvent | PodWatchError]
+    )
+    answer: Callable[[], PodsListed | PodsUnchanged | PodWatchError | None] = lambda: None
+    asked: list[bool] = field(default_factory=list[bool])
+    followed: int = 0
+    interrupted: int = 0
+
+    async def follow(self) -> AsyncGenerator[PodEvent]:
+        self.followed += 1
+        while True:
+            told = await self.told.get()
+            if isinstance(told, PodWatchError):
+                raise told
+            yield told
+
+    async def confirm(self, *, thorough: bool) -> PodsListed | PodsUnchanged | None:
+        self.asked.append(thorough)
+        answer = self.answer()
+        if isinstance(answer, PodWatchError):
+            raise answer
+        return answer
+
+    def interrupt(self) -> None:
+        self.interrupted += 1
+        self.told.put_nowait(PodWatchError("SILENT", "interrupted"))
+
+
+@dataclass
+class Running:
+    source: Scripted
+    identities: PodTracker
+    triggers: list[Trigger] = field(default_factory=list[Trigger])
+    reconsidered: int = 0
+    generation: int = 0
+    look: Poll = field(default_factory=lambda: Poll(-1.0, -1.0))
+
+    @property
+    def connected(self) -> bool:
+        return self.identities.view.connected
+
+    def reconsider(self) -> None:
+        self.reconsidered += 1
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def tell(self, *told: PodEvent | PodWatchError) -> None:
+        """Let the source tell, and wait until that is taken in."""
+        for one in told:
+            self.source.told.put_nowait(one)
+        while not self.source.told.empty():
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    def publish(self, *uids: str, name: str = "p") -> None:
+        """The refresh loop has published a List that was asked just now: a holder for each uid."""
+        now = self.now()
+        self.generation += 1
+        containers = tuple(Container(Holder("n", name, f"c{n}", uid)) for n, uid in enumerate(uids))
+        self.look = Poll(now, now)
+        self.identities.looked(State(self.generation, Snapshot(containers=containers)), self.look)
+
+    def again(self) -> None:
+        """The same was published once more, after a List of its own."""
+        now = self.now()
+        self.look = Poll(now, now)
+        self.identities.looked(State(self.generation), self.look)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(LIMIT):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def running(
+    source: Scripted | None = None, *, expected: bool = False, relist: float = 3600.0
+) -> AsyncGenerator[Running]:
+    source = source or Scripted()
+    its = Running(source, PodTracker(source, expected=expected, relist=relist))
+    its.identities.bind(trigger=its.triggers.append, reconsider=its.reconsider)
+    task = asyncio.create_task(its.identities.run())
+    await asyncio.sleep(0)
+    try:
+        yield its
+    finally:
+        task.cancel()
+        outcome = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(outcome[0], asyncio.CancelledError), outcome
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ASK_SPACING", 0.0)
+    monkeypatch.setattr(module, "_FIRST_RETRY", 0.001)
+    monkeypatch.setattr(module, "_REFUSED", 0.005)
+
+
+async def test_a_pod_that_comes_may_hold_something_and_one_that_is_known_asks_for_nothing() -> None:
+    async with running() as its:
+        await its.tell(StreamOpened(anew=True), PodSeen(P))
+        assert its.triggers == [Trigger.PODS]
+        assert its.identities.view.connected
+        await its.tell(PodSeen(P), PodSeen(replace(P, phase="Pending")))
+        assert its.triggers == [Trigger.PODS]
+        # Nothing of it is held: nobody cares how it goes on.
+        await its.tell(PodSeen(replace(P, phase="Succeeded")), PodGone(P.key, "uid-1"))
+        assert its.triggers == [Trigger.PODS]
+
+
+async def test_the_end_of_a_holder_asks_at_once_and_again_while_it_is_still_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "AGAIN", (0.01, 0.02, 0.03))
+    async with running() as its:
+        await its.tell(StreamOpened(anew=True), PodSeen(P))
+        its.publish("uid-1")
+        its.triggers.clear()
+        await its.tell(PodSeen(replace(P, phase="Succeeded")))
+        assert its.triggers == [Trigger.PODS]
+        await its.until(lambda: len(its.triggers) == 3)
+        its.publish()
+        await asyncio.sleep(0.06)
+        assert len(its.triggers) == 3
+        await its.tell(PodGone(P.key, "uid-1"))
+        assert len(its.triggers) == 3
+
+
+async def test_somebody_elses_end_is_not_the_holders() -> None:
+    async with running() as its:
+        await its.tell(StreamOpened(anew=True), PodSeen(P))
+        its.publish("uid-1")
+        its.triggers.clear()
+        await its.tell(PodGone(P.key, "uid-0"), PodSeen(replace(P, uid="uid-0", phase="Failed")))
+        assert its.triggers == []
+        await its.tell(PodGone(P.key, "uid-1"))
+        assert its.triggers[:1] == [Trigger.PODS]
+
+
+async def test_more_that_is_known_of_a_holder_is_told_without_asking_the_kubelet() -> None:
+    async with running() as its:
+        await its.tell(StreamOpened(anew=True), PodSeen(P))
+        its.publish("uid-1")
+        its.triggers.clear()
+        await its.tell(PodSeen(replace(P, labels=(("team", "ml"),))))
+        assert (its.triggers, its.reconsidered) == ([], 1)
+        await its.tell(PodSeen(replace(P, labels=(("team", "ml"),))))
+        assert its.reconsidered == 1
+
+
+async def test_a_holder_is_proven_by_a_list_of_the_source_after_that_of_the_kubelet() -> None:
+    async with running() as its:
+        its.source.answer = lambda: PodsListed((PodSeen(P),), its.now(), its.now())
+        its.publish("")
+        assert its.source.asked == []
+        await its.tell(StreamOpened(anew=True), PodSeen(P))
+        # The kubelet's List was older than the pod's first word: it must be asked again.
+        assert its.triggers == [Trigger.PODS]
+        its.again()
+        await its.until(lambda: its.reconsidered)
+        assert its.source.asked == [False]
+        (sighting,) = its.identities.view.of(P.key)
+        assert sighting.known <= its.look.asked
+        assert sighting.present >= its.look.answered
+        # It does not become so by asking again and again.
+        its.again()
+        its.publish("uid-1")
+        await asyncio.sleep(0.02)
+        assert its.source.asked == [False, False]
+        its.again()
+        await asyncio.sleep(0.02)
+        assert its.source.asked == [False, False]
+
+
+async def test_who_ran_before_it_held_anything_is_looked_at_thoroughly_but_not_for_ever() -> None:
+    async with running() as its:
+        await its.tell(StreamOpened(anew=True), PodSeen(P))
+        its.publish()
+        await asyncio.sleep(0.002)
+        for _ in range(3):
+            await asyncio.sleep(0.002)
+            its.publish("")
+            await its.until(lambda: not its.identities._doubt.is_set())
+            await asyncio.sleep(0.002)
+        assert its.source.asked[0] is True
+        assert its.source.asked.count(True) == 1
+
+
+async def test_what_cannot_be_understood_is_made_good_by_a_list(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    async with running() as its:
+        its.source.answer = lambda: PodsListed((PodSeen(P),), its.now(), its.now())
+        await its.tell(StreamOpened(anew=True), UnreadableEvent("odd"), UnreadableEvent("odd"))
+        await its.until(lambda: its.identities.view.of(P.key))
+    told = [record.message for record in caplog.records if "understood" in record.message]
+    assert told == [
+        "something about pods was not understood",
+        "something about pods was not understood: over",
+    ]
+
+
+async def test_what_a_list_leaves_out_has_ended() -> None:
+    async with running() as its:
+        await its.tell(StreamOpened(anew=True), PodSeen(P))
+        its.publish("uid-1")
+        its.triggers.clear()
+        await asyncio.sleep(0.002)
+        await its.tell(PodsListed((), its.now(), its.now()))
+        assert its.triggers[:1] == [Trigger.PODS]
+        assert its.identities.view.of(P.key) == ()
+
+
+async def test_a_stream_that_does_not_tell_what_a_list_shows_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_CATCH_UP", 0.02)
+    async with running(relist=0.03) as its:
+        await its.tell(StreamOpened(anew=True), PodSeen(P))
+        its.source.answer = lambda: PodsListed((PodSeen(P),), its.now(), its.now())
+        await its.until(lambda: len(its.source.asked) >= 3)
+        # A node on which nothing happens.
+        assert its.source.interrupted == 0
+        other = replace(P, pod="other", uid="uid-2")
+        its.source.answer = lambda: PodsListed((PodSeen(P), PodSeen(other)), its.now(), its.now())
+        await its.until(lambda: its.source.interrupted)
+        await its.until(lambda: its.source.followed == 2)
+
+
+async def test_who_refuses_because_it_is_asked_too_often_is_asked_later_and_who_fails_is_given_up() -> None:
+    async with running() as its:
+        await its.tell(StreamOpened(anew=True), PodSeen(P))
+        await asyncio.sleep(0.002)
+        its.source.answer = lambda: PodWatchError("RESOURCE_EXHAUSTED", "rejected by rate limit")
+        its.publish("")
+        await its.until(lambda: len(its.source.asked) >= 3)
+        assert its.source.interrupted == 0
+        its.source.answer = lambda: PodWatchError("DEADLINE_EXCEEDED", "no answer")
+        await its.until(lambda: its.source.interrupted)
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+async def test_a_source_that_falls_silent_is_followed_again(
+    lasting: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    async with running(Scripted(lasting=lasting)) as its:
+        await its.tell(StreamOpened(anew=not lasting), PodSeen(P))
+        its.publish("uid-1")
+        await its.tell(PodWatchError("UNAVAILABLE", "it ended"))
+        await its.until(lambda: not its.connected)
+        assert its.identities.words == "pods not watched: UNAVAILABLE: it ended"
+        # The kubelet's word was of its life; the API server's holds.
+        assert bool(its.identities.view.of(P.key)) is lasting
+        await its.until(lambda: its.source.followed == 2)
+        await its.tell(StreamOpened(anew=not lasting))
+        await its.until(lambda: its.connected)
+        assert its.identities.words == "pods told by a test"
+    told = [record.message for record in caplog.records]
+    assert told == ["who the pods are is not told", "who the pods are is not told: over"]
+
+
+@pytest.mark.parametrize("expected", [True, False])
+async def test_a_source_that_is_not_there_is_said_once_and_is_a_failure_if_it_was_asked_for(
+    expected: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
+    monkeypatch.setattr(module, "_LAST_RETRY", 0.001)
+    async with running(expected=expected) as its:
+        for _ in range(5):
+            await its.tell(PodWatchError("UNAVAILABLE", "there is no socket", absent=True))
+            await its.until(its.source.told.empty)
+        assert "there is no socket" in its.identities.words
+        await its.until(lambda: its.source.followed >= 3)
+        await its.tell(StreamOpened(anew=True))
+    levels = [(record.levelname, record.message) for record in caplog.records]
+    if expected:
+        assert levels == [
+            ("WARNING", "who the pods are is not told"),
+            ("INFO", "who the pods are is not told: over"),
+        ]
+    else:
+        assert levels == [
+            ("INFO", "pods' uids, labels and owners are not known"),
+            ("INFO", "pods' uids, labels and owners are known from now on"),
+        ]
+
+
+async def test_the_wait_after_failures_grows_ends_when_there_is_news_and_is_as_long_as_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_FIRST_RETRY", 60.0)
+    async with running() as its:
+        await its.tell(PodWatchError("UNAVAILABLE", "it ended"))
+        await asyncio.sleep(0.02)
+        assert its.source.followed == 1
+        its.identities.retry()
+        await its.until(lambda: its.source.followed == 2)
+        began = its.now()
+        await its.tell(PodWatchError("429", "too many", wait=0.1))
+        its.identities.retry()
+        await its.until(lambda: its.source.followed == 3)
+        assert its.now() - began >= 0.095
+
+
+async def test_static_pods_alone_are_no_sign_that_the_api_server_was_heard() -> None:
+    async with running() as its:
+        await its.tell(StreamOpened(anew=True), PodSeen(replace(P, static=True)))
+        assert not its.identities.view.complete(its.now() + 60)
+        await its.tell(PodSeen(replace(P, pod="q", uid="uid-2")))
+        assert its.identities.view.complete(its.now() + 60)

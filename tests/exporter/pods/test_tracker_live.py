@@ -1,0 +1,187 @@
+"""The refresh loop and a source of identity together, beside a simulated kubelet on which a lot happens.
+
+After each settling the uids told are the truth, and at no moment was a uid told that never held the device.
+"""
+
+import asyncio
+import random
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from exporter.mapping.state import StateStore
+from exporter.metrics.exporter import Metrics
+from exporter.pods.api_server import ApiServer
+from exporter.pods.kubeconfig import ApiServerAccess
+from exporter.pods.pods_api import PodsApi
+from exporter.pods.source import LabelFilter, PodWatcher
+from exporter.pods.tracker import PodTracker
+from exporter.refresh.loop import Refresher
+from exporter.refresh.triggers import (
+    RefreshTiming,
+    follow_device_plugins,
+    follow_pod_resources,
+    follow_pods_api,
+)
+from kubelet.paths import KubeletPaths
+from kubelet.podresources import KubeletClient
+from runtime.clock import Clock
+from runtime.directory import DirectoryWatcher
+from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import apiserver as simulated
+from simulator.devices import Device
+from simulator.scripted import ScriptedPlugin
+
+R = "example.com/gpu"
+LIMIT = 20.0
+Held = tuple[str, str, str]
+"""Device, pod and uid."""
+
+
+@dataclass
+class Node:
+    """A kubelet with three devices, an API server, and what an exporter has told of them."""
+
+    kubelet: SimulatedKubelet
+    plugin: ScriptedPlugin
+    api: simulated.ApiServer
+    states: StateStore
+    ever: set[Held] = field(default_factory=set[Held])
+    """Who held what at some time, by the kubelet's truth."""
+    told: set[Held] = field(default_factory=set[Held])
+
+    def truth(self) -> set[Held]:
+        uids = {(pod.spec.namespace, pod.spec.name): pod.uid for pod in self.kubelet.pods() if pod.active}
+        return {(held.device, held.pod, uids[held.namespace, held.pod]) for held in self.kubelet.holdings()}
+
+    def shown(self) -> set[Held]:
+        return {
+            (device.key.device, holder.pod, holder.pod_uid)
+            for device in self.states.state.snapshot.devices
+            for holder in device.holders
+        }
+
+    async def remember(self) -> None:
+        """Keep what is told, and check it against what ever was."""
+        async for _ in self.states.follow():
+            self.told |= self.shown()
+
+    async def settled(self) -> None:
+        async with asyncio.timeout(LIMIT):
+            while self.shown() != self.truth() or self.states.state.failure is not None:
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def _node(source: str) -> AsyncGenerator[Node]:
+    root = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
+    async with AsyncExitStack() as stack:
+        stack.callback(shutil.rmtree, root)
+        kubelet = await stack.enter_async_context(
+            SimulatedKubelet(root, pods_api=True, sync_delay=0.15, cpus=0, memory=0)
+        )
+        await kubelet.add_pod(PodSpec("bystander"))
+        plugin = ScriptedPlugin(root, R, [Device("a"), Device("b"), Device("c")])
+        await stack.enter_async_context(plugin)
+        await plugin.register()
+        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+        api = simulated.ApiServer(kubelet)
+        url = await stack.enter_async_context(api.serve())
+        paths, states, clock, watcher = KubeletPaths(root), StateStore(), Clock(), DirectoryWatcher()
+        client = await stack.enter_async_context(KubeletClient(paths.pod_resources_socket, timeout=2.0))
+        chosen: PodWatcher = (
+            PodsApi(paths.pods_api_socket, LabelFilter(None), timeout=2.0)
+            if source == "pods-api"
+            else ApiServer(ApiServerAccess(url), kubelet.node_name, LabelFilter(None), quiet=0.1)
+        )
+        identities = PodTracker(chosen, expected=True)
+        metrics = Metrics(states, node="n", version="v", stale_after=60.0, clock=clock.now)
+        stack.callback(metrics.close)
+        refresher = Refresher(
+            *(client, states, metrics.counters),
+            timing=RefreshTiming(interval=1.0, stale_after=60.0),
+            clock=clock,
+            cpu_numa={},
+            witness=identities,
+        )
+        identities.bind(trigger=refresher.trigger, reconsider=refresher.reconsider)
+        node = Node(kubelet, plugin, api, states)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(work)
+                for work in (
+                    watcher.run(),
+                    refresher.run(),
+                    identities.run(),
+                    follow_device_plugins(watcher, paths, refresher.trigger),
+                    follow_pod_resources(watcher, paths, refresher.trigger),
+                    follow_pods_api(watcher, paths, identities.retry),
+                    node.remember(),
+                )
+            ]
+            try:
+                yield node
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+
+async def _step(node: Node, rng: random.Random) -> None:
+    """Something happens on the node."""
+    kubelet = node.kubelet
+    names = sorted(pod.spec.name for pod in kubelet.pods() if pod.active and pod.spec.name != "bystander")
+    free = 3 - len(kubelet.holdings())
+
+    async def add(name: str) -> None:
+        await kubelet.add_pod(PodSpec(name, containers=(ContainerSpec("c", resources={R: 1}),)))
+        node.ever |= node.truth()
+
+    async def recreate(name: str) -> None:
+        await kubelet.delete_pod("default", name)
+        await add(name)
+
+    match rng.choice([*2 * ("add", "recreate"), "delete", "complete", "restart", "drop", "expire"]):
+        case "add" if free:
+            # Few names: they come again.
+            absent = sorted({"p", "q", "r"} - set(names))
+            await add(rng.choice(absent))
+        case "recreate" if names:
+            await recreate(rng.choice(names))
+        case "delete" if names:
+            await kubelet.delete_pod("default", rng.choice(names))
+        case "complete" if names:
+            await kubelet.complete_pod("default", rng.choice(names))
+        case "restart":
+            await kubelet.restart(down_for=rng.choice([0.0, 0.05]))
+            # Its socket went with the old kubelet.
+            await node.plugin.stop()
+            await node.plugin.serve()
+            await node.plugin.register()
+            await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+        case "drop":
+            node.api.drop_watches()
+        case "expire":
+            node.api.compact()
+            node.api.drop_watches()
+        case _:
+            pass
+
+
+@pytest.mark.parametrize("source", ["pods-api", "apiserver"])
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_the_uids_told_are_the_truth_whatever_happens(source: str, seed: int) -> None:
+    rng = random.Random(seed)
+    async with _node(source) as node:
+        for _ in range(8):
+            for _ in range(rng.randrange(1, 5)):
+                await _step(node, rng)
+                await asyncio.sleep(rng.choice([0.0, 0.0, 0.02, 0.1]))
+            await node.settled()
+        named = {held for held in node.told if held[2]}
+        assert named
+        assert named <= node.ever

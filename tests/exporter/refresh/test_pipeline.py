@@ -1,0 +1,99 @@
+"""exporter.refresh.pipeline: which pods a kubelet that has just come back is believed about."""
+
+import sys
+
+import pytest
+
+from exporter.mapping.identity import EMPTY_VIEW, Poll
+from exporter.mapping.listing import LARGE
+from exporter.refresh.pipeline import UNSETTLED, SnapshotPipeline
+from kubelet.pb.podresources.v1 import api_pb2
+from kubelet.podresources import KubeletError, Raw
+
+
+def _raw(*pods: tuple[str, str]) -> Raw:
+    """Pods and the device that each holds, "" for none."""
+    listed = api_pb2.ListPodResourcesResponse()
+    for pod, device in pods:
+        container = listed.pod_resources.add(namespace="n", name=pod).containers.add(name="c")
+        if device:
+            container.devices.add(resource_name="r", device_ids=[device])
+    offered = api_pb2.AllocatableResourcesResponse(
+        devices=[api_pb2.ContainerDevices(resource_name="r", device_ids=["a", "b"])]
+    )
+    return Raw(
+        listed.SerializeToString(), offered.SerializeToString(), asked_allocatable=True, api_version="v1"
+    )
+
+
+def test_a_pod_that_is_listed_without_anything_is_not_missing() -> None:
+    """Its predecessor of the same name ended while the kubelet was down, and it asks for nothing."""
+    understanding = SnapshotPipeline({}, keep_allocatable=60.0)
+    understanding.read(_raw(("p", "a"), ("q", "b")), 100.0, look=Poll(99.9, 100.0), view=EMPTY_VIEW)
+    with pytest.raises(KubeletError) as caught:
+        understanding.read(_raw(("p", "")), 102.0, look=Poll(101.9, 102.0), view=EMPTY_VIEW, returned=101.0)
+    assert caught.value.code == UNSETTLED
+    news = understanding.read(
+        _raw(("p", ""), ("q", "b")), 103.0, look=Poll(102.9, 103.0), view=EMPTY_VIEW, returned=101.0
+    )
+    assert news is not None
+    assert [(device.key.device, len(device.holders)) for device in news.snapshot.devices] == [
+        ("a", 0),
+        ("b", 1),
+    ]
+
+
+def test_a_kubelet_that_has_come_up_without_its_api_server_takes_nothing_from_anybody() -> None:
+    """It lists static pods alone, and says OK."""
+    understanding = SnapshotPipeline({}, keep_allocatable=60.0, node="node-1")
+    before = (("p", "a"), ("agent", ""), ("static-node-1", "b"))
+    understanding.read(_raw(*before), 100.0, look=Poll(99.9, 100.0), view=EMPTY_VIEW)
+    for now in (102.0, 150.0, 1000.0):
+        with pytest.raises(KubeletError, match="no pod of the API server") as caught:
+            understanding.read(
+                _raw(("static-node-1", "b")), now, look=Poll(now - 0.1, now), view=EMPTY_VIEW, returned=101.0
+            )
+        assert caught.value.code == UNSETTLED
+    news = understanding.read(
+        _raw(("agent", ""), ("static-node-1", "b")),
+        1001.0,
+        look=Poll(1000.9, 1001.0),
+        view=EMPTY_VIEW,
+        returned=101.0,
+    )
+    assert news is not None
+    assert [len(device.holders) for device in news.snapshot.devices] == [0, 1]
+
+
+def _large(held: int) -> Raw:
+    """More than LARGE in each answer; `held` is the first device's holder."""
+    ids = [f"{number:05d}".ljust(1000, "0") for number in range(LARGE // 1000 + 1)]
+    listed = api_pb2.ListPodResourcesResponse()
+    container = listed.pod_resources.add(namespace="n", name=f"p{held}").containers.add(name="c")
+    container.devices.add(resource_name="r", device_ids=ids)
+    offered = api_pb2.AllocatableResourcesResponse(
+        devices=[api_pb2.ContainerDevices(resource_name="r", device_ids=ids)]
+    )
+    return Raw(
+        listed.SerializeToString(), offered.SerializeToString(), asked_allocatable=True, api_version="v1"
+    )
+
+
+def test_a_large_answer_is_recognised_and_read_anew_though_its_bytes_are_not_kept() -> None:
+    understanding = SnapshotPipeline({}, keep_allocatable=60.0)
+    raw = _large(1)
+    references = [sys.getrefcount(data) for data in (raw, raw.listed, raw.allocatable)]
+    first = understanding.read(raw, 100.0, look=Poll(99.9, 100.0), view=EMPTY_VIEW)
+    assert [sys.getrefcount(data) for data in (raw, raw.listed, raw.allocatable)] == references
+    same = understanding.read(_large(1), 101.0, look=Poll(100.9, 101.0), view=EMPTY_VIEW)
+    anew = understanding.reconsider(101.5, EMPTY_VIEW)
+    other = understanding.read(_large(2), 102.0, look=Poll(101.9, 102.0), view=EMPTY_VIEW)
+    assert first is not None
+    assert same is not None
+    assert anew is not None
+    assert other is not None
+    assert same.snapshot is first.snapshot
+    assert same.step is None
+    assert anew.snapshot is first.snapshot
+    assert other.step is not None
+    assert len(other.step.change.began) == len(other.step.change.ended) == LARGE // 1000 + 1
