@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmarks.report import Figure, percentile, write_section
 from benchmarks.running import Client, environment, process, ready
-from simulator import ContainerSpec, PodSpec
 from simulator.control import ControlClient
+from simulator.model import ContainerSpec, PodSpec
 
 _RESOURCE = "myway5.com/cola"
 _PAUSE = 0.3

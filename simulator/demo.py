@@ -24,9 +24,9 @@ import click
 from runtime.flags import DURATION, LISTEN_ADDRESS, ListenAddress, flag, log_flags
 from runtime.log import Log, configure
 from runtime.process import Fatal, run, run_actors
-from simulator import AdmissionError, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
 from simulator.control_server import control_server
-from simulator.model import Owner
+from simulator.model import AdmissionError, Owner, PodSpec
 from simulator.scenario import Act, Arrive, Fail, Leave, Recover, Scenario
 
 NODE: Final = "demo-node"

@@ -1,9 +1,11 @@
-"""The device manager's state: what is registered, healthy, held; no gRPC, no files, no clock of its own.
+"""The device manager's state: registered, healthy, and held devices. No gRPC, no files, no clock.
 
-Kept as the kubelet keeps it, with what follows from that: an endpoint belongs to a resource, not to a
-plugin, so whichever plugin's stream ends stops it; health and capacity are counted from separate sets.
+It follows the kubelet: an endpoint belongs to a resource, not to a plugin, so the end of any plugin's stream
+stops it, and health and capacity are counted from separate sets. `is_extended_resource` is the kubelet's rule
+for resource names.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -236,3 +238,22 @@ class DeviceState:
                 self._violation(f"{what}: NUMA node {node} is not one of this node's")
         if other is not None:
             self._violation(f"{what} is advertised by {other} too: the kubelet looks health up by id alone")
+
+
+_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_QUOTA_PREFIX = "requests."
+
+
+def is_extended_resource(name: str) -> bool:
+    """Whether the kubelet lets a plugin serve `name` (the API's rule for extended resources).
+
+    One slash; a lower-case DNS domain that is not Kubernetes' own, short enough to be prefixed for
+    quotas (253 characters); up to 63 letters, digits, `-`, `_`, `.` behind the slash.
+    """
+    domain, slash, rest = name.partition("/")
+    if not slash or "kubernetes.io/" in name or name.startswith(_QUOTA_PREFIX):
+        return False
+    if len(_QUOTA_PREFIX + domain) > 253 or _DOMAIN.fullmatch(domain) is None:
+        return False
+    return len(rest) <= 63 and _NAME.fullmatch(rest) is not None

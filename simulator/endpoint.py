@@ -11,8 +11,7 @@ from google.protobuf.message import DecodeError
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from simulator.allocation import Offer
 from simulator.devices import Device, Options
-from simulator.rpc import RpcError, call, undecodable
-from simulator.sockets import target
+from simulator.rpc import RpcError, call, target, undecodable
 
 PRE_START_TIMEOUT: Final = 30.0
 

@@ -13,14 +13,14 @@ from typing import Final, Self
 
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
 from kubelet.pb.podresources.v1 import api_pb2 as v1
-from simulator.answers import holdings
 from simulator.faults import NO_FAULTS, Faults, Gate
 from simulator.manager import DIAL_TIMEOUT, response
 from simulator.model import Holding, Phase, Pod, PodSpec
 from simulator.node import Node, Older, Replay, Settings
 from simulator.pinning import MEMORY, Pinning
+from simulator.podresources import holdings
 from simulator.process import KubeletProcess
-from simulator.sockets import PATH_BYTES
+from simulator.rpc import PATH_BYTES
 from simulator.topology import Policy
 from simulator.workload import Workload
 

@@ -1,16 +1,17 @@
-"""The device manager of one kubelet's life: plugins' connections, their streams, the checkpoint."""
+"""The device manager of one kubelet process: Registration, connections, streams, checkpoint."""
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
+from grpc import StatusCode
+
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2
 from simulator import checkpoint
-from simulator.devices import Device, DeviceState
-from simulator.endpoint import DialError, PluginClient
-from simulator.names import is_extended_resource
-from simulator.rpc import RpcError
-from simulator.tasks import Tasks
+from simulator.devices import Device, DeviceState, is_extended_resource
+from simulator.endpoint import DialError, PluginClient, plugin_path
+from simulator.node import Node
+from simulator.rpc import Context, RawService, RpcError, Tasks, decoded
 
 VERSION: Final = "v1beta1"
 DIAL_TIMEOUT: Final = 10.0
@@ -136,3 +137,24 @@ class DeviceManager:
 def response(content: bytes) -> api_pb2.ContainerAllocateResponse:
     """A ContainerAllocateResponse as it is kept in the checkpoint."""
     return api_pb2.ContainerAllocateResponse.FromString(content)
+
+
+def registration_service(node: Node, manager: DeviceManager) -> RawService:
+    """The service: validates, dials the plugin back, and only then answers (kubelet: Register)."""
+
+    async def register(content: bytes, context: Context) -> bytes:
+        request = await decoded(api_pb2.RegisterRequest, content, context)
+        node.count("Register")
+        failure = await node.gate.registration()
+        if failure is not None:
+            await context.abort(failure, "simulated failure")
+        path = plugin_path(node.settings.device_plugins, request.endpoint)
+        try:
+            manager.validate(request.resource_name, (request.version,))
+            await manager.register(request.resource_name, path)
+        except RefusedError as error:
+            node.event("registration refused", resource=request.resource_name, reason=str(error))
+            await context.abort(StatusCode.UNKNOWN, str(error))
+        return api_pb2.Empty().SerializeToString()
+
+    return RawService("v1beta1.Registration", {"Register": register})

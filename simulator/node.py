@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from simulator.claims import Claims
 from simulator.faults import Gate
-from simulator.model import Pod
+from simulator.model import Claims, Pod
 from simulator.pinning import Pinning
 from simulator.topology import Policy
 

@@ -12,9 +12,7 @@ from kubelet.pb.pluginregistration.v1 import api_pb2, api_pb2_grpc
 from simulator.endpoint import CHANNEL_OPTIONS
 from simulator.manager import VERSION, DeviceManager, RefusedError
 from simulator.node import Node
-from simulator.rpc import RpcError, call
-from simulator.sockets import target
-from simulator.tasks import Tasks
+from simulator.rpc import RpcError, Tasks, call, target
 
 GET_INFO_TIMEOUT: Final = 1.0
 NOTIFY_TIMEOUT: Final = 5.0

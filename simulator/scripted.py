@@ -11,8 +11,7 @@ import grpc
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from kubelet.pb.pluginregistration.v1 import api_pb2 as registration
 from simulator.devices import Device, Options
-from simulator.rpc import Context, RawService
-from simulator.sockets import target
+from simulator.rpc import Context, RawService, target
 
 Allocate = Callable[[Sequence[str]], Awaitable[api_pb2.ContainerAllocateResponse | None]]
 Prefer = Callable[[api_pb2.ContainerPreferredAllocationRequest], Awaitable[Sequence[str]]]

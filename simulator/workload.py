@@ -3,10 +3,9 @@
 import asyncio
 import uuid
 
-from simulator.life import Life
 from simulator.model import AdmissionError, Phase, Pod, PodSpec
 from simulator.node import Node
-from simulator.process import KubeletProcess
+from simulator.process import KubeletProcess, Life
 
 
 class Workload:

@@ -23,8 +23,7 @@ from harness.openapi_reference import DOCUMENT
 from harness.simulated import SimulatedNode
 from harness.stack import Stack
 from harness.waiting import until
-from simulator import ContainerSpec, PodSpec
-from simulator.model import ClaimDevice, ClaimSpec
+from simulator.model import ClaimDevice, ClaimSpec, ContainerSpec, PodSpec
 
 EXAMPLES = int(os.environ.get("DEVICELENS_API_EXAMPLES", "60"))
 """For each address, besides those that are worked out."""

@@ -12,7 +12,7 @@ from harness import owners
 from harness.simulated import SimulatedNode
 from harness.stack import Stack
 from harness.waiting import until, until_equal
-from simulator import ContainerSpec, Owner, PodSpec
+from simulator.model import ContainerSpec, Owner, PodSpec
 
 pytestmark = pytest.mark.simulated
 

@@ -33,16 +33,8 @@ from harness import owners
 from harness.processes import Process
 from harness.truth import CLOCKS, Claimed, Known, Owner, Scrape, Truth, claims_of, devices_of, lies
 from harness.waiting import until
-from simulator import (
-    AdmissionError,
-    ClaimDevice,
-    ClaimSpec,
-    ContainerError,
-    ContainerSpec,
-    Faults,
-    PodSpec,
-    SimulatedKubelet,
-)
+from simulator import Faults, SimulatedKubelet
+from simulator.model import AdmissionError, ClaimDevice, ClaimSpec, ContainerError, ContainerSpec, PodSpec
 
 STEPS = int(os.environ.get("DEVICELENS_MODEL_STEPS", "100"))
 SEED = os.environ.get("DEVICELENS_MODEL_SEED")

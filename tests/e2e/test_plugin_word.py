@@ -14,7 +14,7 @@ from harness.node import Node, Pod
 from harness.simulated import SimulatedNode
 from harness.stack import Stack
 from harness.waiting import until
-from simulator import ContainerSpec, PodSpec
+from simulator.model import ContainerSpec, PodSpec
 
 pytestmark = pytest.mark.timeout(300)
 

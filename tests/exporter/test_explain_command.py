@@ -30,8 +30,9 @@ from exporter.mapping.model import (
 from exporter.mapping.state import Failure, State, StateStore
 from exporter.web.app import build
 from exporter.web.site import Site
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
 from simulator.devices import Device as Advertises
+from simulator.model import ContainerSpec, PodSpec
 from simulator.scripted import ScriptedPlugin
 
 START = 1_793_227_263.25

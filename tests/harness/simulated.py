@@ -8,8 +8,9 @@ from typing import Self
 from harness.node import Holding, Pod, Refused
 from harness.processes import Process
 from harness.waiting import LIMIT
-from simulator import AdmissionError, ContainerSpec, Faults, PodSpec
+from simulator import Faults
 from simulator.control import ControlClient
+from simulator.model import AdmissionError, ContainerSpec, PodSpec
 
 
 class SimulatedNode:

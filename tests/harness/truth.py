@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kubelet.pb.podresources.v1 import api_pb2
-from simulator import Pod, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import Pod
 
 CLOCKS = 0.1
 """Seconds by which the exporter's clock and the test's may differ, and for what is asked to be sent."""

@@ -22,7 +22,8 @@ from harness.oci import Container, Store, content, debian, pip_like_here, runtim
 from harness.tree import ROOT, copied
 from harness.waiting import until
 from runtime.version import __version__
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import ContainerSpec, PodSpec
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 EPOCH = "1700000000"

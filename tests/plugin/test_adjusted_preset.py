@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from harness.processes import Process
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import ContainerSpec, PodSpec
 
 CONFIGURATION = """\
 version: 1

@@ -11,7 +11,8 @@ import pytest
 from harness.owners import devicelens, get, get_json
 from harness.processes import Process
 from harness.waiting import until
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import ContainerSpec, PodSpec
 
 COLA = "myway5.com/cola"
 

@@ -7,7 +7,8 @@ import pytest
 
 from harness.processes import Process
 from harness.waiting import until
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import ContainerSpec, PodSpec
 
 GPU = "example.com/gpu"
 OTHER = "example.com/other"

@@ -12,17 +12,9 @@ import grpc
 import pytest
 
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2
-from simulator import (
-    AdmissionError,
-    ContainerError,
-    ContainerSpec,
-    Phase,
-    PodSpec,
-    SimulatedKubelet,
-    checkpoint,
-    endpoint,
-)
+from simulator import SimulatedKubelet, checkpoint, endpoint
 from simulator.devices import Device, Options
+from simulator.model import AdmissionError, ContainerError, ContainerSpec, Phase, PodSpec
 from simulator.scripted import Allocate, PluginFailure, ScriptedPlugin
 
 R = "example.com/camera"

@@ -8,8 +8,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from simulator import PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
 from simulator.apiserver import ApiFaults, ApiServer
+from simulator.model import PodSpec
 
 NODE = {"fieldSelector": "spec.nodeName=sim-node"}
 

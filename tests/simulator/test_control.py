@@ -7,23 +7,21 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from simulator import (
+from simulator import Faults, RegistrationFaults, SimulatedKubelet
+from simulator.cli import parse_faults
+from simulator.control import ControlClient, ControlError
+from simulator.control_server import control_server
+from simulator.devices import Device, Options
+from simulator.model import (
     AdmissionError,
     ClaimDevice,
     ClaimSpec,
     ContainerError,
     ContainerSpec,
-    Faults,
     Owner,
     Phase,
     PodSpec,
-    RegistrationFaults,
-    SimulatedKubelet,
 )
-from simulator.control import ControlClient, ControlError
-from simulator.control_server import control_server
-from simulator.devices import Device, Options
-from simulator.fault_words import parse_faults
 from simulator.scripted import ScriptedPlugin
 
 R = "example.com/camera"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.names import is_extended_resource
+from simulator.devices import is_extended_resource
 
 
 @pytest.mark.parametrize(

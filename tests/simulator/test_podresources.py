@@ -13,8 +13,9 @@ from kubelet.pb.podresources.v1 import api_pb2 as v1
 from kubelet.pb.podresources.v1 import api_pb2_grpc as v1_grpc
 from kubelet.pb.podresources.v1alpha1 import api_pb2 as v1alpha1
 from kubelet.pb.podresources.v1alpha1 import api_pb2_grpc as v1alpha1_grpc
-from simulator import ClaimDevice, ClaimSpec, ContainerSpec, Faults, Holding, PodSpec, SimulatedKubelet
+from simulator import Faults, SimulatedKubelet
 from simulator.devices import Device
+from simulator.model import ClaimDevice, ClaimSpec, ContainerSpec, Holding, PodSpec
 from simulator.node import Older
 from simulator.scripted import ScriptedPlugin
 

@@ -9,7 +9,8 @@ import pytest
 
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2, api_pb2_grpc
-from simulator import AdmissionError, ContainerSpec, Owner, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import AdmissionError, ContainerSpec, Owner, PodSpec
 
 Event = tuple[str, pod_pb2.Pod]
 

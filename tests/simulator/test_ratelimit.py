@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.ratelimit import TokenBucket
+from simulator.podresources import TokenBucket
 
 
 class Clock:

@@ -12,8 +12,9 @@ from google.protobuf.message import Message
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
 from kubelet.pb.podresources.v1 import api_pb2 as v1
 from kubelet.pb.podresources.v1 import api_pb2_grpc as v1_grpc
-from simulator import ClaimDevice, ClaimSpec, ContainerSpec, PodSpec, Replay, SimulatedKubelet
+from simulator import Replay, SimulatedKubelet
 from simulator.devices import Device, Options
+from simulator.model import ClaimDevice, ClaimSpec, ContainerSpec, PodSpec
 from simulator.scripted import ScriptedPlugin
 
 NAMES = (

@@ -8,8 +8,9 @@ import grpc
 import pytest
 
 from kubelet.pb.pluginregistration.v1 import api_pb2 as registration
-from simulator import AdmissionError, ContainerSpec, Faults, PodSpec, RegistrationFaults, SimulatedKubelet
+from simulator import Faults, RegistrationFaults, SimulatedKubelet
 from simulator.devices import Device, Options
+from simulator.model import AdmissionError, ContainerSpec, PodSpec
 from simulator.scripted import ScriptedPlugin
 
 R = "example.com/camera"

@@ -11,15 +11,10 @@ from pathlib import Path
 import pytest
 from asyncinotify import Inotify, Mask
 
-from simulator import (
-    AdmissionError,
-    ContainerSpec,
-    Phase,
-    PodSpec,
-    RootInUseError,
-    SimulatedKubelet,
-)
+from simulator import SimulatedKubelet
 from simulator.devices import Device
+from simulator.model import AdmissionError, ContainerSpec, Phase, PodSpec
+from simulator.process import RootInUseError
 from simulator.scripted import ScriptedPlugin
 
 R = "example.com/camera"

@@ -27,7 +27,8 @@ from harness.trials.fault import Fault
 from harness.trials.trial import Around, Trial, trying
 from harness.waiting import until
 from runtime.flags import parse_duration
-from simulator import ContainerSpec, Faults, PodSpec
+from simulator import Faults
+from simulator.model import ContainerSpec, PodSpec
 
 SECONDS = parse_duration(os.environ.get("DEVICELENS_SOAK", "6s"))
 """Of the day itself; what is measured before and after it takes some more."""

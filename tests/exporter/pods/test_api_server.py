@@ -16,8 +16,9 @@ from exporter.pods.kubeconfig import ApiServerAccess, api_server_access
 from exporter.pods.source import LabelFilter, PodGone, PodSeen, PodsListed, PodsUnchanged, StreamOpened
 from harness.telling import Listener, following
 from harness.waiting import until
-from simulator import Owner, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
 from simulator import apiserver as simulated
+from simulator.model import Owner, PodSpec
 
 
 @dataclass

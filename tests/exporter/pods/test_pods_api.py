@@ -27,7 +27,8 @@ from exporter.pods.source import (
 from harness.telling import following
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2
-from simulator import Owner, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import Owner, PodSpec
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 

@@ -32,9 +32,10 @@ from kubelet.paths import KubeletPaths
 from kubelet.podresources import KubeletClient
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
 from simulator import apiserver as simulated
 from simulator.devices import Device
+from simulator.model import ContainerSpec, PodSpec
 from simulator.scripted import ScriptedPlugin
 
 R = "example.com/gpu"

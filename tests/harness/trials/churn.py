@@ -6,7 +6,8 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from simulator import AdmissionError, ContainerError, ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import AdmissionError, ContainerError, ContainerSpec, PodSpec
 
 GPU, SHARED = "faults.test/gpu", "faults.test/shared"
 NAMES = tuple(("default" if number % 2 else "team", f"pod-{number}") for number in range(8))

@@ -19,8 +19,9 @@ from plugin.serving.context import Pace, Way
 from plugin.serving.lifecycle import Patience
 from plugin.serving.ownership import NAME
 from runtime.config_file import ConfigError
-from simulator import AdmissionError, ContainerError, ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
 from simulator.endpoint import PluginClient
+from simulator.model import AdmissionError, ContainerError, ContainerSpec, PodSpec
 
 CARDS, FILES, KINDS = "a.b/cards", "a.b/files", "c.d/{{ device.name[:1] }}"
 MEMBERS = ("c.d/x", "c.d/y")

@@ -9,7 +9,8 @@ import pytest
 from harness.served import Serve
 from plugin.serving.lifecycle import Patience
 from plugin.serving.registration import Servicer
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import ContainerSpec, PodSpec
 
 GPU = "example.com/gpu"
 OTHER = "example.com/other"

@@ -9,7 +9,8 @@ import pytest
 
 from harness.served import Serve, Served
 from plugin.serving.context import Pace
-from simulator import AdmissionError, ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import AdmissionError, ContainerSpec, PodSpec
 
 GPU = "example.com/gpu"
 FILE = "vendor.example-gpu_devicelens_example.com_gpu.json"

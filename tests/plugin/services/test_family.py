@@ -10,7 +10,8 @@ from plugin.discovery.glob import GlobSource
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings
 from plugin.serving.context import Pace
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import ContainerSpec, PodSpec
 
 PLAIN = "- name: a.b/one\n  discover: [{glob: {paths: ['/dev/one*']}}]\n"
 

@@ -14,7 +14,8 @@ from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from plugin.serving.context import Pace
 from plugin.serving.records import read
-from simulator import AdmissionError, ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import AdmissionError, ContainerSpec, PodSpec
 
 GPU = "example.com/gpu"
 

@@ -9,7 +9,8 @@ import pytest
 from harness.served import Serve, Served
 from plugin.serving.context import Pace
 from plugin.serving.ownership import NAME
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import ContainerSpec, PodSpec
 
 PACE = Pace(release=0.2)
 ONE, TWO = "a.b/one", "a.b/two"

@@ -14,7 +14,8 @@ from plugin.serving.host_files import Leftovers
 from plugin.serving.records import Belongings
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import ContainerSpec, PodSpec
 
 GPU = "example.com/gpu"
 

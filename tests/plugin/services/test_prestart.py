@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.served import Serve
-from simulator import ContainerError, ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import ContainerError, ContainerSpec, PodSpec
 
 GPU = "example.com/gpu"
 

@@ -12,7 +12,8 @@ from plugin.discovery.host import HostRoot
 from plugin.serving.context import Pace
 from plugin.serving.records import Belongings, read
 from plugin.serving.written_files import KEPT_FOR, SideFiles
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import ContainerSpec, PodSpec
 
 GPU = "example.com/gpu"
 CONFIGURATION = f"""\

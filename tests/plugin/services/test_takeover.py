@@ -17,8 +17,9 @@ from plugin.serving.ownership import NAME
 from plugin.serving.pod_resources import PodResources
 from plugin.serving.reconciler import Upkeep
 from plugin.serving.sockets import PREFIX, Lease, SocketNames
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
 from simulator.devices import Device
+from simulator.model import ContainerSpec, PodSpec
 from simulator.scripted import ScriptedPlugin
 
 COLA = "myway5.com/cola"

@@ -18,7 +18,8 @@ from harness.served import Serve, Served
 from harness.tools import required
 from plugin.serving.metrics import ConfigStatus
 from plugin.serving.web import Site, build
-from simulator import ContainerSpec, PodSpec, SimulatedKubelet
+from simulator import SimulatedKubelet
+from simulator.model import ContainerSpec, PodSpec
 
 COLA, EMPTY = "myway5.com/cola", "a.b/empty"
 CONFIGURATION = f"""\
