@@ -22,7 +22,6 @@ from exporter.pods.source import LabelFilter
 from exporter.pods.tracker import PodTracker
 from exporter.refresh.cpus import numa_of_cpus
 from exporter.refresh.loop import Observers, Refresher
-from exporter.refresh.needs import needs
 from exporter.refresh.triggers import (
     RefreshTiming,
     follow_device_plugins,
@@ -38,7 +37,7 @@ from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 from runtime.http import Traffic, WebFamilies, serve
 from runtime.log import Log
-from runtime.preflight import tell_reach
+from runtime.preflight import Need, Use, log_preflight
 from runtime.process import Actor, Fatal, engine_kept, run_actors, share_one_arena
 from runtime.protection import protection_by
 from runtime.version import __version__
@@ -116,7 +115,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         pods_source=settings.pods_source,
     )
     actors: list[Actor] = [
-        tell_reach(needs(paths, pods_source=settings.pods_source, history=settings.history_path)),
+        log_preflight(needs(paths, pods_source=settings.pods_source, history=settings.history_path)),
         watcher.run(),
         historian.run(refresher),
         refresher.run(),
@@ -236,3 +235,42 @@ def _triggers(
     if reason is None:
         return (timer, "inotify on device-plugins", "inotify on pod-resources", *pods)
     return (timer, f"device-plugins and pod-resources are polled every second: {reason}", *pods)
+
+
+def needs(paths: KubeletPaths, *, pods_source: str, history: Path | None) -> tuple[Need, ...]:
+    """What the exporter needs of the node, for the preflight check."""
+    found = [
+        Need(
+            "pod_resources",
+            paths.pod_resources_socket,
+            Use.CONNECT,
+            "is the kubelet up, and does --kubelet.root name its root directory?",
+        ),
+        Need(
+            "device_plugins",
+            paths.device_plugins,
+            Use.LIST,
+            f"mount the node's {paths.device_plugins}: else an allocation shows at the next poll only",
+        ),
+    ]
+    if pods_source in {"auto", "pods-api"}:
+        found.append(
+            Need(
+                "pods_api",
+                paths.pods_api_socket,
+                Use.CONNECT,
+                "switch on the kubelet's gate PodsAPI (1.36 and on), or take --pods.source apiserver",
+                optional=pods_source == "auto",
+            )
+        )
+    if history is not None:
+        found.append(
+            Need(
+                "history",
+                history.absolute().parent,
+                Use.WRITE,
+                "mount a directory that can be written to (deploy/components/history)",
+                made=True,
+            )
+        )
+    return tuple(found)

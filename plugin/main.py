@@ -3,22 +3,22 @@
 import asyncio
 import secrets
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kubelet.paths import KubeletPaths
 from plugin.config.load import PRESET_SOURCE, load_all
+from plugin.config.looked_into import looked_into
 from plugin.config.plan import ResourcePlan
 from plugin.discovery.host import HostRoot, os_problem
 from plugin.discovery.registry import fault_source
 from plugin.discovery.uevents import Uevents
 from plugin.presets import preset_path
-from plugin.serving.context import Surroundings
+from plugin.serving.context import Surroundings, Way
 from plugin.serving.faults import Listening
 from plugin.serving.fleet import Fleet, Make
 from plugin.serving.host_files import Leftovers
-from plugin.serving.needs import needs
 from plugin.serving.ownership import Predecessors
 from plugin.serving.pod_resources import PodResources
 from plugin.serving.reload import ConfigRefusedError, Content, Reloader
@@ -31,7 +31,7 @@ from runtime.config_file import MAX_BYTES, ConfigError
 from runtime.directory import DirectoryWatcher
 from runtime.http import Traffic, WebFamilies, serve
 from runtime.log import Log
-from runtime.preflight import tell_reach
+from runtime.preflight import Need, Use, log_preflight
 from runtime.process import Actor, Fatal, engine_kept, run_actors
 from runtime.protection import protection_by
 from runtime.version import __version__
@@ -87,7 +87,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     traffic = Traffic()
     site = Site(fleet, lambda: reloader.status, web=WebFamilies("devicelens_plugin", traffic, protection))
     actors: list[Actor] = [
-        tell_reach(needs(paths, host, plans, way=settings.kubelet_registration)),
+        log_preflight(needs(paths, host, plans, way=settings.kubelet_registration)),
         watcher.run(),
         uevents.run(),
         fleet.run(),
@@ -151,3 +151,59 @@ def _maker(surroundings: Surroundings) -> Make:
             raise Fatal(f"--kubelet.root: {error}") from error
 
     return make
+
+
+def needs(
+    paths: KubeletPaths, host: HostRoot, plans: Iterable[ResourcePlan], *, way: Way
+) -> tuple[Need, ...]:
+    """What the plugin needs of the node, for the preflight check."""
+    mounted = "mount the node's {0} there: the plugin's own sockets are made in it"
+    if way == "socket":
+        registered = [
+            Need("device_plugins", paths.device_plugins, Use.WRITE, mounted.format(paths.device_plugins)),
+            Need(
+                "registration",
+                paths.registration_socket,
+                Use.CONNECT,
+                "is the kubelet up, and does --kubelet.root name its root directory?",
+            ),
+        ]
+    else:
+        registered = [
+            Need(
+                "plugins_registry", paths.plugins_registry, Use.WRITE, mounted.format(paths.plugins_registry)
+            ),
+            # Its record of what it advertised is kept beside others' sockets in either case.
+            Need("device_plugins", paths.device_plugins, Use.WRITE, mounted.format(paths.device_plugins)),
+        ]
+    plans = tuple(plans)
+    directories = sorted({plan.cdi.directory for plan in plans if plan.cdi is not None})
+    return (
+        *registered,
+        Need(
+            "pod_resources",
+            paths.pod_resources_socket,
+            Use.CONNECT,
+            "is the kubelet up? Without it a device that has gone is kept for long",
+        ),
+        Need("host_root", host.here("/"), Use.LIST, "say --host-root, and mount there what is looked into"),
+        *(
+            Need(
+                place.removeprefix("/").replace("/", "_"),
+                host.here(place),
+                Use.LIST,
+                f"mount the node's {place} below --host-root (deploy/components/hardware)",
+            )
+            for place in sorted({place for plan in plans for s in plan.sources for place in looked_into(s)})
+        ),
+        *(
+            Need(
+                "cdi" if len(directories) == 1 else f"cdi_{number}",
+                host.here(directory),
+                Use.WRITE,
+                f"mount the node's {directory} below --host-root, to be written to",
+                made=True,
+            )
+            for number, directory in enumerate(directories, start=1)
+        ),
+    )

@@ -1,9 +1,8 @@
-"""What a process can reach, what it cannot, and what to do about each.
+"""Preflight: what of the node a process needs, whether it can be reached, and what to do where it cannot.
 
-A process says it once, when it starts, in one line: most of what goes wrong with a new installation is a
-mount that is not there, a user that may not, or a limit of the node.
-
-Looks at what a process can reach. Blocking and short; nothing is made to see whether it can be made.
+Each process logs one line at its start (`can reach` or `cannot reach`): most of what goes wrong with a new
+installation is a mount that is missing, a user without the right, or a limit of the node. The checks block
+shortly and create nothing.
 """
 
 import asyncio
@@ -26,13 +25,13 @@ from runtime.log import Log
 from runtime.text import visible
 
 FEWEST_DESCRIPTORS: Final = 1024
-"""Connections to the page, to the kubelet and to history are a descriptor each; this is Linux's default."""
+"""Each connection to the page, the kubelet and the database is a descriptor; this is Linux's default."""
 
 LEAST_MEMORY: Final = 96 << 20
 """Bytes: either process needs some 60 MiB at rest (docs/benchmarks.md), and more while it answers."""
 
 LEAST_FREE: Final = 16 << 20
-"""Bytes free on a disk that is to be written to."""
+"""Bytes free on a disk that the process writes to."""
 
 _DAC_OVERRIDE: Final = 1 << 1
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
@@ -50,10 +49,10 @@ class Use(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something at `path` that a process works with.
+    """A path that a process uses.
 
-    `name` is its field in the line; `missing` says what to do where it is not there. An `optional` one
-    may be missing without a word. A directory that the process makes (`made`) may be missing.
+    `name` is its field in the log line; `missing` is the hint for a path that does not exist. An `optional`
+    path may be missing without a hint, and so may a directory that the process creates (`made`).
     """
 
     name: str
@@ -65,11 +64,11 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What was seen at a path. `error` is the system's reason why it cannot be used, 0 where it can.
+class PathState:
+    """The state of a path. `error` is the errno that keeps it from being used, 0 for none.
 
-    `directory` says whether the directory around it is there; `mounted`, whether a socket is a mount itself;
-    `free` are bytes on the disk of a directory that is written to.
+    `directory`: its directory exists. `mounted`: the socket itself is a mount point. `owner`: a uid.
+    `free`: bytes on the disk of a directory that is written to.
     """
 
     error: int = 0
@@ -80,12 +79,12 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the kernel grants this process. None: it does not say.
+class ProcessLimits:
+    """What the kernel grants this process; None for what it does not say.
 
-    `instances_seen` are the inotify instances of this user's processes that can be seen from here (in a
-    container: its own); `inotify_error` is the reason why there is no further one, 0 where there is.
-    `label` is the process's security context, by SELinux or AppArmor.
+    `instances` is the limit of inotify instances, `instances_seen` those of this user's processes that are
+    visible from here (in a container: its own), `inotify_error` the errno that a further one fails with (0:
+    none). `label` is the process's security context, by SELinux or AppArmor.
     """
 
     uid: int
@@ -101,19 +100,25 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """The line: `fields` in their order, the names in it of what is `lacking`, and for each what to do."""
+class PreflightReport:
+    """The log line: its `fields` in order, the names of those that are `lacking`, and a hint for each."""
 
     fields: dict[str, object]
     lacking: tuple[str, ...]
     hints: tuple[str, ...]
 
+    def log_fields(self) -> dict[str, object]:
+        """All fields of the line: what is lacking comes first, the hints last."""
+        if not self.lacking:
+            return self.fields
+        return {"lacking": ",".join(self.lacking), **self.fields, "hints": "; ".join(self.hints)}
 
-def judge(looked: Iterable[tuple[Need, Found]], limits: Limits) -> Reach:
-    """What a process that needs this, found that, and has these limits is to say."""
+
+def assess(needs: Iterable[tuple[Need, PathState]], limits: ProcessLimits) -> PreflightReport:
+    """The report on needs with the state of their paths, and on the limits of the process. Pure."""
     fields: dict[str, object] = {}
     hints: dict[str, str] = {}
-    for need, found in looked:
+    for need, found in needs:
         fields[need.name] = _state(need, found)
         hint = _hint(need, found, limits)
         if hint:
@@ -130,7 +135,7 @@ def judge(looked: Iterable[tuple[Need, Found]], limits: Limits) -> Reach:
     fields["uid"] = limits.uid
     if limits.label:
         fields["security_context"] = visible(limits.label, 200)
-    return Reach(fields, tuple(hints), tuple(f"{name}: {hint}" for name, hint in hints.items()))
+    return PreflightReport(fields, tuple(hints), tuple(f"{name}: {hint}" for name, hint in hints.items()))
 
 
 _REACHED: Final = {Use.CONNECT: "served", Use.LIST: "readable", Use.WRITE: "writable"}
@@ -144,7 +149,7 @@ _STATES: Final = {
 }
 
 
-def _state(need: Need, found: Found) -> str:
+def _state(need: Need, found: PathState) -> str:
     if found.error:
         words = _STATES.get(found.error, os.strerror(found.error).lower())
         return (
@@ -157,17 +162,17 @@ def _state(need: Need, found: Found) -> str:
     return _REACHED[need.use]
 
 
-def _is_full(found: Found) -> bool:
+def _is_full(found: PathState) -> bool:
     return found.free is not None and found.free < LEAST_FREE
 
 
-def _hint(need: Need, found: Found, limits: Limits) -> str:
+def _hint(need: Need, found: PathState, limits: ProcessLimits) -> str:
     path, directory = visible(str(need.path), 200), visible(str(need.path.parent), 200)
     hints = {
         errno.ENOENT: need.missing,
         errno.ECONNREFUSED: "the kubelet has ended or is just starting: nothing to do if it comes back",
         errno.EROFS: f"mount {path} without readOnly",
-        # A runtime that is to mount a socket that is not there yet makes a directory of its name.
+        # A container runtime that mounts a socket which does not exist yet creates a directory of its name.
         errno.ENOTSOCK: f"it is no socket: mount the node's directory {directory}, and remove this from it",
     }
     match found.error:
@@ -185,8 +190,8 @@ def _hint(need: Need, found: Found, limits: Limits) -> str:
             return hints.get(code, f"see what is at {path}")
 
 
-def _permission(found: Found, limits: Limits) -> str:
-    """Who it is that refuses: the owner's rights come first, as in the kernel, and modules after them."""
+def _permission(found: PathState, limits: ProcessLimits) -> str:
+    """What refuses access: file permissions come first, as in the kernel, and security modules after them."""
     owner, may_all = found.owner, bool(limits.capabilities & _DAC_OVERRIDE)
     selinux = _selinux_type(limits.label)
     if limits.uid not in {0, owner} and not may_all:
@@ -204,12 +209,12 @@ def _permission(found: Found, limits: Limits) -> str:
 
 
 def _selinux_type(label: str) -> str:
-    """`container_t` of `system_u:system_r:container_t:s0:c1,c2`; empty for what is no SELinux context."""
+    """`container_t` of `system_u:system_r:container_t:s0:c1,c2`; empty for other labels."""
     parts = label.split(":")
     return visible(parts[2], 80) if len(parts) >= 4 and " " not in label else ""
 
 
-def _inotify_words(limits: Limits) -> str:
+def _inotify_words(limits: ProcessLimits) -> str:
     if limits.instances is None:
         return "not available"
     watches = "" if limits.watches is None else f", {limits.watches} watches allowed"
@@ -229,87 +234,82 @@ def _size(count: int) -> str:
     return f"{count}B"
 
 
-def told(reach: Reach) -> dict[str, object]:
-    """The line's fields: what is lacking comes first, and what to do about it last."""
-    if not reach.lacking:
-        return reach.fields
-    return {"lacking": ",".join(reach.lacking), **reach.fields, "hints": "; ".join(reach.hints)}
-
-
 _PROCESSES: Final = 4096
-"""Processes that are looked at for inotify instances: outside a container a process sees all."""
+"""Most processes that are searched for inotify instances: outside a container all are visible."""
 _READ: Final = 65536
 """Bytes of a file in /proc or /sys."""
 _INSTANCE: Final = "anon_inode:inotify"
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _NO_LIMIT: Final = 1 << 60
-"""Bytes: cgroups of the first version write a number as large where there is no limit."""
+"""Bytes: cgroups v1 report at least this much where there is no limit."""
 
 
 _log = Log("reach")
 
 
-async def tell_reach(needs: Sequence[Need], *, proc: Path = Path("/proc")) -> None:
-    """One line about what this process can reach; looked at in a thread, for a file system may hang."""
-    reach = judge(*await asyncio.to_thread(look, needs, proc))
-    if reach.lacking:
-        _log.warn("cannot reach", **told(reach))
+async def log_preflight(needs: Sequence[Need], *, proc: Path = Path("/proc")) -> None:
+    """Log one line about what this process can reach. A file system may hang, so a thread checks."""
+    report = assess(*await asyncio.to_thread(inspect, needs, proc))
+    if report.lacking:
+        _log.warn("cannot reach", **report.log_fields())
     else:
-        _log.info("can reach", **told(reach))
+        _log.info("can reach", **report.log_fields())
 
 
-def look(needs: Sequence[Need], proc: Path = Path("/proc")) -> tuple[list[tuple[Need, Found]], Limits]:
-    """Each need with what is there, and this process's limits."""
+def inspect(
+    needs: Sequence[Need], proc: Path = Path("/proc")
+) -> tuple[list[tuple[Need, PathState]], ProcessLimits]:
+    """Each need with the state of its path, and this process's limits."""
     mounts = _mount_points(proc)
-    return [(need, _found(need, mounts)) for need in needs], limits(proc)
+    return [(need, _path_state(need, mounts)) for need in needs], process_limits(proc)
 
 
-def _found(need: Need, mounts: frozenset[str]) -> Found:
+def _path_state(need: Need, mounts: frozenset[str]) -> PathState:
     try:
         if need.use is Use.CONNECT:
             return _socket(need.path, mounts)
         return _directory(need)
     except OSError as error:
-        # Python tells of an address that is too long without the system's number for it.
+        # Python raises OSError without an errno for an address that is too long.
         code = error.errno or errno.ENAMETOOLONG
-        return Found(code, directory=need.path.parent.is_dir(), owner=_owner(need.path))
+        return PathState(code, directory=need.path.parent.is_dir(), owner=_owner(need.path))
 
 
-def _socket(path: Path, mounts: frozenset[str]) -> Found:
-    """Connected to and let go at once, which a gRPC server takes no notice of. Raises OSError."""
+def _socket(path: Path, mounts: frozenset[str]) -> PathState:
+    """Connects and closes at once, which a gRPC server ignores. Raises OSError."""
     status = path.stat()
     if not stat.S_ISSOCK(status.st_mode):
-        return Found(errno.ENOTSOCK, owner=status.st_uid)
+        return PathState(errno.ENOTSOCK, owner=status.st_uid)
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(0)
-        # EAGAIN: so many wait already that there is no room for one more; somebody serves it.
+        # EAGAIN: the backlog is full, so a server listens.
         code = probe.connect_ex(str(path))
-    return Found(
+    return PathState(
         0 if code == errno.EAGAIN else code, mounted=str(path.resolve()) in mounts, owner=status.st_uid
     )
 
 
-def _directory(need: Need) -> Found:
+def _directory(need: Need) -> PathState:
     """Raises OSError."""
     path = need.path
     while need.made and not path.exists() and path != path.parent:
         path = path.parent
     status = path.stat()
     if not stat.S_ISDIR(status.st_mode):
-        return Found(errno.ENOTDIR, owner=status.st_uid)
+        return PathState(errno.ENOTDIR, owner=status.st_uid)
     disk = os.statvfs(path)
     if need.use is Use.LIST:
         allowed = os.access(path, os.R_OK | os.X_OK)
-        return Found(0 if allowed else errno.EACCES, owner=status.st_uid)
+        return PathState(0 if allowed else errno.EACCES, owner=status.st_uid)
     if os.access(path, os.W_OK | os.X_OK):
-        # What has no blocks at all, as the kernel's own file systems, does not say how full it is.
+        # A file system without blocks, as the kernel's own, does not report how full it is.
         free = disk.f_bavail * disk.f_frsize if disk.f_blocks else None
-        return Found(owner=status.st_uid, free=free)
-    return Found(errno.EROFS if disk.f_flag & os.ST_RDONLY else errno.EACCES, owner=status.st_uid)
+        return PathState(owner=status.st_uid, free=free)
+    return PathState(errno.EROFS if disk.f_flag & os.ST_RDONLY else errno.EACCES, owner=status.st_uid)
 
 
 def _owner(path: Path) -> int | None:
-    """Whose it is, or whose the nearest directory above is that can be seen."""
+    """The owner of the path, or of the nearest parent directory that is visible."""
     for place in (path, *path.parents):
         try:
             return place.stat().st_uid
@@ -318,12 +318,11 @@ def _owner(path: Path) -> int | None:
     return None
 
 
-def limits(proc: Path = Path("/proc")) -> Limits:
+def process_limits(proc: Path = Path("/proc")) -> ProcessLimits:
     """What the kernel grants this process."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     inotify = proc / "sys/fs/inotify"
-    refused = _refused()
-    return Limits(
+    return ProcessLimits(
         uid=os.geteuid(),
         capabilities=_capabilities(proc),
         label=_text(proc / "self/attr/current").rstrip("\0"),
@@ -331,14 +330,14 @@ def limits(proc: Path = Path("/proc")) -> Limits:
         descriptors=None if soft == resource.RLIM_INFINITY else soft,
         memory=memory_limit(proc, Path("/sys/fs/cgroup")),
         instances=_number(inotify / "max_user_instances"),
-        instances_seen=instances_seen(proc, os.geteuid()),
+        instances_seen=inotify_instances(proc, os.geteuid()),
         watches=_number(inotify / "max_user_watches"),
-        inotify_error=refused,
+        inotify_error=_inotify_error(),
     )
 
 
-def _refused() -> int:
-    """Why this process gets no further inotify instance; 0 where it does."""
+def _inotify_error() -> int:
+    """The errno that a further inotify instance fails with; 0 for none."""
     try:
         Inotify().close()
     except OSError as error:
@@ -346,8 +345,8 @@ def _refused() -> int:
     return 0
 
 
-def instances_seen(proc: Path, uid: int) -> int:
-    """The inotify instances of `uid`'s processes that can be seen below `proc`."""
+def inotify_instances(proc: Path, uid: int) -> int:
+    """How many inotify instances the processes of `uid` have that are visible below `proc`."""
     count = 0
     for process in [name for name in _listed(proc) if name.isdecimal()][:_PROCESSES]:
         descriptors = f"{proc}/{process}/fd"
@@ -358,7 +357,7 @@ def instances_seen(proc: Path, uid: int) -> int:
                 with suppress(FileNotFoundError):
                     count += os.readlink(f"{descriptors}/{descriptor}") == _INSTANCE  # noqa: PTH115
         except OSError:
-            continue  # it ended, or is not ours to look at
+            continue  # it ended, or belongs to another user
     return count
 
 
@@ -370,23 +369,23 @@ def _listed(directory: Path) -> list[str]:
 
 
 def memory_limit(proc: Path, cgroups: Path) -> int | None:
-    """Bytes that this process's cgroup, or one above it that can be seen, may have; None without a limit."""
+    """The least memory limit in bytes of this process's cgroup and its visible parents; None without one."""
     least: int | None = None
     for line in _text(proc / "self/cgroup").splitlines():
-        _hierarchy, *told = line.split(":", 2)
-        if len(told) != 2:
+        _hierarchy, *parts = line.split(":", 2)
+        if len(parts) != 2:
             continue
-        controllers, place = told
+        controllers, path = parts
         if controllers == "":
             top, name = cgroups, "memory.max"
         elif "memory" in controllers.split(","):
             top, name = cgroups / "memory", "memory.limit_in_bytes"
         else:
             continue
-        # Where the cgroup is not told by its place (no namespace of its own), the top is this container's.
-        parts = [part for part in place.split("/") if part not in {"", ".", ".."}]
-        for depth in range(len(parts) + 1):
-            limit = _number(top.joinpath(*parts[:depth], name))
+        # Without a cgroup namespace the path is not below `top`, which then is this container's own cgroup.
+        names = [part for part in path.split("/") if part not in {"", ".", ".."}]
+        for depth in range(len(names) + 1):
+            limit = _number(top.joinpath(*names[:depth], name))
             if limit is not None and limit < _NO_LIMIT:
                 least = limit if least is None else min(least, limit)
     return least
@@ -404,7 +403,7 @@ def _capabilities(proc: Path) -> int:
 
 
 def _mount_points(proc: Path) -> frozenset[str]:
-    """Where something is mounted; the fifth field of mountinfo, its octal escapes undone."""
+    """All mount points: the fifth field of mountinfo, its octal escapes decoded."""
     lines = (line.split(" ") for line in _text(proc / "self/mountinfo", 1 << 20).splitlines())
     return frozenset(
         _ESCAPE.sub(lambda code: chr(int(code[1], 8)), line[4]) for line in lines if len(line) > 4
@@ -412,7 +411,7 @@ def _mount_points(proc: Path) -> frozenset[str]:
 
 
 def _text(path: Path, limit: int = _READ) -> str:
-    """A file's text without its last line's end; empty where it cannot be read."""
+    """A file's text, stripped; empty where it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(limit).decode("utf-8", "replace").strip()

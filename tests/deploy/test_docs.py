@@ -13,15 +13,15 @@ import yaml
 from deploy.make_manifests import DEPLOY, kustomize, render
 from devicelens import COMMANDS
 from devicelens import main as front_door
-from exporter.refresh.needs import needs as exporter_needs
+from exporter.main import needs as exporter_needs
 from harness.manifests import documents
 from kubelet.paths import KubeletPaths
 from plugin.config.load import load
 from plugin.config.looked_into import EVERYWHERE
 from plugin.discovery.host import HostRoot
+from plugin.main import needs as plugin_needs
 from plugin.presets import preset_path
-from plugin.serving.needs import needs as plugin_needs
-from runtime.preflight import Found, Limits, Need, Use, judge
+from runtime.preflight import Need, PathState, ProcessLimits, Use, assess
 
 ROOT = DEPLOY.parent
 PAGES = {
@@ -135,7 +135,7 @@ def spelled(hint: str) -> str:
     return text
 
 
-WELL = Limits(uid=0, descriptors=1 << 20)
+WELL = ProcessLimits(uid=0, descriptors=1 << 20)
 SELINUX = "system_u:system_r:container_t:s0"
 
 
@@ -152,25 +152,25 @@ def every_hint() -> set[str]:
         *plugin_needs(root, host, plans, way="socket"),
         *plugin_needs(root, host, plans, way="registry"),
     ]
-    looked = [(need, Found(errno.ENOENT)) for need in required]
+    looked = [(need, PathState(errno.ENOENT)) for need in required]
     one = Need("x", Path("/x/y"), Use.CONNECT, "")
     two = Need("x", Path("/x/y"), Use.WRITE, "")
     cases = [
         *((pair, WELL) for pair in looked),
-        ((one, Found(errno.ENOENT, directory=False)), WELL),
-        ((one, Found(errno.ECONNREFUSED)), WELL),
-        ((one, Found(errno.ENOTSOCK)), WELL),
-        ((one, Found(mounted=True)), WELL),
-        ((two, Found(errno.EROFS)), WELL),
-        ((two, Found(free=0)), WELL),
-        ((one, Found(errno.EACCES, owner=0)), replace(WELL, uid=7)),
-        ((one, Found(errno.EACCES, owner=9)), WELL),
-        ((one, Found(errno.EACCES, owner=0)), WELL),
-        ((one, Found(errno.EACCES, owner=0)), replace(WELL, label=SELINUX)),
-        ((one, Found(errno.EACCES, owner=0)), replace(WELL, label="docker-default (enforce)")),
-        ((one, Found()), Limits(uid=0, descriptors=1, memory=1, inotify_error=errno.EMFILE)),
+        ((one, PathState(errno.ENOENT, directory=False)), WELL),
+        ((one, PathState(errno.ECONNREFUSED)), WELL),
+        ((one, PathState(errno.ENOTSOCK)), WELL),
+        ((one, PathState(mounted=True)), WELL),
+        ((two, PathState(errno.EROFS)), WELL),
+        ((two, PathState(free=0)), WELL),
+        ((one, PathState(errno.EACCES, owner=0)), replace(WELL, uid=7)),
+        ((one, PathState(errno.EACCES, owner=9)), WELL),
+        ((one, PathState(errno.EACCES, owner=0)), WELL),
+        ((one, PathState(errno.EACCES, owner=0)), replace(WELL, label=SELINUX)),
+        ((one, PathState(errno.EACCES, owner=0)), replace(WELL, label="docker-default (enforce)")),
+        ((one, PathState()), ProcessLimits(uid=0, descriptors=1, memory=1, inotify_error=errno.EMFILE)),
     ]
-    return {spelled(hint) for pair, limits in cases for hint in judge([pair], limits).hints}
+    return {spelled(hint) for pair, limits in cases for hint in assess([pair], limits).hints}
 
 
 @pytest.mark.parametrize("hint", sorted(every_hint()))
@@ -202,7 +202,7 @@ def test_each_field_of_the_first_line_is_explained() -> None:
         )
     }
     assert {place.removeprefix("/").replace("/", "_") for place in EVERYWHERE} <= named
-    limits = judge([], Limits(uid=0, label="x")).fields
+    limits = assess([], ProcessLimits(uid=0, label="x")).fields
     rows = re.findall(
         r"^\| (`[^|]+) \|", PAGES["troubleshooting"].partition("## What to do")[0], re.MULTILINE
     )

@@ -9,20 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.preflight import LEAST_FREE, LEAST_MEMORY, Found, Limits, Need, Reach, Use, judge, told
+from runtime.preflight import (
+    LEAST_FREE,
+    LEAST_MEMORY,
+    Need,
+    PathState,
+    PreflightReport,
+    ProcessLimits,
+    Use,
+    assess,
+)
 
 PATH = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 SOCKET = Need("pod_resources", PATH, Use.CONNECT, "is the kubelet up?")
 DIRECTORY = Need("device_plugins", Path("/var/lib/kubelet/device-plugins"), Use.WRITE, "mount it")
-WELL = Limits(uid=0, descriptors=1 << 20, instances=128, instances_seen=2, watches=1000)
+WELL = ProcessLimits(uid=0, descriptors=1 << 20, instances=128, instances_seen=2, watches=1000)
 SELINUX = "system_u:system_r:container_t:s0:c1,c2"
 
 
-def said(need: Need, found: Found, limits: Limits = WELL) -> Reach:
-    return judge([(need, found)], limits)
+def said(need: Need, found: PathState, limits: ProcessLimits = WELL) -> PreflightReport:
+    return assess([(need, found)], limits)
 
 
-def hint_of(need: Need, found: Found, limits: Limits = WELL) -> str:
+def hint_of(need: Need, found: PathState, limits: ProcessLimits = WELL) -> str:
     reach = said(need, found, limits)
     assert reach.lacking == (need.name,)
     (hint,) = reach.hints
@@ -32,8 +41,8 @@ def hint_of(need: Need, found: Found, limits: Limits = WELL) -> str:
 
 
 def test_where_all_is_well_one_line_says_so_and_asks_for_nothing() -> None:
-    reach = judge([(SOCKET, Found(owner=0)), (DIRECTORY, Found(owner=0, free=1 << 30))], WELL)
-    assert told(reach) == {
+    reach = assess([(SOCKET, PathState(owner=0)), (DIRECTORY, PathState(owner=0, free=1 << 30))], WELL)
+    assert reach.log_fields() == {
         "pod_resources": "served",
         "device_plugins": "writable",
         "inotify": "2 of 128 instances in use here, 1000 watches allowed",
@@ -44,7 +53,9 @@ def test_where_all_is_well_one_line_says_so_and_asks_for_nothing() -> None:
 
 
 def test_what_is_lacking_comes_first_and_what_to_do_last() -> None:
-    fields = told(judge([(SOCKET, Found(errno.ENOENT)), (DIRECTORY, Found(errno.EROFS))], WELL))
+    fields = assess(
+        [(SOCKET, PathState(errno.ENOENT)), (DIRECTORY, PathState(errno.EROFS))], WELL
+    ).log_fields()
     assert next(iter(fields)) == "lacking"
     assert fields["lacking"] == "pod_resources,device_plugins"
     assert list(fields)[-1] == "hints"
@@ -57,58 +68,58 @@ def test_what_is_lacking_comes_first_and_what_to_do_last() -> None:
 @pytest.mark.parametrize(
     ("found", "state", "hint"),
     [
-        (Found(errno.ENOENT), "absent", "is the kubelet up?"),
+        (PathState(errno.ENOENT), "absent", "is the kubelet up?"),
         (
-            Found(errno.ENOENT, directory=False),
+            PathState(errno.ENOENT, directory=False),
             "absent, and so is its directory",
             "mount the directory /var/lib/kubelet/pod-resources of the node, or say --kubelet.root",
         ),
         (
-            Found(errno.ECONNREFUSED),
+            PathState(errno.ECONNREFUSED),
             "present, nobody serves it",
             "the kubelet has ended or is just starting: nothing to do if it comes back",
         ),
         (
-            Found(mounted=True),
+            PathState(mounted=True),
             "served, but mounted as a file",
             "mount the directory /var/lib/kubelet/pod-resources: a restarted kubelet makes the socket anew",
         ),
         (
-            Found(errno.ENOTSOCK),
+            PathState(errno.ENOTSOCK),
             "no socket",
             f"it is no socket: mount the node's directory {PATH.parent}, and remove this from it",
         ),
-        (Found(errno.ENAMETOOLONG), "file name too long", f"see what is at {PATH}"),
+        (PathState(errno.ENAMETOOLONG), "file name too long", f"see what is at {PATH}"),
     ],
 )
-def test_a_socket_is_told_by_why_it_cannot_be_used(found: Found, state: str, hint: str) -> None:
+def test_a_socket_is_told_by_why_it_cannot_be_used(found: PathState, state: str, hint: str) -> None:
     assert said(SOCKET, found).fields["pod_resources"] == state
     assert hint_of(SOCKET, found) == hint
 
 
 def test_what_is_optional_may_be_absent_and_may_not_be_refused() -> None:
     need = replace(SOCKET, optional=True)
-    assert said(need, Found(errno.ENOENT)).lacking == ()
-    assert said(need, Found(errno.ENOENT, directory=False)).lacking == ()
-    assert said(need, Found(errno.EACCES, owner=0)).lacking == ("pod_resources",)
+    assert said(need, PathState(errno.ENOENT)).lacking == ()
+    assert said(need, PathState(errno.ENOENT, directory=False)).lacking == ()
+    assert said(need, PathState(errno.EACCES, owner=0)).lacking == ("pod_resources",)
 
 
 def test_another_user_is_told_whose_it_is() -> None:
     limits = replace(WELL, uid=65532)
-    assert hint_of(SOCKET, Found(errno.EACCES, owner=0), limits) == (
+    assert hint_of(SOCKET, PathState(errno.EACCES, owner=0), limits) == (
         "it belongs to root: run as that user (runAsUser: 0), not as uid 65532"
     )
-    assert hint_of(SOCKET, Found(errno.EACCES, owner=7), limits) == (
+    assert hint_of(SOCKET, PathState(errno.EACCES, owner=7), limits) == (
         "it belongs to uid 7: run as that user (runAsUser: 7), not as uid 65532"
     )
     # Whoever is no root and is refused for a plain reason is told that, whatever SELinux would say.
-    assert "runAsUser" in hint_of(SOCKET, Found(errno.EACCES, owner=0), replace(limits, label=SELINUX))
+    assert "runAsUser" in hint_of(SOCKET, PathState(errno.EACCES, owner=0), replace(limits, label=SELINUX))
 
 
 @pytest.mark.parametrize("enforcing", [True, None])
 def test_selinux_is_named_where_root_is_refused_what_is_roots(enforcing: bool | None) -> None:
     limits = replace(WELL, label=SELINUX, enforcing=enforcing)
-    assert hint_of(SOCKET, Found(errno.EACCES, owner=0), limits) == (
+    assert hint_of(SOCKET, PathState(errno.EACCES, owner=0), limits) == (
         "SELinux keeps container_t from it: seLinuxOptions {type: spc_t} (docs/openshift.md)"
     )
 
@@ -119,37 +130,37 @@ def test_selinux_is_named_where_root_is_refused_what_is_roots(enforcing: bool | 
 )
 def test_selinux_is_not_blamed_where_it_does_not_keep_anybody_out(label: str, enforcing: bool | None) -> None:
     limits = replace(WELL, label=label, enforcing=enforcing)
-    assert hint_of(SOCKET, Found(errno.EACCES, owner=0), limits) == (
+    assert hint_of(SOCKET, PathState(errno.EACCES, owner=0), limits) == (
         "its mode, or that of a directory above it, does not let this user in"
     )
 
 
 def test_apparmor_is_named_with_its_profile() -> None:
     limits = replace(WELL, label="cri-containerd.apparmor.d (enforce)")
-    assert "cri-containerd.apparmor.d" in hint_of(SOCKET, Found(errno.EPERM, owner=0), limits)
+    assert "cri-containerd.apparmor.d" in hint_of(SOCKET, PathState(errno.EPERM, owner=0), limits)
 
 
 def test_root_without_capabilities_is_told_that_others_files_are_not_its_own() -> None:
-    assert hint_of(SOCKET, Found(errno.EACCES, owner=1000)).startswith("it belongs to uid 1000")
+    assert hint_of(SOCKET, PathState(errno.EACCES, owner=1000)).startswith("it belongs to uid 1000")
     able = replace(WELL, capabilities=1 << 1)
-    assert hint_of(SOCKET, Found(errno.EACCES, owner=1000), able).startswith("its mode")
+    assert hint_of(SOCKET, PathState(errno.EACCES, owner=1000), able).startswith("its mode")
 
 
 def test_a_full_disk_is_told_before_it_fails() -> None:
     need = Need("history", Path("/var/lib/devicelens"), Use.WRITE, "mount it", made=True)
-    assert said(need, Found(free=LEAST_FREE)).lacking == ()
-    assert said(need, Found(free=5 << 20)).fields["history"] == "writable, 5MiB free"
-    assert hint_of(need, Found(free=LEAST_FREE - 1)) == "make room on the disk of /var/lib/devicelens"
+    assert said(need, PathState(free=LEAST_FREE)).lacking == ()
+    assert said(need, PathState(free=5 << 20)).fields["history"] == "writable, 5MiB free"
+    assert hint_of(need, PathState(free=LEAST_FREE - 1)) == "make room on the disk of /var/lib/devicelens"
 
 
 def test_limits_that_are_too_low_are_told() -> None:
     low = replace(WELL, descriptors=256, memory=LEAST_MEMORY - 1, inotify_error=errno.EMFILE)
-    reach = judge([], low)
+    reach = assess([], low)
     assert reach.lacking == ("inotify", "descriptors", "memory_limit")
     assert "fs.inotify.max_user_instances" in reach.hints[0]
     assert reach.fields["memory_limit"] == "96MiB"
-    assert judge([], replace(low, descriptors=1024, memory=LEAST_MEMORY, inotify_error=0)).lacking == ()
-    assert judge([], Limits(uid=0)).fields["inotify"] == "not available"
+    assert assess([], replace(low, descriptors=1024, memory=LEAST_MEMORY, inotify_error=0)).lacking == ()
+    assert assess([], ProcessLimits(uid=0)).fields["inotify"] == "not available"
 
 
 @given(
@@ -162,7 +173,7 @@ def test_limits_that_are_too_low_are_told() -> None:
         optional=st.booleans(),
     ),
     found=st.builds(
-        Found,
+        PathState,
         error=st.sampled_from([0, *errno.errorcode]),
         directory=st.booleans(),
         mounted=st.booleans(),
@@ -170,7 +181,7 @@ def test_limits_that_are_too_low_are_told() -> None:
         free=st.none() | st.integers(0, 1 << 62),
     ),
     limits=st.builds(
-        Limits,
+        ProcessLimits,
         uid=st.integers(0, 1 << 32),
         capabilities=st.integers(0, 1 << 41),
         label=st.text(max_size=300),
@@ -178,7 +189,7 @@ def test_limits_that_are_too_low_are_told() -> None:
     ),
 )
 def test_whatever_is_found_is_one_line_and_what_is_lacking_has_one_hint(
-    need: Need, found: Found, limits: Limits
+    need: Need, found: PathState, limits: ProcessLimits
 ) -> None:
     reach = said(need, found, limits)
     assert len(reach.lacking) == len(reach.hints)

@@ -9,7 +9,7 @@ import pytest
 
 _PROGRAM = """
 import ctypes, sys, threading
-from daemon.memory import share_one_arena
+from runtime.process import share_one_arena
 if sys.argv[1] == "shared":
     share_one_arena()
 libc = ctypes.CDLL(None)

@@ -9,7 +9,7 @@ _PROGRAM = """
 import asyncio, os, resource
 from contextlib import nullcontext
 import grpc.aio
-from daemon.engine import engine_kept
+from runtime.process import engine_kept
 
 async def call():
     alone = (("grpc.use_local_subchannel_pool", 1),)

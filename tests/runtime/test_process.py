@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 PRELUDE = """
 import asyncio, os, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from daemon.log import configure
-from daemon.process import Fatal, run, run_actors
+from runtime.log import configure
+from runtime.process import Fatal, run, run_actors
 configure()
 
 async def idle():
@@ -102,7 +102,7 @@ def _until_ready(process: "subprocess.Popen[str]") -> None:
 def test_a_signal_before_anything_runs_ends_the_process_as_asked(number: int, start: Start) -> None:
     process = start(
         """
-        from daemon.process import end_at_once_on_signals
+        from runtime.process import end_at_once_on_signals
         end_at_once_on_signals()
         print("ready", flush=True)
         time.sleep(60)

@@ -14,7 +14,7 @@ import pytest
 from asyncinotify import Inotify
 
 from runtime import preflight
-from runtime.preflight import Found, Need, Use, instances_seen, limits, look, memory_limit
+from runtime.preflight import Need, PathState, Use, inotify_instances, inspect, memory_limit, process_limits
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -29,8 +29,8 @@ def place() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-def found(path: Path, use: Use, *, made: bool = False) -> Found:
-    ((_, seen),), _ = look([Need("x", path, use, "", made=made)])
+def found(path: Path, use: Use, *, made: bool = False) -> PathState:
+    ((_, seen),), _ = inspect([Need("x", path, use, "", made=made)])
     return seen
 
 
@@ -43,7 +43,7 @@ def served(path: Path) -> socket.socket:
 
 def test_a_socket_that_is_served_is_reached_and_let_go(place: Path) -> None:
     with served(place / "s") as listener:
-        assert found(place / "s", Use.CONNECT) == Found(owner=os.geteuid())
+        assert found(place / "s", Use.CONNECT) == PathState(owner=os.geteuid())
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.recv(1) == b""
@@ -69,7 +69,7 @@ def test_a_socket_whose_queue_is_full_is_served(place: Path) -> None:
 def test_a_socket_that_nobody_serves_one_that_is_not_there_and_what_is_none(place: Path) -> None:
     served(place / "s").close()
     assert found(place / "s", Use.CONNECT).error == errno.ECONNREFUSED
-    assert found(place / "t", Use.CONNECT) == Found(errno.ENOENT, owner=os.geteuid())
+    assert found(place / "t", Use.CONNECT) == PathState(errno.ENOENT, owner=os.geteuid())
     gone = found(place / "d/t", Use.CONNECT)
     assert (gone.error, gone.directory) == (errno.ENOENT, False)
     (place / "f").write_text("")
@@ -89,7 +89,7 @@ def test_a_socket_that_is_mounted_itself_is_told_by_mountinfo(place: Path) -> No
         (proc / "self").mkdir(parents=True)
         spelled = str((place / "a b").resolve()).replace(" ", "\\040")
         (proc / "self/mountinfo").write_text(f"36 35 98:0 /x {spelled} rw - ext4 /dev/root rw\n")
-        ((_, seen),), _ = look([Need("x", place / "a b", Use.CONNECT, "")], proc)
+        ((_, seen),), _ = inspect([Need("x", place / "a b", Use.CONNECT, "")], proc)
         assert seen.mounted
     assert not found(place / "a b", Use.CONNECT).mounted
 
@@ -122,10 +122,9 @@ def test_a_read_only_mount_is_told_from_a_lack_of_permission(place: Path) -> Non
 SEEN = """
 import sys
 from pathlib import Path
-from daemon.probe import look
-from daemon.reach import Need, Use, judge
-looked, limits = look([Need("x", Path(sys.argv[1]), Use.{use}, "")])
-print(looked[0][1].error, *(hint for hint in judge(looked, limits).hints if hint.startswith("x")))
+from runtime.preflight import Need, Use, assess, inspect
+found, limits = inspect([Need("x", Path(sys.argv[1]), Use.{use}, "")])
+print(found[0][1].error, *(hint for hint in assess(found, limits).hints if hint.startswith("x")))
 """
 
 
@@ -154,26 +153,26 @@ def test_a_user_who_may_not_is_refused_as_the_kernel_refuses(place: Path, use: s
 
 
 def test_inotify_instances_of_this_user_are_counted() -> None:
-    before = instances_seen(Path("/proc/"), os.geteuid())
+    before = inotify_instances(Path("/proc/"), os.geteuid())
     with Inotify(), Inotify():
         # Others run beside this test, as the same user.
-        assert instances_seen(Path("/proc"), os.geteuid()) >= 2
-        assert instances_seen(Path("/proc"), 4_000_000_000) == 0
+        assert inotify_instances(Path("/proc"), os.geteuid()) >= 2
+        assert inotify_instances(Path("/proc"), 4_000_000_000) == 0
     assert before >= 0
 
 
 def test_no_further_inotify_instance_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert limits().inotify_error in {0, errno.EMFILE}
+    assert process_limits().inotify_error in {0, errno.EMFILE}
 
     def refuse() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(preflight, "Inotify", refuse)
-    assert limits().inotify_error == errno.EMFILE
+    assert process_limits().inotify_error == errno.EMFILE
 
 
 def test_limits_of_this_process_are_what_proc_says() -> None:
-    seen = limits()
+    seen = process_limits()
     assert seen.uid == os.geteuid()
     assert seen.instances == int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
     effective = next(
