@@ -16,8 +16,8 @@ podresources, pods
              what monitors ask
 life, process, workload, kubelet
              one life of the process, one after another, the node's pods, all of it together
-apiserver    an API server that knows this node's pods, for whoever watches them there
-scripted     a device plugin that does what it is told
+apiserver    an API server with the pods of this node
+scripted     a device plugin that a test controls
 control, control_server
              the control socket, from both ends
 cli, remote, fault_words, main

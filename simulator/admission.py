@@ -20,7 +20,7 @@ class _FailedError(Exception):
 
 
 class Admission:
-    """Admits pods to one kubelet. One at a time: whoever calls it keeps to that."""
+    """Admits pods to one kubelet. Callers admit one pod at a time."""
 
     def __init__(self, node: Node, manager: DeviceManager) -> None:
         self._node = node
@@ -31,7 +31,7 @@ class Admission:
     async def admit(self, pod: Pod) -> None:
         """Allocate what all its containers ask for.
 
-        Raises AdmissionError; what was allocated by then is freed once somebody needs it.
+        Raises AdmissionError; devices allocated by then are freed when the next allocation needs them.
         """
         try:
             for container in pod.spec.all_containers():
@@ -52,7 +52,7 @@ class Admission:
     async def start(self, pod: Pod, container: ContainerSpec) -> None:
         """Start a container: PreStartContainer where the plugin wants it. Raises ContainerError."""
         for resource, amount in container.resources.items():
-            if not self._state.knows(resource) or amount == 0:
+            if not self._state.has(resource) or amount == 0:
                 continue
             endpoint = self._state.endpoints.get(resource)
             if endpoint is None:
@@ -84,7 +84,7 @@ class Admission:
                 amount,
             )
             for resource, amount in container.resources.items()
-            if self._state.knows(resource)
+            if self._state.has(resource)
         ]
         if container.exclusive_cpus and pinning.cpus:
             providers.append(pinning.cpu_hints(nodes, container.exclusive_cpus))
@@ -96,7 +96,7 @@ class Admission:
         """kubelet: one Allocate for each resource; the checkpoint is written once, after the last."""
         save = False
         for resource, amount in self._node.shuffle(container.resources.items()):
-            if not self._state.knows(resource):
+            if not self._state.has(resource):
                 continue
             self._state.reclaim(self._node.active())
             ids = await self._choose(pod, container.name, resource, amount, mask)
@@ -216,10 +216,10 @@ class Admission:
                 pool.difference_update(held.ids())
 
     def _check_node_has(self, spec: PodSpec) -> None:
-        """Kubelet's last look: resources that the node reports at 0, or does not report at all."""
+        """The kubelet's last check: resources that the node reports at 0, or does not report at all."""
         for resource in sorted({name for c in spec.all_containers() for name in c.resources}):
             requested = _requested(spec, resource)
-            if requested == 0 or self._state.knows(resource):
+            if requested == 0 or self._state.has(resource):
                 continue
             if self._node.settings.ignore_unknown_resources and not self._state.forgotten(resource):
                 continue

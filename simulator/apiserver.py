@@ -1,7 +1,7 @@
-"""An API server that knows one node's pods: list and watch as monitors of pods use them, and what goes wrong.
+"""An API server with the pods of one node: list and watch as pod monitors use them, with faults.
 
-It tells of a pod before the kubelet does, as a real one: bound first, taken on by the kubelet (startTime)
-later, gone when it is deleted.
+As with a real one, a pod is visible here before the kubelet lists it: it is bound first, the kubelet sets
+startTime later, and the pod is gone when it is deleted.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ class ApiServer:
         meta = {"resourceVersion": str(self._version)}
         self._send({"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": meta}})
 
-    def tell(self, event: dict[str, Any]) -> None:
+    def notify(self, event: dict[str, Any]) -> None:
         """Send any event on each watch, such as an ERROR."""
         self._send(event)
 

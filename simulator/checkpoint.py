@@ -94,7 +94,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     """Put it in place as a kubelet does: a file `.NNNN` beside it, mode 0600, then a rename."""
     content = encode(checkpoint)
     while True:
-        # Not security: a name that nobody uses, as Go's os.CreateTemp makes it.
+        # Not security: an unused name, as Go's os.CreateTemp makes it.
         temporary = path.with_name(f".{random.randrange(10**9, 10**10)}")  # noqa: S311 -- a file's name
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -58,7 +58,7 @@ def _fault(word: str, name: str, text: str, kind: type[Faults | RegistrationFaul
 
 
 def root_flag() -> Callable[[F], F]:
-    """--kubelet.root, which has no default here: nobody should meet a real kubelet by accident."""
+    """--kubelet.root, without a default, so that it never names a real kubelet by accident."""
     return flag(
         "--kubelet.root",
         type=click.Path(path_type=Path, file_okay=False),
@@ -256,7 +256,7 @@ SUBCOMMANDS: Final = (pod, pods, restart, fault, show)
     "--sync-delay",
     type=DURATION,
     default=f"{SYNC_DELAY:g}s",
-    help="After a restart no pod is listed for this long: the API server has not been heard yet.",
+    help="After a restart no pod is listed for this long: the kubelet has not heard from the API server.",
 )
 @flag("--grace-period", type=DURATION, default="5m", help="After it a resource without plugin is forgotten.")
 @flag("--pods-api", is_flag=True, help="Serve the Pods API too.")
@@ -265,7 +265,7 @@ SUBCOMMANDS: Final = (pod, pods, restart, fault, show)
     type=click.IntRange(0, 65535),
     default=None,
     metavar="PORT",
-    help="Have an API server that knows this node's pods, on loopback (0: any port); a kubeconfig that leads "
+    help="Serve the pods of this node as an API server, on loopback (0: any port); a kubeconfig that leads "
     "there is written below the root.",
 )
 @flag("--older", type=click.Choice(get_args(Older)), default=None, help="Be an older one, that lacks this.")

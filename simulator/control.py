@@ -148,7 +148,7 @@ class ControlClient:
         return counts.allocatable if counts is not None else 0
 
     async def holdings(self) -> frozenset[Holding]:
-        """The truth about who holds what, as List would tell it."""
+        """Which pod holds which device, as List would report it."""
         return frozenset((await self.state()).holdings)
 
     async def violations(self) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ SHORT: Final = Path("/tmp")  # noqa: S108 -- a directory of its own is made in i
 _PARENT_BYTES: Final = 27
 """Of a unix socket's 107: devicelens-demo-…/kubelet/device-plugins and a plugin's socket take 80 or more."""
 _START_WITHIN: Final = 30.0
-"""Seconds in which the plugin must have registered everything and the exporter must have looked."""
+"""Seconds in which the plugin must have registered everything and the exporter must have refreshed."""
 
 _log = Log("demo")
 
@@ -176,7 +176,7 @@ class Child:
 
 
 async def _follow(exporter: Child, plugin: Child) -> None:
-    """Run the exporter, which is told where the plugin tells of its devices."""
+    """Run the exporter, with the address of the plugin."""
     await exporter.run("--plugin.url", await plugin.url)
 
 
@@ -203,9 +203,9 @@ Ctrl-C ends it and leaves nothing behind.
 async def _live(
     exporter: Child, kubelet: SimulatedKubelet, host: Path, pace: float, scenario: Scenario
 ) -> None:
-    """Let things happen on the node, one each `pace` seconds, once the exporter looks on."""
+    """Run the scenario on the node, one event each `pace` seconds, once the exporter is ready."""
     await kubelet.wait_until(lambda node: all(map(node.allocatable, RESOURCES)), _START_WITHIN)
-    # Every node has pods without devices; a kubelet that lists none is one that has not heard of any yet.
+    # Every node has pods without devices; a kubelet that lists none has not heard from the API server.
     await kubelet.add_pod(PodSpec("kube-proxy-x7k2p", "kube-system", owner=Owner("DaemonSet", "kube-proxy")))
     async with asyncio.timeout(_START_WITHIN):
         await _looks_on(await exporter.url)

@@ -67,7 +67,7 @@ class DeviceState:
         numa_nodes: Collection[int],
         violation: Callable[[str], None],
     ) -> None:
-        """`clock`: seconds, never going back. `violation` is told what a plugin must not do."""
+        """`clock`: seconds, never going back. `violation` receives what a plugin must not do."""
         self._clock = clock
         self._grace_period = grace_period
         self._numa_nodes = frozenset(numa_nodes)
@@ -148,7 +148,7 @@ class DeviceState:
         """Whether it has not been forgotten, nor never been there."""
         return resource in self._healthy
 
-    def knows(self, resource: str) -> bool:
+    def has(self, resource: str) -> bool:
         """Whether the device manager takes a request for it as its own: registered, or held by a pod."""
         return self.registered(resource) or any(
             resource in held for pod in self._held.values() for held in pod.values()
@@ -237,7 +237,7 @@ class DeviceState:
             if node not in self._numa_nodes:
                 self._violation(f"{what}: NUMA node {node} is not one of this node's")
         if other is not None:
-            self._violation(f"{what} is advertised by {other} too: the kubelet looks health up by id alone")
+            self._violation(f"{what} is advertised by {other} too: the kubelet finds health by id alone")
 
 
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

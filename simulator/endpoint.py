@@ -31,7 +31,7 @@ class PluginClient:
     """A connection to one plugin's socket."""
 
     def __init__(self, resource: str, path: str, count: Callable[[str], None]) -> None:
-        """`count` is told the name of each method called."""
+        """`count` receives the name of each method called."""
         self.resource = resource
         self.path = path
         self._count = count

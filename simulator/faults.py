@@ -82,7 +82,7 @@ class Gate:
         return self._faults if _struck(self._faults, method) else NO_FAULTS
 
     def used_up(self, method: str) -> bool:
-        """Whether this call finds the rate limit used up by somebody else."""
+        """Whether another client has used up the rate limit for this call."""
         faults = self._faults
         if not faults.rate_limited or not _struck(faults, method):
             return False

@@ -32,7 +32,7 @@ SYNC_DELAY: Final = 0.8
 class SimulatedKubelet:
     """A kubelet without a node, below a directory of one's choice.
 
-    It behaves as a real one, oddities included (each is told where it is done). An async context
+    It behaves as a real one, oddities included (a comment marks each). An async context
     manager; or `start` and `stop`. All methods belong to the event loop that started it.
     """
 
@@ -65,13 +65,13 @@ class SimulatedKubelet:
 
         `cpus` are spread evenly over `numa_nodes`; the first `reserved_cpus` are not allocatable.
         `cpus=0` or `memory=0`: that static manager is off and lists nothing. `old`: what an older
-        kubelet lacks. `sync_delay`: seconds after a restart until the API server is heard, before which
+        kubelet lacks. `sync_delay`: seconds after a restart until the API server answers, before which
         no pod is listed. `topology_after_restart`: whether List keeps the NUMA nodes of devices read
         back from the checkpoint while their plugin has not registered again, as 1.36 does.
-        `ignore_unknown_resources`: whether a pod that asks for a resource nobody ever registered is let
+        `ignore_unknown_resources`: whether a pod that asks for a resource that was never registered is let
         in without (a kubelet takes it for a cluster-level one) or refused, as a scheduler would. `seed`
         decides orders and choices that a kubelet leaves to chance. `faults`: those it starts with.
-        `on_event(event, **fields)` is told what happens.
+        `on_event(event, **fields)` receives events.
 
         Raises ValueError for what no kubelet would start with.
         """
@@ -194,13 +194,13 @@ class SimulatedKubelet:
         return tuple(replace(pod) for _, pod in sorted(self._node.pods.items()))
 
     @contextmanager
-    def following(self, told: Callable[[str, Pod], None]) -> Generator[None]:
-        """Have `told(kind, pod)` called with what the API server tells: ADDED, MODIFIED, DELETED."""
-        self._node.followers.add(told)
+    def following(self, receive: Callable[[str, Pod], None]) -> Generator[None]:
+        """Call `receive(kind, pod)` with the events of the API server: ADDED, MODIFIED, DELETED."""
+        self._node.followers.add(receive)
         try:
             yield
         finally:
-            self._node.followers.discard(told)
+            self._node.followers.discard(receive)
 
     # What is seen
 
@@ -224,7 +224,7 @@ class SimulatedKubelet:
         return self._process.life.manager.streams(resource)
 
     def holdings(self) -> frozenset[Holding]:
-        """The truth about who holds what, as List would tell it."""
+        """Which pod holds which device, as List would report it."""
         return holdings(self.pod_resources())
 
     def pod_resources(self) -> v1.ListPodResourcesResponse:
@@ -260,7 +260,7 @@ class SimulatedKubelet:
     async def wait_until(
         self, condition: Callable[["SimulatedKubelet"], object], limit: float = 20.0
     ) -> None:
-        """Wait until `condition(self)` holds; looked at with each change, and now and then without one.
+        """Wait until `condition(self)` holds; checked at each change, and at intervals.
 
         Raises TimeoutError after `limit` seconds.
         """

@@ -71,7 +71,7 @@ async def main(root: Path, settings: dict[str, Any], stop: asyncio.Event) -> Non
 
 
 def _told(event: str, **fields: object) -> None:
-    """What the kubelet tells, at the level that it means."""
+    """Logs the events of the kubelet, each at its level."""
     match event:
         case "devices listed":
             _log.debug(event, **fields)

@@ -77,8 +77,8 @@ class DeviceManager:
             raise RefusedError(f"failed to get device plugin options: {error}") from error
         finally:
             if not connected:
-                # kubelet: whoever has the resource is dropped from the books, and what this one displaced
-                # is not put back: when its stream ends later, nobody marks its devices unhealthy.
+                # kubelet: the current owner of the resource is removed, and the endpoint that it replaced
+                # does not return: when its stream ends later, its devices do not become unhealthy.
                 self._clients.pop(resource, None)
                 await self._close(client)
         self.state.connected(resource, client, options)
@@ -87,7 +87,7 @@ class DeviceManager:
         self._tasks.spawn(self._follow(client))
 
     async def deregister(self, resource: str) -> None:
-        """A plugin's socket left plugins_registry. kubelet: whoever has the resource now is cut."""
+        """A plugin's socket left plugins_registry. kubelet: the current endpoint of the resource is cut."""
         await self._disconnect(resource)
 
     def streams(self, resource: str) -> int:

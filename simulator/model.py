@@ -206,7 +206,7 @@ class Claims:
                 prepared.times += 1
 
     def release(self, pod_uid: str) -> None:
-        """A pod ended: claims that nobody uses any more are unprepared."""
+        """A pod ended: claims without users are unprepared."""
         for key, prepared in tuple(self._prepared.items()):
             prepared.pods.discard(pod_uid)
             if not prepared.pods:

@@ -109,7 +109,7 @@ class Node:
     calls: Counter[str] = field(default_factory=Counter[str])
     violations: list[str] = field(default_factory=list[str])
     followers: set[Callable[[str, Pod], None]] = field(default_factory=set[Callable[[str, Pod], None]])
-    """Who is told what the API server tells of pods: ADDED, MODIFIED, DELETED."""
+    """Receivers of the API server's pod events: ADDED, MODIFIED, DELETED."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def shuffle(self, things: Iterable[T]) -> list[T]:
@@ -136,8 +136,8 @@ class Node:
         """Something happened that a person may want to see."""
         self.on_event(event, **fields)
 
-    def tell(self, kind: str, pod: Pod) -> None:
-        """The API server has something to tell."""
+    def notify(self, kind: str, pod: Pod) -> None:
+        """Send an event of the API server to the followers."""
         for follower in tuple(self.followers):
             follower(kind, pod)
 
@@ -146,7 +146,7 @@ class Node:
         return frozenset(pod.uid for pod in self.pods.values() if pod.active)
 
     def changed(self) -> None:
-        """Wake whoever waits for a change."""
+        """Wake those who wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
 

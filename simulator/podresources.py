@@ -19,7 +19,7 @@ from simulator.faults import Faults
 from simulator.model import Claims, ContainerSpec, Holding, Pod
 from simulator.node import Node
 from simulator.pinning import Pinning
-from simulator.pods_api import Heard
+from simulator.pods_api import ApiServerSync
 from simulator.rpc import Context, RawService, UnaryMethod, decoded
 
 
@@ -234,11 +234,11 @@ class _NotFoundError(Exception):
 class PodResources:
     """The API of one kubelet's life, new or old (kubelet: PodResources)."""
 
-    def __init__(self, node: Node, state: DeviceState, answers: Answers, heard: Heard) -> None:
+    def __init__(self, node: Node, state: DeviceState, answers: Answers, api_sync: ApiServerSync) -> None:
         self._node = node
         self._state = state
         self._answers = answers
-        self._heard = heard
+        self._api_sync = api_sync
         self._replay = node.settings.replay
         self._limiter = TokenBucket(node.monotonic)
 
@@ -293,12 +293,12 @@ class PodResources:
         if self._replay is not None:
             return self._replay.listed
         self._state.reclaim(self._node.active())
-        listed = self._answers.listed(self._heard.pods())
+        listed = self._answers.listed(self._api_sync.pods())
         return odd_list(listed, self._node.gate.of("List")).SerializeToString()
 
     def _listed_v1alpha1(self, _request: v1alpha1.ListPodResourcesRequest) -> bytes:
         self._state.reclaim(self._node.active())
-        listed = self._answers.listed_v1alpha1(self._heard.pods())
+        listed = self._answers.listed_v1alpha1(self._api_sync.pods())
         return odd_list(listed, self._node.gate.of("v1alpha1.List")).SerializeToString()
 
     def _allocatable(self, _request: v1.AllocatableResourcesRequest) -> bytes:
@@ -316,8 +316,8 @@ class PodResources:
             for recorded in v1.ListPodResourcesResponse.FromString(self._replay.listed).pod_resources:
                 if (recorded.namespace, recorded.name) == (namespace, name):
                     return recorded
-        # kubelet: Get knows ended pods too, with their devices until a List or an allocation frees them.
-        pod = self._heard.pod(namespace, name)
+        # kubelet: Get finds ended pods too, with their devices until a List or an allocation frees them.
+        pod = self._api_sync.pod(namespace, name)
         if pod is None:
             raise _NotFoundError(f"pod {name} in namespace {namespace} not found")
         return self._answers.pod(pod)

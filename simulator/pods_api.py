@@ -18,7 +18,7 @@ from simulator.node import Node
 from simulator.rpc import Context, RawService, decoded
 
 
-class Heard:
+class ApiServerSync:
     """The pods of the API server, none but static ones until `delay` seconds of this life have passed."""
 
     def __init__(self, node: Node, delay: float) -> None:
@@ -29,33 +29,33 @@ class Heard:
             self._event.set()
 
     @property
-    def yet(self) -> bool:
-        """Whether the API server has been heard."""
+    def done(self) -> bool:
+        """Whether the API server has answered."""
         return self._event.is_set()
 
-    async def hear(self) -> None:
-        """Let the time pass, then know every pod."""
+    async def run(self) -> None:
+        """Wait for the delay, then have every pod."""
         await asyncio.sleep(self._delay)
         self._event.set()
         self._node.changed()
 
     async def wait(self, pod: Pod) -> None:
-        """Wait until a pod is known."""
+        """Wait until the kubelet has the pod."""
         if not pod.static:
             await self._event.wait()
 
-    def knows(self, pod: Pod) -> bool:
-        """Whether a pod of this node is known."""
-        return self.yet or pod.static
+    def has(self, pod: Pod) -> bool:
+        """Whether the kubelet has this pod."""
+        return self.done or pod.static
 
     def pods(self) -> Iterable[Pod]:
-        """The pods that are known."""
-        return [pod for pod in self._node.pods.values() if self.knows(pod)]
+        """The pods that the kubelet has."""
+        return [pod for pod in self._node.pods.values() if self.has(pod)]
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         """One of them."""
         pod = self._node.pods.get((namespace, name))
-        return None if pod is None or not self.knows(pod) else pod
+        return None if pod is None or not self.has(pod) else pod
 
 
 BUFFERED: Final = 100
@@ -82,9 +82,9 @@ class _Watcher:
 class PodsApi:
     """Pods and their watchers, of one kubelet's life."""
 
-    def __init__(self, node: Node, heard: Heard) -> None:
+    def __init__(self, node: Node, api_sync: ApiServerSync) -> None:
         self._node = node
-        self._heard = heard
+        self._api_sync = api_sync
         self._watchers: set[_Watcher] = set()
         self._done: set[str] = set()
 
@@ -95,8 +95,8 @@ class PodsApi:
         )
 
     def synced(self) -> None:
-        """The API server was heard: every pod of it is told."""
-        for pod in self._heard.pods():
+        """The API server answered: send ADDED for each of its pods."""
+        for pod in self._api_sync.pods():
             if pod.static:
                 continue
             # kubelet: of a pod that ended in an earlier life it says that it has done with it.
@@ -111,38 +111,38 @@ class PodsApi:
         self._publish(pod, api_pb2.MODIFIED, self._message(pod))
 
     def ended(self, pod: Pod) -> None:
-        """A pod's containers have ended. Once they ran, it is told that the kubelet has done with it, though
-        it is still listed.
+        """A pod's containers have ended. If they ran, a DELETED event says that the kubelet is done with the
+        pod, which is still listed.
         """
         self.modified(pod)
         if pod.taken_on is not None and not pod.reason:
             self.deleted(pod)
 
     def deleted(self, pod: Pod) -> None:
-        """The kubelet has done with a pod, told once; the event has name, namespace and uid alone."""
+        """The kubelet is done with a pod; sent once. The event has name, namespace and uid alone."""
         if pod.uid in self._done:
             return
-        if self._heard.knows(pod):
+        if self._api_sync.has(pod):
             self._done.add(pod.uid)
         meta = pod_pb2.ObjectMeta(name=pod.spec.name, namespace=pod.spec.namespace, uid=pod.uid)
         gone = pod_pb2.Pod(metadata=meta, spec=pod_pb2.PodSpec(), status=pod_pb2.PodStatus())
         self._publish(pod, api_pb2.DELETED, gone)
 
     def _publish(self, pod: Pod, kind: api_pb2.EventType.ValueType, message: pod_pb2.Pod) -> None:
-        if not self._heard.knows(pod):
+        if not self._api_sync.has(pod):
             return
         event = _event(kind, message)
         for watcher in tuple(self._watchers):
             try:
                 watcher.put(event)
             except asyncio.QueueFull:
-                # kubelet: it closes the watcher's channel; what is in it is still told.
+                # kubelet: it closes the watcher's channel; its content is still sent.
                 self._node.event("watcher is slow, cut off")
                 self._watchers.discard(watcher)
                 watcher.cut_off = True
 
     def _sorted(self) -> list[pod_pb2.Pod]:
-        return [self._message(pod) for pod in sorted(self._heard.pods(), key=lambda pod: pod.uid)]
+        return [self._message(pod) for pod in sorted(self._api_sync.pods(), key=lambda pod: pod.uid)]
 
     async def _list(self, content: bytes, context: Context) -> bytes:
         await decoded(api_pb2.ListPodsRequest, content, context)
@@ -153,7 +153,7 @@ class PodsApi:
     async def _get(self, content: bytes, context: Context) -> bytes:
         uid = (await decoded(api_pb2.GetPodRequest, content, context)).podUID
         self._node.count("GetPod")
-        pod = next((pod for pod in self._heard.pods() if pod.uid == uid), None)
+        pod = next((pod for pod in self._api_sync.pods() if pod.uid == uid), None)
         if pod is None:
             await context.abort(StatusCode.NOT_FOUND, f"pod with UID {uid} not found")
         return api_pb2.GetPodResponse(pod=self._message(pod).SerializeToString()).SerializeToString()
@@ -162,7 +162,7 @@ class PodsApi:
         await decoded(api_pb2.WatchPodsRequest, content, context)
         self._node.count("WatchPods")
         watcher = _Watcher()
-        # kubelet: watched first and listed then, so a change in between is told twice.
+        # kubelet: watched first and listed then, so a change in between is sent twice.
         self._watchers.add(watcher)
         try:
             for pod in self._sorted():

@@ -15,7 +15,7 @@ from simulator.devices import DeviceState
 from simulator.manager import DeviceManager, registration_service
 from simulator.node import Node
 from simulator.podresources import Answers, PodResources
-from simulator.pods_api import Heard, PodsApi
+from simulator.pods_api import ApiServerSync, PodsApi
 from simulator.registry import Registry
 from simulator.rpc import ServedSocket, Tasks, UnknownServices, is_served, is_socket
 
@@ -44,8 +44,8 @@ class Life:
             dial_timeout=settings.dial_timeout,
         )
         self.admission = Admission(node, self.manager)
-        self.heard = Heard(node, sync_delay)
-        self.pods_api = PodsApi(node, self.heard)
+        self.api_sync = ApiServerSync(node, sync_delay)
+        self.pods_api = PodsApi(node, self.api_sync)
         self.answers = Answers(
             self.state,
             node.pinning,
@@ -62,7 +62,7 @@ class Life:
         self._pod_resources = ServedSocket(
             settings.pod_resources_socket,
             settings.private / "p.sock",
-            (*PodResources(node, self.state, self.answers, self.heard).services(), unknown),
+            (*PodResources(node, self.state, self.answers, self.api_sync).services(), unknown),
         )
         self._pods = ServedSocket(
             settings.pods_api_socket, settings.private / "w.sock", (self.pods_api.service(), unknown)
@@ -83,7 +83,7 @@ class Life:
             await self._registration.open(renamed=False)
         settings.plugins_registry.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.tasks.spawn(Registry(self._node, self.manager, self.tasks).run())
-        if not self.heard.yet:
+        if not self.api_sync.done:
             self.tasks.spawn(self._hear())
         self._node.changed()
 
@@ -113,7 +113,7 @@ class Life:
                 await self._registration.open(renamed=False)
 
     async def _hear(self) -> None:
-        await self.heard.hear()
+        await self.api_sync.run()
         self.pods_api.synced()
 
     def forget_expired(self) -> None:

@@ -1,4 +1,4 @@
-"""Registration by directory: plugins_registry, looked at once a second as the kubelet's reconciler does."""
+"""Registration by directory: plugins_registry, read once a second as the kubelet's reconciler does."""
 
 import asyncio
 import stat

@@ -166,7 +166,7 @@ class ServedSocket:
         """Stop serving, cutting calls short. `remove`: the public name too; else it stays, refusing."""
         server, self._server = self._server, None
         if remove and server is not None:
-            # First, so that nobody finds a name behind which nothing listens.
+            # First, so that no client finds a name without a server.
             self._public.unlink(missing_ok=True)
         if server is not None:
             await server.stop(None)
@@ -194,7 +194,7 @@ def is_socket(path: Path) -> bool:
 
 
 def is_served(path: Path) -> bool:
-    """Whether somebody listens on the unix socket at `path`."""
+    """Whether a server listens on the unix socket at `path`."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:
@@ -210,7 +210,7 @@ T = TypeVar("T")
 
 
 class Tasks:
-    """A set of tasks; `cancel` ends them and tells what failed meanwhile."""
+    """A set of tasks; `cancel` ends them and returns what failed."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()

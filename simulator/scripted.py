@@ -1,4 +1,4 @@
-"""A device plugin that does what it is told, right or wrong: what the kubelet's side is tested with."""
+"""A device plugin that a test controls, in correct and incorrect ways."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence

@@ -26,7 +26,7 @@ class Workload:
             self._remove(before)
         pod = Pod(spec, spec.uid or str(uuid.uuid4()), self._node.wall())
         self._node.pods[key] = pod
-        self._node.tell("ADDED", pod)
+        self._node.notify("ADDED", pod)
         self._process.life.pods_api.added(pod)
         try:
             # kubelet: one loop admits pods one after another; an Allocate that hangs holds up all.
@@ -43,10 +43,10 @@ class Workload:
         # kubelet: the same loop takes deletions.
         async with self._sync_loop:
             pod = self.pod(namespace, name)
-            await self._process.in_life(lambda life: life.heard.wait(pod))
+            await self._process.in_life(lambda life: life.api_sync.wait(pod))
             life = await self._process.running()
             pod.deleted = self._node.wall()
-            self._node.tell("MODIFIED", pod)
+            self._node.notify("MODIFIED", pod)
             life.pods_api.modified(pod)
             if pod.active:
                 self._end(pod, Phase.SUCCEEDED)
@@ -75,7 +75,7 @@ class Workload:
             raise KeyError(f"pod {namespace}/{name} not found") from None
 
     async def _admit(self, life: Life, pod: Pod) -> None:
-        await life.heard.wait(pod)
+        await life.api_sync.wait(pod)
         life.forget_expired()
         pod.taken_on = pod.taken_on or self._node.wall()
         try:
@@ -85,7 +85,7 @@ class Workload:
             self._node.event("pod refused", pod=pod.full_name, reason=error.reason, message=error.message)
             self._end(pod, Phase.FAILED)
             raise
-        self._node.tell("MODIFIED", pod)
+        self._node.notify("MODIFIED", pod)
         self._node.claims.prepare(pod.uid, pod.spec)
 
     async def _start(self, life: Life, pod: Pod) -> None:
@@ -93,7 +93,7 @@ class Workload:
             await life.admission.start(pod, container)
         if pod.phase is Phase.PENDING:
             pod.phase = Phase.RUNNING
-            self._node.tell("MODIFIED", pod)
+            self._node.notify("MODIFIED", pod)
             life.pods_api.modified(pod)
             self._node.event("pod runs", pod=pod.full_name, uid=pod.uid)
             self._node.changed()
@@ -101,7 +101,7 @@ class Workload:
     def _end(self, pod: Pod, phase: Phase) -> None:
         pod.phase = phase
         self._released(pod)
-        self._node.tell("MODIFIED", pod)
+        self._node.notify("MODIFIED", pod)
         self._process.life.pods_api.ended(pod)
         self._node.changed()
 
@@ -110,12 +110,12 @@ class Workload:
         if self._node.pods.get(key) is pod:
             del self._node.pods[key]
             self._released(pod)
-            self._node.tell("DELETED", pod)
+            self._node.notify("DELETED", pod)
             self._process.life.pods_api.deleted(pod)
             self._node.event("pod gone", pod=pod.full_name, uid=pod.uid)
             self._node.changed()
 
     def _released(self, pod: Pod) -> None:
-        """What its containers had pinned is free. Devices are freed later, by whoever needs to know."""
+        """Free CPUs and memory of its containers. Devices are freed when the next allocation needs them."""
         self._node.pinning.release(pod.uid)
         self._node.claims.release(pod.uid)

@@ -110,13 +110,13 @@ def test_a_checkpoint_restores_holders_but_no_capacity(bed: Bed) -> None:
     assert bed.counts() == (0, 0)
     assert bed.state.resources() == (R, "example.com/idle")
     assert bed.state.in_use(R) == {"a", "b"}
-    assert bed.state.knows(R)
+    assert bed.state.has(R)
     bed.now = 301
     bed.state.expire()
-    assert bed.state.knows(R)
-    assert not bed.state.knows("example.com/idle")
+    assert bed.state.has(R)
+    assert not bed.state.has("example.com/idle")
     bed.state.reclaim({"another"})
-    assert not bed.state.knows(R)
+    assert not bed.state.has(R)
 
 
 @given(

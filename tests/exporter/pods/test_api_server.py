@@ -151,7 +151,7 @@ async def test_what_has_expired_is_listed_anew_and_exactly(
         else:
             missed = await kubelet.add_pod(PodSpec("missed"))
             status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
-            api.tell({"type": "ERROR", "object": status})
+            api.notify({"type": "ERROR", "object": status})
             await its.listener.until(lambda told: len([t for t in told if isinstance(t, StreamOpened)]) == 2)
             assert its.listener.error is None
             listed = its.lists()[-1]
@@ -173,7 +173,7 @@ async def test_a_list_that_is_as_old_is_not_listed_for_ever(
         assert [len(listed.pods) for listed in its.lists()] == [1, 2]
         assert [listed.asked is None for listed in its.lists()] == [True, False]
         status = {"kind": "Status", "code": 410, "reason": "Expired"}
-        api.tell({"type": "ERROR", "object": status})
+        api.notify({"type": "ERROR", "object": status})
         # Twice within seconds is no way to go on.
         assert (await its.listener.failure()).code == "410"
 
