@@ -80,7 +80,7 @@ screenshots: $(VENV)/.dev system-tools ## The pictures of the README and of docs
 	$(BIN)/python docs/screenshots.py
 
 dashboards: $(VENV)/.dev ## Dashboards and rules made anew
-	$(BIN)/python -m dashboards $(ADDRESSES)
+	$(BIN)/python -m dashboards.generate $(ADDRESSES)
 
 lint: $(VENV)/.dev ## Style, types, layers
 	$(BIN)/ruff format --check

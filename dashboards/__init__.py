@@ -1,8 +1,8 @@
-"""Grafana dashboards and Prometheus rules, made by code: `make dashboards` writes what is in git.
+"""Grafana dashboards, alerts and recording rules as code. `make dashboards` writes the files that are in git.
 
-`recording` and `joins` make the recording rules, `alerts` and its parts the alerts; `fleet`, `node`,
-`workload` and `device` a dashboard each, out of `panels`, `variables` and `links`. `files` knows which file
-is made of what. The results lie in rules/ and grafana/; runbooks/ is written by hand, one for each alert.
+`recording` has the recording rules of devicelens' own metrics, `utilisation` those that join them with other
+exporters' metrics, `alerts` the alerts. `fleet`, `node`, `workload` and `device` are one dashboard each, built from
+`panels`, `board` and `links`. `generate` writes rules/ and grafana/; runbooks/ has one handwritten page for each alert.
 
-A tool of the project's, not a part of what runs on nodes: nothing there imports it.
+No process on a node imports this package.
 """

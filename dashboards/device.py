@@ -1,93 +1,109 @@
-"""One device's life: who holds it, who held it, is it well, what is it a part of, is it used."""
+"""The device dashboard: holders and health over time, shares of the same physical device, utilisation."""
 
 from typing import Any, Final
 
-from dashboards import links, variables
-from dashboards.board import Board
+from dashboards import links
+from dashboards.board import (
+    CLUSTER,
+    DEVICE,
+    NODE,
+    GrafanaDashboard,
+    cluster_variable,
+    datasource_variable,
+    device_variable,
+    node_variable,
+    page_variable,
+    resource_variable,
+)
+from dashboards.links import Addresses
 from dashboards.panels import (
+    DIRECTIONS,
     GOOD_IS_ONE,
     GOOD_IS_ZERO,
+    HEALTH,
+    HELD,
+    HOLDER_HERE,
     IDLE,
+    LABELS,
     NEUTRAL,
     Column,
     Query,
     graph,
+    health_of_holders,
     number,
     rows,
     timeline,
 )
-from dashboards.parts import DIRECTIONS, HEALTH, HELD, HOLDER_HERE
-from dashboards.settings import Settings
-from dashboards.variables import CLUSTER, DEVICE, NODE
 
 _HOLDER: Final = "namespace, pod, container"
 _IT: Final = f"devicelens_device_healthy{{{DEVICE}}}"
+_HELD: Final = health_of_holders(LABELS, DEVICE)
 _SINCE: Final = f"devicelens_device_held_since_timestamp_seconds{{{DEVICE}}}"
-# Shares and slices of the same device, and the device itself where it is one of them.
-_KIN: Final = (
+# The shares and slices of the same physical device, with the device itself.
+_SIBLINGS: Final = (
     "on (cluster, node, resource, parent) "
     f'group by (cluster, node, resource, parent) (devicelens_device_info{{{DEVICE}, parent!=""}})'
 )
 
 
-def device(settings: Settings) -> dict[str, Any]:
-    """The dashboard."""
-    board = Board(
+def device(addresses: Addresses) -> dict[str, Any]:
+    """The device dashboard."""
+    board = GrafanaDashboard(
         "device",
         "Device",
-        "One device: its health and its holders, now and over time, what it is a part of, and how busy it is.",
+        "One device: its health and holders, now and over time, its physical device, and its utilisation.",
         [
-            variables.datasource(),
-            variables.cluster(),
-            variables.node(),
-            variables.resource(),
-            variables.device(),
-            variables.page(settings),
+            datasource_variable(),
+            cluster_variable(),
+            node_variable(),
+            resource_variable(),
+            device_variable(),
+            page_variable(addresses),
         ],
         back="24h",
         page=links.THIS_DEVICE_PAGE,
     )
     _now(board)
     _life(board)
-    _kin(board)
+    _siblings(board)
     _used(board)
     return board.document()
 
 
-def _now(board: Board) -> None:
+def _now(board: GrafanaDashboard) -> None:
     board.row(
         "Now",
         number(
             "Health",
-            "Whether the kubelet counts it as allocatable.",
+            "Whether the device is allocatable.",
             f"max({_IT})",
             words=HEALTH,
             steps=GOOD_IS_ONE,
-            nothing="not known: is the mapping fresh?",
+            nothing="unknown: is the mapping fresh?",
             links=[links.THIS_DEVICE_PAGE],
         ),
         number(
             "Holders",
-            "Containers that hold it; a shared device may have several.",
+            "Containers that hold the device.",
             f"count(group by ({_HOLDER}) (devicelens_device_owner_info{{{DEVICE}}})) or vector(0)",
             steps=NEUTRAL,
         ),
         number(
             "Held for",
-            "How long its present holder has had it; of several, the one who has had it longest.",
+            "The hold time of its holder; the longest where there are several.",
             f"time() - min({_SINCE})",
             unit="dtdurations",
             nothing="free",
         ),
         number(
-            "What is wrong",
+            "Anomalies",
             "Anomalies of this device.",
             f"count(group by (kind, {_HOLDER}) (devicelens_anomaly_info{{{DEVICE}}})) or vector(0)",
             steps=GOOD_IS_ZERO,
         ),
         number(
-            "Used",
-            "How busy it is; of a shared device, the whole of it.",
+            "Utilisation",
+            "Utilisation of the device; of a shared device, as a whole.",
             f"max(holding:devicelens_utilisation:ratio{{{DEVICE}}})",
             unit="percentunit",
             steps=IDLE,
@@ -95,8 +111,8 @@ def _now(board: Board) -> None:
             decimals=0,
         ),
         number(
-            "Age of this",
-            "Since when the node's kubelet has not been heard.",
+            "Age",
+            "Time since the kubelet's last good answer.",
             f"time() - node:devicelens_last_refresh_success_timestamp_seconds:max{{{NODE}}}",
             unit="s",
             steps=((None, "green"), (30.0, "yellow"), (60.0, "red")),
@@ -106,50 +122,50 @@ def _now(board: Board) -> None:
     )
 
 
-def _life(board: Board) -> None:
+def _life(board: GrafanaDashboard) -> None:
     board.row(
-        "Its life",
+        "Holders and health",
         rows(
-            "Who holds it",
-            "Its holders now, since when.",
+            "Current holders",
+            "Holders of the device, and since when.",
             [
                 Query(f"max by (node, {_HOLDER}) ({_SINCE}) * 1000", "held since"),
-                Query(f"max by (node, {_HOLDER}) ({_IT})", "health"),
+                Query(f"max by (node, {_HOLDER}) ({_HELD})", "health"),
             ],
             [
                 *HOLDER_HERE,
                 Column("held since", unit="dateTimeFromNow"),
                 Column("health", texts=HEALTH),
             ],
-            nothing="it is free",
+            nothing="free",
             width=14,
             height=6,
         ),
         rows(
-            "What it is",
-            "The device behind it, where it is a share or a slice, and its NUMA node.",
+            "Device",
+            "The physical device behind a share or slice, and the NUMA node.",
             [Query(f"group by (device, parent, numa_node) (devicelens_device_info{{{DEVICE}}})")],
             [Column("device"), Column("parent"), Column("numa_node", width=100)],
-            nothing="it is not known now",
+            nothing="unknown now",
             width=10,
             height=6,
         ),
         timeline(
             "Holders",
-            "Who held it when. Red while it was not healthy.",
+            "Holders over time. Red while the device was not healthy.",
             [
                 Query(
-                    f'max by ({_HOLDER}) (devicelens_device_healthy{{{DEVICE}, pod!=""}})',
+                    f"max by ({_HOLDER}) ({_HELD})",
                     "{{namespace}}/{{pod}} {{container}}",
                 )
             ],
             HELD,
-            nothing="nobody held it",
+            nothing="free all the time",
             height=8,
         ),
         timeline(
             "Health",
-            "What the kubelet said, and what its plugin said and why.",
+            "Health by the kubelet, and by the plugin with its reason.",
             [
                 Query(f"max({_IT})", "by the kubelet"),
                 Query(
@@ -160,24 +176,27 @@ def _life(board: Board) -> None:
                 ),
             ],
             HEALTH,
-            nothing="it was not known",
+            nothing="unknown",
             height=6,
         ),
     )
 
 
-def _kin(board: Board) -> None:
+def _siblings(board: GrafanaDashboard) -> None:
     labels = "cluster, node, resource, device, parent"
+    of = f'{NODE}, resource="$resource"'
     board.row(
         "Shares and slices of the same device",
         rows(
-            "Who holds the others",
-            "Every share or slice of the device behind this one, with its holder.",
+            "Holders of the other shares",
+            "Every share or slice of the same physical device, with its holder.",
             [
                 Query(
-                    f'max by (device, {_HOLDER}) (devicelens_device_healthy{{{NODE}, resource="$resource"}} '
+                    f"max by (device, {_HOLDER}) ((({health_of_holders(LABELS, of)}) "
+                    "or on (cluster, node, resource, device) "
+                    f"max by (cluster, node, resource, device) (devicelens_device_healthy{{{of}}})) "
                     "* on (cluster, node, resource, device) group_left (parent) "
-                    f'(group by ({labels}) (devicelens_device_info{{{NODE}, resource="$resource"}}) and {_KIN}))',
+                    f"(group by ({labels}) (devicelens_device_info{{{of}}}) and {_SIBLINGS}))",
                     "health",
                 )
             ],
@@ -186,37 +205,35 @@ def _kin(board: Board) -> None:
                 *HOLDER_HERE,
                 Column("health", texts=HEALTH),
             ],
-            nothing="it is a device by itself",
+            nothing="not a share or slice",
             width=12,
             height=8,
         ),
         graph(
-            "Shares that are held",
-            "Of the device behind this one.",
+            "Held shares",
+            "Held shares and all shares of the same physical device.",
             [
                 Query(
-                    f'count(group by ({labels}) (devicelens_device_owner_info{{{NODE}, resource="$resource"}}) '
-                    f"and {_KIN})",
+                    f"count(group by ({labels}) (devicelens_device_owner_info{{{of}}}) and {_SIBLINGS})",
                     "held",
                 ),
                 Query(
-                    f'count(group by ({labels}) (devicelens_device_info{{{NODE}, resource="$resource"}}) '
-                    f"and {_KIN})",
+                    f"count(group by ({labels}) (devicelens_device_info{{{of}}}) and {_SIBLINGS})",
                     "all",
                 ),
             ],
-            nothing="it is a device by itself",
+            nothing="not a share or slice",
         ),
     )
 
 
-def _used(board: Board) -> None:
+def _used(board: GrafanaDashboard) -> None:
     board.row(
-        "Used (needs DCGM exporter, AMD's device metrics exporter or node_exporter)",
+        "Utilisation (needs DCGM exporter, AMD's device metrics exporter or node_exporter)",
         graph(
-            "How busy it is",
-            "Scope says what was measured: the device itself, a partition of it, all of a device that is shared, or "
-            "all of the container's devices together. Nothing while nobody holds it.",
+            "Utilisation",
+            "Scope is what the figure covers: the device, a partition, the whole of a shared device, or all devices of "
+            "the container. No data while the device is free.",
             [Query(f"holding:devicelens_utilisation:ratio{{{DEVICE}}}", "{{namespace}}/{{pod}} ({{scope}})")],
             unit="percentunit",
             most=1,
@@ -224,7 +241,7 @@ def _used(board: Board) -> None:
         ),
         graph(
             "Network",
-            "What it receives and transmits, where it is a NIC or an HCA that node_exporter knows.",
+            "Bytes per second of a NIC or HCA, from node_exporter.",
             [
                 Query(
                     f"holding:devicelens_network_{direction}_bytes:rate5m{{{DEVICE}}}",

@@ -1,14 +1,56 @@
-"""Where things lead to: other dashboards, with the variables and the time kept, and the node's status page."""
+"""Links between dashboards and to the status page of a node, and the addresses that a site can change."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
+
+RUNBOOKS: Final = "https://github.com/devicelens/devicelens/blob/main/dashboards/runbooks"
+PAGE_ADDRESS: Final = "http://{instance}"
+
+_PLACE: Final = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """The addresses in dashboards and alerts. `runbooks` is the folder of <alert>.md. `grafana` is Grafana's address,
+    "" for relative links. `page` is the address of a node's status page: a template with {instance} (the address
+    that Prometheus scrapes) or {node}.
+
+    Raises ValueError for a template without one of the two, and for an address with quotes, $ or backslashes.
+    """
+
+    runbooks: str = RUNBOOKS
+    grafana: str = ""
+    page: str = PAGE_ADDRESS
+
+    def __post_init__(self) -> None:
+        places = set(_PLACE.findall(self.page))
+        if len(places) != 1 or not places <= {"instance", "node"}:
+            raise ValueError(
+                f"the page's address: found {self.page!r}, expected {{instance}} or {{node}} in it"
+            )
+        for what in (self.page, self.runbooks, self.grafana):
+            if set(what) & set("\"'\\$`\n"):
+                raise ValueError(f"found {what!r}, expected an address without quotes, $ and backslashes")
+
+    @property
+    def page_label(self) -> str:
+        """The label in the template of the page's address."""
+        label: str = _PLACE.findall(self.page)[0]
+        return label
+
+    @property
+    def page_replacement(self) -> str:
+        """The page's address as a replacement for label_replace, with $1 for the label."""
+        return _PLACE.sub("$1", self.page)
+
 
 _KEPT: Final = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link behind a value. `elsewhere`: it leaves Grafana, so it opens in a tab of its own."""
+    """A link behind a value. `elsewhere` opens it in a new tab, for links out of Grafana."""
 
     title: str
     url: str
@@ -16,17 +58,17 @@ class Link:
 
 
 def of_row(field: str) -> str:
-    """The value of this row's field, for an address."""
+    """The value of a field of the row, escaped for a URL."""
     return f"${{__data.fields.{field}:percentencode}}"
 
 
 def of_series(label: str) -> str:
-    """The value of this series' label, for an address."""
+    """The value of a label of the series, escaped for a URL."""
     return f"${{__field.labels.{label}:percentencode}}"
 
 
 def board(name: str, title: str, **values: str) -> Link:
-    """Another dashboard, with these variables set."""
+    """A link to another dashboard with these variables set; it keeps cluster, data source and time range."""
     chosen = "".join(f"&var-{variable}={value}" for variable, value in values.items())
     return Link(title, f"/d/devicelens-{name}/devicelens-{name}?{_KEPT}{chosen}")
 
@@ -61,7 +103,7 @@ WORKLOAD: Final = board(
 )
 RESOURCE: Final = board("fleet", "This resource", resource=of_row("resource"))
 
-# A resource's slash stays a slash in the page's addresses; one in a device's id does not.
+# In page addresses the slash of a resource stays a slash; one in a device id is escaped.
 PAGE: Final = Link("The node's status page", "${page}/", elsewhere=True)
 DEVICE_PAGE: Final = Link(
     "Its page on the node",

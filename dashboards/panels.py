@@ -1,4 +1,4 @@
-"""Panels as all dashboards have them: what is shown, in which unit, and what is said where there is nothing."""
+"""Panels of the dashboards: numbers, graphs, timelines, bars, tables, and the columns they share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,9 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEditorMode
 
+from dashboards import links
 from dashboards.links import Link
-from dashboards.model import promql
+from dashboards.rulefile import promql
 
 SOURCE: Final = DataSourceRef(type_val="prometheus", uid="$datasource")
 
@@ -36,7 +37,7 @@ GOOD_IS_ZERO: Final = ((None, GREEN), (1.0, RED))
 GOOD_IS_ONE: Final = ((None, RED), (1.0, GREEN))
 NEUTRAL: Final = ((None, BLUE),)
 AGE: Final = ((None, GREEN), (30.0, YELLOW), (60.0, RED))
-"""Seconds since the kubelet last answered; --stale-after is 60 s."""
+"""Seconds since the kubelet's last good answer; the default of --stale-after is 60 s."""
 USED: Final = ((None, GREEN), (0.9, YELLOW), (1.0, RED))
 IDLE: Final = ((None, RED), (0.01, YELLOW), (0.2, GREEN))
 
@@ -54,7 +55,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: a field's name, its unit, texts for its values, the link behind it, and its width."""
+    """A column of a table. `texts` maps values to words and their colours; `width` is in pixels, 0 for automatic."""
 
     field: str
     unit: str = ""
@@ -90,7 +91,7 @@ def _steps(steps: Steps) -> ThresholdsConfig:
 
 
 def texts(words: Mapping[str, tuple[str, str]]) -> list[ValueMapping]:
-    """Values that are shown as words, each in a colour."""
+    """Mappings from values to words and their colours."""
     options = {
         value: ValueMappingResult(text=text, color=color, index=index)
         for index, (value, (text, color)) in enumerate(words.items())
@@ -104,7 +105,7 @@ def _links(links: Sequence[Link]) -> list[Builder[Any]]:
 
 def number(
     title: str,
-    says: str,
+    description: str,
     expr: str,
     *,
     unit: str = "short",
@@ -116,11 +117,11 @@ def number(
     width: int = 4,
     decimals: int | None = None,
 ) -> Builder[Panel]:
-    """One number, now."""
+    """One current number."""
     panel = (
         stat.Panel()
         .title(title)
-        .description(says)
+        .description(description)
         .datasource(SOURCE)
         .targets(_targets([Query(expr, legend)], instant=True))
         .unit(unit)
@@ -142,7 +143,7 @@ def number(
 
 def graph(
     title: str,
-    says: str,
+    description: str,
     queries: Sequence[Query],
     *,
     unit: str = "short",
@@ -154,11 +155,11 @@ def graph(
     least: float | None = 0.0,
     most: float | None = None,
 ) -> Builder[Panel]:
-    """Lines over time, with a table of their last and highest values."""
+    """Lines over time, with a legend of last and highest values."""
     panel = (
         timeseries.Panel()
         .title(title)
-        .description(says)
+        .description(description)
         .datasource(SOURCE)
         .targets(_targets(queries, instant=False))
         .unit(unit)
@@ -173,7 +174,7 @@ def graph(
         )
         .legend(
             common.VizLegendOptions()
-            .show_legend(True)  # noqa: FBT003 -- the library's own
+            .show_legend(True)  # noqa: FBT003 -- the library's signature
             .display_mode(common_models.LegendDisplayMode.TABLE)
             .placement(common_models.LegendPlacement.BOTTOM)
             .calcs(["lastNotNull", "max"])
@@ -192,7 +193,7 @@ def graph(
 
 def timeline(
     title: str,
-    says: str,
+    description: str,
     queries: Sequence[Query],
     words: Mapping[str, tuple[str, str]],
     *,
@@ -201,11 +202,11 @@ def timeline(
     width: int = 24,
     height: int = 10,
 ) -> Builder[Panel]:
-    """What was so when: a row for each series, its values as words."""
+    """States over time: a row for each series, its values as words."""
     panel = (
         statetimeline.Panel()
         .title(title)
-        .description(says)
+        .description(description)
         .datasource(SOURCE)
         .targets(_targets(queries, instant=False))
         .unit("short")
@@ -214,10 +215,10 @@ def timeline(
         .thresholds(_steps(NEUTRAL))
         .no_value(nothing)
         .show_value(common_models.VisibilityMode.AUTO)
-        .merge_values(True)  # noqa: FBT003 -- the library's own
+        .merge_values(True)  # noqa: FBT003 -- the library's signature
         .row_height(0.85)
         .per_page(40)
-        .legend(common.VizLegendOptions().show_legend(True).placement(common_models.LegendPlacement.BOTTOM))  # noqa: FBT003 -- likewise
+        .legend(common.VizLegendOptions().show_legend(True).placement(common_models.LegendPlacement.BOTTOM))  # noqa: FBT003 -- as above
         .span(width)
         .height(height)
     )
@@ -226,7 +227,7 @@ def timeline(
 
 def bars(
     title: str,
-    says: str,
+    description: str,
     queries: Sequence[Query],
     *,
     unit: str = "short",
@@ -237,11 +238,11 @@ def bars(
     height: int = 8,
     most: float | None = None,
 ) -> Builder[Panel]:
-    """A bar for each series, now."""
+    """A bar for the current value of each series."""
     panel = (
         bargauge.Panel()
         .title(title)
-        .description(says)
+        .description(description)
         .datasource(SOURCE)
         .targets(_targets(queries, instant=True))
         .unit(unit)
@@ -263,12 +264,12 @@ _LABELS: Final = (
     *("Time", "__name__", "job", "instance", "cluster", "node", "resource", "device", "parent"),
     *("namespace", "pod", "container", "workload_kind", "workload", "health"),
 )
-"""Fields that a table has not asked for if it does not name them as columns."""
+"""Fields that a table hides unless they are among its columns."""
 
 
 def rows(
     title: str,
-    says: str,
+    description: str,
     queries: Sequence[Query],
     columns: Sequence[Column],
     *,
@@ -278,7 +279,7 @@ def rows(
     height: int = 10,
     sort_by: str = "",
 ) -> Builder[Panel]:
-    """A table of now: a row for each set of labels, the queries' values as columns called by their legends."""
+    """A table of current values: a row for each set of labels, a column for each query, named by its legend."""
     several = len(queries) > 1
     names = {
         (f"Value #{letter}" if several else "Value"): query.legend
@@ -300,14 +301,14 @@ def rows(
     panel = (
         table.Panel()
         .title(title)
-        .description(says)
+        .description(description)
         .datasource(SOURCE)
         .targets(_targets(queries, instant=True, as_table=True))
         .unit(unit)
         .no_value(nothing)
         .with_transformation(DataTransformerConfig(id_val="merge", options={}))
         .with_transformation(DataTransformerConfig(id_val="organize", options=organized))
-        .filterable(True)  # noqa: FBT003 -- the library's own
+        .filterable(True)  # noqa: FBT003 -- the library's signature
         .span(width)
         .height(height)
     )
@@ -316,7 +317,7 @@ def rows(
         if properties:
             panel = panel.with_override(MatcherConfig(id_val="byName", options=column.field), properties)
     if sort_by:
-        panel = panel.sort_by([common.TableSortByFieldState().display_name(sort_by).desc(True)])  # noqa: FBT003 -- likewise
+        panel = panel.sort_by([common.TableSortByFieldState().display_name(sort_by).desc(True)])  # noqa: FBT003 -- as above
     return panel
 
 
@@ -338,3 +339,57 @@ def _properties(column: Column) -> list[DynamicConfigValue]:
     if column.width:
         found["custom.width"] = column.width
     return [DynamicConfigValue(id_val=name, value=value) for name, value in found.items()]
+
+
+HEALTH: Final = {"1": ("healthy", GREEN), "0": ("not healthy", RED)}
+HELD: Final = {"1": ("held", GREEN), "0": ("held, not healthy", RED)}
+YES: Final = {"1": ("yes", GREEN), "0": ("no", RED)}
+
+LABELS: Final = "cluster, node, resource, device, namespace, pod, container"
+"""The labels that identify a holding."""
+
+HOLDER: Final = (Column("namespace", link=links.NAMESPACE), Column("pod"), Column("container"))
+HOLDER_HERE: Final = (
+    Column("namespace", link=links.NAMESPACE),
+    Column("pod", link=links.POD_PAGE),
+    Column("container"),
+)
+"""The same on dashboards that link to the node's status page."""
+UNUSED: Final = (
+    Column("scope", width=90),
+    Column("busiest", unit="percentunit", decimals=1, steps=IDLE),
+)
+
+DIRECTIONS: Final = (("receive", "in"), ("transmit", "out"))
+"""Directions of network traffic: in metric names, and in legends."""
+
+
+def health_of_holders(by: str, selector: str) -> str:
+    """The health of each held device, one series for each holder with the labels `by`.
+
+    devicelens_device_healthy has the labels node, resource and device alone; the holders come from
+    devicelens_device_owner_info, filtered by `selector`. `by` must include cluster, node, resource and device.
+    """
+    device = "cluster, node, resource, device"
+    return (
+        f"group by ({by}) (devicelens_device_owner_info{{{selector}}}) "
+        f"* on ({device}) group_left () max by ({device}) (devicelens_device_healthy)"
+    )
+
+
+def busy(selector: str) -> Query:
+    """The utilisation of each holding."""
+    return Query(
+        f"holding:devicelens_utilisation:ratio{{{selector}}}", "{{namespace}}/{{pod}} {{device}} ({{scope}})"
+    )
+
+
+def allocation_rates(selector: str) -> list[Query]:
+    """Allocations and releases per second."""
+    return [
+        Query(
+            f"sum by (resource) (rate(devicelens_{what}_total{{{selector}}}[$__rate_interval]))",
+            f"{{{{resource}}}} {legend}",
+        )
+        for what, legend in (("allocations", "allocated"), ("releases", "released"))
+    ]

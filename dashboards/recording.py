@@ -1,13 +1,14 @@
-"""Recording rules of the exporter's and the plugin's own families.
+"""Recording rules of the metrics of the exporter and the plugin.
 
-During a rolling update two exporters of one node tell for a while, so everything is brought to one series for
-each thing before it is counted; and what should be one and is two (an address that has just passed to another node)
-must not fail a whole fleet's join, so one is taken. `cluster` is in every list of labels: it costs nothing where there is none.
+During a rolling update two exporters of one node are scraped for a while, so every rule reduces to one series for each
+object before it counts. Joins take one series by topk where labels should be unique and may not be (an address that
+moves to another node): a duplicate would fail the join for the whole fleet. `cluster` is in every list of labels and
+may be missing.
 """
 
 from typing import Final
 
-from dashboards.model import Group, Record
+from dashboards.rulefile import Group, Record
 
 _TARGETS: Final = (
     Record(
@@ -41,8 +42,9 @@ _TARGETS: Final = (
           (instance:devicelens_node:info and on (cluster, job, instance) up)
         )
         """,
-        "which node a target of devicelens is on: what the exporter says, else the target's own label `node`, else "
-        "that of the exporter in the same pod; remembered for as long as Prometheus knows the target",
+        "the node of a devicelens target: the exporter's label, else the target's own label `node`, else that of the "
+        "exporter in the same pod; kept for as long as Prometheus has the target",
+        internal=True,
     ),
     Record(
         "instance:devicelens_exporter_up:last",
@@ -53,7 +55,8 @@ _TARGETS: Final = (
           or instance:devicelens_exporter_up:last
         )
         """,
-        "`up` of what has told an exporter's families, whatever its job is called; remembered likewise",
+        "`up` of targets that have exposed an exporter's metrics, whatever their job; kept likewise",
+        internal=True,
     ),
     Record(
         "instance:devicelens_plugin_up:last",
@@ -64,7 +67,8 @@ _TARGETS: Final = (
           or instance:devicelens_plugin_up:last
         )
         """,
-        "the same of plugins",
+        "the same for plugins",
+        internal=True,
     ),
     Record(
         "node:devicelens_up:max",
@@ -73,7 +77,8 @@ _TARGETS: Final = (
           devicelens_up * on (cluster, job, instance) group_left (node) instance:devicelens_node:info
         )
         """,
-        "1 where a node's mapping is what the kubelet says",
+        "1 where a node's mapping is fresh",
+        internal=True,
     ),
     Record(
         "node:devicelens_last_refresh_success_timestamp_seconds:max",
@@ -83,7 +88,8 @@ _TARGETS: Final = (
           * on (cluster, job, instance) group_left (node) instance:devicelens_node:info
         )
         """,
-        "when the kubelet of a node last gave a good answer, in unix time",
+        "when the kubelet of a node last gave a good answer, in Unix time",
+        internal=True,
     ),
 )
 
@@ -91,17 +97,32 @@ _COUNTS: Final = tuple(
     Record(
         f"node_resource:devicelens_{what}:max",
         f"max by (cluster, node, resource) (devicelens_resource_{what})",
-        says,
+        meaning,
+        internal=True,
     )
-    for what, says in (
+    for what, meaning in (
         ("devices", "devices of a resource on a node"),
-        ("allocatable_devices", "those that the kubelet counts as allocatable, held or free"),
+        ("allocatable_devices", "those that are allocatable, held or free"),
         ("allocated_devices", "those that are held"),
         ("unhealthy_devices", "those that are known and not allocatable"),
     )
 )
 
 _HOLDINGS: Final = (
+    Record(
+        "device:devicelens_physical:info",
+        """
+        topk by (cluster, node, resource, device) (
+          1,
+          group by (cluster, node, resource, device, parent) (
+            devicelens_device_info{parent!=""}
+            or label_replace(devicelens_device_info{parent=""}, "parent", "$1", "device", "(.+)")
+          )
+        )
+        """,
+        "each device with the physical device behind it in `parent`: its parent, or the device itself",
+        internal=True,
+    ),
     Record(
         "holding:devicelens_owner:info",
         """
@@ -117,7 +138,7 @@ _HOLDINGS: Final = (
           devicelens_device_owner_info
         )
         """,
-        "each holder of each device, once, with its workload where it is known",
+        "each holder of each device, with its workload where that is known",
     ),
     Record(
         "node_namespace_resource:devicelens_held_devices:count",
@@ -131,19 +152,23 @@ _HOLDINGS: Final = (
         )
         """,
         "devices that a namespace holds on a node; a device that two namespaces share counts for each",
+        internal=True,
     ),
     Record(
         "node_resource:devicelens_free_devices:sum",
         """
         sum by (cluster, node, resource) (
-          max by (cluster, node, resource, device) (devicelens_device_healthy{pod=""})
+          max by (cluster, node, resource, device) (devicelens_device_healthy)
+          unless on (cluster, node, resource, device)
+          devicelens_device_owner_info
         )
         or
         clamp_min(
           node_resource:devicelens_allocatable_devices:max - node_resource:devicelens_allocated_devices:max, 0
         )
         """,
-        "devices that are allocatable and that nobody holds",
+        "devices that are allocatable and free",
+        internal=True,
     ),
 )
 
@@ -154,10 +179,13 @@ _FRAGMENTS: Final = (
         count by (cluster, node, resource, numa_node) (
           group by (cluster, node, resource, device, numa_node) (devicelens_device_info)
           and on (cluster, node, resource, device)
-          (max by (cluster, node, resource, device) (devicelens_device_healthy{pod=""}) == 1)
+          (devicelens_device_healthy == 1)
+          unless on (cluster, node, resource, device)
+          devicelens_device_owner_info
         )
         """,
-        'free devices by NUMA node ("" where it is not known)',
+        'free devices by NUMA node ("" where that is unknown)',
+        internal=True,
     ),
     Record(
         "node_resource:devicelens_stranded_devices:sum",
@@ -168,8 +196,8 @@ _FRAGMENTS: Final = (
         )
         or (node_resource:devicelens_free_devices:sum == 0)
         """,
-        "free devices beyond the largest number that is free on one NUMA node: no aligned request gets them "
-        "together with those",
+        "free devices outside the node's largest group of free devices on one NUMA node",
+        internal=True,
     ),
     Record(
         "node_resource:devicelens_parents:count",
@@ -179,6 +207,7 @@ _FRAGMENTS: Final = (
         )
         """,
         "physical devices behind shares and slices",
+        internal=True,
     ),
     Record(
         "node_resource:devicelens_free_parents:count",
@@ -195,7 +224,8 @@ _FRAGMENTS: Final = (
         )
         or node_resource:devicelens_parents:count * 0
         """,
-        "those of them of which every share is healthy and free: free as a whole",
+        "physical devices of which every share is healthy and free",
+        internal=True,
     ),
 )
 
@@ -204,17 +234,17 @@ _FLEET: Final = (
         Record(
             f"cluster_resource:devicelens_{what}:sum",
             f"sum by (cluster, resource) (node_resource:devicelens_{what}:{operation})",
-            f"the same of a cluster: {says}",
+            f"{meaning} in a cluster",
         )
-        for what, operation, says in (
-            ("devices", "max", "devices"),
-            ("allocatable_devices", "max", "allocatable"),
-            ("allocated_devices", "max", "held"),
-            ("unhealthy_devices", "max", "not allocatable"),
-            ("free_devices", "sum", "free"),
-            ("stranded_devices", "sum", "free and not to be used together"),
-            ("parents", "count", "behind shares and slices"),
-            ("free_parents", "count", "of those, free as a whole"),
+        for what, operation, meaning in (
+            ("devices", "max", "devices of a resource"),
+            ("allocatable_devices", "max", "allocatable devices"),
+            ("allocated_devices", "max", "held devices"),
+            ("unhealthy_devices", "max", "unhealthy devices"),
+            ("free_devices", "sum", "allocatable and free devices"),
+            ("stranded_devices", "sum", "free devices outside their node's largest group on one NUMA node"),
+            ("parents", "count", "physical devices behind shares and slices"),
+            ("free_parents", "count", "physical devices with every share healthy and free"),
         )
     ),
     Record(
@@ -223,7 +253,7 @@ _FLEET: Final = (
         max by (cluster, resource) (node_resource_numa:devicelens_free_devices:count)
         or cluster_resource:devicelens_free_devices:sum == 0
         """,
-        "the largest request that some node could serve from one NUMA node",
+        "the largest request that one NUMA node of any node can serve",
     ),
     Record(
         "cluster_namespace_resource:devicelens_held_devices:sum",
@@ -241,23 +271,13 @@ _FLEET: Final = (
         """,
         "a namespace's share of all devices of a resource",
     ),
-    # Sixty moments, whichever second this is evaluated in, and whether or not a window has its left end.
+    # Exactly 60 samples: a closed interval of one hour would have 61 where an evaluation falls on its left end.
     Record(
         "cluster_namespace_resource:devicelens_held_device_seconds:increase1h",
         """
         sum_over_time(cluster_namespace_resource:devicelens_held_devices:sum[59m59s999ms:1m]) * 60
         """,
-        "device seconds that a namespace held in the hour before, counted each minute",
-    ),
-    Record(
-        "cluster_resource:devicelens_allocations:rate5m",
-        "sum by (cluster, resource) (rate(devicelens_allocations_total[5m]))",
-        "allocations a second",
-    ),
-    Record(
-        "cluster_resource:devicelens_releases:rate5m",
-        "sum by (cluster, resource) (rate(devicelens_releases_total[5m]))",
-        "releases a second",
+        "device-seconds that a namespace held in the last hour, sampled each minute",
     ),
 )
 

@@ -1,34 +1,65 @@
-"""A namespace or a workload: what my team holds, since when, is it well, and is it used."""
+"""The workload dashboard: holdings of a namespace or workload, their health, utilisation and placement."""
 
 from typing import Any, Final
 
-from dashboards import links, variables
-from dashboards.board import Board
-from dashboards.panels import GOOD_IS_ZERO, GREEN, IDLE, YELLOW, Column, Query, graph, number, rows, timeline
-from dashboards.parts import DIRECTIONS, HEALTH, HELD, LABELS, UNUSED, busy
-from dashboards.settings import Settings
-from dashboards.variables import CLUSTER, NAMESPACE, NODES, RESOURCE, WORKLOAD
+from dashboards import links
+from dashboards.board import (
+    CLUSTER,
+    NAMESPACE,
+    NODES,
+    RESOURCE,
+    WORKLOAD,
+    GrafanaDashboard,
+    cluster_variable,
+    datasource_variable,
+    namespaces_variable,
+    nodes_variable,
+    resources_variable,
+    workloads_variable,
+)
+from dashboards.links import Addresses
+from dashboards.panels import (
+    DIRECTIONS,
+    GOOD_IS_ZERO,
+    GREEN,
+    HEALTH,
+    HELD,
+    IDLE,
+    LABELS,
+    UNUSED,
+    YELLOW,
+    Column,
+    Query,
+    busy,
+    graph,
+    health_of_holders,
+    number,
+    rows,
+    timeline,
+)
 
 _OF: Final = f"{NODES}, {NAMESPACE}, {RESOURCE}"
 _BY: Final = f"{_OF}, {WORKLOAD}"
 _HELD: Final = f"holding:devicelens_owner:info{{{_BY}}}"
+_HEALTH: Final = f"({health_of_holders(LABELS, _OF)}) and on ({LABELS}) {_HELD}"
+"""The health of the devices that the chosen workloads hold, one series for each holder."""
 _POD: Final = "cluster, node, namespace, pod"
 
 
-def workload(settings: Settings) -> dict[str, Any]:
-    """The dashboard."""
-    del settings
-    board = Board(
+def workload(addresses: Addresses) -> dict[str, Any]:
+    """The workload dashboard."""
+    del addresses
+    board = GrafanaDashboard(
         "workload",
         "Namespace and workload",
-        "What a team's pods hold, since when, whether it is well, and whether it is used.",
+        "What the pods of a namespace or workload hold, since when, its health and its utilisation.",
         [
-            variables.datasource(),
-            variables.cluster(),
-            variables.namespaces(CLUSTER),
-            variables.workloads(),
-            variables.nodes(),
-            variables.resources(NODES),
+            datasource_variable(),
+            cluster_variable(),
+            namespaces_variable(CLUSTER),
+            workloads_variable(),
+            nodes_variable(),
+            resources_variable(NODES),
         ],
         back="24h",
     )
@@ -39,37 +70,32 @@ def workload(settings: Settings) -> dict[str, Any]:
     return board.document()
 
 
-def _mine(family: str, selector: str = _OF) -> str:
-    """A family of devices and holders, of the chosen workloads; its name and who is hit, once."""
-    return f"max by ({LABELS}) ({family}{{{selector}}}) and on ({LABELS}) {_HELD}"
-
-
-def _now(board: Board) -> None:
+def _now(board: GrafanaDashboard) -> None:
     board.row(
         "Now",
         number(
             "Devices",
-            "Devices that the pods hold; one that several of them share counts once.",
+            "Devices that the pods hold; a device that several of them share counts once.",
             f"count(group by (cluster, node, resource, device) ({_HELD})) or vector(0)",
         ),
-        number("Pods", "Pods that hold something.", f"count(group by ({_POD}) ({_HELD})) or vector(0)"),
-        number("Nodes", "Nodes that they are on.", f"count(group by (cluster, node) ({_HELD})) or vector(0)"),
+        number("Pods", "Pods that hold a device.", f"count(group by ({_POD}) ({_HELD})) or vector(0)"),
+        number("Nodes", "Nodes of these pods.", f"count(group by (cluster, node) ({_HELD})) or vector(0)"),
         number(
             "Not healthy",
-            "Devices that they hold and that are not healthy.",
-            f"count(({_mine('devicelens_device_healthy')}) == 0) or vector(0)",
+            "Unhealthy devices that the pods hold.",
+            f"count(({_HEALTH}) == 0) or vector(0)",
             steps=GOOD_IS_ZERO,
         ),
         number(
-            "What is wrong",
-            "Anomalies that hit these namespaces.",
+            "Anomalies",
+            "Anomalies of these namespaces.",
             f'count(group by (kind, {LABELS}) (devicelens_anomaly_info{{{NODES}, {NAMESPACE}, namespace!=""}}))'
             " or vector(0)",
             steps=GOOD_IS_ZERO,
         ),
         number(
-            "Used",
-            "How busy the devices are, on average.",
+            "Utilisation",
+            "Mean utilisation of the devices.",
             f"avg(max by (cluster, node, resource, device) (holding:devicelens_utilisation:ratio{{{_BY}}}))",
             unit="percentunit",
             steps=IDLE,
@@ -79,15 +105,15 @@ def _now(board: Board) -> None:
     )
 
 
-def _holdings(board: Board) -> None:
+def _holdings(board: GrafanaDashboard) -> None:
     named = f"* on ({LABELS}) group_left (parent, workload_kind, workload) topk by ({LABELS}) (1, {_HELD})"
     board.row(
-        "What is held",
+        "Holdings",
         rows(
             "Holdings",
             "Every device that the pods hold.",
             [
-                Query(f"max by ({LABELS}) (devicelens_device_healthy{{{_OF}}}) {named}", "health"),
+                Query(f"({health_of_holders(LABELS, _OF)}) {named}", "health"),
                 Query(
                     f"max by ({LABELS}) (devicelens_device_held_since_timestamp_seconds{{{_OF}}}) * 1000 {named}",
                     "held since",
@@ -106,28 +132,28 @@ def _holdings(board: Board) -> None:
                 Column("health", texts=HEALTH, width=110),
                 Column("held since", unit="dateTimeFromNow"),
             ],
-            nothing="nothing is held",
+            nothing="no devices are held",
             height=11,
         ),
         timeline(
             "Over time",
-            "Which pod held which device when. Red while the device was not healthy.",
-            [Query(_mine("devicelens_device_healthy"), "{{namespace}}/{{pod}} {{device}} on {{node}}")],
+            "Holdings over time. Red while the device was not healthy.",
+            [Query(_HEALTH, "{{namespace}}/{{pod}} {{device}} on {{node}}")],
             HELD,
-            nothing="nothing was held",
+            nothing="no devices were held",
             height=11,
         ),
         graph(
             "Devices by workload",
-            "How many devices each workload held; those whose workload is not known are told by namespace alone.",
+            "Devices of each workload; of the namespace alone where the workload is unknown.",
             [Query(f"count by (namespace, workload) ({_HELD})", "{{namespace}}/{{workload}}")],
             stacked=True,
-            nothing="nothing was held",
+            nothing="no devices were held",
         ),
         graph(
-            "Device hours an hour",
-            "What the namespaces held in the hour before each moment, by resource. An hour of a whole device is one. "
-            "Of whole namespaces and clusters, whatever workload or node is chosen.",
+            "Device-hours per hour",
+            "Device-hours that the namespaces held in the last hour, by resource. One hour of one whole device is 1. "
+            "For whole namespaces and clusters, whatever workload or node is chosen.",
             [
                 Query(
                     "sum by (namespace, resource) (cluster_namespace_resource:devicelens_held_device_seconds:increase1h"
@@ -135,11 +161,11 @@ def _holdings(board: Board) -> None:
                     "{{namespace}} {{resource}}",
                 )
             ],
-            nothing="nothing was held",
+            nothing="no devices were held",
         ),
         rows(
-            "What is wrong",
-            "Anomalies that hit these namespaces.",
+            "Anomalies",
+            "Anomalies of these namespaces.",
             [
                 Query(
                     f"group by (kind, {LABELS}) "
@@ -155,7 +181,7 @@ def _holdings(board: Board) -> None:
                 Column("device", link=links.DEVICE),
                 Column("node", link=links.NODE),
             ],
-            nothing="nothing is wrong",
+            nothing="no anomalies",
             width=12,
             height=7,
         ),
@@ -178,27 +204,27 @@ def _holdings(board: Board) -> None:
                 Column("device"),
                 Column("node", link=links.NODE),
             ],
-            nothing="no claim is held",
+            nothing="no claims",
             width=12,
             height=7,
         ),
     )
 
 
-def _used(board: Board) -> None:
+def _used(board: GrafanaDashboard) -> None:
     board.row(
-        "Is it used",
+        "Utilisation",
         graph(
-            "How busy the devices are",
-            "Of a shared device each holder is shown the whole: nobody can tell whose work it was.",
+            "Utilisation of the devices",
+            "Each holder of a shared device has the figure of the whole device.",
             [busy(_BY)],
             unit="percentunit",
             most=1,
-            nothing="no exporter of utilisation is scraped",
+            nothing="no utilisation metrics are scraped",
         ),
         graph(
             "Network of the devices",
-            "What held NICs and HCAs receive and transmit, as far as the node sees them.",
+            "Bytes per second that held NICs and HCAs receive and transmit, from node_exporter.",
             [
                 Query(
                     f"sum by (namespace, pod) (holding:devicelens_network_{direction}_bytes:rate5m{{{_BY}}})",
@@ -207,11 +233,11 @@ def _used(board: Board) -> None:
                 for direction, legend in DIRECTIONS
             ],
             unit="Bps",
-            nothing="node_exporter does not know the devices",
+            nothing="no matching node_exporter metrics",
         ),
         rows(
-            "Hardly used",
-            "How busy each device was at most in the last half hour, the idlest first.",
+            "Idle holdings",
+            "Maximum utilisation of each holding in the last 30 minutes, the lowest first.",
             [
                 Query(
                     f"sort(max by ({LABELS}, scope) "
@@ -228,14 +254,14 @@ def _used(board: Board) -> None:
                 Column("node", link=links.NODE),
                 *UNUSED,
             ],
-            nothing="no exporter of utilisation is scraped",
+            nothing="no utilisation metrics are scraped",
             width=12,
             height=8,
         ),
         graph(
             "Network of the pods, by interface",
-            "What the kubelet (cAdvisor) counts inside the pods that hold something: an interface that was moved into "
-            "a pod is seen here alone.",
+            "Bytes per second inside the pods that hold devices, from cAdvisor. An interface that was moved into a pod is "
+            "visible here alone.",
             [
                 Query(
                     "sum by (namespace, pod, interface) "
@@ -246,17 +272,17 @@ def _used(board: Board) -> None:
                 for direction, legend in DIRECTIONS
             ],
             unit="Bps",
-            nothing="the kubelets' cAdvisor is not scraped",
+            nothing="no cAdvisor metrics are scraped",
         ),
     )
 
 
-def _placement(board: Board) -> None:
+def _placement(board: GrafanaDashboard) -> None:
     board.row(
-        "Where it is",
+        "Placement",
         rows(
             "Containers and NUMA nodes",
-            "How many NUMA nodes each container's devices, CPUs and pinned memory span: 1 is aligned.",
+            "The number of NUMA nodes that a container's devices, CPUs and pinned memory span: 1 is aligned.",
             [
                 Query(
                     f"max by ({_POD}, container) (devicelens_container_numa_nodes{{{NODES}, {NAMESPACE}}}) "
@@ -271,16 +297,16 @@ def _placement(board: Board) -> None:
                 Column("node", link=links.NODE),
                 Column("nodes", steps=((None, GREEN), (2.0, YELLOW)), width=80),
             ],
-            nothing="nothing is known of NUMA nodes",
+            nothing="no NUMA data",
             width=12,
             height=8,
         ),
         graph(
             "Devices by node",
-            "Where the pods' devices are.",
+            "Devices of the pods by node.",
             [Query(f"count by (node) (group by (cluster, node, resource, device) ({_HELD}))", "{{node}}")],
             stacked=True,
-            nothing="nothing was held",
+            nothing="no devices were held",
             links=[links.NODE_OF_SERIES],
         ),
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dashboards.files import HERE
+from dashboards.generate import HERE
 
 BOARDS = {path.stem: json.loads(path.read_text()) for path in sorted((HERE / "grafana").glob("*.json"))}
 WITH_UNITS = {"stat", "timeseries", "gauge", "table"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dashboards.files import HERE, every_alert
+from dashboards.generate import HERE, every_alert
 from harness.tools import required
 
 RULES = sorted((HERE / "rules").glob("*.yaml"))

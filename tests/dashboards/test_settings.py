@@ -2,15 +2,15 @@
 
 import pytest
 
-from dashboards.files import boards, every_alert, made
-from dashboards.settings import Settings
+from dashboards.generate import boards, every_alert, generated
+from dashboards.links import Addresses
 
 
 def test_other_addresses_are_in_every_link() -> None:
-    settings = Settings(
+    settings = Addresses(
         "https://wiki.example/runbooks/", "https://grafana.example/", "https://{node}.pages.example"
     )
-    files = {path.name: text for path, text in made(settings).items()}
+    files = {path.name: text for path, text in generated(settings).items()}
     for alert in every_alert():
         assert f"runbook_url: https://wiki.example/runbooks/{alert.name}.md\n" in files["alerts.yaml"]
     assert files["alerts.yaml"].count("dashboard_url: https://grafana.example/d/devicelens-") == len(
@@ -26,4 +26,4 @@ def test_other_addresses_are_in_every_link() -> None:
 )
 def test_a_page_that_cannot_be_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match="found"):
-        Settings(page=page)
+        Addresses(page=page)

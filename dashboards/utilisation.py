@@ -1,25 +1,24 @@
-"""Recording rules that join holdings with what others' exporters measure.
+"""Recording rules that join holdings with the metrics of other exporters.
 
-DCGM exporter: a GPU's UUID is in the label UUID of every release (the node's is called Hostname before 4.8.3
-and hostname since), and it is the device's id, or its parent's for a replica (`GPU-…::0`) or an older MIG id
-(`MIG-GPU-…/1/0`): UUIDs are unique, so no node's name is needed. Its names changed with 4.9.0
-(DCGM_FI_DEV_GPU_UTIL in percent, DCGM_FI_DEV_GPU_UTIL_RATIO from 0 to 1); both are read. A newer MIG id names no
-GPU: there the pod that DCGM exporter itself puts on the instance's series is taken.
+DCGM exporter: every release has the GPU's UUID in the label UUID. The UUID is the device's id, or its parent's for a
+replica (`GPU-…::0`) or an older MIG id (`MIG-GPU-…/1/0`). UUIDs are unique, so the join needs no node name. Release
+4.9.0 renamed the metrics (DCGM_FI_DEV_GPU_UTIL in percent, DCGM_FI_DEV_GPU_UTIL_RATIO from 0 to 1); the rules read
+both. A newer MIG id names no GPU: the rules use the pod labels that DCGM exporter puts on the instance's series.
 
-AMD's device metrics exporter tells neither PCI address nor uuid, but always pod, namespace and container: its
-gpu_gfx_activity is joined by container.
+AMD's device metrics exporter has no PCI address or UUID, but always pod, namespace and container: the rules join
+gpu_gfx_activity by container.
 
-node_exporter: InfiniBand by the HCA's name; Ethernet by the interface's name, or, where the device is a PCI
-address, by node_ethtool_info (--collector.ethtool). Its node is the target's label `node`, else the host's own
-name (node_uname_info).
+node_exporter: InfiniBand by the HCA's name; Ethernet by the interface's name, or, where the device is a PCI address,
+by node_ethtool_info (--collector.ethtool). The node is the target's label `node`, else the host name
+(node_uname_info).
 
-One device's figure is one figure: where several containers hold shares of it, each is shown the whole of it,
-labelled scope="shared"; it is never divided.
+A device has one figure. Where several containers hold shares of it, each holding has the figure of the whole device
+and scope="shared"; the rules never divide it.
 """
 
 from typing import Final
 
-from dashboards.model import Group, Record
+from dashboards.rulefile import Group, Record
 
 HOLDING: Final = "cluster, node, resource, device, parent, namespace, pod, container, workload_kind, workload"
 """The labels of a holding."""
@@ -28,7 +27,7 @@ _POD: Final = "cluster, namespace, pod, container"
 
 
 def _holders(query: str) -> str:
-    """The pod that another exporter tells, also where the scrape did not honour its labels."""
+    """The series with the pod labels of the other exporter, also where the scrape did not honour them."""
     for label in ("namespace", "pod", "container"):
         query = f'label_replace({query}, "{label}", "$1", "exported_{label}", "(.+)")'
     return query
@@ -37,7 +36,7 @@ def _holders(query: str) -> str:
 _GPU: Final = 'UUID=~"GPU-.+", GPU_I_ID=""'
 _INSTANCE: Final = 'UUID=~"GPU-.+", GPU_I_ID!=""'
 
-# Figures beyond the scale are DCGM's and amd-smi's way to say that there is none.
+# DCGM and amd-smi report a figure beyond the scale where they have none.
 _UTILISATION: Final = (
     Record(
         "cluster_uuid:gpu_utilisation:ratio",
@@ -52,7 +51,8 @@ _UTILISATION: Final = (
           )
         )
         """,
-        "how busy a whole NVIDIA GPU is, by DCGM exporter",
+        "utilisation of a whole NVIDIA GPU, from DCGM exporter",
+        internal=True,
     ),
     Record(
         "cluster_uuid_instance:gpu_utilisation:ratio",
@@ -68,7 +68,8 @@ _UTILISATION: Final = (
           )
         )
         """,
-        "how busy a MIG instance is, by DCGM exporter",
+        "utilisation of a MIG instance, from DCGM exporter",
+        internal=True,
     ),
     Record(
         "cluster_namespace_pod_container:mig_utilisation:ratio",
@@ -82,7 +83,8 @@ _UTILISATION: Final = (
         }
         )
         """,
-        "how busy a container's MIG instances are on average, by DCGM exporter and the pods it tells",
+        "mean utilisation of a container's MIG instances, from DCGM exporter and its pod labels",
+        internal=True,
     ),
     Record(
         "cluster_namespace_pod_container:amd_utilisation:ratio",
@@ -91,7 +93,8 @@ _UTILISATION: Final = (
           {_holders('({__name__=~"(amd_)?gpu_gfx_activity", gpu_partition_id=~"|0|NA"} <= 100) / 100')}
         )
         """,
-        "how busy a container's AMD GPUs are on average, by AMD's device metrics exporter",
+        "mean utilisation of a container's AMD GPUs, from AMD's device metrics exporter",
+        internal=True,
     ),
 )
 
@@ -112,6 +115,7 @@ _HOLDINGS: Final = (
         )
         """,
         "holdings of NVIDIA GPUs with the GPU's `uuid`, and the `gpu_instance` where the id names one",
+        internal=True,
     ),
     Record(
         "holding:devicelens_utilisation:ratio",
@@ -149,8 +153,8 @@ _HOLDINGS: Final = (
           )
         )
         """,
-        "how busy what a container holds is, from 0 to 1. `scope` says what was measured: the `device` itself, a "
-        "`partition` of it, the whole of a device that is `shared`, or all of the `container`'s together",
+        "utilisation of a holding, from 0 to 1. `scope` is what the figure covers: the `device`, a `partition` of it, "
+        "the whole of a `shared` device, or all devices of the `container`",
     ),
     Record(
         "cluster_resource:devicelens_utilisation:avg",
@@ -161,7 +165,7 @@ _HOLDINGS: Final = (
           max by (cluster, node, resource, device) (holding:devicelens_utilisation:ratio{scope!="shared"})
         )
         """,
-        "how busy the held devices of a resource are on average; a shared device counts once",
+        "mean utilisation of the held devices of a resource; a shared device counts once",
     ),
     Record(
         "cluster_namespace_resource:devicelens_utilisation:avg",
@@ -176,7 +180,7 @@ _HOLDINGS: Final = (
           )
         )
         """,
-        "the same of what a namespace holds",
+        "the same for the holdings of a namespace",
     ),
 )
 
@@ -192,14 +196,15 @@ _NODE_OF_EXPORTER: Final = Record(
       )
     )
     """,
-    "which node a node_exporter is on",
+    "the node of a node_exporter",
+    internal=True,
 )
 
 
 _VIRTUAL: Final = (
     "lo|veth.*|cali.*|lxc.*|cni.*|flannel.*|docker.*|br-.*|virbr.*|vxlan.*|geneve.*|tap.*|tunl.*|ifb.*"
 )
-"""Interfaces that nobody gets from a device plugin: most of those that a node with pods has."""
+"""Virtual interfaces: no device plugin allocates them, and most interfaces of a node are virtual."""
 
 
 def _network(direction: str, infiniband: str, ethernet: str) -> tuple[Record, ...]:
@@ -213,7 +218,8 @@ def _network(direction: str, infiniband: str, ethernet: str) -> tuple[Record, ..
         sum by (cluster, job, instance, device) (rate({ethernet}{{device!~"{_VIRTUAL}"}}[5m]))
         * on (cluster, job, instance) group_left (node) instance:node_exporter_node:info
         """,
-            f"bytes a second that a node's interfaces {direction}, without virtual ones",
+            f"bytes per second that a node's interfaces {direction}, without virtual ones",
+            internal=True,
         ),
         Record(
             of_hcas,
@@ -221,7 +227,8 @@ def _network(direction: str, infiniband: str, ethernet: str) -> tuple[Record, ..
         sum by (cluster, job, instance, device) (rate({infiniband}[5m]))
         * on (cluster, job, instance) group_left (node) instance:node_exporter_node:info
         """,
-            f"bytes a second that a node's InfiniBand HCAs {direction} on all ports",
+            f"bytes per second that a node's InfiniBand HCAs {direction} on all ports",
+            internal=True,
         ),
         Record(
             of_devices,
@@ -249,7 +256,8 @@ def _network(direction: str, infiniband: str, ethernet: str) -> tuple[Record, ..
           )
         )
         """,
-            f"bytes a second that held devices {direction}: HCAs and interfaces by name, and interfaces by PCI address",
+            f"bytes per second that held devices {direction}: HCAs and interfaces by name, interfaces by PCI address",
+            internal=True,
         ),
         Record(
             f"holding:devicelens_network_{direction}_bytes:rate5m",
@@ -269,7 +277,7 @@ def _network(direction: str, infiniband: str, ethernet: str) -> tuple[Record, ..
           )
         )
         """,
-            "the same for each holder; `scope` as above",
+            f"bytes per second that the device of a holding {direction}s; `scope` as above",
         ),
     )
 
