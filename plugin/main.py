@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from kubelet.paths import KubeletPaths
 from plugin.config.load import PRESET_SOURCE, load_all
-from plugin.config.looked_into import looked_into
 from plugin.config.plan import ResourcePlan
 from plugin.discovery.host import HostRoot, os_problem
 from plugin.discovery.registry import fault_source
@@ -194,7 +193,9 @@ def needs(
                 Use.LIST,
                 f"mount the node's {place} below --host-root (deploy/components/hardware)",
             )
-            for place in sorted({place for plan in plans for s in plan.sources for place in looked_into(s)})
+            for place in sorted(
+                {place for plan in plans for s in plan.sources for place in s.host_directories()}
+            )
         ),
         *(
             Need(

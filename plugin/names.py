@@ -1,28 +1,35 @@
-"""Names as the kubelet takes them: resource names, device ids, CDI names, environment variables."""
+"""Checks of names and paths as the kubelet, Linux and container runtimes take them, and natural sort order.
+
+Each check returns None for a valid text, otherwise the rest of a message that begins with "found '…', ".
+"""
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
+Check = Callable[[str], str | None]
+
 MAX_ID_BYTES: Final = 512
-"""The longest device id that is advertised; the kubelet knows no limit, its checkpoint and our list do."""
+"""The longest advertised device id. The kubelet has no limit, but its checkpoint and List grow."""
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME_PART: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_CDI_CLASS: Final = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_CDI_VENDOR: Final = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_CDI_DEVICE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?")
-_NO_INTERFACE: Final = re.compile(r"[/:\s]")
-_URL: Final = re.compile(r"https?://[^\s/?#@]+(?:[/?#]\S*)?")
-_ATTRIBUTE: Final = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
-_VARIABLE: Final = re.compile(r"[A-Za-z_][-A-Za-z0-9_.]*")
+_CDI_KIND: Final = r"[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?/[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+_CDI_DEVICE: Final = r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?"
+
+
+def matching(pattern: str, expected: str, longest: int = 4096) -> Check:
+    """A check for texts of at most `longest` characters that match `pattern` as a whole."""
+    compiled = re.compile(pattern, re.ASCII)
+    return lambda text: None if len(text) <= longest and compiled.fullmatch(text) else f"expected {expected}"
 
 
 def resource_problem(name: str) -> str | None:
-    """What makes `name` unfit for an extended resource, in words; None where it is fit.
+    """Check the name of an extended resource.
 
-    kubelet: IsExtendedResourceName. A pod's quota prefixes it with `requests.`, so that this prefix
-    is forbidden and its nine characters count against a domain's 253.
+    kubelet: IsExtendedResourceName. Quotas put `requests.` before the name, so this prefix is forbidden and
+    its nine characters count against the 253 of a domain.
     """
     domain, slash, rest = name.partition("/")
     longest = 253 - len("requests.")
@@ -48,10 +55,10 @@ def resource_problem(name: str) -> str | None:
 
 
 def id_problem(text: str) -> str | None:
-    """What makes `text` unfit for a device id, in words; None where it is fit.
+    """Check a device id.
 
-    kubelet: an id that is not valid UTF-8 ends the endpoint. Control characters are refused because
-    ids go on into environment variables, paths and CDI names.
+    kubelet: an id that is not valid UTF-8 ends the endpoint. Control characters are refused because ids are
+    used in environment variables, paths and CDI names.
     """
     if not text:
         return "it is empty"
@@ -66,66 +73,37 @@ def id_problem(text: str) -> str | None:
     return None
 
 
-def cdi_problem(name: str) -> str | None:
-    """What makes `name` unfit for a fully qualified CDI device; None where it is fit.
-
-    CDI specification: vendor/class=device, as container runtimes check it.
-    """
-    kind, equals, device = name.partition("=")
-    vendor, slash, class_ = kind.partition("/")
-    if (
-        equals
-        and slash
-        and _CDI_VENDOR.fullmatch(vendor)
-        and _CDI_CLASS.fullmatch(class_)
-        and _CDI_DEVICE.fullmatch(device)
-    ):
-        return None
-    return "expected a CDI name such as vendor.example/class=device"
-
-
-def cdi_kind_problem(kind: str) -> str | None:
-    """What makes `kind` unfit for a CDI specification's kind; None where it is fit."""
-    vendor, slash, class_ = kind.partition("/")
-    if slash and _CDI_VENDOR.fullmatch(vendor) and _CDI_CLASS.fullmatch(class_):
-        return None
-    return "expected a CDI kind such as vendor.example/class"
-
-
-def cdi_device_problem(name: str) -> str | None:
-    """What makes `name` unfit for a device of a CDI specification; None where it is fit."""
-    if _CDI_DEVICE.fullmatch(name):
-        return None
-    return "expected letters, digits, '-', '_', '.' and ':', a letter or digit at both ends"
+cdi_problem: Final = matching(f"{_CDI_KIND}={_CDI_DEVICE}", "a CDI name such as vendor.example/class=device")
+"""Check a fully qualified CDI device name, by the CDI specification."""
+cdi_kind_problem: Final = matching(_CDI_KIND, "a CDI kind such as vendor.example/class")
+cdi_device_problem: Final = matching(
+    _CDI_DEVICE, "letters, digits, '-', '_', '.' and ':', a letter or digit at both ends"
+)
+url_problem: Final = matching(
+    r"https?://[^\s/?#@]+(?:[/?#]\S*)?", "an address such as http://127.0.0.1:8080/healthz"
+)
+variable_problem: Final = matching(
+    r"[A-Za-z_][-A-Za-z0-9_.]*", "a variable's name: letters, digits, '_', '-' and '.', no digit first", 256
+)
+"""Check the name of a container's environment variable."""
+attribute_problem: Final = matching(
+    r"[a-z][a-z0-9_]*", "a name such as model: a-z, 0-9 and '_', a letter first", 63
+)
+"""Check the name of a device attribute."""
+permissions_problem: Final = matching(r"(?!.*(.).*\1)[rwm]{1,3}", "some of r (read), w (write), m (mknod)")
+"""Check the permissions of a device node."""
 
 
 def interface_problem(name: str) -> str | None:
-    """What makes `name` unfit for a network interface; None where it is fit. Linux: dev_valid_name."""
-    if (
-        0 < len(name.encode(errors="replace")) <= 15
-        and name not in {".", ".."}
-        and not _NO_INTERFACE.search(name)
-    ):
+    """Check the name of a network interface. Linux: dev_valid_name."""
+    length = len(name.encode(errors="replace"))
+    if 0 < length <= 15 and name not in {".", ".."} and not re.search(r"[/:\s]", name):
         return None
     return "expected a network interface's name: 1 to 15 characters without '/', ':' and white space"
 
 
-def url_problem(text: str) -> str | None:
-    """What makes `text` unfit for the address of an HTTP probe; None where it is fit."""
-    if not _URL.fullmatch(text):
-        return "expected an address such as http://127.0.0.1:8080/healthz"
-    return None
-
-
-def variable_problem(name: str) -> str | None:
-    """What makes `name` unfit for an environment variable of a container; None where it is fit."""
-    if _VARIABLE.fullmatch(name) and len(name) <= 256:
-        return None
-    return "expected a variable's name: letters, digits, '_', '-' and '.', no digit first"
-
-
 def path_problem(text: str) -> str | None:
-    """What makes `text` unfit for an absolute path; None where it is fit."""
+    """Check an absolute path."""
     if not text.startswith("/"):
         return "expected an absolute path"
     if "\0" in text or len(text) > 4095:
@@ -136,7 +114,7 @@ def path_problem(text: str) -> str | None:
 
 
 def glob_problem(pattern: str) -> str | None:
-    """What makes `pattern` unfit for a glob of absolute paths; None where it is fit."""
+    """Check a glob of absolute paths."""
     if "**" in pattern:
         return "expected a pattern without '**': each '*' stands for one component"
     if not pattern.strip("/"):
@@ -144,17 +122,8 @@ def glob_problem(pattern: str) -> str | None:
     return path_problem(pattern)
 
 
-def attribute_problem(name: str) -> str | None:
-    """What makes `name` unfit for a device's attribute; None where it is fit."""
-    return (
-        None
-        if _ATTRIBUTE.fullmatch(name)
-        else "expected a name such as model: a-z, 0-9 and '_', a letter first"
-    )
-
-
 def container_path_problem(text: str) -> str | None:
-    """What makes `text` unfit for a path that something is put at in a container; None where it is fit."""
+    """Check the path of a mount, a file or a device node in a container."""
     problem = path_problem(text)
     if problem is None and not text.strip("/."):
         return "expected a path below '/'"
@@ -162,7 +131,7 @@ def container_path_problem(text: str) -> str | None:
 
 
 def annotation_problem(key: str) -> str | None:
-    """What makes `key` unfit for an annotation's key; None where it is fit."""
+    """Check the key of an annotation."""
     prefix, slash, name = key.rpartition("/")
     fits = len(name) <= 63 and _NAME_PART.fullmatch(name)
     if fits and (not slash or (len(prefix) <= 253 and _SUBDOMAIN.fullmatch(prefix))):
@@ -170,25 +139,16 @@ def annotation_problem(key: str) -> str | None:
     return "expected an annotation's key: NAME or DOMAIN/NAME"
 
 
-def permissions_problem(text: str) -> str | None:
-    """What makes `text` unfit for a device node's permissions; None where it is fit."""
-    if text and set(text) <= set("rwm") and len(set(text)) == len(text):
-        return None
-    return "expected some of r (read), w (write), m (mknod)"
-
-
 _NUMBER: Final = re.compile(r"(\d{1,18})", re.ASCII)
-
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
-"""A PCI function's address: hexadecimal and of fixed width, so that 19 comes before 3b as it is."""
-
-_LONGEST: Final = 128
-"""Characters of a text whose key is remembered: at most 4 KiB each, 1 KiB as ids usually are."""
+"""A PCI address: hexadecimal and of fixed width, so that plain text order puts 19 before 3b."""
+_MAX_CACHED: Final = 128
+"""Characters of a text whose key is cached."""
 
 
 def natural(text: str) -> tuple[tuple[str, int], ...]:
-    """A sort key under which `video10` comes after `video2`. Keys of usual length are remembered."""
-    return _remembered(text) if len(text) <= _LONGEST else _key(text)
+    """A sort key that puts `video2` before `video10`. Keys of short texts are cached."""
+    return _cached_key(text) if len(text) <= _MAX_CACHED else _key(text)
 
 
 def _key(text: str) -> tuple[tuple[str, int], ...]:
@@ -199,4 +159,4 @@ def _key(text: str) -> tuple[tuple[str, int], ...]:
     return (*key, (parts[-1], -1), (text, -1))
 
 
-_remembered = lru_cache(maxsize=16_384)(_key)
+_cached_key = lru_cache(maxsize=16_384)(_key)

@@ -1,408 +1,144 @@
-"""One resource: its parts compiled, and what contradicts itself across them refused.
+"""The compiler: from a resource of the model to its plan, with every template compiled and checked."""
 
-Sources: exactly one in each item of `discover`, its own contradictions told with their place.
-
-What a container gets: allocate, CDI specifications, pre_start; what contradicts itself is refused.
-
-Probes: exactly one kind in each item of `health`, and times that can be kept.
-"""
-
-import math
-import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
 
-from plugin import names, patterns
-from plugin.config import model
-from plugin.config.attributes import attributes_of
-from plugin.config.place import FOUND, Check, Place
-from plugin.config.plan import (
-    AllocatePlan,
-    CarrierCheck,
-    CdiPlan,
-    Entry,
-    ExecCheck,
-    ExistsCheck,
-    FileCheck,
-    FileEntry,
-    HttpCheck,
-    MountEntry,
-    NodeEntry,
-    PreStartPlan,
-    ProbePlan,
-    ResourcePlan,
-    XidCheck,
-)
-from plugin.config.plan import (
-    Check as Check_compile_health,
-)
-from plugin.config.templates import FOUND_FIELDS, Template
-from runtime.config_file import quoted
-
-
-def compile_sources(written: list[model.Source], place: Place) -> tuple[model.AnySource, ...]:
-    """The sources of `discover`, at `place`. Raises ConfigError."""
-    sources: list[model.AnySource] = []
-    for index, item in enumerate(written):
-        source = _source(item, place.at(index))
-        if source in sources:
-            raise place.at(index).error(f"found what item {sources.index(source)} is already")
-        sources.append(source)
-    return tuple(sources)
-
-
-def _source(item: model.Source, place: Place) -> model.AnySource:
-    names = model.Source.__struct_fields__
-    given: dict[str, model.AnySource] = {
-        name: source for name in names if (source := getattr(item, name)) is not UNSET
-    }
-    if len(given) != 1:
-        found = " and ".join(given) or "no source"
-        raise place.error(f"found {found}, expected exactly one of {', '.join(names)}")
-    ((name, only),) = given.items()
-    for path, problem in only.problems():
-        raise place.at(name, *path).error(problem)
-    return only
-
+from plugin import names
+from plugin.config import model, plan
+from plugin.config.templates import DEVICE_FIELDS, FOUND_FIELDS, Template, TemplateError, compile_template
+from plugin.names import Check
+from runtime.config_file import ConfigError, Document, Path, quoted
+from runtime.flags import parse_duration
 
 DEFAULT_TIMEOUT: Final = 5.0
 
-
-def compile_probes(
-    written: list[model.Probe], sources: tuple[model.AnySource, ...], place: Place
-) -> tuple[ProbePlan, ...]:
-    """The probes of `health`, at `place`, for devices of `sources`. Raises ConfigError."""
-    probes: list[ProbePlan] = []
-    for index, probe in enumerate(written):
-        compiled = _probe(probe, sources, place.at(index))
-        for earlier, other in enumerate(probes):
-            if other.check == compiled.check:
-                raise place.at(index).error(f"found what item {earlier} checks already")
-        probes.append(compiled)
-    return tuple(probes)
-
-
-def _probe(probe: model.Probe, sources: tuple[model.AnySource, ...], place: Place) -> ProbePlan:
-    given = [name for name in PROBES if getattr(probe, name) is not UNSET]
-    if len(given) != 1:
-        found = "no probe" if not given else " and ".join(given)
-        raise place.error(f"found {found}, expected exactly one of {', '.join(PROBES)}")
-    kind = given[0]
-    if kind == "xid":
-        _only_events(probe, sources, place)
-    interval = (
-        None if probe.interval is UNSET else place.at("interval").duration(probe.interval, "100ms", "1d")
-    )
-    return ProbePlan(
-        check=PROBES[kind](getattr(probe, kind), place.at(kind)),
-        place=f"health[{place.path[-1]}].{kind}",
-        interval=interval,
-        timeout=_timeout(probe.timeout, interval, place.at("timeout")),
-        failures=probe.failures,
-        successes=probe.successes,
-        initial=None if probe.initial is UNSET else probe.initial,
-    )
-
-
-def _timeout(written: str | UnsetType, interval: float | None, place: Place) -> float:
-    if written is UNSET:
-        return DEFAULT_TIMEOUT if interval is None else min(DEFAULT_TIMEOUT, interval)
-    timeout = place.duration(written, "10ms", "5m")
-    if interval is None and timeout > 30.0:
-        raise place.error(f"found '{written}', expected at most 30s, or an interval that is as long")
-    if interval is not None and timeout > interval:
-        raise place.error(f"found '{written}', expected at most the interval, {interval:g}s")
-    return timeout
-
-
-def _only_events(probe: model.Probe, sources: tuple[model.AnySource, ...], place: Place) -> None:
-    """XIDs come when they come: nothing is asked, so nothing says how often."""
-    for key in ("interval", "timeout", "initial"):
-        if getattr(probe, key) is not UNSET:
-            raise place.at(key).error(f"found {key} beside xid, which is told by events and never asked")
-    for key in ("failures", "successes"):
-        if getattr(probe, key) != 1:
-            raise place.at(key).error(f"found {key} beside xid, which is told by events and never asked")
-    if not any(isinstance(source, model.Nvidia) for source in sources):
-        raise place.at("xid").error("found xid for devices of other sources, expected nvidia in discover")
-
-
-def _exists(path: str, place: Place) -> Check_compile_health:
-    return ExistsCheck(place.template(path, FOUND, names.path_problem))
-
-
-def _file_compile_health(written: model.FileProbe, place: Place) -> Check_compile_health:
-    keys = ("equals", "one_of", "matches", "not_matches", "at_least", "at_most")
-    given = [key for key in keys if getattr(written, key) is not UNSET]
-    if not given:
-        raise place.error(f"found no expectation, expected one of {', '.join(keys)} (or the probe exists)")
-    if "equals" in given and "one_of" in given:
-        raise place.at("one_of").error("found equals and one_of, expected one of them")
-    if written.one_of == []:
-        raise place.at("one_of").error("found an empty list, which no content satisfies")
-    at_least = _number(written.at_least, place.at("at_least"))
-    at_most = _number(written.at_most, place.at("at_most"))
-    if at_least is not None and at_most is not None and at_least > at_most:
-        raise place.at("at_most").error(
-            f"found {at_most:g}, expected at least {at_least:g}, at_least's value"
-        )
-    return FileCheck(
-        path=place.at("path").template(written.path, FOUND, names.path_problem),
-        equals=None
-        if written.equals is UNSET
-        else place.at("equals").template(written.equals, FOUND, _content_problem),
-        one_of=None if written.one_of is UNSET else tuple(written.one_of),
-        matches=_pattern(written.matches, place.at("matches")),
-        not_matches=_pattern(written.not_matches, place.at("not_matches")),
-        at_least=at_least,
-        at_most=at_most,
-    )
-
-
-def _content_problem(text: str) -> str | None:
-    return None if text == text.strip() else "expected text without white space at its ends"
-
-
-def _number(value: float | UnsetType, place: Place) -> float | None:
-    if value is UNSET:
-        return None
-    if not math.isfinite(value):
-        raise place.error(f"found {value}, expected a finite number")
-    return float(value)
-
-
-def _pattern(text: str | UnsetType, place: Place) -> str | None:
-    return None if text is UNSET else place.check(text, patterns.pattern_problem)
-
-
-def _carrier(interface: str, place: Place) -> Check_compile_health:
-    return CarrierCheck(place.template(interface, FOUND, names.interface_problem))
-
-
-def _exec(written: model.ExecProbe, place: Place) -> Check_compile_health:
-    return ExecCheck(compile_command(written.command, FOUND, place.at("command")))
-
-
-def compile_command(command: list[str], variables: frozenset[str], place: Place) -> tuple[Template, ...]:
-    """A program by its absolute path, and its arguments. Raises ConfigError."""
-    return tuple(
-        place.at(index).template(part, variables, names.path_problem if index == 0 else None)
-        for index, part in enumerate(command)
-    )
-
-
-def _http(written: model.HttpProbe, place: Place) -> Check_compile_health:
-    url = place.at("url").template(written.url, FOUND, names.url_problem)
-    if written.status is UNSET:
-        return HttpCheck(url)
-    if not written.status:
-        raise place.at("status").error("found an empty list, which no answer satisfies")
-    for index, status in enumerate(written.status):
-        if not 100 <= status <= 599:
-            raise place.at("status", index).error(f"found {status}, expected a status from 100 to 599")
-    return HttpCheck(url, frozenset(written.status))
-
-
-def _xid(written: model.XidProbe, place: Place) -> Check_compile_health:
-    for index, code in enumerate(written.ignore):
-        if not 0 <= code < 1 << 32:
-            raise place.at("ignore", index).error(f"found {code}, expected an XID: a number from 0")
-    return XidCheck(frozenset(written.ignore), place.at("quiet").duration(written.quiet, "1s", "1w"))
-
-
-PROBES: Final[Mapping[str, Callable[[Any, Place], Check_compile_health]]] = {
-    "exists": _exists,
-    "file": _file_compile_health,
-    "carrier": _carrier,
-    "exec": _exec,
-    "http": _http,
-    "xid": _xid,
-}
-
-
+FOUND: Final = frozenset({"device"})
+_REPLICA: Final = frozenset({"id", "n"})
 _DEVICES: Final = frozenset({"device", "devices", "ids"})
-"""Variables that differ from one container to another."""
-CONTAINER: Final = _DEVICES | {"resource"}
-NODES: Final = CONTAINER | {"node"}
-CDI: Final = frozenset({"device", "resource"})
-CDI_NODES: Final = CDI | {"node"}
+"""Variables that differ from container to container."""
+_CONTAINER: Final = _DEVICES | {"resource"}
+_CDI: Final = frozenset({"device", "resource"})
+_NODE: Final = frozenset({"node"})
 
-_MODE: Final = re.compile(r"0?[0-7]{3}")
-
-
-def compile_allocate(written: model.Allocate, place: Place) -> AllocatePlan:
-    """What Allocate answers. Raises ConfigError."""
-    mounts = tuple(_mount(m, CONTAINER, place.at("mounts", i)) for i, m in enumerate(written.mounts))
-    files = tuple(_file(f, place.at("files", i)) for i, f in enumerate(written.files))
-    devices = tuple(_node(d, NODES, place.at("devices", i)) for i, d in enumerate(written.devices))
-    taken: dict[str, str] = {}
-    _once(((d.container, d.host) for d in devices), taken, place.at("devices"), joined=True)
-    _once(((m.container, m.host) for m in mounts), taken, place.at("mounts"))
-    _once(((f.container, f.host) for f in files), taken, place.at("files"))
-    return AllocatePlan(
-        env=_entries(written.env, names.variable_problem, place.at("env")),
-        devices=devices,
-        mounts=mounts,
-        files=files,
-        annotations=_entries(written.annotations, names.annotation_problem, place.at("annotations")),
-        cdi=tuple(
-            place.at("cdi", i).template(c, CONTAINER, names.cdi_problem) for i, c in enumerate(written.cdi)
-        ),
-    )
+_PREFIXES: Final[tuple[tuple[tuple[Check, ...], tuple[str, ...], str], ...]] = (
+    ((names.path_problem, names.container_path_problem), ("/",), "an absolute path"),
+    ((names.url_problem,), ("http://", "https://"), "an address that begins with http:// or https://"),
+)
 
 
-def compile_cdi(written: model.CdiSpec, place: Place) -> CdiPlan:
-    """The CDI specification to write. Raises ConfigError."""
-    place.at("kind").check(written.kind, names.cdi_kind_problem)
-    place.at("directory").check(written.directory, names.path_problem)
-    if not (written.env or written.devices or written.mounts):
-        raise place.error("gives containers nothing, expected env, devices or mounts")
-    name = place.at("name").template(written.name, CDI, names.cdi_device_problem)
-    if "device" not in name.uses:
-        raise place.at("name").error("does not use device: all devices would have the same name")
-    return CdiPlan(
-        kind=written.kind,
-        name=name,
-        directory=written.directory,
-        env=tuple(
-            Entry(
-                place.at("env", key).template(key, CDI, names.variable_problem),
-                place.at("env", key).template(value, CDI),
-            )
-            for key, value in written.env.items()
-        ),
-        devices=tuple(_node(d, CDI_NODES, place.at("devices", i)) for i, d in enumerate(written.devices)),
-        mounts=tuple(_mount(m, CDI, place.at("mounts", i)) for i, m in enumerate(written.mounts)),
-    )
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A location in a document, and what its templates can use.
 
-
-def compile_pre_start(written: model.PreStart, place: Place) -> PreStartPlan:
-    """The program to run before a container starts. Raises ConfigError.
-
-    kubelet: PreStartContainer has 30 s, and the answer has to be on its way by then.
+    `resource` is the resource's name, None if devices name it. `attributes` are the attributes of its
+    devices, None if any name is possible.
     """
-    return PreStartPlan(
-        command=compile_command(written.exec, CONTAINER, place.at("exec")),
-        timeout=place.at("timeout").duration(written.timeout, "10ms", "28s"),
-    )
 
+    document: Document
+    path: Path
+    resource: str | None = None
+    attributes: frozenset[str] | None = None
 
-def _entries(written: Mapping[str, str], check: Check, place: Place) -> tuple[Entry, ...]:
-    """A value may name `device` only where its key does, else several devices would share one key."""
-    entries: list[Entry] = []
-    for key, value in written.items():
-        here = place.at(key)
-        entry = Entry(here.template(key, CONTAINER, check), here.template(value, CONTAINER))
-        if "device" in entry.value.uses and "device" not in entry.name.uses:
-            raise here.error(
-                "uses device, but a container may get several: use devices, or name device in the key too"
-            )
-        entries.append(entry)
-    return tuple(entries)
+    def at(self, *steps: str | int) -> "Location":
+        """A location below."""
+        return replace(self, path=(*self.path, *steps))
 
+    def error(self, problem: str) -> ConfigError:
+        """The error `problem` at this location."""
+        return self.document.error(self.path, problem)
 
-def _node(node: model.DeviceNode, variables: frozenset[str], place: Place) -> NodeEntry:
-    place.at("permissions").check(node.permissions, names.permissions_problem)
-    host, container = _host_and_container(node.host, node.container, variables, place)
-    return NodeEntry(host, container, node.permissions, node.optional)
+    def check(self, text: str, check: Check) -> str:
+        """`text`, if it is valid. Raises ConfigError."""
+        problem = check(text)
+        if problem is not None:
+            raise self.error(f"found {quoted(text)}, {problem}")
+        return text
 
+    def template(
+        self,
+        text: str,
+        variables: frozenset[str],
+        check: Check | None = None,
+        fields: frozenset[str] = DEVICE_FIELDS,
+    ) -> Template:
+        """Compile a template whose result must pass `check`. Raises ConfigError.
 
-def _mount(mount: model.MountPoint, variables: frozenset[str], place: Place) -> MountEntry:
-    host, container = _host_and_container(mount.host, mount.container, variables, place)
-    if mount.create is not UNSET and mount.optional:
-        raise place.at("optional").error("found optional beside create: what is made is always there")
-    create = None if mount.create is UNSET else mount.create
-    return MountEntry(host, container, mount.read_only, create, mount.optional)
+        A template that depends on no device is checked now, others when they are rendered.
+        """
+        try:
+            template = compile_template(text, variables, fields, self.attributes)
+            if check is None:
+                return template
+            if template.uses - {"resource"} or (template.uses and self.resource is None):
+                self._check_prefix(text, check)
+                return template
+            rendered = template.render({"resource": self.resource})
+        except TemplateError as error:
+            raise self.error(f"in the template {quoted(text)}: {error}") from None
+        self.check(rendered, check)
+        return template
 
+    def _check_prefix(self, text: str, check: Check) -> None:
+        """Refuse a template whose text before the first variable can begin no valid path or URL."""
+        before = text.partition("{")[0]
+        for checks, prefixes, expected in _PREFIXES:
+            if check in checks and not any(before.startswith(p) or p.startswith(before) for p in prefixes):
+                raise self.error(f"found {quoted(text)}, expected {expected}")
 
-def _file(file: model.SideFile, place: Place) -> FileEntry:
-    if not _MODE.fullmatch(file.mode):
-        raise place.at("mode").error(f"found '{file.mode}', expected three octal digits such as '0444'")
-    host, container = _host_and_container(file.host, file.container, CONTAINER, place)
-    content = place.at("content").template(file.content, CONTAINER)
-    if content.uses & _DEVICES and not host.uses & _DEVICES:
-        raise place.at("host").error(
-            "is one file for all containers, but its content differs: name device or ids in its path"
+    def command(self, command: list[str], variables: frozenset[str]) -> tuple[Template, ...]:
+        """Compile a program, by its absolute path, and its arguments. Raises ConfigError."""
+        return tuple(
+            self.at(index).template(part, variables, names.path_problem if index == 0 else None)
+            for index, part in enumerate(command)
         )
-    return FileEntry(host, container, content, int(file.mode, 8))
 
 
-def _host_and_container(
-    host: str, container: str | UnsetType, variables: frozenset[str], place: Place
-) -> tuple[Template, Template]:
-    compiled = place.at("host").template(host, variables, names.path_problem)
-    if container is UNSET:
-        place.at("host").template(host, variables, names.container_path_problem)
-        return compiled, compiled
-    return compiled, place.at("container").template(container, variables, names.container_path_problem)
-
-
-def _once(
-    entries: Iterable[tuple[Template, Template]], taken: dict[str, str], place: Place, *, joined: bool = False
-) -> None:
-    """Container paths without variables are noted in `taken`, with their places: one cannot be two things.
-
-    `joined`: the same host path may be named again.
-    """
-    hosts: dict[str, Template] = {}
-    for index, (container, host) in enumerate(entries):
-        if container.uses:
-            continue
-        path = container.text.rstrip("/")
-        if path in taken and not (joined and hosts.get(path) == host):
-            raise place.at(index).error(f"puts something at {path} again, the first is {taken[path]}")
-        taken[path] = f"{place.path[-1]}[{index}]"
-        hosts[path] = host
-
-
-REPLICA: Final = frozenset({"id", "n"})
-
-
-def compile_resource(written: model.Resource, place: Place) -> ResourcePlan:
-    """The plan of the resource that is written at `place`. Raises ConfigError."""
-    sources = compile_sources(written.discover, place.at("discover"))
-    place = replace(place, attributes=attributes_of(sources))
-    family = _family(written.name, place.at("name"))
-    name = (
-        written.name if family is not None else place.at("name").check(written.name, names.resource_problem)
-    )
-    place = replace(place, resource=None if family is not None else name)
-    numa = _numa(written.numa, place.at("numa"))
-    if numa == "off" and written.prefer == "numa":
-        raise place.at("prefer").error("found 'numa' with numa off: no device would have a NUMA node")
-    if family is not None and written.advertise_empty:
-        raise place.at("advertise_empty").error(
-            "found true, but only devices tell the names of resources here"
-        )
+def compile_resource(written: model.Resource, document: Document, path: Path) -> plan.ResourcePlan:
+    """The plan of the resource at `path`. Raises ConfigError for its first problem."""
+    place = Location(document, path)
+    for below, problem in written.problems():
+        raise place.at(*below).error(problem)
+    sources = written.sources()
+    attributes = [source.attributes() for source in sources]
+    known = [each for each in attributes if each is not None]
+    place = replace(place, attributes=frozenset().union(*known) if len(known) == len(attributes) else None)
+    family = _family(written, place.at("name"))
+    if family is None:
+        place.at("name").check(written.name, names.resource_problem)
+        place = replace(place, resource=written.name)
     share = written.share
-    return ResourcePlan(
-        name=name,
+    return plan.ResourcePlan(
+        name=written.name,
         sources=sources,
         family=family,
-        match=_condition(written.match, place.at("match")),
-        id=_id(written.id, place.at("id")),
-        numa=numa,
+        match=_found_template(written.match, place.at("match"), _condition_problem),
+        id=_found_template(written.id, place.at("id"), names.id_problem),
+        numa=written.numa_node() or 0,
         replicas=None if share.replicas is UNSET else share.replicas,
-        replica_id=_replica_id(share, place.at("share")),
+        replica_id=_replica_id(share, place.at("share", "id")),
         first_replica=share.first,
         max_per_container=None if share.max_per_container is UNSET else share.max_per_container,
-        probes=compile_probes(written.health, sources, place.at("health")),
+        probes=_probes(written.health, place.at("health")),
         prefer=written.prefer,
-        allocate=compile_allocate(written.allocate, place.at("allocate")),
-        cdi=None if written.cdi is UNSET else compile_cdi(written.cdi, place.at("cdi")),
+        allocate=_allocate(written.allocate, place.at("allocate")),
+        cdi=None if written.cdi is UNSET else _cdi(written.cdi, place.at("cdi")),
         pre_start=None
         if written.pre_start is UNSET
-        else compile_pre_start(written.pre_start, place.at("pre_start")),
+        else plan.PreStartPlan(
+            place.at("pre_start", "exec").command(written.pre_start.exec, _CONTAINER),
+            parse_duration(written.pre_start.timeout),
+        ),
         exclusive=written.exclusive,
         advertise_empty=written.advertise_empty,
     )
 
 
-def _family(name: str, place: Place) -> Template | None:
-    """The name's template where devices name their resources; None for a name as it is."""
+def _family(written: model.Resource, place: Location) -> Template | None:
+    """The template of the name, if devices name their resources."""
+    name = written.name
     if "{" not in name:
         return None
     template = place.template(name, FOUND, fields=FOUND_FIELDS)
@@ -411,11 +147,14 @@ def _family(name: str, place: Place) -> Template | None:
     before = name.partition("{")[0]
     if "/" in before:
         place.check(before.partition("/")[0] + "/x", names.resource_problem)
+    if written.advertise_empty:
+        problem = "found true, but only devices name resources here"
+        raise place.document.error((*place.path[:-1], "advertise_empty"), problem)
     return template
 
 
-def _condition(text: str | UnsetType, place: Place) -> Template | None:
-    return None if text is UNSET else place.template(text, FOUND, _condition_problem, FOUND_FIELDS)
+def _found_template(text: str | UnsetType, place: Location, check: Check) -> Template | None:
+    return None if text is UNSET else place.template(text, FOUND, check, FOUND_FIELDS)
 
 
 def _condition_problem(text: str) -> str | None:
@@ -424,31 +163,177 @@ def _condition_problem(text: str) -> str | None:
     return "expected a condition such as {{ device.name == 'video0' }}"
 
 
-def _id(text: str | UnsetType, place: Place) -> Template | None:
-    return None if text is UNSET else place.template(text, FOUND, names.id_problem, FOUND_FIELDS)
-
-
-def _replica_id(share: model.Share, place: Place) -> Template | None:
-    if share.replicas is UNSET:
-        for key in ("id", "first"):
-            if getattr(share, key):
-                raise place.at(key).error(f"found {key} without replicas, which it is about")
+def _replica_id(share: model.Share, place: Location) -> Template | None:
+    if share.id is UNSET or share.replicas is UNSET:
         return None
-    if share.id is UNSET:
-        return None
-    template = place.at("id").template(share.id, REPLICA, names.id_problem)
+    template = place.template(share.id, _REPLICA, names.id_problem)
     if "n" not in template.uses and share.replicas > 1:
-        raise place.at("id").error("does not use n: all replicas of a device would have the same id")
+        raise place.error("does not use n: all replicas of a device would have the same id")
     return template
 
 
-def _numa(value: str | bool | int, place: Place) -> Literal["auto", "off"] | int:  # noqa: FBT001 -- as it is written
-    match value:
-        case "auto" | "off":
-            return "auto" if value == "auto" else "off"
-        case False:  # what other YAML tools make of `off`
-            return "off"
-        case int() if not isinstance(value, bool) and 0 <= value <= 1023:
-            return value
-        case _:
-            raise place.error(f"found {quoted(value)}, expected auto, off, or a node's number from 0 to 1023")
+def _probes(written: list[model.Probe], place: Location) -> tuple[plan.ProbePlan, ...]:
+    probes: list[plan.ProbePlan] = []
+    for index, probe in enumerate(written):
+        kind = probe.kind()
+        check = _CHECKS[kind](getattr(probe, kind), place.at(index, kind))
+        earlier = next((number for number, other in enumerate(probes) if other.check == check), None)
+        if earlier is not None:
+            raise place.at(index).error(f"found what item {earlier} checks already")
+        interval = None if probe.interval is UNSET else parse_duration(probe.interval)
+        default = DEFAULT_TIMEOUT if interval is None else min(DEFAULT_TIMEOUT, interval)
+        probes.append(
+            plan.ProbePlan(
+                check=check,
+                place=f"health[{index}].{kind}",
+                interval=interval,
+                timeout=default if probe.timeout is UNSET else parse_duration(probe.timeout),
+                failures=probe.failures,
+                successes=probe.successes,
+                initial=None if probe.initial is UNSET else probe.initial,
+            )
+        )
+    return tuple(probes)
+
+
+def _file_check(written: model.FileProbe, place: Location) -> plan.Check:
+    equals = None
+    if written.equals is not UNSET:
+        equals = place.at("equals").template(written.equals, FOUND, _content_problem)
+    return plan.FileCheck(
+        path=place.at("path").template(written.path, FOUND, names.path_problem),
+        equals=equals,
+        one_of=None if written.one_of is UNSET else tuple(written.one_of),
+        matches=None if written.matches is UNSET else written.matches,
+        not_matches=None if written.not_matches is UNSET else written.not_matches,
+        at_least=None if written.at_least is UNSET else float(written.at_least),
+        at_most=None if written.at_most is UNSET else float(written.at_most),
+    )
+
+
+def _content_problem(text: str) -> str | None:
+    return None if text == text.strip() else "expected text without white space at its ends"
+
+
+def _http_check(written: model.HttpProbe, place: Location) -> plan.Check:
+    url = place.at("url").template(written.url, FOUND, names.url_problem)
+    return plan.HttpCheck(url, None if written.status is UNSET else frozenset(written.status))
+
+
+_CHECKS: Final[Mapping[str, Callable[[Any, Location], plan.Check]]] = {
+    "exists": lambda path, place: plan.ExistsCheck(place.template(path, FOUND, names.path_problem)),
+    "file": _file_check,
+    "carrier": lambda name, place: plan.CarrierCheck(place.template(name, FOUND, names.interface_problem)),
+    "exec": lambda probe, place: plan.ExecCheck(place.at("command").command(probe.command, FOUND)),
+    "http": _http_check,
+    "xid": lambda probe, _: plan.XidCheck(frozenset(probe.ignore), parse_duration(probe.quiet)),
+}
+
+
+def _allocate(written: model.Allocate, place: Location) -> plan.AllocatePlan:
+    variables = _CONTAINER | _NODE
+    mounts = tuple(_mount(m, _CONTAINER, place.at("mounts", i)) for i, m in enumerate(written.mounts))
+    files = tuple(_file(f, place.at("files", i)) for i, f in enumerate(written.files))
+    devices = tuple(_device(d, variables, place.at("devices", i)) for i, d in enumerate(written.devices))
+    taken: dict[str, str] = {}
+    _refuse_shared_paths(((d.container, d.host) for d in devices), taken, place.at("devices"), repeat=True)
+    _refuse_shared_paths(((m.container, m.host) for m in mounts), taken, place.at("mounts"))
+    _refuse_shared_paths(((f.container, f.host) for f in files), taken, place.at("files"))
+    return plan.AllocatePlan(
+        env=_entries(written.env, names.variable_problem, place.at("env")),
+        devices=devices,
+        mounts=mounts,
+        files=files,
+        annotations=_entries(written.annotations, names.annotation_problem, place.at("annotations")),
+        cdi=tuple(
+            place.at("cdi", i).template(c, _CONTAINER, names.cdi_problem) for i, c in enumerate(written.cdi)
+        ),
+    )
+
+
+def _cdi(written: model.CdiSpec, place: Location) -> plan.CdiPlan:
+    name = place.at("name").template(written.name, _CDI, names.cdi_device_problem)
+    if "device" not in name.uses:
+        raise place.at("name").error("does not use device: all devices would have the same name")
+    variables = _CDI | _NODE
+    return plan.CdiPlan(
+        kind=written.kind,
+        name=name,
+        directory=written.directory,
+        env=tuple(
+            plan.Entry(
+                place.at("env", key).template(key, _CDI, names.variable_problem),
+                place.at("env", key).template(value, _CDI),
+            )
+            for key, value in written.env.items()
+        ),
+        devices=tuple(_device(d, variables, place.at("devices", i)) for i, d in enumerate(written.devices)),
+        mounts=tuple(_mount(m, _CDI, place.at("mounts", i)) for i, m in enumerate(written.mounts)),
+    )
+
+
+def _entries(written: Mapping[str, str], check: Check, place: Location) -> tuple[plan.Entry, ...]:
+    """A value may use `device` only if its key does, otherwise several devices would share one key."""
+    entries: list[plan.Entry] = []
+    for key, value in written.items():
+        here = place.at(key)
+        entry = plan.Entry(here.template(key, _CONTAINER, check), here.template(value, _CONTAINER))
+        if "device" in entry.value.uses and "device" not in entry.name.uses:
+            raise here.error(
+                "uses device, but a container may get several: use devices, or name device in the key too"
+            )
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _device(node: model.DeviceNode, variables: frozenset[str], place: Location) -> plan.NodeEntry:
+    host, container = _host_and_container(node.host, node.container, variables, place)
+    return plan.NodeEntry(host, container, node.permissions, node.optional)
+
+
+def _mount(mount: model.MountPoint, variables: frozenset[str], place: Location) -> plan.MountEntry:
+    host, container = _host_and_container(mount.host, mount.container, variables, place)
+    create = None if mount.create is UNSET else mount.create
+    return plan.MountEntry(host, container, mount.read_only, create, mount.optional)
+
+
+def _file(file: model.SideFile, place: Location) -> plan.FileEntry:
+    host, container = _host_and_container(file.host, file.container, _CONTAINER, place)
+    content = place.at("content").template(file.content, _CONTAINER)
+    if content.uses & _DEVICES and not host.uses & _DEVICES:
+        raise place.at("host").error(
+            "is one file for all containers, but its content differs: name device or ids in its path"
+        )
+    return plan.FileEntry(host, container, content, int(file.mode, 8))
+
+
+def _host_and_container(
+    host: str, container: str | UnsetType, variables: frozenset[str], place: Location
+) -> tuple[Template, Template]:
+    compiled = place.at("host").template(host, variables, names.path_problem)
+    if container is UNSET:
+        place.at("host").template(host, variables, names.container_path_problem)
+        return compiled, compiled
+    return compiled, place.at("container").template(container, variables, names.container_path_problem)
+
+
+def _refuse_shared_paths(
+    entries: Iterable[tuple[Template, Template]],
+    taken: dict[str, str],
+    place: Location,
+    *,
+    repeat: bool = False,
+) -> None:
+    """Refuse a container path without variables that an earlier entry in `taken` has.
+
+    `repeat`: an entry with the same host path may repeat it.
+    """
+    hosts: dict[str, Template] = {}
+    for index, (container, host) in enumerate(entries):
+        if container.uses:
+            continue
+        path = container.text.rstrip("/")
+        if path in taken and not (repeat and hosts.get(path) == host):
+            raise place.at(index).error(f"puts something at {path} again, the first is {taken[path]}")
+        taken[path] = f"{place.path[-1]}[{index}]"
+        hosts[path] = host

@@ -13,7 +13,6 @@ from typing import Final
 
 from plugin.config import model
 from plugin.config.compile import compile_resource
-from plugin.config.place import Place
 from plugin.config.plan import ResourcePlan
 from plugin.presets import PRESETS
 from runtime import config_file
@@ -169,9 +168,9 @@ def load_all(
     return tuple(plans)
 
 
-def decoded(document: Document) -> model.Document:
+def decoded(document: Document) -> model.Configuration:
     """An expanded document as the model has it. Raises ConfigError where it does not fit."""
-    return config_file.convert(document, model.Document, _EXPANDED)
+    return config_file.convert(document, model.Configuration, _EXPANDED)
 
 
 def _resources(
@@ -185,7 +184,7 @@ def _resources(
     document = expand(document, presets)
     for index, resource in enumerate(decoded(document).resources):
         path: Path = ("resources", index)
-        yield compile_resource(resource, Place(document, path)), document, (*path, "name")
+        yield compile_resource(resource, document, path), document, (*path, "name")
 
 
 def _same_devices(plan: ResourcePlan, earlier: ResourcePlan) -> bool:
@@ -199,7 +198,7 @@ def _same_devices(plan: ResourcePlan, earlier: ResourcePlan) -> bool:
         and plan.family is None
         and earlier.family is None
         and (plan.sources, plan.match) == (earlier.sources, earlier.match)
-        and not any(isinstance(source, model.Static | model.Exec) for source in plan.sources)
+        and all(source.identifies_devices for source in plan.sources)
     )
 
 

@@ -1,20 +1,20 @@
-"""What a resource asks for, each template compiled: what `config` makes of a document.
+"""The plan of a resource: what the configuration says, with compiled templates.
 
-Two plans that are equal ask for the same; a resource whose plan did not change is not disturbed.
+Equal plans mean the same: a reload leaves a resource with an equal plan alone.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from plugin.config import model
 from plugin.config.templates import Template
+from plugin.discovery.source import SourceConfig
 
 Prefer = Literal["none", "packed", "spread", "numa"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A named value that a container gets: an environment variable, an annotation."""
+    """An environment variable or an annotation of a container."""
 
     name: Template
     value: Template
@@ -22,7 +22,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class NodeEntry:
-    """A device node that a container gets; `optional`: left out where the host has none."""
+    """A device node of a container; an `optional` one is left out if the host does not have it."""
 
     host: Template
     container: Template
@@ -32,7 +32,7 @@ class NodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class MountEntry:
-    """A mount that a container gets; `create` is what to make where nothing is there."""
+    """A mount of a container; `create` is what Allocate creates if nothing is there."""
 
     host: Template
     container: Template
@@ -43,7 +43,7 @@ class MountEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file written on the host at Allocate, with `mode`, and mounted read-only."""
+    """A file that Allocate writes on the host with `mode` and mounts read-only."""
 
     host: Template
     container: Template
@@ -65,7 +65,7 @@ class AllocatePlan:
 
 @dataclass(frozen=True, slots=True)
 class CdiPlan:
-    """A CDI specification to write: one device of `kind` for each physical device, with its edits."""
+    """A CDI specification: one device of `kind` for each physical device, with its edits."""
 
     kind: str
     name: Template
@@ -77,7 +77,7 @@ class CdiPlan:
 
 @dataclass(frozen=True, slots=True)
 class PreStartPlan:
-    """A program to run before a container starts, and for how long at most, in seconds."""
+    """A program to run before a container starts; `timeout` in seconds."""
 
     command: tuple[Template, ...]
     timeout: float
@@ -85,14 +85,14 @@ class PreStartPlan:
 
 @dataclass(frozen=True, slots=True)
 class ExistsCheck:
-    """A host path that must be there."""
+    """A host path must exist."""
 
     path: Template
 
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """A host file's content against every expectation that is not None."""
+    """The content of a host file must meet every condition that is not None."""
 
     path: Template
     equals: Template | None = None
@@ -105,21 +105,21 @@ class FileCheck:
 
 @dataclass(frozen=True, slots=True)
 class CarrierCheck:
-    """A network interface that must have a carrier."""
+    """A network interface must have a carrier."""
 
     interface: Template
 
 
 @dataclass(frozen=True, slots=True)
 class ExecCheck:
-    """A program that must exit 0."""
+    """A program must exit with 0."""
 
     command: tuple[Template, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HttpCheck:
-    """A GET that must be answered with one of `status`; None: 200 to 299."""
+    """A GET must be answered with one of `status`; None: 200 to 299."""
 
     url: Template
     status: frozenset[int] | None = None
@@ -127,7 +127,7 @@ class HttpCheck:
 
 @dataclass(frozen=True, slots=True)
 class XidCheck:
-    """NVIDIA XID events: one that is not ignored is a fault until `quiet` seconds after the last."""
+    """An XID event that is not ignored is a fault until `quiet` seconds after the last."""
 
     ignore: frozenset[int]
     quiet: float
@@ -138,11 +138,11 @@ Check = ExistsCheck | FileCheck | CarrierCheck | ExecCheck | HttpCheck | XidChec
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
-    """One probe: what is checked, and how often, how long, how many times; times in seconds.
+    """One probe; times in seconds.
 
-    `interval` None: with each look at the host (and at each event that calls for one). `initial` None:
-    the first answer decides alone; True or False: the state until `failures` or `successes` in a row.
-    `place`: where it is written in the document's resource, for messages, such as `health[0].exists`.
+    `interval` None: with each scan, and at events of its path. `initial` None: the first result decides;
+    otherwise the health before `failures` or `successes` results in a row. `place` is its location in the
+    resource, for messages: `health[0].exists`.
     """
 
     check: Check
@@ -156,16 +156,16 @@ class ProbePlan:
 
 @dataclass(frozen=True, slots=True)
 class ResourcePlan:
-    """One resource as it was asked for.
+    """One configured resource.
 
-    `numa`: "auto", "off", or the node of every device. `replicas`: None where ids are not shared.
-    `family`: the name's template where it uses `device`: then this plan stands for all the resources that
-    its devices name, `name` is the template's text, and no resource is registered under it. `member_of`:
-    the family's template in the plan of one such resource: its devices are those that render to `name`.
+    `numa`: "auto", "off", or the node of every device. `replicas`: None if devices are not shared.
+    `family`: the template of a name that uses `device`. Such a plan stands for all resources that its devices
+    name; `name` is the template's text, and no resource is registered under it. `member_of`: in the plan of
+    one of these resources, the template that its devices render to `name`.
     """
 
     name: str
-    sources: tuple[model.AnySource, ...]
+    sources: tuple[SourceConfig, ...]
     family: Template | None = None
     member_of: Template | None = None
     match: Template | None = None
@@ -173,7 +173,7 @@ class ResourcePlan:
     numa: Literal["auto", "off"] | int = "auto"
     replicas: int | None = None
     replica_id: Template | None = None
-    """How a replica is called, of `id` and `n`; None: `id::n`."""
+    """The id of a replica, of `id` and `n`; None: `id::n`."""
     first_replica: int = 0
     max_per_container: int | None = None
     probes: tuple[ProbePlan, ...] = ()

@@ -15,61 +15,26 @@ import msgspec
 from msgspec import Struct
 
 from plugin.config import model
-from plugin.config.compile import PROBES
 from plugin.config.load import OF, PRESET
 
 Json = dict[str, Any]
 
-_PATH: Final = {"pattern": "^/"}
-_TEMPLATE_PATH: Final = {"pattern": "^[/{]"}
-_DURATION: Final = {"pattern": r"^\s*(0|([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+)\s*$"}
-_VARIABLE: Final = {"propertyNames": {"pattern": r"^[A-Za-z_]|\{"}}
-
-_IMPROVED: Final[dict[type[Struct], dict[str, Json]]] = {
-    model.Resource: {
-        "name": {"pattern": r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9]|\{", "examples": ["example.com/camera"]},
-        "numa": {
-            "anyOf": [{"enum": ["auto", "off", False]}, {"type": "integer", "minimum": 0, "maximum": 1023}]
-        },
-    },
-    model.Files: {"directory": _PATH},
-    model.Regex: {"directory": _PATH},
-    model.GroupMember: {"path": _PATH},
-    model.StaticDevice: {"path": _PATH},
-    model.Exec: {"timeout": _DURATION, "interval": _DURATION},
-    model.Probe: {"exists": _TEMPLATE_PATH, "interval": _DURATION, "timeout": _DURATION},
-    model.FileProbe: {"path": _TEMPLATE_PATH},
-    model.HttpProbe: {"url": {"pattern": "^(https?://|h?t?t?p?s?:?/?/?\\{)"}},
-    model.XidProbe: {"quiet": _DURATION},
-    model.DeviceNode: {
-        "host": _TEMPLATE_PATH,
-        "container": _TEMPLATE_PATH,
-        "permissions": {"pattern": "^[rwm]{1,3}$", "examples": ["r", "rw", "rwm"]},
-    },
-    model.MountPoint: {"host": _TEMPLATE_PATH, "container": _TEMPLATE_PATH},
-    model.SideFile: {
-        "host": _TEMPLATE_PATH,
-        "container": _TEMPLATE_PATH,
-        "mode": {"pattern": "^0?[0-7]{3}$"},
-    },
-    model.Allocate: {"env": _VARIABLE},
-    model.CdiSpec: {"kind": {"pattern": "^[A-Za-z].*/[A-Za-z]"}, "directory": _PATH, "env": _VARIABLE},
-    model.PreStart: {"timeout": _DURATION},
+_NUMA: Final[Json] = {
+    "anyOf": [{"enum": ["auto", "off", False]}, {"type": "integer", "minimum": 0, "maximum": 1023}]
 }
-"""What the decoder is not told, because its own words for it are better."""
-
 _ADJUSTABLE: Final = (model.Share, model.Allocate, model.CdiSpec, model.PreStart)
 """Mappings of a resource that are merged with a preset's."""
 
 
 def schema(presets: Iterable[str]) -> Json:
     """The schema; `presets` are the names that `preset` may have."""
-    made = msgspec.json.schema(model.Document)
+    made = msgspec.json.schema(model.Configuration)
     defs: dict[str, Json] = made["$defs"]
     for struct in structs():
         _improve(struct, defs[struct.__name__])
+    defs["Resource"]["properties"]["numa"] |= _NUMA
     defs["Source"] |= {"minProperties": 1, "maxProperties": 1}
-    defs["Probe"]["oneOf"] = [{"required": [kind]} for kind in PROBES]
+    defs["Probe"]["oneOf"] = [{"required": [kind]} for kind in model.PROBE_KINDS]
     _adjusted(defs, sorted(presets))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -84,6 +49,8 @@ def structs() -> tuple[type[Struct], ...]:
     found: list[type[Struct]] = []
 
     def visit(info: msgspec.inspect.Type) -> None:
+        if isinstance(info, msgspec.inspect.Metadata):
+            info = info.type
         if isinstance(info, msgspec.inspect.StructType):
             if info.cls in found:
                 return
@@ -93,7 +60,7 @@ def structs() -> tuple[type[Struct], ...]:
         for inner in _inner(info):
             visit(inner)
 
-    visit(msgspec.inspect.type_info(model.Document))
+    visit(msgspec.inspect.type_info(model.Configuration))
     return tuple(found)
 
 
@@ -106,7 +73,9 @@ def field_texts(struct: type[Struct]) -> dict[str, str]:
         body = _class_body(cls)
         for statement, following in pairwise(body):
             match statement, following:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                    value=ast.Constant(value=str(text))
+                ) if name in struct.__struct_fields__:
                     texts[name] = inspect.cleandoc(text)
                 case _:
                     pass
@@ -119,7 +88,7 @@ def _class_body(cls: type[Struct]) -> list[ast.stmt]:
 
 
 def _inner(info: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
-    match info:
+    match info.type if isinstance(info, msgspec.inspect.Metadata) else info:
         case msgspec.inspect.ListType(item_type=item):
             return (item,)
         case msgspec.inspect.VarTupleType(item_type=item):
@@ -138,11 +107,6 @@ def _improve(struct: type[Struct], definition: Json) -> None:
     for name, text in field_texts(struct).items():
         if name in properties:
             properties[name]["description"] = text
-    for name, more in _IMPROVED.get(struct, {}).items():
-        written = properties[name]
-        if "anyOf" in more:
-            written.pop("anyOf", None)
-        written |= deepcopy(more)
     for written in properties.values():
         if isinstance(written.get("default"), dict | list):
             del written["default"]
@@ -187,7 +151,7 @@ def _adjusted(defs: dict[str, Json], presets: list[str]) -> None:
         },
         **adjusted["properties"],
     }
-    defs["Document"]["properties"]["resources"]["items"] = {
+    defs["Configuration"]["properties"]["resources"]["items"] = {
         "if": {"type": "object", "required": [PRESET]},
         "then": {"$ref": "#/$defs/AdjustedResource"},
         "else": {"$ref": "#/$defs/Resource"},

@@ -1,55 +1,55 @@
-"""Graphics cards as sysfs shows them: card nodes, render nodes, and what they are on.
-
-The source `drm`: graphics cards with their render nodes.
-"""
+"""The source `drm`: graphics cards with their render nodes."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from plugin.config import selectors
-from plugin.config.model import Drm
+from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
-from plugin.discovery.network import Interfaces
-from plugin.discovery.pci_bus import PCI_ATTRIBUTES, Function, FunctionFilter, PciBus
-from plugin.discovery.source import Findings, Found
-from plugin.discovery.sysfs_tree import Directory, Sysfs, clean
+from plugin.discovery.pci import FunctionFilter, PciSelection
+from plugin.discovery.pci_bus import PCI_ATTRIBUTES, PciBus, PciFunction
+from plugin.discovery.selectors import NamePatterns
+from plugin.discovery.source import Findings, Found, Scanner
+from plugin.discovery.sysfs_tree import SysfsDirectory, clean
 from plugin.names import natural
 
 CLASS: Final = "/sys/class/drm"
+DRM_ATTRIBUTES: Final = (*PCI_ATTRIBUTES, "card", "render", "render_minor", "device_name")
 
 _CARD: Final = re.compile(r"card\d{1,6}", re.ASCII)
 _RENDER: Final = re.compile(r"renderD\d{1,6}", re.ASCII)
+_SUBSYSTEMS: Final = frozenset({"drm", "pci"})
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """One card. `device` is what it is on; `function` is that where it is a PCI function."""
+class GraphicsCard:
+    """One card. `device` is its parent device, and `function` that device if it is a PCI function."""
 
     name: str
-    device: Directory
-    function: Function | None
+    device: SysfsDirectory
+    function: PciFunction | None
     driver: str
     render: str
-    """Its render node's name, `renderD128`; empty for a card that only shows pictures."""
+    """The name of its render node, `renderD128`; empty for a card that only displays."""
 
     @property
     def path(self) -> str:
-        """The card's node."""
+        """Its card node."""
         return f"/dev/dri/{self.name}"
 
     @property
     def render_path(self) -> str:
-        """The render node; empty where it has none."""
+        """Its render node; empty if it has none."""
         return f"/dev/dri/{self.render}" if self.render else ""
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Both of its nodes, or the one that it has."""
+        """All of its nodes."""
         return (self.path, self.render_path) if self.render else (self.path,)
 
     def attributes(self) -> dict[str, str]:
-        """What templates see of it beside its function's attributes."""
+        """Its attributes without those of the PCI function."""
         return {
             "card": self.name.removeprefix("card"),
             "render": self.render_path,
@@ -58,36 +58,32 @@ class Card:
         }
 
 
-class Cards:
-    """The cards for the length of one look."""
+class GraphicsCards:
+    """The cards of a host during one scan."""
 
     def __init__(self, bus: PciBus) -> None:
         self._bus = bus
-        self._sysfs = bus.sysfs
 
-    def all(self) -> tuple[Card, ...]:
-        """Every card in natural order; none where sysfs shows none."""
+    def all(self) -> tuple[GraphicsCard, ...]:
+        """All cards, in natural order."""
         try:
-            names = self._sysfs.names(CLASS)
+            names = self._bus.sysfs.names(CLASS)
         except OSError:
             return ()
-        found = (self.one(name) for name in sorted(names, key=natural) if _CARD.fullmatch(name))
+        found = (self.one(name) for name in sorted(names, key=natural))
         return tuple(card for card in found if card is not None)
 
-    def one(self, name: str) -> Card | None:
-        """The card of this name; None where there is none."""
-        directory = self._sysfs.directory(f"{CLASS}/{name}") if _CARD.fullmatch(name) else None
+    def one(self, name: str) -> GraphicsCard | None:
+        """The card `name`; None if there is none."""
+        directory = self._bus.sysfs.directory(f"{CLASS}/{name}") if _CARD.fullmatch(name) else None
         device = directory.sub("device") if directory is not None else None
-        return None if device is None else self.of(device, name)
-
-    def of(self, device: Directory, name: str = "") -> Card | None:
-        """The card `name`, or the first one, of a device; None where it has none."""
-        entries = sorted(d.name for d in device.subs("drm"))
-        cards = sorted((entry for entry in entries if _CARD.fullmatch(entry)), key=natural)
-        if not cards or (name and name not in cards):
+        if device is None:
             return None
-        return Card(
-            name or cards[0],
+        entries = [entry.name for entry in device.subs("drm")]
+        if name not in entries:
+            return None
+        return GraphicsCard(
+            name,
             device,
             self._bus.above(device.path),
             device.link("driver"),
@@ -95,22 +91,34 @@ class Cards:
         )
 
 
-_SUBSYSTEMS: Final = frozenset({"drm", "pci"})
+class Drm(PciSelection, frozen=True):
+    """Graphics cards of /sys/class/drm with their render nodes, named `card0`, `card1`, …
 
+    Attributes: those of `pci` for the card's function, and `card` (number), `render` (path of the render
+    node), `render_minor` (its number), `device_name` (the PCI address, or the name on another bus).
 
-class DrmSource:
-    """The cards that `written` selects."""
+    Nodes: /dev/dri/cardN and /dev/dri/renderDN.
+    """
 
-    def __init__(self, written: Drm) -> None:
-        self._written = written
-        self._filter = FunctionFilter(written, with_vfs=written.with_vfs)
+    names: NamePatterns = []
+    """Cards, or patterns: `card0`."""
+    with_vfs: bool = False
+    """Include physical functions that have virtual functions enabled."""
+
+    def scanner(self) -> Scanner:
+        return self
+
+    def attributes(self) -> frozenset[str]:
+        return frozenset(DRM_ATTRIBUTES)
+
+    def host_paths(self) -> Iterable[str]:
+        return ("/dev", "/sys/bus", "/sys/class")
 
     def scan(self, host: HostRoot) -> Findings:
-        """The cards as they are now."""
-        look = _Look(host, self._written, self._filter)
-        cards = look.cards.all()
-        found = [item for card in cards if (item := look.found(card)) is not None]
-        found.sort(key=lambda item: natural(item.name))
+        """The selected cards."""
+        bus, wanted = PciBus(host), self._filter()
+        cards = GraphicsCards(bus).all()
+        found = [item for card in cards if (item := self._found(bus, card, wanted)) is not None]
         if cards and not found:
             notes: tuple[str, ...] = (f"none of {len(cards)} cards is selected",)
         else:
@@ -118,37 +126,21 @@ class DrmSource:
         return Findings(tuple(found), (("/dev/dri", "*"),), notes, _SUBSYSTEMS)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """The card as it is now; None where it is gone or not selected any more."""
-        look = _Look(host, self._written, self._filter)
-        card = look.cards.one(found.name)
-        return None if card is None else look.found(card)
+        """The card; None if it is gone or no longer selected."""
+        bus = PciBus(host)
+        card = GraphicsCards(bus).one(found.name)
+        return None if card is None else self._found(bus, card, self._filter())
 
+    def _filter(self) -> FunctionFilter:
+        return FunctionFilter(self, with_vfs=self.with_vfs)
 
-class _Look:
-    """One look at the host."""
-
-    def __init__(self, host: HostRoot, written: Drm, wanted: FunctionFilter) -> None:
-        sysfs = Sysfs(host)
-        self._bus = PciBus(sysfs)
-        self._interfaces = Interfaces(sysfs)
-        self._written = written
-        self._wanted = wanted
-        self.cards = Cards(self._bus)
-
-    def found(self, card: Card) -> Found | None:
-        """The card, where it is selected."""
-        if not selectors.any_matches(self._written.names, (card.name,)):
-            return None
+    def _found(self, bus: PciBus, card: GraphicsCard, wanted: FunctionFilter) -> Found | None:
         function = card.function
-        if function is None and not self._wanted.is_open:
+        if not selectors.any_matches(self.names, (card.name,)) or not wanted.selects(bus, function):
             return None
-        if function is not None and not self._wanted.holds(self._bus, function, self._interfaces.of_physical):
-            return None
-        pci = (
-            dict.fromkeys(PCI_ATTRIBUTES, "") | {"driver": card.driver}
-            if function is None
-            else self._bus.attributes(function, self._interfaces.of_physical)
-        )
+        pci = bus.attributes(function)
+        if function is None:
+            pci["driver"] = card.driver
         return Found(
             card.name,
             path=card.path,

@@ -3,18 +3,18 @@
 import errno
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
-from plugin.config.model import Exec
 from plugin.discovery.command import Outcome, run_command
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, Found, Memory, same_path
+from plugin.discovery.source import Findings, Found, Scanner, SharedState, SourceConfig, same_path
 from plugin.discovery.sysfs_tree import clean
+from plugin.fields import Duration, Problem, TemplateText, duration_problem
 from plugin.names import attribute_problem, path_problem
 from runtime.config_file import quoted
 from runtime.flags import parse_duration
@@ -24,10 +24,49 @@ MAX_OUTPUT: Final = 1 << 20
 """Bytes that a program may print."""
 MAX_ATTRIBUTES: Final = 64
 MAX_VALUE: Final = 1024
-"""Characters of an attribute's value; what is longer is cut."""
+"""Characters of an attribute's value; longer values are cut."""
 
 
-class Printed(Struct, frozen=True, forbid_unknown_fields=True):
+class Exec(SourceConfig, frozen=True):
+    """A program that prints the devices as a JSON array of objects on standard output.
+
+    Each object has `name` and optionally `path`, `attrs` (text by name), `numa` (node number), `nodes` (host
+    paths), `sysfs` (the directory where the search for the NUMA node starts) and `unhealthy` (the reason).
+
+    The program comes from the plugin's image or a mount. Its environment is PATH and HOST_ROOT, the directory
+    of the host's files. Unless it exits with 0, the devices stay as they were.
+
+    Attributes: those that it prints.
+    """
+
+    identifies_devices: ClassVar[bool] = False
+
+    command: Annotated[list[TemplateText], Meta(min_length=1, max_length=64)]
+    """The program, an absolute path, and its arguments; no templates."""
+    timeout: Annotated[Duration, Meta(extra={"check": duration_problem("100ms", "15s")})] = "10s"
+    """The program is killed then, with its children; at most 15s."""
+    interval: Annotated[Duration, Meta(extra={"check": duration_problem("0", "1d")})] = "10s"
+    """The shortest time between two runs."""
+
+    def contradictions(self) -> Iterator[Problem]:
+        problem = path_problem(self.command[0])
+        if problem is not None:
+            yield ("command", 0), f"found {quoted(self.command[0])}, {problem}"
+        for index, part in enumerate(self.command):
+            if "\0" in part:
+                yield ("command", index), f"found {quoted(part)}, expected text without NUL"
+
+    def scanner(self) -> Scanner:
+        return ExecScanner(self)
+
+    def attributes(self) -> None:
+        return None
+
+    def host_paths(self) -> Iterable[str]:
+        return ()
+
+
+class PrintedDevice(Struct, frozen=True, forbid_unknown_fields=True):
     """One device as a program prints it."""
 
     name: Annotated[str, Meta(min_length=1, max_length=512)]
@@ -41,7 +80,7 @@ class Printed(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True, weakref_slot=True)
 class _Run:
-    """The last run: when it began, what came of it."""
+    """The last run: its start, and its devices or its failure."""
 
     began: float | None = None
     found: tuple[Found, ...] = ()
@@ -49,34 +88,34 @@ class _Run:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_MEMORY: Final = Memory(_Run)
+_STATE: Final = SharedState(_Run)
 
 
-class ExecSource:
-    """What the program of `written` prints."""
+class ExecScanner:
+    """Runs the program of a configuration."""
 
-    def __init__(self, written: Exec, steady: Callable[[], float] = time.monotonic) -> None:
-        self._command = tuple(written.command)
-        self._timeout = parse_duration(written.timeout)
-        self._interval = parse_duration(written.interval)
-        self._steady = steady
+    def __init__(self, config: Exec, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._command = tuple(config.command)
+        self._timeout = parse_duration(config.timeout)
+        self._interval = parse_duration(config.interval)
+        self._monotonic = monotonic
         self._run: _Run | None = None
 
     def scan(self, host: HostRoot) -> Findings:
-        """What it prints now, or what it printed last where that was a short time ago."""
-        self._run = run = _MEMORY.of(host, (self._command, self._timeout, self._interval))
+        """The printed devices; those of the last run if it began less than `interval` ago."""
+        self._run = run = _STATE.of(host, (self._command, self._timeout, self._interval))
         with run.lock:
-            now = self._steady()
+            now = self._monotonic()
             if run.began is None or now - run.began >= self._interval:
                 run.began = now
-                run.found, run.problem = self._ask(host)
+                run.found, run.problem = self._run_once(host)
             if run.problem:
                 raise OSError(errno.EINVAL, run.problem, self._command[0])
             found = run.found
         return Findings(found, notes=() if found else (f"{self._command[0]} printed no device",))
 
-    def _ask(self, host: HostRoot) -> tuple[tuple[Found, ...], str]:
-        """(devices, what was wrong) of one run."""
+    def _run_once(self, host: HostRoot) -> tuple[tuple[Found, ...], str]:
+        """(devices, failure) of one run."""
         environment = {"HOST_ROOT": str(host.here("/")), "LANG": "C.UTF-8"}
         try:
             outcome = run_command(
@@ -88,7 +127,7 @@ class ExecSource:
         return ((), problem) if problem else _devices(outcome.output)
 
     def _failure(self, outcome: Outcome) -> str:
-        """What was wrong with a run; empty where nothing was."""
+        """Why a run failed; empty if it did not."""
         lines = outcome.error.decode(errors="replace").strip().splitlines()
         said = f": {visible(lines[0].strip(), 200)}" if lines else ""
         if outcome.status is None:
@@ -98,14 +137,14 @@ class ExecSource:
         return f"printed more than {MAX_OUTPUT} bytes" if len(outcome.output) >= MAX_OUTPUT else ""
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """As it was printed, while its path is there."""
+        """The same device, while its path exists."""
         return same_path(host, found)
 
 
 def _devices(output: bytes) -> tuple[tuple[Found, ...], str]:
-    """The devices that were printed, or the first thing that is wrong with them."""
+    """(devices, first problem) of the printed text."""
     try:
-        printed = msgspec.json.decode(output, type=list[Printed])
+        printed = msgspec.json.decode(output, type=list[PrintedDevice])
     except (msgspec.DecodeError, RecursionError) as error:
         return (), f"printed something else than a JSON array of devices: {visible(str(error), 300)}"
     seen: set[str] = set()
@@ -117,7 +156,7 @@ def _devices(output: bytes) -> tuple[tuple[Found, ...], str]:
     return tuple(_found(item) for item in printed), ""
 
 
-def _problem(item: Printed) -> str:
+def _problem(item: PrintedDevice) -> str:
     for key, path in (("path", item.path), ("sysfs", item.sysfs), *(("nodes", node) for node in item.nodes)):
         problem = path_problem(path) if path or key == "nodes" else None
         if problem is not None:
@@ -129,7 +168,7 @@ def _problem(item: Printed) -> str:
     return ""
 
 
-def _found(item: Printed) -> Found:
+def _found(item: PrintedDevice) -> Found:
     return Found(
         item.name,
         item.path,

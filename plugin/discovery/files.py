@@ -1,22 +1,32 @@
-"""The source `files`: every regular file of a directory is a device, named like the file."""
+"""The source `files`: every regular file of a directory is a device."""
 
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, Found, RescanNeededError, same_path
+from plugin.discovery.source import Findings, Found, RescanNeededError, Scanner, SourceConfig, same_path
+from plugin.fields import HostPath
 from plugin.names import natural
 
 
-@dataclass(frozen=True, slots=True)
-class FilesSource:
-    """The regular files of `directory`, links to regular files among them (a ConfigMap has only such)."""
+class Files(SourceConfig, frozen=True):
+    """Every regular file of a directory is a device, named after the file. Links to files count."""
 
-    directory: str
+    directory: HostPath
+    """Absolute path on the host."""
+
+    def scanner(self) -> Scanner:
+        return self
+
+    def attributes(self) -> frozenset[str]:
+        return frozenset()
+
+    def host_paths(self) -> Iterable[str]:
+        return (self.directory,)
 
     def scan(self, host: HostRoot) -> Findings:
-        """The files as they are now; a directory that is missing has none."""
+        """The files of the directory. A missing directory has none."""
         base = self.directory.rstrip("/")
         follow = ((self.directory, "*"),)
         try:
@@ -32,15 +42,15 @@ class FilesSource:
         return Findings(tuple(found), follow, notes, entrywise=frozenset({self.directory}))
 
     def scan_entry(self, host: HostRoot, directory: str, name: str) -> Found | None:
-        """The file of that name, if it is one."""
+        """The file `name`, if it is a regular file."""
         path = f"{directory.rstrip('/')}/{name}"
         with suppress(FileNotFoundError, NotADirectoryError):
             if host.is_link(path):
-                # A ConfigMap's files are links through `..data`, which is replaced: then all are others.
+                # The files of a ConfigMap are links through `..data`; replacing that changes all of them.
                 raise RescanNeededError
             return Found(name, path) if stat.S_ISREG(host.stat(path).st_mode) else None
         return None
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """As it was found, while its path is there."""
+        """The same device, while its file exists."""
         return same_path(host, found)

@@ -1,64 +1,84 @@
-"""The source `glob`: every path that matches a pattern is a device, named by its last component."""
+"""The source `glob`: every path that matches a pattern is a device."""
 
 import errno
 import fnmatch
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings, Found
+from plugin.discovery.source import Findings, Found, Scanner, SourceConfig
+from plugin.fields import HostGlob
 from plugin.names import natural
 
 MAX_FOUND: Final = 50_000
 
 
-@dataclass(frozen=True, slots=True)
-class GlobSource:
-    """The paths that match one of `patterns`. As in a shell, `*` matches no leading dot."""
+NODE_ATTRIBUTES: Final = frozenset({"type", "major", "minor", "target"})
+"""Attributes of a device that is a path: of its device node, and the target of its link."""
 
-    patterns: tuple[str, ...]
+
+class Glob(SourceConfig, frozen=True):
+    """Every path that matches a pattern is a device, named after its last component.
+
+    Attributes: `type`, `major` and `minor` of a device node; `target` of a link.
+
+    Nodes: the path, if it is a device node.
+    """
+
+    paths: Annotated[list[HostGlob], Meta(min_length=1, max_length=64)]
+    """Absolute patterns with `*`, `?` and `[…]`, which match no slash."""
+
+    def scanner(self) -> Scanner:
+        return self
+
+    def attributes(self) -> frozenset[str]:
+        return NODE_ATTRIBUTES
+
+    def host_paths(self) -> Iterable[str]:
+        return self.paths
 
     def scan(self, host: HostRoot) -> Findings:
-        """The matching paths as they are now; links are kept as they are named, dangling ones are not."""
+        """The matching paths. A link counts under its own name, unless it dangles."""
         found: dict[str, Found] = {}
         follow: dict[tuple[str, str], None] = {}
-        for pattern in self.patterns:
+        for pattern in self.paths:
             parts = [part for part in pattern.split("/") if part]
             for path, status in matches(host, "", parts, follow):
                 if path not in found:
                     found[path] = found_at(host, path, status)
                 if len(found) > MAX_FOUND:
                     raise OSError(errno.EFBIG, f"more than {MAX_FOUND} paths match", pattern)
-        notes = () if found else (f"nothing matches {', '.join(self.patterns)}",)
+        notes = () if found else (f"nothing matches {', '.join(self.paths)}",)
         ordered = sorted(found.values(), key=lambda item: natural(item.path))
         return Findings(tuple(ordered), tuple(follow), notes, entrywise=frozenset(self._directories()))
 
     def scan_entry(self, host: HostRoot, directory: str, name: str) -> Found | None:
-        """What is at that path, where it is one that matches."""
+        """The device at that path, if the path matches."""
         if not any(compiled(last).match(name) for last in self._directories().get(directory, ())):
             return None
         return path_now(host, f"{directory.rstrip('/')}/{name}")
 
     def _directories(self) -> dict[str, list[str]]:
-        """The directories whose entries alone decide, with what their names are to match."""
+        """The directories whose entries decide, with the patterns of their names."""
         found: dict[str, list[str]] = {}
         others = False
-        for pattern in self.patterns:
+        for pattern in self.paths:
             *directories, last = [part for part in pattern.split("/") if part]
             if any(map(_is_pattern, directories)):
                 others = True
             else:
                 found.setdefault("/" + "/".join(directories), []).append(last)
-        # One whose directories are patterns too may go through any of them.
+        # With a wildcard in a directory, a change of any directory may matter.
         return {} if others else found
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """What is at its path now: a link may lead elsewhere, a node have other numbers."""
+        """The device at the same path: the target of a link or the numbers of a node may be others."""
         now = path_now(host, found.path)
         return found if now == found else now
 
@@ -66,7 +86,10 @@ class GlobSource:
 def matches(
     host: HostRoot, base: str, parts: list[str], follow: dict[tuple[str, str], None]
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Every path below `base` that matches the remaining components, with its status."""
+    """Each path below `base` that matches the remaining components `parts`, with its status.
+
+    The directories that decide are added to `follow`.
+    """
     part, rest = parts[0], parts[1:]
     if rest and not _is_pattern(part):
         yield from matches(host, f"{base}/{part}", rest, follow)
@@ -92,7 +115,7 @@ def matches(
 
 
 def path_now(host: HostRoot, path: str) -> Found | None:
-    """What is at `path` now; None where there is nothing."""
+    """The device at `path`; None if nothing is there."""
     try:
         return found_at(host, path, host.stat(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -100,7 +123,7 @@ def path_now(host: HostRoot, path: str) -> Found | None:
 
 
 def found_at(host: HostRoot, path: str, status: os.stat_result) -> Found:
-    """What is at `path`, named by its last component."""
+    """The device at `path`, named after the last component."""
     node = node_of(status)
     attrs: dict[str, str] = {}
     if node is not None:
@@ -117,6 +140,6 @@ def _is_pattern(part: str) -> bool:
 
 @lru_cache(maxsize=256)
 def compiled(part: str) -> re.Pattern[str]:
-    """One component of a pattern; a wildcard at its start matches no dot."""
+    """The expression of one component of a pattern. As in a shell, a leading wildcard matches no dot."""
     dots = "" if part.startswith(".") else r"(?!\.)"
     return re.compile(dots + fnmatch.translate(part))

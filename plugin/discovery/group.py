@@ -1,54 +1,95 @@
-"""The source `group`: several paths together are one device.
-
-Paths put together into devices: which path of each member goes with which.
-"""
+"""The source `group`: several paths together are one device."""
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 
-from plugin.config.model import Group
-from plugin.discovery.glob import GlobSource
+from plugin.discovery.glob import Glob
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings, Found, Memory
+from plugin.discovery.source import Findings, Found, Scanner, SharedState, SourceConfig
+from plugin.fields import AttributeName, ConfigStruct, HostGlob, Problem
 from plugin.names import natural
+from runtime.config_file import quoted
 
 Key = tuple[str, int]
-"""What a group is known by: its leading path, and which use of that path it is; without one, its number."""
+"""Identifies a group: its leading path and the use of that path; without one, its number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One member: how many groups may have the same path, and whether a group is complete without."""
+class GroupMember(ConfigStruct, frozen=True):
+    """Paths of which each device of the group gets one."""
 
-    limit: int = 1
+    path: HostGlob
+    """Absolute pattern, as in `glob`."""
+    name: AttributeName | UnsetType = UNSET
+    """The attribute that holds the path; `member0`, `member1` and so on by default."""
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """The number of devices that may share one path."""
     optional: bool = False
+    """A device is complete without it."""
 
 
-def leader_of(members: Sequence[Member]) -> int | None:
-    """The member whose path says which group it is: the first that is needed, if possible not shared."""
+class Group(SourceConfig, frozen=True):
+    """Several paths together are one device: the n-th path of each member makes the n-th device.
+
+    The first required member whose paths are not shared names the devices. A device keeps its paths while
+    they exist. When one vanishes, the next free path replaces it; until there is one, the device is absent.
+
+    Attributes: one for each member, its path; empty for an optional member without a path.
+
+    Nodes: the paths that are device nodes.
+    """
+
+    members: Annotated[list[GroupMember], Meta(min_length=1, max_length=64)]
+    """The parts of each device."""
+    count: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """Devices made of each complete group: `name-0`, `name-1`, …"""
+
+    def contradictions(self) -> Iterator[Problem]:
+        names = self.names()
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield ("members", index, "name"), f"found {quoted(name)}, which another member is called"
+
+    def names(self) -> tuple[str, ...]:
+        """The members' attributes."""
+        return tuple(
+            f"member{index}" if member.name is UNSET else member.name
+            for index, member in enumerate(self.members)
+        )
+
+    def scanner(self) -> Scanner:
+        return GroupScanner(self)
+
+    def attributes(self) -> frozenset[str]:
+        return frozenset(self.names())
+
+    def host_paths(self) -> Iterable[str]:
+        return [member.path for member in self.members]
+
+
+def leader_of(members: Sequence[GroupMember]) -> int | None:
+    """The member whose path identifies a group: the first required one, preferably with paths of its own."""
     needed = [index for index, member in enumerate(members) if not member.optional]
     alone = [index for index in needed if members[index].limit == 1]
     return next(iter(alone or needed), None)
 
 
-def complete(members: Sequence[Member], paths: Sequence[str]) -> bool:
-    """Whether a group has all that it needs."""
+def complete(members: Sequence[GroupMember], paths: Sequence[str]) -> bool:
+    """Whether a group has a path of each required member."""
     return all(path or member.optional for member, path in zip(members, paths, strict=True)) and any(paths)
 
 
 def assign(
-    members: Sequence[Member], present: Sequence[Sequence[str]], before: Mapping[Key, Sequence[str]]
+    members: Sequence[GroupMember], present: Sequence[Sequence[str]], before: Mapping[Key, Sequence[str]]
 ) -> dict[Key, tuple[str, ...]]:
-    """The groups of the paths that are `present`, in order, for each member.
+    """Assign the `present` paths of each member, in order, to groups; an empty path means none.
 
-    `before` are the groups that there were, each complete once: they keep the paths that are still
-    there, and come first in taking free ones. A group that is left is among them as it is, incomplete,
-    for as long as its leading path is there; a new one only when it is complete. An empty path: none.
+    Groups of `before` keep their paths that still exist and are the first to get free ones. An incomplete
+    group of `before` stays while its leading path exists; a new group must be complete.
     """
     leader = leader_of(members)
     there = [set(paths) for paths in present]
@@ -80,64 +121,60 @@ def assign(
     return made
 
 
-def _keys(members: Sequence[Member], present: Sequence[Sequence[str]], leader: int | None) -> list[Key]:
-    """The groups that there could be, if there is enough of everything."""
+def _keys(members: Sequence[GroupMember], present: Sequence[Sequence[str]], leader: int | None) -> list[Key]:
+    """The groups that are possible if there are enough paths of each member."""
     if leader is None:
         return [("", number) for number in range(max(map(len, present)))]
     paths, limit = present[leader], members[leader].limit
     if limit == 1:
         return [(path, 0) for path in paths]
-    # All that is needed is shared: as many groups as the member with the most paths has.
+    # All required members share paths: there are as many groups as the longest member has paths.
     most = max(len(present[index]) for index, member in enumerate(members) if not member.optional)
     return [(path, use) for use in range(limit) for path in paths][:most]
 
 
 def _free(paths: Sequence[str], uses: Counter[str], limit: int) -> str:
-    """The first of the paths that are used least, if one more may use it; empty: none may."""
+    """The first of the least used paths, if it may be used once more; otherwise empty."""
     least = min(paths, key=lambda path: uses[path], default="")
     return least if least and uses[least] < limit else ""
 
 
 @dataclass(slots=True, weakref_slot=True)
 class _Groups:
-    """The groups that there were at the last look."""
+    """The groups of the last scan."""
 
     paths: Mapping[Key, Sequence[str]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_MEMORY: Final = Memory(_Groups)
+_STATE: Final = SharedState(_Groups)
 
 
-class GroupSource:
-    """The devices that `written`'s members make."""
+class GroupScanner:
+    """Combines the members' paths into devices."""
 
-    def __init__(self, written: Group) -> None:
-        self._patterns = tuple(member.path for member in written.members)
-        self._globs = tuple(GlobSource((pattern,)) for pattern in self._patterns)
-        self._members = tuple(Member(member.limit, member.optional) for member in written.members)
-        self._names = tuple(
-            f"member{index}" if member.name is UNSET else member.name
-            for index, member in enumerate(written.members)
-        )
-        self._count = written.count
+    def __init__(self, config: Group) -> None:
+        self._members = tuple(config.members)
+        self._names = config.names()
+        self._count = config.count
+        self._globs = tuple(Glob([member.path]) for member in self._members)
         self._leader = leader_of(self._members)
-        self._memory: _Groups | None = None
+        self._state: _Groups | None = None
 
     def scan(self, host: HostRoot) -> Findings:
-        """The groups that are complete, and, as absent, those that were and are not now."""
-        looks = [glob.scan(host) for glob in self._globs]
-        present = [{item.path: item for item in look.found} for look in looks]
-        self._memory = memory = _MEMORY.of(host, (self._patterns, self._members))
-        with memory.lock:
-            groups = assign(self._members, [tuple(items) for items in present], memory.paths)
-            memory.paths = groups
+        """The complete groups, and as absent those that were complete before."""
+        scans = [glob.scan(host) for glob in self._globs]
+        present = [{item.path: item for item in each.found} for each in scans]
+        self._state = state = _STATE.of(host, self._members)
+        with state.lock:
+            groups = assign(self._members, [tuple(items) for items in present], state.paths)
+            state.paths = groups
         found = [
             copy
             for key in sorted(groups, key=lambda key: (natural(key[0]), key[1]))
             for copy in self._copies(self._found(key, groups[key], present))
         ]
-        follow = dict.fromkeys(pair for look in looks for pair in look.follow)
+        follow = dict.fromkeys(pair for each in scans for pair in each.follow)
         return Findings(tuple(found), tuple(follow), () if found else self._notes(present))
 
     def _found(self, key: Key, paths: Sequence[str], present: Sequence[Mapping[str, Found]]) -> Found:
@@ -149,18 +186,18 @@ class GroupSource:
         absent = ""
         if not complete(self._members, paths):
             missing = [
-                p
-                for p, m, path in zip(self._patterns, self._members, paths, strict=True)
-                if not path and not m.optional
+                member.path
+                for member, path in zip(self._members, paths, strict=True)
+                if not path and not member.optional
             ]
             absent = f"{missing[0]}: nothing is free of what matches"
         return Found(name, first.path, attrs, absent, rdev=first.rdev, nodes=nodes)
 
     def _name(self, key: Key) -> str:
-        """The leading path below the directory that its pattern names, and which use of it this is."""
+        """The leading path below the fixed part of its pattern, with the number of its use if shared."""
         if self._leader is None:
             return str(key[1])
-        fixed = self._patterns[self._leader]
+        fixed = self._members[self._leader].path
         for wildcard in "*?[":
             fixed = fixed.partition(wildcard)[0]
         name = key[0][fixed.rfind("/") + 1 :]
@@ -175,14 +212,14 @@ class GroupSource:
 
     def _notes(self, present: Sequence[Mapping[str, Found]]) -> tuple[str, ...]:
         missing = [
-            pattern
-            for pattern, member, there in zip(self._patterns, self._members, present, strict=True)
+            member.path
+            for member, there in zip(self._members, present, strict=True)
             if not there and not member.optional
         ]
-        return (f"nothing matches {', '.join(missing or self._patterns)}",)
+        return (f"nothing matches {', '.join(missing or [member.path for member in self._members])}",)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """The group while all its paths that are needed are there; without the others that are gone."""
+        """The group while its required paths exist, without optional paths that are gone."""
         attrs = dict(found.attrs)
         nodes: list[str] = []
         for name, member in zip(self._names, self._members, strict=True):

@@ -1,78 +1,191 @@
-"""The source `infiniband`: InfiniBand and RoCE devices, each joined with its network interface."""
+"""The source `infiniband`: InfiniBand and RoCE devices, each with its network interface."""
 
-from plugin.config import selectors
-from plugin.config.model import Infiniband
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
-from plugin.discovery.network import CLASS_RDMA as CLASS
-from plugin.discovery.network import SUBSYSTEMS, Interfaces, RdmaDevice, RdmaDevices
-from plugin.discovery.pci_bus import PCI_ATTRIBUTES, Function, FunctionFilter, PciBus
-from plugin.discovery.source import Findings, Found
-from plugin.discovery.sysfs_tree import MAX_JOINED, Sysfs, clean
+from plugin.discovery.pci import FunctionFilter, PciSelection
+from plugin.discovery.pci_bus import PCI_ATTRIBUTES, PciBus, PciFunction
+from plugin.discovery.selectors import NamePatterns
+from plugin.discovery.source import Findings, Found, Scanner
+from plugin.discovery.sysfs_tree import MAX_JOINED, SysfsDirectory, clean
 from plugin.names import natural
 
-TOGETHER = "all"
-"""The name of the one device that stands for all that are selected."""
+CLASS: Final = "/sys/class/infiniband"
+CONNECTION_MANAGER: Final = "/dev/infiniband/rdma_cm"
+SUBSYSTEMS: Final = frozenset({"infiniband", "infiniband_verbs", "infiniband_mad"})
+TOGETHER: Final = "all"
+"""The name of the one device that stands for all selected devices."""
+
+_NODE_CLASSES: Final = ("infiniband_verbs", "infiniband_mad", "infiniband_cm")
+_NODE_NAME: Final = re.compile(r"(uverbs|umad|issm|ucm)\d{1,6}", re.ASCII)
+_LINK_LAYERS: Final = {"ethernet": "ether", "infiniband": "infiniband"}
+_GIDS: Final = ("0", "1")
+"""Entries of a port's GID table that name the port's interface; later ones name VLANs on it."""
 
 
-class InfinibandSource:
-    """The devices that `written` selects, or one for all of them."""
+@dataclass(frozen=True, slots=True)
+class RdmaDevice:
+    """One device of /sys/class/infiniband."""
 
-    def __init__(self, written: Infiniband) -> None:
-        self._written = written
-        self._filter = FunctionFilter(written)
+    name: str
+    directory: SysfsDirectory
+    address: str
+    """The PCI function of the device; empty if it has none."""
+    nodes: tuple[str, ...]
+    """Its nodes in /dev/infiniband, in natural order."""
+
+    def node(self, kind: str) -> str:
+        """Its first node of a kind (uverbs, umad, issm); empty if it has none."""
+        return next((n for n in self.nodes if n.rpartition("/")[2].startswith(kind)), "")
+
+    def ports(self) -> tuple[SysfsDirectory, ...]:
+        """Its ports, in natural order."""
+        return tuple(sorted(self.directory.subs("ports"), key=lambda port: natural(port.name)))
+
+    def link_type(self) -> str:
+        """The type of its first port with one: ether (RoCE, iWARP) or infiniband; otherwise empty."""
+        layers = [port.text("link_layer").lower() for port in self.ports()]
+        return next((_LINK_LAYERS.get(layer, layer) for layer in layers if layer), "")
+
+    def states(self) -> str:
+        """The states of its ports: `ACTIVE,DOWN`."""
+        return ",".join(port.text("state").rpartition(":")[2].strip() for port in self.ports())
+
+
+class RdmaDevices:
+    """The RDMA devices of a host during one scan."""
+
+    def __init__(self, bus: PciBus) -> None:
+        self._bus = bus
+        self._sysfs = bus.sysfs
+
+    def all(self) -> tuple[RdmaDevice, ...]:
+        """All devices, in natural order."""
+        try:
+            names = self._sysfs.names(CLASS)
+        except OSError:
+            return ()
+        found = (self.one(name) for name in sorted(names, key=natural))
+        return tuple(device for device in found if device is not None)
+
+    def of(self, function: PciFunction) -> tuple[RdmaDevice, ...]:
+        """The devices of a PCI function, in natural order."""
+        names = sorted((d.name for d in function.directory.subs("infiniband")), key=natural)
+        return tuple(device for name in names if (device := self.one(name)) is not None)
+
+    def one(self, name: str) -> RdmaDevice | None:
+        """The device `name`; None if there is none."""
+        directory = self._sysfs.directory(f"{CLASS}/{name}")
+        if directory is None or clean(name) != name:
+            return None
+        function = self._bus.above(directory.path)
+        nodes = tuple(sorted(self._nodes(name, directory), key=natural))
+        return RdmaDevice(name, directory, "" if function is None else function.address, nodes)
+
+    def connection_manager(self) -> tuple[str, ...]:
+        """The node of the connection manager, which all devices share; empty without it."""
+        parent, _, name = CONNECTION_MANAGER.rpartition("/")
+        try:
+            return (CONNECTION_MANAGER,) if name in self._sysfs.names(parent) else ()
+        except OSError:
+            return ()
+
+    def _nodes(self, name: str, directory: SysfsDirectory) -> Iterator[str]:
+        """From the class directories of the parent device; without a parent, from all of each class."""
+        parent = directory.sub("device")
+        for kind in _NODE_CLASSES:
+            place = None if parent is None else parent.sub(kind)
+            if place is None:
+                place = self._sysfs.directory(f"/sys/class/{kind}")
+            for entry in place.names() if place is not None else ():
+                node = place.sub(entry) if place is not None and _NODE_NAME.fullmatch(entry) else None
+                if node is not None and node.text("ibdev") == name:
+                    yield f"/dev/infiniband/{entry}"
+
+
+class Infiniband(PciSelection, frozen=True):
+    """InfiniBand and RoCE devices of /sys/class/infiniband, each with its network interface.
+
+    Attributes: those of `pci` for the device's function, and `rdma` (the device's name), `interface`,
+    `interfaces`, `link_type` (ether, infiniband), `ports` (their number), `states` (`ACTIVE,DOWN`),
+    `node_guid`, `board`, `firmware`, `uverbs`, `umad`, `issm`.
+
+    Nodes: those of the device in /dev/infiniband and rdma_cm; with `together` those of all devices.
+    """
+
+    names: NamePatterns = []
+    """Devices, or patterns: `mlx5_0`, `mlx5_*`."""
+    interfaces: NamePatterns = []
+    """Network interfaces, or patterns: `ib0`, `ens3f*`."""
+    link_types: NamePatterns = []
+    """`ether`, `infiniband`."""
+    together: bool = False
+    """One device named `all` for all selected devices, while there is at least one.
+
+    Its attributes are `devices`, `interfaces` and `addresses`, each joined by commas.
+    """
+
+    def scanner(self) -> Scanner:
+        return self
+
+    def attributes(self) -> frozenset[str]:
+        if self.together:
+            return frozenset({"devices", "interfaces", "addresses"})
+        return frozenset(
+            {
+                *PCI_ATTRIBUTES,
+                *("rdma", "interface", "interfaces", "link_type", "ports", "states", "node_guid", "board"),
+                *("firmware", "uverbs", "umad", "issm"),
+            }
+        )
+
+    def host_paths(self) -> Iterable[str]:
+        return ("/dev", "/sys/bus", "/sys/class")
 
     def scan(self, host: HostRoot) -> Findings:
-        """The devices as they are now."""
-        look = _Look(host, self._written, self._filter)
-        devices = look.rdma.all()
-        found = [item for device in devices if (item := look.found(device)) is not None]
+        """The selected devices."""
+        bus = PciBus(host)
+        rdma, wanted = RdmaDevices(bus), FunctionFilter(self)
+        devices = rdma.all()
+        found = [item for device in devices if (item := self._found(bus, rdma, wanted, device)) is not None]
         if devices and not found:
             notes: tuple[str, ...] = (f"none of {len(devices)} RDMA devices is selected",)
         else:
             notes = () if found else (f"{CLASS} has no device",)
-        if self._written.together:
+        if self.together:
             found = _together(found)
-        follow = (("/dev/infiniband", "*"),)
-        return Findings(tuple(found), follow, notes, SUBSYSTEMS | {"net"})
+        return Findings(tuple(found), (("/dev/infiniband", "*"),), notes, SUBSYSTEMS | {"net"})
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """The device as it is now; None where it is gone or not selected any more."""
-        if self._written.together:
+        """The device; None if it is gone or no longer selected."""
+        if self.together:
             return next(iter(self.scan(host).found), None)
-        look = _Look(host, self._written, self._filter)
-        device = look.rdma.one(found.name)
-        return None if device is None else look.found(device)
+        bus = PciBus(host)
+        rdma = RdmaDevices(bus)
+        device = rdma.one(found.name)
+        return None if device is None else self._found(bus, rdma, FunctionFilter(self), device)
 
-
-class _Look:
-    """One look at the host."""
-
-    def __init__(self, host: HostRoot, written: Infiniband, wanted: FunctionFilter) -> None:
-        sysfs = Sysfs(host)
-        self._bus = PciBus(sysfs)
-        self._interfaces = Interfaces(sysfs)
-        self._written = written
-        self._wanted = wanted
-        self.rdma = RdmaDevices(self._bus)
-
-    def found(self, device: RdmaDevice) -> Found | None:
-        """The device, where it is selected."""
-        written = self._written
-        if not selectors.any_matches(written.names, (device.name,)):
+    def _found(
+        self, bus: PciBus, rdma: RdmaDevices, wanted: FunctionFilter, device: RdmaDevice
+    ) -> Found | None:
+        """The device, if it is selected."""
+        if not selectors.any_matches(self.names, (device.name,)):
             return None
-        function = self._bus.function(device.address) if device.address else None
-        if function is None and not self._wanted.is_open:
+        function = bus.function(device.address) if device.address else None
+        if not wanted.selects(bus, function):
             return None
-        if function is not None and not self._wanted.holds(self._bus, function, self._interfaces.of_physical):
-            return None
-        interfaces = self._interfaces_of(device)
+        interfaces = _interfaces(bus, device)
         link_type = device.link_type()
-        if not selectors.any_matches(written.interfaces, interfaces):
+        if not selectors.any_matches(self.interfaces, interfaces):
             return None
-        if not selectors.any_matches(written.link_types, (link_type,)):
+        if not selectors.any_matches(self.link_types, (link_type,)):
             return None
         attributes = {
-            **self._pci_attributes(function),
+            **bus.attributes(function),
             "rdma": device.name,
             "interface": clean(next(iter(interfaces), "")),
             "interfaces": clean(",".join(interfaces), MAX_JOINED),
@@ -90,32 +203,24 @@ class _Look:
             device.name,
             path=attributes["uverbs"],
             attrs=attributes,
-            nodes=tuple(sorted((*device.nodes, *self.rdma.connection_manager()), key=natural)),
+            nodes=tuple(sorted((*device.nodes, *rdma.connection_manager()), key=natural)),
             sysfs=device.directory.path if function is None else function.directory.path,
             claim=f"rdma:{device.name}" if function is None else function.claim,
         )
 
-    def _pci_attributes(self, function: Function | None) -> dict[str, str]:
-        if function is None:
-            return dict.fromkeys(PCI_ATTRIBUTES, "")
-        return self._bus.attributes(function, self._interfaces.of_physical)
 
-    def _interfaces_of(self, device: RdmaDevice) -> tuple[str, ...]:
-        """By what its ports' address tables name; else those of the function that it is on."""
-        named: set[str] = set()
-        for port in device.ports():
-            table = port.sub("gid_attrs/ndevs")
-            named.update(name for i in _GIDS if table is not None and (name := table.text(i)))
-        there = sorted((name for name in named if self._interfaces.one(name) is not None), key=natural)
-        return tuple(there) or self._interfaces.of_physical(device.address)
-
-
-_GIDS = ("0", "1")
-"""Entries of a port's table that name its own interface; later ones name VLANs on it."""
+def _interfaces(bus: PciBus, device: RdmaDevice) -> tuple[str, ...]:
+    """The interfaces that the ports' GID tables name; without any, those of the PCI function."""
+    named: set[str] = set()
+    for port in device.ports():
+        table = port.sub("gid_attrs/ndevs")
+        named.update(name for i in _GIDS if table is not None and (name := table.text(i)))
+    there = sorted((name for name in named if bus.interfaces.one(name) is not None), key=natural)
+    return tuple(there) or bus.interfaces.names(device.address)
 
 
 def _together(found: list[Found]) -> list[Found]:
-    """One device for all; none for none."""
+    """One device for all of `found`."""
     if not found:
         return []
     lists = {

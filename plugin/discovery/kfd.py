@@ -1,22 +1,18 @@
-"""The compute nodes of AMD's kernel driver, as /sys/class/kfd shows them.
-
-The source `kfd`: AMD's compute nodes, whole devices and partitions, with their cards.
-"""
+"""The source `kfd`: the compute nodes of AMD's kernel driver, whole devices and partitions."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from plugin.config.model import Kfd
-from plugin.discovery.drm import Card, Cards
+from plugin.discovery.drm import DRM_ATTRIBUTES, GraphicsCard, GraphicsCards
 from plugin.discovery.host import HostRoot
-from plugin.discovery.network import Interfaces
-from plugin.discovery.pci_bus import PCI_ATTRIBUTES, Function, FunctionFilter, PciBus
-from plugin.discovery.source import Findings, Found
-from plugin.discovery.sysfs_tree import Directory, Sysfs, clean
+from plugin.discovery.pci import FunctionFilter, PciSelection
+from plugin.discovery.pci_bus import PciBus, PciFunction
+from plugin.discovery.source import Findings, Found, Scanner
+from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, clean
 from plugin.names import natural
 
 NODES: Final = "/sys/class/kfd/kfd/topology/nodes"
@@ -30,7 +26,7 @@ MAX_PROPERTIES: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class ComputeNode:
-    """A node that computes. `address` is the function that it is, or is a part of, by its location."""
+    """A compute node with a render node."""
 
     number: int
     gpu_id: str
@@ -38,26 +34,26 @@ class ComputeNode:
 
     @property
     def render_minor(self) -> int:
-        """The minor number of its render node; 0: it has none."""
+        """The minor number of its render node; 0 if it has none."""
         return self.properties.get("drm_render_minor", 0)
 
     @property
     def location(self) -> str:
-        """The address that its location tells: bus and device-function in 16 bits, beside the domain."""
+        """Its PCI address, from `domain` and the 16 bits (bus, device, function) of `location_id`."""
         place = self.properties.get("location_id", 0)
         domain, bus = self.properties.get("domain", 0), place >> 8 & 0xFF
         return f"{domain:04x}:{bus:02x}:{place >> 3 & 0x1F:02x}.{place & 0x7:x}"
 
     @property
     def gfx(self) -> str:
-        """The instruction set as compilers name it: gfx942 of 90402."""
+        """The compilers' name of its instruction set: gfx942 for 90402."""
         version = self.properties.get("gfx_target_version", 0)
         if not version:
             return ""
         return f"gfx{version // 10_000}{version // 100 % 100:x}{version % 100:x}"
 
     def attributes(self) -> dict[str, str]:
-        """What templates see of it."""
+        """Its attributes without those of its card."""
         unique = self.properties.get("unique_id", 0)
         return {
             "kfd_node": str(self.number),
@@ -68,10 +64,10 @@ class ComputeNode:
         }
 
 
-def compute_nodes(sysfs: Sysfs) -> tuple[tuple[ComputeNode, ...], tuple[str, ...]]:
-    """The nodes that compute, and notes on those that could not be read.
+def compute_nodes(sysfs: SysfsTree) -> tuple[tuple[ComputeNode, ...], tuple[str, ...]]:
+    """The compute nodes, and notes about those that cannot be read.
 
-    Raises FileNotFoundError where the driver is not there.
+    Raises FileNotFoundError if the driver is not loaded.
     """
     nodes: list[ComputeNode] = []
     notes: list[str] = []
@@ -82,24 +78,24 @@ def compute_nodes(sysfs: Sysfs) -> tuple[tuple[ComputeNode, ...], tuple[str, ...
         try:
             node = _read(int(name), directory)
         except PermissionError:
-            # The driver asks the device cgroup of who reads: a plugin that is not privileged sees nothing.
+            # The driver checks the device cgroup of the reader, so the plugin must be privileged.
             notes.append(f"{directory.path} may not be read by this process")
         except OSError:
-            continue  # it has gone meanwhile
+            continue  # it has vanished
         else:
             if node.render_minor:
                 nodes.append(node)
     return tuple(nodes), tuple(notes)
 
 
-def compute_node(sysfs: Sysfs, number: str) -> ComputeNode | None:
-    """The node of this number; None where there is none, or it does not compute. Raises OSError."""
+def compute_node(sysfs: SysfsTree, number: str) -> ComputeNode | None:
+    """The node `number`; None if it is no compute node. Raises OSError."""
     directory = sysfs.directory(f"{NODES}/{number}") if _NODE.fullmatch(number) else None
     node = None if directory is None else _read(int(number), directory)
     return node if node is not None and node.render_minor else None
 
 
-def _read(number: int, directory: Directory) -> ComputeNode:
+def _read(number: int, directory: SysfsDirectory) -> ComputeNode:
     text = directory.sysfs.read(f"{directory.path}/properties", MAX_PROPERTIES)
     found = (_PROPERTY.fullmatch(line.strip()) for line in text.splitlines())
     properties = {match[1]: int(match[2]) for match in found if match is not None}
@@ -110,105 +106,100 @@ _FOLLOWED: Final = (("/dev/dri", "*"), ("/dev", "kfd"))
 _SUBSYSTEMS: Final = frozenset({"kfd", "drm", "pci", "platform"})
 
 
-class KfdSource:
-    """The compute nodes that `written` selects."""
+class Kfd(PciSelection, frozen=True):
+    """AMD's compute nodes of /sys/class/kfd, whole devices and partitions, with their render nodes.
 
-    def __init__(self, written: Kfd) -> None:
-        self._written = written
-        self._filter = FunctionFilter(written)
+    Named after the PCI address, a partition after its platform device, `amdgpu_xcp_1`. The driver shows
+    them to privileged processes only: the plugin must be privileged.
+
+    Attributes: those of `drm` (for a partition, of the function that it is part of), and `partition` (its
+    platform device), `kfd_node` (number), `gpu_id`, `gfx` (`gfx942`), `simd_count`, `unique_id`
+    (hexadecimal), `compute_partition` and `memory_partition` (`spx`, `nps1`).
+
+    Nodes: /dev/kfd, /dev/dri/cardN and /dev/dri/renderDN.
+    """
+
+    partitions: bool | UnsetType = UNSET
+    """Only partitions, or only whole devices; both if left out."""
+
+    def scanner(self) -> Scanner:
+        return self
+
+    def attributes(self) -> frozenset[str]:
+        own = ("partition", "kfd_node", "gpu_id", "gfx", "simd_count", "unique_id")
+        return frozenset({*DRM_ATTRIBUTES, *own, "compute_partition", "memory_partition"})
+
+    def host_paths(self) -> Iterable[str]:
+        return ("/dev", "/sys/bus", "/sys/class")
 
     def scan(self, host: HostRoot) -> Findings:
-        """The nodes as they are now."""
-        look = _Look(host, self._written, self._filter)
+        """The selected nodes. A node without its card is left out: nothing of it can be offered."""
+        bus, wanted = PciBus(host), FunctionFilter(self)
         try:
-            nodes, notes = compute_nodes(look.sysfs)
+            nodes, notes = compute_nodes(bus.sysfs)
         except FileNotFoundError:
             return Findings((), _FOLLOWED, (f"{NODES} is not there",), _SUBSYSTEMS)
-        found = sorted(look.found(nodes), key=lambda item: natural(item.name))
+        cards = {card.render: card for card in GraphicsCards(bus).all() if card.render}
+        pairs = ((node, cards.get(f"renderD{node.render_minor}")) for node in nodes)
+        found = [
+            item
+            for node, card in pairs
+            if card is not None and (item := self._found(bus, wanted, node, card)) is not None
+        ]
+        found.sort(key=lambda item: natural(item.name))
         if not found and not notes:
             notes = (f"none of {len(nodes)} compute nodes is selected",)
         return Findings(tuple(found), _FOLLOWED, notes, _SUBSYSTEMS)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """The node as it is now; None where it is gone or not selected any more."""
-        look = _Look(host, self._written, self._filter)
+        """The node; None if it is gone or no longer selected."""
+        bus = PciBus(host)
         try:
-            node = compute_node(look.sysfs, found.attrs["kfd_node"])
+            node = compute_node(bus.sysfs, found.attrs["kfd_node"])
         except FileNotFoundError:
             return None
-        now = look.one(node, f"card{found.attrs['card']}") if node is not None else None
+        card = GraphicsCards(bus).one(f"card{found.attrs['card']}")
+        if node is None or card is None or card.render != f"renderD{node.render_minor}":
+            return None
+        now = self._found(bus, FunctionFilter(self), node, card)
         return now if now is not None and now.name == found.name else None
 
-
-class _Look:
-    """One look at the host."""
-
-    def __init__(self, host: HostRoot, written: Kfd, wanted: FunctionFilter) -> None:
-        self.sysfs = Sysfs(host)
-        self._bus = PciBus(self.sysfs)
-        self._interfaces = Interfaces(self.sysfs)
-        self._cards = Cards(self._bus)
-        self._written = written
-        self._wanted = wanted
-
-    def found(self, nodes: tuple[ComputeNode, ...]) -> Iterator[Found]:
-        """The selected ones of `nodes`. One whose card is not there is none that could be given out."""
-        cards = {card.render: card for card in self._cards.all() if card.render}
-        for node in nodes:
-            card = cards.get(f"renderD{node.render_minor}")
-            item = self._one(node, card) if card is not None else None
-            if item is not None:
-                yield item
-
-    def one(self, node: ComputeNode, name: str) -> Found | None:
-        """The node, where it is selected and the card of this name is its own."""
-        card = self._cards.one(name)
-        if card is None or card.render != f"renderD{node.render_minor}":
-            return None
-        return self._one(node, card)
-
-    def _one(self, node: ComputeNode, card: Card) -> Found | None:
-        function = card.function or self._whole(node)
+    def _found(
+        self, bus: PciBus, wanted: FunctionFilter, node: ComputeNode, card: GraphicsCard
+    ) -> Found | None:
+        """The node, if it is selected."""
+        function = card.function or _whole(bus, node)
         partition = card.function is None
-        if self._written.partitions is not UNSET and self._written.partitions != partition:
+        if self.partitions is not UNSET and self.partitions != partition:
             return None
-        if function is None and not self._wanted.is_open:
-            return None
-        if function is not None and not self._wanted.holds(self._bus, function, self._interfaces.of_physical):
+        if not wanted.selects(bus, function):
             return None
         name = card.device.name
+        # A partition differs from the function, which is a device of its own.
+        claim = function.claim if function is not None and not partition else f"kfd:{name}"
         return Found(
             name,
             path=card.render_path,
             attrs={
-                **self._of_function(function),
+                **bus.attributes(function),
+                **_partitioning(function),
                 **card.attributes(),
                 **node.attributes(),
                 "partition": name if partition else "",
             },
             nodes=(DEVICE, *card.nodes),
             sysfs=card.device.path if function is None else function.directory.path,
-            claim=self._claim(function, name, partition=partition),
+            claim=claim,
         )
 
-    @staticmethod
-    def _claim(function: Function | None, name: str, *, partition: bool) -> str:
-        """Partitions are apart from each other and from the function, which is a device of its own."""
-        return function.claim if function is not None and not partition else f"kfd:{name}"
 
-    def _whole(self, node: ComputeNode) -> Function | None:
-        """The function that a partition is a part of.
+def _whole(bus: PciBus, node: ComputeNode) -> PciFunction | None:
+    """The function that a partition is part of. Its location numbers the partitions like PCI functions."""
+    return bus.function(f"{node.location[:-1]}0") or bus.function(node.location)
 
-        Its location counts the partitions of one device in the place of the function's number.
-        """
-        return self._bus.function(f"{node.location[:-1]}0") or self._bus.function(node.location)
 
-    def _of_function(self, function: Function | None) -> dict[str, str]:
-        if function is None:
-            return {**dict.fromkeys(PCI_ATTRIBUTES, ""), "compute_partition": "", "memory_partition": ""}
-        directory = function.directory
-        return {
-            **self._bus.attributes(function, self._interfaces.of_physical),
-            "compute_partition": directory.text("current_compute_partition").lower(),
-            "memory_partition": directory.text("current_memory_partition").lower(),
-        }
+def _partitioning(function: PciFunction | None) -> dict[str, str]:
+    return {
+        key: "" if function is None else function.directory.text(f"current_{key}").lower()
+        for key in ("compute_partition", "memory_partition")
+    }

@@ -1,34 +1,100 @@
-"""The source `net`: network functions of the PCI bus, and on request interfaces without one."""
+"""The source `net`: network functions of the PCI bus, and on request other network interfaces."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType, field
 
-from plugin.config import selectors
-from plugin.config.model import Net
+from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
-from plugin.discovery.network import SUBSYSTEMS, Interface, Interfaces, RdmaDevice, RdmaDevices
-from plugin.discovery.pci_bus import DEVICES, PCI_ATTRIBUTES, Function, FunctionFilter, PciBus, driver_nodes
-from plugin.discovery.source import Findings, Found
-from plugin.discovery.sysfs_tree import MAX_JOINED, Sysfs, clean
+from plugin.discovery.infiniband import SUBSYSTEMS, RdmaDevice, RdmaDevices
+from plugin.discovery.pci import FunctionFilter, PciSelection
+from plugin.discovery.pci_bus import (
+    DEVICES,
+    INTERFACES,
+    PCI_ATTRIBUTES,
+    NetworkInterface,
+    PciBus,
+    PciFunction,
+    driver_nodes,
+)
+from plugin.discovery.selectors import NamePatterns
+from plugin.discovery.source import Findings, Found, Scanner
+from plugin.discovery.sysfs_tree import MAX_JOINED, SysfsTree, clean
 from plugin.names import natural
+
+ROUTES: Final = "/proc/1/net/route"
+"""Of the host's first process: /proc/net is the network namespace of the process that reads it."""
+ROUTES_6: Final = "/proc/1/net/ipv6_route"
+MAX_ROUTES: Final = 1 << 20
+"""Bytes of a routing table that are read."""
+MAX_ABOVE: Final = 8
+"""Levels of stacked interfaces (bond, VLAN, bridge, …) that are followed."""
 
 _NETWORK_CLASS: Final = "02"
 _LINK_TYPES: Final[Mapping[str, str]] = {"0200": "ether", "0207": "infiniband"}
 _FOLLOWED: Final = (("/dev/vfio", "*"), ("/dev/infiniband", "*"))
 _USB_PORT: Final = re.compile(r"\d+-\d+(\.\d+)*", re.ASCII)
 _SUBSYSTEMS: Final = SUBSYSTEMS | {"pci", "net", "vfio", "uio"}
+_UP: Final = 0x1
+_REJECT: Final = 0x200
+
+NetKind = Literal["pci", "hardware", "virtual"]
+
+
+def _pci_alone() -> list[NetKind]:
+    return ["pci"]
+
+
+class Net(PciSelection, frozen=True):
+    """Network functions, named after their PCI addresses, and on request interfaces without a function.
+
+    A function needs no interface (it may be bound to vfio-pci). While its interface is in a pod's network
+    namespace, it keeps the interface's last known name and link type. An interface with the host's default
+    route, directly or through a bond, bridge or VLAN, is left out; the scan reads the host's /proc and /sys
+    for this and needs neither hostNetwork nor hostPID.
+
+    Attributes: those of `pci`, and `interface`, `interfaces` (joined by commas), `link_type` (ether,
+    infiniband or the kernel's number), the RDMA device `rdma` with its nodes `uverbs`, `umad` and `issm`,
+    and `kind`, one of `kinds`.
+
+    Nodes: as for `pci`; with `rdma: true` those of its RDMA device and /dev/infiniband/rdma_cm.
+    """
+
+    interfaces: NamePatterns = []
+    """Interfaces, or patterns: `ens3f0`, `eth*`."""
+    link_types: NamePatterns = []
+    """`ether`, `infiniband`, or other numbers in /sys/class/net/NAME/type."""
+    rdma: bool | UnsetType = UNSET
+    """Only devices with an RDMA device, or only those without."""
+    with_vfs: bool = False
+    """Include physical functions that have virtual functions enabled."""
+    default_route: bool = False
+    """Include interfaces with the host's default route."""
+    kinds: Annotated[list[NetKind], Meta(min_length=1, max_length=3)] = field(default_factory=_pci_alone)
+    """PCI functions; `hardware` on other buses; `virtual` interfaces (dummy, veth, VLAN, …)."""
+
+    def scanner(self) -> Scanner:
+        return NetScanner(self)
+
+    def attributes(self) -> frozenset[str]:
+        own = ("interface", "interfaces", "link_type", "rdma", "uverbs", "umad", "issm", "kind")
+        return frozenset({*PCI_ATTRIBUTES, *own})
+
+    def host_paths(self) -> Iterable[str]:
+        routes = () if self.default_route else (ROUTES,)
+        return ("/sys/bus", "/sys/class", *routes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What a function's interface and RDMA device were when they were in the host's namespace.
+class _Attached:
+    """The interface and the RDMA device of a function while both are in the host's network namespace.
 
-    Both go with the pod that they are given to, and come back: what was seen stays true of the
-    function for as long as it keeps its driver.
+    Both move with the pod that gets them and come back. The last known values stay right as long as the
+    function keeps its driver.
     """
 
     driver: str
@@ -40,34 +106,46 @@ class _Seen:
     umad: str = ""
     issm: str = ""
 
+    def attributes(self, kind: str) -> dict[str, str]:
+        return {
+            "kind": kind,
+            "interface": clean(next(iter(self.interfaces), "")),
+            "interfaces": clean(",".join(self.interfaces), MAX_JOINED),
+            "link_type": self.link_type,
+            "rdma": ",".join(self.rdma),
+            "uverbs": self.uverbs,
+            "umad": self.umad,
+            "issm": self.issm,
+        }
 
-class NetSource:
-    """The functions and interfaces that `written` selects."""
 
-    def __init__(self, written: Net) -> None:
-        self._written = written
-        self._filter = FunctionFilter(written, with_vfs=written.with_vfs, classes=(_NETWORK_CLASS,))
-        self._other = FunctionFilter(written)
-        self._seen: dict[str, _Seen] = {}
+class NetScanner:
+    """Scans for the functions and interfaces that a configuration selects."""
+
+    def __init__(self, config: Net) -> None:
+        self._config = config
+        self._filter = FunctionFilter(config, with_vfs=config.with_vfs, classes=(_NETWORK_CLASS,))
+        self._attached: dict[str, _Attached] = {}
 
     def scan(self, host: HostRoot) -> Findings:
-        """Everything as it is now. Raises OSError where the host's default route cannot be known."""
-        look = self._look(host)
+        """The selected functions and interfaces. Raises OSError if the default route is unknown."""
+        scan = _NetScan(host, self._config, self._filter, self._attached)
         candidates: list[Found] = []
         notes: list[str] = []
-        if "pci" in self._written.kinds:
+        if "pci" in self._config.kinds:
             try:
-                addresses = frozenset(look.bus.addresses())
+                addresses = frozenset(scan.bus.addresses())
             except FileNotFoundError:
                 addresses = frozenset()
                 notes.append(f"{DEVICES} is not there")
-            candidates += look.functions(addresses)
-            self._seen = {address: seen for address, seen in self._seen.items() if address in addresses}
-        if {"hardware", "virtual"} & set(self._written.kinds):
-            candidates += look.others()
+            candidates += [item for address in addresses if (item := scan.function(address)) is not None]
+            self._attached = {a: attached for a, attached in self._attached.items() if a in addresses}
+        if {"hardware", "virtual"} & set(self._config.kinds):
+            others = map(scan.interface, scan.bus.interfaces.all())
+            candidates += [item for item in others if item is not None]
         found: list[Found] = []
         for item in sorted(candidates, key=lambda item: natural(item.name)):
-            reason = look.in_use(item)
+            reason = scan.in_use(item)
             if reason:
                 notes.append(f"{clean(item.name)} is left out: {reason}")
             else:
@@ -77,65 +155,43 @@ class NetSource:
         return Findings(tuple(found), _FOLLOWED, tuple(notes), _SUBSYSTEMS)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """The function or interface as it is now; None where it is gone or not selected any more."""
-        look = self._look(host)
+        """The function or interface; None if it is gone or no longer selected."""
+        scan = _NetScan(host, self._config, self._filter, self._attached)
         if selectors.ADDRESS.fullmatch(found.name):
-            now = look.function(found.name)
+            now = scan.function(found.name)
         else:
-            interface = look.interfaces.one(found.name)
-            now = None if interface is None else look.other(interface)
-        reason = look.in_use(now) if now is not None else ""
+            interface = scan.bus.interfaces.one(found.name)
+            now = None if interface is None else scan.interface(interface)
+        reason = scan.in_use(now) if now is not None else ""
         return now if now is None or not reason else replace(now, absent=reason)
 
-    def _look(self, host: HostRoot) -> "_Look":
-        return _Look(host, self._written, (self._filter, self._other), self._seen)
 
-
-class _Look:
-    """One look at the host; `seen` is brought up to date."""
+class _NetScan:
+    """One scan. It updates `attached`."""
 
     def __init__(
-        self,
-        host: HostRoot,
-        written: Net,
-        filters: tuple[FunctionFilter, FunctionFilter],
-        seen: dict[str, _Seen],
+        self, host: HostRoot, config: Net, wanted: FunctionFilter, attached: dict[str, _Attached]
     ) -> None:
-        sysfs = Sysfs(host)
-        self.bus = PciBus(sysfs)
-        self.interfaces = Interfaces(sysfs)
+        self.bus = PciBus(host)
         self._rdma = RdmaDevices(self.bus)
-        self._written = written
-        self._wanted, self._other = filters
-        self._seen = seen
-        self._in_use: frozenset[str] | None = frozenset() if written.default_route else None
-
-    def functions(self, addresses: Iterable[str]) -> Iterator[Found]:
-        """The selected ones of the functions at `addresses`."""
-        for address in addresses:
-            found = self.function(address)
-            if found is not None:
-                yield found
+        self._config = config
+        self._wanted = wanted
+        self._without_function = FunctionFilter(config).is_open
+        self._attached = attached
+        self._in_use: frozenset[str] | None = frozenset() if config.default_route else None
 
     def function(self, address: str) -> Found | None:
-        """The function at an address, where it is selected."""
+        """The function at an address, if it is selected."""
         function = self.bus.function(address)
-        if function is None or not self._wanted.holds(self.bus, function, self.interfaces.of_physical):
+        if function is None or not self._wanted.selects(self.bus, function):
             return None
-        written = self._written
-        now = self._now(function)
-        if (
-            not selectors.any_matches(written.interfaces, now.interfaces)
-            or not selectors.any_matches(written.link_types, (now.link_type,))
-            or (written.rdma is not UNSET and written.rdma != bool(now.rdma))
-        ):
+        now = self._attached_to(function)
+        wanted = self._config.rdma
+        if not self._selects(now) or (wanted is not UNSET and wanted != bool(now.rdma)):
             return None
-        attributes = {
-            **self.bus.attributes(function, self.interfaces.of_physical),
-            **_interface_attributes("pci", now),
-        }
+        attributes = {**self.bus.attributes(function), **now.attributes("pci")}
         nodes = driver_nodes(attributes)
-        if written.rdma is True:
+        if wanted is True:
             nodes = (*nodes, *now.nodes, *self._rdma.connection_manager())
         return Found(
             function.address,
@@ -145,45 +201,38 @@ class _Look:
             claim=function.claim,
         )
 
-    def others(self) -> Iterator[Found]:
-        """The selected ones of the interfaces that are on no PCI function."""
-        for interface in self.interfaces.all():
-            found = self.other(interface)
-            if found is not None:
-                yield found
-
-    def other(self, interface: Interface) -> Found | None:
-        """An interface that is on no PCI function, where it is selected."""
-        written = self._written
-        if interface.kind == "pci" or interface.kind not in written.kinds or not self._other.is_open:
+    def interface(self, interface: NetworkInterface) -> Found | None:
+        """An interface without a PCI function, if it is selected."""
+        if interface.kind == "pci" or interface.kind not in self._config.kinds or not self._without_function:
             return None
-        now = _Seen("", (interface.name,), interface.link_type())
-        if (
-            written.rdma is True
-            or not selectors.any_matches(written.interfaces, now.interfaces)
-            or not selectors.any_matches(written.link_types, (now.link_type,))
-        ):
+        now = _Attached("", (interface.name,), interface.link_type())
+        if self._config.rdma is True or not self._selects(now):
             return None
         return Found(
             interface.name,
-            attrs={**dict.fromkeys(PCI_ATTRIBUTES, ""), **_interface_attributes(interface.kind, now)},
+            attrs={**self.bus.attributes(None), **now.attributes(interface.kind)},
             sysfs=interface.directory.path,
             claim=_claim(interface),
         )
 
-    def in_use(self, found: Found) -> str:
-        """Why it cannot be given away: the host's own way out goes through it; empty where it can.
+    def _selects(self, now: _Attached) -> bool:
+        return selectors.any_matches(self._config.interfaces, now.interfaces) and selectors.any_matches(
+            self._config.link_types, (now.link_type,)
+        )
 
-        Raises OSError where the host does not tell its routes: the wrong guess costs the node.
+    def in_use(self, found: Found) -> str:
+        """Why a device cannot be offered: it has the host's default route; otherwise empty.
+
+        Raises OSError if the host's routes cannot be read: a wrong guess would cut off the node.
         """
-        names = self.interfaces.of_physical(found.name)
+        names = self.bus.interfaces.names(found.name)
         if found.attrs["kind"] != "pci":
             names = (found.name,)
         if not names:
             return ""
         if self._in_use is None:
             try:
-                self._in_use = self.interfaces.with_default_route()
+                self._in_use = with_default_route(self.bus.sysfs)
             except OSError as error:
                 advice = "whose is the host's default route? Its /proc is needed, or default_route: true"
                 raise OSError(error.errno, f"{error.strerror}: {advice}", error.filename) from error
@@ -191,14 +240,14 @@ class _Look:
         owner = "it" if found.name in busy else clean(next(iter(busy), ""))
         return f"{owner} has the host's default route" if busy else ""
 
-    def _now(self, function: Function) -> _Seen:
-        """What is to be seen of a function's interfaces, and of what is not, what was last seen."""
-        before = self._seen.get(function.address)
+    def _attached_to(self, function: PciFunction) -> _Attached:
+        """What is attached to a function now, completed by the last known values."""
+        before = self._attached.get(function.address)
         if before is None or before.driver != function.driver:
-            before = _Seen(function.driver)
-        interfaces = self.interfaces.of(function.address)
+            before = _Attached(function.driver)
+        interfaces = self.bus.interfaces.of(function.address)
         devices = self._rdma.of(function)
-        now = _Seen(
+        now = _Attached(
             function.driver,
             tuple(i.name for i in interfaces) or before.interfaces,
             next((t for i in interfaces if (t := i.link_type())), "") or before.link_type,
@@ -208,13 +257,13 @@ class _Look:
             _node(devices, "umad") if devices else before.umad,
             _node(devices, "issm") if devices else before.issm,
         )
-        self._seen[function.address] = now
+        self._attached[function.address] = now
         return now if now.link_type else replace(now, link_type=self._assumed_link_type(function, devices))
 
-    def _assumed_link_type(self, function: Function, devices: tuple[RdmaDevice, ...]) -> str:
-        """Of a function whose interface was never seen: its RDMA port's, its physical function's."""
+    def _assumed_link_type(self, function: PciFunction, devices: tuple[RdmaDevice, ...]) -> str:
+        """For an interface that was never seen: by its RDMA port, physical function or PCI class."""
         of_port = next((t for device in devices if (t := device.link_type())), "")
-        of_physical = next((t for i in self.interfaces.of(function.pf) if (t := i.link_type())), "")
+        of_physical = next((t for i in self.bus.interfaces.of(function.pf) if (t := i.link_type())), "")
         return of_port or of_physical or _LINK_TYPES.get(function.class_code[:4], "")
 
 
@@ -222,20 +271,63 @@ def _node(devices: tuple[RdmaDevice, ...], kind: str) -> str:
     return next((node for device in devices if (node := device.node(kind))), "")
 
 
-def _claim(interface: Interface) -> str:
-    """What names an interface without a function among the devices of all resources."""
+def _claim(interface: NetworkInterface) -> str:
+    """Identifies an interface without a PCI function across all resources."""
     ports = [part for part in interface.directory.path.split("/") if _USB_PORT.fullmatch(part)]
     return f"usb:{ports[-1]}" if ports else f"net:{interface.name}"
 
 
-def _interface_attributes(kind: str, now: _Seen) -> dict[str, str]:
-    return {
-        "kind": kind,
-        "interface": clean(next(iter(now.interfaces), "")),
-        "interfaces": clean(",".join(now.interfaces), MAX_JOINED),
-        "link_type": now.link_type,
-        "rdma": ",".join(now.rdma),
-        "uverbs": now.uverbs,
-        "umad": now.umad,
-        "issm": now.issm,
-    }
+def with_default_route(sysfs: SysfsTree) -> frozenset[str]:
+    """The interfaces with the host's default route, and the interfaces below them.
+
+    A bond, bridge or VLAN with the default route needs the interfaces below it. Raises OSError if the
+    host's routes cannot be read.
+    """
+    names = {*default_routes(sysfs.read(ROUTES, MAX_ROUTES))}
+    with suppress(FileNotFoundError):  # a host without IPv6
+        names |= default_routes_6(sysfs.read(ROUTES_6, MAX_ROUTES))
+    below = names
+    for _ in range(MAX_ABOVE):
+        below = {lower for name in below for lower in _below(sysfs, name)} - names
+        if not below:
+            break
+        names |= below
+    return frozenset(names)
+
+
+def _below(sysfs: SysfsTree, name: str) -> Iterator[str]:
+    directory = sysfs.directory(f"{INTERFACES}/{name}")
+    entries = directory.names() if directory is not None else ()
+    return (entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_"))
+
+
+def default_routes(table: str) -> frozenset[str]:
+    """The interfaces of the default routes in /proc/net/route."""
+    names: set[str] = set()
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 8 or fields[1] != "00000000" or fields[7] != "00000000":
+            continue
+        if _usable(fields[3]):
+            names.add(fields[0])
+    return frozenset(names)
+
+
+def default_routes_6(table: str) -> frozenset[str]:
+    """The interfaces of the default routes in /proc/net/ipv6_route, without reject routes."""
+    names: set[str] = set()
+    for line in table.splitlines():
+        fields = line.split()
+        if len(fields) < 10 or fields[1] != "00" or fields[0].strip("0"):
+            continue
+        if _usable(fields[8]) and fields[9] != "lo":
+            names.add(fields[9])
+    return frozenset(names)
+
+
+def _usable(flags: str) -> bool:
+    try:
+        number = int(flags, 16)
+    except ValueError:
+        return False
+    return bool(number & _UP) and not number & _REJECT

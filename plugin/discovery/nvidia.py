@@ -1,40 +1,76 @@
-"""What NVIDIA's driver shows of its GPUs and MIG slices in files: /proc/driver/nvidia, /dev.
-
-The source `nvidia`: GPUs and MIG slices by NVML, or by what the driver shows.
-"""
+"""The source `nvidia`: GPUs and MIG slices by NVML, or by the driver's files in /proc and /dev."""
 
 import errno
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import ClassVar, Final, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from plugin.config.model import Nvidia
-from plugin.config.selectors import ADDRESS
 from plugin.discovery.host import HostRoot
-from plugin.discovery.nvml import NVML, Gpu, Nvml, NvmlError, NvmlMissingError, Slice
-from plugin.discovery.source import Findings, Found, Memory
-from plugin.discovery.sysfs_tree import Sysfs, clean
+from plugin.discovery.nvml import NVML, Gpu, NvidiaEvents, Nvml, NvmlError, NvmlMissingError, Slice
+from plugin.discovery.selectors import ADDRESS
+from plugin.discovery.source import FaultSource, Findings, Found, Scanner, SharedState, SourceConfig
+from plugin.discovery.sysfs_tree import SysfsTree, clean
+from plugin.fields import HostPath
 from plugin.names import natural
 
 GPUS: Final = "/proc/driver/nvidia/gpus"
 CAPABILITIES: Final = "/proc/driver/nvidia/capabilities"
 MIG_MINORS: Final = "/proc/driver/nvidia-caps/mig-minors"
 MAX_MINORS: Final = 1 << 20
-"""Bytes of the table of capabilities: it has four thousand lines."""
+"""Bytes of the table of capabilities, which has four thousand lines."""
 
 _NODE: Final = re.compile(r"nvidia(\d{1,4})", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,4}", re.ASCII)
 _MINOR: Final = re.compile(r"DeviceFileMinor:\s*(\d{1,7})", re.ASCII)
 _UUID: Final = re.compile(r"GPU-[0-9a-fA-F-]{8,64}")
+_BASE: Final = ("uuid", "gpu_uuid", "model", "memory_mib", "mig", "source")
+_OF_SLICE: Final = ("profile", "slice", "gi", "ci", "gi_minor", "ci_minor")
+
+
+class Nvidia(SourceConfig, frozen=True):
+    """NVIDIA GPUs or their MIG slices, by NVML if its library is there, otherwise by the driver's files.
+
+    NVML needs the extra `nvidia` and `libnvidia-ml.so.1`. Without it, /proc/driver/nvidia shows the GPUs, and
+    slices without UUIDs and profiles; without that too, /dev/nvidia0 and so on show that there are GPUs.
+
+    Named after the UUID; without one `nvidia0`, a slice `nvidia0/gi1`, and `nvidia0/gi1/ci2` for further
+    compute instances of a slice.
+
+    Attributes: `uuid`, `minor` (of /dev/nvidiaN), `gpu` (`nvidia0`), `gpu_uuid` (of a slice, its parent's),
+    `model`, `address` (PCI), `memory_mib`; `mig` (`enabled`, `disabled`); of a slice `profile` (`1g.10gb`),
+    `slice` (`nvidia0/gi1`), `gi`, `ci`, and `gi_minor` and `ci_minor` of its nodes in /dev/nvidia-caps;
+    `source` (nvml, procfs or nodes).
+
+    Nodes: /dev/nvidiaN; for a slice also its two in /dev/nvidia-caps.
+    """
+
+    reports_faults: ClassVar[bool] = True
+
+    kind: Literal["gpus", "slices", "both"] = "gpus"
+    """Whole GPUs; MIG slices; or slices of GPUs in MIG mode and other GPUs whole."""
+    library: HostPath | UnsetType = UNSET
+    """NVML's library, a host path; by default where the loader and driver installers put it."""
+
+    def scanner(self) -> Scanner:
+        return NvidiaScanner(self)
+
+    def attributes(self) -> frozenset[str]:
+        return frozenset({*_BASE, "minor", "gpu", "address", *_OF_SLICE})
+
+    def host_paths(self) -> Iterable[str]:
+        return ("/dev", "/sys/bus", "/proc/driver")
+
+    def fault_source(self, host: HostRoot) -> FaultSource:
+        return NvidiaEvents(host, None if self.library is UNSET else self.library)
 
 
 @dataclass(frozen=True, slots=True)
 class ShownGpu:
-    """A GPU as the driver's files show it. `uuid` and `address` are empty where they do not."""
+    """A GPU by the driver's files; `uuid` and `address` are empty if these do not have them."""
 
     minor: int
     uuid: str = ""
@@ -45,43 +81,43 @@ class ShownGpu:
 
 
 @dataclass(slots=True)
-class Driver:
-    """One look at the driver's files."""
+class DriverFiles:
+    """The driver's files during one scan."""
 
-    sysfs: Sysfs
+    sysfs: SysfsTree
     _table: Mapping[str, int] | None = field(default=None)
 
     def gpus(self) -> Iterator[ShownGpu]:
-        """The GPUs in /proc, by their minor numbers. Raises OSError where the driver shows none."""
+        """The GPUs in /proc, by their minor numbers. Raises OSError if the directory cannot be read."""
         shown = [gpu for name in self.sysfs.names(GPUS) if (gpu := self.gpu(name)) is not None]
         yield from sorted(shown, key=lambda gpu: gpu.minor)
 
     def gpu(self, address: str) -> ShownGpu | None:
-        """The GPU at a PCI address; None for one that is not there or was excluded."""
+        """The GPU at a PCI address; None if it is not there or excluded."""
         try:
             text = self.sysfs.read(f"{GPUS}/{address}/information") if ADDRESS.fullmatch(address) else ""
         except OSError:
             return None
-        told: dict[str, str] = {}
+        values: dict[str, str] = {}
         for line in text.splitlines():
             key, _, value = line.partition(":")
-            told[key.strip()] = clean(value)
-        minor = told.get("Device Minor", "")
-        if "Yes" in {told.get("GPU Excluded"), told.get("Blacklisted")} or not _NUMBER.fullmatch(minor):
+            values[key.strip()] = clean(value)
+        minor = values.get("Device Minor", "")
+        if "Yes" in {values.get("GPU Excluded"), values.get("Blacklisted")} or not _NUMBER.fullmatch(minor):
             return None
-        # Until somebody has used a GPU, its UUID is all question marks.
-        uuid = told.get("GPU UUID", "")
+        # Before the first use of a GPU, its UUID is all question marks.
+        uuid = values.get("GPU UUID", "")
         number = int(minor)
         return ShownGpu(
             number,
             uuid if _UUID.fullmatch(uuid) else "",
-            told.get("Model", ""),
+            values.get("Model", ""),
             address,
             tuple(self.slices(number)),
         )
 
     def nodes(self) -> Iterator[ShownGpu]:
-        """The GPUs whose nodes are in /dev. Raises OSError."""
+        """The GPUs with a node in /dev. Raises OSError."""
         for name in sorted(self.sysfs.names("/dev"), key=natural):
             found = _NODE.fullmatch(name)
             if found is not None:
@@ -89,7 +125,7 @@ class Driver:
                 yield ShownGpu(minor, slices=tuple(self.slices(minor)))
 
     def slices(self, minor: int) -> Iterator[tuple[int, int]]:
-        """(GPU instance, compute instance) of a GPU's slices."""
+        """(GPU instance, compute instance) of each slice of a GPU."""
         base = f"{CAPABILITIES}/gpu{minor}/mig"
         for gi in self._numbered(base, "gi"):
             for ci in self._numbered(f"{base}/gi{gi}", "ci"):
@@ -104,7 +140,7 @@ class Driver:
         return sorted(int(number) for number in numbers if number.isdecimal() and len(number) < 5)
 
     def capability(self, name: str) -> int | None:
-        """The number of a capability's node in /dev/nvidia-caps: of `gpu0/gi1`, or `gpu0/gi1/ci0`."""
+        """The minor number in /dev/nvidia-caps of the capability `gpu0/gi1` or `gpu0/gi1/ci0`."""
         gpu, _, instance = name.partition("/")
         try:
             found = _MINOR.search(self.sysfs.read(f"{CAPABILITIES}/{gpu}/mig/{instance}/access"))
@@ -132,29 +168,29 @@ _SUBSYSTEMS: Final = frozenset({"pci", "module"})
 
 
 @dataclass(slots=True, weakref_slot=True)
-class _Seen:
-    """What NVML told last, by name; None: it never told anything."""
+class _LastScan:
+    """The devices of the last scan with NVML, by name; None if there was none."""
 
     by_nvml: dict[str, Found] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_MEMORY: Final = Memory(_Seen)
+_STATE: Final = SharedState(_LastScan)
 
 
-class NvidiaSource:
-    """The GPUs or slices that `written` asks for."""
+class NvidiaScanner:
+    """Scans for GPUs or slices."""
 
-    def __init__(self, written: Nvidia, nvml: Nvml = NVML) -> None:
-        self._kind = written.kind
-        self._library = None if written.library is UNSET else written.library
+    def __init__(self, config: Nvidia, nvml: Nvml = NVML) -> None:
+        self._kind = config.kind
+        self._library = None if config.library is UNSET else config.library
         self._nvml = nvml
-        self._seen: _Seen | None = None
+        self._seen: _LastScan | None = None
 
     def scan(self, host: HostRoot) -> Findings:
-        """What is there now. Raises OSError where NVML, which knew it before, cannot say."""
-        self._seen = seen = _MEMORY.of(host, (self._kind, self._library))
-        driver = Driver(Sysfs(host))
+        """The GPUs or slices. Raises OSError if NVML worked before and fails now."""
+        self._seen = seen = _STATE.of(host, (self._kind, self._library))
+        driver = DriverFiles(SysfsTree(host))
         try:
             gpus, problems = self._nvml.gpus(host, self._library)
         except NvmlMissingError as error:
@@ -165,20 +201,20 @@ class NvidiaSource:
         with seen.lock:
             before = seen.by_nvml or {}
             if problems:
-                # A GPU that is lost is still counted; what it was called is known from before.
-                told = "; ".join(problems)
+                # NVML counts a lost GPU but cannot name it: it keeps its last name.
+                reason = "; ".join(problems)
                 for name in before.keys() - found.keys():
-                    found[name] = replace(before[name], absent=told)
+                    found[name] = replace(before[name], absent=reason)
             seen.by_nvml = found
-        notes = problems or (() if found else (f"NVML tells of {len(gpus)} GPUs, and of no {self._wanted}",))
+        notes = problems or (() if found else (f"NVML has {len(gpus)} GPUs, and no {self._wanted}",))
         return _findings(found.values(), notes)
 
     @property
     def _wanted(self) -> str:
         return {"gpus": "GPU", "slices": "MIG slice", "both": "GPU and no MIG slice"}[self._kind]
 
-    def _by_driver(self, driver: Driver, seen: _Seen, reason: str) -> Findings:
-        """What the driver's files show, while there is no NVML."""
+    def _by_driver(self, driver: DriverFiles, seen: _LastScan, reason: str) -> Findings:
+        """The devices by the driver's files, without NVML."""
         try:
             shown = tuple(driver.gpus())
             source = "procfs"
@@ -189,8 +225,8 @@ class NvidiaSource:
                 shown = ()
             source = "nodes"
         if seen.by_nvml and shown and self._kind != "gpus":
-            # By files slices are called otherwise: a device that is held would seem to be another one.
-            raise OSError(errno.EIO, f"NVML told of slices before, and is not there now: {reason}")
+            # The files name slices differently: a held device would change its id.
+            raise OSError(errno.EIO, f"NVML named the slices before, and is not there now: {reason}")
         found = [item for gpu in shown for item in self._by_files(driver, gpu, source)]
         notes = [f"NVML is not used: {reason}"]
         if not shown:
@@ -199,7 +235,7 @@ class NvidiaSource:
             notes.append(f"the driver shows {len(shown)} GPUs, and no {self._wanted}")
         return _findings(found, notes)
 
-    def _by_nvml(self, driver: Driver, gpu: Gpu) -> Iterator[Found]:
+    def _by_nvml(self, driver: DriverFiles, gpu: Gpu) -> Iterator[Found]:
         slices = {(item.gi, item.ci): item for item in gpu.slices}
         base = {
             "uuid": gpu.uuid,
@@ -211,7 +247,7 @@ class NvidiaSource:
         }
         yield from self._wanted_of(driver, _Parent(gpu.minor, gpu.address, base), slices)
 
-    def _by_files(self, driver: Driver, gpu: ShownGpu, source: str) -> Iterator[Found]:
+    def _by_files(self, driver: DriverFiles, gpu: ShownGpu, source: str) -> Iterator[Found]:
         base = {
             "uuid": gpu.uuid,
             "gpu_uuid": gpu.uuid,
@@ -223,21 +259,21 @@ class NvidiaSource:
         yield from self._wanted_of(driver, _Parent(gpu.minor, gpu.address, base), dict.fromkeys(gpu.slices))
 
     def _wanted_of(
-        self, driver: Driver, parent: "_Parent", slices: Mapping[tuple[int, int], Slice | None]
+        self, driver: DriverFiles, parent: "_Parent", slices: Mapping[tuple[int, int], Slice | None]
     ) -> Iterator[Found]:
         divided = parent.base["mig"] == "enabled"
         if self._kind == "gpus" or (self._kind == "both" and not divided):
             yield parent.found()
         elif parent.minor is not None:
-            for (gi, ci), told in sorted(slices.items(), key=lambda item: item[0]):
-                yield parent.slice(driver, gi, ci, told)
+            for (gi, ci), by_nvml in sorted(slices.items(), key=lambda item: item[0]):
+                yield parent.slice(driver, gi, ci, by_nvml)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """As it was found, with the nodes that it has now; None where the driver does not show it any more.
+        """The device with its current nodes, by the driver's files; None if it is gone.
 
-        NVML is not asked: it may take its time, and the driver's files tell what may have changed.
+        NVML may be slow, and everything that can change is in the files.
         """
-        driver = Driver(Sysfs(host))
+        driver = DriverFiles(SysfsTree(host))
         address = found.attrs["address"]
         shown = driver.gpu(address) if address else None
         if shown is None:
@@ -248,20 +284,17 @@ class NvidiaSource:
             now = parent.found()
         else:
             gi, ci = int(found.attrs["gi"]), int(found.attrs["ci"])
-            told = None
+            by_nvml = None
             if found.attrs["source"] == "nvml":
                 memory = int(found.attrs["memory_mib"] or 0)
-                told = Slice(found.attrs["uuid"], gi, ci, found.attrs["profile"], memory)
-            now = parent.slice(driver, gi, ci, told)
+                by_nvml = Slice(found.attrs["uuid"], gi, ci, found.attrs["profile"], memory)
+            now = parent.slice(driver, gi, ci, by_nvml)
         return replace(now, name=found.name)
-
-
-_BASE: Final = ("uuid", "gpu_uuid", "model", "memory_mib", "mig", "source")
 
 
 @dataclass(frozen=True, slots=True)
 class _Parent:
-    """A GPU, and what it and its slices have in common."""
+    """A GPU, and the attributes that it shares with its slices."""
 
     minor: int | None
     address: str
@@ -272,7 +305,7 @@ class _Parent:
         return "" if self.minor is None else f"nvidia{self.minor}"
 
     def _attrs(self, **own: str) -> dict[str, str]:
-        empty = dict.fromkeys(("profile", "slice", "gi", "ci", "gi_minor", "ci_minor"), "")
+        empty = dict.fromkeys(_OF_SLICE, "")
         minor = "" if self.minor is None else str(self.minor)
         return {**self.base, "minor": minor, "gpu": self._name, "address": self.address, **empty, **own}
 
@@ -285,7 +318,7 @@ class _Parent:
         return f"/dev/{self._name}" if self._name else ""
 
     def found(self) -> Found:
-        """The GPU, whole."""
+        """The whole GPU."""
         return Found(
             self.base["uuid"] or self._name,
             self._path,
@@ -295,22 +328,22 @@ class _Parent:
             claim=f"pci:{self.address}" if self.address else "",
         )
 
-    def slice(self, driver: Driver, gi: int, ci: int, told: Slice | None) -> Found:
-        """One of its slices; `told` by NVML, or shown by files alone."""
+    def slice(self, driver: DriverFiles, gi: int, ci: int, by_nvml: Slice | None) -> Found:
+        """One of its slices, as NVML has it if `by_nvml` is given, otherwise by the driver's files."""
         label = f"{self._name}/gi{gi}" + (f"/ci{ci}" if ci else "")
         minors = [driver.capability(f"gpu{self.minor}/gi{gi}{more}") for more in ("", f"/ci{ci}")]
         caps = [f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors if minor is not None]
         attrs = self._attrs(
-            uuid="" if told is None else told.uuid,
-            memory_mib="" if told is None else str(told.memory_mib),
-            profile="" if told is None else told.profile,
+            uuid="" if by_nvml is None else by_nvml.uuid,
+            memory_mib="" if by_nvml is None else str(by_nvml.memory_mib),
+            profile="" if by_nvml is None else by_nvml.profile,
             slice=label,
             gi=str(gi),
             ci=str(ci),
             gi_minor="" if minors[0] is None else str(minors[0]),
             ci_minor="" if minors[1] is None else str(minors[1]),
         )
-        name = label if told is None else told.uuid or label
+        name = label if by_nvml is None else by_nvml.uuid or label
         absent = "" if None not in minors else f"{label}: its numbers in /dev/nvidia-caps are not known"
         nodes = (self._path, *caps)
         claim = f"nvidia:{self.address or self._name}/gi{gi}/ci{ci}"

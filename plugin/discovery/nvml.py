@@ -1,8 +1,7 @@
-"""NVML by nvidia-ml-py: loaded when it is first asked for, begun anew when the driver was.
+"""NVML by nvidia-ml-py: GPUs, MIG slices, and XID events as faults.
 
-One for a process, for the library itself is one. Calls may hang with the driver; make them in a thread.
-
-NVIDIA's XID events by NVML, as faults of the GPUs and MIG slices that they are about.
+The library is loaded at first use and initialised again after the driver was reloaded. A process has one
+`Nvml`, as the library itself has one state. Calls may hang with the driver: make them in a thread.
 """
 
 import ctypes
@@ -15,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from plugin.config.selectors import ADDRESS
 from plugin.discovery.host import HostRoot
+from plugin.discovery.selectors import ADDRESS
 from plugin.discovery.source import Fault
 from plugin.discovery.sysfs_tree import clean
 
@@ -27,11 +26,11 @@ PLACES: Final = (
     *(f"/run/nvidia/driver/usr/lib/{machine}-linux-gnu" for machine in ("x86_64", "aarch64")),
     "/run/nvidia/driver/usr/lib64",
 )
-"""Where drivers' installers put the library on hosts: distributions, GKE, NVIDIA's driver container."""
+"""Where driver installers put the library: distributions, GKE, NVIDIA's driver container."""
 WHOLE: Final = 0xFFFFFFFF
-"""The instance's number in an event that is about the whole GPU."""
+"""The instance number in an event of a whole GPU."""
 BUSY: Final = 5.0
-"""Seconds for which beginning anew waits for calls that are under way."""
+"""Seconds that a reset waits for running calls."""
 
 _PROFILE: Final = re.compile(r"\bMIG (\S+)$")
 _VOID: Final = ("NVML_ERROR_UNINITIALIZED", "NVML_ERROR_DRIVER_NOT_LOADED")
@@ -41,7 +40,7 @@ _ABSENT: Final = ("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A MIG compute instance. `profile` as NVIDIA names it: `1g.10gb`, `1c.3g.40gb`."""
+    """A MIG compute instance. `profile` is NVIDIA's: `1g.10gb`, `1c.3g.40gb`."""
 
     uuid: str
     gi: int
@@ -52,7 +51,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as NVML has it. `address` as Linux writes it; `mig`: in MIG mode, None where it has none."""
+    """A GPU. `address` is written as by Linux; `mig`: whether MIG mode is on, None if the GPU has none."""
 
     uuid: str
     minor: int | None
@@ -64,13 +63,13 @@ class Gpu:
 
 
 class NvmlMissingError(Exception):
-    """There is no NVML here, for the reason that the message tells: no library, no driver, no module."""
+    """NVML cannot be used: no library, no driver or no Python module."""
 
 
 class NvmlError(Exception):
-    """NVML is there, and a call of it failed.
+    """A call of NVML failed.
 
-    `lost`: it should be begun anew; `void`: nothing works before it is.
+    `lost`: a reset may help; `void`: nothing works before a reset.
     """
 
     def __init__(self, text: str, *, lost: bool = False, void: bool = False) -> None:
@@ -84,21 +83,21 @@ class Nvml:
 
     def __init__(self, by_loader: Sequence[str] = (LIBRARY,)) -> None:
         self.by_loader = tuple(by_loader)
-        """Names that the system's loader is asked for first."""
+        """Library names that are first tried with the system's loader."""
         self._module: Any = None
-        self._begun = False
+        self._initialised = False
         self._calls = 0
         self._ending = False
         self.generation = 0
-        """Grows whenever the library is begun; what an earlier one gave (handles, events) is void."""
+        """Counts initialisations; handles and events of an earlier one are invalid."""
         self._state = threading.Condition()
 
     @contextmanager
     def session(self, host: HostRoot, library: str | None) -> Generator[Any]:
-        """The module `pynvml`, begun. Beginning anew waits for all who are within."""
+        """The initialised module `pynvml`. A reset waits for open sessions."""
         with self._state:
             self._state.wait_for(lambda: not self._ending, BUSY)
-            self._begin(host, library)
+            self._initialise(host, library)
             self._calls += 1
         try:
             yield self._module
@@ -110,15 +109,15 @@ class Nvml:
                 self._state.notify_all()
 
     def reset(self) -> bool:
-        """Let go of the driver, so that the next call begins anew; False while calls are under way."""
+        """Shut NVML down, so that the next call initialises it; False if calls do not end in time."""
         with self._state:
-            # Who listens for events would be within again before this is woken up.
+            # Otherwise the listener for events opens its next session before this thread wakes up.
             self._ending = True
             try:
                 if not self._state.wait_for(lambda: self._calls == 0, BUSY):
                     return False
-                if self._begun:
-                    self._begun = False
+                if self._initialised:
+                    self._initialised = False
                     with suppress(self._module.NVMLError):
                         self._module.nvmlShutdown()
                 return True
@@ -127,19 +126,19 @@ class Nvml:
                 self._state.notify_all()
 
     def gpus(self, host: HostRoot, library: str | None) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-        """(GPUs with their slices, why some GPU cannot be told)."""
+        """(GPUs with their slices, why other GPUs cannot be read)."""
         try:
-            gpus, problems = self._ask(host, library)
+            gpus, problems = self._read(host, library)
         except NvmlError as error:
-            # The driver was loaded anew, for one; what was begun with the old one is void.
+            # For example, the driver was reloaded.
             if not error.lost or not self.reset():
                 raise
-            gpus, problems = self._ask(host, library)
+            gpus, problems = self._read(host, library)
         if any(problem.lost for problem in problems):
             self.reset()
         return gpus, tuple(map(str, problems))
 
-    def _ask(self, host: HostRoot, library: str | None) -> tuple[tuple[Gpu, ...], list[NvmlError]]:
+    def _read(self, host: HostRoot, library: str | None) -> tuple[tuple[Gpu, ...], list[NvmlError]]:
         gpus: list[Gpu] = []
         problems: list[NvmlError] = []
         with self.session(host, library) as module:
@@ -152,8 +151,8 @@ class Nvml:
                 raise problems[0]
         return tuple(gpus), problems
 
-    def _begin(self, host: HostRoot, library: str | None) -> None:
-        if self._begun:
+    def _initialise(self, host: HostRoot, library: str | None) -> None:
+        if self._initialised:
             return
         if self._module is None:
             try:
@@ -167,7 +166,7 @@ class Nvml:
             module.nvmlInit()
         except module.NVMLError as error:
             raise NvmlMissingError(str(error)) from None
-        self._begun = True
+        self._initialised = True
         self.generation += 1
 
     def _load(self, host: HostRoot, library: str | None) -> ctypes.CDLL:
@@ -226,10 +225,10 @@ class Nvml:
             )
 
     @staticmethod
-    def _or_none(module: Any, ask: Callable[[], int]) -> int | None:
-        """What not every GPU can tell."""
+    def _or_none(module: Any, read: Callable[[], int]) -> int | None:
+        """The value, or None if this GPU does not support it."""
         try:
-            return ask()
+            return read()
         except module.NVMLError as error:
             if error.value in {getattr(module, name) for name in _ABSENT}:
                 return None
@@ -237,16 +236,16 @@ class Nvml:
 
 
 def linux_address(text: str) -> str:
-    """A PCI address as Linux writes it, of NVML's `00000000:3B:00.0`; empty where it is none."""
+    """NVML's PCI address `00000000:3B:00.0` as Linux writes it; empty for anything else."""
     domain, _, rest = text.strip().lower().partition(":")
     address = f"{domain.lstrip('0').zfill(4)}:{rest}"
     return address if ADDRESS.fullmatch(address) else ""
 
 
 def profile_of(attributes: Any, memory: int | None) -> str:
-    """A slice's profile where its name does not tell it, as NVIDIA makes them.
+    """The profile of a slice whose name does not have it, in NVIDIA's notation.
 
-    The memory is in eighths of the GPU's, in GiB.
+    The memory is rounded up to eighths of the GPU's memory, in GiB.
     """
     gi, ci = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
     gib = attributes.memorySizeMB / 1024
@@ -257,15 +256,15 @@ def profile_of(attributes: Any, memory: int | None) -> str:
 
 
 NVML: Final = Nvml()
-"""The process's own: NVML cannot be begun twice in it."""
+"""The only one of a process."""
 
 
 WAIT: Final = 0.5
-"""Seconds for which an event is waited for before anything else is looked at."""
+"""Seconds of one wait for an event."""
 RENEW: Final = 30.0
-"""Seconds after which GPUs are counted again: one may have come, and must be listened to."""
+"""Seconds between registrations of new GPUs."""
 RETRY: Final = 5.0
-"""Seconds between attempts while there is nothing to listen to."""
+"""Seconds between attempts while NVML fails."""
 
 _MEANINGS: Final[Mapping[int, str]] = {
     48: "double-bit ECC error",
@@ -284,28 +283,28 @@ _MEANINGS: Final[Mapping[int, str]] = {
     143: "GPU initialisation error",
     154: "GPU recovery action changed",
 }
-"""What NVIDIA's catalogue of XID errors says, in a few words."""
+"""A summary of NVIDIA's catalogue of XID errors."""
 
 
 class NvidiaEvents:
-    """Listens to all GPUs of the host, for the whole process."""
+    """Receives the XID events of all GPUs of the host."""
 
     def __init__(
         self,
         host: HostRoot,
         library: str | None = None,
         nvml: Nvml = NVML,
-        steady: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._host = host
         self._library = library
         self._nvml = nvml
-        self._steady = steady
+        self._monotonic = monotonic
 
     def listen(
         self, tell: Callable[[Fault], None], say: Callable[[str], None], stop: threading.Event
     ) -> None:
-        """Tell faults until `stop` is set; beginning again whenever NVML or the driver fails."""
+        """Report faults until `stop` is set; retry whenever NVML or the driver fails."""
         while not stop.is_set():
             try:
                 self._listen(tell, say, stop)
@@ -321,70 +320,70 @@ class NvidiaEvents:
     def _listen(
         self, tell: Callable[[Fault], None], say: Callable[[str], None], stop: threading.Event
     ) -> None:
-        """Listen until `stop` is set, or NVML or the driver fails."""
-        heard: _Heard | None = None
+        """Report faults until `stop` is set, or NVML or the driver fails."""
+        events: _EventSet | None = None
         while not stop.is_set():
-            # Not in one session throughout: NVML must be free to be begun anew between two waits.
+            # One session for each wait, so that a reset is possible between two waits.
             with self._nvml.session(self._host, self._library) as module:
-                if heard is None or heard.generation != self._nvml.generation:
-                    heard = _Heard(module.nvmlEventSetCreate(), self._nvml.generation)
-                now = self._steady()
-                if now >= heard.renew_at:
-                    heard.renew_at = now + RENEW
-                    problems = _register(module, heard)
-                    say("" if heard.gpus else f"no XID events: {'; '.join(problems) or 'there is no GPU'}")
-                fault = self._wait(module, heard.events)
+                if events is None or events.generation != self._nvml.generation:
+                    events = _EventSet(module.nvmlEventSetCreate(), self._nvml.generation)
+                now = self._monotonic()
+                if now >= events.renew_at:
+                    events.renew_at = now + RENEW
+                    problems = _register(module, events)
+                    say("" if events.gpus else f"no XID events: {'; '.join(problems) or 'there is no GPU'}")
+                fault = self._wait(module, events.handle)
             if fault is not None:
                 tell(fault)
-        if heard is not None and heard.generation == self._nvml.generation:
+        if events is not None and events.generation == self._nvml.generation:
             with self._nvml.session(self._host, self._library) as module:
-                module.nvmlEventSetFree(heard.events)
+                module.nvmlEventSetFree(events.handle)
 
-    def _wait(self, module: Any, events: Any) -> Fault | None:
-        """The next event, if it is an XID; None where none comes for a while."""
+    def _wait(self, module: Any, handle: Any) -> Fault | None:
+        """The next XID event; None after `WAIT` seconds without one."""
         try:
-            data = module.nvmlEventSetWait_v2(events, int(WAIT * 1000))
+            data = module.nvmlEventSetWait_v2(handle, int(WAIT * 1000))
         except module.NVMLError_Timeout:
             return None
         if data.eventType != module.nvmlEventTypeXidCriticalError:
             return None
         code = int(data.eventData)
         meaning = f" ({_MEANINGS[code]})" if code in _MEANINGS else ""
-        return Fault(_subjects(module, data), code, f"XID {code}{meaning}", self._steady())
+        return Fault(_subjects(module, data), code, f"XID {code}{meaning}", self._monotonic())
 
 
 @dataclass(slots=True)
-class _Heard:
-    """What is listened to: a set of events, of one beginning of NVML, and the GPUs that are in it."""
+class _EventSet:
+    """NVML's set of events of one generation, and the UUIDs of the registered GPUs."""
 
-    events: Any
+    handle: Any
     generation: int
     gpus: set[str] = field(default_factory=set)
     renew_at: float = float("-inf")
 
 
-def _register(module: Any, heard: _Heard) -> list[str]:
-    """Put the GPUs that are not in it yet into the set; returns why some cannot be."""
+def _register(module: Any, events: _EventSet) -> list[str]:
+    """Register new GPUs in the set. Returns why some cannot be registered."""
     problems: list[str] = []
     for index in range(module.nvmlDeviceGetCount()):
         try:
             handle = module.nvmlDeviceGetHandleByIndex(index)
             uuid = module.nvmlDeviceGetUUID(handle)
-            if uuid in heard.gpus:
+            if uuid in events.gpus:
                 continue
             wanted = module.nvmlDeviceGetSupportedEventTypes(handle) & module.nvmlEventTypeXidCriticalError
             if wanted:
-                module.nvmlDeviceRegisterEvents(handle, wanted, heard.events)
-                heard.gpus.add(uuid)
+                module.nvmlDeviceRegisterEvents(handle, wanted, events.handle)
+                events.gpus.add(uuid)
             else:
-                problems.append(f"GPU {index} tells none")
+                problems.append(f"GPU {index} has none")
         except module.NVMLError as error:
             problems.append(f"GPU {index}: {error}")
     return problems
 
 
 def _subjects(module: Any, data: Any) -> frozenset[str]:
-    """The UUID of the slice that an event is about, or of its GPU; nothing, for all, if neither is told."""
+    """The UUID of the slice or GPU of an event; an empty set, meaning all, if it cannot be read."""
     try:
         if WHOLE not in {data.gpuInstanceId, data.computeInstanceId}:
             for index in range(module.nvmlDeviceGetMaxMigDeviceCount(data.device)):

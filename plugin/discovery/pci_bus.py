@@ -1,82 +1,160 @@
-"""The PCI bus as sysfs shows it: functions, what they are, and how virtual ones belong to physical ones."""
+"""The PCI bus as sysfs shows it: functions, their attributes, virtual functions, and network interfaces."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from plugin.config import selectors
-from plugin.config.model import Functions
-from plugin.discovery.sysfs_tree import Directory, Sysfs, clean
+from plugin.discovery import selectors
+from plugin.discovery.host import HostRoot
+from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, clean
+from plugin.names import natural
 
 DEVICES: Final = "/sys/bus/pci/devices"
+INTERFACES: Final = "/sys/class/net"
+LINK_TYPES: Final[Mapping[str, str]] = {"1": "ether", "32": "infiniband"}
+"""Names of the kernel's ARPHRD numbers."""
 
 PCI_ATTRIBUTES: Final = (
     *("address", "vendor", "device", "class", "subsystem_vendor", "subsystem_device", "revision"),
     *("driver", "iommu_group", "vfio", "vfio_device", "uio", "vfs", "pf", "vf", "pf_driver", "pf_name"),
     *("acpi_index", "label"),
 )
-"""What is told of every function, empty where there is nothing to tell."""
+"""The attributes of every function; an attribute without a value is empty."""
 
 _VFIO_DRIVER: Final = re.compile(r".*vfio[-_]pci", re.ASCII)
-_NOT_THE_FUNCTION: Final = re.compile(r"usb\d+|.*\.sf\.\d+", re.ASCII)
-"""Between a function and a device: a USB bus, or a scalable function (mlx5_core.sf.4)."""
+_BEHIND_FUNCTION: Final = re.compile(r"usb\d+|.*\.sf\.\d+", re.ASCII)
+"""A USB bus or a scalable function (mlx5_core.sf.4): what is below it is not the PCI function itself."""
 _VFIO_CONTROL: Final = "/dev/vfio/vfio"
 _NUMBER: Final = re.compile(r"\d{1,9}", re.ASCII)
 _NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
-
-PfNames = Callable[[str], tuple[str, ...]]
-"""The interfaces of the physical function at an address."""
+_REPRESENTOR: Final = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+", re.ASCII)
+_VIRTIO: Final = re.compile(r"virtio\d{1,6}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
-    """One PCI function. Ids are lower-case hexadecimal digits; what sysfs does not tell is empty."""
+class PciFunction:
+    """One PCI function. Ids are lower-case hexadecimal digits; a value that sysfs lacks is empty."""
 
     address: str
-    directory: Directory
+    directory: SysfsDirectory
     vendor: str
     device: str
     class_code: str
     driver: str
     pf: str
-    """The address of its physical function, where it is a virtual one."""
+    """For a virtual function, the address of its physical function."""
 
     @property
     def claim(self) -> str:
-        """What names it among the devices of all resources."""
+        """Identifies the function across all resources."""
         return f"pci:{self.address}"
 
 
-class PciBus:
-    """The PCI functions for the length of one look, each read once."""
+@dataclass(frozen=True, slots=True)
+class NetworkInterface:
+    """One network interface. `kind`: on a function of the bus `pci`, on other `hardware`, or `virtual`."""
 
-    def __init__(self, sysfs: Sysfs) -> None:
-        self.sysfs = sysfs
-        self._functions: dict[str, Function | None] = {}
+    name: str
+    directory: SysfsDirectory
+    kind: str
+    address: str
+    """The PCI function of the interface; empty for other kinds."""
+
+    def link_type(self) -> str:
+        """`ether`, `infiniband` or the kernel's number; empty if the interface has vanished."""
+        number = self.directory.text("type")
+        return LINK_TYPES.get(number, number)
+
+    def is_representor(self) -> bool:
+        """Whether it represents a function of somebody else on the host's side of a switch."""
+        return _REPRESENTOR.fullmatch(self.directory.text("phys_port_name")) is not None
+
+
+class NetworkInterfaces:
+    """The interfaces of the host's network namespace during one scan."""
+
+    def __init__(self, sysfs: SysfsTree) -> None:
+        self._sysfs = sysfs
+        self._of: dict[str, tuple[NetworkInterface, ...]] = {}
+
+    def all(self) -> Iterator[NetworkInterface]:
+        """All interfaces but lo, in natural order."""
+        try:
+            names = self._sysfs.names(INTERFACES)
+        except OSError:
+            return
+        for name in sorted(names, key=natural):
+            interface = self.one(name)
+            if interface is not None:
+                yield interface
+
+    def one(self, name: str) -> NetworkInterface | None:
+        """The interface `name`; None for lo and if there is none."""
+        directory = self._sysfs.directory(f"{INTERFACES}/{name}") if name != "lo" else None
+        if directory is None or not directory.path.startswith("/sys/devices/"):
+            return None  # bonding_masters is a file in /sys/class/net
+        if directory.path.startswith("/sys/devices/virtual/"):
+            return NetworkInterface(name, directory, "virtual", "")
+        address = function_address(directory.path)
+        return NetworkInterface(name, directory, "pci" if address else "hardware", address)
+
+    def of(self, address: str) -> tuple[NetworkInterface, ...]:
+        """The interfaces of a PCI function without representors, in natural order."""
+        if address not in self._of:
+            found = self._on(f"{DEVICES}/{address}") if address else ()
+            ordered = sorted(found, key=lambda interface: natural(interface.name))
+            self._of[address] = tuple(i for i in ordered if not i.is_representor())
+        return self._of[address]
+
+    def names(self, address: str) -> tuple[str, ...]:
+        """The names of a function's interfaces."""
+        return tuple(interface.name for interface in self.of(address))
+
+    def _on(self, path: str) -> Iterator[NetworkInterface]:
+        function = self._sysfs.directory(path)
+        if function is None:
+            return
+        devices = [function]
+        if function.link("driver") == "virtio-pci":
+            devices += [
+                d for name in function.names() if _VIRTIO.fullmatch(name) and (d := function.sub(name))
+            ]
+        for device in devices:
+            for directory in device.subs("net"):
+                yield NetworkInterface(directory.name, directory, "pci", function.name)
+
+
+class PciBus:
+    """The PCI functions of a host during one scan, each read once."""
+
+    def __init__(self, host: HostRoot) -> None:
+        self.sysfs = SysfsTree(host)
+        self.interfaces = NetworkInterfaces(self.sysfs)
+        self._functions: dict[str, PciFunction | None] = {}
         self._virtual: dict[str, Mapping[str, int]] = {}
 
     def addresses(self) -> tuple[str, ...]:
-        """Every function's address, sorted. Raises OSError where there is no PCI bus to look at."""
+        """The addresses of all functions, sorted. Raises OSError if there is no PCI bus."""
         return tuple(name for name in self.sysfs.names(DEVICES) if selectors.ADDRESS.fullmatch(name))
 
-    def function(self, address: str) -> Function | None:
-        """The function at an address; None where there is none, or none any more."""
+    def function(self, address: str) -> PciFunction | None:
+        """The function at an address; None if there is none."""
         if address not in self._functions:
             self._functions[address] = self._read(address)
         return self._functions[address]
 
-    def above(self, path: str) -> Function | None:
-        """The PCI function that something at a path in sysfs stands for; None where it is none."""
+    def above(self, path: str) -> PciFunction | None:
+        """The function that the device at a path in sysfs is; None if it is none."""
         address = function_address(path)
         return self.function(address) if address else None
 
-    def vfs(self, function: Function) -> int:
-        """How many virtual functions are enabled below it."""
+    def vfs(self, function: PciFunction) -> int:
+        """The number of its enabled virtual functions."""
         return function.directory.number("sriov_numvfs") or 0
 
-    def vf(self, function: Function) -> int | None:
-        """A virtual function's index below its physical one; None where that is not known."""
+    def vf(self, function: PciFunction) -> int | None:
+        """The index of a virtual function; None if it is unknown."""
         if not function.pf:
             return None
         if function.pf not in self._virtual:
@@ -93,15 +171,15 @@ class PciBus:
             if name.startswith("virtfn") and _NUMBER.fullmatch(name, len("virtfn"))
         }
 
-    def _read(self, address: str) -> Function | None:
+    def _read(self, address: str) -> PciFunction | None:
         directory = self.sysfs.directory(f"{DEVICES}/{address}")
         if directory is None:
             return None
         vendor = selectors.hex_id(directory.text("vendor"))
-        if not vendor:  # half-way through its removal: every function has one
+        if not vendor:  # every function has one: this function is being removed
             return None
         pf = directory.link("physfn")
-        return Function(
+        return PciFunction(
             address,
             directory,
             vendor=vendor,
@@ -111,12 +189,15 @@ class PciBus:
             pf=pf if selectors.ADDRESS.fullmatch(pf) else "",
         )
 
-    def attributes(self, function: Function, pf_names: PfNames) -> dict[str, str]:
-        """What templates see of a function; every key is always there."""
+    def attributes(self, function: PciFunction | None) -> dict[str, str]:
+        """`PCI_ATTRIBUTES` of a function; all of them empty for None."""
+        if function is None:
+            return dict.fromkeys(PCI_ATTRIBUTES, "")
         directory = function.directory
         physical = self.function(function.pf) if function.pf else None
         index = self.vf(function)
         group, vfio_device = self._vfio(function)
+        pf_names = self.interfaces.names(function.pf) if function.pf else ()
         return {
             "address": function.address,
             "vendor": function.vendor,
@@ -134,14 +215,14 @@ class PciBus:
             "pf": function.pf,
             "vf": "" if index is None else str(index),
             "pf_driver": "" if physical is None else physical.driver,
-            "pf_name": clean(next(iter(pf_names(function.pf)), "")) if function.pf else "",
+            "pf_name": clean(next(iter(pf_names), "")),
             "acpi_index": directory.text("acpi_index"),
             "label": directory.text("label"),
         }
 
     @staticmethod
-    def _vfio(function: Function) -> tuple[str, str]:
-        """The nodes of a function's VFIO group and of its own VFIO device; empty where it has none."""
+    def _vfio(function: PciFunction) -> tuple[str, str]:
+        """The nodes of a function's VFIO group and of its VFIO device; empty if it has none."""
         if not _VFIO_DRIVER.fullmatch(function.driver):
             return "", ""
         directory = function.directory
@@ -151,94 +232,32 @@ class PciBus:
         if not _NUMBER.fullmatch(number):
             return "", device
         group = directory.sub("iommu_group")
-        # The kernel's own mark of a group without an IOMMU behind it; its node is called so, too.
+        # The kernel gives this name to a group without an IOMMU, and prefixes the name of its node.
         unsafe = group is not None and group.text("name") == "vfio-noiommu"
         return f"/dev/vfio/{'noiommu-' if unsafe else ''}{number}", device
 
     @staticmethod
-    def _uio(function: Function) -> str:
+    def _uio(function: PciFunction) -> str:
         names = [d.name for d in function.directory.subs("uio") if _NODE_NAME.fullmatch(d.name)]
         return f"/dev/{names[0]}" if names else ""
 
 
 def function_address(path: str) -> str:
-    """The address of the PCI function that something at a path in sysfs stands for.
+    """The address of the PCI function that the device at a path in sysfs is.
 
-    Empty for what is on no function, or on a bus or a part behind one.
+    Empty if there is none, and for devices on a bus behind the function.
     """
     address = ""
     for part in path.split("/"):
         if selectors.ADDRESS.fullmatch(part):
             address = part
-        elif address and _NOT_THE_FUNCTION.fullmatch(part):
+        elif address and _BEHIND_FUNCTION.fullmatch(part):
             return ""
     return address
 
 
 def driver_nodes(attributes: Mapping[str, str]) -> tuple[str, ...]:
-    """The device nodes by which a function is used from user space, of its attributes."""
+    """The device nodes by which a program uses a function, from the function's attributes."""
     if attributes["vfio"]:
         return attributes["vfio"], _VFIO_CONTROL
     return (attributes["uio"],) if attributes["uio"] else ()
-
-
-class FunctionFilter:
-    """Holds for the functions that are selected; what costs little is looked at first."""
-
-    def __init__(self, written: Functions, *, with_vfs: bool = True, classes: tuple[str, ...] = ()) -> None:
-        self._written = written
-        self._with_vfs = with_vfs
-        self._vendors = frozenset(map(selectors.hex_id, written.vendors))
-        self._devices = frozenset(map(selectors.hex_id, written.devices))
-        self._addresses = tuple(map(selectors.address_pattern, written.addresses))
-        self._classes = classes
-        self._pf_names = tuple(map(selectors.virtual_functions, written.pf_names))
-        parsed = map(selectors.virtual_functions, written.pf_addresses)
-        self._pf_addresses = tuple(
-            selectors.VirtualFunctions(selectors.address_pattern(p.physical), p.ranges) for p in parsed
-        )
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it asks nothing of a function: then a device without one holds as well."""
-        written = self._written
-        asked = (
-            *(self._vendors, self._devices, self._addresses, self._classes, written.drivers),
-            *(self._pf_names, self._pf_addresses, written.pf_drivers),
-        )
-        return written.functions != "virtual" and not any(asked)
-
-    def holds(self, bus: PciBus, function: Function, pf_names: PfNames) -> bool:
-        """Whether the function is selected."""
-        written = self._written
-        return (
-            (not self._vendors or function.vendor in self._vendors)
-            and (not self._devices or function.device in self._devices)
-            and (not self._classes or function.class_code.startswith(self._classes))
-            and selectors.any_matches(self._addresses, (function.address,))
-            and selectors.any_matches(written.drivers, (function.driver,))
-            and (written.functions == "all" or (written.functions == "virtual") == bool(function.pf))
-            and (self._with_vfs or bool(function.pf) or not bus.vfs(function))
-            and self._of_physical(bus, function, pf_names)
-        )
-
-    def _of_physical(self, bus: PciBus, function: Function, pf_names: PfNames) -> bool:
-        written = self._written
-        if not (self._pf_names or self._pf_addresses or written.pf_drivers):
-            return True
-        physical = bus.function(function.pf) if function.pf else None
-        if physical is None:
-            return False
-        index = bus.vf(function)
-        return (
-            (not written.pf_drivers or selectors.any_matches(written.pf_drivers, (physical.driver,)))
-            and _of(self._pf_addresses, (physical.address,), index)
-            and (not self._pf_names or _of(self._pf_names, pf_names(physical.address), index))
-        )
-
-
-def _of(wanted: tuple[selectors.VirtualFunctions, ...], names: tuple[str, ...], index: int | None) -> bool:
-    """Whether one of `names` with this index is wanted; nothing wanted holds for all."""
-    return not wanted or any(
-        virtual.holds(index) and selectors.any_matches((virtual.physical,), names) for virtual in wanted
-    )

@@ -1,33 +1,56 @@
-"""The source `regex`: every entry of a directory whose path below it matches an expression is a device."""
+"""The source `regex`: every entry of a directory whose path matches a regular expression is a device."""
 
 import errno
 import re
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from glob import escape
-from typing import Final
+from typing import Annotated, Final
 
-from plugin.discovery.glob import MAX_FOUND, found_at, path_now
+from msgspec import Meta
+
+from plugin.discovery.glob import MAX_FOUND, NODE_ATTRIBUTES, found_at, path_now
 from plugin.discovery.host import DirectoryEntry, HostRoot
-from plugin.discovery.source import Findings, Found
+from plugin.discovery.source import Findings, Found, Scanner, SourceConfig
+from plugin.fields import HostPath
+from plugin.fields import Regex as RegexText
 from plugin.names import natural
-from plugin.patterns import fullmatch, prefix
+from plugin.patterns import compiled, fullmatch, prefix
 
 MAX_DIRECTORIES: Final = 4096
-"""Directories that one look goes through."""
+"""Directories that one scan reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegexSource:
-    """What is below `directory`, `depth` levels deep at most, and matches `pattern`."""
+class Regex(SourceConfig, frozen=True):
+    """Every entry of a directory whose path below the directory matches is a device, named by that path.
 
-    pattern: str
-    directory: str
-    depth: int = 1
+    Directories and dangling links are no devices.
+
+    Attributes: one for each named group of the pattern; `type`, `major` and `minor` of a device node;
+    `target` of a link.
+
+    Nodes: the path, if it is a device node.
+    """
+
+    pattern: RegexText
+    """A regular expression for the whole path below the directory. Nested repeats are refused."""
+    directory: HostPath = "/dev"
+    """Absolute path on the host."""
+    depth: Annotated[int, Meta(ge=1, le=8)] = 1
+    """Levels of directories to scan; 1: the directory itself."""
+
+    def scanner(self) -> Scanner:
+        return self
+
+    def attributes(self) -> frozenset[str]:
+        return NODE_ATTRIBUTES | frozenset(compiled(self.pattern).groupindex)
+
+    def host_paths(self) -> Iterable[str]:
+        return (self.directory,)
 
     def scan(self, host: HostRoot) -> Findings:
-        """The matching entries as they are now; a directory that is missing has none."""
+        """The matching entries. A missing directory has none."""
         base = self.directory.rstrip("/")
         follow: list[tuple[str, str]] = []
         found: list[Found] = []
@@ -47,7 +70,7 @@ class RegexSource:
         return Findings(tuple(found), tuple(follow), notes, entrywise=entrywise)
 
     def scan_entry(self, host: HostRoot, directory: str, name: str) -> Found | None:
-        """What is at that path, where it is one that matches."""
+        """The device at that path, if the name matches."""
         match = fullmatch(self.pattern, name)
         path = f"{directory.rstrip('/')}/{name}"
         try:
@@ -61,7 +84,7 @@ class RegexSource:
     def _entries(
         self, host: HostRoot, base: str, follow: list[tuple[str, str]]
     ) -> Iterator[tuple[str, DirectoryEntry]]:
-        """What is no directory, by its path below the base, level by level."""
+        """(path below the base, entry) of everything that is no directory, level by level."""
         level = [""]
         directories = 0
         for depth in range(1, self.depth + 1):
@@ -87,7 +110,7 @@ class RegexSource:
             level = below
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """What is at its path now: a link may lead elsewhere, a node have other numbers."""
+        """The device at the same path: the target of a link or the numbers of a node may be others."""
         now = path_now(host, found.path)
         match = fullmatch(self.pattern, found.name)
         if now is None or match is None:
@@ -97,7 +120,7 @@ class RegexSource:
 
 
 def _named(item: Found, name: str, match: re.Match[str]) -> Found:
-    """What was found, called as it matched, with what was captured."""
+    """The device with its matched name, and the named groups as attributes."""
     return replace(
         item, name=name, attrs={**item.attrs, **{k: v or "" for k, v in match.groupdict().items()}}
     )

@@ -1,92 +1,67 @@
-"""Which source serves which part of a configuration."""
+"""The registry of sources: one field of `Source` for each."""
 
 from collections.abc import Iterable
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from plugin.config import model
-from plugin.discovery.files import FilesSource
-from plugin.discovery.glob import GlobSource
+from plugin.discovery.drm import Drm
+from plugin.discovery.exec import Exec
+from plugin.discovery.files import Files
+from plugin.discovery.glob import Glob
+from plugin.discovery.group import Group
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import FaultSource, Scanner
-from plugin.discovery.static import StaticSource
+from plugin.discovery.infiniband import Infiniband
+from plugin.discovery.kfd import Kfd
+from plugin.discovery.net import Net
+from plugin.discovery.nvidia import Nvidia
+from plugin.discovery.pci import Pci
+from plugin.discovery.regex import Regex
+from plugin.discovery.source import FaultSource, SourceConfig
+from plugin.discovery.static import Static
+from plugin.discovery.sysfs import Sysfs
+from plugin.discovery.usb import Usb
+from plugin.fields import ConfigStruct
 
 
-def source_of(written: model.AnySource) -> Scanner:
-    """The source that looks for what is written."""
-    match written:
-        case model.Files():
-            return FilesSource(written.directory)
-        case model.Glob():
-            return GlobSource(tuple(written.paths))
-        case model.Static():
-            return StaticSource(tuple(written.devices))
-        case model.Pci() | model.Net() | model.Infiniband() | model.Drm() | model.Kfd():
-            return _bus_source(written)
-        case _:
-            return _other_source(written)
+class Source(ConfigStruct, frozen=True):
+    """One item of `discover`: a mapping with exactly one of these keys."""
+
+    files: Files | UnsetType = UNSET
+    """The regular files of a directory."""
+    glob: Glob | UnsetType = UNSET
+    """Paths that match patterns."""
+    regex: Regex | UnsetType = UNSET
+    """Entries of a directory that match a regular expression."""
+    group: Group | UnsetType = UNSET
+    """Several paths together."""
+    static: Static | UnsetType = UNSET
+    """Devices that the configuration lists."""
+    pci: Pci | UnsetType = UNSET
+    """PCI functions."""
+    net: Net | UnsetType = UNSET
+    """Network functions and interfaces."""
+    infiniband: Infiniband | UnsetType = UNSET
+    """InfiniBand and RoCE devices."""
+    drm: Drm | UnsetType = UNSET
+    """Graphics cards."""
+    kfd: Kfd | UnsetType = UNSET
+    """AMD's compute nodes."""
+    nvidia: Nvidia | UnsetType = UNSET
+    """NVIDIA GPUs and MIG slices."""
+    usb: Usb | UnsetType = UNSET
+    """USB devices."""
+    sysfs: Sysfs | UnsetType = UNSET
+    """Directories of sysfs, by the contents of their files."""
+    exec: Exec | UnsetType = UNSET
+    """Devices that a program prints."""
+
+    def configured(self) -> dict[str, SourceConfig]:
+        """The sources that are set, by key. A valid item has one."""
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return {name: config for name, config in values if config is not UNSET}
 
 
-def fault_source(host: HostRoot, written: Iterable[model.AnySource]) -> FaultSource | None:
-    """Who listens for events that are faults of what these sources find; None where nobody needs to."""
-    nvidia = next((source for source in written if isinstance(source, model.Nvidia)), None)
-    if nvidia is None:
-        return None
-    from plugin.discovery.nvml import NvidiaEvents  # noqa: PLC0415 -- see _bus_source
-
-    return NvidiaEvents(host, None if nvidia.library is UNSET else nvidia.library)
-
-
-def _other_source(
-    written: model.Regex | model.Group | model.Usb | model.Sysfs | model.Exec | model.Nvidia,
-) -> Scanner:
-    match written:
-        case model.Regex():
-            from plugin.discovery.regex import RegexSource  # noqa: PLC0415 -- see _bus_source
-
-            return RegexSource(written.pattern, written.directory, written.depth)
-        case model.Group():
-            from plugin.discovery.group import GroupSource  # noqa: PLC0415 -- see _bus_source
-
-            return GroupSource(written)
-        case model.Usb():
-            from plugin.discovery.usb import UsbSource  # noqa: PLC0415 -- see _bus_source
-
-            return UsbSource(written)
-        case model.Sysfs():
-            from plugin.discovery.sysfs import SysfsSource  # noqa: PLC0415 -- see _bus_source
-
-            return SysfsSource(written)
-        case model.Exec():
-            from plugin.discovery.exec import ExecSource  # noqa: PLC0415 -- see _bus_source
-
-            return ExecSource(written)
-        case model.Nvidia():
-            from plugin.discovery.nvidia import NvidiaSource  # noqa: PLC0415 -- see _bus_source
-
-            return NvidiaSource(written)
-
-
-def _bus_source(written: model.Pci | model.Net | model.Infiniband | model.Drm | model.Kfd) -> Scanner:
-    # Imported where it is asked for: a plugin that serves files alone has no use for the rest.
-    match written:
-        case model.Pci():
-            from plugin.discovery.pci import PciSource  # noqa: PLC0415 -- see above
-
-            return PciSource(written)
-        case model.Net():
-            from plugin.discovery.net import NetSource  # noqa: PLC0415 -- see above
-
-            return NetSource(written)
-        case model.Infiniband():
-            from plugin.discovery.infiniband import InfinibandSource  # noqa: PLC0415 -- see above
-
-            return InfinibandSource(written)
-        case model.Drm():
-            from plugin.discovery.drm import DrmSource  # noqa: PLC0415 -- see above
-
-            return DrmSource(written)
-        case model.Kfd():
-            from plugin.discovery.kfd import KfdSource  # noqa: PLC0415 -- see above
-
-            return KfdSource(written)
+def fault_source(host: HostRoot, sources: Iterable[SourceConfig]) -> FaultSource | None:
+    """A receiver of the faults of these sources' devices; None if there are no such events."""
+    made = (source.fault_source(host) for source in sources)
+    return next((receiver for receiver in made if receiver is not None), None)

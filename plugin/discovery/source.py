@@ -1,29 +1,33 @@
-"""What a source of devices is.
+"""What a source of devices is, and what a scan of one returns.
 
-What sources remember of a host from look to look, shared by all that ask for the same.
-
-A family's members each have sources of their own, and so has a resource before and after a reload;
-what one of them saw must count for the others.
+A source is one module of this package: the keys that a configuration sets for it (a `SourceConfig`), the
+attributes of its devices, the host paths that it reads, and its scanner. `registry` lists all sources.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Final, Generic, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from plugin.discovery.host import HostRoot, node_of
+from plugin.fields import ConfigStruct
+
+_LINKS: Final = frozenset({"/sys/bus", "/sys/class", "/sys/dev"})
+"""Directories whose entries are links into /sys/devices."""
+STANDARD_DIRECTORIES: Final = ("/dev", "/sys/devices", "/proc/driver", "/proc/1/net", *sorted(_LINKS))
+"""Host directories that every Linux has. A missing one means that it is not mounted below the host root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """One device as a source found it on the host.
 
-    `path` is the host's path, empty where the source knows none. `absent` says why a device that is
-    written down is not there; empty where it is. `numa_node` is what the source itself was told.
-    `nodes` are the device nodes that belong to it, host paths in natural order. `sysfs` is its directory
-    below /sys, from which its NUMA node is looked for. `claim` names the physical thing for all
-    resources of the process: two devices of the same claim are the same; empty: `path`, if any.
+    `path` is a host path, empty if the device has none. `absent` says why a configured device is not
+    there, and is empty if it is there. `nodes` are the host paths of its device nodes, in natural order.
+    `sysfs` is its directory in /sys, where the search for its NUMA node starts, unless the source itself
+    gives `numa_node`. `claim` identifies the physical device across all resources; if it is empty, `path`
+    does.
     """
 
     name: str
@@ -40,13 +44,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a source found, and the host directories whose changes may change it.
+    """The result of a scan.
 
-    `follow` maps a directory to patterns (as fnmatch takes them) of the entries that matter.
-    `notes` say why there may be less than one would think: a directory that is missing, for one.
-    `subsystems` are those of the kernel's uevents (`pci`, `usb`, `net`, `infiniband`, …) that call for
-    another look. Of a directory in `entrywise` a single entry can be looked at (`EntryScanner`): a device's
-    path is the directory and the entry's name there, and it depends on nothing else.
+    `follow` are (host directory, fnmatch pattern of entries) pairs and `subsystems` are the kernel's uevent
+    subsystems (`pci`, `usb`, `net`, …): their changes call for another scan. `notes` say why there may be
+    fewer devices than expected, for example that a directory is missing. Entries of the directories in
+    `entrywise` can be scanned one by one (`EntryScanner`).
     """
 
     found: tuple[Found, ...]
@@ -57,39 +60,105 @@ class Findings:
 
 
 class Scanner(Protocol):
-    """A place where devices are found."""
+    """Scans a host for the devices of one configured source. Blocking."""
 
     def scan(self, host: HostRoot) -> Findings:
-        """Everything that is there now. Blocking. Raises OSError where it cannot be known."""
+        """All devices that are there now. Raises OSError if they cannot be determined."""
         ...
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """`found` as it is at this moment, for Allocate; None where it is not there any more.
+        """The current state of one device, for Allocate; None if it is gone. Raises OSError.
 
-        Blocking, and quick: it looks at this one device. What cannot change while the path is there is
-        given back as it is. Raises OSError.
+        Allocate waits for it, so it reads the files of this one device only. An unchanged device is
+        returned as the same object.
         """
         ...
 
 
 @runtime_checkable
 class EntryScanner(Protocol):
-    """A source that can look at one entry of a directory, where another would look at everything."""
+    """A scanner for which one directory entry is one device, whatever the other entries are."""
 
     def scan_entry(self, host: HostRoot, directory: str, name: str) -> Found | None:
-        """The device that the entry is now; None where it is none. Blocking.
+        """The device of one entry; None if the entry is no device (any more).
 
-        Raises OSError, and RescanNeededError where the entry alone does not tell.
+        Raises OSError, and RescanNeededError if the entry alone does not decide.
         """
         ...
 
 
 class RescanNeededError(Exception):
-    """More than one entry may have changed: everything is to be looked at."""
+    """More than one entry may have changed: only a full scan is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error event of a device, such as an NVIDIA XID.
+
+    `subjects` are claims (`pci:0000:3b:00.0`), device names or attribute values (a UUID); the fault
+    concerns every device with one of them, and all devices if the set is empty. `at` is monotonic time.
+    """
+
+    subjects: frozenset[str]
+    code: int
+    text: str
+    at: float
+
+
+class FaultSource(Protocol):
+    """Receives fault events from a driver, in a thread of its own."""
+
+    def listen(
+        self, tell: Callable[[Fault], None], say: Callable[[str], None], stop: threading.Event
+    ) -> None:
+        """Call `tell` for each fault until `stop` is set, which is checked at least once a second.
+
+        `say` gets the reason while no events can be received (no library, no driver), and an empty text
+        once they can; repeated calls with the same text are fine. Expected failures are not raised.
+        """
+        ...
+
+
+class SourceConfig(ConfigStruct, frozen=True):
+    """The keys that a configuration sets for one source. Every source has one subclass.
+
+    Its docstring and those of its fields become the reference and the JSON Schema.
+    """
+
+    identifies_devices: ClassVar[bool] = True
+    """Whether equal configurations always find the same physical devices."""
+    reports_faults: ClassVar[bool] = False
+    """Whether `fault_source` returns one; the probe `xid` needs it."""
+
+    def scanner(self) -> Scanner:
+        """A scanner for this configuration."""
+        raise NotImplementedError
+
+    def attributes(self) -> frozenset[str] | None:
+        """The names of its devices' attributes; None if any name is possible."""
+        raise NotImplementedError
+
+    def host_paths(self) -> Iterable[str]:
+        """The host paths, or patterns of them, that a scan reads."""
+        raise NotImplementedError
+
+    def fault_source(self, host: HostRoot) -> FaultSource | None:  # noqa: ARG002 -- for subclasses
+        """A receiver of its devices' faults; None if the source has no fault events."""
+        return None
+
+    def host_directories(self) -> frozenset[str]:
+        """The standard directories that must be mounted below the host root for a scan to find devices."""
+        needed = frozenset(
+            directory
+            for path in self.host_paths()
+            for directory in STANDARD_DIRECTORIES
+            if path == directory or path.startswith(f"{directory}/")
+        )
+        return needed | {"/sys/devices"} if needed & _LINKS else needed
 
 
 def same_path(host: HostRoot, found: Found) -> Found | None:
-    """What `resolve` says of a device that is its path: as it was found, while the path is there."""
+    """`Scanner.resolve` for devices that are identified by their path alone."""
     if not found.path:
         return found
     try:
@@ -102,8 +171,11 @@ def same_path(host: HostRoot, found: Found) -> Found | None:
 S = TypeVar("S")
 
 
-class Memory(Generic[S]):
-    """A kind of source's memories; each lives as long as somebody uses it."""
+class SharedState(Generic[S]):
+    """State that equal scanners share, across the resources of a family and across reloads.
+
+    A state lives as long as a scanner holds it.
+    """
 
     def __init__(self, make: Callable[[], S]) -> None:
         self._make = make
@@ -111,39 +183,10 @@ class Memory(Generic[S]):
         self._hosts: WeakKeyDictionary[HostRoot, WeakValueDictionary[object, S]] = WeakKeyDictionary()
 
     def of(self, host: HostRoot, key: object) -> S:
-        """The memory of `host` for whoever comes with this `key`. Keep it for as long as it is to last."""
+        """The state for `key` on `host`. The caller keeps it for as long as it is needed."""
         with self._lock:
-            memories = self._hosts.setdefault(host, WeakValueDictionary())
-            memory = memories.get(key)
-            if memory is None:
-                memory = memories[key] = self._make()
-            return memory
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that went wrong with a device, as whoever listens for such events tells it.
-
-    `subjects`: what the device is called: its claim (`pci:0000:3b:00.0`), its name, or the value of one of
-    its attributes (a UUID); a device that is called by any of them is meant, by an empty set every device.
-    `code` is the event's number, such as an XID; `text` says in words what happened; `at` is steady time.
-    """
-
-    subjects: frozenset[str]
-    code: int
-    text: str
-    at: float
-
-
-class FaultSource(Protocol):
-    """Listens for faults: one for a process, in a thread of its own."""
-
-    def listen(
-        self, tell: Callable[[Fault], None], say: Callable[[str], None], stop: threading.Event
-    ) -> None:
-        """Call `tell` for each fault until `stop` is set; looks at it at least once a second.
-
-        `say` is called with why nothing can be heard (no library, no driver), and with an empty text once
-        it works; as often as one likes, for it is told when it changes. Raises nothing that can be foreseen.
-        """
-        ...
+            states = self._hosts.setdefault(host, WeakValueDictionary())
+            state = states.get(key)
+            if state is None:
+                state = states[key] = self._make()
+            return state

@@ -1,23 +1,57 @@
-"""The source `static`: devices that are written down."""
+"""The source `static`: devices that the configuration lists."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from glob import escape
+from typing import Annotated, ClassVar
 
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 
-from plugin.config.model import StaticDevice
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings, Found, same_path
+from plugin.discovery.source import Findings, Found, Scanner, SourceConfig, same_path
+from plugin.fields import ConfigStruct, HostPath, NumaNode, Problem
+from plugin.names import id_problem
+from runtime.config_file import quoted
 
 
-@dataclass(frozen=True, slots=True)
-class StaticSource:
-    """The devices as they are written; one with a path is absent while the path is."""
+class StaticDevice(ConfigStruct, frozen=True):
+    """One listed device. If it has a path, it is unhealthy while nothing exists there."""
 
-    devices: tuple[StaticDevice, ...]
+    name: Annotated[str, Meta(min_length=1, extra={"check": id_problem})]
+    """Its name, which is also its id unless `id` says otherwise."""
+    path: HostPath | UnsetType = UNSET
+    """Absolute path on the host."""
+    numa: NumaNode | UnsetType = UNSET
+    """Its NUMA node."""
+    attrs: dict[str, str] = {}
+    """Its attributes."""
+
+
+class Static(SourceConfig, frozen=True):
+    """Devices that the configuration lists."""
+
+    identifies_devices: ClassVar[bool] = False
+
+    devices: Annotated[list[StaticDevice], Meta(min_length=1, max_length=4096)]
+    """The devices."""
+
+    def contradictions(self) -> Iterator[Problem]:
+        seen: set[str] = set()
+        for index, device in enumerate(self.devices):
+            if device.name in seen:
+                yield ("devices", index, "name"), f"found {quoted(device.name)} a second time"
+            seen.add(device.name)
+
+    def scanner(self) -> Scanner:
+        return self
+
+    def attributes(self) -> frozenset[str]:
+        return frozenset(name for device in self.devices for name in device.attrs)
+
+    def host_paths(self) -> Iterable[str]:
+        return [device.path for device in self.devices if isinstance(device.path, str)]
 
     def scan(self, host: HostRoot) -> Findings:
-        """All of them, always."""
+        """All listed devices; one whose path does not exist is absent."""
         follow: dict[tuple[str, str], None] = {}
         found: list[Found] = []
         for device in self.devices:
@@ -38,5 +72,5 @@ class StaticSource:
         return Findings(tuple(found), tuple(follow))
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """As it was found, while its path is there."""
+        """The same device, while its path exists."""
         return same_path(host, found)

@@ -1,49 +1,110 @@
-"""The source `sysfs`: directories that match a pattern, kept where their files say what is wanted."""
+"""The source `sysfs`: directories that match a pattern and whose files have the expected contents."""
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from stat import S_ISDIR
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 
-from plugin.config import selectors
-from plugin.config.model import Sysfs as Written
-from plugin.config.model import SysfsFile
+from plugin.discovery import selectors
 from plugin.discovery.glob import MAX_FOUND, matches
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, Found
-from plugin.discovery.sysfs_tree import Directory, Sysfs, children, clean
+from plugin.discovery.source import Findings, Found, Scanner, SourceConfig
+from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, children, clean
 from plugin.discovery.usb import PORT
+from plugin.fields import AttributeName, ConfigStruct, HostGlob, Problem, Regex
 from plugin.names import natural
-from plugin.patterns import fullmatch
+from plugin.patterns import compiled, fullmatch
 
 _PSEUDO: Final = ("/sys/", "/proc/")
-"""File systems that tell inotify nothing."""
+"""File systems without inotify events."""
 _SUBSYSTEM: Final = re.compile(r"/sys/(?:bus|class)/([^/*?\[]+)/")
 
 
-class SysfsSource:
-    """The directories that `written` selects."""
+def _relative_problem(path: str) -> str | None:
+    if path.startswith("/") or "\0" in path or "**" in path:
+        return "expected a path below the device's directory, such as state or ../vendor"
+    return None
 
-    def __init__(self, written: Written) -> None:
-        self._written = written
-        self._subsystems = frozenset(
-            [
-                *written.subsystems,
-                *(found[1] for path in written.paths if (found := _SUBSYSTEM.match(path)) is not None),
-            ]
-        )
+
+RelativePath = Annotated[str, Meta(min_length=1, max_length=512, extra={"check": _relative_problem})]
+"""A path below a device's directory, or beside it (`../vendor`); of a pattern the first match counts."""
+RelativePaths = Annotated[list[RelativePath], Meta(min_length=1, max_length=16)]
+"""Alternatives: the first that exists counts."""
+Attributes = Annotated[dict[AttributeName, RelativePath | RelativePaths], Meta(max_length=64)]
+
+
+class SysfsFile(ConfigStruct, frozen=True):
+    """A condition on a file, or on the name of a link's target."""
+
+    file: RelativePath
+    """The file, below the directory or beside it (`../vendor`)."""
+    equals: str | UnsetType = UNSET
+    """The expected text, without surrounding white space."""
+    one_of: Annotated[list[str], Meta(min_length=1, max_length=256)] | UnsetType = UNSET
+    """Possible texts."""
+    matches: Regex | UnsetType = UNSET
+    """A regular expression for the whole text; its named groups become attributes."""
+
+    def contradictions(self) -> Iterator[Problem]:
+        if self.equals is not UNSET and self.one_of is not UNSET:
+            yield ("one_of",), "found equals and one_of, expected one of them"
+
+
+class Sysfs(SourceConfig, frozen=True):
+    """Directories of sysfs (or elsewhere) that match a pattern and whose files have the expected contents.
+
+    Named after the path's last component.
+
+    Attributes: one for each named group of `pattern` and `matches`, and for each key of `attrs` and `locate`.
+
+    Nodes: the device nodes of the directory and of those below it, down to `depth` levels: a directory with
+    a file `dev` has a device node.
+    """
+
+    paths: Annotated[list[HostGlob], Meta(min_length=1, max_length=64)]
+    """Absolute patterns with `*`, `?` and `[…]`, which match no slash."""
+    pattern: Regex | UnsetType = UNSET
+    """A regular expression for the whole path."""
+    keep: Annotated[list[SysfsFile], Meta(max_length=64)] = []
+    """Conditions, all of which must hold."""
+    attrs: Attributes = {}
+    """Attributes by the file with the value; of a list, the first that exists. The value of a link is the
+    name of its target.
+    """
+    locate: Attributes = {}
+    """Attributes that hold host paths of files, for probes and templates; empty if no file exists."""
+    depth: Annotated[int, Meta(ge=0, le=4)] = 1
+    """Levels below the directory that are searched for device nodes."""
+    subsystems: Annotated[list[str], Meta(max_length=16)] = []
+    """More subsystems of the kernel whose uevents cause a scan."""
+
+    def contradictions(self) -> Iterator[Problem]:
+        for name in [name for name in self.locate if name in self.attrs]:
+            yield ("locate", name), "found an attribute that attrs has too"
+
+    def scanner(self) -> Scanner:
+        return self
+
+    def attributes(self) -> frozenset[str]:
+        patterns = [self.pattern, *(file.matches for file in self.keep)]
+        groups = (frozenset(compiled(pattern).groupindex) for pattern in patterns if pattern is not UNSET)
+        return frozenset({*self.attrs, *self.locate}).union(*groups)
+
+    def host_paths(self) -> Iterable[str]:
+        return self.paths
 
     def scan(self, host: HostRoot) -> Findings:
-        """The directories as they are now, each once however many patterns match it."""
-        sysfs = Sysfs(host)
+        """The directories, each once, however many patterns match it."""
+        sysfs = SysfsTree(host)
         follow: dict[tuple[str, str], None] = {}
         found: dict[str, Found] = {}
-        subsystems = set(self._subsystems)
+        of_paths = (_SUBSYSTEM.match(path) for path in self.paths)
+        subsystems = {*self.subsystems, *(match[1] for match in of_paths if match is not None)}
         seen = 0
-        for pattern in self._written.paths:
+        for pattern in self.paths:
             for path, status in matches(host, "", [p for p in pattern.split("/") if p], follow):
                 directory = sysfs.directory(path) if S_ISDIR(status.st_mode) else None
                 if directory is None or directory.path in found:
@@ -60,48 +121,46 @@ class SysfsSource:
         notes: tuple[str, ...] = ()
         if not found:
             notes = (
-                f"none of {seen} directories is kept"
-                if seen
-                else f"nothing matches {', '.join(self._written.paths)}",
+                f"none of {seen} directories is kept" if seen else f"nothing matches {', '.join(self.paths)}",
             )
         return Findings(tuple(ordered), watched, notes, frozenset(subsystems - {""}))
 
-    def _found(self, host: HostRoot, sysfs: Sysfs, path: str, directory: Directory) -> Found | None:
+    def _found(self, host: HostRoot, sysfs: SysfsTree, path: str, directory: SysfsDirectory) -> Found | None:
         attrs: dict[str, str] = {}
-        if self._written.pattern is not UNSET:
-            match = fullmatch(self._written.pattern, path)
+        if self.pattern is not UNSET:
+            match = fullmatch(self.pattern, path)
             if match is None:
                 return None
             attrs.update({name: text or "" for name, text in match.groupdict().items()})
-        for file in self._written.keep:
+        for file in self.keep:
             paths = _expanded(host, directory.path, file.file)
             text = next((text for path in paths if (text := _text(sysfs, path)) is not None), None)
-            captured = None if text is None else _holds(file, text)
+            captured = None if text is None else _matched(file, text)
             if captured is None:
                 return None
             attrs.update(captured)
-        for name, relative in self._written.attrs.items():
+        for name, relative in self.attrs.items():
             texts = (_text(sysfs, path) for path in _expanded(host, directory.path, relative))
             attrs[name] = next((text for text in texts if text is not None), "")
-        for name, relative in self._written.locate.items():
+        for name, relative in self.locate.items():
             paths = _expanded(host, directory.path, relative)
             attrs[name] = next((sysfs.real(path) for path in paths if host.exists(path)), "")
-        kinds = children(host, sysfs, directory, self._written.depth)
+        kinds = children(host, sysfs, directory, self.depth)
         nodes = sorted({child.path for child in kinds if child.path}, key=natural)
         name = path.rpartition("/")[2]
         return Found(name, path, attrs, nodes=tuple(nodes), sysfs=directory.path, claim=_claim(directory))
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """The directory as it is now; None where it is gone or not kept any more."""
-        sysfs = Sysfs(host)
+        """The directory; None if it is gone or its files no longer have the expected contents."""
+        sysfs = SysfsTree(host)
         directory = sysfs.directory(found.path)
         if directory is None or directory.path != found.sysfs:
             return None
         return self._found(host, sysfs, found.path, directory)
 
 
-def _claim(directory: Directory) -> str:
-    """PCI functions and USB devices are called as all sources call them; everything else by its directory."""
+def _claim(directory: SysfsDirectory) -> str:
+    """PCI functions and USB devices have the same claims as in their own sources."""
     subsystem = directory.link("subsystem")
     if subsystem == "pci" and selectors.ADDRESS.fullmatch(directory.name):
         return f"pci:{directory.name}"
@@ -110,8 +169,8 @@ def _claim(directory: Directory) -> str:
     return f"sysfs:{directory.path}"
 
 
-def _holds(file: SysfsFile, text: str) -> dict[str, str] | None:
-    """What an entry of `keep` captures from a file that is as expected; None for one that is not."""
+def _matched(file: SysfsFile, text: str) -> dict[str, str] | None:
+    """The named groups of a text that meets a condition; None for a text that does not."""
     if file.equals is not UNSET and text != file.equals:
         return None
     if file.one_of is not UNSET and text not in file.one_of:
@@ -122,8 +181,8 @@ def _holds(file: SysfsFile, text: str) -> dict[str, str] | None:
     return None if match is None else {name: part or "" for name, part in match.groupdict().items()}
 
 
-def _text(sysfs: Sysfs, path: str) -> str | None:
-    """A file's text, or what a link's target is called; None where there is neither."""
+def _text(sysfs: SysfsTree, path: str) -> str | None:
+    """The text of a file, or the name of a link's target; None if there is neither."""
     parent, _, name = path.rpartition("/")
     directory = sysfs.directory(parent)
     if directory is None:
@@ -138,7 +197,7 @@ def _text(sysfs: Sysfs, path: str) -> str | None:
 
 
 def _expanded(host: HostRoot, base: str, relative: str | list[str]) -> Iterator[str]:
-    """The paths that `relative` may mean, in natural order; itself, where it has no wildcards."""
+    """The paths that `relative` matches, in natural order; without wildcards the path itself."""
     for text in [relative] if isinstance(relative, str) else relative:
         if set(text) & set("*?["):
             parts = [part for part in text.split("/") if part not in {"", "."}]

@@ -1,6 +1,6 @@
 """sysfs read quickly: links followed once and remembered for one look, texts small and clean.
 
-Everything here is one look at the host: make a `Sysfs` for each, so that nothing of it is stale. What
+Everything here is one look at the host: make a `SysfsTree` for each, so that nothing of it is stale. What
 vanishes half-way through reads as if it had never been there.
 
 NUMA nodes: from a device's directory, or its node's numbers, up through sysfs.
@@ -30,14 +30,14 @@ _OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC |
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ELOOP, errno.EINVAL, errno.EIO})
 
 
-class Sysfs:
+class SysfsTree:
     """The host's files for the length of one look. Links never lead out of the host's root."""
 
     def __init__(self, host: HostRoot) -> None:
         self._root = str(host.here("/")).rstrip("/")
         self._real: dict[str, str] = {"": ""}
 
-    def directory(self, path: str) -> "Directory | None":
+    def directory(self, path: str) -> "SysfsDirectory | None":
         """The directory that a host path leads to; None where there is none."""
         try:
             real = self._resolve(path)
@@ -48,7 +48,7 @@ class Sysfs:
         except OSError:
             return None
         os.close(descriptor)
-        return Directory(self, real)
+        return SysfsDirectory(self, real)
 
     def names(self, path: str) -> tuple[str, ...]:
         """The entries of a directory, sorted. Raises OSError where it cannot be read."""
@@ -139,10 +139,10 @@ class Sysfs:
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
+class SysfsDirectory:
     """One directory of sysfs, such as a device's. `path` is the host's, without links."""
 
-    sysfs: Sysfs
+    sysfs: SysfsTree
     path: str
 
     @property
@@ -177,11 +177,11 @@ class Directory:
         except OSError:
             return ()
 
-    def sub(self, name: str) -> "Directory | None":
+    def sub(self, name: str) -> "SysfsDirectory | None":
         """The directory that one of its entries is or leads to."""
         return self.sysfs.directory(f"{self.path}/{name}")
 
-    def subs(self, name: str) -> "Iterator[Directory]":
+    def subs(self, name: str) -> "Iterator[SysfsDirectory]":
         """The directories in one of its directories."""
         inner = self.sub(name)
         for entry in inner.names() if inner is not None else ():
@@ -256,7 +256,7 @@ class Child:
     path: str
 
 
-def children(host: HostRoot, sysfs: Sysfs, directory: Directory, depth: int) -> Iterator[Child]:
+def children(host: HostRoot, sysfs: SysfsTree, directory: SysfsDirectory, depth: int) -> Iterator[Child]:
     """What has a device node or is a network interface, in the directory and `depth` levels below it.
 
     Links are not followed. The kernel says in `uevent` what a node is called; where it does not, the node
@@ -265,7 +265,7 @@ def children(host: HostRoot, sysfs: Sysfs, directory: Directory, depth: int) -> 
     directories = found = 0
     level = [directory]
     for _ in range(depth + 1):
-        below: list[Directory] = []
+        below: list[SysfsDirectory] = []
         for current in level:
             directories += 1
             names, files = _listed(host, current.path)
@@ -275,7 +275,7 @@ def children(host: HostRoot, sysfs: Sysfs, directory: Directory, depth: int) -> 
                 found += 1
             if found >= MAX_NODES or directories >= MAX_DIRECTORIES:
                 return
-            below += [Directory(sysfs, f"{current.path}/{name}") for name in names]
+            below += [SysfsDirectory(sysfs, f"{current.path}/{name}") for name in names]
         level = below
 
 
@@ -290,7 +290,7 @@ def _listed(host: HostRoot, path: str) -> tuple[list[str], frozenset[str]]:
     return directories, frozenset(others)
 
 
-def _child(host: HostRoot, directory: Directory, files: frozenset[str]) -> Child | None:
+def _child(host: HostRoot, directory: SysfsDirectory, files: frozenset[str]) -> Child | None:
     if "dev" in files:
         path = node_path(host, directory)
         return Child(directory.link("subsystem"), directory.name, path) if path else None
@@ -299,7 +299,7 @@ def _child(host: HostRoot, directory: Directory, files: frozenset[str]) -> Child
     return None
 
 
-def node_path(host: HostRoot, directory: Directory) -> str:
+def node_path(host: HostRoot, directory: SysfsDirectory) -> str:
     """The node in /dev of a directory that has a file `dev`; empty where that cannot be known."""
     for line in directory.raw("uevent").splitlines():
         key, _, value = line.partition("=")

@@ -1,38 +1,87 @@
-"""The USB bus as sysfs shows it: devices with their attributes, interfaces and child nodes.
-
-The source `usb`: USB devices with their child nodes, called by their serial numbers.
-
-Devices called by their serial numbers, as far as these tell them apart.
-"""
+"""The source `usb`: USB devices with their child nodes, named after their serial numbers."""
 
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
-from plugin.config.model import Usb
-from plugin.config.selectors import any_matches, hex_id
+from msgspec import Meta
+
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, Found, Memory
-from plugin.discovery.sysfs_tree import MAX_JOINED, Directory, Sysfs, children
-from plugin.names import id_problem, natural
+from plugin.discovery.selectors import MAX_PATTERN, UNIQUE, HexIds, NamePatterns, any_matches, hex_id
+from plugin.discovery.source import Findings, Found, Scanner, SharedState, SourceConfig
+from plugin.discovery.sysfs_tree import MAX_JOINED, SysfsDirectory, SysfsTree, children
+from plugin.names import id_problem, matching, natural
 
 DEVICES: Final = "/sys/bus/usb/devices"
 PORT: Final = re.compile(r"\d{1,4}-\d{1,3}(?:\.\d{1,3}){0,6}", re.ASCII)
-"""A device by the ports that lead to it; a root hub is called usbN, an interface as its device with `:`."""
+"""The name of a device in sysfs: its ports. A root hub is named usbN; an interface has a `:`."""
 CHILD_KINDS: Final = ("tty", "input", "video4linux", "hidraw", "sound", "block", "net")
 DEPTH: Final = 8
-"""How deep child nodes lie: a disk's is seven levels below its device, a partition's eight."""
+"""Levels below a device that are searched for child nodes: a disk is on level seven, a partition eight."""
 
 _HUB: Final = "09"
 
 
+def _class_problem(text: str) -> str | None:
+    if hex_id(text) and len(hex_id(text).lstrip("0")) <= 2:
+        return None
+    return "expected a USB class: two hexadecimal digits, such as 0e"
+
+
+def _serial_problem(text: str) -> str | None:
+    if text and len(text) <= MAX_PATTERN and text.isprintable():
+        return None
+    return f"expected a serial number or a pattern of at most {MAX_PATTERN} printable characters"
+
+
+_port_problem: Final = matching(r"[0-9.*?\[\]!-]+", "a USB port or a pattern: 1-1.2, 1-*")
+
+
+class Usb(SourceConfig, frozen=True):
+    """USB devices but hubs, with their child nodes. A device must match every list that is given.
+
+    Named after the serial number, so that a device stays the same in another port; after its port (`1-1.2`)
+    if it has no serial number, or one that another device has too.
+
+    Attributes: `vendor`, `product` (four hexadecimal digits), `serial`, `manufacturer`, `product_name`,
+    `port`, `bus`, `address` (number on the bus), `class`, `classes` (of its interfaces, joined by commas),
+    `speed` (Mbit/s), `drivers`; and the paths of child nodes by kind, joined by commas: `tty`, `input`,
+    `video4linux`, `hidraw`, `sound`, `block`, `net` (interface names).
+
+    Nodes: /dev/bus/usb/BBB/DDD and those of its children, as they are at Allocate.
+    """
+
+    vendors: HexIds = []
+    """Vendor ids: `0403`."""
+    products: HexIds = []
+    """Product ids: `6001`."""
+    serials: Annotated[list[Annotated[str, Meta(extra={"check": _serial_problem})]], UNIQUE] = []
+    """Serial numbers, or patterns."""
+    ports: Annotated[list[Annotated[str, Meta(extra={"check": _port_problem})]], UNIQUE] = []
+    """Ports, or patterns: `1-1.2`, `1-*`."""
+    classes: Annotated[list[Annotated[str, Meta(extra={"check": _class_problem})]], UNIQUE] = []
+    """Classes of the device or of an interface: `0e` video, `03` HID, `08` storage."""
+    with_nodes: NamePatterns = []
+    """Kinds of child nodes, of which the device must have one: `tty`, `video4linux`."""
+
+    def scanner(self) -> Scanner:
+        return UsbScanner(self)
+
+    def attributes(self) -> frozenset[str]:
+        own = ("vendor", "product", "serial", "manufacturer", "product_name", "port", "bus", "address")
+        return frozenset({*own, "class", "classes", "speed", "drivers", *CHILD_KINDS})
+
+    def host_paths(self) -> Iterable[str]:
+        return ("/sys/bus",)
+
+
 @dataclass(frozen=True, slots=True)
 class UsbDevice:
-    """One device. `serial` is empty where there is none that could tell it from others."""
+    """One device. `serial` is empty if it cannot serve as a name."""
 
-    directory: Directory
+    directory: SysfsDirectory
     port: str
     vendor: str
     product: str
@@ -42,25 +91,25 @@ class UsbDevice:
 
     @property
     def path(self) -> str:
-        """Its node as it is called now; another one each time it is plugged in."""
+        """Its current node; plugging it in again changes the number."""
         return f"/dev/bus/usb/{self.bus:03d}/{self.address:03d}"
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """What stays the same wherever it is plugged in."""
+        """What stays the same in every port."""
         return self.vendor, self.product, self.serial
 
 
-def devices(sysfs: Sysfs) -> Iterator[UsbDevice]:
-    """All devices but hubs, by their ports. Raises OSError where there is no USB."""
+def devices(sysfs: SysfsTree) -> Iterator[UsbDevice]:
+    """All devices but hubs, in the order of their ports. Raises OSError if there is no USB."""
     for name in sorted(sysfs.names(DEVICES), key=natural):
         device = device_at(sysfs, name)
         if device is not None:
             yield device
 
 
-def device_at(sysfs: Sysfs, port: str) -> UsbDevice | None:
-    """The device at a port; None for none, a hub, and one that is going."""
+def device_at(sysfs: SysfsTree, port: str) -> UsbDevice | None:
+    """The device at a port; None for a hub, and if there is none or it is being removed."""
     directory = sysfs.directory(f"{DEVICES}/{port}") if PORT.fullmatch(port) else None
     if directory is None:
         return None
@@ -74,8 +123,8 @@ def device_at(sysfs: Sysfs, port: str) -> UsbDevice | None:
     return UsbDevice(directory, port, vendor, product, serial, bus, address)
 
 
-def attributes(host: HostRoot, sysfs: Sysfs, device: UsbDevice) -> tuple[dict[str, str], tuple[str, ...]]:
-    """A device's attributes and its nodes."""
+def attributes(host: HostRoot, sysfs: SysfsTree, device: UsbDevice) -> tuple[dict[str, str], tuple[str, ...]]:
+    """(attributes, nodes) of a device."""
     directory = device.directory
     interfaces = [
         inner
@@ -108,7 +157,7 @@ def attributes(host: HostRoot, sysfs: Sysfs, device: UsbDevice) -> tuple[dict[st
 
 
 def classes(attrs: Mapping[str, str]) -> frozenset[str]:
-    """The classes of a device and of its interfaces, as `hex_id` writes them."""
+    """The classes of a device and of its interfaces, in the form of `hex_id`."""
     return frozenset(hex_id(text) for text in (attrs["class"], *attrs["classes"].split(",")) if text)
 
 
@@ -122,7 +171,7 @@ def _joined(texts: Iterator[str] | list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plugged:
-    """A device at a port. `serial` is empty where it has none; `kind` tells it from other models."""
+    """A device in a port. `serial` is empty if it has none; `kind` is its vendor and product."""
 
     port: str
     kind: tuple[str, str]
@@ -131,17 +180,17 @@ class Plugged:
 
 @dataclass(slots=True)
 class SerialNames:
-    """Gives names that stay: a serial number that two devices have is nobody's from then on.
+    """Assigns stable names. A serial number that two devices have names no new device from then on.
 
-    Only who had it alone before goes on being called by it. Cheap devices have serials such as `0001`, all
-    of them; there the port says which is which.
+    A device that had the serial number alone keeps it. Cheap devices all have serial numbers such as `0001`;
+    for these the port is the name.
     """
 
     _owners: dict[str, Plugged] = field(default_factory=dict)
-    _doubtful: set[str] = field(default_factory=set)
+    _ambiguous: set[str] = field(default_factory=set)
 
     def names(self, devices: Sequence[Plugged]) -> dict[str, str]:
-        """What each device is called, by its port: its serial number, or the port."""
+        """The name of each device by its port: its serial number, or the port."""
         by_serial: dict[str, list[Plugged]] = {}
         for device in devices:
             if device.serial:
@@ -149,10 +198,10 @@ class SerialNames:
         named = {device.port: device.port for device in devices}
         for serial, rivals in by_serial.items():
             if len(rivals) > 1:
-                self._doubtful.add(serial)
+                self._ambiguous.add(serial)
             owner = self._owners.get(serial)
             if owner not in rivals:
-                if serial in self._doubtful:
+                if serial in self._ambiguous:
                     continue
                 owner = self._owners[serial] = rivals[0]
             named[owner.port] = serial
@@ -164,67 +213,67 @@ _BUSES: Final = "/dev/bus/usb"
 
 
 @dataclass(slots=True, weakref_slot=True)
-class _Names:
+class _SharedNames:
     names: SerialNames = field(default_factory=SerialNames)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_MEMORY: Final = Memory(_Names)
+_STATE: Final = SharedState(_SharedNames)
 
 
-class UsbSource:
-    """The USB devices that `written` selects."""
+class UsbScanner:
+    """Scans for the USB devices that a configuration selects."""
 
-    def __init__(self, written: Usb) -> None:
-        self._written = written
-        self._vendors = frozenset(map(hex_id, written.vendors))
-        self._products = frozenset(map(hex_id, written.products))
-        self._classes = frozenset(map(hex_id, written.classes))
-        self._memory: _Names | None = None
+    def __init__(self, config: Usb) -> None:
+        self._config = config
+        self._vendors = frozenset(map(hex_id, config.vendors))
+        self._products = frozenset(map(hex_id, config.products))
+        self._classes = frozenset(map(hex_id, config.classes))
+        self._state: _SharedNames | None = None
 
     def scan(self, host: HostRoot) -> Findings:
-        """The devices as they are now."""
-        sysfs = Sysfs(host)
+        """The selected devices."""
+        sysfs = SysfsTree(host)
         follow = tuple((path, "*") for path in (_BUSES, *self._buses(sysfs)))
         try:
             present = tuple(devices(sysfs))
         except FileNotFoundError:
             return Findings((), follow, (f"{DEVICES} is not there",), _SUBSYSTEMS)
-        # All of them, not the selected ones alone: a serial number is told from all others.
-        self._memory = memory = _MEMORY.of(host, None)
-        with memory.lock:
-            names = memory.names.names([Plugged(d.port, (d.vendor, d.product), d.serial) for d in present])
+        # Of all devices, not only of the selected ones: a serial number must differ from all others.
+        self._state = state = _STATE.of(host, None)
+        with state.lock:
+            names = state.names.names([Plugged(d.port, (d.vendor, d.product), d.serial) for d in present])
         found = [item for d in present if (item := self._found(host, sysfs, d, names[d.port])) is not None]
         found.sort(key=lambda item: natural(item.name))
         notes = () if found else (f"none of {len(present)} USB devices is selected",)
         return Findings(tuple(found), follow, notes, _SUBSYSTEMS)
 
     @staticmethod
-    def _buses(sysfs: Sysfs) -> list[str]:
+    def _buses(sysfs: SysfsTree) -> list[str]:
         try:
             return [f"{_BUSES}/{name}" for name in sysfs.names(_BUSES)]
         except OSError:
             return []
 
-    def _found(self, host: HostRoot, sysfs: Sysfs, device: UsbDevice, name: str) -> Found | None:
-        written = self._written
+    def _found(self, host: HostRoot, sysfs: SysfsTree, device: UsbDevice, name: str) -> Found | None:
+        config = self._config
         if (self._vendors and device.vendor not in self._vendors) or (
             self._products and device.product not in self._products
         ):
             return None
-        if not any_matches(written.serials, [device.serial]) or not any_matches(written.ports, [device.port]):
+        if not any_matches(config.serials, [device.serial]) or not any_matches(config.ports, [device.port]):
             return None
         attrs, nodes = attributes(host, sysfs, device)
         if self._classes and not self._classes & classes(attrs):
             return None
-        if not any_matches(written.with_nodes, [kind for kind in CHILD_KINDS if attrs[kind]]):
+        if not any_matches(config.with_nodes, [kind for kind in CHILD_KINDS if attrs[kind]]):
             return None
         claim = f"usb:{device.port}"
         return Found(name, device.path, attrs, nodes=nodes, sysfs=device.directory.path, claim=claim)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """The same device as it is now, wherever it is plugged in, if its serial number says which it is."""
-        sysfs = Sysfs(host)
+        """The device; in another port too, if its serial number identifies it."""
+        sysfs = SysfsTree(host)
         kind = (found.attrs["vendor"], found.attrs["product"], found.attrs["serial"])
         device = device_at(sysfs, found.attrs["port"])
         if device is None or device.kind != kind:

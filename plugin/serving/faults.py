@@ -5,13 +5,12 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
-from plugin.config import model
-from plugin.discovery.source import Fault, FaultSource
+from plugin.discovery.source import Fault, FaultSource, SourceConfig
 from runtime.log import Episode, Log
 
 _log = Log("faults")
 
-_Sources = tuple[model.AnySource, ...]
+_Sources = tuple[SourceConfig, ...]
 _Tell = Callable[[Fault], None]
 
 Make = Callable[[_Sources], FaultSource | None]

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from plugin.config import model
 from plugin.config.plan import ResourcePlan
 from plugin.devices.allocation import ContainerAnswer, Request, answer
 from plugin.devices.claims import CdiNames
@@ -86,7 +85,7 @@ class Giving:
         plan, allocate = self._plan, self._plan.allocate
         return (
             bool(plan.probes or allocate.devices or allocate.mounts or allocate.files or plan.cdi)
-            or not all(isinstance(source, model.Static) for source in plan.sources)
+            or any(tuple(source.host_paths()) for source in plan.sources)
             or any(device.path for device in devices)
         )
 

@@ -17,7 +17,6 @@ from plugin.devices.device import Device
 from plugin.devices.identify import Change, Identified, Identifier
 from plugin.discovery.glob import compiled
 from plugin.discovery.host import HostRoot, os_problem
-from plugin.discovery.registry import source_of
 from plugin.discovery.source import EntryScanner, Findings, Found, RescanNeededError, Scanner
 from plugin.discovery.sysfs_tree import numa_nodes
 from plugin.serving.probes import asked_at_allocate, questions
@@ -64,7 +63,7 @@ class SharedSources:
         self, plan: ResourcePlan, host: HostRoot, steady: Callable[[], float] = time.monotonic
     ) -> None:
         self.host = host
-        self.each = tuple(source_of(written) for written in plan.sources)
+        self.each = tuple(source.scanner() for source in plan.sources)
         self._steady = steady
         self._lock = threading.Lock()
         self._begun = float("-inf")

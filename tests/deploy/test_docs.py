@@ -17,8 +17,8 @@ from exporter.main import needs as exporter_needs
 from harness.manifests import documents
 from kubelet.paths import KubeletPaths
 from plugin.config.load import load
-from plugin.config.looked_into import EVERYWHERE
 from plugin.discovery.host import HostRoot
+from plugin.discovery.source import STANDARD_DIRECTORIES
 from plugin.main import needs as plugin_needs
 from plugin.presets import preset_path
 from runtime.preflight import Need, PathState, ProcessLimits, Use, assess
@@ -201,7 +201,7 @@ def test_each_field_of_the_first_line_is_explained() -> None:
             *plugin_needs(root, host, plans, way="registry"),
         )
     }
-    assert {place.removeprefix("/").replace("/", "_") for place in EVERYWHERE} <= named
+    assert {place.removeprefix("/").replace("/", "_") for place in STANDARD_DIRECTORIES} <= named
     limits = assess([], ProcessLimits(uid=0, label="x")).fields
     rows = re.findall(
         r"^\| (`[^|]+) \|", PAGES["troubleshooting"].partition("## What to do")[0], re.MULTILINE

@@ -22,7 +22,9 @@ from harness.manifests import (
     variables,
 )
 from plugin.config.load import load
-from plugin.config.model import Files, Glob, Nvidia
+from plugin.discovery.files import Files
+from plugin.discovery.glob import Glob
+from plugin.discovery.nvidia import Nvidia
 from runtime.version import __version__
 
 BASE = DEPLOY / "base"

@@ -7,9 +7,11 @@ import pytest
 from msgspec import Struct
 
 from harness.reference import DOCUMENT, SOURCES, fences, renewed, whole
-from plugin.config import model
 from plugin.config.load import load
 from plugin.config.schema import field_texts, structs
+from plugin.discovery.net import Net
+from plugin.discovery.pci import Pci
+from plugin.discovery.registry import Source
 from runtime.config_file import ConfigError
 
 TEXT = DOCUMENT.read_text()
@@ -23,14 +25,14 @@ def test_what_is_made_from_the_code_is_up_to_date() -> None:
 @pytest.mark.parametrize("struct", structs(), ids=lambda struct: struct.__name__)
 def test_every_key_is_described(struct: type[Struct]) -> None:
     assert set(field_texts(struct)) == set(struct.__struct_fields__)
-    assert struct is model.Source or f"<!-- {struct.__name__} -->" in TEXT
+    assert struct is Source or f"<!-- {struct.__name__} -->" in TEXT
 
 
 @pytest.mark.parametrize("struct", structs(), ids=lambda struct: struct.__name__)
 def test_every_key_is_in_an_example(struct: type[Struct]) -> None:
     used = set(re.findall(r"([a-z_]+):", "".join(EXAMPLES)))
     without = {"library", "subsystem_vendor"}  # NVML's place: rarely needed, and told in its row
-    selectors = set(model.Pci.__struct_fields__) | set(model.Net.__struct_fields__)  # lists of one kind
+    selectors = set(Pci.__struct_fields__) | set(Net.__struct_fields__)  # lists of one kind
     selectors |= {"together", "partitions", "serials", "ports", "interfaces"}
     fields = set(struct.__struct_fields__)
     assert fields - selectors - without <= used

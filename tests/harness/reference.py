@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from plugin.config import model
 from plugin.config.schema import field_texts, structs
 from plugin.config.templates import ALLOWED_FILTERS, ALLOWED_METHODS
+from plugin.discovery.registry import Source
 from plugin.presets import PRESETS
 
 DOCUMENT = Path(__file__).parents[2] / "docs/configuration.md"
 SOURCES: Mapping[type[Struct], str] = {
     struct: field.name
-    for field in msgspec.structs.fields(model.Source)
+    for field in msgspec.structs.fields(Source)
     for struct in structs()
     if any(struct is option for option in getattr(field.type, "__args__", ()))
 }
@@ -32,7 +32,7 @@ _FENCE = re.compile(r"^```(?P<kind>\w+(?: \w+)?)\n(?P<text>.*?)^```$", re.MULTIL
 
 def generated() -> dict[str, str]:
     """The text of each part that is made, by its name."""
-    parts = {struct.__name__: _described(struct) for struct in structs() if struct is not model.Source}
+    parts = {struct.__name__: _described(struct) for struct in structs() if struct is not Source}
     parts["presets"] = _presets()
     parts["filters"] = ", ".join(f"`{name}`" for name in sorted(ALLOWED_FILTERS))
     parts["methods"] = ", ".join(f"`{name}`" for name in sorted(ALLOWED_METHODS))

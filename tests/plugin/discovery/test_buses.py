@@ -12,11 +12,12 @@ import pytest
 
 from harness.hosttree import HostTree
 from harness.machines import Machine
-from plugin.config import model
-from plugin.config.attributes import attributes_of
+from plugin.discovery.drm import Drm
 from plugin.discovery.host import HostRoot
-from plugin.discovery.network import default_routes, default_routes_6
-from plugin.discovery.registry import source_of
+from plugin.discovery.infiniband import Infiniband
+from plugin.discovery.kfd import Kfd
+from plugin.discovery.net import Net, default_routes, default_routes_6
+from plugin.discovery.pci import Pci
 from plugin.discovery.source import Findings, Found, Scanner
 from plugin.discovery.sysfs_tree import numa_nodes
 
@@ -36,8 +37,8 @@ class Look:
     def __init__(self, host: Path, kind: Any, **written: object) -> None:
         self.host = HostRoot(host)
         converted = msgspec.convert(written, kind)
-        self.source: Scanner = source_of(converted)
-        self.promised = attributes_of([converted])
+        self.source: Scanner = converted.scanner()
+        self.promised = converted.attributes()
 
     def findings(self) -> Findings:
         findings = self.source.scan(self.host)
@@ -69,7 +70,7 @@ def test_pci_tells_everything_of_a_function(host: Path, machine: Machine) -> Non
     machine.iommu_group(path, 42)
     machine.tree.directory(f"{path}/vfio-dev/vfio3")
     machine.tree.files(path, acpi_index=7, label="Slot 3")
-    found = Look(host, model.Pci, functions="virtual").one()
+    found = Look(host, Pci, functions="virtual").one()
     assert found == Found(
         "0000:3b:00.2",
         attrs={
@@ -132,7 +133,7 @@ def mixed(machine: Machine) -> None:
 )
 def test_pci_selects(host: Path, machine: Machine, written: dict[str, object], expected: list[str]) -> None:
     mixed(machine)
-    assert Look(host, model.Pci, **written).names() == expected
+    assert Look(host, Pci, **written).names() == expected
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_pci_selects(host: Path, machine: Machine, written: dict[str, object], e
 def test_net_selects(host: Path, machine: Machine, written: dict[str, object], expected: list[str]) -> None:
     mixed(machine)
     machine.rdma("mlx5_1", "/sys/devices/pci0000:00/0000:3b:00.1", 1)
-    assert Look(host, model.Net, **written).names() == expected
+    assert Look(host, Net, **written).names() == expected
 
 
 def test_net_leaves_out_what_has_the_default_route_itself_or_below_something_else(
@@ -164,33 +165,33 @@ def test_net_leaves_out_what_has_the_default_route_itself_or_below_something_els
         at = machine.interface(name, f"{above}")
         machine.tree.link(f"{at}/lower_{lower}", f"/sys/class/net/{lower}")
     machine.routes("bond0.100", "br-ex", six=("eth3",))
-    findings = Look(host, model.Net).findings()
+    findings = Look(host, Net).findings()
     assert [f.name for f in findings.found] == ["0000:00:00.0", "0000:04:00.0"]
     assert findings.notes == tuple(
         f"0000:0{n}:00.0 is left out: eth{n} has the host's default route" for n in (1, 2, 3)
     )
-    assert len(Look(host, model.Net, default_route=True).names()) == 5
+    assert len(Look(host, Net, default_route=True).names()) == 5
 
 
 def test_net_refuses_to_guess_whose_the_default_route_is(host: Path, machine: Machine) -> None:
     path = machine.function("0000:01:00.0", "8086", "1521", NETWORK, driver="vfio-pci")
     (host / "proc/1/net/route").unlink()
-    assert Look(host, model.Net).names() == ["0000:01:00.0"], "a function without an interface has no route"
+    assert Look(host, Net).names() == ["0000:01:00.0"], "a function without an interface has no route"
     machine.interface("eth0", path)
     with pytest.raises(FileNotFoundError, match="default_route: true"):
-        Look(host, model.Net).findings()
-    assert Look(host, model.Net, default_route=True).names() == ["0000:01:00.0"]
+        Look(host, Net).findings()
+    assert Look(host, Net, default_route=True).names() == ["0000:01:00.0"]
 
 
 def test_a_host_without_ipv6_has_no_table_of_its_routes(host: Path, machine: Machine) -> None:
     machine.interface("eth0", machine.function("0000:01:00.0", "8086", "1521", NETWORK))
     (host / "proc/1/net/ipv6_route").unlink()
-    assert Look(host, model.Net).names() == ["0000:01:00.0"]
+    assert Look(host, Net).names() == ["0000:01:00.0"]
 
 
 def test_an_interface_that_gets_the_default_route_is_not_allocated(host: Path, machine: Machine) -> None:
     machine.interface("eth0", machine.function("0000:01:00.0", "8086", "1521", NETWORK))
-    look = Look(host, model.Net)
+    look = Look(host, Net)
     found = look.one()
     machine.routes("eth0")
     now = look.source.resolve(look.host, found)
@@ -226,13 +227,13 @@ def test_a_function_keeps_its_interface_s_name_while_that_is_with_a_pod(host: Pa
     path = virtual(machine, physical, 0, driver="mlx5_core")
     machine.interface("ens1f0v0", path, kind=32)
     machine.rdma("mlx5_2", path, 2)
-    look = Look(host, model.Net, interfaces=["ens1f0v0"], link_types=["infiniband"], rdma=True)
+    look = Look(host, Net, interfaces=["ens1f0v0"], link_types=["infiniband"], rdma=True)
     before = look.one()
     assert before.attrs["interface"] == "ens1f0v0"
     away(host, path, "ens1f0v0", "mlx5_2")
     assert look.one() == before
     # A process that was not there before knows the function all the same, not the name.
-    new = Look(host, model.Net, functions="virtual").one()
+    new = Look(host, Net, functions="virtual").one()
     assert (new.name, new.attrs["interface"], new.attrs["link_type"]) == ("0000:3b:00.1", "", "ether")
     # With another driver it is another thing: what was seen does not hold any more.
     machine.unbind("0000:3b:00.1", path)
@@ -251,7 +252,7 @@ def away(host: Path, path: str, interface: str, rdma: str) -> None:
 def test_a_renamed_interface_is_known_by_its_new_name(host: Path, machine: Machine) -> None:
     path = machine.function("0000:01:00.0", "8086", "1521", NETWORK, driver="igb")
     machine.interface("eth0", path)
-    look = Look(host, model.Net)
+    look = Look(host, Net)
     assert look.one().attrs["interface"] == "eth0"
     (host / "sys/class/net/eth0").unlink()
     shutil.rmtree(host / path.lstrip("/") / "net")
@@ -265,8 +266,8 @@ def test_a_port_of_a_switch_s_representors_is_not_the_function_s_own(host: Path,
     machine.interface("eth10", physical, phys_port_name="pf0vf0")
     machine.interface("eth11", physical, phys_port_name="c1pf0sf7")
     virtual(machine, physical, 0, driver="mlx5_core")
-    assert Look(host, model.Net, pf_names=["eth1*"]).names() == []
-    assert Look(host, model.Net, pf_names=["ens1f0np0#0"]).one().attrs["pf_name"] == "ens1f0np0"
+    assert Look(host, Net, pf_names=["eth1*"]).names() == []
+    assert Look(host, Net, pf_names=["ens1f0np0#0"]).one().attrs["pf_name"] == "ens1f0np0"
 
 
 def test_interfaces_without_a_pci_function_are_found_on_request(host: Path, machine: Machine) -> None:
@@ -279,15 +280,15 @@ def test_interfaces_without_a_pci_function_are_found_on_request(host: Path, mach
     for name in ("dummy0", "veth12", "lo"):
         machine.interface(name, "/sys/devices/virtual", kind=772 if name == "lo" else 1)
     machine.tree.file("/sys/class/net/bonding_masters", "\n")
-    hardware = Look(host, model.Net, kinds=["hardware"]).findings().found
+    hardware = Look(host, Net, kinds=["hardware"]).findings().found
     assert [(f.name, f.claim) for f in hardware] == [("enx1", "usb:1-2"), ("eth5", "net:eth5")]
-    assert Look(host, model.Net, kinds=["virtual"]).names() == ["dummy0", "veth12"]
-    found = Look(host, model.Net, kinds=["virtual", "pci"], interfaces=["dummy*", "eth0"]).findings().found
+    assert Look(host, Net, kinds=["virtual"]).names() == ["dummy0", "veth12"]
+    found = Look(host, Net, kinds=["virtual", "pci"], interfaces=["dummy*", "eth0"]).findings().found
     assert [(f.name, f.claim, f.attrs["kind"], f.attrs["interface"]) for f in found] == [
         ("0000:00:03.0", "pci:0000:00:03.0", "pci", "eth0"),
         ("dummy0", "net:dummy0", "virtual", "dummy0"),
     ]
-    assert Look(host, model.Net, kinds=["virtual"], vendors=["8086"]).names() == []
+    assert Look(host, Net, kinds=["virtual"], vendors=["8086"]).names() == []
 
 
 def test_infiniband_is_joined_with_its_interface(host: Path, machine: Machine) -> None:
@@ -297,7 +298,7 @@ def test_infiniband_is_joined_with_its_interface(host: Path, machine: Machine) -
     machine.rdma("mlx4_0", path, 0)
     machine.tree.files(f"{path}/infiniband/mlx4_0/ports/1/gid_attrs/ndevs", **{"0": "ens1", "1": "gone"})
     machine.tree.files(f"{path}/infiniband/mlx4_0/ports/2", state="1: DOWN", link_layer="InfiniBand")
-    found = Look(host, model.Infiniband).one()
+    found = Look(host, Infiniband).one()
     expected = {
         "interface": "ens1",
         "link_type": "ether",
@@ -315,17 +316,17 @@ def test_an_rdma_device_in_software_has_no_function(host: Path, machine: Machine
     machine.tree.files(f"{at}/ports/1", state="4: ACTIVE", link_layer="Ethernet")
     machine.tree.link("/sys/class/infiniband/rxe0", at)
     machine.tree.files("/sys/class/infiniband_verbs/uverbs7", ibdev="rxe0")
-    found = Look(host, model.Infiniband).one()
+    found = Look(host, Infiniband).one()
     assert (found.claim, found.attrs["address"], found.nodes) == (
         "rdma:rxe0",
         "",
         ("/dev/infiniband/uverbs7",),
     )
-    assert Look(host, model.Infiniband, drivers=["*"]).names() == []
+    assert Look(host, Infiniband, drivers=["*"]).names() == []
 
 
 def test_all_together_are_one_device_while_there_is_one(host: Path, machine: Machine) -> None:
-    look = Look(host, model.Infiniband, together=True)
+    look = Look(host, Infiniband, together=True)
     assert look.findings().found == ()
     for number in range(2):
         machine.rdma(
@@ -344,15 +345,15 @@ def test_drm_finds_cards_on_any_bus(host: Path, machine: Machine) -> None:
     machine.card(0, machine.function("0000:00:02.0", "8086", "9a49", "030000", driver="i915"))
     machine.card(1, f"{machine.function('0000:00:04.0', '1af4', '1050', '038000')}/virtio3", render=None)
     machine.card(2, "/sys/devices/platform/gpu", render=129)
-    found = Look(host, model.Drm).findings().found
+    found = Look(host, Drm).findings().found
     assert [(f.name, f.claim, f.path, f.nodes) for f in found] == [
         ("card0", "pci:0000:00:02.0", "/dev/dri/card0", ("/dev/dri/card0", "/dev/dri/renderD128")),
         ("card1", "pci:0000:00:04.0", "/dev/dri/card1", ("/dev/dri/card1",)),
         ("card2", "drm:gpu", "/dev/dri/card2", ("/dev/dri/card2", "/dev/dri/renderD129")),
     ]
     assert [f.attrs["device_name"] for f in found] == ["0000:00:02.0", "virtio3", "gpu"]
-    assert Look(host, model.Drm, names=["card[12]"], functions="physical").names() == ["card1", "card2"]
-    assert Look(host, model.Drm, drivers=["i915"]).one().attrs["render_minor"] == "128"
+    assert Look(host, Drm, names=["card[12]"], functions="physical").names() == ["card1", "card2"]
+    assert Look(host, Drm, drivers=["i915"]).one().attrs["render_minor"] == "128"
 
 
 def test_kfd_joins_nodes_with_cards_and_partitions_with_their_function(host: Path, machine: Machine) -> None:
@@ -365,7 +366,7 @@ def test_kfd_joins_nodes_with_cards_and_partitions_with_their_function(host: Pat
     machine.compute_node(1, location_id=0xA400, drm_render_minor=144, **same)
     machine.compute_node(2, location_id=0xA401, drm_render_minor=145, **same)
     machine.compute_node(3, location_id=0xA402, drm_render_minor=146, **same)
-    found = Look(host, model.Kfd).findings().found
+    found = Look(host, Kfd).findings().found
     assert [(f.name, f.claim, f.attrs["partition"], f.attrs["address"]) for f in found] == [
         ("0001:a4:00.0", "pci:0001:a4:00.0", "", "0001:a4:00.0"),
         ("amdgpu_xcp_1", "kfd:amdgpu_xcp_1", "amdgpu_xcp_1", "0001:a4:00.0"),
@@ -382,7 +383,7 @@ def test_kfd_joins_nodes_with_cards_and_partitions_with_their_function(host: Pat
     assert expected.items() <= dict(found[1].attrs).items()
     assert found[1].nodes == ("/dev/kfd", "/dev/dri/card1", "/dev/dri/renderD145")
     assert numa_nodes(HostRoot(host), found[1]) == (1,)
-    assert Look(host, model.Kfd, partitions=False).names() == ["0001:a4:00.0"]
+    assert Look(host, Kfd, partitions=False).names() == ["0001:a4:00.0"]
 
 
 @pytest.mark.parametrize(
@@ -393,16 +394,16 @@ def test_an_instruction_set_is_called_as_compilers_do(
 ) -> None:
     machine.card(0, machine.function("0000:19:00.0", "1002", "74a1", "120000"))
     machine.compute_node(1, location_id=0x1900, drm_render_minor=128, gfx_target_version=version)
-    assert Look(host, model.Kfd).one().attrs["gfx"] == gfx
+    assert Look(host, Kfd).one().attrs["gfx"] == gfx
 
 
 NONE = [
-    (model.Pci, {}, "/sys/bus/pci/devices is not there"),
-    (model.Net, {}, "/sys/bus/pci/devices is not there"),
-    (model.Net, {"kinds": ["virtual"]}, "no network function or interface is selected"),
-    (model.Infiniband, {}, "/sys/class/infiniband has no device"),
-    (model.Drm, {}, "/sys/class/drm has no card"),
-    (model.Kfd, {}, "/sys/class/kfd/kfd/topology/nodes is not there"),
+    (Pci, {}, "/sys/bus/pci/devices is not there"),
+    (Net, {}, "/sys/bus/pci/devices is not there"),
+    (Net, {"kinds": ["virtual"]}, "no network function or interface is selected"),
+    (Infiniband, {}, "/sys/class/infiniband has no device"),
+    (Drm, {}, "/sys/class/drm has no card"),
+    (Kfd, {}, "/sys/class/kfd/kfd/topology/nodes is not there"),
 ]
 
 
@@ -417,7 +418,7 @@ def test_what_is_there_and_not_selected_is_counted(host: Path, machine: Machine)
     mixed(machine)
     machine.card(0, "/sys/devices/pci0000:00/0000:19:00.0")
     machine.rdma("mlx5_0", "/sys/devices/pci0000:00/0000:3b:00.1", 0)
-    kinds: tuple[type, ...] = (model.Pci, model.Infiniband, model.Drm)
+    kinds: tuple[type, ...] = (Pci, Infiniband, Drm)
     notes = [Look(host, kind, vendors=["1234"]).findings().notes for kind in kinds]
     assert notes == [
         ("none of 7 PCI functions is selected",),
@@ -481,7 +482,7 @@ ODD: dict[str, tuple[Oddity, dict[str, str] | None, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("oddity", ODD)
-@pytest.mark.parametrize("kind", [model.Pci, model.Net])
+@pytest.mark.parametrize("kind", [Pci, Net])
 def test_an_odd_function_is_told_as_far_as_it_can_be(
     host: Path, machine: Machine, oddity: str, kind: type
 ) -> None:
@@ -491,7 +492,7 @@ def test_an_odd_function_is_told_as_far_as_it_can_be(
     make(machine)
     found = {f.name: f for f in Look(host, kind).findings().found}
     assert "0000:5e:00.0" in found, "the next one is not its brother's keeper"
-    if expected is None or (kind is model.Net and expected.get("class") == ""):
+    if expected is None or (kind is Net and expected.get("class") == ""):
         assert "0000:3b:00.0" not in found
         return
     odd = found["0000:3b:00.0"]
@@ -506,14 +507,14 @@ def test_links_out_of_the_host_s_root_are_not_followed(host: Path, root: Path) -
     (devices / "0000:3b:00.0").symlink_to(root / "outside/sys/devices/pci0000:00/0000:3b:00.0")
     (devices / "0000:3b:00.1").symlink_to("../../../../../../../../../../.." + str(root / "outside"))
     (devices / "0000:3b:00.2").symlink_to("0000:3b:00.2")
-    assert Look(host, model.Pci).names() == []
+    assert Look(host, Pci).names() == []
 
 
 def test_an_attribute_that_is_a_link_is_not_read(host: Path, machine: Machine, root: Path) -> None:
     (root / "secret").write_text("secret")
     path = machine.function("0000:3b:00.0", "8086", "1521", NETWORK)
     (host / path.lstrip("/") / "label").symlink_to(root / "secret")
-    assert Look(host, model.Pci).one().attrs["label"] == ""
+    assert Look(host, Pci).one().attrs["label"] == ""
 
 
 def test_functions_that_share_an_interface_or_have_none_are_told_apart(host: Path, machine: Machine) -> None:
@@ -521,7 +522,7 @@ def test_functions_that_share_an_interface_or_have_none_are_told_apart(host: Pat
     for function in range(2):
         machine.function(f"0000:3b:00.{function}", "15b3", "101d", NETWORK, driver="mlx5_core")
     machine.interface("ens1", FUNCTION)
-    found = Look(host, model.Net).findings().found
+    found = Look(host, Net).findings().found
     assert [(f.name, f.attrs["interface"]) for f in found] == [("0000:3b:00.0", "ens1"), ("0000:3b:00.1", "")]
 
 
@@ -529,11 +530,11 @@ def test_two_interfaces_of_one_function_are_both_known(host: Path, machine: Mach
     path = machine.function("0000:3b:00.0", "15b3", "1003", NETWORK, driver="mlx4_core")
     machine.interface("ens1d1", path)
     machine.interface("ens1", path)
-    found = Look(host, model.Net, interfaces=["ens1d1"]).one()
+    found = Look(host, Net, interfaces=["ens1d1"]).one()
     assert (found.attrs["interface"], found.attrs["interfaces"]) == ("ens1", "ens1,ens1d1")
 
 
-@pytest.mark.parametrize("kind", [model.Pci, model.Net, model.Infiniband, model.Drm, model.Kfd])
+@pytest.mark.parametrize("kind", [Pci, Net, Infiniband, Drm, Kfd])
 @pytest.mark.parametrize("call", ["open", "scandir", "readlink", "read"])
 def test_nothing_that_vanishes_in_the_midst_of_a_look_is_an_error(
     host: Path, machine: Machine, kind: type, call: str, monkeypatch: pytest.MonkeyPatch
@@ -545,7 +546,7 @@ def test_nothing_that_vanishes_in_the_midst_of_a_look_is_an_error(
     machine.rdma("mlx5_2", path, 2)
     machine.card(0, path)
     machine.compute_node(1, location_id=0x3B01, drm_render_minor=128)
-    source = source_of(msgspec.convert({"default_route": True} if kind is model.Net else {}, kind))
+    source: Scanner = msgspec.convert({"default_route": True} if kind is Net else {}, kind).scanner()
     real = getattr(os, call)
     gone = errno.ENODEV if call == "read" else errno.ENOENT
     wanted, made = 0, 0

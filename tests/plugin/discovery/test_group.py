@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from harness.hosttree import HostTree
-from plugin.config.model import Group, GroupMember
-from plugin.discovery.group import GroupSource
+from plugin.discovery.group import Group, GroupMember, GroupScanner
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Found
 
@@ -25,7 +24,7 @@ def here(tree: HostTree) -> HostRoot:
     return HostRoot(tree.root)
 
 
-def named(source: GroupSource, here: HostRoot) -> dict[str, Found]:
+def named(source: GroupScanner, here: HostRoot) -> dict[str, Found]:
     return {found.name: found for found in source.scan(here).found}
 
 
@@ -33,7 +32,7 @@ def test_paths_that_belong_together_are_one_device(tree: HostTree, here: HostRoo
     for number in (0, 1, 10):
         tree.file(f"/dev/snd/controlC{number}")
         tree.file(f"/dev/snd/pcmC{number}D0c")
-    findings = GroupSource(SOUND).scan(here)
+    findings = GroupScanner(SOUND).scan(here)
     assert [(f.name, f.path, f.attrs["capture"]) for f in findings.found] == [
         (f"controlC{n}", f"/dev/snd/controlC{n}", f"/dev/snd/pcmC{n}D0c") for n in (0, 1, 10)
     ]
@@ -43,7 +42,7 @@ def test_paths_that_belong_together_are_one_device(tree: HostTree, here: HostRoo
 def test_a_device_is_absent_while_something_that_it_needs_is_gone(tree: HostTree, here: HostRoot) -> None:
     for name in ("controlC0", "controlC1", "pcmC0D0c", "pcmC1D0c"):
         tree.file(f"/dev/snd/{name}")
-    source = GroupSource(SOUND)
+    source = GroupScanner(SOUND)
     before = named(source, here)
     (tree.root / "dev/snd/pcmC0D0c").unlink()
     found = named(source, here)
@@ -60,11 +59,11 @@ def test_a_device_is_absent_while_something_that_it_needs_is_gone(tree: HostTree
 def test_another_source_of_the_same_members_remembers_the_same(tree: HostTree, here: HostRoot) -> None:
     tree.file("/dev/snd/controlC0")
     tree.file("/dev/snd/pcmC0D0c")
-    first = GroupSource(SOUND)
+    first = GroupScanner(SOUND)
     first.scan(here)
     (tree.root / "dev/snd/pcmC0D0c").unlink()
-    assert list(named(GroupSource(SOUND), here)) == ["controlC0"]
-    assert named(GroupSource(SOUND), HostRoot(tree.root)) == {}
+    assert list(named(GroupScanner(SOUND), here)) == ["controlC0"]
+    assert named(GroupScanner(SOUND), HostRoot(tree.root)) == {}
 
 
 def test_nodes_are_the_paths_that_are_nodes_and_optional_ones_may_be_missing(
@@ -76,7 +75,7 @@ def test_nodes_are_the_paths_that_are_nodes_and_optional_ones_may_be_missing(
     written = Group(
         [GroupMember("/dev/a"), GroupMember("/dev/data", limit=3), GroupMember("/dev/extra", optional=True)]
     )
-    source = GroupSource(written)
+    source = GroupScanner(written)
     (found,) = source.scan(here).found
     assert (found.name, found.nodes) == ("a", ("/dev/a", "/dev/extra"))
     assert dict(found.attrs) == {"member0": "/dev/a", "member1": "/dev/data", "member2": "/dev/extra"}
@@ -91,22 +90,22 @@ def test_nodes_are_the_paths_that_are_nodes_and_optional_ones_may_be_missing(
 
 def test_a_group_is_counted_out(tree: HostTree, here: HostRoot) -> None:
     tree.file("/dev/fuse")
-    names = list(named(GroupSource(Group([GroupMember("/dev/fuse")], count=3)), here))
+    names = list(named(GroupScanner(Group([GroupMember("/dev/fuse")], count=3)), here))
     assert names == ["fuse-0", "fuse-1", "fuse-2"]
 
 
 def test_a_name_is_the_path_below_the_patterns_directory(tree: HostTree, here: HostRoot) -> None:
     for directory in ("one", "two"):
         tree.file(f"/dev/{directory}/node")
-    assert list(named(GroupSource(Group([GroupMember("/dev/*/node")])), here)) == ["one/node", "two/node"]
+    assert list(named(GroupScanner(Group([GroupMember("/dev/*/node")])), here)) == ["one/node", "two/node"]
     shared = Group([GroupMember("/dev/*/node", limit=2), GroupMember("/dev/[ot]*/node", limit=2)])
-    assert list(named(GroupSource(shared), here)) == ["one/node-0", "two/node-0"]
+    assert list(named(GroupScanner(shared), here)) == ["one/node-0", "two/node-0"]
 
 
 def test_a_group_of_what_is_optional_is_numbered(tree: HostTree, here: HostRoot) -> None:
     tree.file("/dev/ttyS0")
     members = [GroupMember("/dev/ttyS0", optional=True), GroupMember("/dev/ttyUSB0", optional=True)]
-    source = GroupSource(Group(members))
+    source = GroupScanner(Group(members))
     assert list(named(source, here)) == ["0"]
     tree.file("/dev/ttyUSB0")
     (found,) = source.scan(here).found

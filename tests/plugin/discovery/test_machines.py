@@ -10,12 +10,13 @@ import pytest
 
 from harness.hosttree import HostTree
 from harness.machines import Machine
-from plugin.config import model
 from plugin.discovery.host import HostRoot
-from plugin.discovery.kfd import compute_nodes
-from plugin.discovery.registry import source_of
+from plugin.discovery.infiniband import Infiniband
+from plugin.discovery.kfd import Kfd, compute_nodes
+from plugin.discovery.net import Net
+from plugin.discovery.pci import Pci
 from plugin.discovery.source import Found
-from plugin.discovery.sysfs_tree import Sysfs, numa_nodes
+from plugin.discovery.sysfs_tree import SysfsTree, numa_nodes
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
 
@@ -53,7 +54,7 @@ def accelerator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 def found(root: HostRoot, kind: Any, **written: object) -> dict[str, Found]:
-    source = source_of(msgspec.convert(written, kind))
+    source = msgspec.convert(written, kind).scanner()
     items = source.scan(root).found
     for item in items:
         assert source.resolve(root, item) == item
@@ -61,7 +62,7 @@ def found(root: HostRoot, kind: Any, **written: object) -> dict[str, Found]:
 
 
 def test_infiniband_of_a_machine_with_two_sockets(two_socket: HostRoot) -> None:
-    devices = found(two_socket, model.Infiniband, vendors=["15b3"])
+    devices = found(two_socket, Infiniband, vendors=["15b3"])
     (adapter,) = devices.values()
     expected = {
         "rdma": "mlx4_0",
@@ -80,7 +81,7 @@ def test_infiniband_of_a_machine_with_two_sockets(two_socket: HostRoot) -> None:
 
 
 def test_network_of_a_machine_with_two_sockets(two_socket: HostRoot) -> None:
-    functions = found(two_socket, model.Net, default_route=True)
+    functions = found(two_socket, Net, default_route=True)
     assert {
         name: (f.attrs["interface"], f.attrs["driver"], f.attrs["link_type"]) for name, f in functions.items()
     } == {
@@ -90,29 +91,29 @@ def test_network_of_a_machine_with_two_sockets(two_socket: HostRoot) -> None:
     }
     assert functions["0000:02:00.0"].attrs["label"] == "LOM 1G I350-BT2 (LAN1)"
     assert [numa_nodes(two_socket, f) for f in functions.values()] == [(0,), (0,), (1,)]
-    assert list(found(two_socket, model.Net, default_route=True, rdma=True)) == ["0000:82:00.0"]
+    assert list(found(two_socket, Net, default_route=True, rdma=True)) == ["0000:82:00.0"]
     # The links to virtual interfaces lead nowhere.
-    assert found(two_socket, model.Net, kinds=["virtual", "hardware"]) == {}
+    assert found(two_socket, Net, kinds=["virtual", "hardware"]) == {}
 
 
 def test_pci_of_a_machine_with_two_sockets(two_socket: HostRoot) -> None:
-    assert len(found(two_socket, model.Pci)) >= 11
-    (phi,) = found(two_socket, model.Pci, classes=["0b40"], devices=["225c"]).values()
+    assert len(found(two_socket, Pci)) >= 11
+    (phi,) = found(two_socket, Pci, classes=["0b40"], devices=["225c"]).values()
     assert (phi.name, phi.attrs["vendor"], phi.attrs["driver"]) == ("0000:83:00.0", "8086", "mic")
     assert numa_nodes(two_socket, phi) == (1,)
 
 
 def test_pci_of_a_guest_with_an_accelerator(accelerator: HostRoot) -> None:
-    (gpu,) = found(accelerator, model.Pci, vendors=["10de"]).values()
+    (gpu,) = found(accelerator, Pci, vendors=["10de"]).values()
     assert (gpu.attrs["device"], gpu.attrs["class"], gpu.attrs["driver"]) == ("15f8", "030200", "nvidia")
     assert numa_nodes(accelerator, gpu) == (), "-1 is no node"
     # A guest has a function for each of its network cards, and sysfs of this one shows no interfaces.
-    assert list(found(accelerator, model.Net)) == list(found(accelerator, model.Pci, classes=["02"]))
+    assert list(found(accelerator, Net)) == list(found(accelerator, Pci, classes=["02"]))
 
 
 @pytest.mark.parametrize("version", versions("amd-kfd", "amd-kfd-topology.tar.gz"))
 def test_compute_nodes_of_an_amd_machine(version: str, tmp_path: Path) -> None:
-    nodes, notes = compute_nodes(Sysfs(host(version, tmp_path)))
+    nodes, notes = compute_nodes(SysfsTree(host(version, tmp_path)))
     assert notes == ()
     assert [(n.number, n.render_minor, n.location) for n in nodes] == [
         (1, 128, "0000:19:00.0"),
@@ -127,7 +128,7 @@ MI308 = versions("amd-kfd-mi308", "amd-kfd-topology-mi308.tar.gz")
 
 @pytest.mark.parametrize("version", MI308)
 def test_compute_nodes_of_partitions(version: str, tmp_path: Path) -> None:
-    nodes, notes = compute_nodes(Sysfs(host(version, tmp_path)))
+    nodes, notes = compute_nodes(SysfsTree(host(version, tmp_path)))
     assert notes == ()
     assert len(nodes) == (8 if version == MI308[0] else 32)
     assert {n.gfx for n in nodes} == {"gfx942"}
@@ -141,7 +142,7 @@ def test_partitions_of_an_amd_machine_are_joined_with_their_functions(version: s
     """The topology has no cards: the test makes them as the driver does, one of four on the function."""
     root = host(version, tmp_path)
     machine = Machine(HostTree(root.here("/")))
-    nodes, _ = compute_nodes(Sysfs(root))
+    nodes, _ = compute_nodes(SysfsTree(root))
     for number, node in enumerate(nodes):
         address = node.location[:-1] + "0"
         if node.location.endswith(".0"):
@@ -150,7 +151,7 @@ def test_partitions_of_an_amd_machine_are_joined_with_their_functions(version: s
         else:
             path = f"/sys/devices/platform/amdgpu_xcp_{number}"
         machine.card(number, path, render=node.render_minor)
-    devices = found(root, model.Kfd)
+    devices = found(root, Kfd)
     assert len(devices) == len(nodes)
     whole = [d for d in devices.values() if not d.attrs["partition"]]
     assert len(whole) == len(nodes) // 4

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from harness.tools import required
-from plugin.config import model
 from plugin.discovery.host import HostRoot
-from plugin.discovery.registry import source_of
+from plugin.discovery.net import Net
 from plugin.discovery.source import Findings
 
 PROJECT = Path(__file__).parents[3]
@@ -21,11 +20,10 @@ LOOK = """\
 import json, sys
 from pathlib import Path
 import msgspec
-from plugin.config import model
 from plugin.discovery.host import HostRoot
-from plugin.discovery.registry import source_of
-written = msgspec.convert(json.loads(sys.argv[2]), model.Net)
-findings = source_of(written).scan(HostRoot(Path(sys.argv[1])))
+from plugin.discovery.net import Net
+written = msgspec.convert(json.loads(sys.argv[2]), Net)
+findings = written.scanner().scan(HostRoot(Path(sys.argv[1])))
 print(json.dumps([[f.name for f in findings.found], findings.notes]))
 """
 
@@ -46,7 +44,7 @@ def look(root: str, **written: object) -> str:
 
 
 def here(**written: object) -> Findings:
-    return source_of(msgspec.convert(written, model.Net)).scan(HostRoot(Path("/")))
+    return msgspec.convert(written, Net).scanner().scan(HostRoot(Path("/")))
 
 
 def test_a_pod_without_the_host_s_namespaces_sees_the_host_s_interfaces_and_routes(root: Path) -> None:

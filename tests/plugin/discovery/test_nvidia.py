@@ -10,9 +10,8 @@ import pytest
 
 from harness.hosttree import HostTree
 from harness.nvml import A100, A100_MIG, A100_UUID, H100, H100_UUID, FakeNvml, with_nvml, without_nvml
-from plugin.config.model import Nvidia
 from plugin.discovery.host import HostRoot
-from plugin.discovery.nvidia import NvidiaSource
+from plugin.discovery.nvidia import Nvidia, NvidiaScanner
 from plugin.discovery.nvml import NVML, NvidiaEvents, linux_address
 from plugin.discovery.source import Fault, Findings, Found
 from plugin.serving.blocking import Offload, StuckError
@@ -68,8 +67,8 @@ def host_root(path: Path) -> HostRoot:
     return HostRoot(path)
 
 
-def look(tree: HostTree, written: Nvidia, source: NvidiaSource | None = None) -> Findings:
-    return (source or NvidiaSource(written)).scan(host_root(tree.root))
+def look(tree: HostTree, written: Nvidia, source: NvidiaScanner | None = None) -> Findings:
+    return (source or NvidiaScanner(written)).scan(host_root(tree.root))
 
 
 def named(findings: Findings) -> dict[str, Found]:
@@ -231,14 +230,14 @@ def test_garbage_in_the_drivers_files_is_no_gpu(tree: HostTree, text: bytes) -> 
 
 def test_the_driver_appears_later_and_is_taken_up(tree: HostTree, nvml: FakeNvml) -> None:
     nvml.tells("init 9")
-    source = NvidiaSource(Nvidia())
+    source = NvidiaScanner(Nvidia())
     assert look(tree, Nvidia(), source).notes[0] == "NVML is not used: Driver Not Loaded"
     nvml.tells(A100)
     assert list(named(look(tree, Nvidia(), source))) == [A100_UUID]
 
 
 def test_a_driver_that_was_loaded_anew_is_begun_anew(tree: HostTree, nvml: FakeNvml) -> None:
-    source = NvidiaSource(Nvidia())
+    source = NvidiaScanner(Nvidia())
     nvml.tells(A100)
     look(tree, Nvidia(), source)
     assert nvml.begun == 1
@@ -253,7 +252,7 @@ def test_a_driver_that_was_loaded_anew_is_begun_anew(tree: HostTree, nvml: FakeN
 def test_what_was_begun_with_a_driver_that_is_gone_is_begun_anew_within_one_look(
     tree: HostTree, nvml: FakeNvml
 ) -> None:
-    source = NvidiaSource(Nvidia())
+    source = NvidiaScanner(Nvidia())
     nvml.tells(A100)
     look(tree, Nvidia(), source)
     nvml.tells("void 2", A100, H100)
@@ -269,7 +268,7 @@ def test_what_was_begun_with_a_driver_that_is_gone_is_begun_anew_within_one_look
 
 async def test_a_call_that_hangs_is_given_up_and_works_later(tree: HostTree, nvml: FakeNvml) -> None:
     nvml.tells(A100)
-    source, offload = NvidiaSource(Nvidia()), Offload(1)
+    source, offload = NvidiaScanner(Nvidia()), Offload(1)
     host = host_root(tree.root)
     await offload.run(lambda: source.scan(host), limit=10.0)
     nvml.tells("hang nvmlDeviceGetUUID", A100)
@@ -287,7 +286,7 @@ async def test_a_call_that_hangs_is_given_up_and_works_later(tree: HostTree, nvm
 
 
 def test_a_lost_gpu_is_absent_for_that_reason_and_comes_back(tree: HostTree, nvml: FakeNvml) -> None:
-    source = NvidiaSource(Nvidia())
+    source = NvidiaScanner(Nvidia())
     nvml.tells(A100, H100)
     look(tree, Nvidia(), source)
     nvml.tells(A100, H100, f"lost {H100_UUID}")
@@ -301,7 +300,7 @@ def test_a_lost_gpu_is_absent_for_that_reason_and_comes_back(tree: HostTree, nvm
 
 
 def test_a_gpu_that_was_taken_out_is_not_there_any_more(tree: HostTree, nvml: FakeNvml) -> None:
-    source = NvidiaSource(Nvidia())
+    source = NvidiaScanner(Nvidia())
     nvml.tells(A100, H100)
     look(tree, Nvidia(), source)
     nvml.tells(A100)
@@ -309,20 +308,20 @@ def test_a_gpu_that_was_taken_out_is_not_there_any_more(tree: HostTree, nvml: Fa
 
 
 def test_slices_are_not_called_otherwise_while_nvml_is_away(tree: HostTree, nvml: FakeNvml) -> None:
-    source = NvidiaSource(Nvidia(kind="slices"))
+    source = NvidiaScanner(Nvidia(kind="slices"))
     shown(tree, "0000:3b:00.0", 0, A100_UUID)
     divided(tree)
     nvml.tells(A100_MIG, *SLICES)
     look(tree, Nvidia(kind="slices"), source)
     NVML.reset()
     nvml.tells("init 18")
-    with pytest.raises(OSError, match="NVML told of slices before"):
+    with pytest.raises(OSError, match="NVML named the slices before"):
         look(tree, Nvidia(kind="slices"), source)
     assert list(named(look(tree, Nvidia()))) == [A100_UUID]
 
 
 def test_what_is_allocated_has_the_nodes_of_this_moment(tree: HostTree, nvml: FakeNvml) -> None:
-    source = NvidiaSource(Nvidia())
+    source = NvidiaScanner(Nvidia())
     host = HostRoot(tree.root)
     shown(tree, "0000:3b:00.0", 0, A100_UUID)
     nvml.tells(A100)
@@ -337,7 +336,7 @@ def test_what_is_allocated_has_the_nodes_of_this_moment(tree: HostTree, nvml: Fa
 def test_a_slice_that_is_allocated_has_the_capabilities_of_this_moment(
     tree: HostTree, nvml: FakeNvml
 ) -> None:
-    source = NvidiaSource(Nvidia(kind="slices"))
+    source = NvidiaScanner(Nvidia(kind="slices"))
     host = HostRoot(tree.root)
     shown(tree, "0000:3b:00.0", 0, A100_UUID)
     divided(tree)
@@ -424,7 +423,7 @@ def test_why_nothing_is_heard_is_said_and_heard_again_later(
         wait(lambda: listening.said != [])
         assert set(listening.said) == {"no XID events: Driver Not Loaded"}
         nvml.tells(A100.replace("NVIDIA A100-SXM4-40GB", "an old one"))
-        wait(lambda: listening.said[-1] == "no XID events: GPU 0 tells none")
+        wait(lambda: listening.said[-1] == "no XID events: GPU 0 has none")
         nvml.tells(A100)
         wait(lambda: listening.said[-1] == "")
         nvml.tells(A100, "wait 15")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin.config.model import Exec
-from plugin.discovery.exec import MAX_OUTPUT, ExecSource
+from plugin.discovery.exec import MAX_OUTPUT, Exec, ExecScanner
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings, Found
 
@@ -23,7 +22,7 @@ def python(code: str) -> list[str]:
 
 
 def look(here: HostRoot, command: list[str], timeout: str = "10s") -> Findings:
-    return ExecSource(Exec(command, timeout=timeout)).scan(here)
+    return ExecScanner(Exec(command, timeout=timeout)).scan(here)
 
 
 def printed(here: HostRoot, text: str) -> Findings:
@@ -57,7 +56,7 @@ def test_what_is_printed_are_the_devices(here: HostRoot, host: Path) -> None:
         Found("x1", absent="too hot"),
     )
     assert findings.notes == ()
-    source = ExecSource(Exec(["/bin/true"]))
+    source = ExecScanner(Exec(["/bin/true"]))
     assert source.resolve(here, findings.found[0]) is not None
     (host / "dev/x0").unlink()
     assert source.resolve(here, findings.found[0]) is None
@@ -177,9 +176,9 @@ def test_it_is_not_run_more_often_than_its_interval_whoever_asks(here: HostRoot,
     """
     hands = Hands()
     written = Exec(python(code), interval="10s")
-    first, second = ExecSource(written, hands), ExecSource(written, hands)
+    first, second = ExecScanner(written, hands), ExecScanner(written, hands)
 
-    def name(source: ExecSource) -> str:
+    def name(source: ExecScanner) -> str:
         return source.scan(here).found[0].name
 
     assert [name(first), name(second), name(first)] == ["1", "1", "1"]
@@ -198,8 +197,8 @@ def test_it_is_not_run_more_often_than_its_interval_whoever_asks(here: HostRoot,
 def test_what_makes_no_sense_is_refused() -> None:
     written = Exec(["bin/x", "a\0b"], timeout="1m", interval="soon")
     assert list(written.problems()) == [
-        (("command", 0), "found 'bin/x', expected an absolute path"),
-        (("command", 1), "found 'a\\x00b', expected text without NUL"),
         (("timeout",), "found '1m', expected from 100ms to 15s"),
         (("interval",), "found 'soon', expected a duration such as 250ms, 5s, 1h30m or 30d"),
+        (("command", 0), "found 'bin/x', expected an absolute path"),
+        (("command", 1), "found 'a\\x00b', expected text without NUL"),
     ]

@@ -4,10 +4,9 @@ from pathlib import Path
 import pytest
 
 from harness.hosttree import HostTree
-from plugin.config.model import Regex
-from plugin.discovery.glob import GlobSource
+from plugin.discovery.glob import Glob
 from plugin.discovery.host import HostRoot
-from plugin.discovery.regex import RegexSource
+from plugin.discovery.regex import Regex
 from plugin.discovery.source import Findings, Scanner
 from runtime.config_file import Path as Place
 
@@ -18,7 +17,7 @@ def tree(host: Path) -> HostTree:
 
 
 def look(tree: HostTree, pattern: str, directory: str = "/dev", depth: int = 1) -> Findings:
-    return RegexSource(pattern, directory, depth).scan(HostRoot(tree.root))
+    return Regex(pattern, directory, depth).scan(HostRoot(tree.root))
 
 
 def test_the_whole_name_must_match_and_groups_are_attributes(tree: HostTree) -> None:
@@ -63,8 +62,8 @@ def test_what_is_allocated_is_what_is_there_at_this_moment(tree: HostTree) -> No
     tree.file("/dev/ttyUSB0")
     tree.link("/dev/serial/adapter", "/dev/ttyUSB0")
     sources: tuple[Scanner, ...] = (
-        RegexSource("ad(?P<rest>.*)", "/dev/serial"),
-        GlobSource(("/dev/serial/*",)),
+        Regex("ad(?P<rest>.*)", "/dev/serial"),
+        Glob(["/dev/serial/*"]),
     )
     before = [source.scan(here).found[0] for source in sources]
     for source, found in zip(sources, before, strict=True):

@@ -3,12 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from plugin.config.model import StaticDevice
-from plugin.discovery.files import FilesSource
-from plugin.discovery.glob import GlobSource
+from plugin.discovery.files import Files
+from plugin.discovery.glob import Glob
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings, Found, Scanner
-from plugin.discovery.static import StaticSource
+from plugin.discovery.static import Static, StaticDevice
 from plugin.discovery.sysfs_tree import numa_nodes
 
 
@@ -28,21 +27,21 @@ def test_files_are_the_regular_files_of_a_directory_hidden_ones_and_links_too(ho
     (colas / "link").symlink_to("cola2")
     (colas / "dangling").symlink_to("nothing")
     os.mkfifo(colas / "fifo")
-    findings = look(FilesSource("/etc/colas"), host)
+    findings = look(Files("/etc/colas"), host)
     assert [f.name for f in findings.found] == [".hidden", "cola2", "cola10", "link"]
     assert findings.follow == (("/etc/colas", "*"),)
 
 
 def test_a_directory_that_is_missing_or_empty_has_no_files_and_says_so(host: Path) -> None:
-    assert look(FilesSource("/etc/colas"), host).notes == ("/etc/colas is not there",)
+    assert look(Files("/etc/colas"), host).notes == ("/etc/colas is not there",)
     (host / "etc/colas").mkdir(parents=True)
-    assert look(FilesSource("/etc/colas"), host).notes == ("/etc/colas has no regular file",)
+    assert look(Files("/etc/colas"), host).notes == ("/etc/colas has no regular file",)
 
 
 def test_a_file_in_place_of_the_directory_is_an_error(host: Path) -> None:
     (host / "colas").touch()
     with pytest.raises(NotADirectoryError):
-        look(FilesSource("/colas"), host)
+        look(Files("/colas"), host)
 
 
 def test_a_config_map_volume_is_a_directory_of_files(host: Path) -> None:
@@ -51,7 +50,7 @@ def test_a_config_map_volume_is_a_directory_of_files(host: Path) -> None:
     (data / "cola1").touch()
     (host / "etc/colas/..data").symlink_to("..2026")
     (host / "etc/colas/cola1").symlink_to("..data/cola1")
-    assert [f.name for f in look(FilesSource("/etc/colas"), host).found] == ["cola1"]
+    assert [f.name for f in look(Files("/etc/colas"), host).found] == ["cola1"]
 
 
 def test_glob_finds_what_a_shell_would(host: Path) -> None:
@@ -59,16 +58,16 @@ def test_glob_finds_what_a_shell_would(host: Path) -> None:
         (host / path).parent.mkdir(parents=True, exist_ok=True)
         (host / path).touch()
     (host / "dev/video9").symlink_to("nothing")
-    assert paths(look(GlobSource(("/dev/video*",)), host)) == ["/dev/video0", "/dev/video2", "/dev/video10"]
-    assert paths(look(GlobSource(("/dev/*/pcm[0-9]", "/dev/tty???0")), host)) == [
+    assert paths(look(Glob(["/dev/video*"]), host)) == ["/dev/video0", "/dev/video2", "/dev/video10"]
+    assert paths(look(Glob(["/dev/*/pcm[0-9]", "/dev/tty???0"]), host)) == [
         "/dev/snd/pcm0",
         "/dev/ttyUSB0",
     ]
-    assert paths(look(GlobSource(("/dev/.v*", "/dev/video2", "/dev/vid*2")), host)) == [
+    assert paths(look(Glob(["/dev/.v*", "/dev/video2", "/dev/vid*2"]), host)) == [
         "/dev/.video",
         "/dev/video2",
     ]
-    assert look(GlobSource(("/nope/*", "/dev/x")), host) == Findings(
+    assert look(Glob(["/nope/*", "/dev/x"]), host) == Findings(
         (), (("/nope", "*"), ("/dev", "x")), ("nothing matches /nope/*, /dev/x",)
     )
 
@@ -76,7 +75,7 @@ def test_glob_finds_what_a_shell_would(host: Path) -> None:
 def test_glob_says_which_directories_to_follow(host: Path) -> None:
     (host / "sys/class/x/one").mkdir(parents=True)
     (host / "sys/class/x/two").mkdir()
-    follow = look(GlobSource(("/sys/class/x/*/device",)), host).follow
+    follow = look(Glob(["/sys/class/x/*/device"]), host).follow
     assert set(follow) == {
         ("/sys/class/x", "*"),
         ("/sys/class/x/one", "device"),
@@ -88,7 +87,7 @@ def test_glob_keeps_a_link_by_its_own_name_and_says_where_it_leads(host: Path) -
     (host / "dev/serial/by-id").mkdir(parents=True)
     (host / "dev/ttyUSB0").touch()
     (host / "dev/serial/by-id/usb-x").symlink_to("../../ttyUSB0")
-    (found,) = look(GlobSource(("/dev/serial/by-id/*",)), host).found
+    (found,) = look(Glob(["/dev/serial/by-id/*"]), host).found
     assert (found.path, found.attrs) == ("/dev/serial/by-id/usb-x", {"target": "/dev/ttyUSB0"})
 
 
@@ -104,17 +103,15 @@ def node(host: Path) -> Path:
 
 
 def test_a_device_node_is_known_by_its_numbers(node: Path) -> None:
-    (found,) = look(GlobSource(("/dev/video*",)), node).found
+    (found,) = look(Glob(["/dev/video*"]), node).found
     assert found.rdev == ("char", 81, 0)
     assert found.attrs == {"type": "char", "major": "81", "minor": "0"}
-    (written,) = look(StaticSource((StaticDevice("x", path="/dev/video0"),)), node).found
+    (written,) = look(Static([StaticDevice("x", path="/dev/video0")]), node).found
     assert (written.rdev, written.absent) == (("char", 81, 0), "")
 
 
 def test_what_is_written_down_is_always_a_device_and_absent_while_its_path_is(host: Path) -> None:
-    source = StaticSource(
-        (StaticDevice("Dev-1"), StaticDevice("fuse", path="/dev/fuse", numa=1, attrs={"a": "b"}))
-    )
+    source = Static([StaticDevice("Dev-1"), StaticDevice("fuse", path="/dev/fuse", numa=1, attrs={"a": "b"})])
     findings = look(source, host)
     assert [(f.name, f.absent, f.numa_node) for f in findings.found] == [
         ("Dev-1", "", None),

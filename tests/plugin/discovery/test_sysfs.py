@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.hosttree import HostTree
 from plugin.discovery.host import HostRoot
-from plugin.discovery.sysfs_tree import MAX_TEXT, Sysfs, clean
+from plugin.discovery.sysfs_tree import MAX_TEXT, SysfsTree, clean
 
 NAMES = st.sampled_from(["a", "b", "c"])
 PATHS = st.lists(st.one_of(NAMES, st.just(".."), st.just(".")), min_size=1, max_size=6).map("/".join)
@@ -32,7 +32,7 @@ def test_links_are_followed_as_the_host_root_does_and_never_out_of_it(
             place.parent.mkdir(parents=True, exist_ok=True)
             if not place.exists():
                 place.symlink_to(target)
-        host, sysfs = HostRoot(root), Sysfs(HostRoot(root))
+        host, sysfs = HostRoot(root), SysfsTree(HostRoot(root))
         for path in paths:
             try:
                 expected = host.real(f"/{path}")
@@ -44,12 +44,12 @@ def test_links_are_followed_as_the_host_root_does_and_never_out_of_it(
 
 
 def test_a_path_of_a_thousand_parts_is_no_trouble(host: Path) -> None:
-    assert Sysfs(HostRoot(host)).real("/a" * 2000) == "/a" * 2000
-    assert Sysfs(HostRoot(host)).directory("/a" * 2000) is None
+    assert SysfsTree(HostRoot(host)).real("/a" * 2000) == "/a" * 2000
+    assert SysfsTree(HostRoot(host)).directory("/a" * 2000) is None
 
 
 def test_the_root_itself_is_a_directory() -> None:
-    sysfs = Sysfs(HostRoot(Path("/")))
+    sysfs = SysfsTree(HostRoot(Path("/")))
     assert "sys" in sysfs.names("/") or "proc" in sysfs.names("/")
     assert sysfs.directory("/") is not None
     assert sysfs.real("/") == "/"
@@ -72,7 +72,7 @@ def test_the_root_itself_is_a_directory() -> None:
 def test_texts_are_small_and_clean(host: Path, content: bytes, expected: str) -> None:
     tree = HostTree(host)
     tree.file("/sys/x/text", content)
-    directory = Sysfs(HostRoot(host)).directory("/sys/x")
+    directory = SysfsTree(HostRoot(host)).directory("/sys/x")
     assert directory is not None
     assert directory.text("text") == expected
     assert directory.text("nothing") == ""
@@ -92,7 +92,7 @@ def test_clean_text_stays_as_it_is(text: str) -> None:
 )
 def test_numbers_are_whole_and_not_negative(host: Path, text: str, number: int | None) -> None:
     HostTree(host).file("/sys/x/n", text)
-    directory = Sysfs(HostRoot(host)).directory("/sys/x")
+    directory = SysfsTree(HostRoot(host)).directory("/sys/x")
     assert directory is not None
     assert directory.number("n") == number
 
@@ -100,7 +100,7 @@ def test_numbers_are_whole_and_not_negative(host: Path, text: str, number: int |
 def test_names_that_are_not_utf_8_are_no_trouble(host: Path) -> None:
     HostTree(host).directory("/sys/class/net")
     os.mkdir(bytes(host) + b"/sys/class/net/\xff")  # noqa: PTH102 -- a name that no str has
-    sysfs = Sysfs(HostRoot(host))
+    sysfs = SysfsTree(HostRoot(host))
     (name,) = sysfs.names("/sys/class/net")
     found = sysfs.directory(f"/sys/class/net/{name}")
     assert found is not None

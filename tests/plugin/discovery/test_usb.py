@@ -4,11 +4,10 @@ import pytest
 
 from harness.hosttree import HostTree
 from harness.usb import UsbBus
-from plugin.config.model import Usb
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings, Found
 from plugin.discovery.sysfs_tree import numa_nodes
-from plugin.discovery.usb import UsbSource
+from plugin.discovery.usb import Usb, UsbScanner
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def here(bus: UsbBus) -> HostRoot:
 
 
 def look(here: HostRoot, **selectors: list[str]) -> Findings:
-    return UsbSource(Usb(**selectors)).scan(here)
+    return UsbScanner(Usb(**selectors)).scan(here)
 
 
 def named(findings: Findings) -> dict[str, Found]:
@@ -129,7 +128,7 @@ def test_a_serial_number_is_made_harmless(bus: UsbBus, here: HostRoot) -> None:
 
 def test_a_device_keeps_its_id_wherever_it_is_plugged_in(bus: UsbBus, here: HostRoot) -> None:
     bus.plug("1-1", "0403", "6001", "A1", address=5)
-    source = UsbSource(Usb())
+    source = UsbScanner(Usb())
     (found,) = source.scan(here).found
     assert source.resolve(here, found) == found
     bus.unplug("1-1")
@@ -145,7 +144,7 @@ def test_a_device_keeps_its_id_wherever_it_is_plugged_in(bus: UsbBus, here: Host
 
 def test_a_device_without_a_serial_number_is_the_one_at_its_port(bus: UsbBus, here: HostRoot) -> None:
     bus.plug("1-1", "0403", "6001", address=5)
-    source = UsbSource(Usb())
+    source = UsbScanner(Usb())
     (found,) = source.scan(here).found
     bus.unplug("1-1")
     bus.plug("1-1", "0403", "6001", address=6)
@@ -159,7 +158,7 @@ def test_a_device_without_a_serial_number_is_the_one_at_its_port(bus: UsbBus, he
 
 def test_two_that_say_the_same_serial_number_are_told_apart(bus: UsbBus, here: HostRoot) -> None:
     bus.plug("1-2", "0403", "6001", "0001", address=5)
-    source = UsbSource(Usb())
+    source = UsbScanner(Usb())
     (first,) = source.scan(here).found
     assert first.name == "0001"
     bus.plug("1-1", "1a86", "7523", "0001", address=6)
@@ -195,7 +194,7 @@ def test_garbage_is_no_device(bus: UsbBus, here: HostRoot) -> None:
 
 
 def test_without_usb_there_is_none_and_it_is_said(host: Path) -> None:
-    findings = UsbSource(Usb()).scan(HostRoot(host))
+    findings = UsbScanner(Usb()).scan(HostRoot(host))
     assert (findings.found, findings.notes) == ((), ("/sys/bus/usb/devices is not there",))
 
 
@@ -208,8 +207,8 @@ def test_what_makes_no_sense_is_refused() -> None:
         with_nodes=["a/b"],
     )
     assert [place for place, _ in written.problems()] == [
-        ("vendors", 1),
         ("vendors", 2),
+        ("vendors", 1),
         ("serials", 0),
         ("ports", 0),
         ("classes", 1),

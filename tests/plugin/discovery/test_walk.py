@@ -5,10 +5,9 @@ import pytest
 from harness.hosttree import HostTree
 from harness.machines import Machine
 from harness.usb import UsbBus
-from plugin.config.model import Sysfs, SysfsFile
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings
-from plugin.discovery.sysfs import SysfsSource
+from plugin.discovery.sysfs import Sysfs, SysfsFile
 from plugin.discovery.sysfs_tree import numa_nodes
 
 QUEUES = "/sys/bus/dsa/devices/dsa*/wq*"
@@ -32,7 +31,7 @@ def tree(host: Path) -> HostTree:
 
 
 def look(tree: HostTree, written: Sysfs) -> Findings:
-    return SysfsSource(written).scan(HostRoot(tree.root))
+    return written.scan(HostRoot(tree.root))
 
 
 def names(findings: Findings) -> list[str]:
@@ -164,7 +163,7 @@ def test_a_usb_device_is_claimed_as_all_sources_do(tree: HostTree) -> None:
 
 
 def test_what_is_allocated_is_kept_at_this_moment(tree: HostTree) -> None:
-    source = SysfsSource(Sysfs([QUEUES], keep=[SysfsFile("state", equals="enabled")], attrs={"size": "size"}))
+    source = Sysfs([QUEUES], keep=[SysfsFile("state", equals="enabled")], attrs={"size": "size"})
     here = HostRoot(tree.root)
     found = source.scan(here).found[0]
     assert source.resolve(here, found) == found
@@ -215,6 +214,6 @@ def test_what_makes_no_sense_is_refused() -> None:
         ("keep", 2, "matches"),
         ("attrs", "Bad"),
         ("attrs", "good", 1),
-        ("locate", "good"),
         ("locate", "other"),
+        ("locate", "good"),
     ]

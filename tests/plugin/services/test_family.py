@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.served import Serve, Served
-from plugin.discovery.glob import GlobSource
+from plugin.discovery.glob import Glob
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings
 from plugin.serving.context import Pace
@@ -79,14 +79,14 @@ async def test_a_sources_defect_is_told_and_leaves_the_others_alone(
     kubelet: SimulatedKubelet, serve: Serve, dev: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (dev / "one1").touch()
-    discover = GlobSource.scan
+    discover = Glob.scan
 
-    def broken(source: GlobSource, host: HostRoot) -> Findings:
-        if source.patterns == ("/dev/*",):
+    def broken(source: Glob, host: HostRoot) -> Findings:
+        if source.paths == ["/dev/*"]:
             raise ValueError("unforeseen")
         return discover(source, host)
 
-    monkeypatch.setattr(GlobSource, "scan", broken)
+    monkeypatch.setattr(Glob, "scan", broken)
     name = "a.b/x{{ device.name }}"
     async with serve(configuration(family(name), PLAIN)) as served:
         await served.until(lambda: states(served)[name] == "discovery fails: ValueError: unforeseen")
@@ -111,14 +111,14 @@ async def test_sources_are_asked_once_for_the_whole_family(
     for n in range(20):
         (dev / f"v{n}").touch()
     looks = 0
-    discover = GlobSource.scan
+    discover = Glob.scan
 
-    def counted(source: GlobSource, host: HostRoot) -> Findings:
+    def counted(source: Glob, host: HostRoot) -> Findings:
         nonlocal looks
         looks += 1
         return discover(source, host)
 
-    monkeypatch.setattr(GlobSource, "scan", counted)
+    monkeypatch.setattr(Glob, "scan", counted)
     async with serve(configuration(family("a.b/{{ device.name }}"))) as served:
         await kubelet.wait_until(lambda k: all(k.allocatable(f"a.b/v{n}") == 1 for n in range(20)))
         for n in range(20):
@@ -189,15 +189,15 @@ async def test_the_first_resource_in_the_configuration_has_a_device_that_several
 ) -> None:
     for n in range(4):
         (dev / f"v{n}").touch()
-    discover = GlobSource.scan
+    discover = Glob.scan
 
-    def slowly(source: GlobSource, host: HostRoot) -> Findings:
-        if source.patterns == ("/dev/v*",):
+    def slowly(source: Glob, host: HostRoot) -> Findings:
+        if source.paths == ["/dev/v*"]:
             time.sleep(0.2)
         return discover(source, host)
 
     # The first is slow to look, and yet is first.
-    monkeypatch.setattr(GlobSource, "scan", slowly)
+    monkeypatch.setattr(Glob, "scan", slowly)
     text = claimants("{{ device.name in ['v0', 'v1'] }}", "{{ device.name != 'v0' }}")
     text += "- name: a.b/r2\n  discover: [{glob: {paths: [/dev/v1, /dev/v3]}}]\n  id: '2-{{ device.name }}'\n"
     async with serve(text) as served:

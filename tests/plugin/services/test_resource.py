@@ -21,7 +21,7 @@ from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from plugin.devices.device import Device
 from plugin.devices.identify import Change
-from plugin.discovery.files import FilesSource
+from plugin.discovery.files import Files
 from plugin.discovery.source import Findings
 from plugin.serving.context import Pace
 from plugin.serving.lifecycle import Patience
@@ -345,8 +345,8 @@ async def test_discovery_that_fails_changes_nothing_and_is_told(
     async with serve(configuration(cola()), pace=Pace(retry=0.05)) as served:
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         with monkeypatch.context() as broken:
-            broken.setattr(FilesSource, "discover", unreadable)
-            broken.setattr(FilesSource, "look_at", unreadable)
+            broken.setattr(Files, "discover", unreadable)
+            broken.setattr(Files, "look_at", unreadable)
             (colas / "b").touch()
             failing = "discovery fails: /etc/colas: Permission denied"
             await served.until(lambda: failing in served.status(COLA).state)
@@ -358,7 +358,7 @@ async def test_discovery_that_fails_changes_nothing_and_is_told(
         assert served.status(COLA).state == "registered, streams open: 1, devices healthy: 1 of 2"
 
 
-def unreadable(_source: FilesSource, *_asked: object) -> Findings:
+def unreadable(_source: Files, *_asked: object) -> Findings:
     raise PermissionError(errno.EACCES, "Permission denied", "/etc/colas")
 
 
@@ -555,8 +555,8 @@ async def test_a_look_that_hangs_is_given_up_and_told_while_everything_is_served
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         with monkeypatch.context() as hanging:
             # Whether all is looked at or the new file alone depends on what was seen until now.
-            hanging.setattr(FilesSource, "discover", hang)
-            hanging.setattr(FilesSource, "look_at", hang)
+            hanging.setattr(Files, "discover", hang)
+            hanging.setattr(Files, "look_at", hang)
             (colas / "b").touch()
             await served.until(lambda: "an earlier look at the host still hangs" in served.status(COLA).state)
         assert served.status(COLA).ready

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from plugin.config import model
 from plugin.config.load import load, load_all
+from plugin.discovery.glob import Glob
+from plugin.discovery.static import Static, StaticDevice
 from plugin.presets import preset_names, preset_path
 from runtime.config_file import ConfigError
 
@@ -33,8 +34,8 @@ def test_the_language_is_read_as_the_design_writes_it() -> None:
     (plan,) = load(EXAMPLE, "x")
     assert plan.name == "example.com/camera"
     assert plan.sources == (
-        model.Glob(["/dev/video*"]),
-        model.Static([model.StaticDevice("0", numa=1, attrs={"model": "C9"})]),
+        Glob(["/dev/video*"]),
+        Static([StaticDevice("0", numa=1, attrs={"model": "C9"})]),
     )
     assert (plan.numa, plan.replicas, plan.max_per_container, plan.prefer) == ("off", 4, 1, "packed")
     assert [e.name.text for e in plan.allocate.env] == ["CAMERAS"]

@@ -1,10 +1,9 @@
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.config import model, selectors
 from plugin.config.load import load
+from plugin.discovery import selectors
 from plugin.names import natural
 from runtime.config_file import ConfigError
 
@@ -18,7 +17,7 @@ from runtime.config_file import ConfigError
 )
 def test_an_id_is_the_same_however_it_is_written(text: str, expected: str) -> None:
     assert selectors.hex_id(text) == expected
-    assert (selectors.vendor_problem(text) is None) == bool(expected)
+    assert (selectors.hex_problem(text) is None) == bool(expected)
 
 
 @pytest.mark.parametrize(
@@ -81,15 +80,15 @@ def test_virtual_functions_are_chosen_by_ranges(
     "text", ["eth0#", "eth0#a", "eth0#3-1", "eth0#1-", "eth0#-1", "eth0#1,,2", "eth0#99999", "#1"]
 )
 def test_ranges_that_are_none_are_refused(text: str) -> None:
-    assert selectors.physical_name_problem(text) is not None
+    assert selectors.function_name_problem(text) is not None
 
 
 @given(st.text(max_size=40))
 def test_checks_never_fail_and_what_they_let_pass_can_be_used(text: str) -> None:
-    for check in (selectors.name_problem, selectors.address_problem, selectors.vendor_problem):
+    for check in (selectors.name_problem, selectors.address_problem, selectors.hex_problem):
         if check(text) is None:
             selectors.any_matches([text], ["eth0", "0000:3b:00.0"])
-    if selectors.physical_name_problem(text) is None:
+    if selectors.function_name_problem(text) is None:
         selectors.virtual_functions(text).holds(1)
 
 
@@ -144,11 +143,3 @@ def test_a_bad_selector_is_refused_with_its_place_and_advice(source: str, place:
     assert "test.yaml:5" in str(caught.value)
     assert f"resources[0].{place}" in str(caught.value)
     assert advice in str(caught.value)
-
-
-def test_every_attribute_that_is_promised_for_functions_is_told() -> None:
-    """The docstrings are what docs/configuration.md shows."""
-    from plugin.discovery.pci_bus import PCI_ATTRIBUTES  # noqa: PLC0415 -- of this test alone
-
-    assert all(f"`{name}`" in (model.Pci.__doc__ or "") for name in PCI_ATTRIBUTES)
-    assert msgspec.convert({}, model.Pci) == model.Pci()

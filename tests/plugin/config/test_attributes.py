@@ -1,21 +1,8 @@
 """Names of attributes in templates: checked when a file is loaded, against what sources really give."""
 
-import re
-from pathlib import Path
-from typing import Any
-
-import msgspec
 import pytest
 
-from harness.hosttree import HostTree
-from harness.machines import Machine
-from harness.reference import SOURCES
-from harness.usb import UsbBus
-from plugin.config import model
-from plugin.config.attributes import attributes_of
 from plugin.config.load import load
-from plugin.discovery.host import HostRoot
-from plugin.discovery.registry import source_of
 from runtime.config_file import ConfigError
 
 RESOURCE = """\
@@ -91,68 +78,3 @@ def test_attributes_of_several_devices_are_checked_as_well(text: str, words: str
     problem = refusal("{nvidia: {}}", f'allocate: {{env: {{A: "{text}"}}}}')
     assert words in problem
     assert bool(words) == bool(problem)
-
-
-@pytest.mark.parametrize("struct", SOURCES, ids=lambda struct: struct.__name__)
-def test_the_reference_names_each_attribute(struct: type[msgspec.Struct]) -> None:
-    """As far as they have names of their own: those of `pci` and `drm` are told by reference."""
-    needed: dict[str, Any] = {
-        "Files": {"directory": "/x"},
-        "Glob": {"paths": ["/x"]},
-        "Regex": {"pattern": "x"},
-        "Group": {"members": []},
-        "Static": {"devices": []},
-        "Sysfs": {"paths": ["/x"]},
-        "Exec": {"command": ["/x"]},
-    }
-    source = struct(**needed.get(struct.__name__, {}))
-    assert isinstance(source, model.AnySource)
-    names = attributes_of([source]) or frozenset()
-    inherited = attributes_of([model.Drm()]) if struct is model.Kfd else attributes_of([model.Pci()])
-    told = set(re.findall(r"`([a-z0-9_]+)`", (struct.__doc__ or "").partition("Attributes")[2]))
-    others = (inherited or frozenset()) if issubclass(struct, model.Pci.__mro__[1]) else frozenset[str]()
-    if struct is model.Pci:
-        others = frozenset()
-    assert names - others <= told
-
-
-def test_buses_give_the_attributes_that_are_declared(host: Path) -> None:
-    machine = Machine(HostTree(host))
-    machine.routes()
-    path = machine.function("0000:3b:00.0", "1002", "101e", "020000")
-    machine.interface("ens3f0", path)
-    machine.rdma("mlx5_0", path, 0)
-    machine.card(0, path)
-    machine.compute_node(1, drm_render_minor=128, location_id=0x3B00, simd_count=4, gfx_target_version=90402)
-    found_by: dict[str, model.AnySource] = {
-        "pci": model.Pci(),
-        "net": model.Net(),
-        "infiniband": model.Infiniband(),
-        "together": model.Infiniband(together=True),
-        "drm": model.Drm(),
-        "kfd": model.Kfd(),
-    }
-    for name, written in found_by.items():
-        found = source_of(written).scan(HostRoot(host)).found
-        assert found, name
-        for item in found:
-            assert frozenset(item.attrs) == attributes_of([written]), name
-
-
-def test_usb_gives_the_attributes_that_are_declared(host: Path) -> None:
-    UsbBus(HostTree(host)).plug("1-1", "0403", "6001")
-    (item,) = source_of(model.Usb()).scan(HostRoot(host)).found
-    assert frozenset(item.attrs) == attributes_of([model.Usb()])
-
-
-def test_nvidia_gives_the_attributes_that_are_declared(host: Path) -> None:
-    tree = HostTree(host)
-    tree.file(
-        "/proc/driver/nvidia/gpus/0000:3b:00.0/information",
-        "Model: \t\t NVIDIA A100\nGPU UUID: \t GPU-1\nDevice Minor: \t 0\n",
-    )
-    source = model.Nvidia(library="/none.so")
-    found = source_of(source).scan(HostRoot(host)).found
-    assert found
-    for item in found:
-        assert frozenset(item.attrs) == attributes_of([source])

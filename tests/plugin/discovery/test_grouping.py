@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.discovery.group import Key, Member, assign, complete, leader_of
+from plugin.discovery.group import GroupMember, Key, assign, complete, leader_of
 
-ONE = Member()
-MAYBE = Member(optional=True)
+ONE = GroupMember("/x")
+MAYBE = GroupMember("/x", optional=True)
 
 
 def test_the_nth_path_of_each_member_makes_the_nth_group() -> None:
@@ -15,13 +15,13 @@ def test_the_nth_path_of_each_member_makes_the_nth_group() -> None:
 
 
 def test_a_path_may_be_shared_up_to_its_limit() -> None:
-    shared = (Member(limit=2), ONE)
+    shared = (GroupMember("/x", limit=2), ONE)
     assert leader_of(shared) == 1
     assert assign(shared, (["fuse"], ["a", "b", "c"]), {}) == {
         ("a", 0): ("fuse", "a"),
         ("b", 0): ("fuse", "b"),
     }
-    assert assign((Member(limit=10), ONE), (["fuse"], ["a", "b", "c"]), {}).keys() == {
+    assert assign((GroupMember("/x", limit=10), ONE), (["fuse"], ["a", "b", "c"]), {}).keys() == {
         ("a", 0),
         ("b", 0),
         ("c", 0),
@@ -29,7 +29,7 @@ def test_a_path_may_be_shared_up_to_its_limit() -> None:
 
 
 def test_where_all_is_shared_there_are_as_many_groups_as_the_most_paths() -> None:
-    members = (Member(limit=10), Member(limit=10))
+    members = (GroupMember("/x", limit=10), GroupMember("/x", limit=10))
     assert assign(members, (["x"], ["a", "b", "c"]), {}) == {
         ("x", 0): ("x", "a"),
         ("x", 1): ("x", "b"),
@@ -69,7 +69,9 @@ def test_a_group_that_lost_a_path_stays_incomplete_and_takes_the_next_free_one()
 
 
 PATHS = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=4, unique=True).map(sorted)
-MEMBERS = st.lists(st.builds(Member, st.integers(1, 3), st.booleans()), min_size=1, max_size=3)
+MEMBERS = st.lists(
+    st.builds(GroupMember, st.just("/x"), st.integers(1, 3), st.booleans()), min_size=1, max_size=3
+)
 
 
 @given(st.data())

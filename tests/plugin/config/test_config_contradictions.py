@@ -80,7 +80,7 @@ def test_a_probe_that_cannot_be_is_told(probe: str, path: str, words: str) -> No
 @pytest.mark.parametrize(
     ("addition", "path", "words"),
     [
-        ("interval: 5s", "interval", "found interval beside xid, which is told by events"),
+        ("interval: 5s", "interval", "found interval beside xid, which is reported by events"),
         ("timeout: 5s", "timeout", "found timeout beside xid"),
         ("failures: 2", "failures", "found failures beside xid"),
         ("initial: true", "initial", "found initial beside xid"),
@@ -208,7 +208,7 @@ def test_a_name_that_devices_make_is_checked_as_far_as_it_is_known(name: str, wo
 
 def test_only_devices_tell_the_names_of_a_family() -> None:
     text = RESOURCE.replace("example.com/camera", "'example.com/{{ device.name }}'")
-    told(text + "    advertise_empty: true\n", 6, "advertise_empty", "only devices tell the names")
+    told(text + "    advertise_empty: true\n", 6, "advertise_empty", "only devices name resources")
 
 
 def test_a_source_given_twice_is_told() -> None:
