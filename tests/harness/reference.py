@@ -1,9 +1,10 @@
 """The parts of docs/configuration.md that are made from the code, and the parts that are examples.
 
-`python -m harness.reference` (in tests/) writes the former anew.
+`python -m harness.reference` (in tests/) renews the former, and docs/plugin.schema.json.
 """
 
 import inspect
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from plugin.config.schema import field_texts, structs
+from plugin.config.schema import field_texts, schema, structs
 from plugin.config.templates import ALLOWED_FILTERS, ALLOWED_METHODS
 from plugin.discovery.registry import Source
 from plugin.presets import PRESETS
@@ -121,3 +122,5 @@ def _family(name: str) -> str:
 
 if __name__ == "__main__":
     DOCUMENT.write_text(renewed(DOCUMENT.read_text()))
+    text = json.dumps(schema(PRESETS), indent=2, ensure_ascii=False)
+    DOCUMENT.with_name("plugin.schema.json").write_text(f"{text}\n")
