@@ -10,7 +10,7 @@ STUBS ?= .
 # Most tests wait for other processes: two for each core, within reason.
 WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n > 8 ? 8 : n)))
 
-.PHONY: help demo test bench fuzz model faults soak dashboards lint format proto lock system-tools manifests image image-test dist sbom clean screenshots
+.PHONY: help demo test bench fuzz model faults soak dashboards lint format proto lock system-tools image image-test dist sbom clean screenshots
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -79,7 +79,7 @@ ADDRESSES = $(if $(RUNBOOKS),--runbooks '$(RUNBOOKS)') $(if $(GRAFANA),--grafana
 screenshots: $(VENV)/.dev system-tools ## The pictures of the README and of docs/, made anew
 	$(BIN)/python docs/screenshots.py
 
-dashboards: $(VENV)/.dev ## Dashboards and rules made anew
+dashboards: $(VENV)/.dev ## Generate the dashboards and rules
 	$(BIN)/python -m dashboards.generate $(ADDRESSES)
 
 lint: $(VENV)/.dev ## Style, types, layers
@@ -110,9 +110,6 @@ lock: ## The lock files made anew (needs uv)
 	$(LOCK) $(UPGRADE) --group build -o requirements/build.txt
 	$(LOCK) $(UPGRADE) pyproject.toml --extra nvidia -c requirements/runtime.txt -o requirements/image.txt
 	$(LOCK) $(UPGRADE) pyproject.toml --group dev -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt
-
-manifests: $(VENV)/.dev ## The alert rules and the rendered manifests of deploy/ made anew (needs kubectl or kustomize)
-	$(BIN)/python deploy/make_manifests.py
 
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' runtime/version.py)
 # The time of the last commit stands for now, so that what is built twice is equal.

@@ -13,11 +13,12 @@ from dashboards.device import device
 from dashboards.fleet import fleet
 from dashboards.links import PAGE_ADDRESS, RUNBOOKS, Addresses
 from dashboards.node import node
-from dashboards.rulefile import Alert, rule_file
+from dashboards.rulefile import Alert, prometheus_rule, rule_file
 from dashboards.workload import workload
 
 HERE: Final = Path(__file__).parent
 DOCUMENT: Final = HERE.parent / "docs/dashboards.md"
+PROMETHEUS_RULE: Final = HERE.parent / "deploy/components/prometheus-operator/rules.yaml"
 RULES: Final = (*recording.GROUPS, *utilisation.GROUPS)
 
 _BLOCK: Final = re.compile(r"<!-- (?P<name>\w+) -->\n.*?<!-- /(?P=name) -->", re.DOTALL)
@@ -43,6 +44,7 @@ def generated(addresses: Addresses) -> Mapping[Path, str]:
     files = {
         HERE / "rules/recording.yaml": rule_file(RULES, **where),
         HERE / "rules/alerts.yaml": rule_file(alerts.GROUPS, **where),
+        PROMETHEUS_RULE: prometheus_rule((*alerts.GROUPS, *RULES), **where),
         DOCUMENT: _with_tables(DOCUMENT.read_text()),
     }
     for uid, document in boards(addresses).items():
@@ -104,7 +106,7 @@ def _readable(template: str) -> str:
     help="A node's status page, a template with {instance} or {node}.",
 )
 def main(runbooks: str, grafana: str, page: str) -> None:
-    """Write dashboards/grafana, dashboards/rules and the tables of docs/dashboards.md."""
+    """Write the dashboards, the rules, the PrometheusRule in deploy/, and the tables of docs/dashboards.md."""
     try:
         files = generated(Addresses(runbooks, grafana, page))
     except ValueError as error:

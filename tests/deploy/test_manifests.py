@@ -1,4 +1,4 @@
-"""deploy/ as it is written: the base, its components, and the configurations that go with them."""
+"""The files of deploy/: the base, its components and overlays, and their configurations."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -9,8 +9,9 @@ import yaml
 
 from exporter.pods.kubeconfig import ACCOUNT
 from harness.manifests import (
+    COMBINATIONS,
+    COMPONENTS,
     DEPLOY,
-    RENDERED,
     Mapping,
     command,
     container,
@@ -29,8 +30,7 @@ from runtime.version import __version__
 
 BASE = DEPLOY / "base"
 OVERLAYS = sorted(path.parent for path in DEPLOY.glob("overlays/*/kustomization.yaml"))
-COMPONENTS = sorted(path.parent for path in DEPLOY.glob("components/*/kustomization.yaml"))
-PLUGINS = [path for path in RENDERED if any("plugin.yaml" in e.get("data", {}) for e in documents(path))]
+PLUGINS = [name for name, parts in COMBINATIONS.items() if "exporter-only" not in parts]
 
 
 def document(path: Path) -> Mapping:
@@ -49,7 +49,7 @@ def daemonset() -> Mapping:
     return document(BASE / "daemonset.yaml")
 
 
-def test_every_file_of_the_base_is_in_the_kustomization_and_is_a_document(kustomization: Mapping) -> None:
+def test_the_kustomization_lists_every_file_of_the_base(kustomization: Mapping) -> None:
     generated = [file for entry in kustomization["configMapGenerator"] for file in entry["files"]]
     listed = {*kustomization["resources"], *generated, "kustomization.yaml"}
     assert listed == {path.name for path in BASE.iterdir()}
@@ -57,13 +57,11 @@ def test_every_file_of_the_base_is_in_the_kustomization_and_is_a_document(kustom
         assert {"apiVersion", "kind", "metadata"} <= document(BASE / name).keys()
 
 
-def test_the_selector_is_made_by_kustomize_alone_and_matches_the_pods(
-    kustomization: Mapping, daemonset: Mapping
-) -> None:
+def test_kustomize_alone_sets_selector_and_labels(kustomization: Mapping, daemonset: Mapping) -> None:
     (labels,) = kustomization["labels"]
     assert labels["includeSelectors"] is True
     assert labels["pairs"]
-    # A selector or a label written here could contradict what includeSelectors adds to both.
+    # A selector or label in the file could contradict what includeSelectors adds.
     assert "selector" not in daemonset["spec"]
     assert "labels" not in daemonset["spec"]["template"].get("metadata", {})
     assert document(BASE / "namespace.yaml")["metadata"]["name"] == kustomization["namespace"]
@@ -76,10 +74,10 @@ def test_the_image_is_of_this_version(kustomization: Mapping, daemonset: Mapping
     assert {entry["image"] for entry in pod["containers"]} == {image["name"]}
 
 
-def test_each_right_and_each_mount_has_its_reason_beside_it() -> None:
+def test_rights_and_mounts_have_a_reason_in_a_comment() -> None:
     lines = (BASE / "daemonset.yaml").read_text().splitlines()
     for right in ("securityContext: &confined", "volumeMounts:", "tolerations:", "updateStrategy:"):
-        # What a container says first says it for the other.
+        # The second container refers to the first by a YAML alias.
         for number in [n for n, line in enumerate(lines) if line.strip() == right][:1]:
             assert any("#" in line for line in (lines[number - 1], lines[number + 1])), lines[number]
     for right in ("automountServiceAccountToken", "enableServiceLinks"):
@@ -88,25 +86,16 @@ def test_each_right_and_each_mount_has_its_reason_beside_it() -> None:
 
 
 @pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
-def test_an_overlay_is_the_base_and_components_and_nothing_of_its_own(folder: Path) -> None:
+def test_an_overlay_is_the_base_with_components(folder: Path) -> None:
     overlay = document(folder / "kustomization.yaml")
     assert overlay.keys() == {"apiVersion", "kind", "resources", "components"}
     assert [(folder / path).resolve() for path in overlay["resources"]] == [BASE]
-    assert all((folder / path).resolve() in COMPONENTS for path in overlay["components"])
+    assert all((folder / path).resolve() in COMPONENTS.values() for path in overlay["components"])
     assert [path.name for path in folder.iterdir()] == ["kustomization.yaml"]
 
 
-def test_each_component_is_shown_by_an_overlay() -> None:
-    shown = {
-        (folder / path).resolve()
-        for folder in OVERLAYS
-        for path in document(folder / "kustomization.yaml")["components"]
-    }
-    assert shown == set(COMPONENTS)
-
-
-@pytest.mark.parametrize("folder", COMPONENTS, ids=lambda folder: folder.name)
-def test_a_component_says_what_it_is_for_and_changes_the_daemonset_by_name(folder: Path) -> None:
+@pytest.mark.parametrize("folder", COMPONENTS.values(), ids=lambda folder: folder.name)
+def test_a_component_has_a_purpose_and_patches_by_name(folder: Path) -> None:
     text = (folder / "kustomization.yaml").read_text()
     assert text.startswith("# ")
     component = document(folder / "kustomization.yaml")
@@ -120,26 +109,26 @@ def test_a_component_says_what_it_is_for_and_changes_the_daemonset_by_name(folde
             assert (patch["kind"], patch["metadata"]["name"]) == ("DaemonSet", "devicelens")
 
 
-@pytest.mark.parametrize("path", PLUGINS, ids=lambda path: path.stem)
-def test_the_plugins_configuration_is_one_and_speaks_of_what_is_mounted(path: Path) -> None:
-    entry = container(pod_of(path), "plugin")
+@pytest.mark.parametrize("combination", PLUGINS)
+def test_the_plugins_configuration_scans_mounted_directories(combination: str) -> None:
+    entry = container(pod_of(combination), "plugin")
     values = parsed(entry)
     root, file = PurePosixPath(values["host_root"]), PurePosixPath(values["config"])
-    (text,) = (e["data"][file.name] for e in documents(path) if file.name in e.get("data", {}))
+    (text,) = (e["data"][file.name] for e in documents(combination) if file.name in e.get("data", {}))
     seen = [
         PurePosixPath("/") / place.relative_to(root)
         for mount in entry["volumeMounts"]
         if (place := PurePosixPath(mount["mountPath"])).is_relative_to(root)
     ]
-    plans = load(text.encode(), path.stem)
+    plans = load(text.encode(), combination)
     assert plans
-    directories = [PurePosixPath(found) for plan in plans for found in looked_in(plan.sources)]
+    directories = [PurePosixPath(found) for plan in plans for found in scanned(plan.sources)]
     assert directories
     for directory in directories:
         assert any(directory.is_relative_to(place) for place in seen), f"{directory} is not mounted"
 
 
-def looked_in(sources: tuple[object, ...]) -> Iterator[str]:
+def scanned(sources: tuple[object, ...]) -> Iterator[str]:
     for source in sources:
         match source:
             case Files():
@@ -149,12 +138,12 @@ def looked_in(sources: tuple[object, ...]) -> Iterator[str]:
             case Nvidia():
                 yield from ("/dev", "/proc/driver/nvidia", "/sys/bus/pci/devices")
             case _:
-                raise AssertionError(f"say here where {type(source).__name__} looks")
+                raise AssertionError(f"add the directories of {type(source).__name__} here")
 
 
-def test_the_kubelets_directories_are_where_the_commands_look() -> None:
-    (path,) = (path for path in RENDERED if path.stem == "base")
-    pod = pod_of(path)
+def test_the_kubelets_directories_match_the_commands_defaults() -> None:
+    combination = "base"
+    pod = pod_of(combination)
     hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     for entry in pod["containers"]:
         root = PurePosixPath(parsed(entry)["kubelet_root"])
@@ -163,14 +152,14 @@ def test_the_kubelets_directories_are_where_the_commands_look() -> None:
             assert hosts[name] == places[name]["mountPath"] == str(root / name)
 
 
-def test_the_api_server_is_watched_with_no_more_rights_than_that_takes() -> None:
-    (path,) = (path for path in RENDERED if path.stem == "apiserver")
-    objects = documents(path)
+def test_the_api_server_component_has_minimal_rights() -> None:
+    combination = "apiserver"
+    objects = documents(combination)
     assert only(objects, "ClusterRole")["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
     ]
-    # The token is the exporter's alone, where it looks for it.
-    pod = pod_of(path)
+    # Only the exporter mounts the token, at the path that it reads.
+    pod = pod_of(combination)
     entry = container(pod, "exporter")
     (mount,) = (mount for mount in entry["volumeMounts"] if mount["mountPath"] == str(ACCOUNT))
     (volume,) = (volume for volume in pod["volumes"] if volume["name"] == mount["name"])
@@ -187,12 +176,11 @@ def test_the_api_server_is_watched_with_no_more_rights_than_that_takes() -> None
     assert command("exporter").name == "exporter"
 
 
-@pytest.mark.parametrize("name", ["tls", "tls-and-passwords"])
-def test_the_web_configuration_speaks_of_what_is_mounted(name: str) -> None:
-    (path,) = (path for path in RENDERED if path.stem == name)
+@pytest.mark.parametrize("combination", ["tls", "tls-and-passwords"])
+def test_the_web_configuration_names_mounted_files(combination: str) -> None:
     web = document(DEPLOY / "components/tls/web.yaml")
     files = [PurePosixPath(web["tls_server_config"][key]) for key in ("cert_file", "key_file")]
-    for entry in pod_of(path)["containers"]:
+    for entry in pod_of(combination)["containers"]:
         places = [PurePosixPath(mount["mountPath"]) for mount in entry["volumeMounts"]]
         assert all(file.parent in places for file in files)
         given = environment(entry)

@@ -1,20 +1,16 @@
-"""Every manifest as it is rendered: made of what is here, as the schemas have it, and asking for little."""
+"""The rendered manifests: valid by the schemas, with minimal rights, consistent in themselves."""
 
-import difflib
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 
-from deploy.make_manifests import RULES, RULES_FILE, folders, kustomize, prometheus_rule, render
 from harness.manifests import (
+    COMBINATIONS,
     DEPLOY,
-    RENDERED,
     Mapping,
     command,
     container,
@@ -29,30 +25,30 @@ from harness.manifests import (
 from runtime.version import __version__
 
 OLD, FIRST = "1.28", "1.30"
-VERSIONS = (FIRST, "1.31", "1.34", kubernetes_validate.latest_version())
-"""recursiveReadOnly came with 1.30: overlays/before-1.30 is for those before it."""
+LATEST = kubernetes_validate.latest_version()
+"""Kubernetes 1.30 added recursiveReadOnly; components/before-1.30 is for older API servers."""
 
 CUSTOM = {"PodMonitor", "PrometheusRule", "SecurityContextConstraints"}
 
 HOST_PATHS = {
-    "/var/lib/kubelet/pod-resources": "the socket that says who holds what",
-    "/var/lib/kubelet/device-plugins": "registration, the plugin's own sockets, what tells of allocations",
-    "/var/lib/kubelet/pods-api": "the socket that says who the pods are",
-    "/var/lib/kubelet/plugins_registry": "registration by directory, where it is asked for",
-    "/var/lib/devicelens": "history, where it is asked for",
-    "/dev": "which device nodes there are",
+    "/var/lib/kubelet/pod-resources": "the PodResources socket",
+    "/var/lib/kubelet/device-plugins": "registration, the plugin's sockets, the checkpoint",
+    "/var/lib/kubelet/pods-api": "the Pods API socket",
+    "/var/lib/kubelet/plugins_registry": "registration by directory (components/registry)",
+    "/var/lib/devicelens": "history (components/history)",
+    "/dev": "device nodes",
     "/sys/bus": "devices by their bus",
     "/sys/class": "devices by their class",
     "/sys/dev": "from a device node to its device",
     "/sys/devices": "the devices, and their NUMA nodes",
-    "/proc/driver": "what NVIDIA's driver tells of its devices",
-    "/proc/1/net": "which interfaces the node itself hangs on",
+    "/proc/driver": "NVIDIA's driver files",
+    "/proc/1/net": "the default route's interface",
     "/etc/colas": "an example's devices",
 }
-"""Why each directory of the node is mounted; whatever is not here needs a reason first."""
+"""The reason for each host path."""
 
 WITH_MOUNTS_IN_IT = {"/dev"}
-"""Where the node mounts other file systems, which a mount that is read-only by itself leaves writable."""
+"""Host paths with other mounts below, which stay writable in a mount that is not recursively read-only."""
 
 TOO_MUCH = {
     "/": "the node",
@@ -60,7 +56,7 @@ TOO_MUCH = {
     "/proc": "root reads the environment and the files of other processes without capabilities",
     "/var/lib/kubelet": "every secret of every pod of the node",
 }
-"""What is never mounted as a whole."""
+"""Host paths that no container mounts as a whole."""
 
 WRITABLE = {
     ("exporter", "/var/lib/devicelens"): "history",
@@ -69,60 +65,39 @@ WRITABLE = {
 }
 
 RIGHTS = {
-    ("", "pods", "list"): "overlays/apiserver",
-    ("", "pods", "watch"): "overlays/apiserver",
-    ("security.openshift.io", "securitycontextconstraints", "use"): "overlays/openshift",
+    ("", "pods", "list"): "components/apiserver",
+    ("", "pods", "watch"): "components/apiserver",
+    ("security.openshift.io", "securitycontextconstraints", "use"): "components/openshift",
 }
 
-every = pytest.mark.parametrize("path", RENDERED, ids=lambda path: path.stem)
+
+@pytest.fixture(scope="module", params=COMBINATIONS)
+def combination(request: pytest.FixtureRequest) -> str:
+    """Each combination; the scope keeps the tests of one together, so that a worker renders it once."""
+    name: str = request.param
+    return name
 
 
-def test_each_folder_is_rendered_and_nothing_else_is() -> None:
-    assert {path.stem for path in RENDERED} == {folder.name for folder in folders()}
-    assert RENDERED
-
-
-@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
-def test_what_is_rendered_is_what_kustomize_makes(folder: Path) -> None:
-    tool = kustomize()
-    if tool is None:
-        pytest.skip("neither kustomize nor kubectl is installed; what was rendered is checked all the same")
-    try:
-        made = render(tool, folder)
-    except subprocess.CalledProcessError as error:
-        pytest.fail(f"{folder.name} cannot be rendered: {error}")
-    (kept,) = (path for path in RENDERED if path.stem == folder.name)
-    # Versions of kustomize differ in the order of keys and in quotes.
-    if list(yaml.safe_load_all(made)) != list(yaml.safe_load_all(kept.read_text())):
-        difference = difflib.unified_diff(kept.read_text().splitlines(), made.splitlines(), lineterm="", n=1)
-        pytest.fail("run `make manifests`:\n" + "\n".join(difference))
-
-
-def test_the_alert_rules_are_those_of_the_dashboards() -> None:
-    if not RULES.is_dir():
-        pytest.skip("there are no dashboards/rules here")
-    assert RULES_FILE.read_text() == prometheus_rule(), "run `make manifests`"
-
-
-@every
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_schemas_of_kubernetes_know_every_field(path: Path, version: str) -> None:
-    objects = [entry for entry in documents(path) if entry["kind"] not in CUSTOM]
+@pytest.mark.parametrize(
+    ("combination", "version"),
+    [*((name, LATEST) for name in COMBINATIONS), ("base", FIRST), ("production", FIRST)],
+)
+def test_every_field_is_in_the_schemas_of_kubernetes(combination: str, version: str) -> None:
+    objects = [entry for entry in documents(combination) if entry["kind"] not in CUSTOM]
     assert objects
     for entry in objects:
         kubernetes_validate.validate(entry, version, strict=True)
 
 
-def test_before_1_30_there_is_an_overlay_for_it() -> None:
-    (path,) = (path for path in RENDERED if path.stem == "before-1.30")
-    for entry in documents(path):
+def test_the_component_before_1_30_is_valid_for_1_28() -> None:
+    combination = "before-1.30"
+    for entry in documents(combination):
         kubernetes_validate.validate(entry, OLD, strict=True)
-    (base,) = (path for path in RENDERED if path.stem == "base")
     with pytest.raises(kubernetes_validate.ValidationError, match="recursiveReadOnly"):
-        kubernetes_validate.validate(only(documents(base), "DaemonSet"), OLD, strict=True)
+        kubernetes_validate.validate(only(documents("base"), "DaemonSet"), OLD, strict=True)
 
 
-# --- what the schemas do not have: other people's kinds, by their own documentation
+# --- custom kinds, which the schemas do not have
 
 
 def check_pod_monitor(spec: Mapping, objects: list[Mapping]) -> None:
@@ -173,7 +148,7 @@ def check_scc(scc: Mapping, objects: list[Mapping]) -> None:
     assert scc["requiredDropCapabilities"] == ["ALL"]
     assert scc["readOnlyRootFilesystem"] is True
     assert scc["runAsUser"] == {"type": "MustRunAs", "uid": 0}
-    # It admits what the pod asks for, and no kind of volume that it does not ask for.
+    # The SCC admits the pod's volume kinds and no others.
     pod = only(objects, "DaemonSet")["spec"]["template"]["spec"]
     kinds = {key for volume in pod["volumes"] for key in volume if key != "name"}
     assert kinds <= set(scc["volumes"]) <= {"configMap", "hostPath", "projected", "secret"}
@@ -183,9 +158,8 @@ def check_scc(scc: Mapping, objects: list[Mapping]) -> None:
     assert subject["name"] == pod["serviceAccountName"]
 
 
-@every
-def test_other_kinds_have_the_fields_that_their_operators_know(path: Path) -> None:
-    objects = documents(path)
+def test_custom_kinds_have_known_fields(combination: str) -> None:
+    objects = documents(combination)
     checks: dict[str, tuple[str, Callable[[Any, list[Mapping]], None]]] = {
         "PodMonitor": ("monitoring.coreos.com/v1", check_pod_monitor),
         "PrometheusRule": ("monitoring.coreos.com/v1", check_prometheus_rule),
@@ -199,18 +173,17 @@ def test_other_kinds_have_the_fields_that_their_operators_know(path: Path) -> No
             check(entry.get("spec", entry), objects)
 
 
-# --- policy: what no manifest here may ask for
+# --- policy
 
 
-@every
-def test_no_container_has_more_rights_than_it_needs(path: Path) -> None:
-    pod = pod_of(path)
+def test_no_container_has_more_rights_than_it_needs(combination: str) -> None:
+    pod = pod_of(combination)
     assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers", "shareProcessNamespace"} & pod.keys()
     assert pod["automountServiceAccountToken"] is False
     assert pod["enableServiceLinks"] is False
     for entry in pod["containers"]:
         context = dict(entry["securityContext"])
-        # SELinux has a type for those who may speak to the host's sockets.
+        # SELinux allows the host's sockets to spc_t alone.
         assert context.pop("seLinuxOptions", {"type": "spc_t"}) == {"type": "spc_t"}
         assert context == {
             "runAsUser": 0,
@@ -223,9 +196,8 @@ def test_no_container_has_more_rights_than_it_needs(path: Path) -> None:
         assert not any(port.get("hostPort") for port in entry["ports"])
 
 
-@every
-def test_each_directory_of_the_node_is_mounted_for_a_reason(path: Path) -> None:
-    pod = pod_of(path)
+def test_each_host_path_has_a_reason(combination: str) -> None:
+    pod = pod_of(combination)
     names = [volume["name"] for volume in pod["volumes"]]
     assert len(names) == len(set(names))
     assert {mount["name"] for _, mount, _ in mounts(pod)} == set(names)
@@ -238,8 +210,8 @@ def test_each_directory_of_the_node_is_mounted_for_a_reason(path: Path) -> None:
         place = host["path"].replace("/var/lib/k0s/kubelet", "/var/lib/kubelet")
         assert place in HOST_PATHS
         assert place not in TOO_MUCH
-        assert ("recursiveReadOnly" in mount) == (place in WITH_MOUNTS_IN_IT and path.stem != "before-1.30")
-        # Directories: a file that is mounted, as a socket would be, is not seen when it is made anew.
+        assert ("recursiveReadOnly" in mount) == (place in WITH_MOUNTS_IN_IT and combination != "before-1.30")
+        # Directories only: a mounted socket is not replaced when the kubelet creates it again.
         made = {"/var/lib/kubelet/pods-api", "/var/lib/devicelens", "/etc/colas"}
         assert host["type"] == ("DirectoryOrCreate" if place in made else "Directory")
         assert read_only or (name, place) in WRITABLE
@@ -250,12 +222,11 @@ def test_each_directory_of_the_node_is_mounted_for_a_reason(path: Path) -> None:
         assert len(places) == len(set(places))
 
 
-@every
-def test_what_a_container_costs_is_said_and_bounded(path: Path) -> None:
-    for entry in pod_of(path)["containers"]:
+def test_requests_and_limits_are_set(combination: str) -> None:
+    for entry in pod_of(combination)["containers"]:
         resources = entry["resources"]
         assert resources["requests"].keys() == {"cpu", "memory"}
-        # A limit of CPU would hold up what has to be seen at once.
+        # No CPU limit: throttling delays refreshes.
         assert resources["limits"].keys() == {"memory"}
         requested, limit = (
             int(resources[kind]["memory"].removesuffix("Mi")) for kind in ("requests", "limits")
@@ -272,8 +243,8 @@ def test_requests_and_limits_are_above_what_was_measured() -> None:
         assert rows, pattern
         return max(map(float, rows))
 
-    (path,) = (path for path in RENDERED if path.stem == "base")
-    pod = pod_of(path)
+    combination = "base"
+    pod = pod_of(combination)
     for name in ("exporter", "plugin"):
         resources = container(pod, name)["resources"]
         assert measured(f"{name}, memory[^|]*") < int(resources["requests"]["memory"].removesuffix("Mi"))
@@ -281,14 +252,12 @@ def test_requests_and_limits_are_above_what_was_measured() -> None:
     assert measured("(?:long ids|many devices), [^|]*: most memory [^|]*") < limit
 
 
-@every
-def test_images_are_of_this_version_and_can_be_replaced_in_one_place(path: Path) -> None:
-    assert {entry["image"] for entry in pod_of(path)["containers"]} == {f"devicelens:{__version__}"}
+def test_images_are_of_this_version_and_can_be_replaced_in_one_place(combination: str) -> None:
+    assert {entry["image"] for entry in pod_of(combination)["containers"]} == {f"devicelens:{__version__}"}
 
 
-@every
-def test_rights_on_the_api_server_are_those_with_a_reason(path: Path) -> None:
-    objects = documents(path)
+def test_rights_on_the_api_server_have_a_reason(combination: str) -> None:
+    objects = documents(combination)
     given = {
         (group, resource, verb)
         for entry in objects
@@ -300,17 +269,16 @@ def test_rights_on_the_api_server_are_those_with_a_reason(path: Path) -> None:
     }
     assert given <= RIGHTS.keys()
     assert only(objects, "ServiceAccount")["automountServiceAccountToken"] is False
-    pod = pod_of(path)
+    pod = pod_of(combination)
     tokens = [volume["name"] for volume in pod["volumes"] if "serviceAccountToken" in str(volume)]
     asked = any(resource == "pods" for _, resource, _ in given)
-    # A token goes with the right to use it, to the exporter alone.
+    # Only the exporter has a token, and only with rights.
     assert bool(tokens) == asked
     assert {name for name, mount, _ in mounts(pod) if mount["name"] in tokens} <= {"exporter"}
 
 
-@every
-def test_everything_is_in_the_namespace_and_refers_to_what_is_there(path: Path) -> None:
-    objects = documents(path)
+def test_objects_are_in_the_namespace_and_references_resolve(combination: str) -> None:
+    objects = documents(combination)
     namespace = only(objects, "Namespace")["metadata"]["name"]
     everywhere = {"Namespace", "ClusterRole", "ClusterRoleBinding", "SecurityContextConstraints"}
     for entry in objects:
@@ -324,7 +292,7 @@ def test_everything_is_in_the_namespace_and_refers_to_what_is_there(path: Path) 
     for volume in pod["volumes"]:
         if "configMap" in volume:
             assert ("ConfigMap", volume["configMap"]["name"]) in made
-        # Secrets are the cluster's: docs/install.md tells how they are made.
+        # The user creates the Secrets, see docs/install.md.
         if "secret" in volume:
             assert volume["secret"]["secretName"] in {"devicelens-tls", "devicelens-web"}
             assert volume["secret"]["defaultMode"] == 0o400
@@ -341,9 +309,8 @@ def test_everything_is_in_the_namespace_and_refers_to_what_is_there(path: Path) 
             assert ports >= {port["name"] for part in pod["containers"] for port in part["ports"]}
 
 
-@every
-def test_flags_and_variables_are_the_commands_own(path: Path) -> None:
-    pod = pod_of(path)
+def test_flags_and_variables_exist(combination: str) -> None:
+    pod = pod_of(combination)
     for entry in pod["containers"]:
         known = {*variables(entry["args"][0]), "NODE_NAME"}
         assert {given["name"] for given in entry["env"]} <= known
@@ -356,9 +323,8 @@ def test_flags_and_variables_are_the_commands_own(path: Path) -> None:
             assert str(Path(file).parent) in places
 
 
-@every
-def test_the_exporter_asks_the_plugin_beside_it_where_there_is_one(path: Path) -> None:
-    pod = pod_of(path)
+def test_the_exporter_has_the_plugins_url_if_there_is_a_plugin(combination: str) -> None:
+    pod = pod_of(combination)
     given = environment(container(pod, "exporter"))
     urls = given.get("DEVICELENS_PLUGIN_URL")
     plugins = [entry for entry in pod["containers"] if entry["name"] == "plugin"]
@@ -373,9 +339,8 @@ def test_the_exporter_asks_the_plugin_beside_it_where_there_is_one(path: Path) -
 PROBES = {"startupProbe": "/-/healthy", "livenessProbe": "/-/healthy", "readinessProbe": "/-/ready"}
 
 
-@every
-def test_probes_ask_what_they_are_for(path: Path) -> None:
-    for entry in pod_of(path)["containers"]:
+def test_probes_use_the_right_endpoints(combination: str) -> None:
+    for entry in pod_of(combination)["containers"]:
         (port,) = entry["ports"]
         assert parsed(entry)["web_listen_address"].port == port["containerPort"]
         scheme = "HTTPS" if "DEVICELENS_WEB_CONFIG_FILE" in environment(entry) else "HTTP"
@@ -387,7 +352,7 @@ def test_probes_ask_what_they_are_for(path: Path) -> None:
                 continue
             assert probe["httpGet"].pop("scheme", "HTTP") == scheme
             assert probe["httpGet"] == {"path": asked, "port": port["name"]}
-        # A kubelet that hangs is no reason to end who tells of it: two minutes of silence are.
+        # A kubelet that hangs must not restart the container.
         live = entry["livenessProbe"]
         assert live["periodSeconds"] * live["failureThreshold"] >= 60
         begin = entry["startupProbe"]
@@ -416,21 +381,20 @@ def scraped(pod: Mapping, annotations: dict[str, str]) -> Iterator[str]:
             yield match[1] if match else str(port["containerPort"])
 
 
-def test_by_annotations_both_ports_are_scraped_once() -> None:
-    (path,) = (path for path in RENDERED if path.stem == "prometheus-annotations")
-    template = only(documents(path), "DaemonSet")["spec"]["template"]
+def test_annotations_give_both_ports_once() -> None:
+    combination = "prometheus-annotations"
+    template = only(documents(combination), "DaemonSet")["spec"]["template"]
     ports = sorted(scraped(template["spec"], template["metadata"]["annotations"]))
     assert ports == ["10190", "10191"]
     one = {**template["metadata"]["annotations"], "prometheus.io/port": "10190"}
     assert set(scraped(template["spec"], one)) == {"10190"}
 
 
-@every
-def test_an_update_needs_no_room_for_a_second_pod_unless_it_is_asked_for(path: Path) -> None:
-    spec = only(documents(path), "DaemonSet")["spec"]
+def test_only_the_surge_component_needs_room_for_a_second_pod(combination: str) -> None:
+    spec = only(documents(combination), "DaemonSet")["spec"]
     surge = {"maxSurge": "10%", "maxUnavailable": 0}
     assert spec["updateStrategy"] == {
         "type": "RollingUpdate",
-        "rollingUpdate": surge if path.stem == "surge" else {"maxUnavailable": "10%"},
+        "rollingUpdate": surge if combination == "surge" else {"maxUnavailable": "10%"},
     }
     assert spec["minReadySeconds"] > 0

@@ -1,4 +1,4 @@
-"""The overlays with HTTPS and passwords, as processes: exporter and probes reach what they ask."""
+"""The components tls and passwords with real processes: the exporter reaches the plugin, probes succeed."""
 
 import asyncio
 import base64
@@ -16,7 +16,7 @@ import pytest
 import trustme
 import yaml
 
-from harness.manifests import DEPLOY, RENDERED, container, environment, pod_of
+from harness.manifests import DEPLOY, container, environment, pod_of
 from harness.processes import Process
 from harness.waiting import until
 from simulator import SimulatedKubelet
@@ -55,11 +55,10 @@ def configured(root: Path, *, passwords: bool) -> None:
     (root / "web/web.yaml").write_text(yaml.safe_dump(document))
 
 
-def variables(overlay: str, name: str, root: Path) -> dict[str, str]:
-    (path,) = (path for path in RENDERED if path.stem == overlay)
+def variables(combination: str, name: str, root: Path) -> dict[str, str]:
     return {
         variable: value.replace("/etc/devicelens-", f"{root}/")
-        for variable, value in environment(container(pod_of(path), name)).items()
+        for variable, value in environment(container(pod_of(combination), name)).items()
     }
 
 
@@ -84,22 +83,22 @@ async def secured(process: Process) -> str:
     return url
 
 
-@pytest.mark.parametrize("overlay", ["tls", "tls-and-passwords"])
+@pytest.mark.parametrize("combination", ["tls", "tls-and-passwords"])
 async def test_both_processes_serve_https_and_reach_each_other(
-    overlay: str, root: Path, authority: trustme.CA
+    combination: str, root: Path, authority: trustme.CA
 ) -> None:
-    passwords = overlay != "tls"
+    passwords = combination != "tls"
     configured(root, passwords=passwords)
     context = ssl.create_default_context()
     authority.configure_trust(context)
     common = ("--kubelet.root", str(root), "--web.listen-address", "127.0.0.1:0")
     async with SimulatedKubelet(root), aiohttp.ClientSession() as session:
         plugin = Process(
-            *("plugin", "--preset", "cola", *common), environment=variables(overlay, "plugin", root)
+            *("plugin", "--preset", "cola", *common), environment=variables(combination, "plugin", root)
         )
         async with plugin:
             told = await secured(plugin)
-            given = variables(overlay, "exporter", root)
+            given = variables(combination, "exporter", root)
             assert given["DEVICELENS_PLUGIN_URL"].startswith("https://127.0.0.1:")
             given["DEVICELENS_PLUGIN_URL"] = told
             async with Process("exporter", *common, environment=given) as exporter:

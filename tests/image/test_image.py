@@ -211,11 +211,9 @@ def test_the_image_says_what_it_is_and_how_to_tell_whether_it_is_well(store: Sto
 
 
 def manifest() -> Mapping[str, Any]:
-    for entry in yaml.safe_load_all((ROOT / "deploy/rendered/base.yaml").read_text()):
-        if entry["kind"] == "DaemonSet":
-            found: Mapping[str, Any] = entry["spec"]["template"]["spec"]
-            return found
-    raise AssertionError("no DaemonSet")
+    daemonset = yaml.safe_load((ROOT / "deploy/base/daemonset.yaml").read_text())
+    found: Mapping[str, Any] = daemonset["spec"]["template"]["spec"]
+    return found
 
 
 def container(

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import plugin.discovery
-from harness.manifests import RENDERED, container, mounts, pod_of
+from harness.manifests import container, mounts, pod_of
 from harness.reference import SOURCES
 from plugin.config.load import load
 from plugin.discovery.exec import Exec
@@ -94,8 +94,7 @@ def test_every_linux_has_the_standard_directories() -> None:
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_the_component_for_hardware_mounts_what_a_preset_scans(name: str) -> None:
-    (path,) = (path for path in RENDERED if path.stem == "hardware")
-    pod = pod_of(path)
+    pod = pod_of("hardware")
     assert container(pod, "plugin")
     mounted = [PurePosixPath(mount["mountPath"]) for part, mount, _ in mounts(pod) if part == "plugin"]
     for plan in load(PRESETS[name], name):
