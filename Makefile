@@ -10,7 +10,7 @@ STUBS ?= .
 # Most tests wait for other processes: two for each core, within reason.
 WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n > 8 ? 8 : n)))
 
-.PHONY: help demo test bench fuzz model faults soak dashboards lint format proto lock system-tools image image-test dist sbom clean screenshots
+.PHONY: help demo test bench fuzz model faults soak dashboards lint format proto lock system-tools image image-test dist sbom clean screenshots openapi
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -81,6 +81,9 @@ screenshots: $(VENV)/.dev system-tools ## The pictures of the README and of docs
 
 dashboards: $(VENV)/.dev ## Generate the dashboards and rules
 	$(BIN)/python -m dashboards.generate $(ADDRESSES)
+
+openapi: $(VENV)/.runtime ## Generate the OpenAPI document that exporters serve
+	$(BIN)/python docs/make_openapi.py
 
 lint: $(VENV)/.dev ## Style, types, layers
 	$(BIN)/ruff format --check

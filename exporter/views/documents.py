@@ -1,11 +1,4 @@
-"""The JSON API's documents, made of the state. Pure.
-
-Entries of the JSON API's documents: what plugins tell, and what is wrong. Pure.
-
-The document of /api/v1/explain, made of the state. Pure.
-
-/api/v1/history's document, made of what history found. Pure.
-"""
+"""The JSON API's documents (exporter.views.schema), made of the state and of history. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,14 +23,13 @@ from exporter.mapping.model import (
     Holder,
     PluginReport,
     PluginReports,
+    PodKey,
     Snapshot,
 )
 from exporter.mapping.state import Freshness, State
-from exporter.views import matching
-from exporter.views.explain import Findings, explain, sentences, why_nobody
-from exporter.views.matching import Wanted
-from exporter.views.query import AskedHistoryQuery as Asked
-from exporter.views.query import Filters
+from exporter.views.explain import DeviceFacts, explain, sentences
+from exporter.views.matching import Matcher
+from exporter.views.query import Filters, HistoryRequest
 from exporter.views.schema import (
     AnomaliesDocument,
     AnomalyEntry,
@@ -73,62 +65,15 @@ from exporter.views.schema import (
 )
 from exporter.views.wording import lasting, rfc3339, spelled
 
-
-def of_plugin(key: DeviceKey, advertised: PluginReports) -> PluginEntry | None:
-    """What its plugin tells of a device; None where none does."""
-    told, word = advertised.devices.get(key), advertised.resources.get(key.resource)
-    if told is None or word is None:
-        return None
-    return PluginEntry(
-        source=word.report.source,
-        answers=word.report.answers,
-        health="Healthy" if told.healthy else "Unhealthy",
-        reason=told.reason or None,
-        since=_at(told.since),
-        attributes=dict(told.attributes),
-        last_allocated=_at(told.last_allocated),
-    )
-
-
-def plugins(advertised: PluginReports) -> tuple[PluginStatusEntry, ...]:
-    """Every plugin that is asked."""
-    return tuple(map(_plugin, advertised.reports))
-
-
-def _plugin(telling: PluginReport) -> PluginStatusEntry:
-    return PluginStatusEntry(
-        source=telling.source,
-        answers=telling.answers,
-        resources=tuple(sorted(telling.resources)),
-        told_at=_at(telling.received_at),
-        silent_since=_at(telling.silent_since),
-        problem=telling.problem or None,
-    )
-
-
-def anomaly(found: Anomaly) -> AnomalyEntry:
-    """One thing that is wrong."""
-    h = found.holder
-    return AnomalyEntry(
-        kind=found.kind,
-        resource=found.resource or None,
-        device=found.device or None,
-        holder=None if h is None else AnomalyHolderEntry(h.namespace, h.pod, h.container, h.pod_uid or None),
-        evidence=spelled(found.evidence),
-        since=_at(found.since),
-        devices=found.devices,
-        pods=tuple(PodName(namespace, pod) for namespace, pod in found.pods),
-        numa_nodes=found.numa_nodes,
-    )
-
-
-def _at(at: float | None) -> str | None:
-    return None if at is None else rfc3339(at)
+_RELATIVES: Final = 100
+"""Siblings and parts in a document, of each."""
+_UNSEEN: Final = 100
+"""Gaps in a history document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A state as it is seen at unix time `now`, on `node`; stale when older than `stale_after` seconds."""
+    """A state at unix time `now`, on `node`; stale when older than `stale_after` seconds."""
 
     state: State
     node: str
@@ -137,84 +82,82 @@ class Moment:
 
     @property
     def freshness(self) -> Freshness:
-        """How far the mapping can be trusted."""
+        """The freshness of the mapping."""
         return self.state.freshness(self.now, self.stale_after)
 
 
 def devices(moment: Moment, filters: Filters) -> DevicesDocument:
-    """The devices that `filters` keep."""
+    """The devices that match."""
     state = moment.state
-    kept = matching.devices(state.snapshot, filters, matching.told(state))
-    return DevicesDocument(**envelope(moment), devices=tuple(device_entry(d, state) for d in kept))
+    kept = Matcher.of(state, filters).devices(state.snapshot)
+    return DevicesDocument(**_envelope(moment), devices=tuple(device_entry(d, state) for d in kept))
 
 
 def pods(moment: Moment, filters: Filters) -> PodsDocument:
-    """The pods that `filters` keep, with all that they hold."""
+    """The pods that match, with all that they hold."""
     state = moment.state
-    kept = matching.pods(state.snapshot, filters, matching.told(state))
-    held = _held_devices(state)
-    claimed = _held_claims(state)
-    uids: dict[matching.PodKey, str] = {}
-    found: dict[matching.PodKey, list[ContainerEntry]] = {key: [] for key in sorted(kept)}
+    kept = Matcher.of(state, filters).pods(state.snapshot)
+    held, claimed = _held_devices(state), _held_claims(state)
+    uids: dict[PodKey, str] = {}
+    found: dict[PodKey, list[ContainerEntry]] = {key: [] for key in sorted(kept)}
     for container in state.snapshot.containers:
         holder = container.holder
         key = (holder.namespace, holder.pod)
         if key in found:
             found[key].append(_container(container, held.get(holder, ()), claimed.get(holder, ())))
             uids[key] = uids.get(key, "") or holder.pod_uid
-    return PodsDocument(
-        **envelope(moment),
-        pods=tuple(
-            _pod(namespace, name, uids[namespace, name], tuple(containers), state)
-            for (namespace, name), containers in found.items()
-        ),
-    )
+    entries = (_pod(key, uids[key], tuple(containers), state) for key, containers in found.items())
+    return PodsDocument(**_envelope(moment), pods=tuple(entries))
 
 
-def claims(moment: Moment, wanted: Wanted) -> ClaimsDocument:
-    """The claimed devices that are `wanted`, whole: with every holder."""
+def claims(moment: Moment, filters: Filters) -> ClaimsDocument:
+    """The claimed devices that match, with every holder."""
     state = moment.state
-    kept = filter(wanted.claimed, state.snapshot.claims)
-    return ClaimsDocument(**envelope(moment), claims=tuple(claim_entry(claim, state) for claim in kept))
+    kept = Matcher.of(state, filters).claims(state.snapshot)
+    return ClaimsDocument(**_envelope(moment), claims=tuple(claim_entry(claim, state) for claim in kept))
 
 
-def resources(moment: Moment, wanted: Wanted) -> ResourcesDocument:
-    """Counts of the resources that are `wanted`."""
-    snapshot = moment.state.snapshot
-
-    def told(count: int) -> int | None:
-        return count if snapshot.complete else None
-
+def resources(moment: Moment, filters: Filters) -> ResourcesDocument:
+    """The counts of the resources that match."""
+    state = moment.state
+    complete, matcher = state.snapshot.complete, Matcher.of(state, filters)
     return ResourcesDocument(
-        **envelope(moment),
+        **_envelope(moment),
         resources=tuple(
-            ResourceEntry(name, c.known, told(c.allocatable), c.allocated, told(c.unhealthy), told(c.free))
-            for name, c in snapshot.resources().items()
-            if wanted.counted(name)
+            ResourceEntry(
+                resource=name,
+                known=counts.known,
+                allocatable=counts.allocatable if complete else None,
+                allocated=counts.allocated,
+                unhealthy=counts.unhealthy if complete else None,
+                free=counts.free if complete else None,
+            )
+            for name, counts in state.snapshot.resources().items()
+            if matcher.resource(name)
         ),
     )
 
 
-def anomalies(moment: Moment, wanted: Wanted) -> AnomaliesDocument:
-    """What is `wanted` of what is wrong with the devices, and with the mapping itself when it is stale."""
-    found = list(moment.state.anomalies)
+def anomalies(moment: Moment, filters: Filters) -> AnomaliesDocument:
+    """The anomalies that match, including that of a stale mapping."""
+    state = moment.state
+    found = list(state.anomalies)
     if moment.freshness is Freshness.STALE:
-        age = lasting(moment.state.age(moment.now) or 0.0)
+        age = lasting(state.age(moment.now) or 0.0)
         evidence = f"the mapping is {age} old; more than {lasting(moment.stale_after)} is too old"
-        since = (moment.state.taken_at or 0.0) + moment.stale_after
+        since = (state.taken_at or 0.0) + moment.stale_after
         found.append(Anomaly("stale", "", evidence=evidence, since=since))
-    found.sort(key=order)
-    kept = filter(wanted.wrong, found)
-    return AnomaliesDocument(**envelope(moment), anomalies=tuple(map(anomaly, kept)))
+    kept = filter(Matcher.of(state, filters).anomaly, sorted(found, key=order))
+    return AnomaliesDocument(**_envelope(moment), anomalies=tuple(map(anomaly, kept)))
 
 
 def status(
     moment: Moment, *, triggers: tuple[str, ...], poll_interval: float, version: str
 ) -> StatusDocument:
-    """What the exporter knows of itself; answered from the start."""
+    """The exporter itself."""
     state = moment.state
     return StatusDocument(
-        **envelope(moment),
+        **_envelope(moment),
         api_version=state.api_version or None,
         notes=state.notes,
         triggers=triggers,
@@ -222,7 +165,7 @@ def status(
         stale_after_seconds=moment.stale_after,
         version=version,
         counts=None if state.taken_at is None else _counts(state),
-        plugins=plugins(state.advertised),
+        plugins=tuple(map(_plugin_status, state.advertised.reports)),
     )
 
 
@@ -235,8 +178,8 @@ class _Envelope(TypedDict):
     error: ErrorEntry | None
 
 
-def envelope(moment: Moment) -> _Envelope:
-    """What every answer begins with."""
+def _envelope(moment: Moment) -> _Envelope:
+    """The members that every document begins with."""
     state = moment.state
     age = state.age(moment.now)
     failure = state.failure
@@ -252,8 +195,50 @@ def envelope(moment: Moment) -> _Envelope:
     }
 
 
-def healthy(device: Device, snapshot: Snapshot) -> bool | None:
-    """Whether the kubelet would hand it out; None where it cannot tell."""
+def anomaly(found: Anomaly) -> AnomalyEntry:
+    """One anomaly."""
+    h = found.holder
+    return AnomalyEntry(
+        kind=found.kind,
+        resource=found.resource or None,
+        device=found.device or None,
+        holder=None if h is None else AnomalyHolderEntry(h.namespace, h.pod, h.container, h.pod_uid or None),
+        evidence=spelled(found.evidence),
+        since=_time(found.since),
+        devices=found.devices,
+        pods=tuple(PodName(namespace, pod) for namespace, pod in found.pods),
+        numa_nodes=found.numa_nodes,
+    )
+
+
+def _plugin(key: DeviceKey, advertised: PluginReports) -> PluginEntry | None:
+    """What its plugin reports of a device; None where no plugin does."""
+    device, plugin = advertised.devices.get(key), advertised.resources.get(key.resource)
+    if device is None or plugin is None:
+        return None
+    return PluginEntry(
+        source=plugin.report.source,
+        answers=plugin.report.answers,
+        health="Healthy" if device.healthy else "Unhealthy",
+        reason=device.reason or None,
+        since=_time(device.since),
+        attributes=dict(device.attributes),
+        last_allocated=_time(device.last_allocated),
+    )
+
+
+def _plugin_status(report: PluginReport) -> PluginStatusEntry:
+    return PluginStatusEntry(
+        source=report.source,
+        answers=report.answers,
+        resources=tuple(sorted(report.resources)),
+        told_at=_time(report.received_at),
+        silent_since=_time(report.silent_since),
+        problem=report.problem or None,
+    )
+
+
+def _healthy(device: Device, snapshot: Snapshot) -> bool | None:
     return device.allocatable if snapshot.complete else None
 
 
@@ -269,7 +254,7 @@ def device_entry(device: Device, state: State) -> DeviceEntry:
         device=device.key.device,
         parent=device.parent or None,
         numa_nodes=device.numa_nodes,
-        healthy=healthy(device, state.snapshot),
+        healthy=_healthy(device, state.snapshot),
         holders=tuple(
             HolderEntry(
                 *(h.namespace, h.pod, h.container, h.pod_uid or None),
@@ -278,18 +263,16 @@ def device_entry(device: Device, state: State) -> DeviceEntry:
             )
             for h in device.holders
         ),
-        plugin=of_plugin(device.key, state.advertised),
+        plugin=_plugin(device.key, state.advertised),
     )
 
 
-def _pod(
-    namespace: str, name: str, uid: str, containers: tuple[ContainerEntry, ...], state: State
-) -> PodEntry:
-    identity = state.pods.get((namespace, name))
+def _pod(key: PodKey, uid: str, containers: tuple[ContainerEntry, ...], state: State) -> PodEntry:
+    identity = state.pods.get(key)
     if identity is None:
-        return PodEntry(namespace, name, uid or None, containers)
+        return PodEntry(*key, uid or None, containers)
     return PodEntry(
-        *(namespace, name, uid or None, containers),
+        *(*key, uid or None, containers),
         workload=_workload(identity),
         phase=identity.phase or None,
         priority_class=identity.priority_class or None,
@@ -306,7 +289,7 @@ def _workload(identity: PodIdentity | None) -> WorkloadEntry | None:
 def _held_devices(state: State) -> Mapping[Holder, list[HeldDeviceEntry]]:
     held: dict[Holder, list[HeldDeviceEntry]] = {}
     for device in state.snapshot.devices:
-        key, well = device.key, healthy(device, state.snapshot)
+        key, well = device.key, _healthy(device, state.snapshot)
         for holder in device.holders:
             since = _since(key, holder, state)
             entry = HeldDeviceEntry(key.resource, key.device, device.parent or None, well, *since)
@@ -372,33 +355,28 @@ def _counts(state: State) -> Counts:
     )
 
 
-_RELATIVES: Final = 100
-"""Siblings and parts that are told, of each."""
-
-
 def explained(moment: Moment, device: str, resource: str, *, reader: IdReader) -> ExplainDocument:
-    """The device that is asked for. Raises UnknownDevice and AmbiguousDevice of exporter.views.explain."""
+    """One device explained. Raises UnknownDevice and AmbiguousDevice of exporter.views.explain."""
     state = moment.state
-    found = explain(state, device, resource, reader=reader)
-    nobody = why_nobody(found, state)
+    facts = explain(state, device, resource, reader=reader)
     return ExplainDocument(
-        **envelope(moment),
-        sentences=sentences(found, state, now=moment.now, stale_after=moment.stale_after),
-        subject=found.subject.value,
-        resource=found.key.resource or None,
-        device=found.key.device,
-        reading=_reading(found.reading),
-        parent=found.parent or None,
-        parent_reading=None if found.parent_reading is None else _reading(found.parent_reading),
-        elsewhere=found.elsewhere,
-        entry=None if found.device is None else device_entry(found.device, state),
-        numa=None if found.device is None else _numa(found.device, found),
-        attributed=bool(found.claimed) if found.device is None else bool(found.device.holders),
-        why_nobody=nobody or None,
-        siblings=tuple(device_entry(d, state) for d in found.siblings[:_RELATIVES]),
-        parts=tuple(device_entry(d, state) for d in found.parts[:_RELATIVES]),
-        claims=tuple(claim_entry(claim, moment.state) for claim in found.claimed),
-        anomalies=tuple(map(anomaly, found.anomalies)),
+        **_envelope(moment),
+        sentences=sentences(facts, state, now=moment.now, stale_after=moment.stale_after),
+        subject=facts.subject.value,
+        resource=facts.key.resource or None,
+        device=facts.key.device,
+        reading=_reading(facts.reading),
+        parent=facts.parent or None,
+        parent_reading=None if facts.parent_reading is None else _reading(facts.parent_reading),
+        elsewhere=facts.elsewhere,
+        entry=None if facts.device is None else device_entry(facts.device, state),
+        numa=None if facts.device is None else _numa(facts.device, facts),
+        attributed=bool(facts.claimed) if facts.device is None else bool(facts.device.holders),
+        why_nobody=facts.why_nobody or None,
+        siblings=tuple(device_entry(d, state) for d in facts.siblings[:_RELATIVES]),
+        parts=tuple(device_entry(d, state) for d in facts.parts[:_RELATIVES]),
+        claims=tuple(claim_entry(claim, state) for claim in facts.claimed),
+        anomalies=tuple(map(anomaly, facts.anomalies)),
     )
 
 
@@ -412,30 +390,27 @@ def _reading(reading: IdReading) -> ReadingEntry:
     )
 
 
-def _numa(device: Device, found: Findings) -> NumaEntry:
+def _numa(device: Device, facts: DeviceFacts) -> NumaEntry:
     if not device.numa_nodes:
         return NumaEntry((), None)
-    return NumaEntry(device.numa_nodes, "plugin" if found.numa_by_plugin else "kubelet")
+    return NumaEntry(device.numa_nodes, "plugin" if facts.numa_by_plugin else "kubelet")
 
 
-_UNSEEN_LIMIT: Final = 100
-
-
-def history(moment: Moment, asked: Asked, found: HistoryResult) -> HistoryDocument:
-    """The answer to `asked`."""
-    question = asked.question
-    ranged = asked.at is None
+def history(moment: Moment, query: HistoryRequest, found: HistoryResult) -> HistoryDocument:
+    """The answer to a history query."""
+    question = query.question
+    ranged = query.at is None
     return HistoryDocument(
-        **envelope(moment),
-        at=_time(asked.at),
+        **_envelope(moment),
+        at=_time(query.at),
         since=_time(question.since) if ranged else None,
         until=_time(question.until) if ranged else None,
         earliest=_time(found.earliest),
         latest=_time(found.latest),
         complete=not found.unseen,
-        unseen=tuple(map(_unseen, found.unseen[-_UNSEEN_LIMIT:])),
-        unseen_left_out=max(0, len(found.unseen) - _UNSEEN_LIMIT),
-        holdings=tuple(_row(row, asked.at, found) for row in found.rows),
+        unseen=tuple(map(_unseen, found.unseen[-_UNSEEN:])),
+        unseen_left_out=max(0, len(found.unseen) - _UNSEEN),
+        holdings=tuple(_past(row, query.at, found) for row in found.rows),
         next=None if found.next is None else write_cursor(found.next),
         resources=tuple(found.resources),
         kept_in=found.kept_in,
@@ -443,21 +418,20 @@ def history(moment: Moment, asked: Asked, found: HistoryResult) -> HistoryDocume
     )
 
 
-def tag(document: HistoryDocument, asked: Asked, found: HistoryResult) -> str:
-    """Names what `document` says; made of all of it but for ages.
+def history_tag(document: HistoryDocument, query: HistoryRequest, found: HistoryResult) -> str:
+    """The ETag of a history document, made of its content except ages.
 
-    The last look (`latest`) moves on every few seconds. Of a time that had ended by then it says nothing,
-    and does not count.
+    The time of the last refresh (`latest`) counts only where the queried time extends to it.
     """
-    until = asked.question.until
+    until = query.question.until
     over = until is not None and found.latest is not None and until <= found.latest
-    lasting = msgspec.structs.replace(
+    content = msgspec.structs.replace(
         document, taken_at=None, age_seconds=None, latest=None if over else document.latest
     )
-    return blake2s(repr(lasting).encode(errors="surrogatepass"), digest_size=9).hexdigest()
+    return blake2s(repr(content).encode(errors="surrogatepass"), digest_size=9).hexdigest()
 
 
-def _row(row: HoldingRow, at: float | None, found: HistoryResult) -> PastEntry:
+def _past(row: HoldingRow, at: float | None, found: HistoryResult) -> PastEntry:
     key, facts = row.key, row.facts
     return PastEntry(
         id=row.id,
@@ -479,7 +453,7 @@ def _row(row: HoldingRow, at: float | None, found: HistoryResult) -> PastEntry:
         start=_bound(row.start),
         end=_end(row),
         assumed=row.assumed,
-        certain=None if at is None else _certain(row, at, found),
+        certain=None if at is None else surely_held(row, at, found),
     )
 
 
@@ -489,8 +463,8 @@ def _end(row: HoldingRow) -> BoundEntry | None:
     return None if row.end is None else _bound(row.end)
 
 
-def _certain(row: HoldingRow, at: float, found: HistoryResult) -> bool:
-    """Whether it was surely held at that moment, which counts for less where nobody looked."""
+def surely_held(row: HoldingRow, at: float, found: HistoryResult) -> bool:
+    """Whether the device was surely held at `at`, given the gaps in observation."""
     if not row.surely_held_at(at):
         return False
     if row.end is None and (found.latest is None or at > found.latest):

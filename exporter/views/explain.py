@@ -1,6 +1,6 @@
-"""One device explained: which one is meant, and everything that is known of it. explain_words tells it.
+"""One device explained, for the API, the device's page and `devicelens explain`. Pure.
 
-What is known of a device in plain sentences: what it is, who has it, who says so, and how fresh it is.
+`explain` finds the device that an id means and collects the facts; `sentences` writes them in plain English.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,26 +23,31 @@ from exporter.mapping.model import (
 from exporter.mapping.state import Freshness, State
 from runtime.text import utc, visible
 
+NO_PLUGIN: Final = "No plugin is queried for what it knows of its devices (--plugin.url)."
+
 _NEAREST: Final = 5
 _COMPARED: Final = 4096
-"""Ids that one that is not known is compared with."""
-_LENGTH: Final = 256
-"""Characters of an id that are compared, and shown."""
+"""Known ids that an unknown id is compared with."""
+_ID_LENGTH: Final = 256
+"""Characters of an id that are compared, and shown in errors."""
+_SENTENCE_LENGTH: Final = 8192
+_HOLDERS: Final = 10
+"""Holders of one device that get a sentence each."""
 
 
 class Subject(StrEnum):
-    """What an id was found to be."""
+    """The kind of object that an id names."""
 
     DEVICE = "device"
     """A device of a device plugin."""
     PARENT = "parent"
-    """What is behind shares or parts, and no device that the kubelet knows by itself."""
+    """A physical device behind shares or slices, which the kubelet does not list itself."""
     CLAIMED = "claimed"
-    """A device given through ResourceClaims (DRA)."""
+    """A device allocated through ResourceClaims (DRA)."""
 
 
 class UnknownDevice(Exception):  # noqa: N818 -- an answer, not a failure
-    """There is no such device. `nearest` are the ones whose ids are most like it."""
+    """There is no such device. `nearest` are the devices with the most similar ids."""
 
     def __init__(self, message: str, nearest: tuple[DeviceKey, ...]) -> None:
         super().__init__(message)
@@ -50,7 +55,7 @@ class UnknownDevice(Exception):  # noqa: N818 -- an answer, not a failure
 
 
 class AmbiguousDevice(ValueError):  # noqa: N818 -- a wrong use
-    """Several devices may be meant: `devices`, or more than them."""
+    """The id means several devices: `devices`, or more than these."""
 
     def __init__(self, message: str, devices: tuple[DeviceKey, ...]) -> None:
         super().__init__(message)
@@ -58,15 +63,28 @@ class AmbiguousDevice(ValueError):  # noqa: N818 -- a wrong use
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """Everything known of what an id names.
+class Health:
+    """A device's health: `kind` is healthy, unhealthy or unknown. `words` and `reason` say why ("" without a
+    reason), `since` is unix time, `source` names who reports it.
+    """
 
-    `key` is the device's (`resource` "" for what is none of a device plugin's). `device` is its place in the
-    snapshot, None unless it is a DEVICE. `reading` tells how its id was read, `parent_reading` its parent's
-    (None without one). `siblings` are the other devices of its parent, `parts` the devices whose parent it
-    is itself, `elsewhere` the other resources that have a device of this id, `claimed` the claimed devices of
-    this name. `told` is its plugin's word on it, `word` on its resource. `numa_by_plugin`: where it is only
-    its plugin tells.
+    kind: str
+    words: str
+    reason: str = ""
+    since: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """The facts about the object that an id names.
+
+    `key.resource` is "" unless `subject` is DEVICE, and so `device` and `health` are None. `reading` is how
+    the id is read, `parent_reading` how its parent's id is. `siblings` are the other devices of the same
+    parent, `parts` the devices whose parent this is, `elsewhere` other resources with a device of this id,
+    `claimed` the claimed devices of this name. `plugin_device` and `plugin` are what its plugin reports.
+    `numa_by_plugin`: the NUMA nodes come from the plugin, not from the kubelet. `why_nobody` says why no pod
+    is its holder, "" where one is.
     """
 
     subject: Subject
@@ -74,25 +92,51 @@ class Findings:
     reading: IdReading
     parent_reading: IdReading | None = None
     device: Device | None = None
+    health: Health | None = None
     siblings: tuple[Device, ...] = ()
     parts: tuple[Device, ...] = ()
     elsewhere: tuple[str, ...] = ()
     claimed: tuple[ClaimDevice, ...] = ()
-    told: AdvertisedDevice | None = None
-    word: ResourceReport | None = None
+    plugin_device: AdvertisedDevice | None = None
+    plugin: ResourceReport | None = None
     numa_by_plugin: bool = False
     anomalies: tuple[Anomaly, ...] = ()
+    why_nobody: str = ""
 
     @property
     def parent(self) -> str:
-        """The device behind it, by its id or by its plugin; "" for a whole one."""
+        """The physical device behind it, by its id or by its plugin; "" for a whole device."""
         return self.reading.parent if self.device is None else self.device.parent
 
 
-def explain(state: State, device: str, resource: str = "", *, reader: IdReader) -> Findings:
-    """What is known of the device whose id is `device`, as it is or as it is shown, or has it as a part if
-    only one does, or only those into which one device is divided. `resource` is a whole name, or what
-    follows its slash.
+def health(device: Device, state: State) -> Health:
+    """The health of a device, by the kubelet and by its plugin."""
+    reported = state.advertised.devices.get(device.key)
+    plugin = state.advertised.resources.get(device.key.resource)
+    since = None if reported is None else reported.since
+    if not state.snapshot.complete:
+        return Health("unknown", "unknown", source="this kubelet does not report allocatable devices")
+    if device.allocatable:
+        return Health("healthy", "healthy", since=since, source="the kubelet offers it")
+    source = "" if plugin is None else plugin.report.source
+    if plugin is not None and not plugin.report.answers:
+        report = plugin.report
+        words = "its plugin does not answer"
+        return Health("unhealthy", words, report.problem, report.silent_since, f"plugin at {source}")
+    if reported is not None and not reported.healthy:
+        return Health("unhealthy", "unhealthy", reported.reason, since, f"its plugin, at {source}")
+    why = "its plugin calls it healthy" if reported is not None else ""
+    if plugin is not None and not plugin.resource.served:
+        why = "the kubelet does not follow its plugin"
+    found = (a.since for a in _concerning(state.anomalies, device) if a.since is not None)
+    return Health(
+        "unhealthy", "not allocatable", why, min(found, default=None), "the kubelet does not offer it"
+    )
+
+
+def explain(state: State, device: str, resource: str = "", *, reader: IdReader) -> DeviceFacts:
+    """The facts about `device`: a whole id, raw or as it is shown; a parent's id; or a part of an id, if only
+    one device has it. `resource` is a whole name, or the part after the slash; "" for any.
 
     Raises UnknownDevice and AmbiguousDevice.
     """
@@ -112,7 +156,7 @@ def explain(state: State, device: str, resource: str = "", *, reader: IdReader) 
         return _parent(parts, state, reader)
     if claimed:
         key = DeviceKey("", claimed[0].key.device)
-        return Findings(Subject.CLAIMED, key, reader(key.device), claimed=claimed)
+        return DeviceFacts(Subject.CLAIMED, key, reader(key.device), claimed=claimed)
     like = [found for found in known if device and device.casefold() in found.key.device.casefold()]
     if len(like) > 1:
         behind = {found.parent for found in like}
@@ -129,7 +173,7 @@ def _same(raw: str, asked: str) -> bool:
 
 
 def _resources(snapshot: Snapshot, asked: str) -> frozenset[str] | None:
-    """The resources that may be meant; None for all."""
+    """The resources that match; None for all."""
     if not asked:
         return None
     known = snapshot.resources()
@@ -137,15 +181,16 @@ def _resources(snapshot: Snapshot, asked: str) -> frozenset[str] | None:
     return whole or frozenset(name for name in known if _same(name.rpartition("/")[2], asked))
 
 
-def _device(device: Device, state: State, reader: IdReader, claimed: tuple[ClaimDevice, ...]) -> Findings:
+def _device(device: Device, state: State, reader: IdReader, claimed: tuple[ClaimDevice, ...]) -> DeviceFacts:
     snapshot, key = state.snapshot, device.key
     siblings = _others(snapshot, lambda d: bool(device.parent) and d.parent == device.parent and d.key != key)
-    return Findings(
+    return DeviceFacts(
         subject=Subject.DEVICE,
         key=key,
         reading=reader(key.device, key.resource),
         parent_reading=reader(device.parent, key.resource) if device.parent else None,
         device=device,
+        health=health(device, state),
         siblings=siblings,
         parts=_others(snapshot, lambda d: d.parent == key.device),
         elsewhere=tuple(
@@ -154,17 +199,18 @@ def _device(device: Device, state: State, reader: IdReader, claimed: tuple[Claim
             if d.key.device == key.device and d.key.resource != key.resource
         ),
         claimed=claimed,
-        told=state.advertised.devices.get(key),
-        word=state.advertised.resources.get(key.resource),
+        plugin_device=state.advertised.devices.get(key),
+        plugin=state.advertised.resources.get(key.resource),
         numa_by_plugin=key in snapshot.numa_by_plugin,
         anomalies=_concerning(state.anomalies, device),
+        why_nobody=_why_nobody(device, state),
     )
 
 
-def _parent(parts: tuple[Device, ...], state: State, reader: IdReader) -> Findings:
+def _parent(parts: tuple[Device, ...], state: State, reader: IdReader) -> DeviceFacts:
     first = parts[0]
     resource = first.key.resource
-    return Findings(
+    return DeviceFacts(
         subject=Subject.PARENT,
         key=DeviceKey("", first.parent),
         reading=reader(first.parent, resource),
@@ -178,7 +224,7 @@ def _others(snapshot: Snapshot, kept: Callable[[Device], bool]) -> tuple[Device,
 
 
 def _concerning(anomalies: Iterable[Anomaly], device: Device) -> tuple[Anomaly, ...]:
-    """Those that name the device, its resource as a whole, or it among others."""
+    """The anomalies of the device, of its resource as a whole, or of several devices that include it."""
     key = device.key
     return tuple(
         anomaly
@@ -205,13 +251,13 @@ def _unknown(asked: str, resource: str, known: list[Device], state: State, reade
     parent = reader(asked, resource).parent
     if parent:
         there = any(parent in {found.parent, found.key.device} for found in known)
-        words.append(f"its id reads as one of {_cut(parent)}, which is {'' if there else 'not '}known")
+        words.append(f"its id names the parent {_cut(parent)}, which is {'' if there else 'not '}known")
     nearest = _nearest(asked, known)
     if nearest:
-        words.append(f"most like it are {', '.join(_cut(key.device) for key in nearest)}")
+        words.append(f"the most similar ids are {', '.join(_cut(key.device) for key in nearest)}")
     if not state.advertised.reports:
         words.append(
-            "a device that is neither allocatable nor held is known only where its plugin is asked "
+            "a device that is neither allocatable nor held is known only where its plugin is queried "
             "(--plugin.url)"
         )
     return UnknownDevice("; ".join(words), nearest)
@@ -223,11 +269,11 @@ def _no_resource(asked: str, snapshot: Snapshot) -> UnknownDevice:
 
 
 def _nearest(asked: str, known: list[Device]) -> tuple[DeviceKey, ...]:
-    """The ids that begin and end most like it: the ends of two ids differ more often than the middle."""
-    wanted = asked.casefold()[:_LENGTH]
+    """The most similar ids, by their beginnings and ends: similar ids differ in the middle or at one end."""
+    wanted = asked.casefold()[:_ID_LENGTH]
     scored: list[tuple[int, DeviceKey]] = []
     for device in known[:_COMPARED]:
-        other = device.key.device.casefold()[:_LENGTH]
+        other = device.key.device.casefold()[:_ID_LENGTH]
         alike = _common(wanted, other) + _common(wanted[::-1], other[::-1])
         if 2 * alike >= max(len(wanted), 2):
             scored.append((-alike, device.key))
@@ -235,7 +281,7 @@ def _nearest(asked: str, known: list[Device]) -> tuple[DeviceKey, ...]:
 
 
 def _common(one: str, other: str) -> int:
-    """Characters that both begin with."""
+    """The length of the common prefix."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -245,85 +291,72 @@ def _common(one: str, other: str) -> int:
 
 
 def _cut(text: str) -> str:
-    return visible(text, limit=_LENGTH)
+    return visible(text, limit=_ID_LENGTH)
 
 
-_LENGTH_EXPLAIN_WORDS: Final = 8192
-"""Characters of a sentence."""
-NO_PLUGIN: Final = "No plugin is asked what it tells of its devices (--plugin.url)."
-
-_HOLDERS: Final = 10
-"""Holders of one device that are named, each in a sentence."""
-
-
-def sentences(found: Findings, state: State, *, now: float, stale_after: float) -> tuple[str, ...]:
-    """Everything in words, the most important first, with nothing hidden in them. `now` is unix time,
-    `stale_after` in seconds.
-    """
-    words = (
-        _what(found),
-        *_family(found),
-        *_who(found, state),
-        *_allocatable(found, state),
-        *_numa(found),
-        *_plugin(found, state),
-        *_wrong(found),
-        _fresh(state, now, stale_after),
-    )
-    return tuple(visible(sentence, limit=_LENGTH_EXPLAIN_WORDS) for sentence in words)
-
-
-def why_nobody(found: Findings, state: State) -> str:
-    """Why no pod is named as the device's holder, "" where one is."""
-    device = found.device
-    if device is None or device.holders:
+def _why_nobody(device: Device, state: State) -> str:
+    if device.holders:
         return ""
     if state.failure is not None:
         return "no pod lists it in the last good answer, and the kubelet fails since: that may have changed"
-    if any(anomaly.kind == "unattributed" for anomaly in found.anomalies):
+    if any(anomaly.kind == "unattributed" for anomaly in _concerning(state.anomalies, device)):
         return (
             "its plugin gave it out, yet no pod lists it: an init container has it, whose devices the "
             "kubelet does not list, or the pod was refused, or it leaked"
         )
-    gave = None if found.told is None else found.told.last_allocated
-    last = "" if gave is None else f"; its plugin last gave it out at {utc(gave)}"
+    reported = state.advertised.devices.get(device.key)
+    last = None if reported is None else reported.last_allocated
+    allocated = f"; its plugin last allocated it at {utc(last)}" if last is not None else ""
     if not state.snapshot.complete:
-        return f"no pod lists it{last}"
+        return f"no pod lists it{allocated}"
     if not device.allocatable:
-        return f"no pod lists it, and the kubelet would not give it out{last}"
-    return f"no pod lists it: it is free{last}"
+        return f"no pod lists it, and the kubelet would not give it out{allocated}"
+    return f"free: no pod holds it{allocated}"
 
 
-def _what(found: Findings) -> str:
-    name = found.key.device
-    match found.subject:
+def sentences(facts: DeviceFacts, state: State, *, now: float, stale_after: float) -> tuple[str, ...]:
+    """The facts as sentences, the most important first, with control characters spelled out. `now` is unix
+    time, `stale_after` in seconds.
+    """
+    words = (
+        _identity(facts),
+        *_relatives(facts),
+        *_holders(facts, state),
+        *_allocatable(facts),
+        *_numa(facts),
+        *_plugin(facts, state),
+        *_anomalies(facts),
+        _freshness(state, now, stale_after),
+    )
+    return tuple(visible(sentence, limit=_SENTENCE_LENGTH) for sentence in words)
+
+
+def _identity(facts: DeviceFacts) -> str:
+    name = facts.key.device
+    match facts.subject:
         case Subject.PARENT:
-            count = len(found.parts)
-            known = (
-                f"{count} that it knows are parts of it" if count > 1 else "one that it knows is a part of it"
-            )
-            return f"{name} is no device that the kubelet knows by itself: {known}."
+            count = len(facts.parts)
+            known = f"{count} that it knows are parts" if count > 1 else "one that it knows is a part"
+            return f"{name} is no device that the kubelet knows by itself: {known} of it."
         case Subject.CLAIMED:
-            return f"{name} is given through ResourceClaims by a DRA driver, not by a device plugin."
+            return f"{name} is allocated through ResourceClaims by a DRA driver, not by a device plugin."
         case _:
-            elsewhere = f" {listed(found.elsewhere)} has a device of this id too." if found.elsewhere else ""
-            return f"{name} of {found.key.resource} is {_read(found)}.{elsewhere}"
+            also = f" {listed(facts.elsewhere)} also has a device of this id." if facts.elsewhere else ""
+            return f"{name} of {facts.key.resource} is {_read(facts)}.{also}"
 
 
-def _read(found: Findings) -> str:
-    reading = found.reading
+def _read(facts: DeviceFacts) -> str:
+    reading = facts.reading
     if reading.kind is DeviceKind.WHOLE:
-        if found.parent:
-            return f"a share of {found.parent}, as its plugin says: its id does not tell"
-        by = (
-            f" (id rule {reading.rule})" if reading.rule != "whole" else ": no id rule reads its id otherwise"
-        )
-        return f"a whole device{by}"
-    further = found.parent_reading
+        if facts.parent:
+            return f"a share of {facts.parent}, by its plugin; its id does not name the parent"
+        rule = f" (id rule {reading.rule})" if reading.rule != "whole" else ": no id rule matches"
+        return f"a whole device{rule}"
+    further = facts.parent_reading
     itself = ""
     if further is not None and further.kind is not DeviceKind.WHOLE:
         itself = f", which is itself {_kind(further, further.parent)}"
-    return f"{_kind(reading, found.parent)}{itself} (id rule {reading.rule})"
+    return f"{_kind(reading, facts.parent)}{itself} (id rule {reading.rule})"
 
 
 def _kind(reading: IdReading, parent: str) -> str:
@@ -331,33 +364,30 @@ def _kind(reading: IdReading, parent: str) -> str:
     if reading.kind is DeviceKind.REPLICA:
         partition = f" of partition {reading.partition}" if reading.partition else ""
         return f"share {reading.replica}{partition}{of}" if reading.replica else f"a share{of}"
-    if reading.kind is DeviceKind.PARTITION:
-        return f"partition {reading.partition}{of}" if reading.partition else f"a partition{of}"
-    return "a whole device"
+    return f"partition {reading.partition}{of}" if reading.partition else f"a partition{of}"
 
 
-def _family(found: Findings) -> Iterator[str]:
-    if found.siblings:
-        yield f"Of {found.parent} there are also {_summary(found.siblings)}."
-    if found.parts:
-        also = " also" if found.subject is Subject.DEVICE else ""
-        yield f"Of {found.key.device} there are{also} {_summary(found.parts)}."
+def _relatives(facts: DeviceFacts) -> Iterator[str]:
+    if facts.siblings:
+        yield f"{facts.parent} also has {_summary(facts.siblings)}."
+    if facts.parts:
+        yield f"{facts.key.device} has the parts {_summary(facts.parts)}."
 
 
 def _summary(devices: Sequence[Device]) -> str:
-    """`a::1, a::2, a::3, of which 2 are held, by n/p, n/q`."""
+    """`a::1, a::2, a::3; 2 are held, by n/p, n/q`."""
     held = [device for device in devices if device.holders]
     names = listed([device.key.device for device in devices])
     if not held:
-        return f"{names}, which nobody holds"
+        return f"{names}; none is held"
     pods = pods_of(holder for device in held for holder in device.holders)
     by = listed([f"{namespace}/{pod}" for namespace, pod in pods])
     count = "all" if len(held) == len(devices) else str(len(held))
-    return f"{names}, of which {count} {'is' if count == '1' else 'are'} held, by {by}"
+    return f"{names}; {count} {'is' if count == '1' else 'are'} held, by {by}"
 
 
-def _who(found: Findings, state: State) -> Iterator[str]:
-    for claim in found.claimed:
+def _holders(facts: DeviceFacts, state: State) -> Iterator[str]:
+    for claim in facts.claimed:
         for through in claim.holders[:_HOLDERS]:
             key, named = claim.key, f"{through.claim_namespace}/{through.claim}"
             share = f", share {key.share_id}" if key.share_id else ""
@@ -366,17 +396,15 @@ def _who(found: Findings, state: State) -> Iterator[str]:
                 f"{_name(through.holder)} holds {key.device} of the driver {key.driver} "
                 f"(pool {key.pool}{share}) through the claim {named}{when}."
             )
-    device = found.device
+    device = facts.device
     if device is None:
         return
     for holder in device.holders[:_HOLDERS]:
-        when = _since(Holding(device.key, holder), state)
-        yield f"{_name(holder)} holds it{when}, as the kubelet's List says."
+        yield f"{_name(holder)} holds it{_since(Holding(device.key, holder), state)}, by the kubelet's List."
     if len(device.holders) > _HOLDERS:
         yield f"{len(device.holders) - _HOLDERS} more hold it."
-    nobody = why_nobody(found, state)
-    if nobody:
-        yield f"{nobody[0].upper()}{nobody[1:]}."
+    if facts.why_nobody:
+        yield f"{facts.why_nobody[0].upper()}{facts.why_nobody[1:]}."
 
 
 def _since(holding: Holding, state: State) -> str:
@@ -391,84 +419,85 @@ def _name(holder: Holder) -> str:
     return f"{holder.namespace}/{holder.pod} (container {holder.container}{uid})"
 
 
-def _allocatable(found: Findings, state: State) -> Iterator[str]:
-    device, told, word = found.device, found.told, found.word
-    if device is None:
+def _allocatable(facts: DeviceFacts) -> Iterator[str]:
+    health, plugin = facts.health, facts.plugin
+    if health is None:
         return
     not_so = "It is not allocatable, as the kubelet says"
-    if not state.snapshot.complete:
-        yield "Whether it is allocatable this kubelet does not tell."
-    elif device.allocatable:
-        yield "It is allocatable, as the kubelet says: its plugin is there and calls it healthy."
-    elif word is not None and not word.report.answers:
-        yield f"{not_so}, and its plugin does not answer: {word.report.problem}."
-    elif told is not None and not told.healthy:
-        yield f"{not_so}, for its plugin calls it unhealthy: {told.reason or 'it gives no reason'}."
-    elif word is not None and not word.resource.served:
-        yield f"{not_so}: it does not follow the plugin at present."
+    if health.kind == "unknown":
+        yield "This kubelet does not report whether it is allocatable."
+    elif health.kind == "healthy":
+        yield "It is allocatable, as the kubelet says: its plugin is registered and calls it healthy."
+    elif plugin is not None and not plugin.report.answers:
+        yield f"{not_so}, and its plugin does not answer: {health.reason}."
+    elif health.words == "unhealthy":
+        yield f"{not_so}, for its plugin calls it unhealthy: {health.reason or 'it gives no reason'}."
+    elif plugin is not None and not plugin.resource.served:
+        yield f"{not_so}: the kubelet does not follow its plugin at present."
     else:
         yield f"{not_so}: its plugin calls it unhealthy, or is gone."
 
 
-def _numa(found: Findings) -> Iterator[str]:
-    device = found.device
+def _numa(facts: DeviceFacts) -> Iterator[str]:
+    device = facts.device
     if device is None:
         return
     if not device.numa_nodes:
-        yield "On which NUMA node it is nobody tells."
+        yield "Its NUMA node is unknown."
         return
     nodes = (
-        f"NUMA node{'s' if len(device.numa_nodes) > 1 else ''} {listed([str(n) for n in device.numa_nodes])}"
+        f"NUMA node{'s' if len(device.numa_nodes) > 1 else ''} {listed(list(map(str, device.numa_nodes)))}"
     )
-    who = "its plugin tells; the kubelet does not" if found.numa_by_plugin else "the kubelet tells"
-    yield f"It is on {nodes}, as {who}."
+    yield f"It is on {nodes}, by {'its plugin, not the kubelet' if facts.numa_by_plugin else 'the kubelet'}."
 
 
-def _plugin(found: Findings, state: State) -> Iterator[str]:
-    if found.device is None:
+def _plugin(facts: DeviceFacts, state: State) -> Iterator[str]:
+    if facts.device is None:
         return
-    tellings = state.advertised.reports
-    if found.told is None:
-        if not tellings:
+    reported, plugin = facts.plugin_device, facts.plugin
+    if reported is None:
+        if not state.advertised.reports:
             yield NO_PLUGIN
-        elif found.word is None:
-            asked = listed([telling.source for telling in tellings])
-            yield f"None of the plugins that are asked ({asked}) tells of its resource."
+        elif plugin is None:
+            queried = listed([report.source for report in state.advertised.reports])
+            yield f"None of the queried plugins ({queried}) reports its resource."
         else:
-            yield f"Its plugin ({found.word.report.source}) does not tell of it."
+            yield f"Its plugin ({plugin.report.source}) does not report it."
         return
-    telling = None if found.word is None else found.word.report
-    told = "Healthy" if found.told.healthy else "Unhealthy"
-    since = "" if found.told.since is None else f" since {utc(found.told.since)}"
-    source = "" if telling is None else f" ({telling.source})"
-    if telling is None or telling.answers:
-        yield f"Its plugin{source} says that it is {told}{since}."
+    report = None if plugin is None else plugin.report
+    state_word = "Healthy" if reported.healthy else "Unhealthy"
+    since = "" if reported.since is None else f" since {utc(reported.since)}"
+    source = "" if report is None else f" ({report.source})"
+    if report is None or report.answers:
+        yield f"Its plugin{source} reports it {state_word}{since}."
     else:
-        silent = "" if telling.silent_since is None else f" since {utc(telling.silent_since)}"
-        yield f"Its plugin{source} is silent{silent}: {telling.problem}; it last said {told}{since}."
+        silent = "" if report.silent_since is None else f" since {utc(report.silent_since)}"
+        yield (
+            f"Its plugin{source} does not answer{silent}: {report.problem}; its last report was "
+            f"{state_word}{since}."
+        )
 
 
-def _wrong(found: Findings) -> Iterator[str]:
-    for anomaly in found.anomalies:
+def _anomalies(facts: DeviceFacts) -> Iterator[str]:
+    for anomaly in facts.anomalies:
         since = "" if anomaly.since is None else f" since {utc(anomaly.since)}"
         who = "" if anomaly.holder is None else f" ({_name(anomaly.holder)})"
-        yield f"Wrong{since}: {anomaly.kind}{who}: {anomaly.evidence}."
+        yield f"Anomaly{since}: {anomaly.kind}{who}: {anomaly.evidence}."
 
 
-def _fresh(state: State, now: float, stale_after: float) -> str:
+def _freshness(state: State, now: float, stale_after: float) -> str:
     if state.taken_at is None:
         return "The kubelet has not answered yet."
-    taken = f"All this is of {utc(state.taken_at)}, {now - state.taken_at:.0f} s ago"
-    freshness = state.freshness(now, stale_after)
+    taken = f"The mapping is of {utc(state.taken_at)}, {now - state.taken_at:.0f} s ago"
     failure = state.failure
     why = (
         ""
         if failure is None
         else f": {failure.method} fails since {utc(failure.since)}: {failure.code}: {failure.message}"
     )
-    match freshness:
+    match state.freshness(now, stale_after):
         case Freshness.STALE:
-            return f"{taken}, which is too old to be trusted{why}."
+            return f"{taken}, and stale{why}."
         case Freshness.AGEING:
             return f"{taken}; it is the last good answer{why}."
         case _:

@@ -1,9 +1,7 @@
-"""Filters, order, groups and paging, read from an address and written into one. Pure.
+"""Query parameters of the API and the pages: filters, sort order, groups, paging, and history queries. Pure.
 
-The API and the page's form share the names. Text is compared as it is shown, so that what was copied
-from the page finds its device: hostile characters are spelled out on both sides.
-
-What /api/v1/history is asked, read from its address. Pure.
+Text is compared as it is shown: control and bidirectional characters are spelled out on both sides, so that
+an id copied from the page matches its device.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,18 +11,19 @@ from typing import Final
 from urllib.parse import urlencode
 
 from exporter.history.query import LIMIT, MAX_LIMIT, HistoryQuery, read_cursor
+from exporter.views.schema import KINDS
 from exporter.views.wording import EXPECTED, parse_moment
 from runtime.text import visible
 
 TEXT_LIMIT: Final = 512
-"""Characters of one filter."""
+"""Characters of one parameter's value."""
 PER_PAGE: Final = 200
 PER_PAGE_LIMIT: Final = 1000
 _PAGE_LIMIT: Final = 1_000_000
 
 
 class QueryError(ValueError):
-    """A query parameter that cannot be honoured: which, what was found, what was expected."""
+    """A query parameter that cannot be honoured: its name, the value found, and what was expected."""
 
     def __init__(self, parameter: str, found: str, expected: str) -> None:
         self.parameter = visible(parameter, limit=80)
@@ -34,7 +33,7 @@ class QueryError(ValueError):
 
 
 class DeviceState(StrEnum):
-    """What a device may be filtered by. A device that is held may be unhealthy too."""
+    """The states that devices are filtered by. A held device may be unhealthy too."""
 
     HELD = "held"
     FREE = "free"
@@ -43,10 +42,9 @@ class DeviceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What to keep; "" and None keep all.
+    """Which items to keep; "" and None keep all.
 
-    `resource` and `namespace` are whole names; a claimed device's driver counts as its resource. `pod` and
-    `device` are parts of names, `q` is part of any of a row's texts, these three without regard to case.
+    `q`, `pod` and `device` match part of a text, case-insensitive; all others match whole names.
     """
 
     q: str = ""
@@ -55,18 +53,27 @@ class Filters:
     pod: str = ""
     device: str = ""
     state: DeviceState | None = None
+    driver: str = ""
+    pool: str = ""
+    claim: str = ""
+    kind: str = ""
 
     @property
     def any(self) -> bool:
-        """Whether anything is filtered at all."""
+        """Whether any filter is set."""
         return self != _NONE
 
 
 _NONE: Final = Filters()
+DEVICE_FILTERS: Final = ("q", "resource", "namespace", "pod", "device", "state")
+"""The filters of devices, pods and the status page."""
+CLAIM_FILTERS: Final = ("q", "driver", "pool", "device", "claim", "namespace", "pod")
+RESOURCE_FILTERS: Final = ("q", "resource")
+ANOMALY_FILTERS: Final = ("q", "kind", "resource", "device", "namespace", "pod")
 
 
-class Column(StrEnum):
-    """What rows may be sorted by."""
+class SortColumn(StrEnum):
+    """The columns that the status page sorts by."""
 
     DEVICE = "device"
     RESOURCE = "resource"
@@ -78,9 +85,9 @@ class Column(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """By which column, and which way. Written `since`, or `-since` for the other way round."""
+    """A column and a direction. Written `since`, or `-since` for descending."""
 
-    column: Column
+    column: SortColumn
     descending: bool = False
 
     def __str__(self) -> str:
@@ -88,20 +95,18 @@ class Sort:
 
 
 class Group(StrEnum):
-    """What rows stand together for."""
+    """What the status page groups rows by."""
 
     NONE = "none"
     DEVICE = "device"
-    """The physical device: its shares and slices, of whatever resource."""
+    """The physical device, with its shares and slices of any resource."""
     POD = "pod"
-    """The pod that holds them; what nobody holds comes last."""
+    """The holding pod; free devices come last."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """The status page's address: what to keep, in which order (None: the page's own), grouped by what, and
-    which page of the rows (from 1).
-    """
+    """The status page's address: filters, sort order (None: default), groups, page number (from 1)."""
 
     filters: Filters = field(default_factory=Filters)
     page: int = 1
@@ -111,11 +116,11 @@ class PageQuery:
 
     @property
     def order(self) -> Sort:
-        """How the rows are sorted where nothing is said of it: what stands together for a pod by pods."""
-        return self.sort or Sort(Column.POD if self.group is Group.POD else Column.RESOURCE)
+        """The sort order in effect: by default by resource, or by pod where rows are grouped by pod."""
+        return self.sort or Sort(SortColumn.POD if self.group is Group.POD else SortColumn.RESOURCE)
 
     def at_page(self, page: int) -> "PageQuery":
-        """The same, at another page."""
+        """The same rows at another page."""
         return replace(self, page=page)
 
     def sorted_by(self, sort: Sort | None) -> "PageQuery":
@@ -128,40 +133,38 @@ class PageQuery:
 
 
 Pairs = Iterable[tuple[str, str]]
-
-_FILTERS: Final = tuple(f.name for f in fields(Filters))
-_TEXTS: Final = frozenset(_FILTERS) - {"state"}
+"""The names and values of an address's query, in order."""
 
 
 def no_parameters(pairs: Pairs) -> None:
-    """Raises QueryError for any parameter at all."""
+    """Accept no parameters. Raises QueryError."""
     single(pairs, ())
 
 
-def parse_filters(pairs: Pairs) -> Filters:
-    """The filters of an address. Raises QueryError for a parameter or a value that is not known."""
-    return _filters(single(pairs, _FILTERS))
+def parse_filters(pairs: Pairs, known: tuple[str, ...] = DEVICE_FILTERS) -> Filters:
+    """The filters of an address that accepts those in `known`. Raises QueryError."""
+    return _filters(single(pairs, known))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The one device that is asked for: its id, and its resource ("" for any)."""
+class DeviceQuery:
+    """The device to explain: its id, and its resource ("" for any)."""
 
     device: str
     resource: str = ""
 
 
-def parse_explain(pairs: Pairs) -> Asked:
-    """The device that an address asks for. Raises QueryError, also where it asks for none."""
+def parse_explain(pairs: Pairs) -> DeviceQuery:
+    """The device of an /api/v1/explain address. Raises QueryError, also without a device."""
     found = single(pairs, ("device", "resource"))
     if "device" not in found:
         raise QueryError("device", "", "the id of a device")
-    return Asked(found["device"], found.get("resource", ""))
+    return DeviceQuery(found["device"], found.get("resource", ""))
 
 
 def parse_page(pairs: Pairs) -> PageQuery:
-    """All that an address of the status page asks for. Raises QueryError as parse_filters does."""
-    found = single(pairs, (*_FILTERS, "sort", "group", "page", "per_page"))
+    """The query of a status page address. Raises QueryError."""
+    found = single(pairs, (*DEVICE_FILTERS, "sort", "group", "page", "per_page"))
     return PageQuery(
         filters=_filters(found),
         sort=_sort(found.get("sort", "").strip()),
@@ -172,7 +175,7 @@ def parse_page(pairs: Pairs) -> PageQuery:
 
 
 def address(query: PageQuery | Filters) -> str:
-    """The address of the status page that shows `query`, each query with one address only."""
+    """The status page's address for `query`; equal queries have equal addresses."""
     query = query if isinstance(query, PageQuery) else PageQuery(query)
     pairs = {name: str(value) for name, value in asdict(query.filters).items() if value}
     if query.sort is not None:
@@ -187,9 +190,9 @@ def address(query: PageQuery | Filters) -> str:
 
 
 def single(pairs: Pairs, known: tuple[str, ...]) -> dict[str, str]:
-    """Each known parameter's one value. A form sends empty ones: they count as not given.
+    """The value of each parameter. Empty values, which forms send, count as not given.
 
-    Raises QueryError.
+    Raises QueryError for a parameter that is not in `known`, is repeated or too long.
     """
     found: dict[str, str] = {}
     for name, value in pairs:
@@ -204,14 +207,17 @@ def single(pairs: Pairs, known: tuple[str, ...]) -> dict[str, str]:
 
 
 def _instead(name: str, known: tuple[str, ...]) -> str:
-    # Imported for a mistake alone.
+    # Imported for errors only.
     from runtime.config_file import advice  # noqa: PLC0415
 
     return f"one of {', '.join(known)}{advice(name[:80], known)}" if known else "no parameters here"
 
 
 def _filters(found: Mapping[str, str]) -> Filters:
-    texts = {name: visible(value.strip(), limit=8192) for name, value in found.items() if name in _TEXTS}
+    texts = {f.name: visible(found[f.name].strip(), limit=8192) for f in fields(Filters) if f.name in found}
+    texts.pop("state", None)
+    if texts.get("kind") and texts["kind"] not in KINDS:
+        raise QueryError("kind", texts["kind"], f"one of {', '.join(KINDS)}")
     return Filters(**texts, state=_state(found.get("state", "").strip()))
 
 
@@ -224,9 +230,9 @@ def _state(value: str) -> DeviceState | None:
 
 def _sort(value: str) -> Sort | None:
     try:
-        return Sort(Column(value.removeprefix("-")), value.startswith("-")) if value else None
+        return Sort(SortColumn(value.removeprefix("-")), value.startswith("-")) if value else None
     except ValueError:
-        expected = f"one of {', '.join(Column)}, with a - before it for the other way round"
+        expected = f"one of {', '.join(SortColumn)}, with a - before it for descending order"
         raise QueryError("sort", value, expected) from None
 
 
@@ -246,22 +252,22 @@ def number(name: str, value: str, default: int, limit: int) -> int:
     return int(value)
 
 
-_NAMES: Final = ("resource", "driver", "device", "namespace", "pod", "container", "uid")
-KNOWN: Final = (*_NAMES, "at", "from", "to", "limit", "cursor")
+NAMES: Final = ("resource", "driver", "device", "namespace", "pod", "container", "uid")
+HISTORY_PARAMETERS: Final = (*NAMES, "at", "from", "to", "limit", "cursor")
 
 
 @dataclass(frozen=True, slots=True)
-class AskedHistoryQuery:
-    """A question, and whether it is of one moment."""
+class HistoryRequest:
+    """A history query; `at` is its moment, None for a range. Unix time."""
 
     question: HistoryQuery
     at: float | None = None
 
 
-def parse_history(pairs: Pairs, now: float) -> AskedHistoryQuery:
-    """The question of an address, at unix time `now`. Raises QueryError."""
-    found = single(pairs, KNOWN)
-    names = {name: visible(found.get(name, "").strip(), limit=8192) for name in _NAMES}
+def parse_history(pairs: Pairs, now: float) -> HistoryRequest:
+    """The history query of an address at unix time `now`. Raises QueryError."""
+    found = single(pairs, HISTORY_PARAMETERS)
+    names = {name: visible(found.get(name, "").strip(), limit=8192) for name in NAMES}
     if names["container"] and not (names["pod"] or names["uid"] or names["device"]):
         raise QueryError("container", names["container"], "pod, uid or device beside it")
     at, since, until = (_time(found, name, now) for name in ("at", "from", "to"))
@@ -275,8 +281,8 @@ def parse_history(pairs: Pairs, now: float) -> AskedHistoryQuery:
     try:
         after = read_cursor(found["cursor"].strip()) if "cursor" in found else None
     except ValueError:
-        raise QueryError("cursor", found["cursor"], "what an earlier answer gave as next") from None
-    return AskedHistoryQuery(HistoryQuery(**names, since=since, until=until, limit=limit, after=after), at)
+        raise QueryError("cursor", found["cursor"], "the next of an earlier answer") from None
+    return HistoryRequest(HistoryQuery(**names, since=since, until=until, limit=limit, after=after), at)
 
 
 def _time(found: Mapping[str, str], name: str, now: float) -> float | None:

@@ -1,15 +1,9 @@
-"""The shapes of the JSON API's documents. `devicelens who` decodes and writes the same.
+"""The JSON API's documents as msgspec structs. The commands decode and write the same structs.
 
-Times are RFC 3339 in UTC. What is not known is null, never an empty text: a whole device's `parent`, a
-`pod_uid` that no source tells, `healthy` where the kubelet cannot tell what is allocatable.
+Times are RFC 3339 in UTC. An unknown value is null, never an empty string: a whole device's `parent`, a
+`pod_uid` that no source provides, `healthy` where the kubelet does not report allocatable devices.
 
-The shape of /api/v1/explain. `devicelens explain` decodes and writes the same.
-
-The shape of /api/v1/history. `devicelens history` and `devicelens who --at` read the same.
-
-As everywhere, times are RFC 3339 in UTC, and what is not known is null.
-
-The shapes in which the API speaks of itself: its index, and what went wrong (RFC 9457).
+The docstrings are the schemas' descriptions in the OpenAPI document; `make openapi` renews it.
 """
 
 from typing import Annotated
@@ -17,9 +11,9 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 
-# Said of the shapes, and not checked when they are read: a newer exporter may know more words.
+# Documented only, not enforced on decoding: a newer exporter may send more words.
 def one_of(*words: str | None) -> Meta:
-    """One of several words; None among them where it may be null."""
+    """One of several words, with None among them where the member may be null."""
     return Meta(extra_json_schema={"enum": list(words)})
 
 
@@ -35,7 +29,7 @@ Seconds = Annotated[float, Meta(description="Seconds.", extra_json_schema={"mini
 Count = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
 NumaNodes = Annotated[
     tuple[Annotated[int, Meta(extra_json_schema={"minimum": 0})], ...],
-    Meta(description="Numbers of NUMA nodes, sorted; none where nothing tells."),
+    Meta(description="NUMA node numbers, sorted; empty where unknown."),
 ]
 FreshnessWord = Annotated[
     str,
@@ -47,7 +41,7 @@ FreshnessWord = Annotated[
 ]
 HealthWord = Annotated[str, one_of("Healthy", "Unhealthy")]
 KINDS = ("double_held", "numa_split", "plugin_gone", "stale", "unattributed", "unhealthy_held")
-"""The kinds of anomaly (exporter.mapping.anomalies, exporter.mapping.anomalies), and a stale mapping's."""
+"""The kinds of anomaly of exporter.mapping.anomalies, and `stale` for a mapping that is too old."""
 KindWord = Annotated[str, one_of(*KINDS)]
 
 
@@ -61,31 +55,31 @@ class ErrorEntry(Struct, frozen=True):
 
 
 class Envelope(Struct, frozen=True, kw_only=True):
-    """What every answer about the mapping begins with."""
+    """The members that every answer about the mapping begins with."""
 
     node: str
     generation: Annotated[
         Count,
-        Meta(description="Grows by one with each change of what is told; begins anew with each process."),
+        Meta(description="Grows by one with each change of the mapping; restarts with the process."),
     ]
-    taken_at: Annotated[Time | None, Meta(description="When the kubelet was asked for the mapping.")]
-    age_seconds: Annotated[
-        Seconds | None, Meta(description="How old the mapping was at the Date of this answer.")
+    taken_at: Annotated[
+        Time | None, Meta(description="When the exporter requested this mapping from the kubelet.")
     ]
+    age_seconds: Annotated[Seconds | None, Meta(description="Age of the mapping at the Date of this answer.")]
     freshness: FreshnessWord
     error: ErrorEntry | None
 
 
 class WorkloadEntry(Struct, frozen=True):
-    """What a pod belongs to: a Deployment, a CronJob, the Node of a static pod, or the pod itself."""
+    """A pod's owner: a Deployment, a CronJob, the Node of a static pod, or the pod itself."""
 
     kind: str
     name: str
 
 
 class HolderEntry(Struct, frozen=True):
-    """A container that holds a device. `since_exact` false: it held it already when it was first seen.
-    `workload` is null where it is not known who the pod is.
+    """A container that holds a device. `since_exact` is false where the container already held the device
+    when the exporter first saw it. `workload` is null where the pod's owner is unknown.
     """
 
     namespace: str
@@ -98,8 +92,8 @@ class HolderEntry(Struct, frozen=True):
 
 
 class PluginEntry(Struct, frozen=True):
-    """What a device's plugin tells of it. `answers` false: its last word, for it is silent now. `reason` is
-    why it is unhealthy, `since` when its health last changed.
+    """What a device's own plugin reports. `answers` is false where this is the plugin's last report and it
+    does not respond now. `reason` is why the device is unhealthy, `since` when its health last changed.
     """
 
     source: str
@@ -112,7 +106,9 @@ class PluginEntry(Struct, frozen=True):
 
 
 class DeviceEntry(Struct, frozen=True):
-    """A device that is allocatable or held, or that its plugin tells of; `plugin` is null where none does."""
+    """A device that is allocatable, held, or reported by its plugin. `plugin` is null where no plugin reports
+    it.
+    """
 
     resource: str
     device: str
@@ -130,7 +126,7 @@ class DevicesDocument(Envelope, frozen=True, kw_only=True):
 
 
 class HeldDeviceEntry(Struct, frozen=True):
-    """A device, from its holder's side."""
+    """A device that a container holds."""
 
     resource: str
     device: str
@@ -141,7 +137,7 @@ class HeldDeviceEntry(Struct, frozen=True):
 
 
 class HeldClaimEntry(Struct, frozen=True):
-    """A claimed device, from its holder's side."""
+    """A claimed device that a container holds."""
 
     claim_namespace: str
     claim: str
@@ -154,7 +150,7 @@ class HeldClaimEntry(Struct, frozen=True):
 
 
 class MemoryEntry(Struct, frozen=True):
-    """Memory of one type, pinned to NUMA nodes."""
+    """Memory of one type that is pinned to NUMA nodes."""
 
     type: str
     numa_nodes: NumaNodes
@@ -162,7 +158,7 @@ class MemoryEntry(Struct, frozen=True):
 
 
 class ContainerEntry(Struct, frozen=True):
-    """A container that holds something."""
+    """A container that holds devices, claimed devices, exclusive CPUs or pinned memory."""
 
     name: str
     devices: tuple[HeldDeviceEntry, ...]
@@ -173,8 +169,8 @@ class ContainerEntry(Struct, frozen=True):
 
 
 class PodEntry(Struct, frozen=True):
-    """A pod that holds something. What tells who it is is null where that is not known; `labels` are those
-    that --pod-labels allows.
+    """A pod that holds something. `workload`, `phase`, `priority_class` and `labels` are null where no source
+    identifies the pod; `labels` are those that --pod-labels allows.
     """
 
     namespace: str
@@ -194,8 +190,8 @@ class PodsDocument(Envelope, frozen=True, kw_only=True):
 
 
 class ClaimHolderEntry(Struct, frozen=True):
-    """A container, and the claim through which it holds a device. `since_exact` false: it held it already
-    when it was first seen.
+    """A container, and the claim through which it holds a device. `since_exact` is false where the container
+    already held the device when the exporter first saw it.
     """
 
     claim_namespace: str
@@ -209,7 +205,7 @@ class ClaimHolderEntry(Struct, frozen=True):
 
 
 class ClaimEntry(Struct, frozen=True):
-    """A device given through ResourceClaims."""
+    """A device allocated through ResourceClaims (DRA)."""
 
     driver: str
     pool: str
@@ -226,7 +222,7 @@ class ClaimsDocument(Envelope, frozen=True, kw_only=True):
 
 
 class ResourceEntry(Struct, frozen=True):
-    """Counts of a resource's devices; null where the kubelet cannot tell what is allocatable."""
+    """Counts of a resource's devices; null where the kubelet does not report allocatable devices."""
 
     resource: str
     known: Count
@@ -243,7 +239,7 @@ class ResourcesDocument(Envelope, frozen=True, kw_only=True):
 
 
 class AnomalyHolderEntry(Struct, frozen=True):
-    """The container that an anomaly hits."""
+    """The container that an anomaly affects."""
 
     namespace: str
     pod: str
@@ -252,17 +248,17 @@ class AnomalyHolderEntry(Struct, frozen=True):
 
 
 class PodName(Struct, frozen=True):
-    """A pod."""
+    """A pod's namespace and name."""
 
     namespace: str
     pod: str
 
 
 class AnomalyEntry(Struct, frozen=True):
-    """One thing that is wrong, with the evidence in words. `since`: when it was first seen.
+    """One anomaly, with the evidence as a sentence. `since` is when it was first seen.
 
-    The facts behind the words: the devices and pods that are part of it (64 at most), and the NUMA nodes
-    that could have served.
+    `devices` and `pods` are those that take part (64 at most); `numa_nodes` are those that could have held
+    the whole container.
     """
 
     kind: KindWord
@@ -283,7 +279,7 @@ class AnomaliesDocument(Envelope, frozen=True, kw_only=True):
 
 
 class Counts(Struct, frozen=True):
-    """How much of everything there is; null where the kubelet cannot tell what is allocatable."""
+    """Totals of the node; null where the kubelet does not report allocatable devices."""
 
     resources: Count
     devices: Count
@@ -297,7 +293,9 @@ class Counts(Struct, frozen=True):
 
 
 class PluginStatusEntry(Struct, frozen=True):
-    """A plugin that is asked: since when it says what it says, of which resources; or why it is silent."""
+    """A plugin that the exporter queries (--plugin.url): its resources, when it first reported them
+    (`told_at`), and why it does not respond.
+    """
 
     source: str
     answers: bool
@@ -308,7 +306,7 @@ class PluginStatusEntry(Struct, frozen=True):
 
 
 class StatusDocument(Envelope, frozen=True, kw_only=True):
-    """/api/v1/status: about the exporter. `counts` is null until the kubelet has answered."""
+    """/api/v1/status: the exporter itself. `counts` is null until the kubelet has answered."""
 
     api_version: str | None
     notes: tuple[str, ...]
@@ -321,7 +319,7 @@ class StatusDocument(Envelope, frozen=True, kw_only=True):
 
 
 class ReadingEntry(Struct, frozen=True):
-    """How an id was read: by which rule, as whole, replica or partition; as which one, and of what."""
+    """How a device id is read: the rule, the kind, and the replica or partition of `parent`."""
 
     rule: str
     kind: Annotated[str, one_of("whole", "replica", "partition")]
@@ -331,20 +329,20 @@ class ReadingEntry(Struct, frozen=True):
 
 
 class NumaEntry(Struct, frozen=True):
-    """NUMA nodes, and who tells: kubelet, plugin, or null for nobody."""
+    """NUMA nodes and their source: kubelet, plugin, or null where unknown."""
 
     nodes: NumaNodes
     told_by: Annotated[str | None, one_of("kubelet", "plugin", None)]
 
 
 class ExplainDocument(Envelope, frozen=True, kw_only=True):
-    """/api/v1/explain?device=ID&resource=NAME: one device, in `sentences` first and in facts after.
+    """/api/v1/explain?device=ID&resource=NAME: one device, in sentences and in facts.
 
-    `subject` is device, parent (what is behind shares or parts, and no device that the kubelet knows by
-    itself) or claimed (given through ResourceClaims); `entry`, `numa` and `resource` are null for the last
-    two. `siblings` are the other devices of its parent, `parts` those whose parent it is; 100 of each at
-    most. `elsewhere` are further resources that have a device of this id. `why_nobody` says why no pod is
-    named as its holder, null where one is.
+    `subject` is device, parent (the physical device behind shares or slices, which the kubelet does not list
+    itself) or claimed (allocated through ResourceClaims); `entry`, `numa` and `resource` are null for the
+    last two. `siblings` are the other devices of the same parent, `parts` the devices whose parent this is;
+    100 of each at most. `elsewhere` are other resources with a device of the same id. `why_nobody` says why
+    no pod is the device's holder; null where one is.
     """
 
     sentences: tuple[str, ...]
@@ -378,10 +376,10 @@ GapWord = Annotated[
 
 
 class BoundEntry(Struct, frozen=True):
-    """When a holding began or ended: not before the last look that did not show it, and not after the first
-    that did. `certainty` says how it came to be known: at_once, between_polls, while_silent (the kubelet did
-    not answer), while_down (the exporter), held_already (it was there in the first look ever), in_doubt (not
-    seen just after a start, when the kubelet may not list all yet).
+    """Bounds of a holding's start or end: after the last refresh that did not show the change, and not after
+    the first that did. `certainty` says how it was observed: at_once, between_polls, while_silent (the
+    kubelet did not answer), while_down (the exporter did not run), held_already (present in the first refresh
+    ever), in_doubt (not listed just after a restart, when the kubelet's List may be incomplete).
     """
 
     not_before: Time | None
@@ -390,11 +388,11 @@ class BoundEntry(Struct, frozen=True):
 
 
 class PastEntry(Struct, frozen=True, kw_only=True):
-    """One holding: what, by whom, from when to when. `end` is null while it lasts.
+    """One holding: device, holder, start and end. `end` is null while it lasts.
 
-    A device plugin's device has `resource`, a claimed one `driver`, `pool` and the claim. `assumed`: for
-    some time nobody looked, and no uid proves that it is still the same pod. `certain` tells of a question
-    of one moment whether it was surely held then; it is null in the answer for a range.
+    A device plugin's device has `resource`; a claimed device has `driver`, `pool` and the claim. `assumed` is
+    true where there was a gap in observation and no pod uid proves that it is still the same pod. `certain`,
+    for a query of one moment (`at`), says whether the device was surely held then; null for a range.
     """
 
     id: int
@@ -420,8 +418,8 @@ class PastEntry(Struct, frozen=True, kw_only=True):
 
 
 class UnseenEntry(Struct, frozen=True):
-    """A time at which nobody looked: whatever was held and given back within it is not known. `since` is null
-    where it goes back without end, `until` where it has none yet.
+    """A gap in observation: holdings that began and ended within it are unknown. `since` is null for a gap
+    without a start, `until` for one that has not ended.
     """
 
     since: Time | None
@@ -432,11 +430,10 @@ class UnseenEntry(Struct, frozen=True):
 class HistoryDocument(Envelope, frozen=True, kw_only=True):
     """/api/v1/history, newest first.
 
-    `at`, or `since` and `until`, are what was asked for. It is known who held what from `earliest` to
-    `latest`, but for the gaps: `complete` says that there are none in the time that was asked for, and
-    `unseen` lists those that there are (the latest of them, if they are many: `unseen_left_out`). `next` is
-    the cursor of what follows. `resources` are all that history knows. `kept_in` is file or memory;
-    `trouble` says why it is not the file, or not up to date.
+    `at`, or `since` and `until`, repeat the query. History covers `earliest` to `latest` except for the gaps:
+    `complete` says that the queried time has none, and `unseen` lists them (the latest of many;
+    `unseen_left_out` counts the rest). `next` is the cursor of the next page. `resources` are all resources
+    in history. `kept_in` is file or memory; `trouble` says why history is not in its file or not up to date.
     """
 
     at: Time | None
@@ -455,7 +452,7 @@ class HistoryDocument(Envelope, frozen=True, kw_only=True):
 
 
 class EndpointEntry(Struct, frozen=True):
-    """An address: what is there, and the query parameters that it knows."""
+    """An address, its summary, and its query parameters."""
 
     href: str
     summary: str
@@ -463,8 +460,8 @@ class EndpointEntry(Struct, frozen=True):
 
 
 class IndexDocument(Struct, frozen=True):
-    """/api/v1: what there is. `openapi` is the address of the document that describes it all. `pages` are the
-    addresses of the HTML pages for people, as URI templates (RFC 6570).
+    """/api/v1: every address. `openapi` is the address of the OpenAPI document. `pages` are the addresses of
+    the HTML pages, as URI templates (RFC 6570).
     """
 
     node: str
@@ -475,15 +472,15 @@ class IndexDocument(Struct, frozen=True):
 
 
 class DeviceName(Struct, frozen=True):
-    """A device's name: ids are unique within a resource only."""
+    """A device's resource and id: ids are unique within a resource only."""
 
     resource: str
     device: str
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """What went wrong (RFC 9457). `detail` is one sentence for a person, and may be worded otherwise in
-    another version; programs look at `status` and at the members beside it.
+    """An error (RFC 9457). `detail` is one sentence for a person and may change between versions; programs
+    read `status` and the other members.
     """
 
     type: str
@@ -493,8 +490,8 @@ class Problem(Struct, frozen=True, kw_only=True):
 
 
 class QueryProblem(Problem, frozen=True, kw_only=True):
-    """A query parameter that cannot be honoured: which, what was found, what was expected. `devices` are
-    those that may be meant, where an id is not enough to tell them apart.
+    """A query parameter that cannot be honoured: its name, the value found, and what was expected. `devices`
+    are the candidates where an id is ambiguous.
     """
 
     parameter: str
@@ -504,15 +501,15 @@ class QueryProblem(Problem, frozen=True, kw_only=True):
 
 
 class UnknownDeviceProblem(Problem, frozen=True, kw_only=True):
-    """There is no such device. `nearest` are those whose ids are most like it."""
+    """There is no such device. `nearest` are the devices with the most similar ids."""
 
     node: str
     nearest: tuple[DeviceName, ...]
 
 
 class UnavailableProblem(Problem, frozen=True, kw_only=True):
-    """Not now: Retry-After says when to ask again, in seconds. `freshness` is unknown until the kubelet has
-    answered for the first time.
+    """Not available now: Retry-After is the number of seconds to wait. `freshness` is unknown until the
+    kubelet has answered for the first time.
     """
 
     node: str | UnsetType = UNSET
@@ -520,6 +517,6 @@ class UnavailableProblem(Problem, frozen=True, kw_only=True):
 
 
 class NotAcceptableProblem(Problem, frozen=True, kw_only=True):
-    """The Accept header allows nothing of what is `available`."""
+    """The Accept header allows none of the `available` media types."""
 
     available: tuple[str, ...]

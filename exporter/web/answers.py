@@ -1,64 +1,80 @@
-"""Answers kept small: gzip where it is welcome, and 304 where nothing changed.
+"""HTTP answers: content negotiation, gzip, ETag and 304, JSON encoding, and the API's errors.
 
-A tag is always weak: ages in an answer move on while what it says stays the same, and so one tag is right
-for the answer as it is and as gzip (RFC 9110, section 8.8.3.3).
-
-What a client says it takes and has: Accept, Accept-Encoding and If-None-Match (RFC 9110, 12.5.1, 12.5.3
-and 13.1.2). Pure.
+Negotiation follows RFC 9110, sections 12.5.1, 12.5.3 and 13.1.2. A tag is always weak: ages in an answer
+advance while its content stays the same, and so one tag is right for the plain and for the gzip form (section
+8.8.3.3).
 """
 
 import asyncio
 import gzip
 import re
-from typing import Final
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, Final
 
+import msgspec
 from aiohttp import ETag, hdrs, web
 
+from exporter.views.documents import Moment
+from exporter.views.query import QueryError
+from exporter.views.wording import rfc3339
 from runtime.exposition import accepts_gzip
+from runtime.http import problem
+from runtime.text import visible
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+TAKEN_AT: Final = "Devicelens-Taken-At"
+"""Header: when the exporter requested the mapping from the kubelet. A 304 has it too."""
 
 _ETAG: Final = re.compile(r'[ \t,]*(?:W/)?"([^"]*)"[ \t]*(?=,|$)')
 _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
+_GZIP_FROM: Final = 1024
+"""Bytes from which gzip is worth its time."""
+_THREAD_FROM: Final = 256 * 1024
+"""Bytes from which compressing would block the event loop for milliseconds."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def accepts(accept: str | None, media: str) -> bool:
-    """Whether an Accept header's value allows `media` (type/subtype, lower case); without one all is allowed.
+    """Whether an Accept header allows `media` (type/subtype, lower case); without the header all is allowed.
 
-    The most specific range that covers it decides, so that `application/json;q=0, */*` refuses JSON. A part
-    that cannot be read counts as not said; of a header in which nothing can be read, so does the whole.
+    The most specific matching range decides: `application/json;q=0, */*` refuses JSON. Invalid ranges are
+    ignored; a header without a valid range allows all.
     """
-    kind = media.partition("/")[0]
-    ranges = ("*/*", f"{kind}/*", media)
-    best, allowed, read = -1, False, False
+    ranges = ("*/*", f"{media.partition('/')[0]}/*", media)
+    best, allowed, valid = -1, False, False
     for clause in (accept or "").split(","):
         name, *parameters = (part.strip().lower() for part in clause.split(";"))
         quality = next((p[2:].strip() for p in parameters if p.startswith("q=")), "1")
         if "/" not in name or not _QUALITY.fullmatch(quality):
             continue
-        read = True
+        valid = True
         if name in ranges and ranges.index(name) >= best:
             rank, wanted = ranges.index(name), float(quality) > 0
             allowed = wanted or (allowed and rank == best)
             best = rank
-    return allowed if read else True
+    return allowed or not valid
 
 
 def refuses_plain(accept_encoding: str | None) -> bool:
-    """Whether an Accept-Encoding header's value refuses an answer as it is: by `identity;q=0`, or by `*;q=0`
-    where identity is not named.
+    """Whether an Accept-Encoding header refuses the uncompressed form: `identity;q=0`, or `*;q=0` without
+    identity.
     """
-    said: dict[str, bool] = {}
+    refused: dict[str, bool] = {}
     for clause in (accept_encoding or "").lower().split(","):
         coding, _, parameter = (part.strip() for part in clause.partition(";"))
         quality = parameter.removeprefix("q=").strip() if parameter.startswith("q=") else "1"
         if _QUALITY.fullmatch(quality):
-            said[coding] = float(quality) == 0
-    return said.get("identity", said.get("*", False))
+            refused[coding] = float(quality) == 0
+    return refused.get("identity", refused.get("*", False))
 
 
 def names(if_none_match: str | None, tag: str) -> bool:
-    """Whether an If-None-Match header's value names `tag`, compared weakly, or is `*`.
+    """Whether an If-None-Match header contains `tag` (compared weakly) or is `*`.
 
-    Reading ends where the list is broken: what comes after cannot be told apart.
+    Parsing stops at the first malformed entry.
     """
     text = (if_none_match or "").strip(" \t")
     if text == "*":
@@ -71,31 +87,26 @@ def names(if_none_match: str | None, tag: str) -> bool:
     return False
 
 
-_WORTH_GZIP: Final = 1024
-_IN_THREAD: Final = 256 * 1024
-"""Bytes from which compressing would hold up the loop for milliseconds."""
-
-
-def field(request: web.Request, name: str) -> str | None:
-    """A header that is a list, its lines joined; None without it."""
+def header_list(request: web.Request, name: str) -> str | None:
+    """The value of a list header, its lines joined; None without it."""
     lines = request.headers.getall(name, ())
     return ", ".join(lines) if lines else None
 
 
 def wants_gzip(request: web.Request) -> bool:
-    """Whether the client takes gzip."""
-    return accepts_gzip(field(request, hdrs.ACCEPT_ENCODING))
+    """Whether the client accepts gzip."""
+    return accepts_gzip(header_list(request, hdrs.ACCEPT_ENCODING))
 
 
-async def squeeze(body: bytes) -> bytes:
-    """`body` as gzip, the same for the same bytes."""
-    if len(body) >= _IN_THREAD:
+async def compressed(body: bytes) -> bytes:
+    """`body` as gzip; equal for equal bytes."""
+    if len(body) >= _THREAD_FROM:
         return await asyncio.to_thread(gzip.compress, body, 1, mtime=0)
     return gzip.compress(body, 1, mtime=0)
 
 
 def answer(body: bytes, content_type: str, *, gzipped: bool = False, status: int = 200) -> web.Response:
-    """An answer that may be kept but must be asked for again each time."""
+    """An answer that caches revalidate each time."""
     response = web.Response(body=body, status=status, headers={hdrs.CONTENT_TYPE: content_type})
     response.headers[hdrs.VARY] = hdrs.ACCEPT_ENCODING
     response.headers[hdrs.CACHE_CONTROL] = "no-cache"
@@ -104,16 +115,16 @@ def answer(body: bytes, content_type: str, *, gzipped: bool = False, status: int
     return response
 
 
-async def fitting(request: web.Request, body: bytes, content_type: str) -> web.Response:
-    """`body`, compressed if the client takes it and it is worth it."""
-    worth = len(body) >= _WORTH_GZIP or refuses_plain(field(request, hdrs.ACCEPT_ENCODING))
+async def negotiated(request: web.Request, body: bytes, content_type: str) -> web.Response:
+    """`body`, compressed where the client accepts gzip and the size is worth it."""
+    worth = len(body) >= _GZIP_FROM or refuses_plain(header_list(request, hdrs.ACCEPT_ENCODING))
     gzipped = worth and wants_gzip(request)
-    return answer(await squeeze(body) if gzipped else body, content_type, gzipped=gzipped)
+    return answer(await compressed(body) if gzipped else body, content_type, gzipped=gzipped)
 
 
-def is_known(request: web.Request, tag: str) -> bool:
-    """Whether the client has the answer of `tag` already (If-None-Match, compared weakly)."""
-    return names(field(request, hdrs.IF_NONE_MATCH), tag)
+def is_current(request: web.Request, tag: str) -> bool:
+    """Whether the client already has the answer of `tag` (If-None-Match)."""
+    return names(header_list(request, hdrs.IF_NONE_MATCH), tag)
 
 
 def tagged(response: web.Response, tag: str) -> web.Response:
@@ -123,8 +134,60 @@ def tagged(response: web.Response, tag: str) -> web.Response:
 
 
 def not_modified(tag: str) -> web.Response:
-    """What the client has is still so."""
+    """304: the client's copy is current."""
     response = web.Response(status=304)
     response.headers[hdrs.VARY] = hdrs.ACCEPT_ENCODING
     response.headers[hdrs.CACHE_CONTROL] = "no-cache"
     return tagged(response, tag)
+
+
+def endpoint(handler: Handler, media: str = JSON) -> Handler:
+    """An API handler that answers with `media`: 406 where Accept refuses that, 400 for a QueryError."""
+
+    @wraps(handler)
+    async def answered(request: web.Request) -> web.StreamResponse:
+        accept = header_list(request, hdrs.ACCEPT)
+        if not accepts(accept, media):
+            found = visible(accept or "", limit=80)
+            return problem(406, f"Accept: found {found!r}, expected {media} among it", available=[media])
+        try:
+            return await handler(request)
+        except QueryError as error:
+            return problem(
+                400, str(error), parameter=error.parameter, found=error.found, expected=error.expected
+            )
+
+    return answered
+
+
+async def document_answer(
+    request: web.Request, moment: Moment, tag: str, document: Callable[[], msgspec.Struct]
+) -> web.Response:
+    """The document as JSON; 304 without making it where the client has the one of `tag`."""
+    if is_current(request, tag):
+        response = not_modified(tag)
+    else:
+        response = tagged(await negotiated(request, encode(document()), JSON), tag)
+    if moment.state.taken_at is not None:
+        response.headers[TAKEN_AT] = rfc3339(moment.state.taken_at)
+    return response
+
+
+def encode(document: object) -> bytes:
+    """`document` as JSON. Lone surrogates, which paths and errors may contain, become U+FFFD."""
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_replaced(msgspec.to_builtins(document)))
+
+
+def _replaced(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case dict():
+            return {_replaced(key): _replaced(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_replaced(inner) for inner in value]
+        case _:
+            return value

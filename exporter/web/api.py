@@ -1,17 +1,9 @@
-"""/api/v1/…: the mapping as JSON.
-
-/api/v1/explain: one device, in sentences and in facts.
-
-/api/v1/history: who held what, when, and which times nobody looked at.
-
-/api/v1: what the API has.
-
-/api/openapi.json.
-"""
+"""/api/v1/… and /api/openapi.json: the JSON API."""
 
 from collections.abc import Callable, Iterable
 from functools import cache
 from hashlib import blake2s
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -20,161 +12,180 @@ from aiohttp import hdrs, web
 from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.model import DeviceKey
 from exporter.mapping.state import Freshness
-from exporter.views import documents, matching
-from exporter.views.documents import Moment, explained, history, tag
+from exporter.views import documents
+from exporter.views.documents import Moment
 from exporter.views.explain import AmbiguousDevice, UnknownDevice
-from exporter.views.query import no_parameters, parse_explain, parse_filters, parse_history
+from exporter.views.query import (
+    ANOMALY_FILTERS,
+    CLAIM_FILTERS,
+    DEVICE_FILTERS,
+    RESOURCE_FILTERS,
+    Filters,
+    no_parameters,
+    parse_explain,
+    parse_filters,
+    parse_history,
+)
 from exporter.views.schema import EndpointEntry, Envelope, IndexDocument
-from exporter.web.answers import fitting, is_known, not_modified, tagged
-from exporter.web.endpoints import JSON, encode, no_mapping, tell
-from exporter.web.openapi import OPERATIONS
-from exporter.web.openapi import document as document_openapi_serving
+from exporter.views.wording import judge
+from exporter.web.answers import (
+    JSON,
+    Handler,
+    document_answer,
+    encode,
+    endpoint,
+    is_current,
+    negotiated,
+    not_modified,
+    tagged,
+)
 from exporter.web.site import Site
 from runtime.http import problem
-from runtime.version import __version__
 
+_OPENAPI: Final = Path(__file__).parent / "openapi.json"
+"""Made by docs/make_openapi.py."""
 
-class Api:
-    """The documents. An answer about the mapping is 503 until there is one; from then on it is the last good
-    one, and says how old it is. Raises QueryError, which `serving.endpoint` answers.
-    """
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-
-    async def devices(self, request: web.Request) -> web.Response:
-        """The devices that the query's filters keep."""
-        asked = parse_filters(request.query.items())
-        return await self._tell(request, lambda moment: documents.devices(moment, asked))
-
-    async def pods(self, request: web.Request) -> web.Response:
-        """The pods that the query's filters keep."""
-        asked = parse_filters(request.query.items())
-        return await self._tell(request, lambda moment: documents.pods(moment, asked))
-
-    async def claims(self, request: web.Request) -> web.Response:
-        """The claimed devices (DRA) that the query's filters keep."""
-        asked = matching.parse_claims(request.query.items())
-        return await self._tell(request, lambda moment: documents.claims(moment, asked))
-
-    async def resources(self, request: web.Request) -> web.Response:
-        """Counts of the resources that the query's filters keep."""
-        asked = matching.parse_resources(request.query.items())
-        return await self._tell(request, lambda moment: documents.resources(moment, asked))
-
-    async def anomalies(self, request: web.Request) -> web.Response:
-        """What is wrong, of that what the query's filters keep."""
-        asked = matching.parse_anomalies(request.query.items())
-        return await self._tell(request, lambda moment: documents.anomalies(moment, asked))
-
-    async def status(self, request: web.Request) -> web.Response:
-        """The exporter itself; answered before there is a mapping too."""
-        no_parameters(request.query.items())
-        site = self._site
-
-        def document(moment: Moment) -> Envelope:
-            return documents.status(
-                moment,
-                triggers=site.triggers(),
-                poll_interval=site.poll_interval,
-                version=site.version,
-            )
-
-        return await self._tell(request, document, always=True)
-
-    async def _tell(
-        self, request: web.Request, document: Callable[[Moment], Envelope], *, always: bool = False
-    ) -> web.Response:
-        moment = self._site.moment()
-        if moment.freshness is Freshness.UNKNOWN and not always:
-            return no_mapping(self._site, moment)
-        return await tell(request, moment, self._site.tag(moment), lambda: document(moment))
-
-
-class ExplainApi:
-    """The document; 503 until there is a mapping, 404 for a device that is not known, 400 where several are
-    meant.
-    """
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-
-    async def explain(self, request: web.Request) -> web.Response:
-        """The device that the query asks for. Raises QueryError."""
-        site = self._site
-        asked = parse_explain(request.query.items())
-        moment = site.moment()
-        if moment.state.taken_at is None:
-            return no_mapping(site, moment)
-        try:
-            document = explained(moment, asked.device, asked.resource, reader=site.reader)
-        except UnknownDevice as error:
-            return problem(404, str(error), nearest=_keys(error.nearest), node=site.node)
-        except AmbiguousDevice as error:
-            return problem(400, str(error), parameter="device", devices=_keys(error.devices))
-        return await tell(request, moment, site.tag(moment), lambda: document)
-
-
-def _keys(keys: Iterable[DeviceKey]) -> list[dict[str, str]]:
-    return [{"resource": key.resource, "device": key.device} for key in keys]
-
-
-class HistoryApi:
-    """The document. It is answered before there is a mapping, too: the past does not wait for the kubelet."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-
-    async def history(self, request: web.Request) -> web.Response:
-        """The holdings that the query asks for. Raises QueryError."""
-        site = self._site
-        asked = parse_history(request.query.items(), site.clock())
-        if site.history is None:
-            return problem(503, "this exporter keeps no history", node=site.node)
-        try:
-            found = await site.history.find(asked.question)
-        except HistoryUnavailable as error:
-            response = problem(503, f"history cannot be asked: {error}", node=site.node)
-            response.headers[hdrs.RETRY_AFTER] = "1"
-            return response
-        moment = site.moment()
-        document = history(moment, asked, found)
-        return await tell(request, moment, tag(document, asked, found), lambda: document)
-
-
-_PAGES: Final = {
+PAGES: Final = {
     "status": "/{?q,resource,namespace,pod,device,state}",
     "device": "/devices/{+resource}/{device}",
     "pod": "/pods/{namespace}/{name}",
     "claim": "/claims/{driver}/{pool}/{device}",
     "history": "/history{?resource,device,namespace,pod,from,to,at}",
 }
+"""The pages' addresses, as URI templates."""
+
+_LISTS: Final[dict[str, tuple[Callable[[Moment, Filters], Envelope], tuple[str, ...]]]] = {
+    "devices": (documents.devices, DEVICE_FILTERS),
+    "pods": (documents.pods, DEVICE_FILTERS),
+    "claims": (documents.claims, CLAIM_FILTERS),
+    "resources": (documents.resources, RESOURCE_FILTERS),
+    "anomalies": (documents.anomalies, ANOMALY_FILTERS),
+}
+"""The lists below /api/v1: the function that makes the document, and its filters."""
 
 
-async def index(request: web.Request, site: Site) -> web.Response:
-    """Every address with its parameters. Raises QueryError."""
-    no_parameters(request.query.items())
-    return await fitting(request, encode(document(site.node, site.version)), JSON)
+class Api:
+    """The JSON API. Answers about the mapping are 503 until the first mapping; then they are the last good
+    one with its age.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every address except /api/v1/events."""
+        lists = [web.get(f"/api/v1/{name}", endpoint(self._list(name))) for name in _LISTS]
+        return [
+            *lists,
+            web.get("/api/v1/status", endpoint(self.status)),
+            web.get("/api/v1/explain", endpoint(self.explain)),
+            web.get("/api/v1/history", endpoint(self.history)),
+            web.get("/api/v1", endpoint(self.index)),
+            web.get("/api/v1/", endpoint(self.index)),
+            web.get("/api/openapi.json", endpoint(self.openapi)),
+        ]
+
+    def _list(self, name: str) -> Handler:
+        document, known = _LISTS[name]
+
+        async def answer(request: web.Request) -> web.Response:
+            filters = parse_filters(request.query.items(), known)
+            moment = self._site.moment()
+            if moment.freshness is Freshness.UNKNOWN:
+                return self._no_mapping(moment)
+            tag = self._site.tag(moment)
+            return await document_answer(request, moment, tag, lambda: document(moment, filters))
+
+        return answer
+
+    async def status(self, request: web.Request) -> web.Response:
+        """The exporter itself; also answered before the first mapping."""
+        no_parameters(request.query.items())
+        site = self._site
+        moment = site.moment()
+        return await document_answer(
+            request,
+            moment,
+            site.tag(moment),
+            lambda: documents.status(
+                moment, triggers=site.triggers(), poll_interval=site.poll_interval, version=site.version
+            ),
+        )
+
+    async def explain(self, request: web.Request) -> web.Response:
+        """One device; 404 where it is unknown, 400 where the id is ambiguous."""
+        site = self._site
+        query = parse_explain(request.query.items())
+        moment = site.moment()
+        if moment.state.taken_at is None:
+            return self._no_mapping(moment)
+        try:
+            document = documents.explained(moment, query.device, query.resource, reader=site.reader)
+        except UnknownDevice as error:
+            return problem(404, str(error), nearest=_names(error.nearest), node=site.node)
+        except AmbiguousDevice as error:
+            return problem(400, str(error), parameter="device", devices=_names(error.devices))
+        return await document_answer(request, moment, site.tag(moment), lambda: document)
+
+    async def history(self, request: web.Request) -> web.Response:
+        """Holdings of the past; also answered before the first mapping."""
+        site = self._site
+        query = parse_history(request.query.items(), site.clock())
+        if site.history is None:
+            return problem(503, "this exporter keeps no history", node=site.node)
+        try:
+            found = await site.history.find(query.question)
+        except HistoryUnavailable as error:
+            response = problem(503, f"history cannot be asked: {error}", node=site.node)
+            response.headers[hdrs.RETRY_AFTER] = "1"
+            return response
+        moment = site.moment()
+        document = documents.history(moment, query, found)
+        tag = documents.history_tag(document, query, found)
+        return await document_answer(request, moment, tag, lambda: document)
+
+    async def index(self, request: web.Request) -> web.Response:
+        """Every address with its parameters."""
+        no_parameters(request.query.items())
+        site = self._site
+        index = IndexDocument(site.node, site.version, "/api/openapi.json", _endpoints(), PAGES)
+        return await negotiated(request, encode(index), JSON)
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        """The OpenAPI document, which is part of the package."""
+        no_parameters(request.query.items())
+        body, tag = _openapi()
+        if is_current(request, tag):
+            return not_modified(tag)
+        return tagged(await negotiated(request, body, JSON), tag)
+
+    def _no_mapping(self, moment: Moment) -> web.Response:
+        """503: the kubelet has not answered yet, and why."""
+        standing = judge(moment.state, moment.now, moment.stale_after)
+        response = problem(503, standing.line, freshness=standing.freshness.value, node=moment.node)
+        response.headers[hdrs.RETRY_AFTER] = str(max(1, round(self._site.poll_interval)))
+        return response
 
 
-def document(node: str, version: str) -> IndexDocument:
-    """The index of the exporter on `node`."""
-    endpoints = tuple(
-        EndpointEntry(o.path, o.summary, tuple(p.name for p in o.parameters)) for o in OPERATIONS
-    )
-    return IndexDocument(node, version, "/api/openapi.json", endpoints, _PAGES)
-
-
-async def openapi(request: web.Request) -> web.Response:
-    """The document, which is the same as long as the process lives. Raises QueryError."""
-    no_parameters(request.query.items())
-    body, tag = _made()
-    if is_known(request, tag):
-        return not_modified(tag)
-    return tagged(await fitting(request, body, JSON), tag)
+def _names(keys: Iterable[DeviceKey]) -> list[dict[str, str]]:
+    return [{"resource": key.resource, "device": key.device} for key in keys]
 
 
 @cache
-def _made() -> tuple[bytes, str]:
-    body = msgspec.json.encode(document_openapi_serving(__version__))
+def _openapi() -> tuple[bytes, str]:
+    """The document and its tag."""
+    body = _OPENAPI.read_bytes()
     return body, blake2s(body, digest_size=9).hexdigest()
+
+
+@cache
+def _endpoints() -> tuple[EndpointEntry, ...]:
+    paths = msgspec.json.decode(_openapi()[0])["paths"]
+    return tuple(
+        EndpointEntry(
+            path,
+            methods["get"]["summary"],
+            tuple(p["name"] for p in methods["get"].get("parameters", ()) if "name" in p),
+        )
+        for path, methods in paths.items()
+    )

@@ -1,4 +1,4 @@
-"""The pages' own files: their style, their modules, their icon. Named by their content, kept for ever."""
+"""The pages' style sheets, JavaScript modules and icon, served under names with a content hash."""
 
 import gzip
 import re
@@ -20,12 +20,12 @@ _TYPES: Final = {
 
 
 _IMPORT: Final = re.compile(rb'(?<=from "\./)[a-z]+\.js(?=";)')
-"""How one module imports another one."""
+"""A module's import of another module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file, read once."""
+    """One file, in memory."""
 
     address: str
     content_type: str
@@ -45,15 +45,15 @@ class Assets:
         self._by_address = {asset.address: asset for asset in found.values()}
 
     def address(self, name: str) -> str:
-        """Where the file `name` is served. Raises KeyError if there is none."""
+        """The address of the file `name`. Raises KeyError for an unknown name."""
         return self.named(name).address
 
     def named(self, name: str) -> Asset:
-        """The file `name`. Raises KeyError if there is none."""
+        """The file `name`. Raises KeyError for an unknown name."""
         return self._by_name[name]
 
     async def serve(self, request: web.Request) -> web.Response:
-        """The file of an address, which is never another one under the same address."""
+        """The file of an address; caches keep it for ever, because its content never changes."""
         asset = self._by_address.get(request.path)
         if asset is None:
             raise web.HTTPNotFound
@@ -69,12 +69,12 @@ class Assets:
 
 
 def _read(path: Path, found: dict[str, Asset]) -> Asset:
-    """The file at `path`, put into `found` with those that it imports: it names them by their content too."""
+    """Read the file at `path`, and the modules that it imports, into `found`."""
     if path.name in found:
         return found[path.name]
 
     def named(imported: re.Match[bytes]) -> bytes:
-        # Modules import one another in one direction: a circle would have no names.
+        # Imports have no cycles: a name contains the hash of the content, which contains the imports' names.
         return Path(_read(path.with_name(imported[0].decode()), found).address).name.encode()
 
     content = _IMPORT.sub(named, path.read_bytes()) if path.suffix == ".js" else path.read_bytes()

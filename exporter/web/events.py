@@ -1,8 +1,8 @@
-"""/api/v1/events: a word to each open page whenever there is something new to fetch.
+"""/api/v1/events: server-sent events for pages and programs that follow the mapping.
 
-event `generation`: the mapping, its freshness or its failure changed. The data is the generation's
-number, the id the tag of what there is to see; the first comes at once. Event `refreshed`: the kubelet
-answered and said the same; the data is when, in RFC 3339. That too comes once at the beginning.
+Event `generation`: the mapping, its freshness or its failure changed. Its data is the generation's number,
+its id the current ETag; the first comes at once. Event `refreshed`: the kubelet answered without a change;
+its data is the time, in RFC 3339. One comes at the start of each stream too.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from runtime.http import problem
 LIMIT: Final = 256
 """Connections at once: each is a socket and three tasks."""
 SPACING: Final = 0.25
-"""Seconds between two events of a connection: the first is told at once, those behind it share the next."""
+"""Seconds between two events of a connection; changes in between share the next event."""
 _PING: Final = 15.0
 _SEND_WITHIN: Final = 10.0
 _RETRY_MS: Final = 2000
-_LOOK_AGAIN: Final = 5.0
-"""Seconds after which freshness is judged again, whatever the clock did."""
+_RECHECK: Final = 5.0
+"""Seconds after which freshness is evaluated again."""
 
 
 class Events:
@@ -39,15 +39,15 @@ class Events:
         self._limit = limit
         self._spacing = spacing
         self.open = 0
-        """Streams that are told at present."""
+        """The number of open streams."""
         self._ending = asyncio.Event()
 
     async def end(self, _app: web.Application) -> None:
-        """End every stream: the process is about to."""
+        """End every stream, because the process shuts down."""
         self._ending.set()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Tell one client until it goes or the process ends; 503 when there are too many."""
+        """One stream, until the client disconnects or the process ends; 503 above the limit."""
         no_parameters(request.query.items())
         if request.method == hdrs.METH_HEAD:
             return web.Response(
@@ -62,14 +62,14 @@ class Events:
         try:
             await response.prepare(request)
             async with response:
-                await self._until_over(response)
+                await self._until_closed(response)
         except ConnectionResetError:
-            pass  # the client went, which is how most streams end
+            pass  # the client disconnected, which is how most streams end
         finally:
             self.open -= 1
         return response
 
-    async def _until_over(self, response: EventSourceResponse) -> None:
+    async def _until_closed(self, response: EventSourceResponse) -> None:
         feed = asyncio.create_task(self._feed(response))
         others = (asyncio.create_task(response.wait()), asyncio.create_task(self._ending.wait()))
         try:
@@ -82,26 +82,24 @@ class Events:
             raise outcome
 
     async def _feed(self, response: EventSourceResponse) -> None:
-        told_tag, told_at = "", None
+        sent_tag, sent_at = "", None
         async with aclosing(self._moments()) as moments:
             async for moment in moments:
                 tag, taken_at = self._site.tag(moment), moment.state.taken_at
-                changed, answered = tag != told_tag, taken_at is not None and taken_at != told_at
+                changed, answered = tag != sent_tag, taken_at is not None and taken_at != sent_at
                 if changed:
                     number = str(moment.state.generation)
                     await response.send(number, id=tag, event="generation", retry=_RETRY_MS)
-                # A page that has not been told when the kubelet answered may be older than this stream.
-                if answered and taken_at is not None and (not changed or not told_tag):
+                # The first event has no time: a page may be older than this stream.
+                if answered and taken_at is not None and (not changed or not sent_tag):
                     await response.send(rfc3339(taken_at), event="refreshed")
                 if not changed and not answered:
                     continue
-                told_tag, told_at = tag, taken_at
+                sent_tag, sent_at = tag, taken_at
                 await asyncio.sleep(self._spacing)
 
     async def _moments(self) -> AsyncGenerator[Moment]:
-        """The present moment, and another one when the state changes or time alone may change how fresh it
-        is.
-        """
+        """The current moment, then one for each change of the state, or when freshness may have changed."""
         async with aclosing(cast("AsyncGenerator[State]", self._site.states.follow())) as states:
             upcoming = asyncio.ensure_future(_next(states))
             try:
@@ -121,8 +119,8 @@ async def _next(states: AsyncIterator[State]) -> State:
 
 
 def _patience(moment: Moment) -> float:
-    """Seconds until the mapping may be stale, at most _LOOK_AGAIN."""
+    """Seconds until the mapping may become stale, at most _RECHECK."""
     age = moment.state.age(moment.now)
     if age is None or moment.freshness is Freshness.STALE:
-        return _LOOK_AGAIN
-    return min(max(moment.stale_after - age, 0.0) + 0.01, _LOOK_AGAIN)
+        return _RECHECK
+    return min(max(moment.stale_after - age, 0.0) + 0.01, _RECHECK)

@@ -1,4 +1,4 @@
-"""What the application is given, and the present moment made of it."""
+"""Everything that the HTTP application depends on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,28 +14,27 @@ from runtime.exposition import Format
 
 
 class HistorySource(Protocol):
-    """Where the past comes from."""
+    """Answers history queries."""
 
     async def find(self, question: HistoryQuery) -> HistoryResult:
-        """The holdings that are asked for. Raises exporter.history.recorder.Unavailable."""
+        """The holdings that match. Raises exporter.history.recorder.HistoryUnavailable."""
         ...
 
 
 class MetricsSource(Protocol):
-    """Where the exposition comes from."""
+    """Renders the metrics."""
 
     async def document(self, form: Format, *, compress: bool) -> bytes:
-        """The exposition at this moment, as `form`, gzipped if `compress` says so."""
+        """The current exposition in the format `form`, gzipped if `compress`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Everything the pages and the API are made of. Times are in seconds; `clock` tells unix time.
+    """The dependencies of the pages and the API. Times are in seconds; `clock` returns unix time.
 
-    `triggers` says in words what makes the exporter ask the kubelet at present. `reader` reads device
-    ids. `cpu_nodes` maps CPUs to NUMA nodes. `run` names this run of the process, for generations begin
-    anew with each.
+    `triggers` returns what makes the exporter refresh, in words. `reader` reads device ids. `cpu_nodes` maps
+    CPUs to NUMA nodes. `run` identifies this run of the process, because generations restart with each.
     """
 
     states: StateStore
@@ -52,14 +51,11 @@ class Site:
     run: str = field(default_factory=lambda: token_hex(4))
 
     def moment(self) -> Moment:
-        """The states's state as it is seen now."""
+        """The current state, now."""
         return Moment(self.states.state, self.node, self.clock(), self.stale_after)
 
     def tag(self, moment: Moment) -> str:
-        """Names all that an answer depends on besides its address and the time that passes.
-
-        Two moments of one tag show the same mapping, with the same freshness and the same failure.
-        """
+        """The ETag of answers about `moment`: equal tags mean equal mapping, freshness and failure."""
         state = moment.state
         parts = (
             *(self.run, state.generation, moment.freshness.value, state.failure),

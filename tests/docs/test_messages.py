@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exporter.mapping.anomalies import Anomaly
-from exporter.web.pages.findings import findings
+from exporter.web.pages.parts import findings
 from plugin.devices.allocation import Refusal
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +119,7 @@ def test_every_kind_of_anomaly_is_explained_by_the_words_of_the_page() -> None:
         if kind == "stale":  # told by the page's head
             assert is_said(shown)
         else:
-            (finding,) = findings([Anomaly(kind, "a.example/b", device="c")], 0.0).first
+            (finding,) = findings([Anomaly(kind, "a.example/b", device="c")], 0.0).shown
             assert finding.kind == shown
 
 

@@ -256,7 +256,7 @@ async def test_a_kubelet_is_asked_directly(root: Path) -> None:
         assert "of which 1 is held, by default/p." in whole.stdout
         unknown = await asyncio.to_thread(explain, "--socket", socket, "gpu-1::1")
         assert (unknown.exit_code, unknown.stdout) == (3, "")
-        assert "most like it are gpu-0::1" in unknown.stderr
+        assert "the most similar ids are gpu-0::1" in unknown.stderr
         several = await asyncio.to_thread(explain, "--socket", socket, "gpu-0::")
         assert several.exit_code == 2
     gone = await asyncio.to_thread(explain, "--socket", socket, "gpu-0")

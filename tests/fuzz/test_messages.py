@@ -120,8 +120,9 @@ class _Exporter:
         named = _named(render(families, form).text.decode())
         assert sorted(named) == sorted(truth)
         if not int(self.at) % _PAGE:
-            page = status_page(Moment(state, "n", self.at, 60.0), PageQuery(), tag="t", triggers=())
-            shown = [row(entry, page.scene) for section in page.sections for entry in section.entries]
+            moment = Moment(state, "n", self.at, 60.0)
+            page = status_page(moment, PageQuery(), tag="t", triggers=())
+            shown = [row(item, moment) for _, items in page.sections for item in items]
             assert sum(len(one.holders) for one in shown if not one.claimed) <= len(held)
             assert bool(shown) == bool(snapshot.devices or snapshot.claims)
         return "read"

@@ -20,7 +20,7 @@ hostile    names as an enemy would choose them
 machines   parts of machines as sysfs shows them, put into a host tree
 preset     a preset served from a host tree to a simulated kubelet
 openapi_reference, http_api_reference
-           docs/openapi.json and the examples of docs/http-api.md, made from the code
+           exporter/web/openapi.json; the examples of docs/http-api.md, made from the code
 metrics_reference
            docs/metrics.md, made from what both processes expose
 tools      programs that some tests need

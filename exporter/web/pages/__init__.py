@@ -1,38 +1,12 @@
-"""The HTML pages.
+"""The HTML pages for people. Imported for the first page that a client requests.
 
-Pure, without aiohttp:
-status     the whole status page, made of the state and of what its address asks for
-banner     how fresh the mapping is
-findings   anomalies as plain sentences
-resources  resources and their bars
-form       what can be asked for, and what is
-sorting    in which order rows stand
-grouping   which rows stand together, and what of them is on one page
-headers    the groups' headings, which count
-rows       devices and claimed devices
-containers containers with CPUs or memory of their own
-whens      moments, and pages whose ages are filled in when they are sent
-templating the HTML, its rows kept; imported for the first page alone
-
-The pages of one device, one pod, one claimed device, and of the past; pure likewise:
-device, device_facts
-           who has a device, since when, and is it well; what it is, who had it before
-pod, pod_facts, lives, numa
-           what a pod holds and held; which pods bore its name; where it all lies
-claim      who has a claimed device
-history, asked
-           who held what in a time or at a moment, and how that is asked
-past, section, spans
-           holdings as rows and as bars; the range that is looked at
-timeline, scale, labels, ticks
-           holdings over time as a drawing
-told       ends of holdings, and when nobody looked, in words
-fresh      how far the mapping can be trusted
-facts_templates
-           their HTML; imported for the first of them alone
-
-With aiohttp:
-serving    the status page's address, and a page for what is not there
-facts_serving
-           the other pages' addresses
+handlers   the addresses: reads the request, queries history, answers
+status     the status page; rows: its rows, their order and groups
+device     the pages of one device and of one claimed device
+pod        the page of one pod and its predecessors of the same name; numa: the NUMA drawing
+history    the history page
+past       holdings of the past: the section that the pages share; timeline: the drawing of holdings
+parts      view models that several pages share: freshness, holders, findings, links
+times      times and ages on a page
+templates  Jinja2: rendering, and the cache of the status page's rows
 """

@@ -1,476 +1,422 @@
-"""A device's page: who has it, since when, and is it well; what it is, and who had it before. Pure.
-
-What is known of a device: its holders, its health, its facts, its relatives. Pure.
-"""
+"""The pages of one device and of one claimed device: holders, health, facts, relatives, and past. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import Final
 
 from exporter.history.record import HoldingRow, bounded
 from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
-from exporter.mapping.holdings import Holding
-from exporter.mapping.model import ClaimDevice, Device, DeviceKey, Holder
+from exporter.mapping.model import ClaimDevice, Device, DeviceKey
 from exporter.mapping.state import State
 from exporter.views.documents import Moment
-from exporter.views.explain import AmbiguousDevice, UnknownDevice, explain, sentences, why_nobody
-from exporter.views.explain import Findings as Explained
+from exporter.views.explain import (
+    AmbiguousDevice,
+    DeviceFacts,
+    UnknownDevice,
+    explain,
+    sentences,
+)
 from exporter.views.links import claim_link, device_link, history_link
-from exporter.views.query import TEXT_LIMIT, Filters, address
+from exporter.views.query import TEXT_LIMIT
 from exporter.views.wording import Text, counted, ranges, spelled, text
-from exporter.web.pages import periods
-from exporter.web.pages.findings import Findings, findings
-from exporter.web.pages.past import Answer, Range, Section, by_pod, in_order, life_link, of_device, section
-from exporter.web.pages.periods import Stamp
-from exporter.web.pages.rows import UNHEALTHY_HELD, row_key, workload
-from exporter.web.pages.summary import Fresh, fresh
-from exporter.web.pages.timeline import Named
+from exporter.web.pages import times
+from exporter.web.pages.parts import (
+    ID_LENGTH,
+    NO_FINDINGS,
+    UNHEALTHY_HELD,
+    DeviceLine,
+    Fact,
+    FindingList,
+    Frame,
+    HolderLine,
+    NotFound,
+    Suggestion,
+    device_order,
+    findings,
+    frame,
+    holder_line,
+    resource_address,
+    row_key,
+)
+from exporter.web.pages.past import (
+    HistoryAnswer,
+    PastSection,
+    TimeRange,
+    by_pod,
+    lane_of_device,
+    past_section,
+)
+from exporter.web.pages.timeline import Lane
+from exporter.web.pages.times import Stamp
 
 HOLDERS: Final = 100
-"""Holders, siblings and parts that are shown, of each; the API has all."""
-ID: Final = 200
-"""Characters of an id that are shown."""
+"""Holders, siblings and parts on a page, of each; the API has all."""
+CLAIM_HOLDERS: Final = 200
+_SENTENCE: Final = 700
+"""Characters of a sentence."""
+
+ClaimName = tuple[str, str, str]
+"""Driver, pool and device."""
 
 
 @dataclass(frozen=True, slots=True)
-class HolderFact:
-    """One present holder. `since` is None where nobody tells, and `exact` false for "or earlier"."""
-
-    key: str
-    namespace: Text
-    pod: Text
-    href: str
-    container: Text
-    workload: Text | None
-    uid: str
-    since: Stamp | None
-    exact: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """Whether it is well: `kind` is well, ill or unknown; in `words`, why, since when, by whom."""
+class HealthLine:
+    """A device's health: `kind` is healthy, unhealthy or unknown; `source` reports it."""
 
     kind: str
     words: str
     reason: Text | None
     since: Stamp | None
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """One thing that is known: what, its value, where that leads, and who says so."""
-
-    name: str
-    value: Text
-    href: str = ""
-    by: str = ""
-    copied: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Relative:
-    """Another device of the same physical one."""
-
-    key: str
-    device: Text
-    href: str
-    resource: Text
-    kind: str
-    words: str
-    holders: tuple[HolderFact, ...]
-    more: int
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Devices that share a physical one, `more` besides those shown."""
+    """Devices of one physical device, and `more` that are left out."""
 
     heading: str
-    members: tuple[Relative, ...]
+    members: tuple[DeviceLine, ...]
     more: int
-
-
-def holders_of(device: Device, state: State, now: float) -> tuple[HolderFact, ...]:
-    """The present holders, as many as are shown."""
-    return tuple(holder_of(holder, device.key, state, now) for holder in device.holders[:HOLDERS])
-
-
-def holder_of(holder: Holder, key: DeviceKey, state: State, now: float) -> HolderFact:
-    """One holder of the device `key`."""
-    since = state.since.get(Holding(key, holder))
-    return HolderFact(
-        key=row_key("holder", *key, *holder),
-        namespace=text(holder.namespace),
-        pod=text(holder.pod),
-        href=life_link(holder.namespace, holder.pod, holder.pod_uid),
-        container=text(holder.container),
-        workload=workload(state.pods, holder),
-        uid=spelled(holder.pod_uid),
-        since=None if since is None else periods.stamp(since.at, now),
-        exact=since is not None and since.exact,
-    )
-
-
-def health_of(found: Explained, state: State, now: float) -> Health:
-    """How it is, by the kubelet's word and by its plugin's."""
-    device, word, said = found.device, found.word, found.told
-    source = "" if word is None else spelled(word.report.source)
-    if not state.snapshot.complete or device is None:
-        return Health("unknown", "not told", None, None, "this kubelet does not tell what is allocatable")
-    since = None if said is None else periods.optional(said.since, now)
-    if device.allocatable:
-        return Health("well", "healthy", None, since, "the kubelet offers it")
-    if word is not None and not word.report.answers:
-        problem = text(word.report.problem, limit=300)
-        silent = periods.optional(word.report.silent_since, now)
-        return Health("ill", "its plugin does not answer", problem, silent, f"plugin at {source}")
-    if said is not None and not said.healthy:
-        reason = text(said.reason, limit=300) if said.reason else None
-        return Health("ill", "unhealthy", reason, since, f"its plugin, at {source}")
-    hit = min((a.since for a in found.anomalies if a.since is not None), default=None)
-    words = "not allocatable"
-    why = None
-    if word is not None and not word.resource.served:
-        why = Text("the kubelet does not follow its plugin")
-    elif said is not None:
-        why = Text("its plugin calls it healthy")
-    return Health("ill", words, why, periods.optional(hit, now), "the kubelet does not offer it")
-
-
-def facts_of(found: Explained, key: DeviceKey, now: float) -> Iterator[Fact]:
-    """What else is known of it, and who says so."""
-    device, said, word = found.device, found.told, found.word
-    by_resource = address(Filters(resource=spelled(key.resource)[:TEXT_LIMIT]))
-    yield Fact("Resource", text(key.resource), by_resource)
-    if found.parent:
-        reading = found.reading
-        by = "as its plugin says" if reading.kind is DeviceKind.WHOLE else f"{reading_words(reading)}"
-        yield Fact("Part of", text(found.parent, limit=ID), device_link(key.resource, found.parent), by)
-    else:
-        yield Fact("Read as", Text(reading_words(found.reading)))
-    if device is not None:
-        tells = "its plugin tells" if found.numa_by_plugin else "the kubelet tells"
-        nodes = ranges(device.numa_nodes)
-        yield Fact("NUMA node", Text(nodes or "not told"), "", tells if nodes else "")
-    for name, value in said.attributes[:40] if said is not None else ():
-        yield Fact(text(name, limit=40).shown, text(value, limit=ID), "", "", spelled(value))
-    if said is not None and said.last_allocated is not None:
-        last = periods.stamp(said.last_allocated, now)
-        yield Fact("Last given out", Text(f"{last.clock} UTC"), "", f"{last.ago} ago, as its plugin says")
-    if word is not None:
-        yield Fact("Plugin", text(word.report.source, limit=120))
-    for other in found.elsewhere[:10]:
-        yield Fact("Same id in", text(other), device_link(other, key.device))
-
-
-def reading_words(reading: IdReading) -> str:
-    """How an id was read: `share 0 (id rule …)`."""
-    rule = f"id rule {spelled(reading.rule)}"
-    match reading.kind:
-        case DeviceKind.WHOLE:
-            return "a whole device" if reading.rule == "whole" else f"a whole device ({rule})"
-        case DeviceKind.REPLICA:
-            number = f"share {spelled(reading.replica)}" if reading.replica else "a share"
-            return f"{number} ({rule})"
-        case DeviceKind.PARTITION:
-            part = f"partition {spelled(reading.partition)}" if reading.partition else "a partition"
-            return f"{part} ({rule})"
-
-
-def claim_fact(claimed: ClaimDevice) -> Fact:
-    """A claimed device of the same name."""
-    key = claimed.key
-    return Fact(
-        "Claimed as",
-        text(f"{key.driver}/{key.pool}/{key.device}", limit=ID),
-        claim_link(key.driver, key.pool, key.device),
-        counted(len(claimed.holders), "holder"),
-    )
-
-
-def families_of(found: Explained, state: State, now: float) -> Iterator[Family]:
-    """The devices that share a physical one with it, and those that are parts of it."""
-    if found.siblings:
-        parent = text(found.parent, limit=60).shown
-        yield _family(f"Others of {parent}", found.siblings, state, now)
-    if found.parts:
-        yield _family("Its shares and parts", found.parts, state, now)
-
-
-def _family(heading: str, devices: tuple[Device, ...], state: State, now: float) -> Family:
-    shown = sorted(devices, key=in_order)[:HOLDERS]
-    members = tuple(_relative(device, state, now) for device in shown)
-    return Family(heading, members, max(0, len(devices) - HOLDERS))
-
-
-def _relative(device: Device, state: State, now: float) -> Relative:
-    key = device.key
-    ill = state.snapshot.complete and not device.allocatable
-    held = "held" if device.holders else "free"
-    return Relative(
-        key=row_key("relative", *key),
-        device=text(key.device, limit=ID),
-        href=device_link(key.resource, key.device),
-        resource=text(key.resource),
-        kind="unhealthy" if ill else held,
-        words=(UNHEALTHY_HELD if device.holders else "unhealthy") if ill else held,
-        holders=tuple(holder_of(h, key, state, now) for h in device.holders[:5]),
-        more=max(0, len(device.holders) - 5),
-    )
-
-
-_SENTENCE: Final = 700
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePage:
-    """Everything that the template shows. `present` is false for what history alone knows,
-    `divided` true for what the kubelet knows by its parts alone: they come first then.
+    """What device.html shows. `divided`: the kubelet knows only its parts, which come first then. A device
+    that only history has is `kind` gone.
     """
 
-    node: str
-    title: str
-    now: float
-    tag: str
-    path: str
-    fresh: Fresh
+    frame: Frame
     name: Text
     whole: str
     resource: Text
     resource_href: str
-    present: bool
     headline: str
     kind: str
-    nobody: str
-    holders: tuple[HolderFact, ...]
-    more_holders: int
-    claims: tuple[Fact, ...]
-    health: Health | None
+    past: PastSection
     facts: tuple[Fact, ...]
-    findings: Findings
-    family: tuple[Family, ...]
-    divided: bool
-    sentences: tuple[str, ...]
-    past: Section
-
-
-class _Frame(TypedDict):
-    """What every page of a device has."""
-
-    node: str
-    title: str
-    now: float
-    tag: str
-    path: str
-    fresh: Fresh
-    name: Text
-    whole: str
-    resource: Text
-    resource_href: str
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A device that may have been meant."""
-
-    name: Text
-    resource: Text
-    href: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """There is no such device: in words, and which may have been meant."""
-
-    words: str
-    candidates: tuple[Candidate, ...]
+    nobody: str = ""
+    holders: tuple[HolderLine, ...] = ()
+    more_holders: int = 0
+    health: HealthLine | None = None
+    findings: FindingList = NO_FINDINGS
+    family: tuple[Family, ...] = ()
+    divided: bool = False
+    sentences: tuple[str, ...] = ()
 
 
 def device_page(
     moment: Moment,
     key: DeviceKey,
-    span: Range,
-    answer: Answer,
+    span: TimeRange,
+    answer: HistoryAnswer,
     *,
     tag: str,
     reader: IdReader,
-) -> DevicePage | Unknown:
-    """The page of the device `key` at `moment`; `answer` is history's, of all that bears its id."""
+) -> DevicePage | NotFound:
+    """The page of the device `key`; `answer` is history's for its id."""
     try:
-        found = _explained(moment.state, key, reader)
+        facts = _facts_of(moment.state, key, reader)
     except (UnknownDevice, AmbiguousDevice) as error:
         rows = () if answer.found is None else tuple(answer.found.rows)
-        own = tuple(row for row in rows if row.key.resource == bounded(key.resource) or not row.key.resource)
+        own = tuple(row for row in rows if row.key.resource in {bounded(key.resource), ""})
         if not own:
-            return _unknown(error)
-        return _gone(moment, key, span, answer, own, tag=tag, reader=reader)
-    return _present(moment, found, key, span, answer, tag=tag)
+            return _not_found(error, key)
+        return _gone(moment, key, span, answer, own[0], tag=tag, reader=reader)
+    return _present(moment, facts, key, span, answer, tag=tag)
 
 
-def _explained(state: State, key: DeviceKey, reader: IdReader) -> Explained:
-    """What is known of the device of that very name. Raises UnknownDevice and AmbiguousDevice."""
-    asked = _named(state, key)
-    found = explain(state, asked.device, asked.resource, reader=reader)
-    if asked.device not in {found.key.device, spelled(found.key.device)}:
-        # What was found by a part of its id alone has a page of its own.
-        name, resource = text(asked.device, limit=ID).shown, text(asked.resource).shown
+def _facts_of(state: State, key: DeviceKey, reader: IdReader) -> DeviceFacts:
+    """The facts about the device of exactly this id. Raises UnknownDevice and AmbiguousDevice."""
+    keys = [device.key for device in state.snapshot.devices if device.key.resource == key.resource]
+    if key not in keys:
+        # History cuts very long ids: its links lead to the device with this beginning.
+        key = next((one for one in keys if bounded(one.device) == key.device), key)
+    found = explain(state, key.device, key.resource, reader=reader)
+    if key.device not in {found.key.device, spelled(found.key.device)}:
+        # The id is only a part of another device's id, which has its own page.
+        name, resource = text(key.device, limit=ID_LENGTH).shown, text(key.resource).shown
         nearest = (found.key,) if found.key.resource else tuple(part.key for part in found.parts[:5])
         raise UnknownDevice(f"no device '{name}' of {resource} is known on this node", nearest)
     return found
 
 
-def _named(state: State, key: DeviceKey) -> DeviceKey:
-    """History cuts what is very long: a link from there leads to the same device."""
-    devices = state.snapshot.devices
-    if any(device.key == key for device in devices):
-        return key
-    cut = (d.key for d in devices if d.key.resource == key.resource and bounded(d.key.device) == key.device)
-    return next(cut, key)
-
-
-def _unknown(error: UnknownDevice | AmbiguousDevice) -> Unknown:
+def _not_found(error: UnknownDevice | AmbiguousDevice, key: DeviceKey) -> NotFound:
     keys = error.nearest if isinstance(error, UnknownDevice) else error.devices
-    words = text(str(error), limit=_SENTENCE).shown
-    return Unknown(
-        f"{words[:1].upper()}{words[1:]}.",
-        tuple(
-            Candidate(text(key.device, limit=ID), text(key.resource), device_link(key.resource, key.device))
-            for key in keys
-        ),
+    others = (
+        Suggestion(text(k.device, limit=ID_LENGTH), device_link(*k), text(k.resource).shown) for k in keys
     )
+    name = text(key.device, limit=ID_LENGTH)
+    return NotFound("No such device", name, _sentence(str(error)), tuple(others))
 
 
 def _gone(
     moment: Moment,
     key: DeviceKey,
-    span: Range,
-    answer: Answer,
-    own: tuple[HoldingRow, ...],
+    span: TimeRange,
+    answer: HistoryAnswer,
+    newest: HoldingRow,
     *,
     tag: str,
     reader: IdReader,
 ) -> DevicePage:
-    """The page of a device that history alone knows: `own` are its holdings, the newest first."""
-    now, state = moment.now, moment.state
-    newest = own[0]
-    who = f"{spelled(newest.key.namespace)}/{spelled(newest.key.pod)}"
-    end = periods.ended(newest, now)
-    until = "when it was last looked" if end is None else periods.in_words(end)
-    absent = "is not on this node now" if state.taken_at is not None else "is not known of at present"
+    """The page of a device that only history has; `newest` is its last holding."""
+    who = text(f"{spelled(newest.key.namespace)}/{spelled(newest.key.pod)}", limit=120).shown
+    end = times.ended(newest, moment.now)
+    absent = "It is not on this node now"
+    if moment.state.taken_at is None:
+        absent = "There is no mapping yet"
     parent = newest.facts.parent
-    facts = [
-        Fact("Resource", text(key.resource), address(Filters(resource=spelled(key.resource)[:TEXT_LIMIT])))
-    ]
     if parent:
-        facts.append(
-            Fact("Part of", text(parent, limit=ID), device_link(key.resource, parent), "history remembers")
-        )
+        part = Fact("Part of", text(parent, limit=ID_LENGTH), device_link(key.resource, parent), "by history")
     else:
-        facts.append(Fact("Read as", Text(reading_words(reader(key.device, key.resource)))))
+        part = Fact("Read as", Text(reading_words(reader(key.device, key.resource))))
     return DevicePage(
-        **_frame(moment, key, tag),
-        present=False,
-        headline=f"It {absent}; last seen in the hands of {text(who, limit=120).shown}, until {until}.",
+        frame=frame(moment, key.device, tag=tag, path=device_link(*key)),
+        name=text(key.device, limit=ID_LENGTH),
+        whole=spelled(key.device),
+        resource=text(key.resource),
+        resource_href=resource_address(key.resource),
+        headline=f"{absent}; last held by {who}, until {'the last refresh' if end is None else end}.",
         kind="gone",
-        nobody="",
-        holders=(),
-        more_holders=0,
-        claims=(),
-        health=None,
-        facts=tuple(facts),
-        findings=Findings(),
-        family=(),
-        divided=False,
-        sentences=(),
-        past=_past(key, answer, span, now),
+        past=_past(key, answer, span, moment.now),
+        facts=(Fact("Resource", text(key.resource), resource_address(key.resource)), part),
     )
 
 
 def _present(
-    moment: Moment, found: Explained, asked: DeviceKey, span: Range, answer: Answer, *, tag: str
+    moment: Moment, found: DeviceFacts, asked: DeviceKey, span: TimeRange, answer: HistoryAnswer, *, tag: str
 ) -> DevicePage:
-    state, now = moment.state, moment.now
+    state, now, device = moment.state, moment.now, found.device
     key = DeviceKey(found.key.resource or asked.resource, found.key.device)
-    device = found.device
-    holders = () if device is None else holders_of(device, state, now)
-    health = None if device is None else health_of(found, state, now)
+    holders = () if device is None else device.holders
+    lines = sentences(found, state, now=now, stale_after=moment.stale_after)
     return DevicePage(
-        **_frame(moment, key, tag),
-        present=True,
-        headline=_headline(found, health),
-        kind=_kind(found, health),
-        nobody=_sentence(why_nobody(found, state)),
-        holders=holders,
-        more_holders=0 if device is None else max(0, len(device.holders) - HOLDERS),
-        claims=tuple(map(claim_fact, found.claimed[:HOLDERS])),
-        health=health,
-        facts=tuple(facts_of(found, key, now)),
-        findings=findings(found.anomalies, now),
-        family=tuple(families_of(found, state, now)),
-        divided=device is None and bool(found.parts),
-        sentences=tuple(
-            text(one, limit=_SENTENCE).shown
-            for one in sentences(found, state, now=now, stale_after=moment.stale_after)
-        ),
+        frame=frame(moment, key.device, tag=tag, path=device_link(*key)),
+        name=text(key.device, limit=ID_LENGTH),
+        whole=spelled(key.device),
+        resource=text(key.resource),
+        resource_href=resource_address(key.resource),
+        headline=_headline(found),
+        kind=_kind(found),
         past=_past(key, answer, span, now),
+        facts=(*map(_claim_fact, found.claimed[:HOLDERS]), *_facts(found, key, now)),
+        nobody=_sentence(found.why_nobody),
+        holders=tuple(holder_line(key, holder, moment) for holder in holders[:HOLDERS]),
+        more_holders=max(0, len(holders) - HOLDERS),
+        health=_health(found, now),
+        findings=findings(found.anomalies, now),
+        family=tuple(_families(found, moment)),
+        divided=device is None and bool(found.parts),
+        sentences=tuple(text(line, limit=_SENTENCE).shown for line in lines),
     )
 
 
-def _frame(moment: Moment, key: DeviceKey, tag: str) -> "_Frame":
-    name = text(key.device, limit=ID)
-    return {
-        "node": spelled(moment.node),
-        "title": f"{text(key.device, limit=40).shown} · {text(moment.node).shown} · devicelens",
-        "now": moment.now,
-        "tag": tag,
-        "path": device_link(key.resource, key.device),
-        "fresh": fresh(moment),
-        "name": name,
-        "whole": spelled(key.device),
-        "resource": text(key.resource),
-        "resource_href": address(Filters(resource=spelled(key.resource)[:TEXT_LIMIT])),
-    }
-
-
-def _headline(found: Explained, health: Health | None) -> str:
-    device = found.device
-    ill = ", and is unhealthy" if health is not None and health.kind == "ill" else ""
+def _headline(found: DeviceFacts) -> str:
+    device, health = found.device, found.health
+    if device is None and found.parts:
+        held, count = sum(bool(part.holders) for part in found.parts), len(found.parts)
+        some = "all are" if held == count > 1 else f"{held or 'none'} {'is' if held < 2 else 'are'}"
+        return f"Divided into {counted(count, 'device')}; {some} held."
     if device is None:
-        if found.parts:
-            held = sum(bool(part.holders) for part in found.parts)
-            count = "all" if held == len(found.parts) > 1 else held or "none"
-            some = f"{count} {'is' if held < 2 else 'are'} held"
-            return f"It is divided into {counted(len(found.parts), 'device')}, of which {some}."
         pods = {through.holder[:2] for claimed in found.claimed for through in claimed.holders}
-        return f"It is held through claims by {counted(len(pods), 'pod')}."
+        return f"Held through claims by {counted(len(pods), 'pod')}."
+    unhealthy = ", and unhealthy" if health is not None and health.kind == "unhealthy" else ""
     pods = {holder[:2] for holder in device.holders}
-    if not pods:
-        return f"Nobody holds it{ill}."
-    return f"Held by {counted(len(pods), 'pod')}{ill}."
+    return f"Held by {counted(len(pods), 'pod') if pods else 'no pod'}{unhealthy}."
 
 
-def _kind(found: Explained, health: Health | None) -> str:
+def _kind(found: DeviceFacts) -> str:
     """held, free or unhealthy, as the status page marks it."""
-    if health is not None and health.kind == "ill":
+    if found.health is not None and found.health.kind == "unhealthy":
         return "unhealthy"
     holders = bool(found.claimed) if found.device is None else bool(found.device.holders)
     return "held" if holders or any(part.holders for part in found.parts) else "free"
 
 
-def _past(key: DeviceKey, answer: Answer, span: Range, now: float) -> Section:
-    own = row_key("own", bounded(key.resource), bounded(key.device))
+def _health(found: DeviceFacts, now: float) -> HealthLine | None:
+    health = found.health
+    if health is None:
+        return None
+    return HealthLine(
+        kind=health.kind,
+        words=health.words,
+        reason=text(health.reason, limit=300) if health.reason else None,
+        since=times.optional(health.since, now),
+        source=spelled(health.source),
+    )
 
-    def group(row: HoldingRow) -> Named:
-        if row.key.resource == bounded(key.resource) and row.key.device == bounded(key.device):
-            return Named(own, "")
-        return of_device(row)
+
+def _facts(found: DeviceFacts, key: DeviceKey, now: float) -> Iterator[Fact]:
+    device, reported, plugin = found.device, found.plugin_device, found.plugin
+    yield Fact("Resource", text(key.resource), resource_address(key.resource))
+    if found.parent:
+        whole = found.reading.kind is DeviceKind.WHOLE
+        source = "by its plugin" if whole else reading_words(found.reading)
+        yield Fact(
+            "Part of", text(found.parent, limit=ID_LENGTH), device_link(key.resource, found.parent), source
+        )
+    else:
+        yield Fact("Read as", Text(reading_words(found.reading)))
+    if device is not None:
+        nodes = ranges(device.numa_nodes)
+        source = "by its plugin" if found.numa_by_plugin else "by the kubelet"
+        yield Fact("NUMA node", Text(nodes or "unknown"), "", source if nodes else "")
+    for name, value in reported.attributes[:40] if reported is not None else ():
+        yield Fact(text(name, limit=40).shown, text(value, limit=ID_LENGTH), copied=spelled(value))
+    if reported is not None and reported.last_allocated is not None:
+        last = times.stamp(reported.last_allocated, now)
+        yield Fact("Last allocated", Text(f"{last.clock} UTC"), "", f"{last.ago} ago, by its plugin")
+    if plugin is not None:
+        yield Fact("Plugin", text(plugin.report.source, limit=120))
+    for other in found.elsewhere[:10]:
+        yield Fact("Same id in", text(other), device_link(other, key.device))
+
+
+def reading_words(reading: IdReading) -> str:
+    """How an id is read: `share 0 (id rule …)`."""
+    rule = f"id rule {spelled(reading.rule)}"
+    match reading.kind:
+        case DeviceKind.WHOLE:
+            return "a whole device" if reading.rule == "whole" else f"a whole device ({rule})"
+        case DeviceKind.REPLICA:
+            return f"{f'share {spelled(reading.replica)}' if reading.replica else 'a share'} ({rule})"
+        case DeviceKind.PARTITION:
+            part = f"partition {spelled(reading.partition)}" if reading.partition else "a partition"
+            return f"{part} ({rule})"
+
+
+def _claim_fact(claimed: ClaimDevice) -> Fact:
+    names = claimed.key[:3]
+    shown = text("/".join(names), limit=ID_LENGTH)
+    return Fact("Claimed as", shown, claim_link(*names), counted(len(claimed.holders), "holder"))
+
+
+def _families(found: DeviceFacts, moment: Moment) -> Iterator[Family]:
+    named = f"Others of {text(found.parent, limit=60).shown}"
+    for heading, devices in ((named, found.siblings), ("Its shares and parts", found.parts)):
+        if devices:
+            shown = sorted(devices, key=device_order)[:HOLDERS]
+            members = tuple(_relative(device, moment) for device in shown)
+            yield Family(heading, members, max(0, len(devices) - HOLDERS))
+
+
+def _relative(device: Device, moment: Moment) -> DeviceLine:
+    key = device.key
+    unhealthy = moment.state.snapshot.complete and not device.allocatable
+    held = "held" if device.holders else "free"
+    return DeviceLine(
+        key=row_key("relative", *key),
+        device=text(key.device, limit=ID_LENGTH),
+        href=device_link(*key),
+        of=text(key.resource),
+        kind="unhealthy" if unhealthy else held,
+        words=(UNHEALTHY_HELD if device.holders else "unhealthy") if unhealthy else held,
+        holders=tuple(holder_line(key, holder, moment) for holder in device.holders[:5]),
+        more=max(0, len(device.holders) - 5),
+    )
+
+
+def _past(key: DeviceKey, answer: HistoryAnswer, span: TimeRange, now: float) -> PastSection:
+    own = (bounded(key.resource), bounded(key.device))
+
+    def lane(row: HoldingRow) -> Lane:
+        if (row.key.resource, row.key.device) == own:
+            return Lane(row_key("own", *own))
+        return lane_of_device(row)
 
     more = history_link(device=spelled(key.device)[:TEXT_LIMIT])
-    return section(answer, span, now, group=group, named=by_pod, more=more)
+    return past_section(answer, span, now, lane=lane, named=by_pod, more=more)
 
 
 def _sentence(words: str) -> str:
     shown = text(words, limit=_SENTENCE).shown
     return f"{shown[0].upper()}{shown[1:]}." if shown else ""
+
+
+# --- claimed devices ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPage:
+    """What claim.html shows. `present`: a pod holds it now."""
+
+    frame: Frame
+    name: Text
+    whole: str
+    driver: Text
+    pool: Text
+    present: bool
+    headline: str
+    cdi: tuple[Text, ...]
+    holders: tuple[HolderLine, ...]
+    more_holders: int
+    past: PastSection
+
+
+def claim_page(
+    moment: Moment, name: ClaimName, span: TimeRange, answer: HistoryAnswer, *, tag: str
+) -> ClaimPage | NotFound:
+    """The page of a claimed device, with all its shares."""
+    now, short = moment.now, tuple(map(bounded, name))
+    claims = moment.state.snapshot.claims
+    claimed = tuple(c for c in claims if c.key[:3] == name or tuple(map(bounded, c.key[:3])) == name)
+    rows = () if answer.found is None else tuple(r for r in answer.found.rows if r.key[1:4] == short)
+    driver, pool, device = name
+    if not claimed and not rows:
+        words = "No pod on this node holds this device through a claim, now or in recorded history."
+        shown = text("/".join(name), limit=ID_LENGTH)
+        return NotFound("Unknown claimed device", shown, words, _similar_claims(claims, name))
+    holders = [
+        holder_line(
+            one.held(through),
+            through.holder,
+            moment,
+            claim=text(f"{through.claim_namespace}/{through.claim}"),
+            share=spelled(one.key.share_id)[:ID_LENGTH],
+        )
+        for one in claimed
+        for through in one.holders
+    ]
+    return ClaimPage(
+        frame=frame(moment, device, tag=tag, path=claim_link(*name)),
+        name=text(device, limit=ID_LENGTH),
+        whole=spelled(device),
+        driver=text(driver),
+        pool=text(pool),
+        present=bool(claimed),
+        headline=_claim_headline(claimed, rows, now),
+        cdi=tuple(text(cdi, limit=160) for one in claimed for cdi in one.cdi_devices)[:CLAIM_HOLDERS],
+        holders=tuple(holders[:CLAIM_HOLDERS]),
+        more_holders=max(0, len(holders) - CLAIM_HOLDERS),
+        past=past_section(
+            *(answer, span, now),
+            lane=_lane_of_share,
+            named=by_pod,
+            more=history_link(device=spelled(device)[:TEXT_LIMIT]),
+            rows=rows,
+        ),
+    )
+
+
+def _similar_claims(claims: tuple[ClaimDevice, ...], name: ClaimName) -> tuple[Suggestion, ...]:
+    """Claimed devices with the same device, pool or driver."""
+    scored = [
+        (-2 * (key.device == name[2]) - (key.pool == name[1]) - (key.driver == name[0]), key[:3])
+        for key in (claimed.key for claimed in claims)
+    ]
+    best = list(dict.fromkeys(key for score, key in sorted(scored) if score < 0))[:5]
+    return tuple(Suggestion(text("/".join(key), limit=160), claim_link(*key)) for key in best)
+
+
+def _claim_headline(claimed: tuple[ClaimDevice, ...], rows: tuple[HoldingRow, ...], now: float) -> str:
+    if claimed:
+        pods = {through.holder[:2] for one in claimed for through in one.holders}
+        claims = {(t.claim_namespace, t.claim) for one in claimed for t in one.holders}
+        return f"Held by {counted(len(pods), 'pod')} through {counted(len(claims), 'claim')}."
+    end = times.ended(rows[0], now)
+    return f"No pod on this node holds it now{'' if end is None else f'; last held until {end}'}."
+
+
+def _lane_of_share(row: HoldingRow) -> Lane:
+    share = row.key.share_id
+    return Lane(row_key("share", share), f"share {text(share, limit=60).shown}" if share else "")

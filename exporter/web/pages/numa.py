@@ -1,4 +1,4 @@
-"""Where a pod's devices, CPUs and memory lie: a drawing with a box for each NUMA node, and words. Pure."""
+"""Where a pod's devices, CPUs and memory are: a drawing with a box for each NUMA node, and words. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Final
 from exporter.mapping.model import Container, Device
 from exporter.views.links import device_link
 from exporter.views.wording import Text, counted, listed, ranges, size, text
-from exporter.web.pages.rows import row_key
+from exporter.web.pages.parts import row_key
 
 BOXES: Final = 16
-"""NUMA nodes that are drawn; a pod's own come first."""
+"""NUMA nodes in the drawing; the pod's own come first."""
 ITEMS: Final = 48
-"""Things drawn in one box."""
+"""Items in one box."""
 
 _TOP: Final = 34
 _ITEM: Final = 30
@@ -24,48 +24,48 @@ _SHOWN: Final = 34
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One CPU: where it is drawn, and its number."""
+class NumaItem:
+    """A device, CPUs or memory (`kind`: device, cpus, memory) of a container, and its NUMA nodes."""
 
-    x: int
-    y: int
-    number: int
+    kind: str
+    name: str
+    detail: str
+    nodes: tuple[int, ...]
+    href: str = ""
+    cpus: tuple[int, ...] = ()
+
+    @property
+    def shown(self) -> Text:
+        """The name, cut to the width of a box."""
+        return text(self.name, limit=_SHOWN)
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A device, CPUs or memory: `kind` is device, cpus or memory. `y` and `height` in pixels."""
+class PlacedItem:
+    """An item in a box: `y` and `height` in pixels; `cells` are its CPUs (x, y, number)."""
 
     key: str
-    kind: str
-    name: Text
-    detail: str
-    href: str
+    item: NumaItem
     y: int
     height: int
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
-    """A NUMA node, or what lies on several, or on nobody knows which. `empty`: nothing of the pod."""
+class NumaBox:
+    """A NUMA node, the items on several nodes, or those on an unknown node; `left_out` items do not fit."""
 
     key: str
     name: str
     kind: str
-    items: tuple[Item, ...]
+    items: tuple[PlacedItem, ...]
     height: int
     left_out: int
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing of the pod is in it."""
-        return not self.items
-
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is to be said of one container: `kind` is aligned, split or unknown."""
+class Alignment:
+    """Whether a container is on one NUMA node: `kind` is aligned, split or unknown; why, in `words`."""
 
     key: str
     container: Text
@@ -74,73 +74,59 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """The drawing and the words; `drawn` is false where nothing is known of any node."""
+class NumaPicture:
+    """The drawing and the words."""
 
-    boxes: tuple[Box, ...]
-    verdicts: tuple[Verdict, ...]
+    boxes: tuple[NumaBox, ...]
+    verdicts: tuple[Alignment, ...]
 
     @property
     def drawn(self) -> bool:
-        """Whether there is anything to be seen."""
+        """Whether any box has an item."""
         return any(box.items for box in self.boxes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Thing:
-    kind: str
-    name: str
-    detail: str
-    nodes: tuple[int, ...]
-    href: str = ""
-    cpus: tuple[int, ...] = ()
-
-
-def picture(
+def numa_picture(
     containers: Sequence[Container],
     devices: Iterable[Device],
     cpu_nodes: Mapping[int, int],
     nodes: Iterable[int] = (),
-) -> Picture:
-    """The drawing of a pod's `containers`, of which `devices` are those that it holds. `cpu_nodes` maps CPUs
-    to NUMA nodes, `nodes` are all that this machine is known to have.
+) -> NumaPicture:
+    """The drawing of a pod's `containers`, which hold `devices`. `cpu_nodes` maps CPUs to NUMA nodes, `nodes`
+    are the machine's known nodes.
     """
     held = tuple(devices)
-    by_container = {c.holder: _things(c, held, cpu_nodes, several=len(containers) > 1) for c in containers}
-    things = [thing for own in by_container.values() for thing in own]
-    used = sorted({node for thing in things for node in thing.nodes})
-    shown = sorted({*used, *[n for n in sorted(set(nodes)) if n not in used][: max(0, BOXES - len(used))]})
+    items_of = {c.holder: _items(c, held, cpu_nodes, several=len(containers) > 1) for c in containers}
+    items = [item for own in items_of.values() for item in own]
+    used = sorted({node for item in items for node in item.nodes})
+    others = [node for node in sorted(set(nodes)) if node not in used][: max(0, BOXES - len(used))]
     boxes = [
-        _box(f"node-{node}", f"NUMA node {node}", "one", [t for t in things if t.nodes == (node,)])
-        for node in shown[:BOXES]
+        _box(f"node-{node}", f"NUMA node {node}", "one", [t for t in items if t.nodes == (node,)])
+        for node in sorted({*used, *others})[:BOXES]
     ]
-    across = [thing for thing in things if len(thing.nodes) > 1]
-    nowhere = [thing for thing in things if not thing.nodes]
+    across = [item for item in items if len(item.nodes) > 1]
+    nowhere = [item for item in items if not item.nodes]
     if across:
         boxes.append(_box("across", "Across several nodes", "across", across))
     if nowhere:
-        boxes.append(_box("nowhere", "Node not told", "nowhere", nowhere))
-    verdicts = tuple(
-        _verdict(container, by_container[container.holder])
-        for container in containers
-        if by_container[container.holder]
-    )
-    return Picture(tuple(boxes), verdicts)
+        boxes.append(_box("nowhere", "Unknown node", "nowhere", nowhere))
+    verdicts = (_alignment(c, items_of[c.holder]) for c in containers if items_of[c.holder])
+    return NumaPicture(tuple(boxes), tuple(verdicts))
 
 
-def _things(
+def _items(
     container: Container, devices: Iterable[Device], cpu_nodes: Mapping[int, int], *, several: bool
-) -> list[_Thing]:
-    """What a container has; `several`: it is to be told from others."""
+) -> list[NumaItem]:
+    """What a container has; with `several` containers, details name it."""
     holder = container.holder
     of = f" of {text(holder.container, limit=30).shown}" if several else ""
     found = [
-        _Thing(
+        NumaItem(
             "device",
             device.key.device,
             f"{text(device.key.resource).shown}{of}{_across(device.numa_nodes)}",
             device.numa_nodes,
-            device_link(device.key.resource, device.key.device),
+            device_link(*device.key),
         )
         for device in devices
         if holder in device.holders
@@ -149,26 +135,15 @@ def _things(
     for cpu in container.cpu_ids:
         node = cpu_nodes.get(cpu)
         cpus.setdefault(() if node is None else (node,), []).append(cpu)
-    found += [
-        _Thing(
-            "cpus",
+    for nodes, own in sorted(cpus.items()):
+        name, detail = (
             f"{'CPU' if len(own) == 1 else 'CPUs'} {ranges(own)}",
-            f"{counted(len(own), 'exclusive CPU')}{of}",
-            nodes,
-            "",
-            tuple(own),
+            counted(len(own), "exclusive CPU"),
         )
-        for nodes, own in sorted(cpus.items())
-    ]
-    found += [
-        _Thing(
-            "memory",
-            f"{size(m.size_bytes)} {m.memory_type}",
-            f"pinned{of}{_across(m.numa_nodes)}",
-            m.numa_nodes,
-        )
-        for m in container.memory
-    ]
+        found.append(NumaItem("cpus", name, f"{detail}{of}", nodes, cpus=tuple(own)))
+    for m in container.memory:
+        name = f"{size(m.size_bytes)} {m.memory_type}"
+        found.append(NumaItem("memory", name, f"pinned{of}{_across(m.numa_nodes)}", m.numa_nodes))
     return found
 
 
@@ -176,62 +151,46 @@ def _across(nodes: tuple[int, ...]) -> str:
     return f", on NUMA nodes {ranges(nodes)}" if len(nodes) > 1 else ""
 
 
-def _box(key: str, name: str, kind: str, things: Sequence[_Thing]) -> Box:
-    items: list[Item] = []
+def _box(key: str, name: str, kind: str, items: Sequence[NumaItem]) -> NumaBox:
+    placed: list[PlacedItem] = []
     y = _TOP
-    for number, thing in enumerate(things[:ITEMS]):
+    for number, item in enumerate(items[:ITEMS]):
         cells = tuple(
-            Cell(10 + _CELL * (i % _CELLS), y + 26 + _CELL * (i // _CELLS), cpu)
-            for i, cpu in enumerate(thing.cpus[: _CELLS * _ROWS])
+            (10 + _CELL * (i % _CELLS), y + 26 + _CELL * (i // _CELLS), cpu)
+            for i, cpu in enumerate(item.cpus[: _CELLS * _ROWS])
         )
         height = _ITEM + (_CELL * -(-len(cells) // _CELLS) + 2 if cells else 0)
-        items.append(
-            Item(
-                key=row_key("numa", key, str(number), thing.name),
-                kind=thing.kind,
-                name=text(thing.name, limit=_SHOWN),
-                detail=thing.detail,
-                href=thing.href,
-                y=y,
-                height=height,
-                cells=cells,
-            )
-        )
+        placed.append(PlacedItem(row_key("numa", key, str(number), item.name), item, y, height, cells))
         y += height + _GAP
-    left_out = max(0, len(things) - ITEMS)
-    return Box(key, name, kind, tuple(items), y + (18 if left_out or not items else 4), left_out)
+    left_out = max(0, len(items) - ITEMS)
+    return NumaBox(key, name, kind, tuple(placed), y + (18 if left_out or not placed else 4), left_out)
 
 
-def _verdict(container: Container, things: Sequence[_Thing]) -> Verdict:
-    """Whether a container lies on one node. A device that several nodes reach is no split by itself; memory
-    that is taken from several is.
+def _alignment(container: Container, items: Sequence[NumaItem]) -> Alignment:
+    """Whether a container is on one node. A device that several nodes reach does not split it; memory from
+    several nodes does.
     """
-    key = row_key("numa", *container.holder)
-    name = text(container.holder.container)
-    known = [thing for thing in things if thing.nodes]
+    key, name = row_key("numa", *container.holder), text(container.holder.container)
+    known = [item for item in items if item.nodes]
     if not known:
-        return Verdict(key, name, "unknown", "nobody tells on which NUMA node anything of it lies")
-    common = set[int].intersection(*(set(thing.nodes) for thing in known))
-    rest = "" if len(known) == len(things) else f"; of {_told(t for t in things if not t.nodes)} nobody tells"
-    spread = any(thing.kind == "memory" and len(thing.nodes) > 1 for thing in known)
+        return Alignment(key, name, "unknown", "the NUMA nodes of its devices, CPUs and memory are unknown")
+    common = set[int].intersection(*(set(item.nodes) for item in known))
+    unknown = [item for item in items if not item.nodes]
+    rest = f"; unknown: {_names(unknown)}" if unknown else ""
+    spread = any(item.kind == "memory" and len(item.nodes) > 1 for item in known)
     if common and not spread:
-        node = f"NUMA node {min(common)}"
-        what = "everything of it" if len(known) > 1 and not rest else _told(known)
-        lies = "lies" if len(known) == 1 or not rest else "lie"
-        return Verdict(key, name, "aligned", f"aligned: {what} {lies} on {node}{rest}")
-    nodes = sorted({node for thing in known for node in thing.nodes})
-    where = "; ".join(f"{_told(own)} on {ranges(at)}" for at, own in sorted(_by_nodes(known).items()))
-    return Verdict(
+        named = f"{_names(known)} {'is' if len(known) == 1 else 'are'}"
+        what = "everything is" if len(known) > 1 and not rest else named
+        return Alignment(key, name, "aligned", f"aligned: {what} on NUMA node {min(common)}{rest}")
+    nodes = sorted({node for item in known for node in item.nodes})
+    by_nodes: dict[tuple[int, ...], list[NumaItem]] = {}
+    for item in known:
+        by_nodes.setdefault(item.nodes, []).append(item)
+    where = "; ".join(f"{_names(own)} on {ranges(at)}" for at, own in sorted(by_nodes.items()))
+    return Alignment(
         key, name, "split", f"split over NUMA nodes {listed([str(n) for n in nodes])}: {where}{rest}"
     )
 
 
-def _by_nodes(things: Iterable[_Thing]) -> dict[tuple[int, ...], list[_Thing]]:
-    found: dict[tuple[int, ...], list[_Thing]] = {}
-    for thing in things:
-        found.setdefault(thing.nodes, []).append(thing)
-    return found
-
-
-def _told(things: Iterable[_Thing]) -> str:
-    return listed([text(thing.name, limit=_SHOWN).shown for thing in things], limit=3)
+def _names(items: Iterable[NumaItem]) -> str:
+    return listed([item.shown.shown for item in items], limit=3)

@@ -1,85 +1,66 @@
-"""The whole status page, made of the state and of what its address asks for. Pure.
-
-The status page's form and its columns: what can be asked for, and what is. Pure.
-
-The headings of the status page's groups, which count what stands under them. Pure.
-"""
+"""The status page: freshness, findings, resources, the filter form, devices, and exclusive CPUs. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from exporter.mapping.model import ClaimDevice, Device, Snapshot
+from exporter.mapping.model import ClaimDevice, Device, ResourceCounts, Snapshot
 from exporter.mapping.state import Freshness, State
-from exporter.views import matching
 from exporter.views.documents import Moment
 from exporter.views.links import device_link, pod_link
-from exporter.views.query import TEXT_LIMIT, Column, DeviceState, Group, PageQuery, Sort, address
+from exporter.views.matching import Matcher
+from exporter.views.query import (
+    TEXT_LIMIT,
+    DeviceState,
+    Group,
+    PageQuery,
+    Sort,
+    SortColumn,
+    address,
+)
 from exporter.views.wording import Text, counted, listed, spelled, text
-from exporter.web.pages.findings import Findings, findings
-from exporter.web.pages.periods import NOW
-from exporter.web.pages.rows import (
+from exporter.web.pages.parts import (
     UNHEALTHY_HELD,
-    Cluster,
-    Entry,
-    Scene,
-    arranged,
-    clusters,
-    entries,
+    Choice,
+    ContainerRow,
+    FindingList,
+    Frame,
+    container_row,
+    findings,
+    freshness_banner,
     row_key,
-    scene,
     workload,
 )
-from exporter.web.pages.summary import Banner, ContainerRow, Resources, banner, container_row, resources
+from exporter.web.pages.rows import Cluster, RowItem, arranged, clusters, row_items
 
-_OPTIONS_LIMIT: Final = 500
-
+CONTAINERS: Final = 200
+"""Containers with exclusive CPUs or pinned memory on the page; the API has all."""
+_OPTIONS: Final = 500
 _COLUMNS: Final = (
-    ("device", "Device", Column.DEVICE),
-    ("resource", "Resource", Column.RESOURCE),
-    ("state", "State", Column.STATE),
-    ("holder", "Pod", Column.POD),
+    ("device", "Device", SortColumn.DEVICE),
+    ("resource", "Resource", SortColumn.RESOURCE),
+    ("state", "State", SortColumn.STATE),
+    ("holder", "Pod", SortColumn.POD),
     ("container", "Container", None),
-    ("since", "Held since", Column.SINCE),
-    ("numa", "NUMA", Column.NUMA),
+    ("since", "Held since", SortColumn.SINCE),
+    ("numa", "NUMA", SortColumn.NUMA),
 )
 _GROUPS: Final = {Group.NONE: "nothing", Group.DEVICE: "device", Group.POD: "pod"}
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A choice of the form. `whole` is what is sent, `label` what is shown."""
-
-    whole: str
-    label: str
-    selected: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The form, filled in as the address says. `clear` is the address without its filters."""
-
-    q: str
-    pod: str
-    device: str
-    resources: tuple[Option, ...]
-    namespaces: tuple[Option, ...]
-    states: tuple[Option, ...]
-    groups: tuple[Option, ...]
-    sort: str
-    per_page: int | None
-    active: bool
-    detailed: bool
-    clear: str
+_CELLS: Final = 32
+"""Devices up to which a resource's bar has a cell for each."""
+_BAR: Final = 1000
+"""Width of a bar in its own units."""
+_RESOURCES: Final = 6
+"""Resources that are not folded away: those with problems, then the most held. One or two more are not worth
+folding.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A column's heading.
-
-    `address` sorts by it; where rows are sorted so already, the other way round, and then in the usual order;
-    it is "" where they cannot be. `order` is ascending or descending where rows are sorted by it, else "".
+    """A column's heading. `address` sorts by the column, then descending, then in the default order; "" for
+    an unsortable column. `order` is ascending, descending, or "".
     """
 
     name: str
@@ -88,237 +69,114 @@ class Heading:
     order: str
 
 
-def form(snapshot: Snapshot, query: PageQuery) -> Form:
-    """The form for `snapshot`, with what `query` asks for."""
-    filters = query.filters
-    resources = {d.key.resource for d in snapshot.devices} | {c.key.driver for c in snapshot.claims}
-    namespaces = {c.holder.namespace for c in snapshot.containers}
-    return Form(
-        q=filters.q,
-        pod=filters.pod,
-        device=filters.device,
-        resources=_options(resources, filters.resource),
-        namespaces=_options(namespaces, filters.namespace),
-        states=tuple(Option(s, s, s is filters.state) for s in DeviceState),
-        groups=tuple(
-            Option("" if group is Group.NONE else group, label, group is query.group)
-            for group, label in _GROUPS.items()
-        ),
-        sort="" if query.sort is None else str(query.sort),
-        per_page=query.per_page if query.per_page != PageQuery().per_page else None,
-        active=filters.any,
-        detailed=bool(filters.pod or filters.device),
-        clear=address(query.unfiltered()),
-    )
-
-
-def headings(query: PageQuery) -> tuple[Heading, ...]:
-    """The columns' headings."""
-    return tuple(_heading(name, label, column, query) for name, label, column in _COLUMNS)
-
-
-def _heading(name: str, label: str, column: Column | None, query: PageQuery) -> Heading:
-    if column is None:
-        return Heading(name, label, "", "")
-    order = query.order
-    if order.column is not column:
-        return Heading(name, label, address(query.sorted_by(Sort(column))), "")
-    if not order.descending:
-        following = query.sorted_by(Sort(column, descending=True))
-        return Heading(name, label, address(following), "ascending")
-    return Heading(name, label, address(query.sorted_by(None)), "descending")
-
-
-def _options(names: Iterable[str], selected: str) -> tuple[Option, ...]:
-    """The choices that there are now, and the one that is made."""
-    found = sorted({spelled(name) for name in names})[:_OPTIONS_LIMIT]
-    if selected and selected not in found:
-        found.append(selected)
-    # Longer ones are refused by the query's own limit; they are found by `q`.
-    return tuple(
-        Option(name, text(name).shown, name == selected) for name in found if len(name) <= TEXT_LIMIT
-    )
-
-
 @dataclass(frozen=True, slots=True)
-class Header:
-    """A group's heading: what `kind` it is (device, pod, free), its name with a part set back before it, its
-    page ("" where it has none), what it belongs to, and its rows counted in words.
+class GroupHeader:
+    """A group's heading: `kind` is device, pod or free; `name`, after `before`, with its page `address`; its
+    owner `of`; and its rows counted in words.
     """
 
     key: str
     kind: str
-    before: Text | None
     name: Text
-    address: str
-    of: Text | None
     counts: str
     continued: bool
-
-
-def header(cluster: Cluster, state: State) -> Header | None:
-    """The heading of `cluster`; None where its rows are of no group."""
-    if not cluster.key:
-        return None
-    kind, *names = cluster.key
-    key, first = row_key("group", *cluster.key), cluster.every[0]
-    if kind == "pod":
-        namespace, pod = names
-        return Header(
-            key=key,
-            kind=kind,
-            before=text(namespace),
-            name=text(pod),
-            address=pod_link(namespace, pod),
-            of=workload(state.pods, first.holders[0]),
-            counts=_by_resource(cluster.every),
-            continued=cluster.continued,
-        )
-    if kind == "free":
-        return Header(
-            key, kind, None, Text("Held by no pod"), "", None, _by_resource(cluster.every), cluster.continued
-        )
-    _, name = names
-    whole = [e for e in cluster.every if isinstance(e.item, Device) and e.item.key.device == name]
-    return Header(
-        key=key,
-        kind=kind,
-        before=None,
-        name=text(name),
-        address=device_link(*whole[0].item.key[:2]) if whole else _behind(first, name),
-        of=None,
-        counts=f"{_by_resource(cluster.every)}: {_by_state(cluster.every, state)}",
-        continued=cluster.continued,
-    )
-
-
-def _behind(first: Entry, name: str) -> str:
-    """The page of what is behind shares: it is no device of its own, but explained as one is."""
-    item = first.item
-    return device_link(item.key.resource, name) if isinstance(item, Device) else ""
-
-
-def _by_resource(entries: Iterable[Entry]) -> str:
-    """`3 devices of nvidia.com/gpu, 1 of example.com/nic`"""
-    counts = Counter(
-        entry.item.key.resource if isinstance(entry.item, Device) else entry.item.key.driver
-        for entry in entries
-    )
-    told = [f"{number} of {text(name).shown}" for name, number in sorted(counts.items())]
-    first = next(iter(sorted(counts.items())))
-    told[0] = f"{counted(first[1], 'device')} of {text(first[0]).shown}"
-    return listed(told, limit=4)
-
-
-def _by_state(entries: Iterable[Entry], state: State) -> str:
-    counts = Counter(_state(entry, complete=state.snapshot.complete) for entry in entries)
-    return " · ".join(
-        f"{counts[name]} {name}" for name in (UNHEALTHY_HELD, "unhealthy", "held", "free") if counts[name]
-    )
-
-
-def _state(entry: Entry, *, complete: bool) -> str:
-    item = entry.item
-    if complete and isinstance(item, Device) and not item.allocatable:
-        return UNHEALTHY_HELD if item.holders else "unhealthy"
-    return "held" if item.holders else "free"
-
-
-SIDE_LIMIT: Final = 200
-"""Rows of containers on the page; the API has all."""
+    address: str = ""
+    before: Text | None = None
+    of: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Paging:
-    """Which rows are shown, of how many; addresses are "" where there is no such page."""
+class ResourceRow:
+    """One resource's counts, "?" where the kubelet does not report them; `bars` are (x, width, state)."""
 
+    key: str
+    name: Text
+    address: str
+    known: str
+    allocatable: str
+    held: str
+    free: str
+    unhealthy: str
+    alarming: bool
+    bars: tuple[tuple[int, int, str], ...]
+    selected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceList:
+    """Every resource: those in view, those folded away, and a summary of these."""
+
+    first: tuple[ResourceRow, ...] = ()
+    further: tuple[ResourceRow, ...] = ()
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusPage:
+    """What status.html shows. Rows are rendered of `sections`: a heading (None for ungrouped rows) and items.
+    Addresses of other pages are "" where there are none. `containers` is None where no container has
+    exclusive CPUs or pinned memory.
+    """
+
+    frame: Frame
+    query: PageQuery
+    triggers: str
+    notes: tuple[str, ...]
+    findings: FindingList
+    resources: ResourceList
+    options: dict[str, tuple[Choice, ...]]
+    unfiltered: str
+    headings: tuple[Heading, ...]
     summary: str
     page: int
     pages: int
     previous: str
     next: str
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Rows that stand together under a heading, or none."""
-
-    header: Header | None
-    entries: tuple[Entry, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Containers:
-    """The lesser table: its rows, how many there are besides, and whether there are any unfiltered."""
-
-    exist: bool
-    rows: tuple[ContainerRow, ...]
-    more: int
-
-
-@dataclass(frozen=True, slots=True)
-class StatusPage:
-    """Everything that the template shows. Rows are made of `sections`' entries in `scene`, as they are
-    rendered, for most of them were before.
-    """
-
-    node: str
-    title: str
-    now: str
-    tag: str
-    banner: Banner
-    trusted: bool
-    triggers: str
-    notes: tuple[str, ...]
-    findings: Findings
-    resources: Resources
-    form: Form
-    headings: tuple[Heading, ...]
-    paging: Paging
-    scene: Scene
-    sections: tuple[Section, ...]
+    sections: tuple[tuple[GroupHeader | None, tuple[RowItem, ...]], ...]
     nothing: str
-    containers: Containers
+    containers: tuple[ContainerRow, ...] | None
+    containers_left_out: int
 
 
 def status_page(moment: Moment, query: PageQuery, *, tag: str, triggers: tuple[str, ...]) -> StatusPage:
-    """The page at `moment`, with places for ages. `tag` names what the page depends on besides the time;
-    `triggers` in words.
+    """The page at `moment`, with placeholders for ages; `triggers` says in words what makes the exporter
+    refresh.
     """
-    state, now, filters = moment.state, moment.now, query.filters
-    snapshot, told = state.snapshot, matching.told(state)
-    items: list[Device | ClaimDevice] = [
-        *matching.devices(snapshot, filters, told),
-        *matching.claims(snapshot, filters, told),
-    ]
-    kept = arranged(entries(items, query.group, matching.Match(filters)), query.order, state)
-    page = min(query.page, _pages(query, len(kept)))
+    state, snapshot = moment.state, moment.state.snapshot
+    matcher = Matcher.of(state, query.filters)
+    items: list[Device | ClaimDevice] = [*matcher.devices(snapshot), *matcher.claims(snapshot)]
+    kept = arranged(row_items(items, query.group, matcher), query.order, state)
+    pages = max(1, -(-len(kept) // query.per_page))
+    page = min(query.page, pages)
     shown = clusters(kept, query.group, (page - 1) * query.per_page, query.per_page)
-    found = findings(state.anomalies, now)
+    found = findings(state.anomalies, moment.now, seconds=False)
+    pinned = any(c.cpu_ids or c.memory for c in snapshot.containers)
+    containers = matcher.containers(snapshot) if pinned else []
     return StatusPage(
-        node=spelled(moment.node),
-        title=_title(moment, found),
-        now=NOW,
-        tag=tag,
-        banner=banner(moment),
-        trusted=moment.freshness in {Freshness.FRESH, Freshness.AGEING},
-        triggers=_triggers(triggers),
+        frame=Frame(
+            spelled(moment.node), _title(moment, found), tag, "/", freshness_banner(moment, seconds=False)
+        ),
+        query=query,
+        triggers=", ".join(text(trigger, limit=120).shown for trigger in triggers) or "nothing",
         notes=tuple(text(note, limit=300).shown for note in state.notes),
         findings=found,
         resources=resources(state, query),
-        form=form(snapshot, query),
-        headings=headings(query),
-        paging=_paging(
-            query, page, kept, found=len(items), shown=shown, known=_known(state) if state.taken_at else None
-        ),
-        scene=scene(state, now),
-        sections=tuple(Section(header(cluster, state), cluster.shown) for cluster in shown),
+        options=_options(snapshot, query),
+        unfiltered=address(query.unfiltered()),
+        headings=tuple(_heading(name, label, column, query) for name, label, column in _COLUMNS),
+        summary=_summary(state, query, found=len(items), rows=len(kept), shown=shown, page=page),
+        page=page,
+        pages=pages,
+        previous=address(query.at_page(page - 1)) if page > 1 else "",
+        next=address(query.at_page(page + 1)) if page < pages else "",
+        sections=tuple((group_header(cluster, state), cluster.shown) for cluster in shown),
         nothing="" if shown else _nothing(state, query),
-        containers=_containers(moment, query, told),
+        containers=tuple(map(container_row, containers[:CONTAINERS])) if pinned else None,
+        containers_left_out=max(0, len(containers) - CONTAINERS),
     )
 
 
-def _title(moment: Moment, found: Findings) -> str:
+def _title(moment: Moment, found: FindingList) -> str:
     mark = {
         Freshness.FRESH: f"({len(found)}) " if len(found) else "",
         Freshness.AGEING: "No answer: ",
@@ -328,61 +186,184 @@ def _title(moment: Moment, found: Findings) -> str:
     return f"{mark}{text(moment.node).shown} · devicelens"
 
 
-def _triggers(triggers: tuple[str, ...]) -> str:
-    return ", ".join(text(trigger, limit=120).shown for trigger in triggers) or "nothing"
-
-
 def _known(state: State) -> int:
     return len(state.snapshot.devices) + len(state.snapshot.claims)
 
 
-def _pages(query: PageQuery, rows: int) -> int:
-    """There is always one, empty as it may be."""
-    return max(1, -(-rows // query.per_page))
-
-
-def _paging(
-    query: PageQuery,
-    page: int,
-    kept: Sequence[Entry],
-    *,
-    found: int,
-    shown: Sequence[Cluster],
-    known: int | None,
-) -> Paging:
-    """`known` is None where nothing is known yet. By pod there are more rows than devices."""
-    pages, number = _pages(query, len(kept)), sum(len(cluster.shown) for cluster in shown)
-    first = (page - 1) * query.per_page + 1
+def _summary(
+    state: State, query: PageQuery, *, found: int, rows: int, shown: Sequence[Cluster], page: int
+) -> str:
+    """How many devices there are, and which rows this page has. Groups by pod have more rows than devices."""
+    first, number = (page - 1) * query.per_page + 1, sum(len(cluster.shown) for cluster in shown)
     of = ""
-    if known is not None:
-        of = f"{found} of {counted(known, 'device')}" if query.filters.any else counted(known, "device")
-    span = "" if pages == 1 else f"{first} to {first + number - 1} of "
+    if state.taken_at is not None:
+        known = counted(_known(state), "device")
+        of = f"{found} of {known}" if query.filters.any else known
+    span = "" if rows <= query.per_page else f"{first} to {first + number - 1} of "
     if span and query.group is Group.POD:
-        span = f"rows {span}{len(kept)}: "
-    return Paging(
-        summary=f"{span}{of}",
-        page=page,
-        pages=pages,
-        previous=address(query.at_page(page - 1)) if page > 1 else "",
-        next=address(query.at_page(page + 1)) if page < pages else "",
-    )
-
-
-def _containers(moment: Moment, query: PageQuery, told: matching.Told) -> Containers:
-    snapshot = moment.state.snapshot
-    if not any(c.cpu_ids or c.memory for c in snapshot.containers):
-        return Containers(exist=False, rows=(), more=0)
-    kept = matching.containers(snapshot, query.filters, told)
-    rows = tuple(container_row(c) for c in kept[:SIDE_LIMIT])
-    return Containers(exist=True, rows=rows, more=max(0, len(kept) - SIDE_LIMIT))
+        span = f"rows {span}{rows}: "
+    return f"{span}{of}"
 
 
 def _nothing(state: State, query: PageQuery) -> str:
     """Why there is no row."""
     if state.taken_at is None:
-        return "Nothing is known of this node's devices until the kubelet has answered."
+        return "This node's devices are unknown until the kubelet has answered."
     if _known(state):
         return "No device matches." if query.filters.any else ""
     if not state.snapshot.complete:
-        return "No pod holds a device. This kubelet does not tell which devices are free."
+        return "No pod holds a device. This kubelet does not report free devices."
     return "No device plugin has registered with this node's kubelet, and no pod holds a device of one."
+
+
+# --- the form and the headings --------------------------------------------------------------------------
+
+
+def _options(snapshot: Snapshot, query: PageQuery) -> dict[str, tuple[Choice, ...]]:
+    filters = query.filters
+    resources = {d.key.resource for d in snapshot.devices} | {c.key.driver for c in snapshot.claims}
+    namespaces = {c.holder.namespace for c in snapshot.containers}
+    return {
+        "resource": _choices(resources, filters.resource),
+        "namespace": _choices(namespaces, filters.namespace),
+        "state": tuple(Choice(state, state, state is filters.state) for state in DeviceState),
+        "group": tuple(
+            Choice("" if group is Group.NONE else group, label, group is query.group)
+            for group, label in _GROUPS.items()
+        ),
+    }
+
+
+def _choices(names: Iterable[str], selected: str) -> tuple[Choice, ...]:
+    """The present names, and the selected one."""
+    found = sorted({spelled(name) for name in names})[:_OPTIONS]
+    if selected and selected not in found:
+        found.append(selected)
+    # A query refuses longer names; `q` finds them.
+    return tuple(
+        Choice(name, text(name).shown, name == selected) for name in found if len(name) <= TEXT_LIMIT
+    )
+
+
+def _heading(name: str, label: str, column: SortColumn | None, query: PageQuery) -> Heading:
+    if column is None:
+        return Heading(name, label, "", "")
+    order = query.order
+    if order.column is not column:
+        return Heading(name, label, address(query.sorted_by(Sort(column))), "")
+    if not order.descending:
+        return Heading(name, label, address(query.sorted_by(Sort(column, descending=True))), "ascending")
+    return Heading(name, label, address(query.sorted_by(None)), "descending")
+
+
+# --- groups ---------------------------------------------------------------------------------------------
+
+
+def group_header(cluster: Cluster, state: State) -> GroupHeader | None:
+    """The heading of a group; None for ungrouped rows."""
+    if not cluster.key:
+        return None
+    kind, *names = cluster.key
+    key, counts = row_key("group", *cluster.key), _by_resource(cluster.every)
+    if kind == "free":
+        return GroupHeader(key, kind, Text("Held by no pod"), counts, cluster.continued)
+    if kind == "pod":
+        namespace, pod = names
+        return GroupHeader(
+            *(key, kind, text(pod), counts, cluster.continued, pod_link(namespace, pod)),
+            before=text(namespace),
+            of=workload(state.pods, cluster.every[0].holders[0]),
+        )
+    name = names[1]
+    devices = [row.item for row in cluster.every if isinstance(row.item, Device)]
+    own = next((device for device in devices if device.key.device == name), None)
+    # The parent of shares has a page too, below its first share's resource.
+    resource = own.key.resource if own else cluster.every[0].resource
+    states = Counter(row.state(complete=state.snapshot.complete) for row in cluster.every)
+    by_state = " · ".join(
+        f"{states[name]} {name}" for name in (UNHEALTHY_HELD, "unhealthy", "held", "free") if states[name]
+    )
+    return GroupHeader(
+        *(key, kind, text(name), f"{counts}: {by_state}", cluster.continued),
+        address=device_link(resource, name) if devices else "",
+    )
+
+
+def _by_resource(rows: Iterable[RowItem]) -> str:
+    """`3 devices of nvidia.com/gpu, 1 of example.com/nic`"""
+    (name, number), *others = sorted(Counter(row.resource for row in rows).items())
+    counts = [f"{counted(number, 'device')} of {text(name).shown}"]
+    return listed([*counts, *(f"{number} of {text(name).shown}" for name, number in others)], limit=4)
+
+
+# --- resources ------------------------------------------------------------------------------------------
+
+
+def resources(state: State, query: PageQuery) -> ResourceList:
+    """Every resource's row."""
+    complete = state.snapshot.complete
+    gone = {anomaly.resource for anomaly in state.anomalies if anomaly.kind == "plugin_gone"}
+    rows = [
+        _resource_row(name, counts, complete=complete, gone=name in gone, query=query)
+        for name, counts in state.snapshot.resources().items()
+    ]
+    if len(rows) <= _RESOURCES + 2:
+        return ResourceList(tuple(rows))
+    wanted = sorted(rows, key=lambda row: (not row.selected, not row.alarming, -int(row.held)))[:_RESOURCES]
+    seen = {row.key for row in wanted}
+    further = tuple(row for row in rows if row.key not in seen)
+    alarming = sum(row.alarming for row in further)
+    problems = f", {alarming} of them with problems" if alarming else ", without problems"
+    return ResourceList(
+        first=tuple(row for row in rows if row.key in seen),
+        further=further,
+        summary=f"{counted(len(further), 'more resource')}{problems if complete else ''}",
+    )
+
+
+def _resource_row(
+    name: str, counts: ResourceCounts, *, complete: bool, gone: bool, query: PageQuery
+) -> ResourceRow:
+    """A resource's row; its link sets or removes the filter."""
+    shown = spelled(name)
+    selected = query.filters.resource == shown
+    link = replace(query.filters, resource="" if selected else shown)
+    return ResourceRow(
+        key=row_key("resource", name),
+        name=text(name),
+        address=address(replace(query, filters=link, page=1)),
+        known=str(counts.known),
+        allocatable=str(counts.allocatable) if complete else "?",
+        held=str(counts.allocated),
+        free=str(counts.free) if complete else "?",
+        unhealthy=str(counts.unhealthy) if complete else "?",
+        alarming=complete and (counts.unhealthy > 0 or gone),
+        bars=bars(counts, complete=complete),
+        selected=selected,
+    )
+
+
+def bars(counts: ResourceCounts, *, complete: bool) -> tuple[tuple[int, int, str], ...]:
+    """A bar of width 1000 as (x, width, state): held, unhealthy, free; few devices have a cell each."""
+    known = counts.known
+    if known == 0:
+        return ()
+    unhealthy = counts.unhealthy if complete else 0
+    parts = (("held", known - unhealthy - counts.free), ("unhealthy", unhealthy), ("free", counts.free))
+    if known <= _CELLS:
+        states = [state for state, count in parts for _ in range(count)]
+        gap = 6 if known > 1 else 0
+        edges = [_BAR * i // known for i in range(known + 1)]
+        return tuple(
+            (edges[i], edges[i + 1] - edges[i] - (gap if i < known - 1 else 0), state)
+            for i, state in enumerate(states)
+        )
+    found: list[tuple[int, int, str]] = []
+    x = done = 0
+    for state, count in parts:
+        done += count
+        edge = _BAR * done // known
+        if count:
+            found.append((min(x, _BAR - 4), max(edge - x, 4), state))  # wide enough to see
+        x = edge
+    return tuple(found)

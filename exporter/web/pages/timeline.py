@@ -1,17 +1,12 @@
-"""Holdings over time as a drawing: where each bar, label, tick and gap is. Pure; timeline.html draws it.
+"""A drawing of holdings over time: the places of bars, labels, ticks and gaps. timeline.html draws it. Pure.
 
-Across, everything is a share of the width, so that a drawing fits any screen while its text keeps its size;
-down, everything is in pixels. What is not known is drawn as not known: a bar is solid only where looks
-before and after show it, and hatched between the last look without it and the first with it.
+Horizontally everything is a percentage of the width, so that a drawing fits any screen while its text keeps
+its size; vertically everything is in pixels. A bar is solid where observations before and after show the
+holding, and hatched between the last observation without it and the first with it. All times are unix, shown
+in UTC.
 
-Where a time axis has its ticks, and what they say. Pure. All times are unix, shown in UTC.
-
-Times as places across a drawing, in percent of its width. Pure.
-
-Where a bar's name is written: in it, beside it, or nowhere, by how wide the drawing is. Pure.
-
-The server does not know how wide a screen is. So a place is found for each of a few widths, and the style
-shows the label that belongs to the present one (facts.css has the same widths).
+The server does not know the width of the screen. So each label has a place for each of a few widths, and the
+style sheet shows the one of the present width (facts.css has the same widths).
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +14,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 from unicodedata import east_asian_width
+
+BARS: Final = 500
+"""Bars of one drawing, those that begin latest; the table below has the rest."""
+LANES: Final = 60
+"""Lanes of one drawing."""
+WIDTHS: Final = (300, 520, 760, 1040)
+"""Pixels from which a drawing has each width; a narrower one has the first."""
 
 _DAY: Final = 86400
 _STEPS: Final = (
@@ -29,42 +31,59 @@ _STEPS: Final = (
     *(500 * _DAY, 1000 * _DAY, 5000 * _DAY),
 )
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MOST: Final = 64
-"""Ticks at all, of a range that no step suits."""
+_MAX_TICKS: Final = 64
+_CHARACTER: Final = 7.0
+"""Pixels of a label's character, rounded up."""
+_PADDING: Final = 14.0
+"""Pixels around a label."""
+_FEWEST: Final = 4
+"""Characters of a cut name, at least."""
+_LANE: Final = 28
+_NAME: Final = 20
+_AXIS: Final = 26
+_TOP: Final = 4
+_MIN_WIDTH: Final = 0.35
+"""Percent of the width that a bar takes at least."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """A time on the axis, and what is written at it. `whole`: a day begins."""
+class Stretch:
+    """One holding to draw, in unix times.
 
-    at: float
-    label: str
-    whole: bool
+    It began after `earliest` (None: unknown), was observed from `since` to `until`, and had ended by
+    `latest`. Where `since` is after `until`, no observation is certain. `lane` is the key of its lane,
+    `names` are the bar's long and short name, `state` is held, ended or doubt.
+    """
 
-
-def ticks(since: float, until: float, most: int) -> tuple[Tick, ...]:
-    """Round times from `since` to `until`, at most `most`."""
-    span = until - since
-    if not span > 0 or most < 1:
-        return ()
-    step = next((step for step in _STEPS if span / step <= most), int(span // most) + 1)
-    first = -(-since // step)
-    found: list[Tick] = []
-    for number in range(min(most, _MOST)):
-        at = (first + number) * step
-        if at > until:
-            break
-        found.append(_tick(at, step))
-    return tuple(found)
+    key: str
+    lane: str
+    names: tuple[str, ...]
+    href: str
+    title: str
+    detail: str
+    earliest: float | None
+    since: float
+    until: float
+    latest: float
+    state: str
 
 
-def _tick(at: float, step: int) -> Tick:
-    then = datetime.fromtimestamp(at, UTC)
-    midnight = at % _DAY == 0
-    if midnight:
-        year = f" {then.year}" if step >= 100 * _DAY else ""
-        return Tick(at, f"{then.day} {_MONTHS[then.month - 1]}{year}", whole=True)
-    return Tick(at, f"{then:%H:%M:%S}" if step < 60 else f"{then:%H:%M}", whole=False)
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane of bars: its name ("" for none), and its address."""
+
+    key: str
+    name: str = ""
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shade:
+    """A gap in observation (None: without end), and the reason."""
+
+    since: float | None
+    until: float | None
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,56 +94,10 @@ class Span:
     width: str
 
 
-class Scale:
-    """Times as percent of the width."""
-
-    def __init__(self, since: float, until: float) -> None:
-        self.since, self.until = since, max(until, since + 1e-3)
-
-    def at(self, time: float) -> float:
-        """Where a time is, within the drawing."""
-        share = (time - self.since) / (self.until - self.since)
-        return 100.0 * min(1.0, max(0.0, share))
-
-    def inside(self, time: float) -> bool:
-        """Whether a time is in the range."""
-        return self.since <= time <= self.until
-
-    def span(self, first: float, last: float) -> Span:
-        """The part between two times."""
-        x, end = self.at(first), self.at(last)
-        return Span(percent(x), percent(max(0.0, end - x)))
-
-
-def percent(value: float) -> str:
-    """`12.5%`, to a hundred-thousandth of the width."""
-    return f"{value:.3f}".rstrip("0").rstrip(".") + "%"
-
-
-WIDTHS: Final = (300, 520, 760, 1040)
-"""Pixels from which on a drawing counts as so wide; a narrower one counts as the first."""
-
-_CHARACTER: Final = 7.0
-"""Pixels of a character of the label's type, amply."""
-_PADDING: Final = 14.0
-"""Pixels around a label."""
-_FEWEST: Final = 4
-"""Characters of a name that is cut."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A bar, in percent of the width, and its names, the fuller one first."""
-
-    x: float
-    end: float
-    names: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A name, `x` in percent with `dx` pixels beside it, hanging there by `anchor` (start or end), for the
-    widths whose classes are `shown`; `inside` its bar or beside it.
+    """A name: `x` in percent, `dx` pixels beside it, anchored at its `start` or `end`, `inside` its bar or
+    beside it.
     """
 
     text: str
@@ -132,171 +105,26 @@ class Label:
     dx: int
     anchor: str
     inside: bool
-    shown: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    text: str
-    x: float
-    dx: int
-    anchor: str
-    inside: bool
-
-
-def width_of(text: str) -> float:
-    """Pixels that a text takes, amply."""
-    return sum(2.0 if east_asian_width(c) in {"W", "F"} else 1.0 for c in text) * _CHARACTER + _PADDING
-
-
-def place(lane: Sequence[Piece]) -> list[tuple[Label, ...]]:
-    """The labels of each bar of a lane, which are in order and do not overlap."""
-    found: list[dict[_Place, list[int]]] = [{} for _ in lane]
-    for number, width in enumerate(WIDTHS):
-        for piece, chosen in enumerate(_placed(lane, width)):
-            if chosen is not None:
-                found[piece].setdefault(chosen, []).append(number)
-    return [tuple(_label(chosen, numbers) for chosen, numbers in places.items()) for places in found]
-
-
-def _label(chosen: _Place, numbers: list[int]) -> Label:
-    shown = " ".join(f"w{number}" for number in numbers)
-    return Label(chosen.text, percent(chosen.x), chosen.dx, chosen.anchor, chosen.inside, shown)
-
-
-def _placed(lane: Sequence[Piece], width: int) -> list[_Place | None]:
-    found: list[_Place | None] = []
-    taken = 0.0
-    for number, piece in enumerate(lane):
-        x, end = piece.x * width / 100, piece.end * width / 100
-        after = lane[number + 1].x * width / 100 if number + 1 < len(lane) else float(width)
-        chosen, reached = None, end
-        for name in piece.names:
-            room = width_of(name)
-            if room <= end - x:
-                chosen = _Place(name, piece.x, 7, "start", inside=True)
-            elif room <= after - end:
-                chosen, reached = _Place(name, piece.end, 5, "start", inside=False), end + room
-            elif room <= x - taken:
-                chosen = _Place(name, piece.x, -5, "end", inside=False)
-            if chosen is not None:
-                break
-        if chosen is None and piece.names:
-            chosen = _cut(piece, end - x)
-        taken = max(taken, reached)
-        found.append(chosen)
-    return found
-
-
-def _cut(piece: Piece, room: float) -> _Place | None:
-    """As much of the shortest name as is in its bar, where that is enough to be told by."""
-    fitting = int((room - _PADDING) / _CHARACTER) - 1
-    name = piece.names[-1]
-    while fitting >= _FEWEST and width_of(f"{name[:fitting]}…") > room:
-        fitting -= 1
-    if fitting < _FEWEST:
-        return None
-    return _Place(f"{name[:fitting]}…", piece.x, 7, "start", inside=True)
-
-
-BARS: Final = 500
-"""Bars of one drawing: those that begin latest; the table below has what is left out."""
-LANES: Final = 60
-"""Rows of bars of one drawing."""
-
-_LANE: Final = 28
-_BAR: Final = 20
-_NAME: Final = 20
-_AXIS: Final = 26
-_TOP: Final = 4
-_APART: Final = 0.35
-"""Percent of the width that a bar takes at least where it is put beside others: it is drawn with an edge."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """One holding to be drawn, in unix times.
-
-    It began after `earliest` (None: nobody knows) and was held from `since` to `until` by what was seen, and
-    it was over by `latest`. Where `since` is later than `until` no look ever showed it for sure. `group` is
-    the row that it goes to. `state` is held, ended or doubt.
-    """
-
-    key: str
-    group: str
-    name: str
-    short: str
-    href: str
-    title: str
-    detail: str
-    earliest: float | None
-    since: float
-    until: float
-    latest: float
-    state: str
-
-    def bounds(self, since: float, until: float) -> tuple[float, float]:
-        """When it may have been held at all, within a range."""
-        first = since if self.earliest is None else max(self.earliest, since)
-        return first, max(first, min(self.latest, until))
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A row of bars: its name as it is shown, and where it leads; "" for a row that needs none."""
-
-    key: str
-    name: str = ""
-    href: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Silent:
-    """A time at which nobody looked, and the reason in words; None is without end."""
-
-    since: float | None
-    until: float | None
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One holding: `y` in pixels, what is sure (None: nothing), what is not, its `edges` in percent."""
+    """One holding: `y` in pixels, the certain part (None: nothing), the uncertain parts, its `edges` in
+    percent, and its labels, each with the classes of its widths.
+    """
 
-    key: str
-    href: str
-    title: str
-    detail: str
-    state: str
+    stretch: Stretch
     y: int
     whole: Span
     sure: Span | None
     unsure: tuple[Span, ...]
     edges: tuple[str, ...]
-    labels: tuple[Label, ...]
+    labels: tuple[tuple[Label, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
-    """The name of a row."""
-
-    name: str
-    href: str
-    y: int
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shade:
-    """A time at which nobody looked."""
-
-    span: Span
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A tick: where in percent, how its label hangs on it (start, middle, end), and what it says."""
+class Tick:
+    """A time on the axis: its place in percent, its label and the label's anchor. `whole`: a day begins."""
 
     x: str
     anchor: str
@@ -306,125 +134,144 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The drawing. `foot` is the line of the axis; `now` and `mark` in percent, "" where they
-    are not in the range.
+    """The drawing. `headers` are lanes and their y; `shades` are gaps and their reasons; `foot` is the y of
+    the axis; `wide` and `narrow` are its ticks; `now` and `mark` are in percent, "" outside the range.
     """
 
     height: int
     foot: int
     bars: tuple[Bar, ...]
-    headers: tuple[Header, ...]
-    shades: tuple[Shade, ...]
-    wide: tuple[Mark, ...]
-    narrow: tuple[Mark, ...]
+    headers: tuple[tuple[Lane, int], ...]
+    shades: tuple[tuple[Span, str], ...]
+    wide: tuple[Tick, ...]
+    narrow: tuple[Tick, ...]
     now: str
     mark: str
     left_out: int
 
 
+class Scale:
+    """Times as percentages of the width."""
+
+    def __init__(self, since: float, until: float) -> None:
+        self.since, self.until = since, max(until, since + 1e-3)
+
+    def at(self, time: float) -> float:
+        """The place of a time, within the drawing."""
+        share = (time - self.since) / (self.until - self.since)
+        return 100.0 * min(1.0, max(0.0, share))
+
+    def place(self, time: float | None) -> str:
+        """The place of a time as text, "" outside the range."""
+        return percent(self.at(time)) if time is not None and self.since <= time <= self.until else ""
+
+    def span(self, first: float, last: float) -> Span:
+        """The part between two times."""
+        x, end = self.at(first), self.at(last)
+        return Span(percent(x), percent(max(0.0, end - x)))
+
+    def bounds(self, stretch: Stretch) -> tuple[float, float]:
+        """The part of the range in which a holding may have lasted."""
+        first = self.since if stretch.earliest is None else max(stretch.earliest, self.since)
+        return first, max(first, min(stretch.latest, self.until))
+
+    def extent(self, stretch: Stretch) -> tuple[float, float]:
+        """The place of a bar, at least as wide as is visible."""
+        x, end = map(self.at, self.bounds(stretch))
+        return x, max(end, min(x + _MIN_WIDTH, 100.0))
+
+    def overlaps(self, since: float | None, until: float | None) -> bool:
+        """Whether a time span is partly in the range."""
+        return (since is None or since <= self.until) and (until is None or until >= self.since)
+
+
+def percent(value: float) -> str:
+    """`12.5%`, to a hundred-thousandth of the width."""
+    return f"{value:.3f}".rstrip("0").rstrip(".") + "%"
+
+
 def timeline(
     stretches: Iterable[Stretch],
-    groups: Sequence[Named],
-    silent: Iterable[Silent] = (),
+    lanes: Sequence[Lane],
+    shades: Iterable[Shade] = (),
     *,
     since: float,
     until: float,
     now: float,
     mark: float | None = None,
 ) -> Timeline:
-    """The drawing of `stretches` from `since` to `until`, in the rows `groups`, seen at `now`; with a `mark`
-    at a moment. All in unix time.
-    """
+    """The drawing from `since` to `until`, in `lanes`, with a `mark` at a moment."""
     scale = Scale(since, until)
-    within = [s for s in stretches if _overlaps(s, scale)]
-    within.sort(key=lambda s: (s.bounds(scale.since, scale.until)[0], s.key))
-    kept = within[-BARS:]
-    by_group: dict[str, list[Stretch]] = {}
-    for stretch in kept:
-        by_group.setdefault(stretch.group, []).append(stretch)
+    within = [s for s in stretches if scale.overlaps(s.earliest, s.latest)]
+    within.sort(key=lambda s: (scale.bounds(s)[0], s.key))
+    by_lane: dict[str, list[Stretch]] = {}
+    for stretch in within[-BARS:]:
+        by_lane.setdefault(stretch.lane, []).append(stretch)
     bars: list[Bar] = []
-    headers: list[Header] = []
-    y, lanes = _TOP, 0
-    for group in groups:
-        mine = by_group.get(group.key, [])
-        if not mine:
-            continue
-        packed = _packed(mine, scale)
-        if lanes and lanes + len(packed) > LANES:
+    headers: list[tuple[Lane, int]] = []
+    y, count = _TOP, 0
+    for lane in lanes:
+        packed = _packed(by_lane.get(lane.key, []), scale)
+        if count and count + len(packed) > LANES:
             break
-        if group.name:
-            headers.append(Header(group.name, group.href, y + _NAME - 6, y))
+        if packed and lane.name:
+            headers.append((lane, y))
             y += _NAME
-        for lane in packed[: LANES - lanes]:
-            bars.extend(_bars(lane, scale, y))
+        for line in packed[: LANES - count]:
+            labels = place_labels([(*scale.extent(stretch), stretch.names) for stretch in line])
+            bars.extend(_bar(stretch, scale, y, own) for stretch, own in zip(line, labels, strict=True))
             y += _LANE
-        lanes += len(packed)
+        count += len(packed)
     foot = y + 2
     return Timeline(
         height=foot + _AXIS,
         foot=foot,
         bars=tuple(bars),
         headers=tuple(headers),
-        shades=tuple(_shade(s, scale) for s in silent if _seen(s, scale)),
-        wide=_marks(scale, 9),
-        narrow=_marks(scale, 3),
-        now=percent(scale.at(now)) if scale.inside(now) else "",
-        mark=percent(scale.at(mark)) if mark is not None and scale.inside(mark) else "",
+        shades=tuple(_shade(s, scale) for s in shades if scale.overlaps(s.since, s.until)),
+        wide=ticks(scale, 9),
+        narrow=ticks(scale, 3),
+        now=scale.place(now),
+        mark=scale.place(mark),
         left_out=len(within) - len(bars),
     )
 
 
-def _overlaps(stretch: Stretch, scale: Scale) -> bool:
-    return (stretch.earliest is None or stretch.earliest <= scale.until) and stretch.latest >= scale.since
-
-
-def _extent(stretch: Stretch, scale: Scale) -> tuple[float, float]:
-    first, last = stretch.bounds(scale.since, scale.until)
-    x, end = scale.at(first), scale.at(last)
-    return x, max(end, min(x + _APART, 100.0))
+def _shade(shade: Shade, scale: Scale) -> tuple[Span, str]:
+    first = scale.since if shade.since is None else shade.since
+    last = scale.until if shade.until is None else shade.until
+    return scale.span(first, last), shade.why
 
 
 def _packed(stretches: list[Stretch], scale: Scale) -> list[list[Stretch]]:
-    """Lanes in which no two overlap, each in order of time; the first that is free takes the next."""
-    lanes: list[list[Stretch]] = []
+    """Lines without overlaps, each in order of time; each stretch goes to the first line with room."""
+    lines: list[list[Stretch]] = []
     ends: list[float] = []
     for stretch in stretches:
-        x, end = _extent(stretch, scale)
+        x, end = scale.extent(stretch)
         free = next((i for i, last in enumerate(ends) if last <= x + 1e-9), None)
         if free is None:
-            lanes.append([])
+            lines.append([])
             ends.append(0.0)
-            free = len(lanes) - 1
-        lanes[free].append(stretch)
+            free = len(lines) - 1
+        lines[free].append(stretch)
         ends[free] = end
-    return lanes
+    return lines
 
 
-def _bars(lane: list[Stretch], scale: Scale, y: int) -> list[Bar]:
-    pieces = [Piece(*_extent(stretch, scale), (stretch.name, stretch.short)) for stretch in lane]
-    return [_bar(stretch, scale, y, labels) for stretch, labels in zip(lane, place(pieces), strict=True)]
-
-
-def _bar(stretch: Stretch, scale: Scale, y: int, labels: tuple[Label, ...]) -> Bar:
-    first, last = stretch.bounds(scale.since, scale.until)
+def _bar(stretch: Stretch, scale: Scale, y: int, labels: tuple[tuple[Label, str], ...]) -> Bar:
+    first, last = scale.bounds(stretch)
     sure_from, sure_to = max(stretch.since, first), min(stretch.until, last)
-    unsure: list[tuple[float, float]]
+    sure, unsure = None, [(first, last)]
     if sure_from <= sure_to:
-        sure = scale.span(sure_from, sure_to)
-        unsure = [(first, sure_from), (sure_to, last)]
-    else:
-        sure, unsure = None, [(first, last)]
-    starts = stretch.earliest is not None and scale.inside(first) and first > scale.since
+        sure, unsure = scale.span(sure_from, sure_to), [(first, sure_from), (sure_to, last)]
+    starts = stretch.earliest is not None and scale.since < first <= scale.until
     ends = stretch.state != "held" and stretch.latest <= scale.until
     edges = [first] if starts or first == last else []
-    if ends and scale.at(last) - scale.at(first) > _APART:
+    if ends and scale.at(last) - scale.at(first) > _MIN_WIDTH:
         edges.append(last)
     return Bar(
-        key=stretch.key,
-        href=stretch.href,
-        title=stretch.title,
-        detail=stretch.detail,
-        state=stretch.state,
+        stretch=stretch,
         y=y,
         whole=scale.span(first, last),
         sure=sure,
@@ -434,22 +281,77 @@ def _bar(stretch: Stretch, scale: Scale, y: int, labels: tuple[Label, ...]) -> B
     )
 
 
-def _seen(silent: Silent, scale: Scale) -> bool:
-    return (silent.since is None or silent.since < scale.until) and (
-        silent.until is None or silent.until > scale.since
-    )
+# --- labels ---------------------------------------------------------------------------------------------
+
+Piece = tuple[float, float, tuple[str, ...]]
+"""A bar: x and end in percent of the width, and its names, the longer first."""
 
 
-def _shade(silent: Silent, scale: Scale) -> Shade:
-    first = scale.since if silent.since is None else silent.since
-    last = scale.until if silent.until is None else silent.until
-    return Shade(scale.span(first, last), silent.why)
+def place_labels(line: Sequence[Piece]) -> list[tuple[tuple[Label, str], ...]]:
+    """The labels of each bar of a line, each with the classes (`w0 w1`) of its widths."""
+    found: list[dict[Label, list[str]]] = [{} for _ in line]
+    for number, width in enumerate(WIDTHS):
+        for piece, label in enumerate(_placed(line, width)):
+            if label is not None:
+                found[piece].setdefault(label, []).append(f"w{number}")
+    return [tuple((label, " ".join(classes)) for label, classes in places.items()) for places in found]
 
 
-def _marks(scale: Scale, most: int) -> tuple[Mark, ...]:
-    return tuple(_mark(tick, scale.at(tick.at)) for tick in ticks(scale.since, scale.until, most))
+def _placed(line: Sequence[Piece], width: int) -> list[Label | None]:
+    """A label for each bar at one width: in the bar, after it, or before it."""
+    found: list[Label | None] = []
+    taken = 0.0
+    for number, (start, stop, names) in enumerate(line):
+        x, end = start * width / 100, stop * width / 100
+        after = line[number + 1][0] * width / 100 if number + 1 < len(line) else float(width)
+        label, reached = None, end
+        for name in names:
+            room = text_width(name)
+            if room <= end - x:
+                label = Label(name, percent(start), 7, "start", inside=True)
+            elif room <= after - end:
+                label, reached = Label(name, percent(stop), 5, "start", inside=False), end + room
+            elif room <= x - taken:
+                label = Label(name, percent(start), -5, "end", inside=False)
+            if label is not None:
+                break
+        taken = max(taken, reached)
+        found.append(label or _cut(names[-1], start, end - x))
+    return found
 
 
-def _mark(tick: Tick, x: float) -> Mark:
+def _cut(name: str, start: float, room: float) -> Label | None:
+    """The beginning of a name in its bar, if enough of it has room."""
+    fitting = int((room - _PADDING) / _CHARACTER) - 1
+    while fitting >= _FEWEST and text_width(f"{name[:fitting]}…") > room:
+        fitting -= 1
+    if fitting < _FEWEST:
+        return None
+    return Label(f"{name[:fitting]}…", percent(start), 7, "start", inside=True)
+
+
+def text_width(text: str) -> float:
+    """Pixels of a label, rounded up."""
+    return sum(2.0 if east_asian_width(c) in {"W", "F"} else 1.0 for c in text) * _CHARACTER + _PADDING
+
+
+# --- the axis -------------------------------------------------------------------------------------------
+
+
+def ticks(scale: Scale, most: int) -> tuple[Tick, ...]:
+    """Round times on the axis, at most `most`."""
+    span = scale.until - scale.since
+    step = next((step for step in _STEPS if span / step <= most), int(span // most) + 1)
+    first = -(-scale.since // step)
+    times = ((first + number) * step for number in range(min(most, _MAX_TICKS)))
+    return tuple(_tick(at, step, scale.at(at)) for at in times if at <= scale.until)
+
+
+def _tick(at: float, step: int, x: float) -> Tick:
+    then, whole = datetime.fromtimestamp(at, UTC), at % _DAY == 0
+    label = f"{then:%H:%M:%S}" if step < 60 else f"{then:%H:%M}"
+    if whole:
+        year = f" {then.year}" if step >= 100 * _DAY else ""
+        label = f"{then.day} {_MONTHS[then.month - 1]}{year}"
     anchor = "start" if x < 4 else "end" if x > 96 else "middle"
-    return Mark(percent(x), anchor, tick.label, tick.whole)
+    return Tick(percent(x), anchor, label, whole)

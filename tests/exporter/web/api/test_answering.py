@@ -18,8 +18,8 @@ from exporter.history.archive import QueryMoment
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.mapping.state import Failure, State
 from exporter.views.schema import ErrorEntry, Problem
+from exporter.web.answers import encode
 from exporter.web.app import build
-from exporter.web.endpoints import encode
 from harness import openapi_reference
 from harness.lives import PATIENCE, Life, key
 
@@ -32,7 +32,7 @@ MAPPED = [*(f"/api/v1/{n}" for n in ("devices", "pods", "claims", "resources", "
 HISTORY = f"/api/v1/history?from={START - 60}&to={START - 45}"
 TAGGED = [*MAPPED, "/api/v1/status", HISTORY, "/api/openapi.json"]
 JSON = [*TAGGED, "/api/v1", "/api/v1/history"]
-DOCUMENT = json.loads(openapi_reference.text())
+DOCUMENT = json.loads(openapi_reference.DOCUMENT.read_text())
 
 
 class Past:

@@ -68,7 +68,7 @@ async def test_what_is_behind_shares_a_claimed_device_and_one_with_something_wro
     ill = await get(client, "/api/v1/explain?device=GPU-2")
     assert [anomaly["kind"] for anomaly in ill["anomalies"]] == ["unhealthy_held"]
     free = await get(client, "/api/v1/explain?device=GPU-3")
-    assert (free["attributed"], free["why_nobody"]) == (False, "no pod lists it: it is free")
+    assert (free["attributed"], free["why_nobody"]) == (False, "free: no pod holds it")
 
 
 async def test_one_that_is_not_known_is_404_with_those_most_like_it(
@@ -76,7 +76,8 @@ async def test_one_that_is_not_known_is_404_with_those_most_like_it(
 ) -> None:
     world.publish()
     unknown = await get(client, "/api/v1/explain?device=GPU-77", 404)
-    assert unknown["detail"].startswith("no device 'GPU-77' is known on this node; most like it are GPU-")
+    start = "no device 'GPU-77' is known on this node; the most similar ids are GPU-"
+    assert unknown["detail"].startswith(start)
     assert {"resource": "nvidia.com/gpu.shared", "device": "GPU-7::0"} in unknown["nearest"]
     assert (await get(client, "/api/v1/explain?device=x&resource=tpu", 404))["nearest"] == []
 
@@ -114,7 +115,7 @@ async def test_what_is_no_longer_fresh_says_so(client: Client, world: SimpleName
     world.now += 100
     found = await get(client, "/api/v1/explain?device=GPU-0")
     assert found["freshness"] == "stale"
-    assert found["sentences"][-1].endswith("100 s ago, which is too old to be trusted.")
+    assert found["sentences"][-1].endswith("100 s ago, and stale.")
 
 
 async def test_the_users_rules_are_used(world: SimpleNamespace) -> None:

@@ -193,7 +193,7 @@ async def test_it_is_answered_page_by_page(client: Client) -> None:
         ({"at": "-1h", "to": "now"}, "-1h", "either at, or from and to"),
         ({"from": "now", "to": "-1h"}, "now", "a time before that of to"),
         ({"limit": "0"}, "0", "a number from 1 to 1000"),
-        ({"cursor": "x"}, "x", "what an earlier answer gave as next"),
+        ({"cursor": "x"}, "x", "the next of an earlier answer"),
         ({"container": "main"}, "main", "pod, uid or device beside it"),
         ({"q": "gpu"}, "gpu", "one of resource, driver, device"),
         ({"device": "x" * 513}, "x", "at most 512 characters"),

@@ -28,16 +28,20 @@ from exporter.mapping.model import (
     merge_reports,
 )
 from exporter.mapping.state import State
+from exporter.views.documents import Moment
 from exporter.views.links import device_link, pod_link
 from exporter.views.query import Filters, Group, PageQuery, parse_page
 from exporter.web.pages import rows
-from exporter.web.pages.findings import Finding, findings
-from exporter.web.pages.periods import filled
-from exporter.web.pages.rows import Entry
-from exporter.web.pages.status import headings
-from exporter.web.pages.summary import bars, container_row, resources
+from exporter.web.pages.parts import Finding, container_row, findings
+from exporter.web.pages.rows import RowItem
+from exporter.web.pages.status import bars, resources, status_page
+from exporter.web.pages.times import filled
 
 HOLDER = Holder("ml", "pod-1", "main")
+
+
+def seen(state: State, now: float) -> Moment:
+    return Moment(state, "node", now, 60.0)
 
 
 def device(name: str, parent: str = "", *, healthy: bool = True, holders: int = 0) -> Device:
@@ -48,7 +52,7 @@ def device(name: str, parent: str = "", *, healthy: bool = True, holders: int = 
 def row(found: Device | ClaimDevice, *, complete: bool = True, pod: PodKey | None = None) -> rows.Row:
     devices = (found,) if isinstance(found, Device) else ()
     state = State(snapshot=Snapshot(devices, complete=complete), taken_at=0)
-    return rows.row(Entry(found, pod), rows.scene(state, 100.0))
+    return rows.row(RowItem(found, pod), seen(state, 100.0))
 
 
 @pytest.mark.parametrize(
@@ -80,8 +84,8 @@ def test_what_a_share_has_in_common_with_its_device_is_set_apart() -> None:
 
 
 def test_a_device_of_very_many_pods_shows_some_and_counts_the_rest() -> None:
-    found = row(device("d", holders=rows.HOLDERS_LIMIT + 7))
-    assert len(found.holders) == rows.HOLDERS_LIMIT
+    found = row(device("d", holders=rows.HOLDERS + 7))
+    assert len(found.holders) == rows.HOLDERS
     assert found.more == 7
 
 
@@ -107,9 +111,9 @@ def test_a_bar_shows_every_state_that_there_is_and_stays_within_its_bounds(
     counts = ResourceCounts(known, held + free, held + unhealthy, unhealthy, free)
     found = bars(counts, complete=True)
     expected = {"held": held, "unhealthy": unhealthy, "free": free}
-    assert {bar.state for bar in found} == {state for state, count in expected.items() if count}
-    assert all(bar.width > 0 and bar.x >= 0 and bar.x + bar.width <= 1000 for bar in found)
-    assert [bar.x for bar in found] == sorted(bar.x for bar in found)
+    assert {state for _, _, state in found} == {state for state, count in expected.items() if count}
+    assert all(width > 0 and x >= 0 and x + width <= 1000 for x, width, _ in found)
+    assert [x for x, _, _ in found] == sorted(x for x, _, _ in found)
     if known <= 32:
         assert len(found) == known
 
@@ -117,10 +121,10 @@ def test_a_bar_shows_every_state_that_there_is_and_stays_within_its_bounds(
 def test_an_anomaly_of_several_holders_is_one_sentence() -> None:
     holders = [Holder("a", "one", "c"), Holder("b", "two", "c")]
     found = findings((Anomaly("double_held", "r/x", "d-1", h, "2 pods hold it") for h in holders), 100.0)
-    assert [f.sentence for f in found.first] == [
-        "r/x d-1 is not shared, yet a/one (c) and b/two (c) hold it."
+    assert [f.sentence for f in found.shown] == [
+        "r/x d-1 is not shared, but a/one (c) and b/two (c) hold it."
     ]
-    assert found.first[0].address == "/?device=d-1"
+    assert found.shown[0].address == "/?device=d-1"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +139,7 @@ def test_an_anomaly_of_several_holders_is_one_sentence() -> None:
             Anomaly("plugin_gone", "r/x", evidence="none is allocatable, while 2 of its devices are held"),
             (
                 "r/x: none is allocatable, while 2 of its devices are held. "
-                "Its plugin is gone, or none of them is healthy."
+                "Its plugin is gone, or none of its devices is healthy."
             ),
             "/?resource=r%2Fx",
         ),
@@ -181,12 +185,12 @@ def test_an_anomaly_of_several_holders_is_one_sentence() -> None:
 def test_each_kind_of_anomaly_has_its_sentence_and_the_rows_it_is_about(
     anomaly: Anomaly, sentence: str, address: str
 ) -> None:
-    (found,) = findings([anomaly], 100.0).first
+    (found,) = findings([anomaly], 100.0).shown
     assert (found.sentence, found.address) == (sentence, address)
 
 
 def links(finding: Finding) -> dict[str, str]:
-    return {piece.shown: piece.href for piece in finding.pieces if piece.href}
+    return {shown: href for shown, href in finding.pieces if href}
 
 
 @pytest.mark.parametrize(
@@ -228,7 +232,7 @@ def links(finding: Finding) -> dict[str, str]:
 def test_a_sentence_leads_to_the_pages_of_those_that_it_names_and_of_no_other(
     anomaly: Anomaly, expected: dict[str, str]
 ) -> None:
-    (found,) = findings([anomaly], 100.0).first
+    (found,) = findings([anomaly], 100.0).shown
     assert links(found) == expected
 
 
@@ -242,16 +246,16 @@ def test_whatever_names_there_are_the_pieces_are_the_sentence(
     anomaly = Anomaly(
         "numa_split", "r/x", device, holder, evidence + " ".join(map("/".join, pods)), pods=tuple(pods)
     )
-    (found,) = findings([anomaly], 100.0).first
+    (found,) = findings([anomaly], 100.0).shown
     known = {device_link("r/x", device), pod_link("ml", device), *(pod_link(*pod) for pod in pods)}
     assert set(links(found).values()) <= known
-    assert all(piece.shown for piece in found.pieces)
+    assert all(shown for shown, _ in found.pieces)
     assert found.sentence.endswith(".")
 
 
 def test_very_many_anomalies_are_folded_away_and_counted() -> None:
     found = findings((Anomaly("unhealthy_held", "r/x", f"d-{i}", HOLDER, "") for i in range(150)), 100.0)
-    assert (len(found.first), len(found.further), found.left_out, len(found)) == (6, 94, 50, 150)
+    assert (len(found.shown), found.left_out, len(found)) == (100, 50, 150)
 
 
 def test_a_finding_says_since_when_the_first_of_its_anomalies_is_known() -> None:
@@ -259,13 +263,13 @@ def test_a_finding_says_since_when_the_first_of_its_anomalies_is_known() -> None
         Anomaly("double_held", "r/x", "d", HOLDER._replace(pod=f"p{since}"), since=since)
         for since in (70.0, 40.0, None)
     ]
-    (found,) = findings(anomalies, 100.0).first
+    (found,) = findings(anomalies, 100.0).shown
     assert found.since is not None
     assert (found.since.iso, filled(found.since.ago.encode(), 100.0)) == (
         "1970-01-01T00:00:40.000Z",
         b"1 min",
     )
-    (unknown,) = findings(anomalies[2:], 100.0).first
+    (unknown,) = findings(anomalies[2:], 100.0).shown
     assert unknown.since is None
 
 
@@ -288,9 +292,9 @@ def test_why_a_device_is_unhealthy_is_its_plugins_word(
     resource = AdvertisedResource(registered=True, streams=streams, devices=devices)
     advertised = merge_reports([PluginReport("p", {"r.example/x": resource}, 1.0, problem)])
     state = State(snapshot=Snapshot((ill, well)), taken_at=0, advertised=advertised)
-    found = rows.row(Entry(ill), rows.scene(state, 100.0)).reason
+    found = rows.row(RowItem(ill), seen(state, 100.0)).reason
     assert (None if found is None else found.shown) == reason
-    assert rows.row(Entry(well), rows.scene(state, 100.0)).reason is None, "the kubelet's word on health wins"
+    assert rows.row(RowItem(well), seen(state, 100.0)).reason is None, "the kubelet's word on health wins"
 
 
 def test_a_row_tells_what_its_plugin_knows_of_the_device_as_far_as_it_fits() -> None:
@@ -310,7 +314,7 @@ def test_a_row_tells_what_its_plugin_knows_of_the_device_as_far_as_it_fits() -> 
     )
     ill = device("d", healthy=False, holders=1)
     state = State(snapshot=Snapshot((ill,)), taken_at=0, advertised=advertised)
-    found = rows.row(Entry(ill), rows.scene(state, 100.0))
+    found = rows.row(RowItem(ill), seen(state, 100.0))
     assert [value.shown for value in found.attributes] == ["H100", "0000:3b:00.0"]
     assert found.ill is not None
     assert filled(found.ill.ago.encode(), 100.0) == b"1 min"
@@ -320,7 +324,7 @@ def test_since_when_it_is_unhealthy_is_else_since_when_it_was_seen() -> None:
     ill = device("d", healthy=False, holders=1)
     anomaly = Anomaly("unhealthy_held", *ill.key, ill.holders[0], "…", since=70.0)
     state = State(snapshot=Snapshot((ill,)), taken_at=0, anomalies=(anomaly,))
-    found = rows.row(Entry(ill), rows.scene(state, 100.0))
+    found = rows.row(RowItem(ill), seen(state, 100.0))
     assert found.ill is not None
     assert filled(found.ill.ago.encode(), 100.0) == b"30 s"
 
@@ -331,18 +335,18 @@ def test_a_claimed_device_is_held_since_as_others_are_each_claim_by_itself() -> 
     first, second, _ = (Holding(claimed.held(one), HOLDER) for one in through)
     none = State(snapshot=Snapshot(claims=(claimed,)), taken_at=0)
     some = replace(none, since={first: HeldSince(40.0), second: HeldSince(70.0, exact=False)})
-    known = rows.scene(some, 100.0)
-    found = [line.since for line in rows.row(Entry(claimed), known).holders]
+    known = seen(some, 100.0)
+    found = [line.since for line in rows.row(RowItem(claimed), known).holders]
     ago = [when and (filled(when.ago.encode(), 100.0), when.exact) for when in found]
     assert ago == [(b"1 min", True), (b"30 s", False), None]
-    assert rows.inputs(Entry(claimed), known) != rows.inputs(Entry(claimed), rows.scene(none, 100.0))
+    assert rows.row_inputs(RowItem(claimed), known) != rows.row_inputs(RowItem(claimed), seen(none, 100.0))
 
 
 def test_the_inputs_of_a_row_change_with_all_that_it_tells() -> None:
     held = device("d", healthy=False, holders=1)
     holder, key = held.holders[0], held.key
     identity = PodIdentity("ns", "pod-0", "u", workload=Workload("Job", "j"))
-    told = AdvertisedDevice(healthy=False, reason="dust")
+    told = AdvertisedDevice(healthy=True)
     states = [State(snapshot=Snapshot((held,)), taken_at=0)]
     states += [
         replace(states[0], snapshot=Snapshot((held,), complete=False)),
@@ -363,10 +367,10 @@ def test_the_inputs_of_a_row_change_with_all_that_it_tells() -> None:
             for streams, problem in ((1, ""), (0, ""), (1, "gone"))
         ),
     ]
-    scenes = [rows.scene(state, 100.0) for state in states] + [rows.scene(states[0], 100.0 + 86400)]
-    found = [rows.inputs(Entry(held), scene) for scene in scenes]
+    moments = [seen(state, 100.0) for state in states] + [seen(states[0], 100.0 + 86400)]
+    found = [rows.row_inputs(RowItem(held), moment) for moment in moments]
     assert all(one != other for i, one in enumerate(found) for other in found[:i])
-    assert found[0] == rows.inputs(Entry(device("d", healthy=False, holders=1)), rows.scene(states[0], 101.0))
+    assert found[0] == rows.row_inputs(RowItem(device("d", healthy=False, holders=1)), seen(states[0], 101.0))
 
 
 @given(st.integers(9, 60), st.sets(st.integers(0, 59), max_size=12), st.none() | st.integers(0, 59))
@@ -386,7 +390,7 @@ def test_very_many_resources_are_folded_but_for_what_is_wrong_or_asked_for(
     hidden = sum(row.alarming for row in found.further)
     alarming = {f"r.example/{i:02}" for i in wrong if i < number}
     assert hidden == 0 or all(row.alarming or row.selected for row in found.first)
-    assert (f"{hidden} of them with something wrong" in found.summary) == bool(hidden)
+    assert (f"{hidden} of them with problems" in found.summary) == bool(hidden)
     assert hidden + sum(row.alarming for row in found.first) == len(alarming)
 
 
@@ -397,15 +401,17 @@ def test_eight_resources_are_not_worth_folding() -> None:
 
 
 def test_a_heading_sorts_then_turns_then_lets_go() -> None:
-    query, seen = PageQuery(Filters(q="x"), page=4, group=Group.POD), list[tuple[str, str]]()
+    page = status_page(seen(State(), 1.0), PageQuery(), tag="", triggers=())
+    assert [h.name for h in page.headings if not h.address] == ["container"]
+    query, found = PageQuery(Filters(q="x"), page=4, group=Group.POD), list[tuple[str, str]]()
     for _ in range(4):
-        heading = next(h for h in headings(query) if h.name == "since")
-        seen.append((heading.order, heading.address))
+        page = status_page(seen(State(), 1.0), query, tag="", triggers=())
+        heading = next(h for h in page.headings if h.name == "since")
+        found.append((heading.order, heading.address))
         query = parse_page(parse_qsl(urlsplit(heading.address).query))
-    assert seen == [
+    assert found == [
         ("", "/?q=x&sort=since&group=pod"),
         ("ascending", "/?q=x&sort=-since&group=pod"),
         ("descending", "/?q=x&group=pod"),
         ("", "/?q=x&sort=since&group=pod"),
     ]
-    assert [h.name for h in headings(query) if not h.address] == ["container"]

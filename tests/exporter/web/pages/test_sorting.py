@@ -1,4 +1,4 @@
-"""exporter.web.pages.rows: in which order rows stand."""
+"""The order of the status page's rows."""
 
 from collections.abc import Callable
 
@@ -17,9 +17,9 @@ from exporter.mapping.model import (
     Snapshot,
 )
 from exporter.mapping.state import State
-from exporter.views.query import Column, Sort
-from exporter.web.pages import rows
-from exporter.web.pages.rows import Entry, arranged
+from exporter.views.query import Sort, SortColumn
+from exporter.web.pages.parts import natural
+from exporter.web.pages.rows import RowItem, arranged
 
 
 def device(name: str, pod: str = "", *, resource: str = "r/x", numa: int = 0, well: bool = True) -> Device:
@@ -50,25 +50,25 @@ ITEMS: tuple[Device | ClaimDevice, ...] = (
 
 
 def names(sort: Sort) -> list[str]:
-    found = arranged(map(Entry, ITEMS), sort, state(*ITEMS))
-    return [entry.item.key.device for entry in found]
+    found = arranged(map(RowItem, ITEMS), sort, state(*ITEMS))
+    return [row.item.key.device for row in found]
 
 
 @pytest.mark.parametrize(
     ("sort", "expected"),
     [
-        (Sort(Column.RESOURCE), ["d-3", "d-4", "gpu-0", "d-1", "d-2", "d-10"]),
-        (Sort(Column.RESOURCE, descending=True), ["d-1", "d-2", "d-10", "gpu-0", "d-3", "d-4"]),
-        (Sort(Column.DEVICE), ["d-1", "d-2", "d-3", "d-4", "d-10", "gpu-0"]),
-        (Sort(Column.DEVICE, descending=True), ["gpu-0", "d-10", "d-4", "d-3", "d-2", "d-1"]),
-        (Sort(Column.STATE), ["d-3", "d-10", "gpu-0", "d-1", "d-2", "d-4"]),
-        (Sort(Column.STATE, descending=True), ["d-4", "gpu-0", "d-1", "d-2", "d-10", "d-3"]),
-        (Sort(Column.POD), ["d-2", "gpu-0", "d-1", "d-3", "d-4", "d-10"]),
-        (Sort(Column.POD, descending=True), ["d-3", "d-1", "gpu-0", "d-2", "d-4", "d-10"]),
-        (Sort(Column.SINCE), ["d-2", "gpu-0", "d-1", "d-3", "d-4", "d-10"]),
-        (Sort(Column.SINCE, descending=True), ["d-3", "d-1", "gpu-0", "d-2", "d-4", "d-10"]),
-        (Sort(Column.NUMA), ["d-1", "d-10", "d-2", "d-3", "d-4", "gpu-0"]),
-        (Sort(Column.NUMA, descending=True), ["d-2", "d-10", "d-1", "d-3", "d-4", "gpu-0"]),
+        (Sort(SortColumn.RESOURCE), ["d-3", "d-4", "gpu-0", "d-1", "d-2", "d-10"]),
+        (Sort(SortColumn.RESOURCE, descending=True), ["d-1", "d-2", "d-10", "gpu-0", "d-3", "d-4"]),
+        (Sort(SortColumn.DEVICE), ["d-1", "d-2", "d-3", "d-4", "d-10", "gpu-0"]),
+        (Sort(SortColumn.DEVICE, descending=True), ["gpu-0", "d-10", "d-4", "d-3", "d-2", "d-1"]),
+        (Sort(SortColumn.STATE), ["d-3", "d-10", "gpu-0", "d-1", "d-2", "d-4"]),
+        (Sort(SortColumn.STATE, descending=True), ["d-4", "gpu-0", "d-1", "d-2", "d-10", "d-3"]),
+        (Sort(SortColumn.POD), ["d-2", "gpu-0", "d-1", "d-3", "d-4", "d-10"]),
+        (Sort(SortColumn.POD, descending=True), ["d-3", "d-1", "gpu-0", "d-2", "d-4", "d-10"]),
+        (Sort(SortColumn.SINCE), ["d-2", "gpu-0", "d-1", "d-3", "d-4", "d-10"]),
+        (Sort(SortColumn.SINCE, descending=True), ["d-3", "d-1", "gpu-0", "d-2", "d-4", "d-10"]),
+        (Sort(SortColumn.NUMA), ["d-1", "d-10", "d-2", "d-3", "d-4", "gpu-0"]),
+        (Sort(SortColumn.NUMA, descending=True), ["d-2", "d-10", "d-1", "d-3", "d-4", "gpu-0"]),
     ],
 )
 def test_every_column_sorts_both_ways_and_what_has_nothing_to_sort_by_is_last(
@@ -81,36 +81,36 @@ def test_where_the_kubelet_cannot_tell_nothing_is_sorted_as_unhealthy() -> None:
     held = Device(DeviceKey("r/x", "b"), "", (), False, (Holder("ns", "p-1", "c"),))
     free = device("a")
     partial = State(snapshot=Snapshot((free, held), complete=False), taken_at=0.0)
-    found = arranged([Entry(free), Entry(held)], Sort(Column.STATE), partial)
-    assert [entry.item.key.device for entry in found] == ["b", "a"]
+    found = arranged([RowItem(free), RowItem(held)], Sort(SortColumn.STATE), partial)
+    assert [row.item.key.device for row in found] == ["b", "a"]
 
 
 def test_of_one_pod_alone_a_shared_device_is_sorted_by_that_pod() -> None:
     shared = device("d", "p-4 p-9")
-    entries = [Entry(shared, ("ns", "p-9")), Entry(shared, ("ns", "p-4"))]
-    found = arranged(entries, Sort(Column.SINCE), state(shared))
-    assert [entry.pod for entry in found] == [("ns", "p-4"), ("ns", "p-9")]
+    entries = [RowItem(shared, ("ns", "p-9")), RowItem(shared, ("ns", "p-4"))]
+    found = arranged(entries, Sort(SortColumn.SINCE), state(shared))
+    assert [row.pod for row in found] == [("ns", "p-4"), ("ns", "p-9")]
 
 
 def test_of_one_pod_alone_a_shared_claimed_device_is_sorted_by_that_pod() -> None:
     through = tuple(ClaimHolder(Holder("ns", pod, "c"), "ns", "mine") for pod in ("p-4", "p-9"))
     shared = ClaimDevice(CLAIM.key, through)
-    entries = [Entry(shared, ("ns", "p-9")), Entry(shared, ("ns", "p-4"))]
-    found = arranged(entries, Sort(Column.SINCE), state(shared))
-    assert [entry.pod for entry in found] == [("ns", "p-4"), ("ns", "p-9")]
+    entries = [RowItem(shared, ("ns", "p-9")), RowItem(shared, ("ns", "p-4"))]
+    found = arranged(entries, Sort(SortColumn.SINCE), state(shared))
+    assert [row.pod for row in found] == [("ns", "p-4"), ("ns", "p-9")]
 
 
 def test_names_are_ordered_by_their_numbers_but_not_hexadecimal_ones() -> None:
     wanted = ["0000:3b:00.0", "0000:3b:00.1", "GPU-52e-a", "GPU-9f-a", "dev-1", "dev-2", "dev-10"]
-    found = sorted((Entry(device(name)) for name in reversed(wanted)), key=rows.order)
-    assert [entry.item.key.device for entry in found] == wanted
+    found = arranged((RowItem(device(name)) for name in reversed(wanted)), Sort(SortColumn.RESOURCE), State())
+    assert [row.item.key.device for row in found] == wanted
 
 
 def test_long_names_are_in_order_too_and_only_usual_ones_are_remembered() -> None:
     long = "1-" * 100
     wanted = [f"{long}9", f"{long}10", "a2"]
-    assert sorted((f"{long}10", f"{long}9", "a2"), key=rows.natural) == wanted
-    again: Callable[[str], bool] = lambda name: rows.natural(name) is rows.natural(name)  # noqa: E731 -- once
+    assert sorted((f"{long}10", f"{long}9", "a2"), key=natural) == wanted
+    again: Callable[[str], bool] = lambda name: natural(name) is natural(name)  # noqa: E731 -- once
     assert again("a2")
     assert not again(long)
 
@@ -122,7 +122,7 @@ NAMES = st.text(max_size=8)
     st.lists(
         st.tuples(NAMES, NAMES, st.lists(NAMES, max_size=2), st.booleans(), st.integers(0, 3)), max_size=12
     ),
-    st.builds(Sort, st.sampled_from(Column), descending=st.booleans()),
+    st.builds(Sort, st.sampled_from(SortColumn), descending=st.booleans()),
 )
 def test_any_rows_can_be_sorted_and_none_is_lost(
     rows: list[tuple[str, str, list[str], bool, int]], sort: Sort
@@ -131,7 +131,7 @@ def test_any_rows_can_be_sorted_and_none_is_lost(
         Device(DeviceKey(resource, name), "", (numa,), well, tuple(Holder("n", pod, "c") for pod in pods))
         for resource, name, pods, well, numa in rows
     ]
-    entries = [*(Entry(item) for item in items), Entry(CLAIM)]
+    entries = [*(RowItem(item) for item in items), RowItem(CLAIM)]
     found = arranged(entries, sort, State(snapshot=Snapshot(tuple(items)), taken_at=0.0))
     assert sorted(map(id, found)) == sorted(map(id, entries))
     assert arranged(found, sort, State(snapshot=Snapshot(tuple(items)), taken_at=0.0)) == found, "stable"

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.views.query import (
-    Column,
     DeviceState,
     Filters,
     Group,
     PageQuery,
     QueryError,
     Sort,
+    SortColumn,
     address,
     no_parameters,
     parse_filters,
@@ -33,7 +33,7 @@ QUERIES = st.builds(
     ),
     page=st.integers(1, 1_000_000),
     per_page=st.integers(1, 1000),
-    sort=st.none() | st.builds(Sort, st.sampled_from(Column), descending=st.booleans()),
+    sort=st.none() | st.builds(Sort, st.sampled_from(SortColumn), descending=st.booleans()),
     group=st.sampled_from(Group),
 )
 
@@ -112,12 +112,12 @@ def test_an_order_or_a_group_that_there_is_not_is_named(name: str, value: str, e
 
 def test_another_order_begins_at_the_first_page_and_keeps_the_rest() -> None:
     query = PageQuery(Filters(q="x"), page=3, group=Group.POD)
-    assert address(query.sorted_by(Sort(Column.SINCE, descending=True))) == "/?q=x&sort=-since&group=pod"
+    assert address(query.sorted_by(Sort(SortColumn.SINCE, descending=True))) == "/?q=x&sort=-since&group=pod"
     assert address(query.unfiltered()) == "/?group=pod"
 
 
 def test_where_nothing_is_said_rows_are_sorted_by_what_they_stand_together_for() -> None:
-    assert PageQuery().order == Sort(Column.RESOURCE)
-    assert PageQuery(group=Group.DEVICE).order == Sort(Column.RESOURCE)
-    assert PageQuery(group=Group.POD).order == Sort(Column.POD)
-    assert PageQuery(group=Group.POD, sort=Sort(Column.NUMA)).order == Sort(Column.NUMA)
+    assert PageQuery().order == Sort(SortColumn.RESOURCE)
+    assert PageQuery(group=Group.DEVICE).order == Sort(SortColumn.RESOURCE)
+    assert PageQuery(group=Group.POD).order == Sort(SortColumn.POD)
+    assert PageQuery(group=Group.POD, sort=Sort(SortColumn.NUMA)).order == Sort(SortColumn.NUMA)

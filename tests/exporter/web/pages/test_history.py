@@ -1,4 +1,4 @@
-"""What the history page is asked: read or refused at the field, and kept as it was typed."""
+"""The history page's form: input is read, or refused at its field and kept."""
 
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, urlsplit
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.history.query import HistoryQuery
-from exporter.web.pages.history import read
-from exporter.web.pages.past import PRESETS, MomentError, Range, fitted, preset_value, presets, span_of
+from exporter.web.pages.history import read_form
+from exporter.web.pages.past import PRESETS, MomentError, _fitted, preset_value, time_range
 
 NOW = datetime(2026, 10, 28, 22, 41, 3, tzinfo=UTC).timestamp()
 
@@ -19,10 +19,10 @@ def clock(hour: int, minute: int, day: int = 28) -> float:
 
 
 def question(**pairs: str) -> HistoryQuery:
-    wish = read(pairs.items(), NOW)
-    assert wish.problems == {}
-    assert wish.question is not None
-    return wish.question
+    form = read_form(pairs.items(), NOW)
+    assert form.problems == {}
+    assert form.question is not None
+    return form.question
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_a_moment_is_typed_as_people_do_in_utc(typed: str, at: float) -> None:
 
 
 def test_without_a_time_it_is_the_last_day_to_its_open_end() -> None:
-    wish = read([("pod", " p-0 "), ("to", ""), ("namespace", "")], NOW)
-    assert wish.question == HistoryQuery(pod="p-0", since=NOW - 86400, until=None)
-    assert wish.span.label == "24 h"
-    assert read([("from", "-168h")], NOW).span.label == "7 d"
-    assert read([("from", "-2h")], NOW).span.label == ""
-    assert read([("from", "-1h"), ("to", "now")], NOW).span.label == ""
+    form = read_form([("pod", " p-0 "), ("to", ""), ("namespace", "")], NOW)
+    assert form.question == HistoryQuery(pod="p-0", since=NOW - 86400, until=None)
+    assert form.span.label == "24 h"
+    assert read_form([("from", "-168h")], NOW).span.label == "7 d"
+    assert read_form([("from", "-2h")], NOW).span.label == ""
+    assert read_form([("from", "-1h"), ("to", "now")], NOW).span.label == ""
 
 
 @pytest.mark.parametrize(
@@ -62,24 +62,24 @@ def test_without_a_time_it_is_the_last_day_to_its_open_end() -> None:
         ({"from": "-1h", "at": "-2h"}, "at", "either a moment, or from and to"),
         ({"from": "-1h", "to": "-2h"}, "from", "the range ends before it begins"),
         ({"limit": "0"}, "limit", "found '0', expected a number from 1 to 1000"),
-        ({"cursor": "x"}, "cursor", "begin at the first one"),
-        ({"container": "main"}, "container", "a pod, a uid or a device is needed beside it"),
+        ({"cursor": "x"}, "cursor", "start at the first page"),
+        ({"container": "main"}, "container", "needs a pod, a uid or a device"),
         ({"device": "x" * 513}, "device", "at most 512 characters"),
         ({"q": "x"}, "", "query parameter 'q'"),
         ({"from": "\u202e<b>"}, "from", "found '\\u202e<b>'"),
     ],
 )
 def test_what_cannot_be_read_is_told_at_its_field(pairs: dict[str, str], field: str, words: str) -> None:
-    wish = read(pairs.items(), NOW)
-    assert wish.question is None
-    assert words in wish.problems[field]
+    form = read_form(pairs.items(), NOW)
+    assert form.question is None
+    assert words in form.problems[field]
     for name, value in pairs.items():
         if name != "q":
-            assert wish.typed[name] == value[:512]
+            assert form.typed[name] == value[:512]
 
 
 def test_every_wrong_time_is_told_at_once() -> None:
-    assert set(read([("from", "x"), ("to", "y"), ("at", "z")], NOW).problems) == {"from", "to", "at"}
+    assert set(read_form([("from", "x"), ("to", "y"), ("at", "z")], NOW).problems) == {"from", "to", "at"}
 
 
 texts = st.text(max_size=30)
@@ -93,51 +93,50 @@ texts = st.text(max_size=30)
     )
 )
 def test_any_address_is_a_question_or_has_a_problem(pairs: list[tuple[str, str]]) -> None:
-    wish = read(pairs, NOW)
-    assert (wish.question is None) == bool(wish.problems)
-    assert wish.span.since <= wish.span.until
+    form = read_form(pairs, NOW)
+    assert (form.question is None) == bool(form.problems)
+    assert form.span.since <= form.span.until
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.sampled_from(["-1h", "03:12", "now"]))
 def test_the_address_of_a_question_asks_the_same(device: str, pod: str, since: str) -> None:
-    wish = read([("device", device), ("pod", pod), ("from", since)], NOW)
-    again = read(parse_qsl(urlsplit(wish.address()).query), NOW)
-    assert again.question == wish.question
-    assert again.problems == wish.problems
+    form = read_form([("device", device), ("pod", pod), ("from", since)], NOW)
+    again = read_form(parse_qsl(urlsplit(form.address()).query), NOW)
+    assert again.question == form.question
+    assert again.problems == form.problems
 
 
 def test_an_address_keeps_what_was_asked_and_changes_what_is_to_be_changed() -> None:
-    wish = read(
+    form = read_form(
         [("device", "a/b"), ("driver", "d"), ("from", "-1h"), ("limit", "5"), ("cursor", "0x1p+0.1")], NOW
     )
-    assert wish.address() == "/history?driver=d&device=a%2Fb&from=-1h&limit=5"
-    assert wish.address(**{"from": "", "at": "03:12"}) == "/history?driver=d&device=a%2Fb&at=03%3A12&limit=5"
-    assert read([], NOW).address() == "/history"
+    assert form.address() == "/history?driver=d&device=a%2Fb&from=-1h&limit=5"
+    assert form.address(**{"from": "", "at": "03:12"}) == "/history?driver=d&device=a%2Fb&at=03%3A12&limit=5"
+    assert read_form([], NOW).address() == "/history"
 
 
-def test_presets_say_which_is_chosen() -> None:
-    assert [p.label for p in presets(span_of({}, NOW)) if p.selected] == ["24 h"]
-    for label, seconds in PRESETS:
-        span = span_of({"from": preset_value(seconds)}, NOW)
+def test_a_preset_is_recognised_by_its_value() -> None:
+    assert time_range({}, NOW).label == "24 h"
+    for label, seconds in PRESETS.items():
+        span = time_range({"from": preset_value(label)}, NOW)
         assert span.label == label
         assert span.until - span.since == pytest.approx(seconds)
-    assert not any(p.selected for p in presets(Range(0, 1)))
 
 
 def test_the_time_before_history_is_not_drawn_for_a_preset() -> None:
-    day = span_of({}, NOW)
-    drawn = fitted(day, NOW - 100)
+    day = time_range({}, NOW)
+    drawn = _fitted(day, NOW - 100)
     assert drawn.until == NOW
     assert NOW - 110 < drawn.since < NOW - 100
-    assert fitted(day, NOW - 1e6) == day
-    assert fitted(day, None) == day
-    typed = span_of({"from": "-2h"}, NOW)
-    assert fitted(typed, NOW - 100) == typed
-    assert fitted(day, NOW).since < NOW
+    assert _fitted(day, NOW - 1e6) == day
+    assert _fitted(day, None) == day
+    typed = time_range({"from": "-2h"}, NOW)
+    assert _fitted(typed, NOW - 100) == typed
+    assert _fitted(day, NOW).since < NOW
 
 
 def test_a_range_that_is_none_is_refused() -> None:
     with pytest.raises(MomentError, match="ends before it begins"):
-        span_of({"from": "now"}, NOW)
+        time_range({"from": "now"}, NOW)
     with pytest.raises(MomentError, match="found 'x'"):
-        span_of({"to": "x"}, NOW)
+        time_range({"to": "x"}, NOW)

@@ -14,7 +14,7 @@ from playwright.async_api import Page, expect
 from exporter.history.record import HoldingFacts, HoldingKey
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
 from exporter.views.links import device_link, pod_link
-from exporter.web.pages.past import EXPECTED
+from exporter.web.pages.past import EXPECTED_TIME
 from harness.past import Past
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one browser for all of them
@@ -186,7 +186,7 @@ async def test_a_wrong_time_is_told_at_its_field_and_nothing_typed_is_lost(
     field = page.get_by_label("From", exact=True)
     await expect(field).to_have_value("last tuesday")
     await expect(field).to_have_attribute("aria-invalid", "true")
-    await expect(field).to_have_accessible_description(f"found 'last tuesday', expected {EXPECTED}")
+    await expect(field).to_have_accessible_description(f"found 'last tuesday', expected {EXPECTED_TIME}")
     await expect(page.get_by_label("Device", exact=True)).to_have_value("GPU-0")
     answered(there)
 
@@ -202,7 +202,7 @@ async def test_a_device_page_is_live_and_keeps_its_focus(
     story.now = past.life.wall
     devices = tuple(replace(d, holders=()) if d.key.device == "GPU-0" else d for d in story.snapshot.devices)
     story.publish(replace(story.snapshot, devices=devices))
-    await expect(page.locator(".answer .verdict")).to_contain_text("Nobody holds it.")
+    await expect(page.locator(".answer .verdict")).to_contain_text("Held by no pod.")
     await expect(page.locator("a.stretch.held")).to_have_count(0)
     await expect(page.locator("a.stretch.ended")).to_have_count(3)
     await expect(bar).to_be_focused()

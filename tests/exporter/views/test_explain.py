@@ -1,4 +1,4 @@
-"""exporter.views.explain and explain_words: which device is meant, and what is said of it."""
+"""exporter.views.explain: the device that an id means, and the sentences about it."""
 
 from dataclasses import replace
 
@@ -28,12 +28,11 @@ from exporter.mapping.snapshot import build
 from exporter.mapping.state import Failure, State
 from exporter.views.explain import (
     AmbiguousDevice,
-    Findings,
+    DeviceFacts,
     Subject,
     UnknownDevice,
     explain,
     sentences,
-    why_nobody,
 )
 from harness.answers import allocatables, listings
 from kubelet.pb.podresources.v1 import api_pb2
@@ -82,7 +81,7 @@ STATE = State(
 )
 
 
-def _found(device: str, resource: str = "", state: State = STATE) -> Findings:
+def _found(device: str, resource: str = "", state: State = STATE) -> DeviceFacts:
     return explain(state, device, resource, reader=read_id)
 
 
@@ -133,10 +132,10 @@ def test_where_several_may_be_meant_they_are_named(device: str, resource: str, d
 @pytest.mark.parametrize(
     ("device", "resource", "message", "nearest"),
     [
-        ("GPU-9", "", "no device 'GPU-9' is known on this node; most like it are GPU-0, ", "GPU-0"),
-        ("GPU-7::9", "", "; its id reads as one of GPU-7, which is known; ", "GPU-7::0"),
-        ("GPU-8::9", SHARED, "; its id reads as one of GPU-8, which is not known; ", "GPU-7::0"),
-        ("0000:3b:01.0", NIC, "; most like it are 0000:3b:00.0", "0000:3b:00.0"),
+        ("GPU-9", "", "no device 'GPU-9' is known on this node; the most similar ids are GPU-0, ", "GPU-0"),
+        ("GPU-7::9", "", "; its id names the parent GPU-7, which is known; ", "GPU-7::0"),
+        ("GPU-8::9", SHARED, "; its id names the parent GPU-8, which is not known; ", "GPU-7::0"),
+        ("0000:3b:01.0", NIC, "; the most similar ids are 0000:3b:00.0", "0000:3b:00.0"),
         ("GPU-0", NIC, f"no device 'GPU-0' of {NIC} is known on this node; a device that is neither", None),
         ("zzz", "", "(--plugin.url)", None),
         ("GPU-0", "tpu", f"no resource 'tpu' on this node: there are {NIC}, ", None),
@@ -162,9 +161,9 @@ def test_an_empty_node_knows_none() -> None:
 @pytest.mark.parametrize(
     ("device", "resource", "words"),
     [
-        ("GPU-0", "", f"GPU-0 of {GPU} is a whole device: no id rule reads its id otherwise."),
+        ("GPU-0", "", f"GPU-0 of {GPU} is a whole device: no id rule matches."),
         ("GPU-7::0", "", f"GPU-7::0 of {SHARED} is share 0 of GPU-7 (id rule replica)."),
-        ("GPU-7::0", "", "Of GPU-7 there are also GPU-7::1, GPU-7::2, of which 1 is held, by web/vllm-0."),
+        ("GPU-7::0", "", "GPU-7 also has GPU-7::1, GPU-7::2; 1 is held, by web/vllm-0."),
         ("nvidia3/gi2", "mig-1g", "is partition gi2 of nvidia3 (id rule gke-mig)."),
         ("nvidia3/gi2/vgpu4", "", "is share 4 of partition gi2 of nvidia3 (id rule gke-mig-share)."),
         (
@@ -172,21 +171,21 @@ def test_an_empty_node_knows_none() -> None:
             "",
             f"is share 1 of {MIG}, which is itself a partition, of a device that its id does not name (id",
         ),
-        ("0000:3b:00.0", NIC, "other.example/nic has a device of this id too."),
+        ("0000:3b:00.0", NIC, "other.example/nic also has a device of this id."),
         (
             "GPU-7",
             "",
-            "GPU-7 is no device that the kubelet knows by itself: 3 that it knows are parts of it. Of GPU-7",
+            "GPU-7 is no device that the kubelet knows by itself: 3 that it knows are parts of it. GPU-7 has",
         ),
         (
             "GPU-7",
             "",
-            "there are GPU-7::0, GPU-7::1, GPU-7::2, of which 2 are held, by ml/llama-0, web/vllm-0.",
+            "GPU-7 has the parts GPU-7::0, GPU-7::1, GPU-7::2; 2 are held, by ml/llama-0, web/vllm-0.",
         ),
         (
             "gpu-0",
             "",
-            "gpu-0 is given through ResourceClaims by a DRA driver, not by a device plugin. ml/llama-0 (",
+            "gpu-0 is allocated through ResourceClaims by a DRA driver, not by a device plugin. ml/llama-0 (",
         ),
         (
             "gpu-0",
@@ -196,25 +195,29 @@ def test_an_empty_node_knows_none() -> None:
         (
             "GPU-0",
             "",
-            "ml/llama-0 (container trainer, uid uid-1) holds it since 1970-01-01 00:15:00 UTC, as the",
+            "ml/llama-0 (container trainer, uid uid-1) holds it since 1970-01-01 00:15:00 UTC, by the",
         ),
         ("GPU-2", "", "web/vllm-0 (container server) holds it since before 1970-01-01 00:15:00 UTC"),
-        ("GPU-0", "", "It is allocatable, as the kubelet says: its plugin is there and calls it healthy."),
+        (
+            "GPU-0",
+            "",
+            "It is allocatable, as the kubelet says: its plugin is registered and calls it healthy.",
+        ),
         (
             "GPU-2",
             "",
             "It is not allocatable, as the kubelet says: its plugin calls it unhealthy, or is gone.",
         ),
-        ("GPU-1", "", "No pod lists it: it is free."),
-        ("GPU-0", "", "It is on NUMA node 0, as the kubelet tells."),
-        ("GPU-2", "", "On which NUMA node it is nobody tells."),
-        ("GPU-0", "", "No plugin is asked what it tells of its devices (--plugin.url)."),
+        ("GPU-1", "", "Free: no pod holds it."),
+        ("GPU-0", "", "It is on NUMA node 0, by the kubelet."),
+        ("GPU-2", "", "Its NUMA node is unknown."),
+        ("GPU-0", "", "No plugin is queried for what it knows of its devices (--plugin.url)."),
         (
             "GPU-2",
             "",
-            "Wrong since 1970-01-01 00:15:50 UTC: unhealthy_held (web/vllm-0 (container server)): it is",
+            "Anomaly since 1970-01-01 00:15:50 UTC: unhealthy_held (web/vllm-0 (container server)): it is",
         ),
-        ("GPU-0", "", "All this is of 1970-01-01 00:16:40 UTC, 2 s ago, and fresh."),
+        ("GPU-0", "", "The mapping is of 1970-01-01 00:16:40 UTC, 2 s ago, and fresh."),
     ],
 )
 def test_what_is_known_is_said_in_sentences(device: str, resource: str, words: str) -> None:
@@ -242,7 +245,7 @@ def _advertised(
         (
             "GPU-2",
             _advertised(AdvertisedDevice(healthy=False, reason="XID 79", since=940.0)),
-            "Its plugin (unix:/p) says that it is Unhealthy since 1970-01-01 00:15:40 UTC.",
+            "Its plugin (unix:/p) reports it Unhealthy since 1970-01-01 00:15:40 UTC.",
         ),
         (
             "GPU-2",
@@ -252,23 +255,23 @@ def _advertised(
         (
             "GPU-2",
             _advertised(AdvertisedDevice(healthy=True), problem="connection refused"),
-            "is silent since 1970-01-01 00:16:35 UTC: connection refused; it last said Healthy.",
+            "does not answer since 1970-01-01 00:16:35 UTC: connection refused; its last report was Healthy.",
         ),
         (
             "GPU-2",
             _advertised(AdvertisedDevice(healthy=True), streams=0),
-            "It is not allocatable, as the kubelet says: it does not follow the plugin at present.",
+            "It is not allocatable, as the kubelet says: the kubelet does not follow its plugin at present.",
         ),
         (
             "GPU-1",
             _advertised(AdvertisedDevice(healthy=True, last_allocated=700.0)),
-            "No pod lists it: it is free; its plugin last gave it out at 1970-01-01 00:11:40 UTC.",
+            "Free: no pod holds it; its plugin last allocated it at 1970-01-01 00:11:40 UTC.",
         ),
-        ("GPU-0", _advertised(AdvertisedDevice(healthy=True)), "Its plugin (unix:/p) does not tell of it."),
+        ("GPU-0", _advertised(AdvertisedDevice(healthy=True)), "Its plugin (unix:/p) does not report it."),
         (
             "GPU-0",
             _advertised(None, resource="x/y"),
-            "None of the plugins that are asked (unix:/p) tells of its resource.",
+            "None of the queried plugins (unix:/p) reports its resource.",
         ),
     ],
 )
@@ -283,7 +286,7 @@ def test_what_its_plugin_tells_is_told_as_the_plugins_word(
     [
         (STATE, "GPU-0", ""),
         (STATE, "GPU-7", ""),
-        (STATE, "GPU-1", "no pod lists it: it is free"),
+        (STATE, "GPU-1", "free: no pod holds it"),
         (
             replace(STATE, failure=Failure("List", "UNSETTLED", "it does not list all pods yet", 999.0)),
             "GPU-1",
@@ -307,7 +310,7 @@ def test_what_its_plugin_tells_is_told_as_the_plugins_word(
     ],
 )
 def test_why_no_pod_is_named(state: State, device: str, why: str) -> None:
-    found = why_nobody(explain(state, device, reader=read_id), state)
+    found = explain(state, device, reader=read_id).why_nobody
     assert found.startswith(why)
     assert bool(found) == bool(why)
 
@@ -320,7 +323,7 @@ def test_why_no_pod_is_named(state: State, device: str, why: str) -> None:
             1002.0,
             "2 s ago; it is the last good answer: List fails since 1970-01-01 00:16:39 UTC: UNSETTLED: it",
         ),
-        (STATE, 1100.0, "100 s ago, which is too old to be trusted."),
+        (STATE, 1100.0, "100 s ago, and stale."),
     ],
 )
 def test_how_fresh_it_is_is_said(state: State, now: float, words: str) -> None:
@@ -334,8 +337,8 @@ def test_what_only_its_plugin_tells_is_said_to_be_so() -> None:
     )
     state = State(snapshot=snapshot, taken_at=1000.0)
     words = _told("share-1", state=state)
-    assert "is a share of card0, as its plugin says: its id does not tell." in words
-    assert "It is on NUMA node 1, as its plugin tells; the kubelet does not." in words
+    assert "is a share of card0, by its plugin; its id does not name the parent." in words
+    assert "It is on NUMA node 1, by its plugin, not the kubelet." in words
 
 
 def test_the_users_rules_are_named() -> None:
@@ -367,7 +370,7 @@ def test_every_device_of_any_answer_can_be_explained(
             continue  # another device's id is spelled as this one is shown
         assert found.key == device.key or found.key.device == device.key.device
         assert all(sentences(found, state, now=2.0, stale_after=60.0))
-        assert bool(device.holders) == (why_nobody(found, state) == "")
+        assert bool(device.holders) == (found.why_nobody == "")
     for claim in snapshot.claims:
         if not any(claim.key.device in {d.key.device, d.parent} for d in snapshot.devices):
             found = explain(state, claim.key.device, reader=read_id)

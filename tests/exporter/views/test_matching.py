@@ -1,15 +1,17 @@
 """exporter.views.matching: what a filter keeps."""
 
+from dataclasses import replace
+
 import pytest
 
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import AdvertisedDevice, Device, DeviceKey, Holder, Snapshot
-from exporter.views import matching
+from exporter.views.matching import Matcher, states
 from exporter.views.query import DeviceState, Filters
 
 
 def ids(snapshot: Snapshot, filters: Filters) -> list[str]:
-    return [d.key.device for d in matching.devices(snapshot, filters)]
+    return [d.key.device for d in Matcher(filters).devices(snapshot)]
 
 
 @pytest.mark.parametrize(
@@ -53,27 +55,27 @@ def test_devices(snapshot: Snapshot, filters: Filters, found: list[str]) -> None
     ],
 )
 def test_pods(snapshot: Snapshot, filters: Filters, found: set[str]) -> None:
-    assert {pod for _, pod in matching.pods(snapshot, filters)} == found
+    assert {pod for _, pod in Matcher(filters).pods(snapshot)} == found
 
 
 def test_a_filter_that_a_row_cannot_satisfy_leaves_it_out(snapshot: Snapshot) -> None:
-    assert len(matching.claims(snapshot, Filters())) == 1
-    assert len(matching.containers(snapshot, Filters())) == 1
-    assert matching.claims(snapshot, Filters(resource="nvidia.com/gpu")) == []
-    assert len(matching.claims(snapshot, Filters(resource="gpu.example.com"))) == 1, "its driver"
-    assert len(matching.claims(snapshot, Filters(state=DeviceState.HELD))) == 1
-    assert matching.claims(snapshot, Filters(state=DeviceState.FREE)) == []
-    assert len(matching.claims(snapshot, Filters(q="GPU=claim-1"))) == 1, "its CDI device"
-    assert matching.containers(snapshot, Filters(device="GPU")) == []
-    assert len(matching.claims(snapshot, Filters(pod="shared-2"))) == 1
-    assert matching.claims(snapshot, Filters(q="nobody")) == []
+    assert len(Matcher(Filters()).claims(snapshot)) == 1
+    assert len(Matcher(Filters()).containers(snapshot)) == 1
+    assert Matcher(Filters(resource="nvidia.com/gpu")).claims(snapshot) == []
+    assert len(Matcher(Filters(resource="gpu.example.com")).claims(snapshot)) == 1, "its driver"
+    assert len(Matcher(Filters(state=DeviceState.HELD)).claims(snapshot)) == 1
+    assert Matcher(Filters(state=DeviceState.FREE)).claims(snapshot) == []
+    assert len(Matcher(Filters(q="GPU=claim-1")).claims(snapshot)) == 1, "its CDI device"
+    assert Matcher(Filters(device="GPU")).containers(snapshot) == []
+    assert len(Matcher(Filters(pod="shared-2")).claims(snapshot)) == 1
+    assert Matcher(Filters(q="nobody")).claims(snapshot) == []
 
 
 def test_a_device_of_several_pods_is_kept_whole_but_only_the_pods_that_match() -> None:
     holders = (Holder("a", "one", "c"), Holder("b", "two", "c"))
     both = Snapshot(devices=(Device(DeviceKey("r/x", "d"), holders=holders),))
-    assert [d.holders for d in matching.devices(both, Filters(namespace="a"))] == [holders]
-    assert matching.pods(both, Filters(q="two")) == {("b", "two")}
+    assert [d.holders for d in Matcher(Filters(namespace="a")).devices(both)] == [holders]
+    assert Matcher(Filters(q="two")).pods(both) == {("b", "two")}
 
 
 def test_what_is_copied_from_the_page_finds_its_device() -> None:
@@ -85,28 +87,38 @@ def test_what_is_copied_from_the_page_finds_its_device() -> None:
 def test_of_health_nothing_is_said_where_the_kubelet_cannot_tell() -> None:
     held = Device(DeviceKey("r/x", "d"), holders=(Holder("a", "p", "c"),))
     incomplete = Snapshot(devices=(held,), complete=False)
-    assert matching.states(held, complete=False) == {DeviceState.HELD}
+    assert states(held, complete=False) == {DeviceState.HELD}
     assert ids(incomplete, Filters(state=DeviceState.UNHEALTHY)) == []
 
 
 def test_what_is_searched_is_also_found_in_workloads_and_in_what_plugins_tell(snapshot: Snapshot) -> None:
-    told = AdvertisedDevice(
+    reported = AdvertisedDevice(
         False, "XID 79", attributes=(("model", "H100"), ("path", "/dev/nvidia3")), parent="B-1"
     )
-    known = matching.Told(
-        {
-            ("ml", "llama-0"): PodIdentity("ml", "llama-0", "u", workload=Workload("StatefulSet", "Llama")),
-            ("dra", "shared-1"): PodIdentity("dra", "shared-1", "u", workload=Workload("Job", "sharing")),
-        },
-        {DeviceKey("nvidia.com/gpu", "GPU-3"): told},
-    )
+    pods = {
+        ("ml", "llama-0"): PodIdentity("ml", "llama-0", "u", workload=Workload("StatefulSet", "Llama")),
+        ("dra", "shared-1"): PodIdentity("dra", "shared-1", "u", workload=Workload("Job", "sharing")),
+    }
+    plugins = {DeviceKey("nvidia.com/gpu", "GPU-3"): reported}
 
     def found(q: str) -> list[str]:
-        return [d.key.device for d in matching.devices(snapshot, Filters(q=q), known)]
+        return [d.key.device for d in Matcher(Filters(q=q), pods, plugins).devices(snapshot)]
 
     assert found("statefulset llama") == ["GPU-0", "GPU-1"]
     for q in ("h100", "model h", "/dev/nvidia3", "b-1", "xid"):
         assert found(q) == ["GPU-3"], q
     assert ids(snapshot, Filters(q="h100")) == []
-    assert len(matching.claims(snapshot, Filters(q="job sharing"), known)) == 1
-    assert matching.pods(snapshot, Filters(q="statefulset"), known) == {("ml", "llama-0")}
+    assert len(Matcher(Filters(q="job sharing"), pods, plugins).claims(snapshot)) == 1
+    assert Matcher(Filters(q="statefulset"), pods, plugins).pods(snapshot) == {("ml", "llama-0")}
+
+
+def test_claims_are_kept_by_their_own_names_and_by_one_holder_s_claim_and_pod(snapshot: Snapshot) -> None:
+    filters = Filters(driver="gpu.example.com", pool="pool-a", claim="shared", pod="shared-1")
+    assert len(Matcher(filters).claims(snapshot)) == 1
+    for other in (
+        replace(filters, driver="other"),
+        replace(filters, pool="other"),
+        replace(filters, claim="other"),
+        replace(filters, pod="other"),
+    ):
+        assert Matcher(other).claims(snapshot) == []

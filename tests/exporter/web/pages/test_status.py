@@ -28,8 +28,9 @@ from exporter.mapping.model import (
 from exporter.mapping.state import Failure, State, StateStore
 from exporter.views.query import Filters, PageQuery
 from exporter.web.assets import Assets
-from exporter.web.pages.serving import Pages
+from exporter.web.pages.handlers import Pages
 from exporter.web.pages.status import status_page
+from exporter.web.pages.times import filled
 from exporter.web.site import Site
 from harness.stopwatch import Stopwatch
 from runtime.text import is_hostile
@@ -92,7 +93,7 @@ async def test_the_page_answers_who_holds_what_since_when_and_what_is_free(
     text = (await page(client)).text
     for words in (
         "The mapping is fresh. The kubelet answered 3 s ago, at 22:41:03 UTC .",
-        "Asked on: timer every 5s",
+        "Refreshes on: timer every 5s",
         "unhealthy, held batch/render-1 (blender) holds nvidia.com/gpu GPU-2 , which is unhealthy.",
         "nvidia.com/gpu 3 4 1 6",
         "10 devices",
@@ -116,7 +117,7 @@ async def test_the_page_answers_who_holds_what_since_when_and_what_is_free(
             Failure("List", "UNAVAILABLE", "there is no socket", START + 5),
             (
                 "The kubelet does not answer as it should. This is the mapping of 22:41:03 UTC , 20 s old . "
-                "What you see is older than it should be; after 1 min it is no longer told to Prometheus. "
+                "Once it is older than 1 min, it is withdrawn from Prometheus. "
                 "List fails since 22:41:08 UTC ( 15 s ): UNAVAILABLE: there is no socket"
             ),
         ),
@@ -125,8 +126,7 @@ async def test_the_page_answers_who_holds_what_since_when_and_what_is_free(
             Failure("List", "DEADLINE_EXCEEDED", "no answer within 3 s", START + 60),
             (
                 "Do not trust this mapping. This is the mapping of 22:41:03 UTC , 2 min old . It is older "
-                "than 1 min: pods and devices may have changed hands since. "
-                "It is no longer told to Prometheus. "
+                "than 1 min, and withdrawn from Prometheus: holders may have changed since. "
                 "List fails since 22:42:03 UTC ( 1 min ): DEADLINE_EXCEEDED: no answer within 3 s"
             ),
         ),
@@ -163,7 +163,7 @@ async def test_an_empty_node_says_so(client: Client, world: SimpleNamespace) -> 
     world.publish(Snapshot(complete=False), notes=("this kubelet does not serve GetAllocatableResources",))
     text = (await page(client)).text
     assert "this kubelet does not serve GetAllocatableResources" in text
-    assert "This kubelet does not tell which devices are free." in text
+    assert "This kubelet does not report free devices." in text
 
 
 async def test_the_page_is_filtered_by_its_address(client: Client, world: SimpleNamespace) -> None:
@@ -223,7 +223,7 @@ async def test_pages_of_the_same_address_are_rendered_once_for_each_mapping(
         rendered.append(query)
         return status_page(moment, query, **rest)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- as it came
 
-    monkeypatch.setattr("exporter.web.pages.templates.status_page", count)
+    monkeypatch.setattr("exporter.web.pages.handlers.status_page", count)
     world.publish()
     for encoding in ("gzip", "identity", "gzip"):
         await client.get("/?q=&namespace=ml", headers={"Accept-Encoding": encoding})
@@ -245,12 +245,9 @@ async def test_pages_of_the_same_address_are_rendered_once_for_each_mapping(
 
 
 def test_what_only_a_page_needs_is_imported_for_a_page() -> None:
-    code = (
-        "import sys, exporter.main\n"
-        "print('jinja2' in sys.modules, 'exporter.web.pages.serving' in sys.modules)"
-    )
+    code = "import sys, exporter.main\nprint('jinja2' in sys.modules, 'exporter.web.pages' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False True\n"
+    assert done.stdout == "False False\n"
 
 
 NAMES = st.text(
@@ -291,7 +288,8 @@ def render(state: State, query: PageQuery) -> str:
     states = StateStore()
     states.publish(state)
     site = Site(states, "node", 60.0, 5.0, lambda: START, None, lambda: state.notes, "1")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- no metrics here
-    return Pages(site, Assets()).render(site.moment(), site.tag(site.moment()), query).decode()
+    moment = site.moment()
+    return filled(Pages(site, Assets())._status(moment, site.tag(moment), query), START).decode()
 
 
 PLAIN = [f"name-{i}" for i in range(10)]

@@ -1,0 +1,257 @@
+"""The pages' addresses: each handler reads the request, queries history, makes the view and renders it."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from exporter.history.query import HistoryQuery
+from exporter.history.record import bounded
+from exporter.history.recorder import HistoryUnavailable
+from exporter.mapping.model import DeviceKey
+from exporter.views.documents import Moment
+from exporter.views.links import LinkError, read_claim, read_device, read_pod
+from exporter.views.query import PageQuery, QueryError, address, parse_page, single
+from exporter.views.wording import spelled, text
+from exporter.web.answers import answer, compressed, is_current, negotiated, not_modified, wants_gzip
+from exporter.web.assets import Assets
+from exporter.web.pages.device import claim_page, device_page
+from exporter.web.pages.history import history_page, read_form
+from exporter.web.pages.parts import NotFound
+from exporter.web.pages.past import ROWS, HistoryAnswer, MomentError, TimeRange, time_range
+from exporter.web.pages.pod import pod_page
+from exporter.web.pages.status import status_page
+from exporter.web.pages.templates import Templates
+from exporter.web.pages.times import day, filled
+from exporter.web.site import Site
+
+_HTML: Final = "text/html; charset=utf-8"
+_KEPT: Final = 16
+"""Rendered status pages that are kept: pages that follow one node request the same few addresses."""
+_POD_ROWS: Final = 500
+"""Holdings of one pod's name that its page queries."""
+_QUERIES: Final = 4
+"""Concurrent history queries of pages; further ones wait, because history refuses too many."""
+_RENDERINGS: Final = 2
+"""Concurrent renderings, each in a thread; further ones wait."""
+_HISTORY_TIMEOUT: Final = 8.0
+"""Seconds for history to answer a page, including the wait."""
+_SPAN: Final = ("from", "to")
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptPage:
+    """A status page with placeholders for ages, and filled for one second. `key` identifies its content."""
+
+    key: tuple[str, float | None, int]
+    template: bytes
+    second: int = -1
+    plain: bytes = b""
+    gzipped: bytes = b""
+
+
+class Pages:
+    """The pages. Equal history queries at the same time share one query."""
+
+    def __init__(self, site: Site, assets: Assets) -> None:
+        self._site = site
+        self._templates = Templates(assets.address, site.version)
+        self._kept: dict[str, _KeptPage] = {}
+        self._queries: dict[HistoryQuery, asyncio.Task[HistoryAnswer]] = {}
+        self._turns = asyncio.Semaphore(_QUERIES)
+        self._renderings = asyncio.Semaphore(_RENDERINGS)
+
+    async def status(self, request: web.Request) -> web.Response:
+        """`/`: who holds what. 400 for an invalid query."""
+        try:
+            query = parse_page(request.query.items())
+        except QueryError as error:
+            return self.message(400, "This address cannot be read", str(error))
+        moment = self._site.moment()
+        tag = self._site.tag(moment)
+        # Browsers get no ETag, so that a reload has the right ages; only the page's module sends one.
+        if is_current(request, tag):
+            return not_modified(tag)
+        kept = await self._kept_page(moment, tag, query)
+        if wants_gzip(request):
+            return answer(kept.gzipped, _HTML, gzipped=True)
+        return answer(kept.plain, _HTML)
+
+    async def _kept_page(self, moment: Moment, tag: str, query: PageQuery) -> _KeptPage:
+        """The status page at this second, rendered anew only where the mapping, the freshness or the day
+        changed.
+        """
+        key, second = (tag, moment.state.taken_at, day(moment.now)), int(moment.now)
+        where = address(query)
+        kept = self._kept.pop(where, None)
+        if kept is None or kept.key != key:
+            kept = _KeptPage(key, self._status(moment, tag, query))
+        if kept.second != second:
+            plain = filled(kept.template, moment.now)
+            kept = _KeptPage(key, kept.template, second, plain, await compressed(plain))
+        self._kept[where] = kept
+        while len(self._kept) > _KEPT:
+            del self._kept[next(iter(self._kept))]
+        return kept
+
+    def _status(self, moment: Moment, tag: str, query: PageQuery) -> bytes:
+        page = status_page(moment, query, tag=tag, triggers=self._site.triggers())
+        rendered = partial(self._templates.rows.rendered, moment=moment)
+        return self._templates.render("status.html", page=page, rendered=rendered)
+
+    def message(self, status: int, headline: str, detail: str) -> web.Response:
+        """A page with one message."""
+        rendered = self._templates.render(
+            "message.html",
+            node=spelled(self._site.node),
+            headline=headline,
+            detail=text(detail, limit=600).shown,
+        )
+        return answer(rendered, _HTML, status=status)
+
+    async def device(self, request: web.Request) -> web.Response:
+        """`/devices/{resource}/{id}`: one device, its holders, its health, and its past."""
+        try:
+            key = DeviceKey(*read_device(request.rel_url.raw_path))
+            moment, span = self._range(request)
+        except (LinkError, QueryError, MomentError) as error:
+            return await self._refused(request, error)
+        every = HistoryQuery(device=bounded(key.device), limit=ROWS)
+        found = await self._history(_within(every, span, moment))
+        if _is_empty(found) and not any(d.key == key for d in moment.state.snapshot.devices):
+            found = await self._history(every)  # a device that is gone: its latest holdings, however old
+        tag, reader = self._site.tag(moment), self._site.reader
+        page = device_page(moment, key, span, found, tag=tag, reader=reader)
+        if isinstance(page, NotFound):
+            return await self._not_found(request, moment, found, page)
+        return await self._page(request, moment, partial(self._templates.render, "device.html", page=page))
+
+    async def pod(self, request: web.Request) -> web.Response:
+        """`/pods/{namespace}/{name}`: what the pod holds and held."""
+        try:
+            pod = read_pod(request.rel_url.raw_path)
+            moment, span = self._range(request)
+        except (LinkError, QueryError, MomentError) as error:
+            return await self._refused(request, error)
+        namespace, name = map(bounded, pod)
+        found = await self._history(HistoryQuery(namespace=namespace, pod=name, limit=_POD_ROWS))
+        given = any(request.query.get(one, "").strip() for one in _SPAN)
+        tag, cpu_nodes = self._site.tag(moment), self._site.cpu_nodes
+        page = pod_page(moment, pod, span if given else None, found, tag=tag, cpu_nodes=cpu_nodes)
+        if isinstance(page, NotFound):
+            return await self._not_found(request, moment, found, page)
+        return await self._page(request, moment, partial(self._templates.render, "pod.html", page=page))
+
+    async def claim(self, request: web.Request) -> web.Response:
+        """`/claims/{driver}/{pool}/{device}`: one claimed device and its holders."""
+        try:
+            name = read_claim(request.rel_url.raw_path)
+            moment, span = self._range(request)
+        except (LinkError, QueryError, MomentError) as error:
+            return await self._refused(request, error)
+        driver, _, device = map(bounded, name)
+        tag = self._site.tag(moment)
+        every = HistoryQuery(driver=driver, device=device, limit=ROWS)
+        found = await self._history(_within(every, span, moment))
+        page = claim_page(moment, name, span, found, tag=tag)
+        if isinstance(page, NotFound) and found.found is not None:
+            found = await self._history(every)
+            page = claim_page(moment, name, span, found, tag=tag)
+        if isinstance(page, NotFound):
+            return await self._not_found(request, moment, found, page)
+        return await self._page(request, moment, partial(self._templates.render, "claim.html", page=page))
+
+    async def history(self, request: web.Request) -> web.Response:
+        """`/history`: who held what, in a range or at a moment. A 400 keeps the input."""
+        moment = self._site.moment()
+        form = read_form(request.query.items(), moment.now)
+        found = None if form.question is None else await self._history(form.question)
+        tag = self._site.tag(moment)
+        status = 400 if form.problems else 503 if found is not None and found.found is None else 200
+
+        def render() -> bytes:
+            return self._templates.render("history.html", page=history_page(moment, form, found, tag=tag))
+
+        return await self._page(request, moment, render, status=status)
+
+    def _range(self, request: web.Request) -> tuple[Moment, TimeRange]:
+        """The present moment, and the time range of the address. Raises QueryError and MomentError."""
+        found = single(request.query.items(), _SPAN)
+        moment = self._site.moment()
+        return moment, time_range(found, moment.now)
+
+    async def _history(self, query: HistoryQuery) -> HistoryAnswer:
+        task = self._queries.get(query)
+        if task is None:
+            task = asyncio.create_task(self._query_history(query))
+            self._queries[query] = task
+            task.add_done_callback(lambda _: self._queries.pop(query, None))
+        return await asyncio.shield(task)
+
+    async def _query_history(self, query: HistoryQuery) -> HistoryAnswer:
+        source = self._site.history
+        if source is None:
+            return HistoryAnswer(None, "this exporter keeps no history")
+        try:
+            async with asyncio.timeout(_HISTORY_TIMEOUT), self._turns:
+                return HistoryAnswer(await source.find(query))
+        except TimeoutError:
+            return HistoryAnswer(None, f"no answer within {_HISTORY_TIMEOUT:g} s")
+        except HistoryUnavailable as error:
+            return HistoryAnswer(None, spelled(str(error)))
+
+    async def _not_found(
+        self, request: web.Request, moment: Moment, found: HistoryAnswer, page: NotFound
+    ) -> web.Response:
+        """404; 503 where a source that may have the object cannot answer now."""
+        problem = ""
+        if found.found is None and self._site.history is not None:
+            problem = f"History is not available: {found.trouble}. It may have more."
+        elif moment.state.taken_at is None:
+            problem = "The kubelet has not answered yet: this node's devices are unknown."
+        return await self._page(
+            request, moment, self._rendered(page, problem), status=503 if problem else 404
+        )
+
+    async def _refused(self, request: web.Request, error: Exception) -> web.Response:
+        """404 for an invalid path, 400 for an invalid query."""
+        status = 404 if isinstance(error, LinkError) else 400
+        words = f"'{error.parameter}': {error}" if isinstance(error, MomentError) else str(error)
+        name, words = text(request.path, limit=200), text(words, limit=600).shown
+        page = NotFound("This address cannot be read", name, words)
+        return await self._page(request, self._site.moment(), self._rendered(page, ""), status=status)
+
+    def _rendered(self, page: NotFound, problem: str) -> Callable[[], bytes]:
+        node = spelled(self._site.node)
+        return partial(self._templates.render, "nowhere.html", node=node, page=page, problem=problem)
+
+    async def _page(
+        self, request: web.Request, moment: Moment, render: Callable[[], bytes], *, status: int = 200
+    ) -> web.Response:
+        """The rendered page; rendering runs in a thread, because a thousand holdings take half a second."""
+        async with self._renderings:
+            body = await asyncio.to_thread(lambda: filled(render(), moment.now))
+        response = await negotiated(request, body, _HTML)
+        response.set_status(status)
+        if status >= 400:
+            response.headers[hdrs.CACHE_CONTROL] = "no-store"
+        if status == 503:
+            response.headers[hdrs.RETRY_AFTER] = "2"
+        return response
+
+
+def _within(query: HistoryQuery, span: TimeRange, moment: Moment) -> HistoryQuery:
+    """`query` within `span`, from a whole second, so that equal pages share a query.
+
+    A range up to now has no end, so that it includes what begins during the query.
+    """
+    until = None if span.until == moment.now else span.until
+    return replace(query, since=float(math.floor(span.since)), until=until)
+
+
+def _is_empty(found: HistoryAnswer) -> bool:
+    return found.found is not None and not found.found.rows

@@ -1,0 +1,415 @@
+"""View models that several pages share: the frame, freshness, holders, facts, findings, links. Pure."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha1
+from typing import Final
+
+from exporter.mapping.anomalies import Anomaly
+from exporter.mapping.holdings import Holding
+from exporter.mapping.identity import PodIdentity
+from exporter.mapping.model import Container, Device, HeldKey, Holder, PodKey
+from exporter.mapping.state import Freshness
+from exporter.views.documents import Moment
+from exporter.views.links import device_link, pod_link
+from exporter.views.query import TEXT_LIMIT, Filters, address
+from exporter.views.wording import Text, counted, lasting, listed, ranges, reason, size, spelled, text
+from exporter.web.pages.times import NOW, Stamp, optional, stamp
+
+ID_LENGTH: Final = 200
+"""Characters of an id that its own page shows."""
+UNHEALTHY_HELD: Final = "unhealthy, held"
+"""The state of a held device that is not allocatable."""
+_FINDINGS: Final = 100
+"""Findings on a page; the API has all."""
+_NUMBER: Final = re.compile(r"([0-9]+)(?![0-9A-Za-z])")
+_KEPT_LENGTH: Final = 64
+"""Characters of a name whose sort key is cached: at most 4 KiB each, 1 KiB for usual ids."""
+_NAME_END: Final = r"(?![\w/-]|[.:]+\w)"
+"""After a name: no character that continues it."""
+_KINDS: Final = {
+    "unhealthy_held": UNHEALTHY_HELD,
+    "plugin_gone": "plugin gone",
+    "double_held": "held twice",
+    "unattributed": "held by no pod",
+    "numa_split": "split across NUMA nodes",
+}
+
+Natural = tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FreshnessBanner:
+    """The mapping's freshness: `level` is ok, warn or bad; `headline` is steady while nothing changes.
+    `failing` is the failing kubelet method ("" for none), `since` when, `problem` why.
+    """
+
+    level: str
+    sign: str
+    headline: str
+    explanation: str
+    taken: Stamp | None
+    failing: str = ""
+    since: Stamp | None = None
+    problem: str = ""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the mapping still describes the present."""
+        return self.level != "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What every page has: node, title, the ETag, its own address, and the freshness."""
+
+    node: str
+    title: str
+    tag: str
+    path: str
+    freshness: FreshnessBanner
+    now: str = NOW
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several links or options: its address or value, and its label."""
+
+    value: str
+    label: str
+    selected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A name and a value, with a link, a source, and the text to copy, each "" for none."""
+
+    name: str
+    value: Text
+    href: str = ""
+    source: str = ""
+    copied: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HolderLine:
+    """One holder, with its pod's page. `workload` and `since` are None where unknown; `claim` and `share` are
+    those of a claimed device.
+    """
+
+    key: str
+    namespace: Text
+    pod: Text
+    href: str
+    container: Text
+    workload: Text | None
+    uid: str
+    since: Stamp | None
+    claim: Text | None = None
+    share: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLine:
+    """One device in a list, with its page; `of` is its resource or its claim."""
+
+    key: str
+    device: Text
+    href: str
+    of: Text
+    kind: str
+    words: str
+    numa: str = ""
+    since: Stamp | None = None
+    holders: tuple[HolderLine, ...] = ()
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRow:
+    """One container with exclusive CPUs or pinned memory, and its pod's page."""
+
+    key: str
+    namespace: Text
+    pod: Text
+    container: Text
+    href: str
+    cpus: str
+    cpu_count: str
+    memory: tuple[Text, ...]
+    numa: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """An object with a similar name."""
+
+    name: Text
+    href: str
+    of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotFound:
+    """Nothing has this name: why, and objects with similar names."""
+
+    headline: str
+    name: Text
+    words: str
+    others: tuple[Suggestion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An anomaly as a sentence: texts, each with the address of the object that it names ("" for none).
+    `address` shows the affected rows; `key` is stable while the anomaly lasts.
+    """
+
+    key: str
+    kind: str
+    pieces: tuple[tuple[str, str], ...]
+    address: str
+    since: Stamp | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The whole sentence."""
+        return "".join(shown for shown, _ in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class FindingList:
+    """Findings, and how many are left out."""
+
+    shown: tuple[Finding, ...] = ()
+    left_out: int = 0
+
+    def __len__(self) -> int:
+        return len(self.shown) + self.left_out
+
+
+NO_FINDINGS: Final = FindingList()
+
+
+def freshness_banner(moment: Moment, *, seconds: bool = True) -> FreshnessBanner:
+    """The mapping's freshness at `moment`; `seconds` as in `stamp`."""
+    state, limit = moment.state, lasting(moment.stale_after)
+    level, sign, headline, explanation = {
+        Freshness.FRESH: ("ok", "✓", "The mapping is fresh.", ""),
+        Freshness.AGEING: (
+            *("warn", "!", "The kubelet does not answer as it should."),
+            f"Once it is older than {limit}, it is withdrawn from Prometheus.",
+        ),
+        Freshness.STALE: (
+            *("bad", "✕", "Do not trust this mapping."),
+            f"It is older than {limit}, and withdrawn from Prometheus: holders may have changed since.",
+        ),
+        Freshness.UNKNOWN: (
+            *("bad", "✕", "There is no mapping yet."),
+            "The kubelet has not answered since the exporter started.",
+        ),
+    }[moment.freshness]
+    failure = state.failure
+    return FreshnessBanner(
+        level=level,
+        sign=sign,
+        headline=headline,
+        explanation=explanation,
+        taken=optional(state.taken_at, moment.now, seconds=seconds),
+        failing="" if failure is None else text(failure.method).shown,
+        since=None if failure is None else stamp(failure.since, moment.now, seconds=seconds),
+        problem="" if failure is None else text(reason(failure), limit=600).shown,
+    )
+
+
+def frame(moment: Moment, name: str, *, tag: str, path: str) -> Frame:
+    """The frame of the page of the object `name`."""
+    title = f"{text(name, limit=40).shown} · {text(moment.node).shown} · devicelens"
+    return Frame(spelled(moment.node), title, tag, path, freshness_banner(moment))
+
+
+def resource_address(resource: str) -> str:
+    """The status page with the devices of a resource."""
+    return address(Filters(resource=spelled(resource)[:TEXT_LIMIT]))
+
+
+def life_id(uid: str) -> str:
+    """The anchor of the pod with this uid on the page of its name."""
+    return f"uid-{row_key('uid', uid)}"
+
+
+def life_link(namespace: str, pod: str, uid: str) -> str:
+    """The page of a pod, at the anchor of this uid where it is known."""
+    link = pod_link(namespace, pod)
+    return f"{link}#{life_id(uid)}" if uid and link.startswith("/pods/") else link
+
+
+def workload(pods: Mapping[PodKey, PodIdentity], holder: Holder) -> Text | None:
+    """The owner of the holder's pod: `Deployment llama`; None where unknown, or the pod itself."""
+    identity = pods.get((holder.namespace, holder.pod))
+    if identity is None or identity.workload.kind in {"", "Pod"}:
+        return None
+    return text(f"{identity.workload.kind} {identity.workload.name}")
+
+
+def held_since(held: HeldKey, holder: Holder, moment: Moment, *, seconds: bool = True) -> Stamp | None:
+    """Since when `holder` holds `held`; None where unknown."""
+    since = moment.state.since.get(Holding(held, holder))
+    return None if since is None else stamp(since.at, moment.now, exact=since.exact, seconds=seconds)
+
+
+def holder_line(
+    held: HeldKey, holder: Holder, moment: Moment, *, claim: Text | None = None, share: str = ""
+) -> HolderLine:
+    """One holder of `held`, on a device's page."""
+    return HolderLine(
+        key=row_key("holder", *held, *holder),
+        namespace=text(holder.namespace),
+        pod=text(holder.pod),
+        href=life_link(holder.namespace, holder.pod, holder.pod_uid),
+        container=text(holder.container),
+        workload=workload(moment.state.pods, holder),
+        uid=spelled(holder.pod_uid),
+        since=held_since(held, holder, moment),
+        claim=claim,
+        share=share,
+    )
+
+
+def row_key(*parts: str) -> str:
+    """A short, stable name for an element, by which the page's module finds it again."""
+    joined = "\0".join(parts).encode(errors="surrogatepass")
+    return sha1(joined, usedforsecurity=False).hexdigest()[:12]
+
+
+def natural(name: str) -> Natural:
+    """A sort key: numbers by value, the rest by letters, so that dev-2 is before dev-10.
+
+    Digits before a letter count as letters, because they may belong to a hexadecimal number; so do more than
+    18 digits.
+    """
+    return _natural_kept(name) if len(name) <= _KEPT_LENGTH else _natural(name[:512])
+
+
+def _natural(name: str) -> Natural:
+    return tuple(
+        (int(part), part) if part.isascii() and part.isdigit() and len(part) <= 18 else (-1, part)
+        for part in _NUMBER.split(name)
+    )
+
+
+_natural_kept = lru_cache(maxsize=16_384)(_natural)
+
+
+def device_order(device: Device) -> tuple[str, Natural, Natural]:
+    """Sorts devices by resource, with shares and slices beside their parent."""
+    resource, name = device.key
+    return resource, natural(device.parent or name), natural(name)
+
+
+def findings(anomalies: Iterable[Anomaly], now: float, *, seconds: bool = True) -> FindingList:
+    """Anomalies as sentences, one for each device, where several holders are affected alike."""
+    groups: dict[tuple[str, str, str, Holder | None], list[Anomaly]] = {}
+    for anomaly in anomalies:
+        holder = None if anomaly.device else anomaly.holder
+        groups.setdefault((anomaly.kind, anomaly.resource, anomaly.device, holder), []).append(anomaly)
+    shown = tuple(_finding(group, now, seconds=seconds) for group in list(groups.values())[:_FINDINGS])
+    return FindingList(shown, len(groups) - len(shown))
+
+
+def _finding(group: list[Anomaly], now: float, *, seconds: bool) -> Finding:
+    first = group[0]
+    holder = None if first.device else first.holder
+    since = min((anomaly.since for anomaly in group if anomaly.since is not None), default=None)
+    filters = Filters(
+        resource=spelled(first.resource)[:TEXT_LIMIT] if not first.device else "",
+        device=spelled(first.device)[:TEXT_LIMIT],
+        namespace="" if holder is None else spelled(holder.namespace),
+        pod="" if holder is None else spelled(holder.pod),
+    )
+    return Finding(
+        key=row_key(first.kind, first.resource, first.device, *(holder or ())),
+        kind=_KINDS.get(first.kind, text(first.kind).shown),
+        pieces=tuple(_pieces(_sentence(group), group)),
+        address=address(filters),
+        since=optional(since, now, seconds=seconds),
+    )
+
+
+def _sentence(group: list[Anomaly]) -> str:
+    first = group[0]
+    resource, device = text(first.resource).shown, text(first.device).shown
+    holders = [_holder(a.holder) for a in group if a.holder is not None]
+    who = listed(holders, limit=3)
+    evidence = text(first.evidence, limit=300).shown
+    match first.kind:
+        case "unhealthy_held":
+            why = evidence.partition("; ")[2]
+            verb = "holds" if len(holders) == 1 else "hold"
+            return f"{who} {verb} {resource} {device}, which is unhealthy{f'; {why}' if why else ''}."
+        case "plugin_gone":
+            guess = "" if "; " in evidence else " Its plugin is gone, or none of its devices is healthy."
+            return f"{resource}: {evidence}.{guess}"
+        case "double_held" if len(first.devices) < 2:
+            return f"{resource} {device} is not shared, but {who} hold it."
+        case "double_held":
+            return f"{resource} {device}: {evidence}."
+        case "numa_split":
+            return f"{', '.join(part for part in (who, resource) if part)}: {evidence}."
+        case _:
+            return " ".join(part for part in (f"{resource} {device}:", who, f"{evidence}.") if part)
+
+
+def _pieces(sentence: str, group: list[Anomaly]) -> Iterator[tuple[str, str]]:
+    """`sentence` with links: each pod, and the device after its resource, because an id may be any word."""
+    first = group[0]
+    pages: dict[str, str] = {}
+    for anomaly in group:
+        own = () if anomaly.holder is None else (anomaly.holder[:2],)
+        for namespace, pod in (*own, *anomaly.pods):
+            for name in (f"{text(namespace).shown}/{text(pod).shown}", spelled(f"{namespace}/{pod}")):
+                pages[name] = pod_link(namespace, pod)
+    patterns = [rf"(?<![^\s(]){re.escape(name)}" for name in sorted(pages, key=len, reverse=True)]
+    if first.device:
+        device = text(first.device).shown
+        pages[device] = device_link(first.resource, first.device)
+        patterns.append(rf"(?<={re.escape(text(first.resource).shown)} ){re.escape(device)}")
+    at = 0
+    for found in re.finditer(rf"(?:{'|'.join(patterns)}){_NAME_END}", sentence) if patterns else ():
+        if found.start() > at:
+            yield sentence[at : found.start()], ""
+        yield found[0], pages[found[0]]
+        at = found.end()
+    if at < len(sentence):
+        yield sentence[at:], ""
+
+
+def _holder(holder: Holder) -> str:
+    return f"{text(holder.namespace).shown}/{text(holder.pod).shown} ({text(holder.container).shown})"
+
+
+def container_row(container: Container) -> ContainerRow:
+    """The row of a container with exclusive CPUs or pinned memory."""
+    holder = container.holder
+    return ContainerRow(
+        key=row_key("container", *holder),
+        namespace=text(holder.namespace),
+        pod=text(holder.pod),
+        container=text(holder.container),
+        href=pod_link(holder.namespace, holder.pod),
+        cpus=text(ranges(container.cpu_ids), limit=120).shown,
+        cpu_count=counted(len(container.cpu_ids), "CPU") if container.cpu_ids else "",
+        memory=pinned_memory(container),
+        numa=ranges(container.numa_nodes),
+    )
+
+
+def pinned_memory(container: Container) -> tuple[Text, ...]:
+    """A container's pinned memory: `8 GiB memory on NUMA 0`."""
+    found: list[Text] = []
+    for block in container.memory[:20]:
+        nodes = f" on NUMA {ranges(block.numa_nodes)}" if block.numa_nodes else ""
+        found.append(text(f"{size(block.size_bytes)} {block.memory_type}{nodes}"))
+    return tuple(found)
