@@ -120,14 +120,14 @@ def refreshes(rounds: int) -> None:
 
 def refreshed(answers: Sequence[Sequence[bytes]]) -> list[float]:
     """Milliseconds that each of these pairs of answers took, after the last of them was read before."""
-    understanding = SnapshotPipeline({}, keep_allocatable=60.0)
+    pipeline = SnapshotPipeline({}, keep_allocatable=60.0)
     took: list[float] = []
     for number, (list_bytes, offer) in enumerate([answers[-1], *answers]):
         raw, look = (
             Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"),
             Poll(number, number + 0.01),
         )
-        took.append(timed(partial(understanding.read, raw, look.answered, look=look, view=EMPTY_VIEW)))
+        took.append(timed(partial(pipeline.process, raw, look.answered, poll=look, view=EMPTY_VIEW)))
     return took[1:]
 
 
@@ -135,7 +135,7 @@ def first(list_bytes: bytes, offer: bytes) -> float:
     """Milliseconds that the very first snapshot took."""
     raw, look = Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"), Poll(0.0, 0.01)
     return timed(
-        lambda: SnapshotPipeline({}, keep_allocatable=60.0).read(raw, 1.0, look=look, view=EMPTY_VIEW)
+        lambda: SnapshotPipeline({}, keep_allocatable=60.0).process(raw, 1.0, poll=look, view=EMPTY_VIEW)
     )
 
 

@@ -20,8 +20,8 @@ from exporter.metrics.families import HistoryFamilies
 from exporter.pods.pods_api import PodsApi
 from exporter.pods.source import LabelFilter
 from exporter.pods.tracker import PodTracker
-from exporter.refresh.cpus import numa_of_cpus
-from exporter.refresh.loop import Observers, Refresher
+from exporter.refresh.loop import Refresher
+from exporter.refresh.pipeline import numa_of_cpus
 from exporter.refresh.triggers import (
     RefreshTiming,
     follow_device_plugins,
@@ -83,15 +83,15 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     refresher = Refresher(
         client,
         states,
-        Observers((metrics.counters, historian)),
+        (metrics.counters, historian),
         timing=RefreshTiming(settings.poll_interval, settings.stale_after),
         clock=clock,
         cpu_numa=cpu_nodes,
         node=settings.node_name,
-        witness=identities,
+        pods=identities,
         plugins=plugins,
         reader=reader,
-        remarks=limit.notes,
+        notes=limit,
     )
     site = Site(
         states=states,
@@ -133,10 +133,10 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, protection.ask)
         actors.append(protection.run(watcher))
     if identities is not None:
-        identities.bind(trigger=refresher.trigger, reconsider=refresher.reconsider)
+        identities.bind(refresher)
         actors += [identities.run(), follow_pods_api(watcher, paths, identities.retry)]
     if plugins is not None:
-        plugins.bind(trigger=refresher.trigger, reconsider=refresher.reconsider)
+        plugins.bind(refresher)
         actors.append(plugins.run())
     async with engine_kept(), client:
         try:

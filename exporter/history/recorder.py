@@ -59,7 +59,7 @@ class HistoryUnavailable(Exception):  # noqa: N818 -- an answer to whoever asked
 class HoldingRestorer(Protocol):
     """Who tells since when something is held."""
 
-    def remember(self, recollection: OpenHoldings) -> None:
+    def restore(self, recorded: OpenHoldings) -> None:
         """Take over what history knows."""
         ...
 
@@ -110,7 +110,7 @@ class HistoryRecorder:
     def failed(self, method: str, code: str) -> None:
         """Part of Observer: `refreshed` sees it by the state."""
 
-    def stepped(self, state: State, step: HoldingChanges) -> None:
+    def changed(self, state: State, step: HoldingChanges) -> None:
         """Part of Observer: what began in this step is dated as the mapping dates it."""
         if step.change.began:
             self._began_at = step.since[step.change.began[0]].at
@@ -181,7 +181,7 @@ class HistoryRecorder:
         try:
             rows = await self._in_thread(self._archive.open)
             self._opened.set()
-            remembers.remember(RecordedHoldings(rows))
+            remembers.restore(RecordedHoldings(rows))
             places = self._archive.places
             while True:
                 more = await asyncio.shield(self._hand_over())
@@ -189,7 +189,7 @@ class HistoryRecorder:
                     places = self._archive.places
                     # In the thread that writes the book: whoever asks has looks taken in meanwhile.
                     rows = await self._in_thread(self._archive.open_rows)
-                    remembers.remember(RecordedHoldings(rows))
+                    remembers.restore(RecordedHoldings(rows))
                 if not more:
                     await self._pause()
         finally:

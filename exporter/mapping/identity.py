@@ -1,149 +1,57 @@
-"""Who the pods on this node are, and which of them a holding belongs to.
+"""Decides which pod, by uid, a listed holder is.
 
-The kubelet's List names pods without their uid, so a pod and its successor of the same name (a
-StatefulSet's, a static pod's) look alike. A source of identity, the kubelet's Pods API or the API server,
-tells of uids, but at its own pace: what List said may be older or newer. A uid is only believed to be the
-holder's where that can be shown:
+The kubelet's List names pods without uids, so a pod and its successor of the same name (of a StatefulSet, a
+static pod) are indistinguishable. A pod source (the kubelet's Pods API or the API server) knows uids, but
+runs at its own pace: it may be ahead of List or behind. A holder gets a uid by one of these rules:
 
-- **Proof.** The kubelet had the pod before List was asked, and has it still after List was answered. Uids
-  do not come back, and a kubelet knows one pod of a name at a time (kubelet: what is removed from its pod
-  manager goes before what is added), so it had that pod all the while.
-- **Continuity.** A pod that was proven stays itself while List names it without interruption and without
-  anything new in its hands, and nothing says that it is over or that another has come in its place. So a
-  source that falls silent takes nothing away.
-- **Doubt.** Everything else has no uid until it is proven: a pod gets what it holds at its admission, so
-  something new in the hands of an old name may be a successor's.
+- **Proof.** The kubelet had the pod before List was called and still has it after List returned. Uids never
+  return, and a kubelet has one pod of a name at a time (kubelet: the pod manager removes before it adds), so
+  it had that pod throughout.
+- **Continuity.** A proven pod keeps its uid while List names it without interruption and it holds nothing
+  new, unless the source reports that it ended or that a successor came. A source that goes silent therefore
+  takes no uid away.
+- **Doubt.** Otherwise the uid stays empty: a pod gets devices at its admission, so a new device under an old
+  name may be a successor's.
 
-Times are of one monotonic clock, in seconds.
-
-A pod's owner, shortened to what people name.
-
-A pod names its controller alone: a ReplicaSet rather than the Deployment that a person knows, a Job rather
-than its CronJob. Both controllers name what they make after themselves, and the pod tells enough to see
-it without asking anybody:
-
-- Deployment controller: a ReplicaSet is called <deployment>-<hash>, and its pods carry the hash in the
-  label pod-template-hash (Argo Rollouts does the same with its own label);
-- CronJob controller: a Job is called <cronjob>-<minutes>, the scheduled time in minutes since 1970
-  (before Kubernetes 1.21 in seconds).
-
-Where that does not fit, the owner is told as it is.
+All times are of one monotonic clock, in seconds.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from exporter.mapping.model import Device, PodKey, Snapshot
 
-NAME_LIMIT: Final = 253
-"""Characters of an object's name. The Deployment controller cuts its own name to fit its ReplicaSet's."""
+NEVER: Final = math.inf
+"""A time that has not come."""
 
-_MINUTE: Final = 60.0
-_LATE: Final = 365 * 86400.0
-"""Seconds for which a Job may go on making pods. Dates such as 20261121 read as minutes of 2008."""
-_EARLY: Final = 3600.0
-"""Seconds by which the clocks of the control plane may differ, amply."""
+API_SYNC: Final = 1.0
+"""Seconds after the first pod of the API server until a restarted kubelet has all of them."""
 
-_TEMPLATE_HASHES: Final = (
-    ("pod-template-hash", "Deployment"),
-    ("rollouts-pod-template-hash", "Rollout"),
-)
-
-
-class Owner(NamedTuple):
-    """One of a pod's owner references. `controller`: the one that manages it; there is one at most."""
-
-    api_version: str
-    kind: str
-    name: str
-    controller: bool = True
+_KEPT: Final = 60.0
+"""Seconds for which an ended pod is kept: longer than any refresh."""
+_LIMIT: Final = 8192
+"""Names kept: many times what a node can run."""
 
 
 class Workload(NamedTuple):
-    """What people call it: a Deployment, a StatefulSet, a CronJob, the Node of a static pod, or the pod."""
+    """What manages a pod, by the name that people use: a Deployment, a CronJob, the Node of a static pod."""
 
     kind: str
     name: str
 
 
 UNKNOWN: Final = Workload("", "")
-"""Of a pod of which nothing is known."""
-
-
-def workload(
-    pod: str,
-    owners: Sequence[Owner],
-    labels: Mapping[str, str],
-    *,
-    created: float = 0.0,
-    static_on: str = "",
-) -> Workload:
-    """The workload of the pod called `pod`.
-
-    `created` is the pod's creationTimestamp in unix time, 0 where it is not known; `static_on` the node's
-    name for a pod that its kubelet took from a file, which names no owner to the kubelet itself.
-    """
-    if static_on:
-        return Workload("Node", static_on)
-    owner = _controller(owners)
-    if owner is None:
-        return Workload("Pod", pod)
-    group = owner.api_version.rpartition("/")[0]
-    if owner.kind == "ReplicaSet" and group in {"apps", "extensions"}:
-        return _of_replica_set(owner, labels)
-    if owner.kind == "Job" and group == "batch":
-        return _of_job(owner, created)
-    return Workload(owner.kind, owner.name)
-
-
-def _controller(owners: Sequence[Owner]) -> Owner | None:
-    """The controller, or the only owner where none is said to be."""
-    for owner in owners:
-        if owner.controller:
-            return owner
-    return owners[0] if len(owners) == 1 else None
-
-
-def _of_replica_set(owner: Owner, labels: Mapping[str, str]) -> Workload:
-    name, dash, suffix = owner.name.rpartition("-")
-    if name and dash and suffix and len(owner.name) < NAME_LIMIT:
-        for label, kind in _TEMPLATE_HASHES:
-            if labels.get(label) == suffix:
-                return Workload(kind, name)
-    return Workload(owner.kind, owner.name)
-
-
-def _of_job(owner: Owner, created: float) -> Workload:
-    name, dash, suffix = owner.name.rpartition("-")
-    if name and dash and created > 0 and suffix.isascii() and suffix.isdigit() and suffix[0] != "0":
-        for length, unit in ((8, _MINUTE), (10, 1.0)):
-            if len(suffix) == length and -_EARLY <= created - int(suffix) * unit <= _LATE:
-                return Workload("CronJob", name)
-    return Workload(owner.kind, owner.name)
-
-
-NEVER: Final = math.inf
-"""A time that has not come."""
-
-API_SYNC: Final = 1.0
-"""Seconds after its first pod of the API server within which a kubelet that came up has not told of all."""
-
-_KEPT: Final = 60.0
-"""Seconds for which a pod that is over is remembered: nothing that is under way lasts longer."""
-_LIMIT: Final = 8192
-"""Names kept: many times what a node can have."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """What a source tells of one pod. `labels` are the allowed ones, sorted. `created` is unix time.
+    """One pod as a source reports it. `labels` are the allowed ones, sorted. `created` is unix time.
 
-    A static pod's `uid` is the kubelet's own for it (the hash of its file), under which it keeps devices
-    and cgroups, and not that of the mirror in the API server: it stays when the mirror is made anew, and
-    changes with the file.
+    The `uid` of a static pod is the kubelet's own (the hash of its manifest), under which it allocates
+    devices, and not that of the mirror pod: it stays when the mirror is recreated and changes with the file.
     """
 
     namespace: str
@@ -163,116 +71,111 @@ class PodIdentity:
 
     @property
     def ended(self) -> bool:
-        """Whether its containers have ended for good."""
+        """Whether its containers have terminated for good."""
         return self.phase in {"Succeeded", "Failed"}
 
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """One pod, and when it was seen.
+    """One pod, and when the source reported what of it.
 
-    It was first `told` of at that time. The kubelet had it already at `known`, and had it still at
-    `present`; it was `running` already at that time. From `over` on the kubelet has done with it.
+    `first_seen`: first reported. `known`: the kubelet had it by then. `present`: the kubelet still had it
+    then. `running`: its phase was Running by then. `over`: the kubelet was done with it by then.
     """
 
     identity: PodIdentity
-    told: float
+    first_seen: float
     known: float = NEVER
     present: float = -NEVER
     running: float = NEVER
     over: float = NEVER
 
     @property
-    def standing(self) -> bool:
-        """Whether it may still hold anything."""
+    def active(self) -> bool:
+        """Whether it may still hold devices."""
         return self.over == NEVER and not self.identity.ended
-
-
-_NOBODY: Mapping[PodKey, tuple[PodRecord, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """All that a source has told, at one moment.
+    """All that a source has reported, at one moment.
 
-    `connected`: whether it tells anything at present. `heard`: since when the kubelet, or the source
-    itself, is known to have heard of the API server's pods (NEVER: not yet).
+    `connected`: the source is being watched. `synced_at`: when the first pod of the API server arrived at the
+    kubelet, or at a source that is the API server; NEVER if none has.
     """
 
-    sightings: Mapping[PodKey, tuple[PodRecord, ...]] = field(default_factory=lambda: _NOBODY)
+    records: Mapping[PodKey, tuple[PodRecord, ...]] = field(
+        default_factory=lambda: MappingProxyType(dict[PodKey, tuple[PodRecord, ...]]())
+    )
     connected: bool = False
-    heard: float = NEVER
+    synced_at: float = NEVER
 
     def of(self, key: PodKey) -> tuple[PodRecord, ...]:
-        """All pods of one name, the one that was seen first before the others."""
-        return self.sightings.get(key, ())
+        """All pods of one name, in the order in which they came."""
+        return self.records.get(key, ())
 
     def complete(self, now: float) -> bool:
-        """Whether a pod that is not in it is not on the node."""
-        return self.connected and now >= self.heard + API_SYNC
+        """Whether a pod that is missing here is not on the node."""
+        return self.connected and now >= self.synced_at + API_SYNC
 
 
 EMPTY_VIEW: Final = PodView()
-"""Of a node without a source of identity."""
+"""The view of an exporter without a pod source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """When List was `asked` and `answered`."""
+    """When List was called and when its answer arrived."""
 
     asked: float
     answered: float
 
 
-def proven(view: PodView, key: PodKey, look: Poll) -> PodIdentity | None:
-    """The pod that List called `key`, where that is beyond doubt."""
-    found = [s.identity for s in view.of(key) if s.known <= look.asked and s.present >= look.answered]
+def proven(view: PodView, key: PodKey, poll: Poll) -> PodIdentity | None:
+    """The pod that List named `key`, if proven."""
+    found = [r.identity for r in view.of(key) if r.known <= poll.asked and r.present >= poll.answered]
     return found[0] if len(found) == 1 else None
 
 
-def contradicted(view: PodView, key: PodKey, uid: str, look: Poll) -> bool:
-    """Whether something was known when List was asked by which `key` was no longer `uid`."""
-    mine = next((s for s in view.of(key) if s.identity.uid == uid), None)
-    if mine is not None and mine.over <= look.asked:
+def contradicted(view: PodView, key: PodKey, uid: str, poll: Poll) -> bool:
+    """Whether the source had reported, when List was called, that `key` is no longer the pod `uid`."""
+    mine = next((record for record in view.of(key) if record.identity.uid == uid), None)
+    if mine is not None and mine.over <= poll.asked:
         return True
     first = -NEVER if mine is None else mine.known
-    return any(
-        first < s.known <= look.asked and s.over == NEVER for s in view.of(key) if s.identity.uid != uid
-    )
+    others = [record for record in view.of(key) if record.identity.uid != uid]
+    return any(first < other.known <= poll.asked and other.over == NEVER for other in others)
 
 
 def identify(
-    keys: Iterable[PodKey], before: Mapping[PodKey, PodIdentity], view: PodView, look: Poll
+    keys: Iterable[PodKey], before: Mapping[PodKey, PodIdentity], view: PodView, poll: Poll
 ) -> tuple[dict[PodKey, PodIdentity], frozenset[PodKey]]:
-    """Who the listed pods `keys` are, by proof or else by continuity with `before`; and which of them are by
-    continuity alone: they are doubtful if they hold something new.
+    """Identify the listed pods `keys`, by proof or by continuity with `before`. Also returns those that are
+    identified by continuity alone: their uid is in doubt if they hold something new.
     """
     found: dict[PodKey, PodIdentity] = {}
     continued: set[PodKey] = set()
     for key in keys:
-        identity = proven(view, key, look)
+        identity = proven(view, key, poll)
         if identity is None:
             identity = before.get(key)
-            if identity is None or contradicted(view, key, identity.uid, look):
+            if identity is None or contradicted(view, key, identity.uid, poll):
                 continue
             continued.add(key)
-            identity = latest(view, identity)
+            identity = _latest(view, identity)
         found[key] = identity
     return found, frozenset(continued)
 
 
-def latest(view: PodView, identity: PodIdentity) -> PodIdentity:
-    """What is known of the same pod by now."""
-    for sighting in view.of(identity.key):
-        if sighting.identity.uid == identity.uid:
-            return sighting.identity
-    return identity
+def _latest(view: PodView, identity: PodIdentity) -> PodIdentity:
+    """The latest report of the same pod."""
+    same = (r.identity for r in view.of(identity.key) if r.identity.uid == identity.uid)
+    return next(same, identity)
 
 
 def pods_with_new_holdings(old: Snapshot, new: Snapshot) -> frozenset[PodKey]:
-    """The pods that hold something in `new` that a pod of their name did not hold in `old`.
-
-    Who is a holder is compared by name: uids may have been learned in between.
+    """The pods that hold something in `new` that no pod of their name held in `old`. Compares names: a uid
+    may have been proven in between.
     """
     found: set[PodKey] = set()
     changed = new.changed_since(old)
@@ -300,49 +203,40 @@ def pods_with_new_holdings(old: Snapshot, new: Snapshot) -> frozenset[PodKey]:
     return frozenset(found)
 
 
-def still_on_node(view: PodView, missing: Iterable[PodKey], uid: str = "") -> frozenset[PodKey]:
-    """Which of the pods that List leaves out are on the node all the same, by what the source tells; with
-    `uid`, none but that very pod counts.
-    """
-    return frozenset(
-        key for key in missing if any(s.standing and (not uid or s.identity.uid == uid) for s in view.of(key))
-    )
-
-
 class PodRegistry:
-    """Gathers what one source tells into views."""
+    """Collects a source's reports into views."""
 
     def __init__(self) -> None:
         self._by_name: dict[PodKey, dict[str, PodRecord]] = {}
         self._connected = False
-        self._heard = NEVER
+        self._synced_at = NEVER
         self._view: PodView | None = EMPTY_VIEW
 
     @property
     def view(self) -> PodView:
-        """All of it, at this moment; the same object until something changes."""
+        """The present view; the same object until something changes."""
         if self._view is None:
-            sightings = {key: tuple(found.values()) for key, found in self._by_name.items()}
-            self._view = PodView(MappingProxyType(sightings), self._connected, self._heard)
+            records = {key: tuple(found.values()) for key, found in self._by_name.items()}
+            self._view = PodView(MappingProxyType(records), self._connected, self._synced_at)
         return self._view
 
     def clear(self) -> None:
-        """What the source said is of the past."""
+        """Drop all records: the source begins anew."""
         self._by_name.clear()
-        self._connected, self._heard, self._view = False, NEVER, EMPTY_VIEW
+        self._connected, self._synced_at, self._view = False, NEVER, EMPTY_VIEW
 
     def connect(self, *, connected: bool = True) -> None:
-        """The source tells something from here on, or nothing for a while."""
+        """Record that the source is watched from now on, or no longer."""
         if connected is not self._connected:
             self._connected, self._view = connected, None
 
-    def hear(self, now: float) -> None:
-        """The API server's pods are known to have been heard of."""
-        if self._heard == NEVER:
-            self._heard, self._view = now, None
+    def sync(self, now: float) -> None:
+        """Record that the API server's pods have begun to arrive."""
+        if self._synced_at == NEVER:
+            self._synced_at, self._view = now, None
 
     def see(self, identity: PodIdentity, now: float, *, known: bool = True) -> PodRecord | None:
-        """A pod as it is told of at `now`; `known`: the kubelet had it then, too. What was told before."""
+        """Record a report of a pod; `known`: the kubelet has it. Returns the record before."""
         if identity.key not in self._by_name and len(self._by_name) >= _LIMIT:
             return None
         by_uid = self._by_name.setdefault(identity.key, {})
@@ -360,36 +254,36 @@ class PodRegistry:
         return before
 
     def end(self, key: PodKey, uid: str, now: float) -> PodRecord | None:
-        """The kubelet has done with a pod since `now`. What was told of it before."""
+        """Record that the kubelet is done with a pod. Returns the record before."""
         by_uid = self._by_name.get(key, {})
         before = by_uid.get(uid)
         if before is not None and before.over == NEVER:
             by_uid[uid] = replace(before, over=now)
             self._view = None
-            self._forget(lambda sighting: sighting.over < now - _KEPT)
+            self._drop(lambda record: record.over < now - _KEPT)
         return before
 
     def prune(self, uids: Iterable[str], begun: float) -> list[PodRecord]:
-        """The source told of all pods there are, `uids`: others that were told of before `begun` are gone.
-        Those are returned.
+        """Drop the pods that were seen before `begun` and are not among `uids`, all pods of a list that was
+        requested then. Returns the dropped records.
         """
         present = frozenset(uids)
-        return self._forget(lambda sighting: sighting.identity.uid not in present and sighting.told <= begun)
+        return self._drop(lambda one: one.identity.uid not in present and one.first_seen <= begun)
 
     def confirm(self, asked: float, uids: Iterable[str] | None = None) -> None:
-        """The source was asked at `asked`, and has these pods still; None: all that are not over."""
+        """Record that a list requested at `asked` contains these pods; None: all that are not over."""
         chosen = None if uids is None else frozenset(uids)
         for by_uid in self._by_name.values():
-            for uid, sighting in by_uid.items():
-                if uid in chosen if chosen is not None else sighting.over == NEVER:
-                    by_uid[uid] = replace(sighting, present=max(sighting.present, asked))
+            for uid, record in by_uid.items():
+                if uid in chosen if chosen is not None else record.over == NEVER:
+                    by_uid[uid] = replace(record, present=max(record.present, asked))
         self._view = None
 
-    def _forget(self, forgotten: Callable[[PodRecord], bool]) -> list[PodRecord]:
+    def _drop(self, obsolete: Callable[[PodRecord], bool]) -> list[PodRecord]:
         found: list[PodRecord] = []
         for key, by_uid in list(self._by_name.items()):
-            for sighting in [sighting for sighting in by_uid.values() if forgotten(sighting)]:
-                found.append(by_uid.pop(sighting.identity.uid))
+            for record in [record for record in by_uid.values() if obsolete(record)]:
+                found.append(by_uid.pop(record.identity.uid))
                 self._view = None
             if not by_uid:
                 del self._by_name[key]

@@ -1,8 +1,8 @@
-"""List's answer pod by pod: what a pod's part says, recognised when it comes again.
+"""Decodes a List answer pod by pod and recognises pods that did not change.
 
-Most of an answer is what the one before was, so a pod's bytes are decoded once and looked up after that.
-kubelet: the order of a container's entries and ids differs from call to call; a part that says the same in
-another order is the same part.
+Most of an answer equals the one before, so the bytes of each pod are decoded once and looked up afterwards.
+kubelet: the order of a container's entries and ids differs from call to call. A pod with the same content in
+another order counts as unchanged.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,56 +13,59 @@ from exporter.mapping.model import PodKey
 from kubelet.pb.podresources.v1 import api_pb2
 
 LARGE: Final = 4 << 20
-"""Bytes of an answer whose parts are kept; of a larger one memory is worth more than time."""
+"""Bytes of the largest answer that is recognised pod by pod: a larger one would take too much memory."""
 _TAG: Final = 0x0A
 """ListPodResourcesResponse.pod_resources (podresources v1): field 1, length-delimited."""
 _MORE: Final = 0x80
 
 Nodes = tuple[int, ...]
+"""NUMA nodes, sorted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodPart:
-    """One pod's part: the message, and what it says, to be compared. Told apart by being another object."""
+    """One pod of an answer: its message, and its content in a comparable form. An unchanged pod is the same
+    object as in the answer before.
+    """
 
     key: PodKey
     message: api_pb2.PodResources
-    says: tuple[object, ...]
+    content: tuple[object, ...]
     claims: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ListedPods:
-    """A List's pods. `parts` are by name; None where they cannot be told apart by it, or are too large to be
-    kept.
+    """The pods of a List answer. `parts` are its pods by name, None if two pods have the same name or the
+    answer is larger than LARGE.
     """
 
     pod_resources: tuple[api_pb2.PodResources, ...]
     parts: Mapping[PodKey, PodPart] | None = None
 
     def names(self) -> frozenset[PodKey]:
-        """Every pod that is listed, also those that hold nothing."""
+        """Every listed pod, including those without devices."""
         if self.parts is not None:
             return frozenset(self.parts)
         return frozenset((pod.namespace, pod.name) for pod in self.pod_resources)
 
 
-class _Other(Exception):  # noqa: N818 -- no error
-    """A message of another form."""
+class _UnexpectedField(Exception):  # noqa: N818 -- internal signal
+    """The message has another field than pod_resources."""
 
 
 @dataclass(slots=True)
 class ListReader:
-    """Reads one answer after the other."""
+    """Decodes one answer after the other."""
 
     _by_bytes: dict[bytes, PodPart] = field(default_factory=dict[bytes, PodPart])
     _by_name: Mapping[PodKey, PodPart] = field(default_factory=dict[PodKey, PodPart])
 
     def read(self, data: bytes) -> ListedPods:
-        """A List answer. Raises google.protobuf.message.DecodeError for bytes that are none."""
+        """Decode a List answer. Raises google.protobuf.message.DecodeError."""
         try:
             cuts = list(_cut(data)) if len(data) <= LARGE else None
-        except _Other:
+        except _UnexpectedField:
             cuts = None
         if cuts is None:
             whole = api_pb2.ListPodResourcesResponse.FromString(data)
@@ -77,7 +80,7 @@ class ListReader:
             if part is None:
                 part = _part(api_pb2.PodResources.FromString(cut))
                 same = before.get(part.key)
-                if same is not None and same.says == part.says:
+                if same is not None and same.content == part.content:
                     part = same
             by_bytes[cut] = part
             parts[part.key] = part
@@ -90,27 +93,27 @@ class ListReader:
 
 
 def _cut(data: bytes) -> Iterator[bytes]:
-    """The bytes of each pod. Raises _Other for anything else, which protobuf itself may judge."""
+    """Yield the bytes of each pod. Raises _UnexpectedField: the protobuf library then decodes the whole."""
     at, end = 0, len(data)
     while at < end:
         if data[at] != _TAG:
-            raise _Other
+            raise _UnexpectedField
         at, size, shift = at + 1, 0, 0
         while True:
             if at >= end or shift > 28:
-                raise _Other
+                raise _UnexpectedField
             byte = data[at]
             at, size, shift = at + 1, size | (byte & ~_MORE) << shift, shift + 7
             if not byte & _MORE:
                 break
         if at + size > end:
-            raise _Other
+            raise _UnexpectedField
         yield data[at : at + size]
         at += size
 
 
 def _part(pod: api_pb2.PodResources) -> PodPart:
-    says: list[object] = []
+    content: list[object] = []
     claims = False
     for container in pod.containers:
         entries = frozenset(
@@ -128,12 +131,12 @@ def _part(pod: api_pb2.PodResources) -> PodPart:
                 tuple(block.SerializeToString(deterministic=True) for block in container.memory),
                 tuple(resource.SerializeToString(deterministic=True) for resource in claimed),
             )
-        says.append((container.name, entries, rest))
-    return PodPart((pod.namespace, pod.name), pod, tuple(says), claims)
+        content.append((container.name, entries, rest))
+    return PodPart((pod.namespace, pod.name), pod, tuple(content), claims)
 
 
 def nodes_of(topology: api_pb2.TopologyInfo) -> Nodes:
-    """The NUMA nodes, sorted. kubelet: node 0 is a NUMANode with no field set; a negative one is none."""
+    """NUMA nodes, sorted. kubelet: node 0 is a NUMANode without fields; a negative id means no node."""
     nodes = topology.nodes
     if not nodes:
         return ()

@@ -1,13 +1,8 @@
-"""The snapshot's data: what the kubelet said at one moment, sorted and without repetition.
+"""Data of a snapshot: which devices a node has, which containers hold them, and what device plugins report.
 
-Keys are named tuples: they are hashed and sorted by the thousand at each refresh, and a tuple's own
-hash and order are several times quicker than a dataclass's.
-
-What device plugins themselves tell of their devices (their /api/v1/devices), put together.
-
-The kubelet's word wins wherever it has one: what is allocatable it knows, for it is the one that gives
-devices out. A plugin adds that a device exists which the kubelet does not name (nobody holds it, and it is
-not healthy), why it is not healthy, what it is, and when it was last given out.
+Everything is sorted by key, so two answers with the same content give equal snapshots whatever their order.
+Keys are named tuples: a refresh hashes and sorts thousands of them, and a tuple's own hash and order are
+several times faster than a dataclass's.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,18 +14,18 @@ from typing import Final, NamedTuple
 
 
 class DeviceKey(NamedTuple):
-    """A device's name on this node: ids are unique within a resource only."""
+    """A device's name on this node. Ids are unique within a resource only."""
 
     resource: str
     device: str
 
 
 PodKey = tuple[str, str]
-"""A pod's namespace and name: all that the kubelet's List calls it by."""
+"""A pod's namespace and name: all that the kubelet's List contains of a pod's identity."""
 
 
 class Holder(NamedTuple):
-    """A container of a pod. `pod_uid` is empty where nothing tells it, and while it is in doubt."""
+    """A container that holds a device. `pod_uid` is empty while the uid is unknown or not proven."""
 
     namespace: str
     pod: str
@@ -40,11 +35,11 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device that is allocatable or held, or that its plugin tells of.
+    """One device that is allocatable, held, or reported by its plugin.
 
-    `parent` is the physical device behind a replica or a slice, "" for a whole device. `numa_nodes`
-    is sorted, and empty where nothing tells. `allocatable` means that the kubelet would hand it out
-    (or has): its plugin is there and says Healthy. `holders` is sorted, and empty when it is free.
+    `parent` is the physical device behind a replica or a slice, "" for a whole device. `numa_nodes` is
+    sorted, empty if unknown. `allocatable`: the kubelet counts the device as allocatable, whether it is held
+    or free. `holders` is sorted, empty for a free device.
     """
 
     key: DeviceKey
@@ -55,7 +50,7 @@ class Device:
 
 
 class ClaimDeviceKey(NamedTuple):
-    """A device given through a ResourceClaim (DRA). `share_id` is "" unless it is shared by capacity."""
+    """A device of a ResourceClaim (DRA). `share_id` is "" unless the device is shared by capacity."""
 
     driver: str
     pool: str
@@ -64,7 +59,7 @@ class ClaimDeviceKey(NamedTuple):
 
 
 class ClaimedKey(NamedTuple):
-    """A claimed device as it is held: through one claim. It may be held through several."""
+    """A device held through one claim. One device may be held through several claims."""
 
     driver: str
     pool: str
@@ -75,7 +70,7 @@ class ClaimedKey(NamedTuple):
 
 
 HeldKey = DeviceKey | ClaimedKey
-"""What a holder holds. Flat texts of different number: they sort together, and are never equal."""
+"""Key of anything a container can hold. The two tuples differ in length: they sort together, never equal."""
 
 
 class ClaimHolder(NamedTuple):
@@ -88,19 +83,19 @@ class ClaimHolder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClaimDevice:
-    """One claimed device with all its holders, and the names of its CDI devices."""
+    """One claimed device with its holders and the names of its CDI devices."""
 
     key: ClaimDeviceKey
     holders: tuple[ClaimHolder, ...]
     cdi_devices: tuple[str, ...] = ()
 
     def held(self, through: ClaimHolder) -> ClaimedKey:
-        """What one of its holders holds."""
+        """The key of this device as `through` holds it."""
         return ClaimedKey(*self.key, through.claim_namespace, through.claim)
 
 
 class PinnedMemory(NamedTuple):
-    """Memory given to one container by the static memory manager: bytes of one type on some NUMA nodes."""
+    """Memory that the static memory manager gave to a container: bytes of one type on some NUMA nodes."""
 
     memory_type: str
     numa_nodes: tuple[int, ...]
@@ -109,9 +104,9 @@ class PinnedMemory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container that holds something: devices, claimed devices, exclusive CPUs or pinned memory.
+    """A container that holds devices, claimed devices, exclusive CPUs or pinned memory.
 
-    `numa_nodes` are those that its devices, CPUs and memory span, as far as they are known.
+    `devices` counts devices by resource. `numa_nodes` are the known nodes of its devices, CPUs and memory.
     """
 
     holder: Holder
@@ -123,24 +118,25 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class ResourceCounts:
-    """One resource's devices: `known` = allocatable or held; `unhealthy` = known but not allocatable."""
+    """Counts of one resource's devices.
+
+    `unhealthy` = known but not allocatable; `free` = allocatable without a holder.
+    """
 
     known: int
     allocatable: int
     allocated: int
     unhealthy: int
     free: int
-    """Allocatable and without holder."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the kubelet said at one moment.
+    """The devices of a node and their holders at one moment.
 
-    Everything is sorted by key, so that two answers that say the same are equal whatever their order.
-    `complete` is False where the kubelet cannot tell what is allocatable (UNIMPLEMENTED, old kubelets):
-    then only held devices are known, and nothing can be said of their health. `numa_by_plugin` are the
-    devices whose NUMA nodes their plugin tells, and not the kubelet.
+    `complete` is False if the kubelet does not serve GetAllocatableResources: then only held devices are
+    known, and their health is not. `numa_by_plugin` are the devices whose NUMA nodes come from their plugin
+    and not from the kubelet.
     """
 
     devices: tuple[Device, ...] = ()
@@ -156,13 +152,13 @@ class Snapshot:
 
     @cached_property
     def held_unhealthy(self) -> frozenset[DeviceKey]:
-        """The devices that somebody holds and that are not allocatable."""
-        ill = [device for device in self.devices if not device.allocatable]
-        return frozenset([device.key for device in ill if device.holders])
+        """The held devices that are not allocatable."""
+        unhealthy = [device for device in self.devices if not device.allocatable]
+        return frozenset([device.key for device in unhealthy if device.holders])
 
     def changed_since(self, old: "Snapshot") -> list[tuple[Device, Device]] | None:
-        """Each device that may be another than in `old`, as it was and as it is; by identity, so that it
-        takes no time. None where there are other devices, or others may have changed.
+        """Pairs (old, new) of the devices that may differ, compared by identity: a snapshot shares unchanged
+        Device objects with the one before. None if the set of devices differs.
         """
         if len(old.devices) != len(self.devices):
             return None
@@ -171,44 +167,39 @@ class Snapshot:
 
     @cached_property
     def _counts(self) -> Mapping[str, ResourceCounts]:
-        # Several families, the page and the API ask: counted once. It is why there are no slots here.
-        tallies: dict[str, list[int]] = {}
-        for resource, group in groupby(self.devices, key=lambda device: device.key[0]):
-            tally = tallies.setdefault(resource, [0, 0, 0, 0])
-            devices = list(group)
-            well = [device.allocatable for device in devices]
-            free = [device.allocatable for device in devices if not device.holders]
-            tally[0] += len(devices)
-            tally[1] += well.count(True)
-            tally[2] += len(devices) - len(free)
-            tally[3] += free.count(True)
+        # Several families, the page and the API read the counts. The cache is why this class has no slots.
         return {
-            resource: ResourceCounts(
-                known=known,
-                allocatable=allocatable,
-                allocated=allocated,
-                unhealthy=known - allocatable,
-                free=free,
-            )
-            for resource, (known, allocatable, allocated, free) in sorted(tallies.items())
+            resource: _counted(list(group))
+            for resource, group in groupby(self.devices, key=lambda device: device.key[0])
         }
 
 
-FORGOTTEN_AFTER: Final = 300.0
-"""Seconds for which the last word of a plugin that answers no more is kept.
+def _counted(devices: list[Device]) -> ResourceCounts:
+    allocatable = [device.allocatable for device in devices].count(True)
+    unheld = [device.allocatable for device in devices if not device.holders]
+    return ResourceCounts(
+        known=len(devices),
+        allocatable=allocatable,
+        allocated=len(devices) - len(unheld),
+        unhealthy=len(devices) - allocatable,
+        free=unheld.count(True),
+    )
 
-kubelet: a plugin whose stream ended keeps its place for five minutes, then its devices are forgotten.
+
+FORGOTTEN_AFTER: Final = 300.0
+"""Seconds for which the last report of a silent plugin is kept.
+
+kubelet: an endpoint whose ListAndWatch stream ended is kept for five minutes, then its devices are dropped.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedDevice:
-    """One device as its plugin tells of it.
+    """One device as its plugin reports it.
 
-    `reason` says why it is not healthy ("" where it is, or where nothing is said), `since` the unix time of
-    its last change of health, `last_allocated` that of the last Allocate that gave it out; None: not told.
-    `attributes` are sorted by name. `parent` is the device that this one is a share of, "" where it is
-    none or nothing is said.
+    `reason` says why it is unhealthy, "" if healthy or not given. `since` is the unix time of its last change
+    of health, `last_allocated` that of the last Allocate that returned it; None if not reported. `attributes`
+    are sorted by name. `parent` is the device that this one is a share of, "" if none.
     """
 
     healthy: bool
@@ -222,8 +213,8 @@ class AdvertisedDevice:
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedResource:
-    """One resource of a plugin: whether the kubelet took its registration, and how many ListAndWatch
-    streams are open.
+    """One resource of a plugin: whether the kubelet accepted its registration, and the number of open
+    ListAndWatch streams.
     """
 
     registered: bool
@@ -232,17 +223,17 @@ class AdvertisedResource:
 
     @property
     def served(self) -> bool:
-        """Whether the kubelet follows this plugin."""
+        """Whether the kubelet watches this plugin."""
         return self.registered and self.streams > 0
 
 
 @dataclass(frozen=True, slots=True)
 class PluginReport:
-    """What one plugin told.
+    """The last report of one plugin.
 
-    `source` is its address; `received_at` is the unix time of the first answer with this content, None
-    before the first answer. `problem` says why it does not answer at present, "" while it does; it was last
-    heard at `silent_since`.
+    `source` is the plugin's address. `received_at` is the unix time at which this content first arrived, None
+    before the first report. `problem` says why the plugin does not answer at present, "" while it does; its
+    last answer came at `silent_since`.
     """
 
     source: str
@@ -255,13 +246,13 @@ class PluginReport:
 
     @property
     def answers(self) -> bool:
-        """Whether this is its present word."""
+        """Whether the report is current."""
         return self.received_at is not None and not self.problem
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceReport:
-    """Who tells of a resource: the resource as that plugin has it, and its report."""
+    """One resource as a plugin reports it, and the whole report."""
 
     resource: AdvertisedResource
     report: PluginReport
@@ -269,7 +260,11 @@ class ResourceReport:
 
 @dataclass(frozen=True, slots=True)
 class PluginReports:
-    """What all plugins told. Replaced as a whole, never changed."""
+    """The reports of all plugins, and their devices and resources together. Immutable.
+
+    The kubelet decides what is allocatable. A report adds devices that the kubelet does not name (free and
+    unhealthy), why a device is unhealthy, its attributes, and when it was last allocated.
+    """
 
     reports: tuple[PluginReport, ...] = ()
     devices: Mapping[DeviceKey, AdvertisedDevice] = field(
@@ -280,40 +275,38 @@ class PluginReports:
     )
 
     def answers(self, resource: str) -> bool:
-        """Whether a plugin tells of this resource at present."""
-        word = self.resources.get(resource)
-        return word is not None and word.report.answers
+        """Whether a plugin reports this resource at present."""
+        found = self.resources.get(resource)
+        return found is not None and found.report.answers
 
     def serves(self, resource: str) -> bool:
-        """Whether a plugin says at present that the kubelet follows it for this resource."""
-        word = self.resources.get(resource)
-        return word is not None and word.report.answers and word.resource.served
+        """Whether a plugin reports at present that the kubelet watches it for this resource."""
+        found = self.resources.get(resource)
+        return found is not None and found.report.answers and found.resource.served
 
 
 NO_REPORTS: Final = PluginReports()
-"""Of a node whose plugins are not asked."""
+"""No plugin is polled."""
 
 
 def merge_reports(reports: Iterable[PluginReport]) -> PluginReports:
-    """What all of `reports` say together.
-
-    A resource that several tell of (one process takes over from another) is as the one says that answers
-    and that the kubelet follows; among equals, as the first says.
+    """Merge reports. If several plugins report a resource, as while one process takes over from another, the
+    one that answers and that the kubelet watches wins; among equals the first.
     """
     kept = tuple(reports)
     resources: dict[str, ResourceReport] = {}
     for report in kept:
         for name, resource in report.resources.items():
-            before = resources.get(name)
-            if before is None or _weight(ResourceReport(resource, report)) > _weight(before):
-                resources[name] = ResourceReport(resource, report)
+            found, before = ResourceReport(resource, report), resources.get(name)
+            if before is None or _rank(found) > _rank(before):
+                resources[name] = found
     devices = {
-        DeviceKey(name, device): told
-        for name, word in resources.items()
-        for device, told in word.resource.devices.items()
+        DeviceKey(name, device): advertised
+        for name, found in resources.items()
+        for device, advertised in found.resource.devices.items()
     }
     return PluginReports(kept, MappingProxyType(devices), MappingProxyType(resources))
 
 
-def _weight(word: ResourceReport) -> tuple[bool, bool, bool]:
-    return word.report.answers, word.resource.served, word.resource.registered
+def _rank(found: ResourceReport) -> tuple[bool, bool, bool]:
+    return found.report.answers, found.resource.served, found.resource.registered

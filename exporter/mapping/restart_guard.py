@@ -1,31 +1,58 @@
-"""Whether a kubelet that has just come up may be believed when it leaves pods out.
+"""Guards against the incomplete List that a kubelet returns just after a restart.
 
-A kubelet lists no pod of the API server until it has heard from it, for about a second after its start
-and for as long as the API server is away, and answers OK meanwhile. Taken at its word, everything would
-be released, and allocated anew a second later.
+A kubelet lists no pod of the API server until it has synced with it: about a second after its start, or for
+as long as the API server is away. It answers OK all the same. Believed, such a List would release every
+device and allocate it anew a second later. While a List is not believed, the refresh fails with the code
+UNSETTLED, the last snapshot stays (and is withdrawn after --stale-after, as in any failure), and List is
+called again every 0.2 s, after ten seconds every 2 s (refresh/triggers.py).
 
-Times are of one monotonic clock, in seconds.
+"Restarted": the connection failed, the socket was replaced, or the socket is younger than DISTRUST seconds
+(refresh/loop.py). "Missing": a pod that held something is not listed, or listed under a new uid without
+devices (`missing_pods`).
+
+| List is not believed while | for how long | function |
+|---|---|---|
+| pods are missing that the pod source still has | 1 h from the restart | after_restart |
+| pods are missing; the pod source has not synced with the API server | 1 h from the restart | after_restart |
+| pods are missing; no pod source; only static pods are listed | 1 h from the restart | after_restart |
+| pods are missing; no pod source; other pods are listed | 10 s from the restart | after_restart |
+| first List, no devices held; the pod source has pods not listed | socket younger than 10 s | at_start |
+| first List, no devices held; the pod source has not synced | socket younger than 10 s | at_start |
+| first List, no devices held; no pod source | socket younger than 2 s | at_start |
+
+All times are of one monotonic clock, in seconds.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from exporter.mapping.identity import PodView, still_on_node
+from exporter.mapping.identity import PodView
 from exporter.mapping.model import PodKey, Snapshot
 
 DISTRUST: Final = 10.0
-"""Seconds after a kubelet's return within which pods that it leaves out are not believed gone, where no
-source of identity tells more.
-"""
+"""Seconds after a kubelet's restart within which missing pods are not believed gone, without a pod source."""
 DISTRUST_UNSYNCED: Final = 3600.0
-"""Seconds for which they are not believed gone because a source says that they are there, or because the
-kubelet has not heard of any pod of the API server. The mapping is stale long before.
+"""Seconds for which missing pods are not believed gone because a source has them or the kubelet has not
+synced with the API server. The mapping is stale long before.
 """
 DISTRUST_EMPTY_START: Final = 2.0
-"""Seconds of a kubelet's life within which nobody is believed to hold nothing, by an exporter that starts."""
+"""Age of the kubelet's socket, in seconds, below which an exporter that starts does not believe an empty
+node, without a pod source.
+"""
 
 
-def after_return(
+def missing_pods(old: Snapshot, new: Snapshot, listed: Collection[PodKey]) -> dict[PodKey, str]:
+    """The pods that hold something in `old` and nothing in `new`, with their uids ("" if unknown).
+
+    A pod of the same name that is `listed` without devices is not missing if the uid is unknown: nothing
+    shows that it is the same pod.
+    """
+    holding = {found.holder[:2] for found in new.containers}
+    uids = {found.holder[:2]: found.holder.pod_uid for found in old.containers}
+    return {key: uid for key, uid in uids.items() if key not in holding and (uid or key not in listed)}
+
+
+def after_restart(
     missing: Mapping[PodKey, str],
     view: PodView,
     *,
@@ -33,50 +60,54 @@ def after_return(
     before: Iterable[PodKey],
     node: str,
     now: float,
-    returned: float,
+    restarted_at: float,
 ) -> str | None:
-    """Why a List at `now` that leaves out the pods `missing`, which held something, is not believed; None if
-    it is. The kubelet came back at `returned`. With each pod its uid, "" where it is not known: one that came
-    under the same name is not the one that held something. `listed` are all pods that List names, `before`
-    those that it named when it was last believed, on the node named `node`.
+    """Why a List that leaves out the pods `missing` is not believed; None if it is.
 
-    Without a source of identity the pods that hold nothing tell: a kubelet that leaves out all of the API
-    server's, also its node agents' and this exporter's own, has not heard of any.
+    `missing` maps each pod to its uid: a successor of the same name is another pod. `listed` are all pods of
+    this List, `before` those of the last one that was believed, `node` is the node's name. Without a pod
+    source, pods that hold nothing are the evidence: a kubelet that leaves out every pod of the API server,
+    including DaemonSets, has not synced.
     """
-    if not missing or now >= returned + DISTRUST_UNSYNCED:
+    if not missing or now >= restarted_at + DISTRUST_UNSYNCED:
         return None
-    told = f"the kubelet has just come back and does not list all pods yet: {len(missing)} that held devices"
-    there = [key for key, uid in missing.items() if still_on_node(view, (key,), uid)]
+    problem = f"the kubelet has just restarted and does not list all pods yet: {len(missing)} with devices"
+    there = [key for key, uid in missing.items() if _active(view, key, uid)]
     if there:
-        return f"{told} are missing, of which {len(there)} have not ended"
+        return f"{problem} are missing, of which {len(there)} have not ended"
     if view.connected:
         if view.complete(now):
             return None
-        return f"{told} are missing, and it has not heard of the API server's pods"
-    bystanders = any(key not in missing and not _may_be_static(key, node) for key in before)
-    if bystanders and all(_may_be_static(key, node) for key in listed):
-        return f"{told} are missing, and it lists no pod of the API server"
-    return f"{told} are missing" if now < returned + DISTRUST else None
-
-
-def _may_be_static(key: PodKey, node: str) -> bool:
-    """Whether a pod may be known without the API server (kubelet: a static pod is called NAME-NODE)."""
-    return bool(node) and key[1].endswith(f"-{node.lower()}")
+        return f"{problem} are missing, and it has not synced with the API server"
+    others = any(key not in missing and not _may_be_static(key, node) for key in before)
+    if others and all(_may_be_static(key, node) for key in listed):
+        return f"{problem} are missing, and it lists no pod of the API server"
+    return f"{problem} are missing" if now < restarted_at + DISTRUST else None
 
 
 def at_start(
-    snapshot: Snapshot, listed: Collection[PodKey], view: PodView, *, now: float, age: float | None
+    snapshot: Snapshot, listed: Collection[PodKey], view: PodView, *, now: float, socket_age: float | None
 ) -> str | None:
-    """Why the first List is not believed if by it nobody holds anything; None if it is.
+    """Why the exporter's first List is not believed if no container holds anything; None if it is.
 
-    `listed` are all pods that it names; `age` is that of the kubelet's socket, None where it is not known.
+    `listed` are all pods of the List; `socket_age` is None if unknown.
     """
-    if snapshot.containers or age is None or not 0 <= age < DISTRUST:
+    if snapshot.containers or socket_age is None or not 0 <= socket_age < DISTRUST:
         return None
-    told = f"the kubelet came up {age:.1f} s ago and may not list all pods yet"
+    problem = f"the kubelet started {socket_age:.1f} s ago and may not list all pods yet"
     if view.connected:
         if not view.complete(now):
-            return f"{told}: it has not heard of the API server's pods"
-        absent = still_on_node(view, view.sightings.keys() - set(listed))
-        return f"{told}: {len(absent)} that have not ended are missing" if absent else None
-    return told if age < DISTRUST_EMPTY_START else None
+            return f"{problem}: it has not synced with the API server"
+        absent = [key for key in view.records if key not in listed and _active(view, key)]
+        return f"{problem}: {len(absent)} that have not ended are missing" if absent else None
+    return problem if socket_age < DISTRUST_EMPTY_START else None
+
+
+def _active(view: PodView, key: PodKey, uid: str = "") -> bool:
+    """Whether the source has a pod of this name, and of this uid if given, that has not ended."""
+    return any(record.active and uid in {"", record.identity.uid} for record in view.of(key))
+
+
+def _may_be_static(key: PodKey, node: str) -> bool:
+    """Whether the kubelet may have the pod from a file (kubelet: a static pod is called NAME-NODE)."""
+    return bool(node) and key[1].endswith(f"-{node.lower()}")

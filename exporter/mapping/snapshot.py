@@ -1,21 +1,16 @@
-"""The kubelet's answers made into one snapshot.
+"""Builds a snapshot from the kubelet's answers.
 
-Works on PodResources v1 messages; v1alpha1's are a subset of the same field numbers and are
-decoded as v1 by the client. Rules of the kubelet that are applied here:
+Works on PodResources v1 messages; the client decodes v1alpha1 as v1, which has the same field numbers. Rules
+of the kubelet:
 
 - a container may have several entries of one resource, one for each NUMA group: they are joined;
-- NUMA node 0 is a NUMANode with no field set; a negative node is no node;
-- allocatable lists healthy devices only: a held device that is not there is not healthy;
-- pod-level CPUs and memory overlap the containers' on purpose and are left out;
-- a claim that pods share repeats its devices, and their CDI names inside: both are counted once;
-- what is listed twice under one name of pod and container is one holder's.
+- GetAllocatableResources lists healthy devices only: a held device that is missing there is unhealthy;
+- pod-level CPUs and memory overlap those of the containers and are left out;
+- pods that share a claim repeat its devices and CDI names: each is counted once;
+- entries with the same pod and container name belong to one holder.
 
-And of the plugins' own word, where it is known: a device that the kubelet does not name is there all the
-same, and not allocatable; and NUMA nodes and parents that the kubelet and the id do not tell.
-
-Snapshots one after the other: what did not change is taken from the one before, object by object.
-
-The result equals snapshot.build's. What follows snapshots sees by identity what may have changed.
+Plugin reports add devices that the kubelet does not name, as not allocatable, and the NUMA nodes and parents
+that neither the kubelet nor the id gives.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,6 +33,9 @@ from exporter.mapping.model import (
 )
 from kubelet.pb.podresources.v1 import api_pb2
 
+_Offer = frozenset[tuple[str, Nodes, frozenset[str]]]
+_Advertised = Mapping[DeviceKey, AdvertisedDevice]
+
 
 def build(
     listed: api_pb2.ListPodResourcesResponse,
@@ -46,141 +44,66 @@ def build(
     cpu_numa: Mapping[int, int] | None = None,
     reader: IdReader = read_id,
     pod_uids: Mapping[PodKey, str] | None = None,
-    advertised: Mapping[DeviceKey, AdvertisedDevice] | None = None,
+    advertised: _Advertised | None = None,
 ) -> Snapshot:
-    """The snapshot of one List and the GetAllocatableResources that goes with it.
-
-    `allocatable` None: the kubelet cannot tell; every held device then counts as allocatable, and the
-    snapshot is not `complete`. `cpu_numa` maps a CPU's number to its NUMA node, for containers with
-    exclusive CPUs. `reader` reads device ids. `pod_uids`: the uid of each pod for which it is known.
-    `advertised`: what plugins tell of their devices.
-    """
-    return assemble(
-        listed.pod_resources,
-        allocatable,
-        cpu_numa=cpu_numa or {},
-        reader=reader,
-        pod_uids=pod_uids or {},
-        advertised=advertised,
-    )[0]
-
-
-def assemble(
-    pods: Iterable[api_pb2.PodResources],
-    allocatable: api_pb2.AllocatableResourcesResponse | None,
-    *,
-    cpu_numa: Mapping[int, int],
-    reader: IdReader,
-    pod_uids: Mapping[PodKey, str],
-    advertised: Mapping[DeviceKey, AdvertisedDevice] | None,
-) -> tuple[Snapshot, Mapping[DeviceKey, Nodes], frozenset[DeviceKey]]:
-    """As `build`; and each device's NUMA nodes, and the devices that are allocatable."""
-    numa = _offered(allocatable)
-    offered = frozenset(numa)
-    held = HoldingCollector()
-    names: set[PodKey] = set()
-    for pod in pods:
-        name = (pod.namespace, pod.name)
-        names.add(name)
-        held.add_pod(pod, pod_uids.get(name, ""), offered, numa)
-
-    told = advertised or {}
-    by_plugin = _fill(numa, told)
-    devices = tuple(
-        [
-            Device(
-                key,
-                reader(key.device, key.resource).parent or (_parent(told, key) if told else ""),
-                numa.get(key, ()),
-                allocatable is None or key in offered,
-                tuple(sorted(held.holders.get(key, ()))),
-            )
-            for key in sorted(offered | held.holders.keys() | told.keys())
-        ]
-    )
-    containers = tuple(
-        [container_of(holder, found, numa, cpu_numa) for holder, found in sorted(held.containers.items())]
-    )
-    snapshot = Snapshot(
-        devices=devices,
-        claims=held.claims.result(),
-        containers=containers,
-        pods=len(names),
-        complete=allocatable is not None,
-        numa_by_plugin=by_plugin,
-    )
-    return snapshot, numa, offered
-
-
-def _parent(advertised: Mapping[DeviceKey, AdvertisedDevice], key: DeviceKey) -> str:
-    told = advertised.get(key)
-    return "" if told is None else told.parent
-
-
-def _fill(
-    numa: dict[DeviceKey, Nodes], advertised: Mapping[DeviceKey, AdvertisedDevice]
-) -> frozenset[DeviceKey]:
-    """Give the devices without NUMA nodes those that their plugin tells; which these are."""
-    filled = {
-        key: told.numa_nodes for key, told in advertised.items() if told.numa_nodes and not numa.get(key)
-    }
-    numa |= filled
-    return frozenset(filled)
-
-
-def _offered(allocatable: api_pb2.AllocatableResourcesResponse | None) -> dict[DeviceKey, Nodes]:
-    """Each allocatable device with its NUMA nodes."""
-    numa: dict[DeviceKey, Nodes] = {}
-    for entry in allocatable.devices if allocatable is not None else ():
-        nodes = nodes_of(entry.topology)
-        for device_id in entry.device_ids:
-            _add_nodes(numa, DeviceKey(entry.resource_name, device_id), nodes)
-    return numa
+    """Build the snapshot of one List and one GetAllocatableResources answer; see SnapshotBuilder.build."""
+    pods = ListedPods(tuple(listed.pod_resources))
+    builder = SnapshotBuilder(cpu_numa, reader)
+    return builder.build(pods, allocatable, pod_uids=pod_uids, advertised=advertised)
 
 
 @dataclass(slots=True)
-class ContainerHoldings:
-    """What a container was found to hold: device ids by resource, CPUs, bytes by memory type and nodes."""
+class _ContainerHoldings:
+    """What one container holds: device ids by resource, CPUs, bytes by memory type and nodes."""
 
     ids: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     cpu_ids: set[int] = field(default_factory=set[int])
     memory: dict[tuple[str, Nodes], int] = field(default_factory=dict[tuple[str, Nodes], int])
 
+    def container(
+        self, holder: Holder, numa: Mapping[DeviceKey, Nodes], cpu_numa: Mapping[int, int]
+    ) -> Container:
+        """The snapshot's container."""
+        spanned: set[int] = {cpu_numa[cpu] for cpu in self.cpu_ids if cpu in cpu_numa}
+        for resource, ids in self.ids.items():
+            for device_id in ids:
+                spanned.update(numa.get(DeviceKey(resource, device_id), ()))
+        for _, nodes in self.memory:
+            spanned.update(nodes)
+        memory = [PinnedMemory(kind, nodes, size) for (kind, nodes), size in sorted(self.memory.items())]
+        return Container(
+            holder=holder,
+            devices={resource: len(ids) for resource, ids in sorted(self.ids.items())},
+            cpu_ids=tuple(sorted(self.cpu_ids)),
+            memory=tuple(memory),
+            numa_nodes=tuple(sorted(spanned)),
+        )
 
-class HoldingCollector:
-    """Gathers what containers hold."""
 
-    def __init__(self) -> None:
+class _Holdings:
+    """Collects the holdings of pods."""
+
+    def __init__(self, offered: frozenset[DeviceKey], numa: dict[DeviceKey, Nodes]) -> None:
+        """The NUMA nodes of a device that is not `offered` are added to `numa` from its holders' entries."""
+        self._offered = offered
+        self._numa = numa
         self.holders: dict[DeviceKey, set[Holder]] = {}
-        self.claims = _Claims()
-        self.containers: dict[Holder, ContainerHoldings] = {}
+        self.containers: dict[Holder, _ContainerHoldings] = {}
+        self._claim_holders: dict[ClaimDeviceKey, set[ClaimHolder]] = {}
+        self._cdi: dict[ClaimDeviceKey, set[str]] = {}
 
-    def add_pod(
-        self,
-        pod: api_pb2.PodResources,
-        uid: str,
-        offered: frozenset[DeviceKey],
-        numa: dict[DeviceKey, Nodes],
-    ) -> None:
-        """Take in one pod."""
+    def add(self, pod: api_pb2.PodResources, uid: str) -> None:
+        """Add one pod."""
         for container in pod.containers:
-            self._add(Holder(pod.namespace, pod.name, container.name, uid), container, offered, numa)
+            self._add(Holder(pod.namespace, pod.name, container.name, uid), container)
 
-    def _add(
-        self,
-        holder: Holder,
-        listed: api_pb2.ContainerResources,
-        offered: frozenset[DeviceKey],
-        numa: dict[DeviceKey, Nodes],
-    ) -> None:
-        """Take in one container. Of a device that is not `offered` its own entry tells the NUMA nodes."""
-        claims = self.claims.add(holder, listed.dynamic_resources)
-        if not (
-            claims or listed.cpu_ids or listed.memory or any(entry.device_ids for entry in listed.devices)
-        ):
+    def _add(self, holder: Holder, listed: api_pb2.ContainerResources) -> None:
+        claimed = self._add_claims(holder, listed.dynamic_resources)
+        held = claimed or listed.cpu_ids or listed.memory or any(one.device_ids for one in listed.devices)
+        if not held:
             return
-        # The same name may come twice: a static pod and its successor.
-        found = self.containers.setdefault(holder, ContainerHoldings())
+        # One name may come twice: a static pod and its successor.
+        found = self.containers.setdefault(holder, _ContainerHoldings())
         found.cpu_ids.update(listed.cpu_ids)
         for block in listed.memory:
             where = (block.memory_type, nodes_of(block.topology))
@@ -193,239 +116,234 @@ class HoldingCollector:
             for device_id in entry.device_ids:
                 key = DeviceKey(entry.resource_name, device_id)
                 self.holders.setdefault(key, set()).add(holder)
-                if key not in offered:
-                    _add_nodes(numa, key, nodes)
+                if key not in self._offered:
+                    _add_nodes(self._numa, key, nodes)
 
-
-class _Claims:
-    """Gathers claimed devices: once for each driver, pool, device and share, with all holders."""
-
-    def __init__(self) -> None:
-        self._holders: dict[ClaimDeviceKey, set[ClaimHolder]] = {}
-        self._cdi: dict[ClaimDeviceKey, set[str]] = {}
-
-    def add(self, holder: Holder, resources: Iterable[api_pb2.DynamicResource]) -> bool:
-        """Take in one container's claims; whether they hold any device."""
+    def _add_claims(self, holder: Holder, resources: Iterable[api_pb2.DynamicResource]) -> bool:
+        """Add one container's claims. Whether they hold any device."""
         held = False
         for resource in resources:
+            through = ClaimHolder(holder, resource.claim_namespace, resource.claim_name)
             for claimed in resource.claim_resources:
                 key = ClaimDeviceKey(
                     claimed.driver_name, claimed.pool_name, claimed.device_name, claimed.share_id
                 )
-                through = ClaimHolder(holder, resource.claim_namespace, resource.claim_name)
-                self._holders.setdefault(key, set()).add(through)
+                self._claim_holders.setdefault(key, set()).add(through)
                 self._cdi.setdefault(key, set()).update(cdi.name for cdi in claimed.cdi_devices)
                 held = True
         return held
 
-    def result(self) -> tuple[ClaimDevice, ...]:
+    def claims(self) -> tuple[ClaimDevice, ...]:
+        """The claimed devices."""
         return tuple(
             ClaimDevice(key, tuple(sorted(holders)), tuple(sorted(self._cdi[key])))
-            for key, holders in sorted(self._holders.items())
+            for key, holders in sorted(self._claim_holders.items())
         )
-
-
-def container_of(
-    holder: Holder, found: ContainerHoldings, numa: Mapping[DeviceKey, Nodes], cpu_numa: Mapping[int, int]
-) -> Container:
-    """What `found` makes of a container."""
-    spanned: set[int] = {cpu_numa[cpu] for cpu in found.cpu_ids if cpu in cpu_numa}
-    for resource, ids in found.ids.items():
-        for device_id in ids:
-            spanned.update(numa.get(DeviceKey(resource, device_id), ()))
-    for _, nodes in found.memory:
-        spanned.update(nodes)
-    return Container(
-        holder=holder,
-        devices={resource: len(ids) for resource, ids in sorted(found.ids.items())},
-        cpu_ids=tuple(sorted(found.cpu_ids)),
-        memory=tuple(PinnedMemory(kind, nodes, size) for (kind, nodes), size in sorted(found.memory.items())),
-        numa_nodes=tuple(sorted(spanned)),
-    )
 
 
 def _add_nodes(numa: dict[DeviceKey, Nodes], key: DeviceKey, nodes: Nodes) -> None:
     known = numa.get(key)
-    if known is None or not known:
+    if not known:
         numa[key] = nodes
     elif nodes and nodes != known:
         numa[key] = tuple(sorted({*known, *nodes}))
 
 
-_Offer = frozenset[tuple[str, Nodes, frozenset[str]]]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Built:
-    """A snapshot, and all that it was made of."""
+    """A snapshot and its inputs. `positions` are the indexes of devices, empty without parts."""
 
     snapshot: Snapshot
-    parts: Mapping[PodKey, PodPart]
+    listed: ListedPods
     uids: Mapping[PodKey, str]
+    allocatable: api_pb2.AllocatableResourcesResponse | None
     offer: _Offer | None
-    advertised: Mapping[DeviceKey, AdvertisedDevice] | None
+    advertised: _Advertised | None
     numa: Mapping[DeviceKey, Nodes]
     offered: frozenset[DeviceKey]
-    places: Mapping[DeviceKey, int]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Whole:
-    """A snapshot of pods that are not told apart, and all that it was made of."""
-
-    snapshot: Snapshot
-    listing: ListedPods
-    allocatable: api_pb2.AllocatableResourcesResponse | None
-    uids: Mapping[PodKey, str]
-    advertised: Mapping[DeviceKey, AdvertisedDevice] | None
+    positions: Mapping[DeviceKey, int]
 
 
 class SnapshotBuilder:
-    """Makes snapshots; keeps what the last one was made of."""
+    """Builds one snapshot after the other. Unchanged devices are the same objects as in the one before, so
+    that Snapshot.changed_since finds the others by identity.
+    """
 
     def __init__(self, cpu_numa: Mapping[int, int] | None = None, reader: IdReader = read_id) -> None:
+        """`cpu_numa` maps a CPU's number to its NUMA node; `reader` reads device ids."""
         self._cpu_numa = cpu_numa or {}
         self._reader = reader
-        self._built: _Built | None = None
-        self._whole: _Whole | None = None
+        self._last: _Built | None = None
 
     def build(
         self,
-        listing: ListedPods,
+        listed: ListedPods,
         allocatable: api_pb2.AllocatableResourcesResponse | None,
         *,
         pod_uids: Mapping[PodKey, str] | None = None,
-        advertised: Mapping[DeviceKey, AdvertisedDevice] | None = None,
+        advertised: _Advertised | None = None,
     ) -> Snapshot:
-        """As snapshot.build."""
-        uids, built = pod_uids or {}, self._built
-        if listing.parts is None:
-            return self._build_whole(listing, allocatable, uids, advertised)
-        self._whole = None
-        offer = _offer(allocatable)
-        if built is not None and offer == built.offer and advertised is built.advertised:
-            snapshot = self._continued(built, listing.parts, uids)
+        """Build the snapshot of one List and one GetAllocatableResources answer.
+
+        `allocatable` None: the kubelet does not serve GetAllocatableResources. Every held device then counts
+        as allocatable, and the snapshot is not `complete`. `pod_uids` are the known uids, `advertised` the
+        devices of plugin reports.
+        """
+        uids = {key: (pod_uids or {}).get(key, "") for key in listed.names()}
+        last = self._last
+        if (
+            last is not None
+            and listed is last.listed
+            and allocatable is last.allocatable
+            and advertised is last.advertised
+            and uids == last.uids
+        ):
+            return last.snapshot
+        offer = None if listed.parts is None else _offer(allocatable)
+        if last is None or listed.parts is None or last.listed.parts is None:
+            # A second snapshot of a large answer would take too much memory.
+            self._last = last = None
+        elif offer == last.offer and advertised is last.advertised:
+            snapshot = self._updated(last, last.listed.parts, listed.parts, uids)
             if snapshot is not None:
-                parts, known = listing.parts, {key: uids.get(key, "") for key in listing.parts}
-                self._built = _Built(
-                    snapshot,
-                    parts,
-                    known,
-                    *(built.offer, built.advertised, built.numa, built.offered, built.places),
+                self._last = _Built(
+                    *(snapshot, listed, uids, allocatable, offer, advertised),
+                    *(last.numa, last.offered, last.positions),
                 )
                 return snapshot
-        snapshot, numa, offered = self._assembled(listing, allocatable, uids, advertised)
-        if built is not None:
-            snapshot = _with_kept(snapshot, built)
-        known = {key: uids.get(key, "") for key in listing.parts}
-        places = {device.key: place for place, device in enumerate(snapshot.devices)}
-        self._built = _Built(snapshot, listing.parts, known, offer, advertised, numa, offered, places)
-        return snapshot
+        self._last = self._built(listed, allocatable, uids, offer=offer, advertised=advertised, last=last)
+        return self._last.snapshot
 
-    def _build_whole(
+    def _built(
         self,
-        listing: ListedPods,
+        listed: ListedPods,
         allocatable: api_pb2.AllocatableResourcesResponse | None,
         uids: Mapping[PodKey, str],
-        advertised: Mapping[DeviceKey, AdvertisedDevice] | None,
-    ) -> Snapshot:
-        """The same object for the very same messages: a second one of a large answer takes much memory."""
-        self._built, whole = None, self._whole
-        if (
-            whole is not None
-            and listing is whole.listing
-            and allocatable is whole.allocatable
-            and uids == whole.uids
-            and advertised is whole.advertised
-        ):
-            return whole.snapshot
-        self._whole = whole = None
-        snapshot, _, _ = self._assembled(listing, allocatable, uids, advertised)
-        self._whole = _Whole(snapshot, listing, allocatable, uids, advertised)
-        return snapshot
-
-    def _assembled(
-        self,
-        listing: ListedPods,
-        allocatable: api_pb2.AllocatableResourcesResponse | None,
-        uids: Mapping[PodKey, str],
-        advertised: Mapping[DeviceKey, AdvertisedDevice] | None,
-    ) -> tuple[Snapshot, Mapping[DeviceKey, Nodes], frozenset[DeviceKey]]:
-        return assemble(
-            listing.pod_resources,
-            allocatable,
-            cpu_numa=self._cpu_numa,
-            reader=self._reader,
-            pod_uids=uids,
-            advertised=advertised,
-        )
-
-    def _continued(
-        self, built: _Built, parts: Mapping[PodKey, PodPart], uids: Mapping[PodKey, str]
-    ) -> Snapshot | None:
-        """The snapshot by what changed of pods alone; None where more than their own devices hangs on it."""
-        affected = {
-            key
-            for key, part in parts.items()
-            if part is not built.parts.get(key) or uids.get(key, "") != built.uids[key]
+        *,
+        offer: _Offer | None,
+        advertised: _Advertised | None,
+        last: _Built | None,
+    ) -> _Built:
+        """Build the whole snapshot; devices that equal those of `last` are taken from there."""
+        numa = _allocatable_nodes(allocatable)
+        offered = frozenset(numa)
+        held = _Holdings(offered, numa)
+        for pod in listed.pod_resources:
+            held.add(pod, uids[pod.namespace, pod.name])
+        reported = advertised or {}
+        by_plugin = {
+            key: device.numa_nodes
+            for key, device in reported.items()
+            if device.numa_nodes and not numa.get(key)
         }
-        affected |= built.parts.keys() - parts.keys()
-        if not affected:
-            return built.snapshot
-        if 2 * len(affected) > len(parts):
+        numa |= by_plugin
+        devices = [
+            Device(
+                key,
+                self._reader(key.device, key.resource).parent
+                or (reported[key].parent if key in reported else ""),
+                numa.get(key, ()),
+                allocatable is None or key in offered,
+                tuple(sorted(held.holders.get(key, ()))),
+            )
+            for key in sorted(offered | held.holders.keys() | reported.keys())
+        ]
+        claims = held.claims()
+        if last is not None:
+            old, positions = last.snapshot.devices, last.positions
+            for index, device in enumerate(devices):
+                before = positions.get(device.key)
+                if before is not None and old[before] == device:
+                    devices[index] = old[before]
+            claims = last.snapshot.claims if last.snapshot.claims == claims else claims
+        snapshot = Snapshot(
+            devices=tuple(devices),
+            claims=claims,
+            containers=tuple(
+                [
+                    found.container(holder, numa, self._cpu_numa)
+                    for holder, found in sorted(held.containers.items(), key=lambda item: item[0])
+                ]
+            ),
+            pods=len(uids),
+            complete=allocatable is not None,
+            numa_by_plugin=frozenset(by_plugin),
+        )
+        indexes = {} if listed.parts is None else {device.key: i for i, device in enumerate(devices)}
+        return _Built(snapshot, listed, uids, allocatable, offer, advertised, numa, offered, indexes)
+
+    def _updated(
+        self,
+        last: _Built,
+        before: Mapping[PodKey, PodPart],
+        parts: Mapping[PodKey, PodPart],
+        uids: Mapping[PodKey, str],
+    ) -> Snapshot | None:
+        """Update the last snapshot by the pods that changed. None if a whole build is needed or faster."""
+        changed = {
+            key for key, part in parts.items() if part is not before.get(key) or uids[key] != last.uids[key]
+        }
+        changed |= before.keys() - parts.keys()
+        if not changed:
+            return last.snapshot
+        if 2 * len(changed) > len(parts):
             return None
-        touched = {key for name in affected if name in built.parts for key in _devices(built.parts[name])}
-        held = HoldingCollector()
-        numa = dict[DeviceKey, Nodes]()
-        for name in affected:
+        held = _Holdings(last.offered, {})
+        for name in changed:
             if (part := parts.get(name)) is not None:
-                held.add_pod(part.message, uids.get(name, ""), built.offered, numa)
+                held.add(part.message, uids[name])
+        touched = {key for name in changed if name in before for key in _device_keys(before[name])}
         touched |= held.holders.keys()
-        # Of a device that is not offered the entries of all who hold it tell, and whether it is known.
-        if not touched <= built.offered:
+        # The NUMA nodes of a device that is not offered depend on all its holders.
+        if not touched <= last.offered:
             return None
-        old = built.snapshot
+        old = last.snapshot
         devices = list(old.devices)
         for key in touched:
-            place = built.places[key]
-            device = devices[place]
-            holders = {holder for holder in device.holders if holder[:2] not in affected}
-            holders |= held.holders.get(key, set[Holder]())
-            found = tuple(sorted(holders))
+            index = last.positions[key]
+            device = devices[index]
+            holders = {holder for holder in device.holders if holder[:2] not in changed}
+            found = tuple(sorted(holders | held.holders.get(key, set[Holder]())))
             if found != device.holders:
-                devices[place] = Device(key, device.parent, device.numa_nodes, device.allocatable, found)
-        containers = [one for one in old.containers if one.holder[:2] not in affected]
+                devices[index] = Device(key, device.parent, device.numa_nodes, device.allocatable, found)
+        containers = [one for one in old.containers if one.holder[:2] not in changed]
         containers += [
-            container_of(holder, found, built.numa, self._cpu_numa)
-            for holder, found in held.containers.items()
+            found.container(holder, last.numa, self._cpu_numa) for holder, found in held.containers.items()
         ]
         containers.sort(key=lambda one: one.holder)
+        either = [part for name in changed for part in (before.get(name), parts.get(name))]
+        claims = old.claims
+        if any(part.claims for part in either if part is not None):
+            claims = _claims(parts, uids, last.offered)
         return Snapshot(
-            devices=tuple(devices),
-            claims=_claims(built, parts, uids, affected),
-            containers=tuple(containers),
-            pods=len(parts),
-            complete=old.complete,
-            numa_by_plugin=old.numa_by_plugin,
+            tuple(devices), claims, tuple(containers), len(parts), old.complete, old.numa_by_plugin
         )
 
 
 def _claims(
-    built: _Built, parts: Mapping[PodKey, PodPart], uids: Mapping[PodKey, str], affected: Iterable[PodKey]
+    parts: Mapping[PodKey, PodPart], uids: Mapping[PodKey, str], offered: frozenset[DeviceKey]
 ) -> tuple[ClaimDevice, ...]:
-    """All claimed devices; those of before where none of the affected pods has or had any."""
-    either = [part for name in affected for part in (built.parts.get(name), parts.get(name))]
-    if not any(part.claims for part in either if part is not None):
-        return built.snapshot.claims
-    held, numa = HoldingCollector(), dict[DeviceKey, Nodes]()
+    held = _Holdings(offered, {})
     for name, part in parts.items():
         if part.claims:
-            held.add_pod(part.message, uids.get(name, ""), built.offered, numa)
-    return held.claims.result()
+            held.add(part.message, uids[name])
+    return held.claims()
+
+
+def _allocatable_nodes(
+    allocatable: api_pb2.AllocatableResourcesResponse | None,
+) -> dict[DeviceKey, Nodes]:
+    """Each allocatable device with its NUMA nodes."""
+    numa: dict[DeviceKey, Nodes] = {}
+    for entry in allocatable.devices if allocatable is not None else ():
+        nodes = nodes_of(entry.topology)
+        for device_id in entry.device_ids:
+            _add_nodes(numa, DeviceKey(entry.resource_name, device_id), nodes)
+    return numa
 
 
 def _offer(allocatable: api_pb2.AllocatableResourcesResponse | None) -> _Offer | None:
-    """What is offered, to be compared: the order of the answer differs from call to call."""
+    """The allocatable devices in a comparable form: the order of the answer differs from call to call."""
     if allocatable is None:
         return None
     return frozenset(
@@ -436,27 +354,10 @@ def _offer(allocatable: api_pb2.AllocatableResourcesResponse | None) -> _Offer |
     )
 
 
-def _devices(part: PodPart) -> list[DeviceKey]:
+def _device_keys(part: PodPart) -> list[DeviceKey]:
     return [
         DeviceKey(entry.resource_name, device)
         for container in part.message.containers
         for entry in container.devices
         for device in entry.device_ids
     ]
-
-
-def _with_kept(snapshot: Snapshot, built: _Built) -> Snapshot:
-    """The same, of the objects of the snapshot before where they are equal."""
-    old, places = built.snapshot.devices, built.places
-    devices = [
-        old[place] if (place := places.get(device.key)) is not None and old[place] == device else device
-        for device in snapshot.devices
-    ]
-    return Snapshot(
-        devices=tuple(devices),
-        claims=built.snapshot.claims if built.snapshot.claims == snapshot.claims else snapshot.claims,
-        containers=snapshot.containers,
-        pods=snapshot.pods,
-        complete=snapshot.complete,
-        numa_by_plugin=snapshot.numa_by_plugin,
-    )

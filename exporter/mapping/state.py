@@ -1,7 +1,4 @@
-"""All that the exporter knows at one moment: the last good snapshot, and how far it can be trusted.
-
-Where the present state hangs: written by the refresh loop, read by everyone else.
-"""
+"""The exporter's state: the last good snapshot, its freshness, and the store that everything reads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -17,7 +14,7 @@ from exporter.mapping.model import NO_REPORTS, PluginReports, PodKey, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why the last refresh failed: the kubelet's method, the gRPC code's name, and words for a person.
+    """Why the last refresh failed: the kubelet's method, the gRPC code's name, and a message.
 
     `since` is the unix time of the first failure in a row.
     """
@@ -29,40 +26,39 @@ class Failure:
 
 
 class Freshness(Enum):
-    """How far the mapping can be trusted."""
+    """How fresh the mapping is."""
 
     FRESH = "fresh"
     """The last refresh succeeded."""
     AGEING = "ageing"
     """The last refresh failed; the mapping is younger than --stale-after."""
     STALE = "stale"
-    """Older than --stale-after: no longer told to Prometheus."""
+    """Older than --stale-after: withdrawn from /metrics."""
     UNKNOWN = "unknown"
     """The kubelet has not answered yet."""
 
 
-_NOBODY: Mapping[Holding, HeldSince] = MappingProxyType({})
-_NO_PODS: Mapping[PodKey, PodIdentity] = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class State:
-    """One moment. Replaced as a whole, never changed.
+    """The state at one moment. Immutable: the refresh loop publishes a new one.
 
-    `generation` grows by one each time the snapshot's content changes, or what else is known of its pods
-    and devices. `taken_at` is the unix time at which the kubelet was asked for the last good snapshot,
-    `changed_at` that of the last change. `since` tells from when on each present holding is known. `pods`
-    tells who those are that hold something, as far as it is known: their uid is their holders'.
-    `advertised` is what plugins told by then. `api_version` is the PodResources API in use, "" before the
-    first answer; `notes` say what this kubelet cannot tell.
+    `generation` grows by one whenever the snapshot, pods, starts, anomalies or plugin reports change.
+    `taken_at` is the unix time at which the last good snapshot was requested, `changed_at` that of the last
+    change. `since` maps each holding to its start. `pods` are the identities of holders with a proven uid.
+    `api_version` is the PodResources API in use, "" before the first answer; `notes` list what this kubelet
+    does not serve.
     """
 
     generation: int = 0
     snapshot: Snapshot = field(default_factory=Snapshot)
     taken_at: float | None = None
     changed_at: float | None = None
-    since: Mapping[Holding, HeldSince] = field(default_factory=lambda: _NOBODY)
-    pods: Mapping[PodKey, PodIdentity] = field(default_factory=lambda: _NO_PODS)
+    since: Mapping[Holding, HeldSince] = field(
+        default_factory=lambda: MappingProxyType(dict[Holding, HeldSince]())
+    )
+    pods: Mapping[PodKey, PodIdentity] = field(
+        default_factory=lambda: MappingProxyType(dict[PodKey, PodIdentity]())
+    )
     anomalies: tuple[Anomaly, ...] = ()
     advertised: PluginReports = NO_REPORTS
     failure: Failure | None = None
@@ -70,11 +66,11 @@ class State:
     notes: tuple[str, ...] = ()
 
     def age(self, now: float) -> float | None:
-        """Seconds since the kubelet was asked for the last good snapshot; None if there is none."""
+        """Seconds since the last good snapshot was requested; None if there is none."""
         return None if self.taken_at is None else max(0.0, now - self.taken_at)
 
     def freshness(self, now: float, stale_after: float) -> Freshness:
-        """How far the mapping can be trusted at unix time `now`."""
+        """The freshness at unix time `now`."""
         age = self.age(now)
         if age is None:
             return Freshness.UNKNOWN
@@ -84,7 +80,7 @@ class State:
 
 
 class StateStore:
-    """Holds the present State, and wakes those who wait for another one."""
+    """Holds the present state and wakes its followers when a new one is published."""
 
     def __init__(self) -> None:
         self._state = State()
@@ -92,17 +88,17 @@ class StateStore:
 
     @property
     def state(self) -> State:
-        """The state at this moment."""
+        """The present state."""
         return self._state
 
     def publish(self, state: State) -> None:
-        """Replace the state; everyone who follows is woken."""
+        """Replace the state and wake all followers."""
         self._state = state
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def follow(self) -> AsyncIterator[State]:
-        """The present state, then each later one that is still present when its turn comes."""
+        """Yield the present state, then each later one; a slow follower skips states."""
         seen: State | None = None
         while True:
             changed = self._changed

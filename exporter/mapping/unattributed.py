@@ -1,15 +1,15 @@
-"""Devices that a plugin gave out and that no pod lists.
+"""Finds devices that a plugin allocated and that no pod lists (the anomaly `unattributed`).
 
-A plugin tells when it last gave a device out; the kubelet lists a pod's devices from that moment on [seen:
-1 ms after Allocate]. A device that nobody has listed AFTER seconds later is held by an init container
-(whose devices the kubelet never lists), was given to a pod that was then refused, or has leaked.
+A plugin reports when it last allocated a device; List shows the device's pod from that moment on [measured:
+1 ms after Allocate]. A device that no pod lists AFTER seconds later belongs to an init container (whose
+devices List never shows), was allocated for a pod that was then rejected, or has leaked.
 
-A pod that came and went must not be taken for one of these. So it is only said where the kubelet was asked
-within WITHIN seconds of the allocation, and no look from then on has shown the device in anybody's hands.
-Both times are of the host's wall clock; should that be set back, what was under suspicion is let go.
+A short-lived pod must not cause a finding. So a device is a suspect only if List was called within WITHIN
+seconds of the allocation and no List since then has shown a holder. Suspects are dropped if the wall clock,
+which both times come from, is set back.
 
-Where a source of identity tells of the pods, the device can only be with one that came shortly before it was
-given out. It is let go as soon as one of these has ended: a pod that was refused, or had no time to be seen.
+With a pod source, the device can only belong to a pod that came shortly before the allocation. The suspect is
+dropped as soon as one of these pods ends: it was rejected, or ended before a List showed it.
 """
 
 from collections import deque
@@ -21,27 +21,26 @@ from exporter.mapping.identity import EMPTY_VIEW, PodView
 from exporter.mapping.model import NO_REPORTS, DeviceKey, PluginReports, PodKey
 
 AFTER: Final = 30.0
+"""Seconds after the allocation from which an unlisted device is reported."""
 WITHIN: Final = 0.5
-"""Seconds in which no pod begins, does anything, and ends."""
+"""Seconds too short for a pod to start, work and end."""
 
 _KEPT: Final = 60.0
-"""Seconds for which looks are remembered: an older allocation cannot be judged any more."""
+"""Seconds for which polls are kept: older allocations cannot be judged."""
 _ROUNDED: Final = 0.05
-"""Seconds by which a plugin's time may be off the exporter's, by rounding."""
-_JUMP: Final = 1.0
-"""Seconds by which the clock may go back without anybody having set it."""
-
-
-_BEFORE: Final = 10.0
-"""Seconds for which a pod that was told of may wait for its admission."""
+"""Seconds by which a plugin's time may differ through rounding."""
+_CLOCK_STEP: Final = 1.0
+"""Seconds by which the wall clock may go back without having been set."""
+_WAITING: Final = 10.0
+"""Seconds for which a pod may wait for its admission after the source reported it."""
 _LATE: Final = 2.0
-"""Seconds by which a pod may be told of after it was admitted."""
+"""Seconds by which a source may report a pod after its admission."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnattributedDevice:
-    """A device that was given out at unix time `at`, and that no pod lists; `pods` may have it, none where
-    no source of identity tells.
+    """A device that was allocated at unix time `at` and that no pod lists. `pods` may have it, by the pod
+    source.
     """
 
     key: DeviceKey
@@ -51,8 +50,8 @@ class UnattributedDevice:
 
 @dataclass(slots=True)
 class _Suspect:
-    """A device that was given out `at` a time. `seen_free`: a look WITHIN the time showed it in nobody's
-    hands. `pods`: uids of those that may have it, with their names.
+    """A device that was allocated at `at`. `seen_free`: a List within WITHIN seconds showed no holder.
+    `pods`: the pods that may have it, by uid.
     """
 
     at: float
@@ -62,24 +61,24 @@ class _Suspect:
 
 @dataclass(frozen=True, slots=True)
 class PodsSeen:
-    """What is known of the node's pods; `offset` makes unix time of the view's."""
+    """The pod source's view; adding `offset` to its times gives unix time."""
 
     view: PodView = EMPTY_VIEW
     offset: float = 0.0
 
 
 class UnattributedTracker:
-    """Follows what plugins gave out. All times are unix times."""
+    """Tracks allocations that plugins report. All times are unix times."""
 
     def __init__(self) -> None:
-        self._looks: deque[float] = deque(maxlen=2048)
+        self._polls: deque[float] = deque(maxlen=2048)
         self._answered = 0.0
         self._released: dict[DeviceKey, float] = {}
-        """When devices were last seen in somebody's hands."""
+        """When each device was last seen with a holder."""
         self._suspects: dict[DeviceKey, _Suspect] = {}
         self._advertised = NO_REPORTS
 
-    def look(
+    def advance(
         self,
         held: frozenset[DeviceKey],
         advertised: PluginReports,
@@ -89,28 +88,28 @@ class UnattributedTracker:
         released: Iterable[DeviceKey] = (),
         pods: PodsSeen | None = None,
     ) -> tuple[UnattributedDevice, ...]:
-        """What is unattributed by the good answer that was `asked` for and came `now`, sorted.
+        """The unattributed devices by the answer requested at `asked` and received at `now`, sorted.
 
-        `held` are the devices that anybody holds by it; `released` those that somebody held by the answer
-        before, and nobody by this one.
+        `held` are the devices with holders; `released` had holders in the answer before and have none now.
         """
-        if self._looks and asked < self._looks[-1] - _JUMP:
-            self._looks.clear()
+        if self._polls and asked < self._polls[-1] - _CLOCK_STEP:
+            self._polls.clear()
             self._released.clear()
             self._suspects.clear()
-        # They were held by the answer before: by whom it was given then, and not later.
+        # Their last holder is proven by the answer before, not by this one.
         self._released |= dict.fromkeys(released, self._answered)
-        if not self._looks or asked != self._looks[-1]:
-            self._looks.append(asked)
+        if not self._polls or asked != self._polls[-1]:
+            self._polls.append(asked)
             self._answered = now
-        while len(self._looks) > 1 and self._looks[0] < now - _KEPT:
-            self._looks.popleft()
+        while len(self._polls) > 1 and self._polls[0] < now - _KEPT:
+            self._polls.popleft()
         if advertised is not self._advertised:
             self._advertised = advertised
-            self._suspect(now)
-        self._forget(now)
+            self._suspects = dict(self._suspected(now))
+        if self._released and min(self._released.values()) < now - 2 * _KEPT:
+            self._released = {key: at for key, at in self._released.items() if at >= now - _KEPT}
         for key, suspect in tuple(self._suspects.items()):
-            if key in held or not self._stands(key, suspect, now, pods or PodsSeen()):
+            if key in held or not self._plausible(key, suspect, now, pods or PodsSeen()):
                 del self._suspects[key]
         due = (
             UnattributedDevice(key, suspect.at, tuple(sorted(suspect.pods.values())))
@@ -119,44 +118,38 @@ class UnattributedTracker:
         )
         return tuple(sorted(due, key=lambda found: found.key))
 
-    def _suspect(self, now: float) -> None:
-        """Whatever was given out lately, and what was under suspicion if its plugin still says the same."""
-        before, self._suspects = self._suspects, {}
-        for key, told in self._advertised.devices.items():
-            at, known = told.last_allocated, before.get(key)
+    def _suspected(self, now: float) -> Iterable[tuple[DeviceKey, _Suspect]]:
+        """Recent allocations, and suspects whose plugin still reports the same allocation."""
+        for key, device in self._advertised.devices.items():
+            at, known = device.last_allocated, self._suspects.get(key)
             if at is None:
                 continue
             if known is not None and known.at == at:
-                self._suspects[key] = known
+                yield key, known
             elif now - at <= _KEPT:
-                self._suspects[key] = _Suspect(at)
+                yield key, _Suspect(at)
 
-    def _stands(self, key: DeviceKey, suspect: _Suspect, now: float, pods: PodsSeen) -> bool:
+    def _plausible(self, key: DeviceKey, suspect: _Suspect, now: float, pods: PodsSeen) -> bool:
         at = suspect.at
         if self._released.get(key, 0.0) >= at - _ROUNDED:
             return False
         if not suspect.seen_free:
-            suspect.seen_free = any(at <= look <= at + WITHIN for look in self._looks)
+            suspect.seen_free = any(at <= poll <= at + WITHIN for poll in self._polls)
             if not suspect.seen_free and now > at + WITHIN:
                 return False
-        return not pods.view.connected or _may_have(suspect, now, pods)
-
-    def _forget(self, now: float) -> None:
-        """What was released before anything that can still come under suspicion."""
-        if self._released and min(self._released.values()) < now - 2 * _KEPT:
-            self._released = {key: at for key, at in self._released.items() if at >= now - _KEPT}
+        return not pods.view.connected or _may_belong_to_pod(suspect, now, pods)
 
 
-def _may_have(suspect: _Suspect, now: float, pods: PodsSeen) -> bool:
-    """Whether a pod may have it that came in time and is still there; and none that came has ended."""
-    standing: set[str] = set()
+def _may_belong_to_pod(suspect: _Suspect, now: float, pods: PodsSeen) -> bool:
+    """Whether pods came around the allocation and none of them has ended."""
+    active: set[str] = set()
     at = suspect.at - pods.offset
-    for key, sightings in pods.view.sightings.items():
-        for sighting in sightings:
-            if at - _BEFORE <= sighting.told <= at + _LATE and sighting.over > at:
-                suspect.pods[sighting.identity.uid] = key
-            if sighting.standing:
-                standing.add(sighting.identity.uid)
+    for key, records in pods.view.records.items():
+        for record in records:
+            if at - _WAITING <= record.first_seen <= at + _LATE and record.over > at:
+                suspect.pods[record.identity.uid] = key
+            if record.active:
+                active.add(record.identity.uid)
     if not suspect.pods:
         return now <= suspect.at + _LATE or not pods.view.complete(now - pods.offset)
-    return suspect.pods.keys() <= standing
+    return suspect.pods.keys() <= active

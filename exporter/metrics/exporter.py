@@ -104,7 +104,7 @@ class Counters:
         self._changes += 1
         self._errors.labels(method, code).inc()
 
-    def stepped(self, state: State, step: HoldingChanges) -> None:
+    def changed(self, state: State, step: HoldingChanges) -> None:
         """Count what a snapshot brought; every resource known has its counters, at 0 to begin with."""
         self._changes += 1
         present = state.snapshot.resources()

@@ -268,7 +268,7 @@ class PluginClient:
         """The plugin's address, without what is secret in it."""
         return str(self._address)
 
-    async def ask(self, known: bytes = b"") -> PluginDocument | None:
+    async def fetch(self, known: bytes = b"") -> PluginDocument | None:
         """What the plugin tells; None if it is the document of the digest `known`. Raises PluginError."""
         try:
             async with asyncio.timeout(self._within):

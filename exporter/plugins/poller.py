@@ -1,8 +1,7 @@
-"""Asks plugins what they tell of their devices, and has it read into the mapping.
+"""Polls device plugins for their reports and has them read into the mapping.
 
-Each is asked when the mapping changes, for that is when it has something to tell, and now and then besides.
-A document that is the one before costs nothing. What a plugin that answers no more had told is kept for as
-long as the kubelet keeps its place, then forgotten. Nothing else waits for any of this.
+Each plugin is polled when the mapping changes and every INTERVAL seconds besides. The last report of a silent
+plugin is kept for as long as the kubelet keeps its endpoint, then dropped. Nothing else waits for this.
 """
 
 import asyncio
@@ -20,35 +19,35 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.state import StateStore
 from exporter.plugins.client import PluginDocument, PluginError
-from exporter.refresh.protocols import Trigger
+from exporter.refresh.protocols import NoRequests, RefreshRequests, Trigger
 from runtime.log import Episode, Log
 
 SPACING: Final = 1.0
-"""Least seconds between two questions to one plugin."""
+"""Least seconds between two polls of one plugin."""
 INTERVAL: Final = 15.0
-"""Seconds after which a plugin is asked although nothing changed; the longest pause after a failure."""
+"""Seconds after which a plugin is polled although nothing changed; the longest pause after a failure."""
 _CALM: Final = 60.0
-"""Seconds for which a plugin that does not answer is not told of again for another reason."""
+"""Seconds for which a plugin that does not answer is not logged again for another reason."""
 
 _log = Log("plugins")
 
 
 class PluginEndpoint(Protocol):
-    """One plugin."""
+    """The API of one plugin."""
 
     @property
     def source(self) -> str:
         """Its address."""
         ...
 
-    async def ask(self, known: bytes = b"") -> PluginDocument | None:
-        """What it tells; None if it is the document of the digest `known`. Raises PluginError."""
+    async def fetch(self, known: bytes = b"") -> PluginDocument | None:
+        """Fetch its report; None if its digest is `known`. Raises PluginError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PollPace:
-    """When plugins are asked, and how long the word of one that is silent is kept, in seconds."""
+    """Times of polling, in seconds."""
 
     spacing: float = SPACING
     interval: float = INTERVAL
@@ -56,142 +55,139 @@ class PollPace:
 
 
 @dataclass(slots=True)
-class _Line:
-    """One plugin, and how things stand with it. `heard` is steady time."""
+class _Plugin:
+    """One plugin and its state. `answered_at` is the event loop's time."""
 
-    source: PluginEndpoint
-    episode: Episode
+    endpoint: PluginEndpoint
+    failing: Episode
     report: PluginReport
     digest: bytes = b""
-    heard: float = 0.0
+    answered_at: float = 0.0
     failures: int = 0
-    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    due: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class PluginPoller:
-    """Knows what plugins tell. `bind` it to the refresh loop, then `run` it as an actor."""
+    """The refresh loop's PluginSource. `bind` it to the loop, then `run` it as an actor."""
 
     def __init__(
         self,
-        sources: Sequence[PluginEndpoint],
+        endpoints: Sequence[PluginEndpoint],
         states: StateStore,
         *,
         clock: Callable[[], float],
         pace: PollPace | None = None,
     ) -> None:
-        """`clock` tells unix time; pauses are the event loop's own."""
-        self._board = states
+        """`clock` returns unix time; pauses are the event loop's own."""
+        self._states = states
         self._clock = clock
         self._pace = pace or PollPace()
-        self._lines = [
-            _Line(
-                source,
-                Episode(_log, "a plugin does not tell of its devices", calm=_CALM, url=source.source),
-                PluginReport(source.source, problem="it has not been asked yet"),
+        self._plugins = [
+            _Plugin(
+                endpoint,
+                Episode(_log, "a plugin does not report its devices", calm=_CALM, url=endpoint.source),
+                PluginReport(endpoint.source, problem="not polled yet"),
             )
-            for source in sources
+            for endpoint in endpoints
         ]
-        self._advertised = merge_reports(line.report for line in self._lines)
-        self._trigger: Callable[[Trigger], None] = lambda _: None
-        self._reconsider: Callable[[], None] = lambda: None
+        self._advertised = merge_reports(plugin.report for plugin in self._plugins)
+        self._requests: RefreshRequests = NoRequests()
 
     @property
     def advertised(self) -> PluginReports:
-        """What they tell at this moment."""
+        """The present reports."""
         return self._advertised
 
-    def bind(self, *, trigger: Callable[[Trigger], None], reconsider: Callable[[], None]) -> None:
-        """Whom to tell: of what the kubelet should be asked about, and of what else is told."""
-        self._trigger = trigger
-        self._reconsider = reconsider
+    def bind(self, requests: RefreshRequests) -> None:
+        """Set the refresh loop."""
+        self._requests = requests
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Poll until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for line in self._lines:
-                group.create_task(self._follow(line))
-            group.create_task(self._wake())
+            for plugin in self._plugins:
+                group.create_task(self._poll_loop(plugin))
+            group.create_task(self._poll_on_changes())
 
-    async def _wake(self) -> None:
-        """Have every plugin asked whenever the mapping changes."""
+    async def _poll_on_changes(self) -> None:
         seen = None
-        async for state in self._board.follow():
+        async for state in self._states.follow():
             if state.snapshot is not seen:
                 seen = state.snapshot
-                for line in self._lines:
-                    line.wanted.set()
+                for plugin in self._plugins:
+                    plugin.due.set()
 
-    async def _follow(self, line: _Line) -> None:
+    async def _poll_loop(self, plugin: _Plugin) -> None:
         loop = asyncio.get_running_loop()
-        line.heard = loop.time()
+        plugin.answered_at = loop.time()
         while True:
-            line.wanted.clear()
+            plugin.due.clear()
             began = loop.time()
             try:
-                told = await line.source.ask(line.digest)
+                document = await plugin.endpoint.fetch(plugin.digest)
             except PluginError as error:
-                self._silent(line, str(error))
-            except Exception as error:  # noqa: BLE001 -- what nobody foresaw must not end the process
-                self._silent(line, f"{type(error).__name__}: {error}")
+                self._fail(plugin, str(error))
+            except Exception as error:  # noqa: BLE001 -- an unforeseen answer must not end the process
+                self._fail(plugin, f"{type(error).__name__}: {error}")
             else:
-                self._heard(line, told)
+                self._succeed(plugin, document)
             await asyncio.sleep(max(0.0, began + self._pace.spacing - loop.time()))
             try:
-                async with asyncio.timeout(self._pause(line)):
-                    await line.wanted.wait()
+                async with asyncio.timeout(self._pause(plugin)):
+                    await plugin.due.wait()
             except TimeoutError:
                 pass
 
-    def _pause(self, line: _Line) -> float:
-        if not line.failures:
+    def _pause(self, plugin: _Plugin) -> float:
+        if not plugin.failures:
             return self._pace.interval
-        longest = min(self._pace.interval, self._pace.spacing * 2.0 ** min(line.failures - 1, 10))
+        longest = min(self._pace.interval, self._pace.spacing * 2.0 ** min(plugin.failures - 1, 10))
         return longest * random.uniform(0.5, 1.0)  # noqa: S311 -- jitter
 
-    def _heard(self, line: _Line, told: PluginDocument | None) -> None:
-        line.failures = 0
-        line.heard = asyncio.get_running_loop().time()
-        line.episode.recovered()
-        if told is not None:
-            line.digest = told.digest
-            self._tell(line, PluginReport(line.report.source, told.resources, self._clock()))
-        elif line.report.problem:
-            self._tell(line, replace(line.report, problem="", silent_since=None))
+    def _succeed(self, plugin: _Plugin, document: PluginDocument | None) -> None:
+        plugin.failures = 0
+        plugin.answered_at = asyncio.get_running_loop().time()
+        plugin.failing.recovered()
+        if document is not None:
+            plugin.digest = document.digest
+            self._update(plugin, PluginReport(plugin.report.source, document.resources, self._clock()))
+        elif plugin.report.problem:
+            self._update(plugin, replace(plugin.report, problem="", silent_since=None))
 
-    def _silent(self, line: _Line, problem: str) -> None:
-        line.failures += 1
-        line.episode.failed(problem)
-        report = line.report
-        silent = asyncio.get_running_loop().time() - line.heard
+    def _fail(self, plugin: _Plugin, problem: str) -> None:
+        plugin.failures += 1
+        plugin.failing.failed(problem)
+        report = plugin.report
+        silent = asyncio.get_running_loop().time() - plugin.answered_at
         if report.resources and silent > self._pace.forgotten_after:
-            line.digest = b""
+            plugin.digest = b""
             report = PluginReport(report.source, silent_since=report.silent_since)
         since = report.silent_since
         if since is None and report.received_at is not None:
             since = self._clock() - silent
-        self._tell(line, replace(report, problem=problem, silent_since=since))
+        self._update(plugin, replace(report, problem=problem, silent_since=since))
 
-    def _tell(self, line: _Line, report: PluginReport) -> None:
-        if report == line.report:
+    def _update(self, plugin: _Plugin, report: PluginReport) -> None:
+        if report == plugin.report:
             return
-        line.report = report
-        before, self._advertised = self._advertised, merge_reports(each.report for each in self._lines)
-        if _concerns_the_kubelet(before, self._advertised):
-            self._trigger(Trigger.PLUGIN)
+        plugin.report = report
+        before, self._advertised = self._advertised, merge_reports(one.report for one in self._plugins)
+        if _may_change_allocatable(before, self._advertised):
+            self._requests.trigger(Trigger.PLUGIN)
         else:
-            self._reconsider()
+            self._requests.reconsider()
 
 
-def _concerns_the_kubelet(before: PluginReports, after: PluginReports) -> bool:
-    """Whether more changed than what an allocation changes, of which the kubelet tells by itself."""
-    if before.devices.keys() != after.devices.keys() or _followed(before) != _followed(after):
+def _may_change_allocatable(before: PluginReports, after: PluginReports) -> bool:
+    """Whether more changed than an allocation changes, which the kubelet shows by itself."""
+    if before.devices.keys() != after.devices.keys() or _served(before) != _served(after):
         return True
-    return any(_lasting(before.devices[key]) != _lasting(told) for key, told in after.devices.items())
+    return any(_lasting(before.devices[key]) != _lasting(device) for key, device in after.devices.items())
 
 
-def _followed(advertised: PluginReports) -> dict[str, tuple[bool, bool]]:
-    return {name: (word.report.answers, word.resource.served) for name, word in advertised.resources.items()}
+def _served(advertised: PluginReports) -> dict[str, tuple[bool, bool]]:
+    return {name: (one.report.answers, one.resource.served) for name, one in advertised.resources.items()}
 
 
-def _lasting(told: AdvertisedDevice) -> tuple[bool, tuple[int, ...]]:
-    return told.healthy, told.numa_nodes
+def _lasting(device: AdvertisedDevice) -> tuple[bool, tuple[int, ...]]:
+    return device.healthy, device.numa_nodes

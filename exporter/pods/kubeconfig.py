@@ -1,4 +1,4 @@
-"""How the API server is reached: by the files of a pod's own account, or by a kubeconfig.
+"""Access to the API server: by the pod's service account, or by a kubeconfig.
 
 Files are read again for each connection: tokens and certificates are replaced while the process runs.
 """
@@ -16,41 +16,38 @@ import msgspec
 from msgspec import Struct, field
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where Kubernetes puts a pod's own token and the API server's CA."""
+"""Where Kubernetes mounts a pod's token and the API server's CA."""
 
 _FILE_LIMIT: Final = 1024 * 1024
 """Bytes of a kubeconfig, a token or a certificate."""
 
 
 class ApiServerAccessError(Exception):
-    """It is not known how to reach the API server: which file, what was found, what was expected."""
+    """The API server cannot be reached with this configuration: the file, what was found and expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiServerAccess:
-    """A way to the API server at `server`. What is not needed is None.
-
-    Texts of a kubeconfig stand where it has them itself, paths where it points to files.
-    """
+    """Address and credentials of an API server. Paths are read at each use."""
 
     server: str
     ca: Path | str | None = None
     server_name: str | None = None
-    trust_anybody: bool = False
+    insecure: bool = False
     token: Path | str | None = None
     certificate: Path | str | None = None
     key: Path | str | None = None
 
     def authorization(self) -> str | None:
-        """The header of a request; with the token as it is now. Raises ApiServerAccessError."""
+        """The Authorization header with the present token. Raises ApiServerAccessError."""
         token = None if self.token is None else _text(self.token).strip()
         return f"Bearer {token}" if token else None
 
     def tls(self) -> ssl.SSLContext:
-        """The certificates as they are now. Raises ApiServerAccessError."""
+        """A TLS context with the present certificates. Raises ApiServerAccessError."""
         try:
             context = ssl.create_default_context(cadata=None if self.ca is None else _text(self.ca))
-            if self.trust_anybody:
+            if self.insecure:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if self.certificate is not None and self.key is not None:
@@ -63,7 +60,7 @@ class ApiServerAccess:
 def api_server_access(
     kubeconfig: Path | None, environment: Mapping[str, str], *, account: Path = ACCOUNT
 ) -> ApiServerAccess:
-    """The way that `kubeconfig` tells, or without one that of a pod. Raises ApiServerAccessError."""
+    """Access by `kubeconfig`, or by the pod's service account without one. Raises ApiServerAccessError."""
     if kubeconfig is not None:
         return _of_kubeconfig(kubeconfig)
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
@@ -134,7 +131,7 @@ def _of_kubeconfig(path: Path) -> ApiServerAccess:
     try:
         config = msgspec.convert(yaml.safe_load(_read(path)), _Config)
     except (yaml.YAMLError, msgspec.ValidationError) as error:
-        raise ApiServerAccessError(f"{path}: found something that is no kubeconfig: {error}") from error
+        raise ApiServerAccessError(f"{path}: expected a kubeconfig: {error}") from error
     context = next((c.context for c in config.contexts if c.name == config.current_context), None)
     if context is None:
         raise ApiServerAccessError(
@@ -149,7 +146,7 @@ def _of_kubeconfig(path: Path) -> ApiServerAccess:
     url = urlsplit(cluster.server)
     if url.scheme not in {"https", "http"} or not url.hostname:
         raise ApiServerAccessError(f"{path}: server: found {cluster.server!r}, expected https://HOST:PORT")
-    _refuse_what_is_not_served(path, cluster, user)
+    _refuse_unsupported(path, cluster, user)
 
     def file(name: str) -> Path | None:
         return path.parent / name if name else None
@@ -165,7 +162,7 @@ def _of_kubeconfig(path: Path) -> ApiServerAccess:
         ca=data("certificate-authority-data", cluster.certificate_authority_data)
         or file(cluster.certificate_authority),
         server_name=cluster.tls_server_name or None,
-        trust_anybody=cluster.insecure_skip_tls_verify,
+        insecure=cluster.insecure_skip_tls_verify,
         token=file(user.token_file) or user.token or None,
         certificate=data("client-certificate-data", user.client_certificate_data)
         or file(user.client_certificate),
@@ -173,7 +170,7 @@ def _of_kubeconfig(path: Path) -> ApiServerAccess:
     )
 
 
-def _refuse_what_is_not_served(path: Path, cluster: _Cluster, user: _User) -> None:
+def _refuse_unsupported(path: Path, cluster: _Cluster, user: _User) -> None:
     for name, found in (
         ("exec", user.exec),
         ("auth-provider", user.auth_provider),
@@ -208,7 +205,7 @@ def _read(path: Path) -> str:
 
 
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """The ssl module reads a client's certificate from files alone."""
+    """Load a client certificate: the ssl module reads it from files only."""
     import tempfile  # noqa: PLC0415 -- only with a kubeconfig that has client certificates
 
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as pair:

@@ -1,13 +1,13 @@
-"""The kubelet's Pods API: the pods as the kubelet itself has them.
+"""Watches the pods of the kubelet's Pods API.
 
-What is built upon (kubelet 1.36):
+Rules of the kubelet (1.36):
 
-- WatchPods tells of changes of status alone: a label that changes is seen when the pods are listed;
-- DELETED says that the kubelet has done with a pod, which may still be there as Succeeded or Failed;
-- an event of a pod that was removed may come after those of its successor;
-- ListPods tells what the pod manager has, from which PodResources' List is made as well;
-- a watcher that is slow is cut off; a kubelet that has just come up says INITIAL_SYNC_COMPLETE before it
-  has heard of any pod of the API server.
+- WatchPods sends changes of status only: a changed label shows when the pods are listed;
+- DELETED means that the kubelet is done with a pod, which may still exist as Succeeded or Failed;
+- an event of a removed pod may come after those of its successor;
+- ListPods returns the pods of the pod manager, from which PodResources' List is made as well;
+- a slow watcher is disconnected; a restarted kubelet sends INITIAL_SYNC_COMPLETE before it has any pod of the
+  API server.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 _IN_THREAD: Final = 256 * 1024
-"""Bytes of an answer from which decoding would hold up the event loop for milliseconds."""
+"""Bytes of an answer above which decoding would block the event loop for milliseconds."""
 
 _Stream: TypeAlias = "grpc.aio.UnaryStreamCall[bytes, bytes]"
 
 
 class PodsApi:
-    """A source: the Pods API at `socket`. Its first words, and each answer, must come in `timeout` s."""
+    """A PodWatcher: the Pods API at `socket`. First event and answers come within `timeout` s."""
 
     name = "pods-api"
     words = "pods watched by the kubelet's Pods API"
@@ -67,7 +67,7 @@ class PodsApi:
         self._interrupted = False
 
     async def follow(self) -> AsyncGenerator[PodEvent]:
-        """What WatchPods tells. Raises PodWatchError; `absent` where this kubelet does not serve it."""
+        """Watch. Raises PodWatchError, with `absent` if this kubelet does not serve the API."""
         self._interrupted = False
         async with grpc.aio.insecure_channel(self._target, options=_OPTIONS) as channel:
             ask: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(
@@ -81,9 +81,9 @@ class PodsApi:
                 yield StreamOpened(anew=True)
                 data = first
                 while isinstance(data, bytes):
-                    told = self._told(data)
-                    if told is not None:
-                        yield told
+                    event = self._event(data)
+                    if event is not None:
+                        yield event
                     data = await stream.read()
             except grpc.aio.AioRpcError as error:
                 raise self._explained(error) from error
@@ -93,14 +93,14 @@ class PodsApi:
                 task = asyncio.current_task()
                 if not self._interrupted or task is None or task.cancelling():
                     raise
-                raise PodWatchError("SILENT", "the watch told nothing of pods that came or went") from None
+                raise PodWatchError("SILENT", "the watch did not report pods that came or went") from None
             finally:
                 self._channel = self._stream = None
                 stream.cancel()
         raise PodWatchError("CLOSED", "the kubelet ended the watch")
 
-    async def confirm(self, *, thorough: bool) -> PodsListed | None:  # noqa: ARG002 -- it is always so
-        """What ListPods tells. Raises PodWatchError."""
+    async def confirm(self, *, thorough: bool) -> PodsListed | None:  # noqa: ARG002 -- every list is
+        """List the pods. Raises PodWatchError."""
         channel = self._channel
         if channel is None:
             return None
@@ -132,7 +132,7 @@ class PodsApi:
         return PodsListed(pods, begun=asked, asked=asked)
 
     def interrupt(self) -> None:
-        """Have `follow` fail."""
+        """Make `follow` fail."""
         if self._stream is not None:
             self._interrupted = True
             self._stream.cancel()
@@ -142,7 +142,7 @@ class PodsApi:
         found = (of_message(pod_pb2.Pod.FromString(pod), self._allowed) for pod in answer.pods)
         return tuple(PodSeen(identity) for identity in found if identity is not None)
 
-    def _told(self, data: bytes) -> PodEvent | None:
+    def _event(self, data: bytes) -> PodEvent | None:
         try:
             event = api_pb2.WatchPodsEvent.FromString(data)
             pod = pod_pb2.Pod.FromString(event.pod)
@@ -160,7 +160,9 @@ class PodsApi:
     def _explained(self, error: grpc.aio.AioRpcError) -> PodWatchError:
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return PodWatchError(code.name, f"this kubelet does not serve it: {details}", absent=True)
+            return PodWatchError(
+                code.name, f"this kubelet does not serve the Pods API: {details}", absent=True
+            )
         if code is grpc.StatusCode.UNAVAILABLE:
             why = unreachable(self._socket)
             return PodWatchError(code.name, why or details, absent=not self._socket.exists())

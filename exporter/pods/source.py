@@ -1,8 +1,6 @@
-"""What a source of identity tells, and how it fails.
+"""Pod watchers: the events that a source of pod identities yields, and how its pods become identities.
 
-Pods as the sources have them, made into identities. Pure.
-
-What is too long to be a name in Kubernetes is not taken: it would be a label of Prometheus' series.
+Names that are longer than Kubernetes allows are refused: they would become Prometheus labels.
 """
 
 import re
@@ -10,25 +8,25 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
-from exporter.mapping.identity import NAME_LIMIT, UNKNOWN, Owner, PodIdentity, workload
+from exporter.mapping.identity import UNKNOWN, PodIdentity, Workload
 from exporter.mapping.model import PodKey
 from kubelet.pb.core.v1 import pod_pb2
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
-    """It tells from here on. `anew`: what it told before does not count any more."""
+    """The watch is open. `anew`: drop everything that was reported before."""
 
     anew: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
-    """A pod came or changed. `known`: the kubelet has it, or has had it."""
+    """A pod appeared or changed. `known`: the kubelet has it, or had it."""
 
     identity: PodIdentity
     known: bool = True
@@ -36,7 +34,7 @@ class PodSeen:
 
 @dataclass(frozen=True, slots=True)
 class PodGone:
-    """The kubelet has done with a pod, or the API server has."""
+    """The kubelet is done with a pod, or the API server deleted it."""
 
     key: PodKey
     uid: str
@@ -44,8 +42,8 @@ class PodGone:
 
 @dataclass(frozen=True, slots=True)
 class PodsListed:
-    """All pods there are. `asked`: when the question was put, by the event loop's clock, where the answer
-    is younger than that; None where it may be older.
+    """A list of all pods, requested at `begun`. `asked` is the same time if the list is no older than the
+    request, None if it may come from a cache. Times are the event loop's.
     """
 
     pods: tuple[PodSeen, ...]
@@ -55,14 +53,14 @@ class PodsListed:
 
 @dataclass(frozen=True, slots=True)
 class PodsUnchanged:
-    """All pods that were told of are what they were at `asked`."""
+    """All reported pods were unchanged at `asked`."""
 
     asked: float
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEvent:
-    """Something was told that cannot be understood: what there is must be listed."""
+    """An event does not decode: all pods must be listed."""
 
     reason: str
 
@@ -71,10 +69,10 @@ PodEvent = StreamOpened | PodSeen | PodGone | PodsListed | PodsUnchanged | Unrea
 
 
 class PodWatchError(Exception):
-    """A source fell silent: a `code` (gRPC's name, an HTTP status, or a word) and `message` for a person.
+    """A watch failed: `code` is gRPC's name, an HTTP status or a word; `message` is for a person.
 
-    `absent`: there is no such source on this node, which need not be a fault. `wait`: seconds for which
-    it asked to be left alone.
+    `absent`: this node does not serve the source, which may be intended. `wait`: seconds for which the server
+    asked not to be called.
     """
 
     def __init__(self, code: str, message: str, *, absent: bool = False, wait: float = 0.0) -> None:
@@ -86,7 +84,7 @@ class PodWatchError(Exception):
 
 
 class PodWatcher(Protocol):
-    """Where identities come from. One `follow` at a time."""
+    """A source of pod identities. One `follow` runs at a time."""
 
     @property
     def name(self) -> str:
@@ -95,32 +93,34 @@ class PodWatcher(Protocol):
 
     @property
     def words(self) -> str:
-        """What it is, for a person."""
+        """The source for a person."""
         ...
 
     @property
     def lasting(self) -> bool:
-        """Whether what it told holds while it is silent: the kubelet's word is its own life's."""
+        """Whether its reports hold while it is disconnected. The kubelet's end with its process."""
         ...
 
     def follow(self) -> AsyncGenerator[PodEvent]:
-        """What it tells, until it fails. Raises PodWatchError."""
+        """Yield events until the watch fails. Raises PodWatchError."""
         ...
 
     async def confirm(self, *, thorough: bool) -> PodsListed | PodsUnchanged | None:
-        """Which pods there are at this moment; None if `follow` will tell. Raises PodWatchError.
+        """Which pods exist now; None if `follow` will yield the answer. Raises PodWatchError.
 
-        `thorough`: what it told last cannot be right.
+        `thorough`: the last reports cannot be right.
         """
         ...
 
     def interrupt(self) -> None:
-        """Have `follow` fail: its stream seems to hang."""
+        """Make `follow` fail: its stream seems to hang."""
         ...
 
 
+NAME_LIMIT: Final = 253
+"""Characters of an object's name. The Deployment controller cuts its name to fit its ReplicaSet's."""
 LABELS_LIMIT: Final = 32
-"""Labels of one pod that are told; the allow-list is for the few that a team groups by."""
+"""Labels of one pod that are kept; the allow-list is for the few that a team groups by."""
 
 _LABEL_NAME: Final = 317
 """Characters of a label's name: a domain of 253, a slash, and 63."""
@@ -128,21 +128,21 @@ _LABEL_VALUE: Final = 63
 _UID: Final = 128
 _PHASES: Final = frozenset({"Pending", "Running", "Succeeded", "Failed", "Unknown"})
 
-# kubelet: whence it has a pod, in its own eyes; and in the API server's the mirror of a static pod.
+# Annotations: where the kubelet got a pod from; in the API server, the mirror of a static pod.
 _SOURCE: Final = "kubernetes.io/config.source"
 _MIRROR: Final = "kubernetes.io/config.mirror"
 
 
 class LabelFilter:
-    """Which labels of pods are told: those whose whole name matches a regular expression."""
+    """--pod-labels: keeps labels whose whole name matches a regular expression."""
 
     def __init__(self, pattern: re.Pattern[str] | None) -> None:
-        """None: no label is told."""
+        """None: no label is kept."""
         self._pattern = pattern
         self._matches = lru_cache(maxsize=4096)(self._match)
 
     def __call__(self, labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        """The allowed ones, by name."""
+        """The allowed labels, by name."""
         if self._pattern is None:
             return ()
         found = [
@@ -156,82 +156,89 @@ class LabelFilter:
         return self._pattern is not None and self._pattern.fullmatch(name) is not None
 
 
-class ApiOwner(Struct):
-    """An ownerReference."""
+class ApiOwner(Struct, rename="camel"):
+    """An ownerReference of the API server's JSON."""
 
-    apiVersion: str = ""  # noqa: N815 -- the API's names, here and below
+    api_version: str = ""
     kind: str = ""
     name: str = ""
     controller: bool = False
 
 
-class ApiMeta(Struct):
-    """What is needed of an object's metadata."""
+class ApiMeta(Struct, rename="camel"):
+    """An object's metadata."""
 
     name: str = ""
     namespace: str = ""
     uid: str = ""
-    resourceVersion: str = ""  # noqa: N815
-    creationTimestamp: datetime | None = None  # noqa: N815
+    resource_version: str = ""
+    creation_timestamp: datetime | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-    ownerReferences: list[ApiOwner] | None = None  # noqa: N815
+    owner_references: list[ApiOwner] | None = None
 
 
-class ApiPodSpec(Struct):
-    """What is needed of a pod's spec."""
+class ApiPodSpec(Struct, rename="camel"):
+    """A pod's spec."""
 
-    nodeName: str = ""  # noqa: N815
-    priorityClassName: str = ""  # noqa: N815
+    node_name: str = ""
+    priority_class_name: str = ""
 
 
-class ApiPodStatus(Struct):
-    """What is needed of a pod's status. `startTime` is the kubelet's, from when it took the pod on."""
+class ApiPodStatus(Struct, rename="camel"):
+    """A pod's status. The kubelet sets `start_time` when it accepts the pod."""
 
     phase: str = ""
-    startTime: str | None = None  # noqa: N815
+    start_time: str | None = None
 
 
 class ApiPod(Struct):
-    """A pod as the API server tells it."""
+    """A pod as the API server sends it."""
 
     metadata: ApiMeta = field(default_factory=ApiMeta)
     spec: ApiPodSpec = field(default_factory=ApiPodSpec)
     status: ApiPodStatus = field(default_factory=ApiPodStatus)
 
 
+class Owner(NamedTuple):
+    """One of a pod's owner references. `controller`: the one that manages it; there is one at most."""
+
+    api_version: str
+    kind: str
+    name: str
+    controller: bool = True
+
+
 def of_message(pod: pod_pb2.Pod, allowed: LabelFilter) -> PodIdentity | None:
-    """The identity of a pod as the kubelet tells it; None for one without a proper name or uid."""
+    """The identity of a pod of the kubelet's Pods API; None without a valid name or uid."""
     meta = pod.metadata
-    static = meta.annotations.get(_SOURCE, "api") in {"file", "http"}
     return _identity(
         (meta.namespace, meta.name, meta.uid),
         phase=pod.status.phase,
         priority_class=pod.spec.priorityClassName,
         node=pod.spec.nodeName,
-        static=static,
+        static=meta.annotations.get(_SOURCE, "api") in {"file", "http"},
         owners=[Owner(o.apiVersion, o.kind, o.name, o.controller) for o in meta.ownerReferences],
         labels=meta.labels,
-        told=allowed(meta.labels),
+        allowed=allowed,
         created=float(meta.creationTimestamp.seconds),
     )
 
 
 def of_object(pod: ApiPod, allowed: LabelFilter) -> PodIdentity | None:
-    """The identity of a pod as the API server tells it. Of a mirror, that of the static pod behind it."""
+    """The identity of a pod of the API server; for a mirror pod that of its static pod."""
     meta = pod.metadata
     mirrored = (meta.annotations or {}).get(_MIRROR, "")
-    labels = meta.labels or {}
     return _identity(
         (meta.namespace, meta.name, mirrored or meta.uid),
         phase=pod.status.phase,
-        priority_class=pod.spec.priorityClassName,
-        node=pod.spec.nodeName,
+        priority_class=pod.spec.priority_class_name,
+        node=pod.spec.node_name,
         static=bool(mirrored),
-        owners=[Owner(o.apiVersion, o.kind, o.name, o.controller) for o in meta.ownerReferences or ()],
-        labels=labels,
-        told=allowed(labels),
-        created=meta.creationTimestamp.timestamp() if meta.creationTimestamp is not None else 0.0,
+        owners=[Owner(o.api_version, o.kind, o.name, o.controller) for o in meta.owner_references or ()],
+        labels=meta.labels or {},
+        allowed=allowed,
+        created=meta.creation_timestamp.timestamp() if meta.creation_timestamp is not None else 0.0,
     )
 
 
@@ -244,7 +251,7 @@ def _identity(
     static: bool,
     owners: Sequence[Owner],
     labels: Mapping[str, str],
-    told: tuple[tuple[str, str], ...],
+    allowed: LabelFilter,
     created: float,
 ) -> PodIdentity | None:
     namespace, name, uid = names
@@ -258,7 +265,67 @@ def _identity(
         phase=phase if phase in _PHASES else "",
         workload=found if max(map(len, found)) <= NAME_LIMIT else UNKNOWN,
         priority_class=priority_class if len(priority_class) <= NAME_LIMIT else "",
-        labels=told,
+        labels=allowed(labels),
         created=created,
         static=static,
+    )
+
+
+_MINUTE: Final = 60.0
+_LATE: Final = 365 * 86400.0
+"""Seconds for which a Job may create pods. Dates such as 20261121 would be minutes of 2008."""
+_EARLY: Final = 3600.0
+"""Seconds by which the clocks of the control plane may differ."""
+
+_TEMPLATE_HASHES: Final = (
+    ("pod-template-hash", "Deployment"),
+    ("rollouts-pod-template-hash", "Rollout"),
+)
+
+
+def workload(
+    pod: str,
+    owners: Sequence[Owner],
+    labels: Mapping[str, str],
+    *,
+    created: float = 0.0,
+    static_on: str = "",
+) -> Workload:
+    """The workload of the pod named `pod`: the object that people name.
+
+    A pod references its controller only: a ReplicaSet and not its Deployment, a Job and not its CronJob. Both
+    are derived from names, without a request:
+
+    - Deployment controller: a ReplicaSet is named <deployment>-<hash>, and its pods carry the hash in the
+      label pod-template-hash (Argo Rollouts does the same with its own label);
+    - CronJob controller: a Job is named <cronjob>-<minutes>, the scheduled time in minutes since 1970 (before
+      Kubernetes 1.21 in seconds).
+
+    `created` is the pod's creationTimestamp in unix time, 0 if unknown. `static_on` is the node's name for a
+    static pod.
+    """
+    if static_on:
+        return Workload("Node", static_on)
+    owner = next((one for one in owners if one.controller), owners[0] if len(owners) == 1 else None)
+    if owner is None:
+        return Workload("Pod", pod)
+    group = owner.api_version.rpartition("/")[0]
+    name, _, suffix = owner.name.rpartition("-")
+    if name and suffix:
+        if owner.kind == "ReplicaSet" and group in {"apps", "extensions"} and len(owner.name) < NAME_LIMIT:
+            for label, kind in _TEMPLATE_HASHES:
+                if labels.get(label) == suffix:
+                    return Workload(kind, name)
+        if owner.kind == "Job" and group == "batch" and _is_schedule(suffix, created):
+            return Workload("CronJob", name)
+    return Workload(owner.kind, owner.name)
+
+
+def _is_schedule(suffix: str, created: float) -> bool:
+    """Whether the end of a Job's name is a time, in minutes or seconds, shortly before `created`."""
+    if created <= 0 or not (suffix.isascii() and suffix.isdigit()) or suffix[0] == "0":
+        return False
+    return any(
+        len(suffix) == length and -_EARLY <= created - int(suffix) * unit <= _LATE
+        for length, unit in ((8, _MINUTE), (10, 1.0))
     )

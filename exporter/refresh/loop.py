@@ -1,23 +1,20 @@
-"""The refresh loop: one at a time, as soon as there is a reason, never more often than is fair.
+"""The refresh loop: calls the kubelet, processes its answers one at a time, and publishes the state.
 
-Reasons are coalesced: the first acts at once, those that come while it is under way share the next
-one. A refresh that failed keeps the last good snapshot and is tried again soon, with growing, jittered
-pauses.
-
-Several who follow the refresh loop.
+Triggers are merged: the first one starts a refresh at once, those that arrive meanwhile share the next one. A
+failed refresh keeps the last good snapshot and is retried with growing, jittered pauses (triggers.CallPacer).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import grpc
 
 from exporter.mapping.device_ids import IdReader, read_id
-from exporter.mapping.holdings import HoldingChanges, OpenHoldings
+from exporter.mapping.holdings import OpenHoldings
 from exporter.mapping.identity import NEVER, Poll
 from exporter.mapping.restart_guard import DISTRUST
 from exporter.mapping.state import Failure, Freshness, State, StateStore
@@ -26,6 +23,7 @@ from exporter.refresh.protocols import (
     KubeletSource,
     NoPlugins,
     NoPods,
+    NoteSource,
     Observer,
     PluginSource,
     PodSource,
@@ -37,89 +35,89 @@ from runtime.clock import Clock
 from runtime.log import Episode, Log
 
 _CALM: Final = 60.0
-"""Seconds for which a failure that lasts is not told again though its reason changes: a kubelet that ends
-again and again gives another one each time.
+"""Seconds for which a lasting failure is not logged again though its reason changes: a kubelet that crashes
+repeatedly gives another reason each time.
 """
 _USUAL_REFUSALS: Final = 3
-"""Refusals in a row at the kubelet's rate limit, some 0.5 s, that are not worth a word."""
+"""Refusals in a row at the kubelet's rate limit, about 0.5 s, that are logged at debug level only."""
 _SAME_AGE: Final = 0.5
-"""Seconds by which two looks at one socket's age may differ."""
+"""Seconds by which two measurements of one socket's creation may differ."""
+
+_LIST_ONLY: Final = frozenset({Trigger.ALLOCATION, Trigger.PODS})
+"""Triggers that do not change what is allocatable: List alone is called."""
 
 _log = Log("refresh")
 
-_OF_LIST: Final = frozenset({Trigger.ALLOCATION, Trigger.PODS})
-"""After these allocatable is what it was: List alone is asked."""
-
 
 class Refresher:
-    """Runs the loop. `trigger` from anywhere in the event loop's thread; `run` as an actor."""
+    """Runs the loop. Call `trigger` from anywhere in the event loop's thread; `run` is an actor."""
 
     def __init__(
         self,
-        source: KubeletSource,
+        kubelet: KubeletSource,
         states: StateStore,
-        observer: Observer,
+        observers: Sequence[Observer],
         *,
         timing: RefreshTiming,
         clock: Clock,
         cpu_numa: Mapping[int, int],
         node: str = "",
-        witness: PodSource | None = None,
+        pods: PodSource | None = None,
         plugins: PluginSource | None = None,
         reader: IdReader = read_id,
-        remarks: Callable[[State], tuple[str, ...]] = lambda _: (),
+        notes: NoteSource | None = None,
     ) -> None:
-        """`cpu_numa` maps CPUs to NUMA nodes; `node` is this node's name; `reader` reads device ids;
-        `remarks` says what else there is to note of a state; pauses are the event loop's own.
-        """
-        self._source = source
-        self._board = states
-        self._observer = observer
+        """`cpu_numa` maps CPUs to NUMA nodes; `node` is this node's name; `reader` reads device ids."""
+        self._kubelet = kubelet
+        self._states = states
+        self._observers = observers
         self._timing = timing
         self._clock = clock
-        self._witness = witness or NoPods()
+        self._pods = pods or NoPods()
         self._plugins = plugins or NoPlugins()
-        self._remarks = remarks
+        self._note_source = notes
         self._notes: tuple[str, ...] = ()
-        self._understanding = SnapshotPipeline(
+        self._pipeline = SnapshotPipeline(
             cpu_numa, keep_allocatable=timing.stale_after, reader=reader, node=node
         )
-        self._wanted: dict[Trigger, None] = {}
+        self._pending: dict[Trigger, None] = {}
         self._reconsider = False
         self._wake = asyncio.Event()
         self._reset = False
-        self._pace = CallPacer(timing)
-        self._look = Poll(-NEVER, -NEVER)
-        self._returned_at = -NEVER
-        self._born_at = -NEVER
+        self._pacer = CallPacer(timing)
+        self._poll = Poll(-NEVER, -NEVER)
+        self._restarted_at = -NEVER
+        self._socket_made_at = -NEVER
         self._full_at = 0.0
         self._needs_full = True
-        self._episode = Episode(_log, "the kubelet does not tell who holds what", calm=_CALM)
-        self._allocatable = Episode(_log, "the kubelet does not tell what is allocatable", calm=_CALM)
-        self._stale = Episode(_log, "the mapping is stale and no longer told to Prometheus")
+        self._failing = Episode(_log, "the kubelet does not answer List", calm=_CALM)
+        self._allocatable_failing = Episode(
+            _log, "the kubelet does not answer GetAllocatableResources", calm=_CALM
+        )
+        self._stale = Episode(_log, "the mapping is stale and withdrawn from /metrics")
 
     def trigger(self, cause: Trigger) -> None:
-        """Ask for a refresh. Never blocks; reasons that wait are merged."""
+        """Request a refresh. Never blocks; pending triggers are merged."""
         if cause is Trigger.SOCKET:
             self._reset = True
-            # At the start there is nothing yet that could be missing.
-            if self._board.state.taken_at is not None:
-                self._doubt()
-        self._wanted[cause] = None
+            # Before the first answer no pod can be missing.
+            if self._states.state.taken_at is not None:
+                self._note_restart()
+        self._pending[cause] = None
         self._wake.set()
 
     def reconsider(self) -> None:
-        """Have the last answer read anew, as something more is known of pods or devices. Never blocks."""
+        """Read the last answer again with the present pods and plugin reports. Never blocks."""
         self._reconsider = True
         self._wake.set()
 
-    def remember(self, recollection: OpenHoldings) -> None:
-        """Tell since when things are held as history knows it. Never blocks."""
-        self._understanding.remember(recollection)
+    def restore(self, recorded: OpenHoldings) -> None:
+        """Take over the starts of holdings from history. Never blocks."""
+        self._pipeline.restore(recorded)
         self.reconsider()
 
-    def _doubt(self) -> None:
-        self._returned_at = asyncio.get_running_loop().time()
+    def _note_restart(self) -> None:
+        self._restarted_at = asyncio.get_running_loop().time()
 
     async def run(self) -> None:
         """Refresh until cancelled."""
@@ -129,33 +127,36 @@ class Refresher:
         try:
             self.trigger(Trigger.START)
             while True:
-                await self._due(worker)
-                called = loop.time()
-                causes = tuple(self._wanted)
-                self._wanted.clear()
+                await self._wait(worker)
+                began = loop.time()
+                causes = tuple(self._pending)
+                self._pending.clear()
                 self._wake.clear()
                 await self._refresh(causes, worker)
-                self._observer.refreshed(causes, loop.time() - called)
-                self._look_again_after(causes)
+                for observer in self._observers:
+                    observer.refreshed(causes, loop.time() - began)
+                if not {Trigger.REGISTRATION, Trigger.SOCKET, Trigger.PLUGIN}.isdisjoint(causes):
+                    for delay in self._timing.settling:
+                        loop.call_later(delay, self.trigger, Trigger.SETTLING)
                 await self._space()
         finally:
-            # Not waited for: an answer that is still being read must not hold up the event loop's end.
+            # Not waited for: an answer that is still being processed must not delay the end of the process.
             worker.shutdown(wait=False, cancel_futures=True)
 
     async def _space(self) -> None:
         """Wait until List may be called again."""
-        await asyncio.sleep(self._pace.wait(asyncio.get_running_loop().time()))
+        await asyncio.sleep(self._pacer.wait(asyncio.get_running_loop().time()))
 
-    async def _due(self, worker: ThreadPoolExecutor) -> None:
-        """Wait for a reason. The timer is one, also when others never cease; after a failure, another try
-        is. Where the kubelet's rate limit was reached no reason is good enough before the pause is over.
+    async def _wait(self, worker: ThreadPoolExecutor) -> None:
+        """Wait for a trigger, the timer, or the next retry. At the kubelet's rate limit only the end of the
+        pause counts.
         """
         loop = asyncio.get_running_loop()
-        if pause := self._pace.held_off(loop.time()):
+        if pause := self._pacer.held_off(loop.time()):
             await asyncio.sleep(pause)
-            self._wanted[Trigger.RETRY] = None
+            self._pending[Trigger.RETRY] = None
             return
-        due, cause = self._pace.due(loop.time(), self._full_at)
+        due, cause = self._pacer.due(loop.time(), self._full_at)
         while due > loop.time():
             try:
                 async with asyncio.timeout_at(due):
@@ -163,189 +164,159 @@ class Refresher:
             except TimeoutError:
                 break
             if self._reconsider:
-                await self._read_anew(worker)
-            if self._wanted:
+                await self._read_again(worker)
+            if self._pending:
                 return
             self._wake.clear()
-        self._wanted[cause] = None
-
-    def _look_again_after(self, causes: tuple[Trigger, ...]) -> None:
-        if not {Trigger.REGISTRATION, Trigger.SOCKET, Trigger.PLUGIN}.isdisjoint(causes):
-            loop = asyncio.get_running_loop()
-            for delay in self._timing.settling:
-                loop.call_later(delay, self.trigger, Trigger.SETTLING)
+        self._pending[cause] = None
 
     async def _refresh(self, causes: tuple[Trigger, ...], worker: ThreadPoolExecutor) -> None:
-        full = self._needs_full or not _OF_LIST.issuperset(causes)
+        full = self._needs_full or not _LIST_ONLY.issuperset(causes)
         self._needs_full = True
         try:
             if self._reset:
                 self._reset = False
-                await self._source.reset()
-            if not await self._ask(worker, allocatable=full):
+                await self._kubelet.reset()
+            if not await self._call(worker, allocatable=full):
                 await self._space()
-                full = await self._ask(worker, allocatable=True)
+                full = await self._call(worker, allocatable=True)
             self._needs_full = False
         except KubeletError as error:
             if error.code == grpc.StatusCode.UNAVAILABLE.name:
-                self._doubt()
+                self._note_restart()
             failure = Failure(error.method, error.code, error.message, self._clock.now())
             self._fail(failure, limited=error.rate_limited)
-        except Exception as error:  # noqa: BLE001 -- an answer nobody foresaw must not end the process
+        except Exception as error:  # noqa: BLE001 -- an unforeseen answer must not end the process
             self._fail(Failure("List", "INTERNAL", f"{type(error).__name__}: {error}", self._clock.now()))
         if full:
             self._full_at = asyncio.get_running_loop().time()
 
-    async def _ask(self, worker: ThreadPoolExecutor, *, allocatable: bool) -> bool:
-        """Ask and publish. False if List alone was not enough to tell."""
+    async def _call(self, worker: ThreadPoolExecutor, *, allocatable: bool) -> bool:
+        """Call the kubelet, process the answer and publish it. False if GetAllocatableResources is needed."""
         loop = asyncio.get_running_loop()
         asked = loop.time()
-        self._pace.listed(asked)
-        raw = await self._source.fetch_raw(allocatable=allocatable)
-        look = Poll(asked, loop.time())
-        self._notice_age(raw, look)
-        read = partial(
-            self._understanding.read,
+        self._pacer.listed(asked)
+        raw = await self._kubelet.fetch_raw(allocatable=allocatable)
+        poll = Poll(asked, loop.time())
+        self._check_socket_age(raw, poll)
+        process = partial(
+            self._pipeline.process,
             raw,
             self._clock.wall(),
-            look=look,
-            view=self._witness.view,
+            poll=poll,
+            view=self._pods.view,
             advertised=self._plugins.advertised,
-            returned=self._returned_at,
+            restarted_at=self._restarted_at,
         )
-        news = await loop.run_in_executor(worker, read)
-        if news is None:
+        update = await loop.run_in_executor(worker, process)
+        if update is None:
             return False
-        if asked >= self._returned_at:
-            self._returned_at = -NEVER
+        if asked >= self._restarted_at:
+            self._restarted_at = -NEVER
         # Together with the state that it dates: an age must not be measured by two clocks.
         self._clock.sync()
-        self._look = look
-        self._publish(raw, news, self._clock.now() - (loop.time() - asked))
+        self._poll = poll
+        self._succeed(raw, update, self._clock.now() - (loop.time() - asked))
         return True
 
-    def _notice_age(self, raw: Raw, look: Poll) -> None:
-        """A kubelet may be another one without its connection having failed, or its directory having told."""
+    def _check_socket_age(self, raw: Raw, poll: Poll) -> None:
+        """Notice a restart that neither the connection nor the directory showed."""
         if raw.socket_age is None or not 0 <= raw.socket_age < DISTRUST:
             return
-        born = look.answered - raw.socket_age
-        if born > self._born_at + _SAME_AGE:
-            self._born_at = born
-            if self._board.state.taken_at is not None:
-                self._returned_at = max(self._returned_at, born)
+        made_at = poll.answered - raw.socket_age
+        if made_at > self._socket_made_at + _SAME_AGE:
+            self._socket_made_at = made_at
+            if self._states.state.taken_at is not None:
+                self._restarted_at = max(self._restarted_at, made_at)
 
-    async def _read_anew(self, worker: ThreadPoolExecutor) -> None:
-        """Publish the last answer in the light of what is known by now. NoPods is asked."""
+    async def _read_again(self, worker: ThreadPoolExecutor) -> None:
+        """Publish the last answer with the present pods and plugin reports. The kubelet is not called."""
         self._reconsider = False
         loop = asyncio.get_running_loop()
-        view, advertised = self._witness.view, self._plugins.advertised
-        read = partial(self._understanding.reconsider, self._clock.wall(), view, advertised)
+        view, advertised = self._pods.view, self._plugins.advertised
+        read = partial(self._pipeline.reconsider, self._clock.wall(), view, advertised)
         try:
-            news = await loop.run_in_executor(worker, read)
-            if news is not None:
-                state = self._board.state
-                self._tell(replace(state, **_changes(news, state, self._clock.now())), news)
-                self._observer.reread()
-        except Exception as error:  # noqa: BLE001 -- the mapping stays as it is; the next refresh reads it anew
-            _log.error("what is newly known cannot be told", error=f"{type(error).__name__}: {error}")
+            update = await loop.run_in_executor(worker, read)
+            if update is not None:
+                self._publish(_with_update(self._states.state, update, self._clock.now()), update)
+                for observer in self._observers:
+                    observer.reread()
+        except Exception as error:  # noqa: BLE001 -- the mapping stays; the next refresh reads everything again
+            _log.error("the last answer cannot be read again", error=f"{type(error).__name__}: {error}")
 
-    def _publish(self, raw: Raw, news: Update, asked_at: float) -> None:
-        self._pace.succeeded()
-        self._episode.recovered()
+    def _succeed(self, raw: Raw, update: Update, asked_at: float) -> None:
+        self._pacer.succeeded()
+        self._failing.recovered()
         self._stale.recovered()
-        state = self._board.state
+        state = self._states.state
         for note in raw.notes:
             if note not in state.notes:
                 _log.warn(note)
-        self._notes = (*raw.notes, *self._of_allocatable(raw, news))
-        changes = _changes(news, state, asked_at)
-        state = replace(state, taken_at=asked_at, failure=None, api_version=raw.api_version, **changes)
-        self._tell(state, news)
+        self._notes = (*raw.notes, *self._check_allocatable(raw, update))
+        state = _with_update(state, update, asked_at)
+        self._publish(replace(state, taken_at=asked_at, failure=None, api_version=raw.api_version), update)
 
-    def _of_allocatable(self, raw: Raw, news: Update) -> tuple[str, ...]:
-        """Count and tell that GetAllocatableResources fails, or that it is over."""
-        error, now = news.allocatable_error, asyncio.get_running_loop().time()
+    def _check_allocatable(self, raw: Raw, update: Update) -> tuple[str, ...]:
+        """Count and log a failure of GetAllocatableResources, or its end. Returns notes."""
+        error, now = update.allocatable_error, asyncio.get_running_loop().time()
         if error is None:
-            self._pace.allocatable_succeeded(now)
-            self._allocatable.recovered()
+            self._pacer.allocatable_succeeded(now)
+            self._allocatable_failing.recovered()
             return ()
         if raw.asked_allocatable:
-            self._pace.allocatable_failed(now, limited=error.rate_limited)
-            self._observer.failed(error.method, error.code)
-            self._allocatable.failed(f"{error.code}: {error.message}", level=self._level)
-        told = "those of its last answer" if news.snapshot.complete else "unknown"
-        return (f"{error.method} fails ({error.code}): free devices and health are {told}",)
+            self._pacer.allocatable_failed(now, limited=error.rate_limited)
+            for observer in self._observers:
+                observer.failed(error.method, error.code)
+            self._allocatable_failing.failed(f"{error.code}: {error.message}", level=self._level)
+        shown = "those of its last answer" if update.snapshot.complete else "unknown"
+        return (f"{error.method} fails ({error.code}): free devices and health are {shown}",)
 
     @property
     def _level(self) -> Literal["debug", "warn"]:
-        """How loudly a failure is told: where monitors share a kubelet a refusal or two are usual."""
-        return "debug" if 0 < self._pace.refusals <= _USUAL_REFUSALS else "warn"
+        """The level of a failure: where monitors share a kubelet, a refusal or two are usual."""
+        return "debug" if 0 < self._pacer.refusals <= _USUAL_REFUSALS else "warn"
 
-    def _tell(self, state: State, news: Update) -> None:
-        state = replace(state, notes=(*self._notes, *self._remarks(state)))
-        self._board.publish(state)
-        self._witness.looked(state, self._look)
-        if news.step is not None:
-            self._observer.stepped(state, news.step)
+    def _publish(self, state: State, update: Update) -> None:
+        further = () if self._note_source is None else self._note_source.notes(state)
+        state = replace(state, notes=(*self._notes, *further))
+        self._states.publish(state)
+        self._pods.polled(state, self._poll)
+        if update.changes is not None:
+            for observer in self._observers:
+                observer.changed(state, update.changes)
 
     def _fail(self, failure: Failure, *, limited: bool = False) -> None:
         now = asyncio.get_running_loop().time()
-        self._pace.failed(now, limited=limited, unsettled=failure.code == UNSETTLED)
-        self._observer.failed(failure.method, failure.code)
-        self._episode.failed(f"{failure.method}: {failure.code}: {failure.message}", level=self._level)
-        state = self._board.state
+        self._pacer.failed(now, limited=limited, unsettled=failure.code == UNSETTLED)
+        for observer in self._observers:
+            observer.failed(failure.method, failure.code)
+        self._failing.failed(f"{failure.method}: {failure.code}: {failure.message}", level=self._level)
+        state = self._states.state
         if state.freshness(self._clock.now(), self._timing.stale_after) is Freshness.STALE:
             self._stale.failed(f"older than {self._timing.stale_after:g} s", level="error")
         if state.failure is not None:
             failure = replace(failure, since=state.failure.since)
         if failure != state.failure:
-            self._board.publish(replace(state, failure=failure))
+            self._states.publish(replace(state, failure=failure))
 
 
-def _changes(news: Update, state: State, at: float) -> dict[str, Any]:
-    """What in `state` is another by the news of unix time `at`."""
+def _with_update(state: State, update: Update, at: float) -> State:
+    """`state` with the content of `update`, and another generation if any of it is new."""
     if (
-        news.snapshot is state.snapshot
-        and news.pods is state.pods
-        and news.since is state.since
-        and news.anomalies is state.anomalies
-        and news.advertised is state.advertised
+        update.snapshot is state.snapshot
+        and update.pods is state.pods
+        and update.since is state.since
+        and update.anomalies is state.anomalies
+        and update.advertised is state.advertised
     ):
-        return {}
-    return {
-        "generation": state.generation + 1,
-        "snapshot": news.snapshot,
-        "changed_at": at,
-        "since": news.since,
-        "pods": news.pods,
-        "anomalies": news.anomalies,
-        "advertised": news.advertised,
-    }
-
-
-class Observers:
-    """Tells each of `observers`, in their order. Implements the refresh loop's Observer."""
-
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        self._observers = observers
-
-    def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:
-        """A refresh ended."""
-        causes = tuple(triggers)
-        for observer in self._observers:
-            observer.refreshed(causes, seconds)
-
-    def failed(self, method: str, code: str) -> None:
-        """A refresh failed."""
-        for observer in self._observers:
-            observer.failed(method, code)
-
-    def reread(self) -> None:
-        """The last answer was read anew."""
-        for observer in self._observers:
-            observer.reread()
-
-    def stepped(self, state: State, step: HoldingChanges) -> None:
-        """A refresh brought changes."""
-        for observer in self._observers:
-            observer.stepped(state, step)
+        return state
+    return replace(
+        state,
+        generation=state.generation + 1,
+        snapshot=update.snapshot,
+        changed_at=at,
+        since=update.since,
+        pods=update.pods,
+        anomalies=update.anomalies,
+        advertised=update.advertised,
+    )

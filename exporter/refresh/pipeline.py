@@ -1,25 +1,25 @@
-"""What the kubelet's answers say: decoded, compared with the ones before, and doubted where they must be."""
+"""Turns the kubelet's answers into updates of the state.
 
+`SnapshotPipeline.process` runs these steps, each a pure module of exporter.mapping: decode the List
+(listing), identify its pods (identity), build the snapshot (snapshot), refuse an incomplete List
+(restart_guard), find anomalies (anomaly_tracker) and date the holdings (holdings).
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from exporter.mapping.anomalies import Anomaly, AnomalyTracker
+from exporter.mapping.anomalies import Anomaly
+from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.device_ids import IdReader, read_id
-from exporter.mapping.holdings import (
-    HeldSince,
-    Holding,
-    HoldingChanges,
-    HoldingTracker,
-    OpenHoldings,
-    pods_gone,
-)
+from exporter.mapping.holdings import HeldSince, Holding, HoldingChanges, HoldingTracker, OpenHoldings
 from exporter.mapping.identity import (
-    EMPTY_VIEW,
     NEVER,
     PodIdentity,
     PodView,
@@ -29,28 +29,27 @@ from exporter.mapping.identity import (
 )
 from exporter.mapping.listing import LARGE, ListedPods, ListReader
 from exporter.mapping.model import NO_REPORTS, DeviceKey, PluginReports, PodKey, Snapshot
-from exporter.mapping.restart_guard import after_return, at_start
+from exporter.mapping.restart_guard import after_restart, at_start, missing_pods
 from exporter.mapping.snapshot import SnapshotBuilder
 from exporter.mapping.unattributed import PodsSeen
 from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.podresources import KubeletError, Raw, decode_allocatable, undecodable
 
 UNSETTLED: Final = "UNSETTLED"
-"""Stands where a gRPC code would, for a List in which a kubelet that just came up leaves pods out."""
+"""Stands for a gRPC code: a List that a kubelet returned just after a restart is not believed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a good answer says; `step` is None if it says the same of holdings as the one before.
+    """The content of a good answer. `changes` is None if the holdings are those of the answer before.
 
-    `pods` are the identities of those that hold something, as far as they are known. `advertised` is what
-    plugins told by then. `allocatable_error`: GetAllocatableResources failed, and what is told of it is
-    older.
+    `pods` are the identities of holders with a proven uid. `advertised` are the plugin reports used.
+    `allocatable_error`: GetAllocatableResources failed, and the allocatable devices are older.
     """
 
     snapshot: Snapshot
     since: Mapping[Holding, HeldSince]
-    step: HoldingChanges | None
+    changes: HoldingChanges | None
     anomalies: tuple[Anomaly, ...]
     pods: Mapping[PodKey, PodIdentity]
     advertised: PluginReports
@@ -58,20 +57,20 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """One answer, decoded, and in which light it is seen."""
+class _Answer:
+    """One decoded answer, and the pods and reports that it is read with."""
 
     raw: Raw
     listed: ListedPods
     allocatable: api_pb2.AllocatableResourcesResponse | None
     error: KubeletError | None
-    look: Poll
+    poll: Poll
     view: PodView
     advertised: PluginReports
 
 
 class SnapshotPipeline:
-    """Makes news of answers. Runs beside the event loop, one answer at a time."""
+    """Processes one answer after the other, in a thread beside the event loop."""
 
     def __init__(
         self,
@@ -81,226 +80,192 @@ class SnapshotPipeline:
         reader: IdReader = read_id,
         node: str = "",
     ) -> None:
-        """`cpu_numa` maps CPUs to NUMA nodes; `keep_allocatable`: seconds for which the last answer of
-        GetAllocatableResources is told while the method fails; `reader` reads device ids; `node` is this
+        """`cpu_numa` maps CPUs to NUMA nodes. `keep_allocatable`: seconds for which the last answer of
+        GetAllocatableResources is used while the method fails. `reader` reads device ids. `node` is this
         node's name.
         """
         self._node = node
-        self._listings = ListReader()
-        self._builder = SnapshotBuilder(cpu_numa, reader)
-        self._judge = AnomalyTracker(reader)
         self._keep_allocatable = keep_allocatable
-        self._ledger = HoldingTracker()
-        self._news: Update | None = None
-        self._raw: Raw | None = None
-        self._listed = ListedPods(())
-        self._look = Poll(-NEVER, -NEVER)
-        self._asked, self._offset = 0.0, 0.0
-        self._view = EMPTY_VIEW
-        self._allocatable: api_pb2.AllocatableResourcesResponse | None = None
+        self._list_reader = ListReader()
+        self._builder = SnapshotBuilder(cpu_numa, reader)
+        self._anomalies = AnomalyTracker(reader)
+        self._holdings = HoldingTracker()
+        self._recorded: OpenHoldings | None = None
+        self._last: _Answer | None = None
+        self._update: Update | None = None
         self._allocatable_at = -NEVER
-        self._recollection: OpenHoldings | None = None
+        self._asked, self._offset = 0.0, 0.0
 
-    def remember(self, recollection: OpenHoldings) -> None:
-        """Have the next reading take over what history knows. May be called from another thread."""
-        self._recollection = recollection
+    def restore(self, recorded: OpenHoldings) -> None:
+        """Have the next answer take over the starts from history. May be called from another thread."""
+        self._recorded = recorded
 
-    def read(
+    def process(
         self,
         raw: Raw,
         now: float,
         *,
-        look: Poll,
+        poll: Poll,
         view: PodView,
         advertised: PluginReports = NO_REPORTS,
-        returned: float = -NEVER,
+        restarted_at: float = -NEVER,
     ) -> Update | None:
-        """The news in `raw`, received at unix time `now`.
+        """Process the answer `raw`, received at unix time `now`.
 
-        `look` says when List was asked and answered, `returned` when the kubelet last came back, by one
-        monotonic clock; `view` is what is known of the node's pods, `advertised` what plugins tell.
+        `poll` says when List was called and returned, `restarted_at` when the kubelet last restarted, by one
+        monotonic clock. `view` are the known pods, `advertised` the plugin reports.
 
-        Raises KubeletError for a List that does not decode, and for one in which a kubelet that has just
-        come up leaves pods out.
+        Returns None if only List was called and a held device in it is not known to be allocatable or
+        unhealthy: GetAllocatableResources must be called before the device counts as unhealthy.
 
-        None if only List was asked and a device in it is not known to be allocatable, nor known not to
-        be: GetAllocatableResources must be asked before it is called unhealthy.
+        Raises KubeletError for a List that does not decode, and with the code UNSETTLED for one that is not
+        believed (exporter.mapping.restart_guard).
         """
-        news = self._news
-        self._asked, self._offset = now - (look.answered - look.asked), now - look.answered
-        if (
-            news is not None
-            and view is self._view
-            and advertised is news.advertised
-            and self._recollection is None
-            and self._same(raw, news)
-        ):
-            self._look = look
+        self._asked, self._offset = now - (poll.answered - poll.asked), now - poll.answered
+        last, update = self._last, self._update
+        if last is not None and update is not None and self._unchanged(raw, view, advertised, last):
+            self._last = replace(last, poll=poll)
             if raw.asked_allocatable:
-                self._allocatable_at = look.answered
-            # Some things only time tells.
-            anomalies = self._anomalies(news.snapshot, advertised, view, now)
-            self._news = replace(news, step=None, anomalies=anomalies)
-            return self._news
-        read = self._decoded(raw, look, view, advertised)
-        snapshot, pods = self._identified(read)
-        unknown = _unhealthy(snapshot) - self._known_unhealthy()
-        if unknown and not raw.asked_allocatable and read.error is None:
+                self._allocatable_at = poll.answered
+            # Some anomalies depend on time alone.
+            anomalies = self._anomalies_of(update.snapshot, last, now)
+            self._update = replace(update, changes=None, anomalies=anomalies)
+            return self._update
+        answer = self._decoded(raw, poll, view, advertised)
+        snapshot, pods = self._identified(answer)
+        known = frozenset[DeviceKey]() if update is None else update.snapshot.held_unhealthy
+        unknown = snapshot.held_unhealthy - known
+        if unknown and answer.error is None and not raw.asked_allocatable:
             return None
-        if unknown and read.error is not None and read.allocatable is not None:
-            # kubelet: it gives out healthy devices alone. Nobody says that they have failed since.
-            read = replace(read, allocatable=_with(read.allocatable, unknown))
-            snapshot, pods = self._identified(read)
-        self._doubt(read, snapshot, returned)
-        return self._told(read, snapshot, pods, now)
+        if unknown and answer.error is not None and answer.allocatable is not None:
+            # kubelet: it allocates healthy devices only, and nothing shows that these failed since.
+            answer = replace(answer, allocatable=_with_devices(answer.allocatable, unknown))
+            snapshot, pods = self._identified(answer)
+        self._guard(answer, snapshot, restarted_at)
+        return self._updated(answer, snapshot, pods, now)
 
     def reconsider(self, now: float, view: PodView, advertised: PluginReports = NO_REPORTS) -> Update | None:
-        """The last answer in the light of what is known of the pods, and told by plugins, by now; None if
-        there is none yet.
-        """
-        if self._raw is None or self._news is None:
+        """Read the last answer again with the present pods and plugin reports; None if there is none."""
+        if self._last is None:
             return None
-        error = self._news.allocatable_error
-        read = _Read(self._raw, self._listed, self._allocatable, error, self._look, view, advertised)
-        return self._told(read, *self._identified(read), now)
+        answer = replace(self._last, view=view, advertised=advertised)
+        return self._updated(answer, *self._identified(answer), now)
 
-    def _same(self, raw: Raw, news: Update) -> bool:
+    def _unchanged(self, raw: Raw, view: PodView, advertised: PluginReports, last: _Answer) -> bool:
         return (
-            raw.allocatable_error is None
-            and news.allocatable_error is None
-            and self._raw is not None
-            and _recognisable(raw) == self._raw
+            view is last.view
+            and advertised is last.advertised
+            and self._recorded is None
+            and raw.allocatable_error is None
+            and last.error is None
+            and _comparable(raw) == last.raw
         )
 
-    def _decoded(self, raw: Raw, look: Poll, view: PodView, advertised: PluginReports) -> _Read:
-        listed, error = _read_list(raw.listed, self._listings), raw.allocatable_error
-        offered: api_pb2.AllocatableResourcesResponse | None = None
-        if raw.asked_allocatable and error is None:
+    def _decoded(self, raw: Raw, poll: Poll, view: PodView, advertised: PluginReports) -> _Answer:
+        try:
+            listed = self._list_reader.read(raw.listed)
+        except DecodeError as error:
+            raise undecodable("List", raw.listed, error) from error
+        failure = raw.allocatable_error
+        allocatable: api_pb2.AllocatableResourcesResponse | None = None
+        if not raw.asked_allocatable:
+            failure = None if self._last is None else self._last.error
+        elif failure is None and raw.allocatable is not None:
             try:
-                offered = None if raw.allocatable is None else decode_allocatable(raw.allocatable)
-            except KubeletError as undecodable:
-                error = undecodable
-        elif not raw.asked_allocatable:
-            error = None if self._news is None else self._news.allocatable_error
-        if error is not None or not raw.asked_allocatable:
-            aged = error is not None and look.answered - self._allocatable_at > self._keep_allocatable
-            offered = None if aged else self._allocatable
-        return _Read(raw, listed, offered, error, look, view, advertised)
+                allocatable = decode_allocatable(raw.allocatable)
+            except KubeletError as error:
+                failure = error
+        if failure is not None or not raw.asked_allocatable:
+            expired = failure is not None and poll.answered - self._allocatable_at > self._keep_allocatable
+            allocatable = None if expired or self._last is None else self._last.allocatable
+        return _Answer(raw, listed, allocatable, failure, poll, view, advertised)
 
-    def _identified(self, read: _Read) -> tuple[Snapshot, Mapping[PodKey, PodIdentity]]:
-        """The snapshot, with the uids that are known; and who has them."""
-        before = {} if self._news is None else self._news.pods
-        pods, continued = identify(read.listed.names(), before, read.view, read.look)
-        snapshot = self._built(read, pods)
-        if continued and self._news is not None and snapshot != self._news.snapshot:
-            doubtful = continued & pods_with_new_holdings(self._news.snapshot, snapshot)
+    def _identified(self, answer: _Answer) -> tuple[Snapshot, Mapping[PodKey, PodIdentity]]:
+        """The snapshot with the uids that are known, and the identities of its holders."""
+        before = self._update
+        known = {} if before is None else before.pods
+        pods, continued = identify(answer.listed.names(), known, answer.view, answer.poll)
+        snapshot = self._built(answer, pods)
+        if continued and before is not None and snapshot != before.snapshot:
+            doubtful = continued & pods_with_new_holdings(before.snapshot, snapshot)
             if doubtful:
                 pods = {key: identity for key, identity in pods.items() if key not in doubtful}
-                snapshot = self._built(read, pods)
-        holding = {(found.holder.namespace, found.holder.pod) for found in snapshot.containers}
+                snapshot = self._built(answer, pods)
+        holding = {found.holder[:2] for found in snapshot.containers}
         return snapshot, MappingProxyType({key: pods[key] for key in sorted(holding & pods.keys())})
 
-    def _built(self, read: _Read, pods: Mapping[PodKey, PodIdentity]) -> Snapshot:
+    def _built(self, answer: _Answer, pods: Mapping[PodKey, PodIdentity]) -> Snapshot:
         uids = {key: identity.uid for key, identity in pods.items()}
         return self._builder.build(
-            read.listed, read.allocatable, pod_uids=uids, advertised=read.advertised.devices
+            answer.listed, answer.allocatable, pod_uids=uids, advertised=answer.advertised.devices
         )
 
-    def _anomalies(
-        self, snapshot: Snapshot, advertised: PluginReports, view: PodView, now: float
-    ) -> tuple[Anomaly, ...]:
-        pods = PodsSeen(view, self._offset)
-        return self._judge.judge(snapshot, advertised, asked=self._asked, now=now, pods=pods)
-
-    def _doubt(self, read: _Read, snapshot: Snapshot, returned: float) -> None:
-        """Raises KubeletError for a List that a kubelet which has just come up cannot be meaning."""
-        now = read.look.answered
-        if self._news is None:
-            reason = at_start(snapshot, read.listed.names(), read.view, now=now, age=read.raw.socket_age)
-        elif returned > -NEVER:
-            listed = read.listed.names()
-            missing = _missing(self._news.snapshot, snapshot, listed)
-            reason = after_return(
-                missing,
-                read.view,
+    def _guard(self, answer: _Answer, snapshot: Snapshot, restarted_at: float) -> None:
+        """Raise KubeletError(code UNSETTLED) for an incomplete List just after a restart."""
+        now, listed, reason = answer.poll.answered, answer.listed.names(), None
+        if self._update is None or self._last is None:
+            age = answer.raw.socket_age
+            reason = at_start(snapshot, listed, answer.view, now=now, socket_age=age)
+        elif restarted_at > -NEVER:
+            reason = after_restart(
+                missing_pods(self._update.snapshot, snapshot, listed),
+                answer.view,
                 listed=listed,
-                before=self._listed.names(),
+                before=self._last.listed.names(),
                 node=self._node,
                 now=now,
-                returned=returned,
+                restarted_at=restarted_at,
             )
-        else:
-            return
         if reason is not None:
             raise KubeletError("List", UNSETTLED, reason)
 
-    def _told(
-        self, read: _Read, snapshot: Snapshot, pods: Mapping[PodKey, PodIdentity], now: float
+    def _anomalies_of(self, snapshot: Snapshot, answer: _Answer, now: float) -> tuple[Anomaly, ...]:
+        pods = PodsSeen(answer.view, self._offset)
+        return self._anomalies.advance(snapshot, answer.advertised, asked=self._asked, now=now, pods=pods)
+
+    def _updated(
+        self, answer: _Answer, snapshot: Snapshot, pods: Mapping[PodKey, PodIdentity], now: float
     ) -> Update:
-        recollection, self._recollection = self._recollection, None
-        if recollection is not None:
-            self._ledger.remember(recollection)
-        if self._news is None or snapshot != self._news.snapshot:
-            # The ledger last: what fails before it leaves nothing half understood.
-            anomalies = self._anomalies(snapshot, read.advertised, read.view, now)
-            step = self._ledger.advance(snapshot, now)
-            news = Update(snapshot, step.since, step, anomalies, pods, read.advertised, read.error)
-        else:
-            same = pods == self._news.pods
-            pods = self._news.pods if same else pods
-            news = replace(
-                self._news,
-                step=None,
-                since=self._ledger.since,
-                anomalies=self._anomalies(self._news.snapshot, read.advertised, read.view, now),
-                pods=pods,
-                advertised=read.advertised,
-                allocatable_error=read.error,
-            )
-        if read.raw.asked_allocatable and read.error is None:
-            self._allocatable_at = read.look.answered
-        self._allocatable = read.allocatable
-        self._raw, self._listed = _recognisable(read.raw), read.listed
-        self._news, self._look, self._view = news, read.look, read.view
-        return news
-
-    def _known_unhealthy(self) -> frozenset[DeviceKey]:
-        return frozenset() if self._news is None else _unhealthy(self._news.snapshot)
+        recorded, self._recorded = self._recorded, None
+        if recorded is not None:
+            self._holdings.restore(recorded)
+        before = self._update
+        # The same objects where nothing changed: the state's generation then stays.
+        if before is not None and snapshot == before.snapshot:
+            snapshot = before.snapshot
+        if before is not None and pods == before.pods:
+            pods = before.pods
+        anomalies = self._anomalies_of(snapshot, answer, now)
+        # The tracker of holdings comes last: what fails before it leaves every step as it was.
+        unchanged = before is not None and snapshot is before.snapshot
+        changes = None if unchanged else self._holdings.advance(snapshot, now)
+        self._update = Update(
+            *(snapshot, self._holdings.since, changes, anomalies, pods),
+            *(answer.advertised, answer.error),
+        )
+        if answer.raw.asked_allocatable and answer.error is None:
+            self._allocatable_at = answer.poll.answered
+        self._last = replace(answer, raw=_comparable(answer.raw))
+        return self._update
 
 
-def _recognisable(raw: Raw) -> Raw:
-    """What of an answer is kept to see that it comes again: of a large one its digest, as what it says is
-    kept already.
-    """
+def _comparable(raw: Raw) -> Raw:
+    """What is kept of an answer to recognise the same bytes: a digest of a large one."""
     listed = _digested(raw.listed)
-    offered = None if raw.allocatable is None else _digested(raw.allocatable)
-    if listed is raw.listed and offered is raw.allocatable:
+    allocatable = None if raw.allocatable is None else _digested(raw.allocatable)
+    if listed is raw.listed and allocatable is raw.allocatable:
         return raw
-    return replace(raw, listed=listed, allocatable=offered)
+    return replace(raw, listed=listed, allocatable=allocatable)
 
 
 def _digested(data: bytes) -> bytes:
     return data if len(data) <= LARGE else blake2b(data).digest()
 
 
-def _missing(old: Snapshot, new: Snapshot, listed: frozenset[PodKey]) -> dict[PodKey, str]:
-    """The pods that held something in `old` and are missing in `new`, with their uids. One that is listed,
-    and of which nothing says that it is the same pod, holds nothing and is not missing.
-    """
-    gone = pods_gone(old, new)
-    uids = {found.holder[:2]: found.holder.pod_uid for found in old.containers if found.holder[:2] in gone}
-    return {key: uid for key, uid in uids.items() if uid or key not in listed}
-
-
-def _unhealthy(snapshot: Snapshot) -> frozenset[DeviceKey]:
-    """Held ones: of others the kubelet says nothing, and what their plugins say of them is not in doubt."""
-    return snapshot.held_unhealthy
-
-
-def _with(
+def _with_devices(
     allocatable: api_pb2.AllocatableResourcesResponse, devices: frozenset[DeviceKey]
 ) -> api_pb2.AllocatableResourcesResponse:
-    """The same, with more devices."""
+    """A copy with more devices."""
     more = api_pb2.AllocatableResourcesResponse()
     more.CopyFrom(allocatable)
     for key in sorted(devices):
@@ -308,9 +273,41 @@ def _with(
     return more
 
 
-def _read_list(data: bytes, reader: ListReader) -> ListedPods:
-    """The same by who knows the answers before. Raises KubeletError(code UNDECODABLE)."""
+SYSFS_NODES: Final = Path("/sys/devices/system/node")
+_NODE: Final = re.compile(r"node(\d+)")
+_MAX_CPUS: Final = 65536
+
+
+def numa_of_cpus(nodes: Path = SYSFS_NODES) -> dict[int, int]:
+    """Map CPU numbers to NUMA nodes, from the host's sysfs. Nodes that cannot be read are left out."""
+    found: dict[int, int] = {}
     try:
-        return reader.read(data)
-    except DecodeError as error:
-        raise undecodable("List", data, error) from error
+        entries = sorted(nodes.iterdir())
+    except OSError:
+        return found
+    for entry in entries:
+        match = _NODE.fullmatch(entry.name)
+        if match is None:
+            continue
+        try:
+            cpus = parse_cpu_list((entry / "cpulist").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            continue
+        found |= dict.fromkeys(cpus, int(match[1]))
+    return found
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """CPU numbers of the kernel's list format: `0-3,8,10-11`.
+
+    Raises ValueError for anything else, and for more CPUs than a machine can have.
+    """
+    cpus: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, dash, last = part.partition("-")
+        low = int(first)
+        high = int(last) if dash else low
+        if not 0 <= low <= high < _MAX_CPUS:
+            raise ValueError(f"found {part!r}, expected a range of CPU numbers")
+        cpus.update(range(low, high + 1))
+    return frozenset(cpus)

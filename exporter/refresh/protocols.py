@@ -1,7 +1,7 @@
-"""Whom the refresh loop works with: why it asks, whom it asks, and who is told.
+"""The parts that the refresh loop works with, as Protocols, and the triggers of a refresh.
 
-The loop knows them by what it needs of them alone. Who the pods are and what plugins tell is learned beside
-it, each at its own pace, and never waited for.
+Pod identities and plugin reports are collected beside the loop, each at its own pace. The loop reads what is
+there and never waits for them.
 """
 
 from collections.abc import Iterable
@@ -23,81 +23,118 @@ class Trigger(Enum):
     ALLOCATION = "allocation"
     """The device manager wrote its checkpoint."""
     REGISTRATION = "registration"
-    """A plugin's or the kubelet's socket came or went."""
+    """The socket of a plugin or of the kubelet appeared or vanished."""
     SOCKET = "socket"
-    """The PodResources socket came or went."""
+    """The PodResources socket appeared or vanished."""
     PODS = "pods"
-    """A pod ended, went or came, as a source of identity tells."""
+    """The pod source reported that a pod started or ended."""
     PLUGIN = "plugin"
-    """A plugin tells something else of its devices."""
+    """A plugin's report changed."""
     SETTLING = "settling"
+    """A moment after a registration."""
     RETRY = "retry"
 
 
+class RefreshRequests(Protocol):
+    """The refresh loop, for those who cause refreshes. No method blocks."""
+
+    def trigger(self, cause: Trigger) -> None:
+        """Request a refresh."""
+        ...
+
+    def reconsider(self) -> None:
+        """Request that the last answer is read again, with the present pod identities and plugin reports."""
+        ...
+
+
+class NoRequests:
+    """Ignores requests: used until the loop is bound."""
+
+    def trigger(self, cause: Trigger) -> None:
+        """Do nothing."""
+
+    def reconsider(self) -> None:
+        """Do nothing."""
+
+
 class KubeletSource(Protocol):
-    """The kubelet, as the loop needs it."""
+    """The kubelet's PodResources API."""
 
     async def fetch_raw(self, *, allocatable: bool) -> Raw:
-        """Its answers. Raises KubeletError."""
+        """Call List, and GetAllocatableResources if `allocatable`. Raises KubeletError."""
         ...
 
     async def reset(self) -> None:
-        """Forget the connection."""
+        """Close the connection."""
         ...
 
 
 class Observer(Protocol):
-    """Who counts what the loop does."""
+    """Follows the refreshes: the counters and history."""
 
     def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:
-        """A refresh that `triggers` asked for ended, well or badly, after `seconds`."""
+        """A refresh ended, with or without success, after `seconds`."""
         ...
 
     def failed(self, method: str, code: str) -> None:
-        """A refresh failed."""
+        """A call to the kubelet failed."""
         ...
 
-    def stepped(self, state: State, step: HoldingChanges) -> None:
-        """A good refresh brought these changes and led to this state."""
+    def changed(self, state: State, changes: HoldingChanges) -> None:
+        """A refresh published `state` with these changes of holdings."""
         ...
 
     def reread(self) -> None:
-        """The last answer was read anew, as something more is known: the states has what came of it."""
+        """The last answer was read again and a new state published."""
         ...
 
 
 class PodSource(Protocol):
-    """Who knows the pods."""
+    """Pod identities."""
+
+    @property
+    def name(self) -> str:
+        """As --pods.source has it."""
+        ...
 
     @property
     def view(self) -> PodView:
-        """What is known of them at this moment."""
+        """The present view."""
         ...
 
-    def looked(self, state: State, look: Poll) -> None:
-        """`state` is published, of the List of `look`."""
+    def polled(self, state: State, poll: Poll) -> None:
+        """`state` was published by the List of `poll`."""
         ...
 
 
 class NoPods:
-    """The witness of a node without a source of identity."""
+    """The pod source of --pods.source=none."""
 
+    name = "none"
     view = EMPTY_VIEW
 
-    def looked(self, state: State, look: Poll) -> None:
-        """Nothing follows from it."""
+    def polled(self, state: State, poll: Poll) -> None:
+        """Do nothing."""
 
 
 class PluginSource(Protocol):
-    """Who asks plugins."""
+    """Reports of device plugins."""
 
     @property
     def advertised(self) -> PluginReports:
-        """What they tell at this moment."""
+        """The present reports."""
         ...
 
 
 class NoPlugins:
-    """Of a node whose plugins are not asked."""
+    """No --plugin.url is given."""
 
     advertised = NO_REPORTS
+
+
+class NoteSource(Protocol):
+    """Notes about a state, shown with those about the kubelet."""
+
+    def notes(self, state: State) -> tuple[str, ...]:
+        """The notes about `state`."""
+        ...

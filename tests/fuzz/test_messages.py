@@ -70,7 +70,7 @@ class _Exporter:
     """All that reads answers, from bytes to what is shown."""
 
     def __init__(self) -> None:
-        self.understanding = SnapshotPipeline({0: 0, 1: 1}, keep_allocatable=60.0)
+        self.pipeline = SnapshotPipeline({0: 0, 1: 1}, keep_allocatable=60.0)
         self.lines = DeviceLines("n")
         self.last = Snapshot()
         self.at = 1_800_000_000.0
@@ -82,7 +82,7 @@ class _Exporter:
         self.at += 1.0
         raw = Raw(listed, allocatable, asked, "v1")
         try:
-            news = self.understanding.read(raw, self.at, look=Poll(self.at - 0.1, self.at), view=EMPTY_VIEW)
+            news = self.pipeline.process(raw, self.at, poll=Poll(self.at - 0.1, self.at), view=EMPTY_VIEW)
         except KubeletError as error:
             if error.code != UNDECODABLE:
                 raise
@@ -103,13 +103,13 @@ class _Exporter:
         assert claims == wire.claimed(listed)
         if asked and news.allocatable_error is None:
             self._check_allocatable(snapshot, listed, allocatable)
-        if news.step is None:
+        if news.changes is None:
             assert snapshot == self.last
         self.last = snapshot
-        if news.step is not None:
+        if news.changes is not None:
             if self.generation:
-                self.began += len(news.step.change.began)
-                self.ended += len(news.step.change.ended)
+                self.began += len(news.changes.change.began)
+                self.ended += len(news.changes.change.ended)
             else:
                 self.first = len(held) + len(claims)
             self.generation += 1
@@ -195,7 +195,7 @@ def test_no_event_of_pods_ends_or_deceives_what_reads_it() -> None:
             data = mutation.mutated(data, [mutation.event(order), *events], order)
         now = float(number)
         took = Stopwatch()
-        told = source._told(data)  # pyright: ignore[reportPrivateUsage]
+        told = source._event(data)  # pyright: ignore[reportPrivateUsage]
         seen[type(told).__name__] += 1
         match told:
             case PodSeen(identity=identity):
@@ -212,10 +212,10 @@ def test_no_event_of_pods_ends_or_deceives_what_reads_it() -> None:
             register.confirm(now)
             assert all(
                 sighting.identity.key == key
-                for key, found in register.view.sightings.items()
+                for key, found in register.view.records.items()
                 for sighting in found
             )
         assert took.seconds < LIMIT
     print(f"{COUNT} events: {dict(seen)}")
-    assert seen["Seen"] > COUNT // 10
-    assert seen["Unclear"] > COUNT // 50
+    assert seen["PodSeen"] > COUNT // 10
+    assert seen["UnreadableEvent"] > COUNT // 50

@@ -161,7 +161,7 @@ def exporter_text() -> str:
     metrics.register(HistoryFamilies(lambda: HistoryStatus(earliest=1.0)))
     metrics.register(WebFamilies("devicelens", Traffic(), _Https()))
     change = diff(Snapshot(), snapshot)
-    metrics.counters.stepped(state, HoldingChanges(change, (Release(change.began[0], 1.0),), {}))
+    metrics.counters.changed(state, HoldingChanges(change, (Release(change.began[0], 1.0),), {}))
     metrics.counters.refreshed((), 1.0)
     try:
         return asyncio.run(metrics.document(Format.TEXT, compress=False)).decode()

@@ -195,7 +195,7 @@ def _told(name: str, number: int) -> AdvertisedDevice:
 def night() -> Site:
     """The node at fourteen minutes past three, with its history."""
     life = Life(None, wall=_FIRST - _STEP).start()
-    past, ledger = Past(life), HoldingTracker()
+    past, tracker = Past(life), HoldingTracker()
     moments = {_FIRST + _STEP * n for n in range(int((NOW - _FIRST) / _STEP) + 1)} | {NOW - 1.2}
     for stay in _STAYS:
         for clock in filter(None, (stay.began, stay.ended)):
@@ -208,7 +208,7 @@ def night() -> Site:
                 past.silent(at - life.wall)
             continue
         snapshot = _snapshot(at)
-        ledger.advance(snapshot, at)
+        tracker.advance(snapshot, at)
         found = present(snapshot, _workload, NODE)
         past.look(*((key, facts[0]) for key, facts in found.items()), after=at - life.wall)
     life.pass_time(NOW - life.wall)
@@ -223,7 +223,7 @@ def night() -> Site:
         snapshot=snapshot,
         taken_at=NOW - 1.2,
         changed_at=FAILED_AT,
-        since=ledger.since,
+        since=tracker.since,
         pods={s.holder[:2]: _identity(s) for s in _STAYS if not s.ended},
         anomalies=anomalies,
         advertised=merge_reports([PluginReport("http://127.0.0.1:10191", resources, _FIRST)]),

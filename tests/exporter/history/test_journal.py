@@ -391,10 +391,10 @@ _snapshots = listings().map(lambda listed: build(listed, None))
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(_snapshots, min_size=1, max_size=5))
 def test_as_many_begin_and_end_as_the_mapping_counts(snapshots: list[Snapshot]) -> None:
-    exporter, ledger = Exporter(), HoldingTracker()
+    exporter, tracker = Exporter(), HoldingTracker()
     began = ended = 0
     for number, snapshot in enumerate(snapshots):
-        step = ledger.advance(snapshot, float(number))
+        step = tracker.advance(snapshot, float(number))
         began += len(step.change.began) if number else len(step.since)
         ended += len(step.released)
         exporter.look(present_of(snapshot, lambda _: UNKNOWN), after=5.0)

@@ -29,7 +29,6 @@ from exporter.mapping.model import (
     Snapshot,
 )
 from exporter.mapping.state import State, StateStore
-from exporter.refresh.loop import Observers
 from exporter.refresh.protocols import Trigger
 from harness.waiting import until
 from runtime.clock import Clock
@@ -48,7 +47,7 @@ class Remembering:
 
     told: list[OpenHoldings] = field(default_factory=list[OpenHoldings])
 
-    def remember(self, recollection: OpenHoldings) -> None:
+    def restore(self, recollection: OpenHoldings) -> None:
         self.told.append(recollection)
 
 
@@ -59,7 +58,7 @@ class Running:
     recorder: HistoryRecorder
     states: StateStore
     remembering: Remembering
-    ledger: HoldingTracker = field(default_factory=HoldingTracker)
+    tracker: HoldingTracker = field(default_factory=HoldingTracker)
     now: float = 1_800_000_000.0
 
     def refresh(
@@ -71,18 +70,18 @@ class Running:
         **more: object,
     ) -> None:
         """What the refresh loop does in `took` seconds; None: the kubelet does not answer."""
-        observer = Observers([self.recorder])
+        observer = self.recorder
         self.now += after
         if snapshot is None:
             observer.failed("List", "UNAVAILABLE")
         else:
             state = self.states.state
             if snapshot != state.snapshot or state.taken_at is None or more:
-                step = self.ledger.advance(snapshot, self.now)
+                step = self.tracker.advance(snapshot, self.now)
                 generation = state.generation + 1
                 state = State(generation, snapshot, self.now, self.now, step.since, **more)  # type: ignore[arg-type] # as given
                 self.states.publish(state)
-                observer.stepped(state, step)
+                observer.changed(state, step)
             else:
                 self.states.publish(State(state.generation, snapshot, self.now, self.now, state.since))
         observer.refreshed(triggers or (Trigger.TIMER,), took)
@@ -126,7 +125,7 @@ async def test_a_uid_that_comes_to_be_known_between_two_looks_is_in_history_at_o
         life.refresh(held("a"))
         life.now += 0.3
         known = held("a", holder=Holder("ns", "p", "c", "uid-1"))
-        step = life.ledger.advance(known, life.now)
+        step = life.tracker.advance(known, life.now)
         state = life.states.state
         life.states.publish(State(state.generation + 1, known, state.taken_at, life.now, step.since))
         life.recorder.reread()
@@ -217,12 +216,12 @@ async def test_history_is_remembered_by_the_next_process(tmp_path: Path) -> None
         await until("history is open", _told(life))
         life.refresh(held())
         life.refresh(held("a"))
-        since = life.ledger.since
+        since = life.tracker.since
     async with running(path, now=life.now + 60) as later:
         await until("history is open", _told(later))
-        later.ledger.remember(later.remembering.told[0])
+        later.tracker.restore(later.remembering.told[0])
         later.refresh(held("a"))
-        assert later.ledger.since == since
+        assert later.tracker.since == since
         (row,) = (await later.ask()).rows
         assert row.start.not_after == since[next(iter(holdings(held("a"))))].at
 

@@ -163,7 +163,7 @@ def _told(
         (
             _told("dust", streams=0),
             "plugin_gone",
-            "; its plugin answers, but the kubelet follows it no longer",
+            "; its plugin answers, but the kubelet no longer watches it",
         ),
         (
             _told(streams=0, registered=False),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from exporter.mapping.anomalies import AnomalyTracker
+from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.model import (
     NO_REPORTS,
     AdvertisedDevice,
@@ -29,62 +29,62 @@ def _told(reason: str = "", last_allocated: float | None = None) -> PluginReport
 
 
 def test_since_is_when_it_was_first_seen_and_begins_anew_when_it_comes_again() -> None:
-    judge = AnomalyTracker()
-    assert judge.judge(WELL, NO_REPORTS, asked=100, now=100.1) == ()
-    (first,) = judge.judge(ILL, NO_REPORTS, asked=110, now=110.1)
+    tracker = AnomalyTracker()
+    assert tracker.advance(WELL, NO_REPORTS, asked=100, now=100.1) == ()
+    (first,) = tracker.advance(ILL, NO_REPORTS, asked=110, now=110.1)
     assert (first.kind, first.since) == ("unhealthy_held", 110.1)
-    (second,) = judge.judge(replace(ILL, pods=3), NO_REPORTS, asked=120, now=120.1)
+    (second,) = tracker.advance(replace(ILL, pods=3), NO_REPORTS, asked=120, now=120.1)
     assert second == first
-    assert judge.judge(WELL, NO_REPORTS, asked=130, now=130.1) == ()
-    (again,) = judge.judge(ILL, NO_REPORTS, asked=140, now=140.1)
+    assert tracker.advance(WELL, NO_REPORTS, asked=130, now=130.1) == ()
+    (again,) = tracker.advance(ILL, NO_REPORTS, asked=140, now=140.1)
     assert again.since == 140.1
 
 
 def test_other_evidence_and_a_uid_that_is_learned_do_not_make_it_another() -> None:
-    judge = AnomalyTracker()
-    judge.judge(ILL, NO_REPORTS, asked=100, now=100)
-    (told,) = judge.judge(ILL, _told("dust"), asked=110, now=110)
+    tracker = AnomalyTracker()
+    tracker.advance(ILL, NO_REPORTS, asked=100, now=100)
+    (told,) = tracker.advance(ILL, _told("dust"), asked=110, now=110)
     assert told.since == 100
     assert told.evidence.endswith("dust")
     named = P._replace(pod_uid="u")
     known = Snapshot((replace(ILL.devices[0], holders=(named,)), ILL.devices[1]))
-    (learned,) = judge.judge(known, _told("dust"), asked=120, now=120)
+    (learned,) = tracker.advance(known, _told("dust"), asked=120, now=120)
     assert (learned.holder, learned.since) == (named, 100)
 
 
 def test_nothing_new_is_the_very_same() -> None:
-    judge = AnomalyTracker()
+    tracker = AnomalyTracker()
     told = _told("dust")
-    found = judge.judge(ILL, told, asked=100, now=100)
-    assert judge.judge(ILL, told, asked=105, now=105) is found
-    assert judge.judge(replace(ILL, pods=1), told, asked=110, now=110) is found
+    found = tracker.advance(ILL, told, asked=100, now=100)
+    assert tracker.advance(ILL, told, asked=105, now=105) is found
+    assert tracker.advance(replace(ILL, pods=1), told, asked=110, now=110) is found
 
 
 def test_time_alone_brings_what_no_pod_lists_and_a_pod_ends_it() -> None:
-    judge = AnomalyTracker()
-    judge.judge(EMPTY, _told(), asked=99, now=99)
+    tracker = AnomalyTracker()
+    tracker.advance(EMPTY, _told(), asked=99, now=99)
     given = _told(last_allocated=100.0)
-    assert judge.judge(EMPTY, given, asked=100.1, now=100.2) == ()
-    assert judge.judge(EMPTY, given, asked=129, now=129.1) == ()
-    (found,) = judge.judge(EMPTY, given, asked=130, now=130.1)
+    assert tracker.advance(EMPTY, given, asked=100.1, now=100.2) == ()
+    assert tracker.advance(EMPTY, given, asked=129, now=129.1) == ()
+    (found,) = tracker.advance(EMPTY, given, asked=130, now=130.1)
     assert (found.kind, found.resource, found.device, found.holder) == ("unattributed", "r", "a", None)
     assert found.since == 130.1
     assert found.evidence.startswith(
-        "its plugin gave it out at 1970-01-01 00:01:40 UTC, and no pod has listed"
+        "its plugin allocated it at 1970-01-01 00:01:40 UTC, and no pod has listed"
     )
-    assert judge.judge(EMPTY, given, asked=500, now=500) == (found,)
-    assert judge.judge(WELL, given, asked=501, now=501) == ()
-    assert judge.judge(EMPTY, given, asked=502, now=502) == ()
+    assert tracker.advance(EMPTY, given, asked=500, now=500) == (found,)
+    assert tracker.advance(WELL, given, asked=501, now=501) == ()
+    assert tracker.advance(EMPTY, given, asked=502, now=502) == ()
 
 
 def test_a_pod_that_came_and_went_is_not_accused() -> None:
-    judge = AnomalyTracker()
-    judge.judge(EMPTY, _told(), asked=99, now=99)
-    judge.judge(WELL, _told(), asked=100.1, now=100.2)
-    judge.judge(EMPTY, _told(), asked=105, now=105.1)
+    tracker = AnomalyTracker()
+    tracker.advance(EMPTY, _told(), asked=99, now=99)
+    tracker.advance(WELL, _told(), asked=100.1, now=100.2)
+    tracker.advance(EMPTY, _told(), asked=105, now=105.1)
     given = _told(last_allocated=100.0)
     for at in (106, 131, 300):
-        assert judge.judge(EMPTY, given, asked=at, now=at + 0.1) == ()
+        assert tracker.advance(EMPTY, given, asked=at, now=at + 0.1) == ()
 
 
 def test_a_needless_split_is_told_for_as_long_as_it_lasts() -> None:
@@ -96,11 +96,11 @@ def test_a_needless_split_is_told_for_as_long_as_it_lasts() -> None:
             )
         )
 
-    judge = AnomalyTracker()
+    tracker = AnomalyTracker()
     free, split = snapshot((), (), ()), snapshot((P,), (P,), ())
-    judge.judge(free, NO_REPORTS, asked=1, now=1)
-    (found,) = judge.judge(split, NO_REPORTS, asked=2, now=2)
+    tracker.advance(free, NO_REPORTS, asked=1, now=1)
+    (found,) = tracker.advance(split, NO_REPORTS, asked=2, now=2)
     assert (found.kind, found.since, found.numa_nodes) == ("numa_split", 2, (1,))
     full = snapshot((P,), (P,), (Holder("n", "q", "c"),))
-    assert judge.judge(full, NO_REPORTS, asked=9, now=9) == (found,)
-    assert judge.judge(free, NO_REPORTS, asked=10, now=10) == ()
+    assert tracker.advance(full, NO_REPORTS, asked=9, now=9) == (found,)
+    assert tracker.advance(free, NO_REPORTS, asked=10, now=10) == ()

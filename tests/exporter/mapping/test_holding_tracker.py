@@ -1,4 +1,4 @@
-"""exporter.mapping.holdings, and what the ledger makes of it: held-since outlives the process."""
+"""exporter.mapping.holdings, and what the tracker makes of it: held-since outlives the process."""
 
 from exporter.history.record import (
     Bound,
@@ -36,66 +36,66 @@ def row(key: DeviceKey, *, uid: str = "", certainty: Certainty = Certainty.BETWE
     return HoldingRow(1, name, HoldingFacts(uid), Bound(90.0, 100.0, certainty))
 
 
-def since(ledger: HoldingTracker, key: DeviceKey, uid: str = "") -> HeldSince:
-    return ledger.since[Holding(key, P._replace(pod_uid=uid))]
+def since(tracker: HoldingTracker, key: DeviceKey, uid: str = "") -> HeldSince:
+    return tracker.since[Holding(key, P._replace(pod_uid=uid))]
 
 
 def test_what_the_first_snapshot_shows_is_held_since_history_knows_it() -> None:
-    ledger = HoldingTracker()
-    ledger.remember(RecordedHoldings([row(A)]))
-    ledger.advance(held(A, B), NOW)
-    assert since(ledger, A) == HeldSince(100.0, exact=True)
-    assert since(ledger, B) == HeldSince(NOW, exact=False)
+    tracker = HoldingTracker()
+    tracker.restore(RecordedHoldings([row(A)]))
+    tracker.advance(held(A, B), NOW)
+    assert since(tracker, A) == HeldSince(100.0, exact=True)
+    assert since(tracker, B) == HeldSince(NOW, exact=False)
 
 
 def test_history_that_is_opened_late_is_believed_of_what_is_older_than_the_first_snapshot() -> None:
-    ledger = HoldingTracker()
-    ledger.advance(held(A), NOW)
-    ledger.advance(held(A, B), NOW + 1)
-    ledger.remember(RecordedHoldings([row(A), row(B)]))
-    assert since(ledger, A) == HeldSince(100.0, exact=True)
-    assert since(ledger, B) == HeldSince(NOW + 1)
+    tracker = HoldingTracker()
+    tracker.advance(held(A), NOW)
+    tracker.advance(held(A, B), NOW + 1)
+    tracker.restore(RecordedHoldings([row(A), row(B)]))
+    assert since(tracker, A) == HeldSince(100.0, exact=True)
+    assert since(tracker, B) == HeldSince(NOW + 1)
 
 
 def test_a_kubelet_that_lists_nobody_at_first_takes_nothing_away() -> None:
-    ledger = HoldingTracker()
-    ledger.remember(RecordedHoldings([row(A), row(B)]))
-    ledger.advance(held(), NOW)
-    ledger.advance(held(A), NOW + 1)
-    assert since(ledger, A) == HeldSince(100.0, exact=True)
-    ledger.advance(held(A, B), NOW + 60)
-    assert since(ledger, B) == HeldSince(NOW + 60)
+    tracker = HoldingTracker()
+    tracker.restore(RecordedHoldings([row(A), row(B)]))
+    tracker.advance(held(), NOW)
+    tracker.advance(held(A), NOW + 1)
+    assert since(tracker, A) == HeldSince(100.0, exact=True)
+    tracker.advance(held(A, B), NOW + 60)
+    assert since(tracker, B) == HeldSince(NOW + 60)
 
 
 def test_what_begins_again_is_not_the_holding_that_is_remembered() -> None:
-    ledger = HoldingTracker()
-    ledger.remember(RecordedHoldings([row(A)]))
-    ledger.advance(held(A), NOW)
-    ledger.advance(held(), NOW + 1)
-    ledger.advance(held(A), NOW + 2)
-    assert since(ledger, A) == HeldSince(NOW + 2)
+    tracker = HoldingTracker()
+    tracker.restore(RecordedHoldings([row(A)]))
+    tracker.advance(held(A), NOW)
+    tracker.advance(held(), NOW + 1)
+    tracker.advance(held(A), NOW + 2)
+    assert since(tracker, A) == HeldSince(NOW + 2)
 
 
 def test_another_uid_is_another_holding_and_a_uid_told_late_may_refute_what_was_assumed() -> None:
-    ledger = HoldingTracker()
-    ledger.remember(RecordedHoldings([row(A, uid="u1"), row(B, uid="u1")]))
+    tracker = HoldingTracker()
+    tracker.restore(RecordedHoldings([row(A, uid="u1"), row(B, uid="u1")]))
     first = held(A).devices + held(B, uid="u2").devices
-    ledger.advance(Snapshot(devices=first), NOW)
-    assert since(ledger, A) == HeldSince(100.0, exact=True)
-    assert since(ledger, B, "u2") == HeldSince(NOW, exact=False)
-    step = ledger.advance(held(A, B, uid="u2"), NOW + 1)
+    tracker.advance(Snapshot(devices=first), NOW)
+    assert since(tracker, A) == HeldSince(100.0, exact=True)
+    assert since(tracker, B, "u2") == HeldSince(NOW, exact=False)
+    step = tracker.advance(held(A, B, uid="u2"), NOW + 1)
     old, new = Holding(A, P._replace(pod_uid="u1")), Holding(A, P._replace(pod_uid="u2"))
     assert step.change == Diff(began=(new,), ended=(old,))
     assert [(one.holding, one.seconds) for one in step.released] == [(old, NOW + 1 - 100.0)]
-    assert since(ledger, A, "u2") == HeldSince(NOW + 1)
+    assert since(tracker, A, "u2") == HeldSince(NOW + 1)
 
 
 def test_what_was_held_when_history_began_or_came_while_nobody_looked_is_held_since_then_or_longer() -> None:
     for certainty in (Certainty.HELD_ALREADY, Certainty.WHILE_DOWN):
-        ledger = HoldingTracker()
-        ledger.remember(RecordedHoldings([row(A, certainty=certainty)]))
-        ledger.advance(held(A), NOW)
-        assert since(ledger, A) == HeldSince(100.0, exact=False)
+        tracker = HoldingTracker()
+        tracker.restore(RecordedHoldings([row(A, certainty=certainty)]))
+        tracker.advance(held(A), NOW)
+        assert since(tracker, A) == HeldSince(100.0, exact=False)
 
 
 def test_a_name_that_is_kept_shortened_is_found() -> None:
@@ -119,14 +119,14 @@ def claim_rows(snapshot: Snapshot, at: float) -> list[HoldingRow]:
 
 
 def test_a_claimed_device_is_remembered_by_the_claim_through_which_it_is_held() -> None:
-    ledger = HoldingTracker()
-    ledger.remember(RecordedHoldings(claim_rows(claimed("mine", uid="u1"), 100.0)))
+    tracker = HoldingTracker()
+    tracker.restore(RecordedHoldings(claim_rows(claimed("mine", uid="u1"), 100.0)))
     snapshot = claimed("mine", "yours")
-    ledger.advance(snapshot, NOW)
+    tracker.advance(snapshot, NOW)
     (device,) = snapshot.claims
     mine, yours = (Holding(device.held(through), through.holder) for through in device.holders)
-    assert dict(ledger.since) == {mine: HeldSince(100.0, exact=True), yours: HeldSince(NOW, exact=False)}
-    step = ledger.advance(claimed("mine", "yours", uid="u2"), NOW + 1)
+    assert dict(tracker.since) == {mine: HeldSince(100.0, exact=True), yours: HeldSince(NOW, exact=False)}
+    step = tracker.advance(claimed("mine", "yours", uid="u2"), NOW + 1)
     assert [one.holding.holder.pod_uid for one in step.released] == ["u1"]
     assert sorted(step.since.values(), key=lambda one: one.at) == [
         HeldSince(NOW, exact=False),

@@ -15,7 +15,6 @@ from exporter.mapping.holdings import (
     Renamed,
     diff,
     holdings,
-    pods_gone,
 )
 from exporter.mapping.model import (
     ClaimDevice,
@@ -29,6 +28,7 @@ from exporter.mapping.model import (
     Holder,
     Snapshot,
 )
+from exporter.mapping.restart_guard import missing_pods
 from exporter.mapping.snapshot import build
 from harness.answers import listings
 from kubelet.pb.podresources.v1 import api_pb2
@@ -114,16 +114,16 @@ def test_a_difference_applied_to_the_old_gives_the_new(old: Snapshot, new: Snaps
 @given(_snapshots)
 def test_nothing_changed_between_a_snapshot_and_itself(snapshot: Snapshot) -> None:
     assert diff(snapshot, snapshot) == Diff()
-    assert pods_gone(snapshot, snapshot) == frozenset()
+    assert not missing_pods(snapshot, snapshot, ())
 
 
 def test_a_pod_is_gone_when_none_of_its_containers_holds_anything() -> None:
     side = P._replace(container="side")
     old = _snapshot((A, P), (B, side), (A, Q))
-    assert pods_gone(old, _snapshot((A, Q), (B, side))) == frozenset()
-    assert pods_gone(old, _snapshot((B, P))) == {("n", "q")}
-    assert pods_gone(old, _snapshot()) == {("n", "p"), ("n", "q")}
-    assert pods_gone(_snapshot(), old) == frozenset()
+    assert missing_pods(old, _snapshot((A, Q), (B, side)), ()).keys() == set()
+    assert missing_pods(old, _snapshot((B, P)), ()).keys() == {("n", "q")}
+    assert missing_pods(old, _snapshot(), ()).keys() == {("n", "p"), ("n", "q")}
+    assert missing_pods(_snapshot(), old, ()) == {}
 
 
 def test_what_is_held_at_the_first_look_began_nobody_knows_when() -> None:
@@ -133,65 +133,65 @@ def test_what_is_held_at_the_first_look_began_nobody_knows_when() -> None:
 
 
 def test_what_begins_later_began_when_it_was_seen_and_what_ends_lasted_until_then() -> None:
-    ledger = HoldingTracker()
-    ledger.advance(_snapshot((A, P)), 100.0)
-    step = ledger.advance(_snapshot((A, P), (B, Q)), 107.0)
+    tracker = HoldingTracker()
+    tracker.advance(_snapshot((A, P)), 100.0)
+    step = tracker.advance(_snapshot((A, P), (B, Q)), 107.0)
     assert dict(step.since) == {Holding(A, P): HeldSince(100.0, exact=False), Holding(B, Q): HeldSince(107.0)}
-    step = ledger.advance(_snapshot((B, Q)), 130.0)
+    step = tracker.advance(_snapshot((B, Q)), 130.0)
     assert step.released == (Release(Holding(A, P), 30.0),)
     assert dict(step.since) == {Holding(B, Q): HeldSince(107.0)}
-    step = ledger.advance(_snapshot((A, P), (B, Q)), 140.0)
+    step = tracker.advance(_snapshot((A, P), (B, Q)), 140.0)
     assert step.since[Holding(A, P)] == HeldSince(140.0)
 
 
 def test_a_uid_that_is_learned_later_is_the_same_holding() -> None:
-    ledger = HoldingTracker()
-    ledger.advance(_snapshot(), 100.0)
-    ledger.advance(_snapshot((A, P)), 107.0)
+    tracker = HoldingTracker()
+    tracker.advance(_snapshot(), 100.0)
+    tracker.advance(_snapshot((A, P)), 107.0)
     known = P._replace(pod_uid="uid-1")
-    step = ledger.advance(_snapshot((A, known)), 108.0)
+    step = tracker.advance(_snapshot((A, known)), 108.0)
     assert step.change == Diff(renamed=(Renamed(Holding(A, P), Holding(A, known)),))
     assert step.released == ()
     assert dict(step.since) == {Holding(A, known): HeldSince(107.0)}
 
 
 def test_a_successor_of_the_same_name_is_told_from_its_predecessor_even_after_doubt() -> None:
-    ledger = HoldingTracker()
+    tracker = HoldingTracker()
     first, second = P._replace(pod_uid="uid-1"), P._replace(pod_uid="uid-2")
-    ledger.advance(_snapshot((A, first)), 100.0)
-    step = ledger.advance(_snapshot((A, P)), 110.0)
+    tracker.advance(_snapshot((A, first)), 100.0)
+    step = tracker.advance(_snapshot((A, P)), 110.0)
     assert (step.change.began, step.change.ended) == ((), ())
-    step = ledger.advance(_snapshot((A, second)), 111.0)
+    step = tracker.advance(_snapshot((A, second)), 111.0)
     assert step.change == Diff(began=(Holding(A, second),), ended=(Holding(A, first),))
     assert step.released == (Release(Holding(A, first), 11.0),)
     assert dict(step.since) == {Holding(A, second): HeldSince(111.0)}
 
 
 def test_a_clock_that_was_set_back_makes_no_time_negative() -> None:
-    ledger = HoldingTracker()
-    ledger.advance(_snapshot((A, P)), 100.0)
-    step = ledger.advance(_snapshot(), 40.0)
+    tracker = HoldingTracker()
+    tracker.advance(_snapshot((A, P)), 100.0)
+    step = tracker.advance(_snapshot(), 40.0)
     assert step.released == (Release(Holding(A, P), 0.0),)
 
 
 def test_a_step_that_was_handed_out_does_not_change_any_more() -> None:
-    ledger = HoldingTracker()
-    first = ledger.advance(_snapshot((A, P)), 1.0)
+    tracker = HoldingTracker()
+    first = tracker.advance(_snapshot((A, P)), 1.0)
     before = dict(first.since)
-    ledger.advance(_snapshot((B, Q)), 2.0)
+    tracker.advance(_snapshot((B, Q)), 2.0)
     assert dict(first.since) == before
 
 
 @QUICK
 @given(st.lists(_snapshots, min_size=1, max_size=5), st.data())
 def test_the_ledger_follows_exactly_what_is_held(snapshots: list[Snapshot], data: st.DataObject) -> None:
-    ledger = HoldingTracker()
+    tracker = HoldingTracker()
     began: Counter[Holding] = Counter()
     ended: Counter[Holding] = Counter()
     previous: dict[Holding, HeldSince] = {}
     for number, snapshot in enumerate(snapshots):
         now = data.draw(st.floats(0, 1e9))
-        step = ledger.advance(snapshot, now)
+        step = tracker.advance(snapshot, now)
         assert set(step.since) == holdings(snapshot)
         went_on = {pair.new: pair.old for pair in step.change.renamed}
         for holding, since in step.since.items():
@@ -216,13 +216,13 @@ _script = st.lists(st.lists(st.sampled_from(["", "A", "B", "C", None]), min_size
 def test_a_uid_that_changes_is_another_holding_and_one_that_is_in_doubt_is_the_same(
     script: list[list[str | None]],
 ) -> None:
-    """A device and a claimed one of pod p; None: not held. Judged against a ledger as simple as can be."""
-    ledger = HoldingTracker()
-    ledger.advance(Snapshot(), 0.0)
+    """A device and a claimed one of pod p; None: not held. Judged against a tracker as simple as can be."""
+    tracker = HoldingTracker()
+    tracker.advance(Snapshot(), 0.0)
     known: dict[HeldKey, tuple[str, float]] = {}
     for now, uids in enumerate(script, 1):
         held = [(k, P._replace(pod_uid=u)) for k, u in zip(_KEYS, uids, strict=True) if u is not None]
-        step = ledger.advance(_snapshot(*held), float(now))
+        step = tracker.advance(_snapshot(*held), float(now))
         began: set[HeldKey] = set()
         ended: set[tuple[HeldKey, str]] = set()
         for key, uid in zip(_KEYS, uids, strict=True):

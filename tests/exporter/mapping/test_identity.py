@@ -19,7 +19,6 @@ from exporter.mapping.identity import (
     identify,
     pods_with_new_holdings,
     proven,
-    still_on_node,
 )
 from exporter.mapping.model import (
     ClaimDevice,
@@ -149,7 +148,7 @@ def test_what_is_still_there_is_what_neither_ended_nor_went() -> None:
     register = _seen((A, 1.0), (replace(A, pod="done", phase="Failed"), 1.0), (replace(A, pod="over"), 1.0))
     register.end(("n", "over"), "A", 2.0)
     keys = [KEY, ("n", "done"), ("n", "over"), ("n", "unknown")]
-    assert still_on_node(register.view, keys) == {KEY}
+    assert {key for key in keys if any(one.active for one in register.view.of(key))} == {KEY}
 
 
 def test_a_view_is_the_same_until_something_changes() -> None:
@@ -178,7 +177,7 @@ def test_what_is_kept_is_bounded() -> None:
     register = PodRegistry()
     for number in range(10_000):
         register.see(replace(A, pod=f"p{number}"), 1.0)
-    assert len(register.view.sightings) == 8192
+    assert len(register.view.records) == 8192
     register.clear()
     assert register.view == PodView()
 
@@ -196,7 +195,7 @@ class World:
     number: int = 0
     waiting: list[tuple[str, PodIdentity]] = field(default_factory=list[tuple[str, PodIdentity]])
     register: PodRegistry = field(default_factory=PodRegistry)
-    ledger: HoldingTracker = field(default_factory=HoldingTracker)
+    tracker: HoldingTracker = field(default_factory=HoldingTracker)
     shown: Snapshot = field(default_factory=Snapshot)
     who: Mapping[PodKey, PodIdentity] = field(default_factory=dict[PodKey, PodIdentity])
     look: Poll = field(default_factory=lambda: Poll(-NEVER, -NEVER))
@@ -292,7 +291,7 @@ class World:
         self.shown = built(found)
         holding = {c.holder[:2] for c in self.shown.containers}
         self.who = {key: identity for key, identity in found.items() if key in holding}
-        self.ledger.advance(self.shown, self.now)
+        self.tracker.advance(self.shown, self.now)
 
     def settle(self) -> None:
         """Everything is told, then asked for once more: as the services do when something is told."""

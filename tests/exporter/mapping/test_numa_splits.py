@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.mapping.anomalies import NumaSplitTracker
+from exporter.mapping.anomaly_tracker import NumaSplitTracker
 from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.snapshot import build
 from harness.answers import allocatables, listings, shuffled
@@ -142,12 +142,12 @@ def test_the_evidence_says_where_they_are_where_there_was_room_and_how_that_is_k
     (found,) = placements.advance(split)
     assert (
         found.evidence
-        == "its 2 devices span NUMA nodes 0, 1; when it got them node 1 had 2 of r that nobody "
-        "else held"
+        == "its 2 devices span NUMA nodes 0, 1; when it got them node 1 had 2 of r free or held "
+        "by this container"
     )
     assert (found.devices, found.pods) == (("a", "b"), (("n", "p"),))
     (first,) = NumaSplitTracker().advance(split)
-    assert "; when the exporter first looked they were held already, and node 1 had 2 of r " in first.evidence
+    assert "; when the exporter started they were already held, and node 1 had 2 of r " in first.evidence
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

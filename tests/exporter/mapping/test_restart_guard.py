@@ -10,7 +10,7 @@ from exporter.mapping.restart_guard import (
     DISTRUST,
     DISTRUST_EMPTY_START,
     DISTRUST_UNSYNCED,
-    after_return,
+    after_restart,
     at_start,
 )
 
@@ -19,11 +19,11 @@ POD = PodIdentity("n", "p", "uid-1", "Running")
 RETURNED = 100.0
 
 
-def _register(*, heard: float | None = None) -> PodRegistry:
+def _register(*, synced_at: float | None = None) -> PodRegistry:
     register = PodRegistry()
     register.connect()
-    if heard is not None:
-        register.hear(heard)
+    if synced_at is not None:
+        register.sync(synced_at)
     return register
 
 
@@ -44,8 +44,8 @@ def _doubted(
     uid: str = "",
 ) -> bool:
     now, view = RETURNED + after, register.view
-    reason = after_return(
-        {KEY: uid}, view, listed=listed, before=before, node=node, now=now, returned=RETURNED
+    reason = after_restart(
+        {KEY: uid}, view, listed=listed, before=before, node=node, now=now, restarted_at=RETURNED
     )
     return reason is not None
 
@@ -55,7 +55,7 @@ def test_without_a_source_time_decides() -> None:
     assert _doubted(PodRegistry(), DISTRUST - 0.1)
     assert not _doubted(PodRegistry(), DISTRUST)
     view = PodRegistry().view
-    assert after_return({}, view, listed=(), before=(), node="", now=RETURNED, returned=RETURNED) is None
+    assert after_restart({}, view, listed=(), before=(), node="", now=RETURNED, restarted_at=RETURNED) is None
 
 
 @pytest.mark.parametrize("listed", [(), (STATIC,), (STATIC, ("kube-system", "scheduler-node-1.example"))])
@@ -90,7 +90,7 @@ def test_a_kubelet_that_has_heard_of_no_pod_of_the_api_server_is_not_believed_fo
 
 
 def test_once_it_has_heard_what_is_not_there_is_gone_and_what_is_there_is_waited_for() -> None:
-    register = _register(heard=RETURNED + 1)
+    register = _register(synced_at=RETURNED + 1)
     assert _doubted(register, 1 + API_SYNC / 2)
     assert not _doubted(register, 1 + API_SYNC)
     register.see(POD, RETURNED + 1)
@@ -100,7 +100,7 @@ def test_once_it_has_heard_what_is_not_there_is_gone_and_what_is_there_is_waited
 
 
 def test_what_the_api_server_told_before_it_fell_silent_counts() -> None:
-    register = _register(heard=50.0)
+    register = _register(synced_at=50.0)
     register.see(POD, 50.0)
     register.connect(connected=False)
     assert _doubted(register, DISTRUST + 50)
@@ -112,7 +112,7 @@ def _at_start(
     snapshot: Snapshot, register: PodRegistry, age: float | None, listed: tuple[str, ...] = ()
 ) -> bool:
     names = [("n", name) for name in listed]
-    return at_start(snapshot, names, register.view, now=RETURNED, age=age) is not None
+    return at_start(snapshot, names, register.view, now=RETURNED, socket_age=age) is not None
 
 
 def test_at_the_start_nobody_is_believed_to_hold_nothing_for_a_moment() -> None:
@@ -129,17 +129,17 @@ def test_at_the_start_a_source_tells_more() -> None:
     unheard = _register()
     assert _at_start(nobody, unheard, DISTRUST - 0.1)
     assert not _at_start(nobody, unheard, DISTRUST)
-    heard = _register(heard=RETURNED - API_SYNC)
-    assert not _at_start(nobody, heard, 0.1)
-    heard.see(POD, RETURNED)
-    assert _at_start(nobody, heard, DISTRUST - 0.1)
-    assert not _at_start(nobody, heard, 0.1, listed=("p",))
+    synced_at = _register(synced_at=RETURNED - API_SYNC)
+    assert not _at_start(nobody, synced_at, 0.1)
+    synced_at.see(POD, RETURNED)
+    assert _at_start(nobody, synced_at, DISTRUST - 0.1)
+    assert not _at_start(nobody, synced_at, 0.1, listed=("p",))
 
 
 def test_a_successor_of_the_same_name_is_not_the_pod_that_is_missing() -> None:
     register = PodRegistry()
     register.connect()
-    register.hear(RETURNED - 10.0)
+    register.sync(RETURNED - 10.0)
     register.see(PodIdentity(*KEY, "second"), RETURNED + 1.0)
     assert not _doubted(register, 5.0, uid="first")
     assert _doubted(register, 5.0, uid="second")

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.mapping.anomalies import AnomalyTracker
+from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.holdings import HoldingTracker, diff
 from exporter.mapping.identity import pods_with_new_holdings
 from exporter.mapping.listing import ListedPods, ListReader
@@ -67,8 +67,8 @@ def test_snapshot_after_snapshot_is_what_would_be_built_of_its_answer_alone(
         before = snapshot, expected
         assert incremental[0].advance(snapshot, step) == anew[0].advance(expected, step)
         judged = [
-            judge.judge(shown, NO_REPORTS, asked=step, now=step + 0.5)
-            for (_, judge), shown in ((incremental, snapshot), (anew, expected))
+            tracker.advance(shown, NO_REPORTS, asked=step, now=step + 0.5)
+            for (_, tracker), shown in ((incremental, snapshot), (anew, expected))
         ]
         assert judged[0] == judged[1]
 

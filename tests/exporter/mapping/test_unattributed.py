@@ -42,7 +42,7 @@ class World:
         """A good answer asked for `at` seconds after the start; what is unattributed by it."""
         released = [DeviceKey("r", i) for i in self._before - self.held]
         self._before = frozenset(self.held)
-        self.found = self.attribution.look(
+        self.found = self.attribution.advance(
             frozenset(DeviceKey("r", i) for i in self.held),
             self.told,
             released=released,

@@ -336,7 +336,7 @@ async def test_what_changes_while_it_is_rendered_shows_in_the_next_scrape(
 
 async def test_the_counters_count_what_happened() -> None:
     async with exposed() as its:
-        counters, ledger = its.metrics.counters, HoldingTracker()
+        counters, tracker = its.metrics.counters, HoldingTracker()
         held = Device(WHOLE, holders=(TRAINER,))
         free = Device(WHOLE)
         for now, device in ((0.0, held), (50.0, free), (60.0, held), (4060.0, free)):
@@ -344,7 +344,7 @@ async def test_the_counters_count_what_happened() -> None:
             through = tuple(ClaimHolder(holder, "ml", "mine") for holder in device.holders)
             claimed = (ClaimDevice(ClaimDeviceKey("drv.example", "pool", "gpu-9"), through),)
             snapshot = Snapshot(devices=(device, Device(FREE)), claims=claimed if through else ())
-            counters.stepped(_state(snapshot), ledger.advance(snapshot, now))
+            counters.changed(_state(snapshot), tracker.advance(snapshot, now))
         counters.refreshed([Trigger.START, Trigger.TIMER], 0.004)
         counters.refreshed([Trigger.TIMER], 20.0)
         counters.failed("List", "UNAVAILABLE")
@@ -365,7 +365,7 @@ async def test_the_counters_count_what_happened() -> None:
 
 async def test_a_resource_has_its_counters_at_0_before_anything_happens() -> None:
     async with exposed() as its:
-        its.metrics.counters.stepped(_state(), HoldingTracker().advance(RICH, 0.0))
+        its.metrics.counters.changed(_state(), HoldingTracker().advance(RICH, 0.0))
         text = await its.text()
         for family in ("allocations_total", "releases_total", "allocation_hold_seconds_count"):
             assert _samples(text, f"devicelens_{family}") == {("node-7", GPU): 0.0, ("node-7", NIC): 0.0}
@@ -421,9 +421,9 @@ async def test_promtool_finds_nothing_to_say() -> None:
     promtool = required("promtool", "prometheus")
     async with exposed() as its:
         its.states.publish(_state())
-        counters, ledger = its.metrics.counters, HoldingTracker()
-        counters.stepped(_state(), ledger.advance(RICH, 0.0))
-        counters.stepped(_state(Snapshot()), ledger.advance(Snapshot(), 10.0))
+        counters, tracker = its.metrics.counters, HoldingTracker()
+        counters.changed(_state(), tracker.advance(RICH, 0.0))
+        counters.changed(_state(Snapshot()), tracker.advance(Snapshot(), 10.0))
         counters.refreshed(Trigger, 0.004)
         counters.failed("List", "UNAVAILABLE")
         for moment in ("fresh", "stale"):
@@ -435,12 +435,12 @@ async def test_promtool_finds_nothing_to_say() -> None:
 async def test_counters_of_resources_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_module, "MOST_RESOURCES", 5)
     async with exposed() as its:
-        counters, ledger = its.metrics.counters, HoldingTracker()
+        counters, tracker = its.metrics.counters, HoldingTracker()
         stays = Device(DeviceKey("a.b/stays", "x"), holders=(TRAINER,))
         for number in range(50):
             passing = Device(DeviceKey(f"a.b/passing{number}", "x"), holders=(SIDE,))
             snapshot = Snapshot((passing, stays))
-            counters.stepped(_state(snapshot), ledger.advance(snapshot, float(number)))
+            counters.changed(_state(snapshot), tracker.advance(snapshot, float(number)))
         found = {
             name: set(
                 re.findall(rf'^devicelens_{name}{{.*resource="([^"]*)"', await its.text(), re.MULTILINE)
@@ -451,8 +451,8 @@ async def test_counters_of_resources_that_come_and_go_are_bounded(monkeypatch: p
         assert all(resources == kept for resources in found.values()), found
         # What is there is counted, however much that is.
         many = Snapshot(tuple(Device(DeviceKey(f"a.b/r{n}", "x")) for n in range(20)))
-        counters.stepped(_state(many), ledger.advance(many, 60.0))
-        counters.stepped(_state(many), ledger.advance(many, 61.0))
+        counters.changed(_state(many), tracker.advance(many, 60.0))
+        counters.changed(_state(many), tracker.advance(many, 61.0))
         assert len(re.findall(r"^devicelens_allocations_total{", await its.text(), re.MULTILINE)) == 20
 
 

@@ -24,7 +24,7 @@ def client(served: Served, access: PluginAccess, scheme: str = "https", login: s
 
 async def problem(asked: PluginClient) -> str:
     with pytest.raises(PluginError) as caught:
-        await asked.ask()
+        await asked.fetch()
     return str(caught.value)
 
 
@@ -35,10 +35,10 @@ async def test_a_plugin_with_tls_and_a_password_is_asked(
     password.write_text("exporter:swordfish\n")
     trust = PluginAccess(ca_file=made.path("ca.crt"))
     async with serving(caplog, made.configuration(USERS)) as served:
-        told = await client(served, PluginAccess(made.path("ca.crt"), password_file=password)).ask()
+        told = await client(served, PluginAccess(made.path("ca.crt"), password_file=password)).fetch()
         assert told is not None
         assert list(told.resources) == ["r"]
-        assert await client(served, trust, login="exporter:swordfish@").ask() is not None
+        assert await client(served, trust, login="exporter:swordfish@").fetch() is not None
         assert await problem(client(served, trust)) == (
             "/api/v1/devices: 401 Unauthorized: it wants a name and a password (--plugin.password-file)"
         )
@@ -66,7 +66,7 @@ async def test_files_are_read_again_when_they_change(
         mine.write_bytes(made.client("exporter.example").read_bytes())
         assert "401 Unauthorized" in await problem(asked)
         password.write_text("exporter:swordfish")
-        assert await asked.ask() is not None
+        assert await asked.fetch() is not None
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def answering(body: bytes, **headers: str) -> Handler:
 
 async def problem(asked: PluginClient) -> str:
     with pytest.raises(PluginError) as caught:
-        await asked.ask()
+        await asked.fetch()
     return str(caught.value)
 
 
@@ -65,11 +65,11 @@ async def test_a_document_is_told_once() -> None:
 
     async with serving(answer) as url:
         asked = client(url)
-        told = await asked.ask()
+        told = await asked.fetch()
         assert told is not None
         assert list(told.resources["r"].devices) == ["d"]
-        assert await asked.ask(told.digest) is None
-        other = await asked.ask(told.digest)
+        assert await asked.fetch(told.digest) is None
+        other = await asked.fetch(told.digest)
         assert other is not None
         assert list(other.resources["r"].devices) == ["e"]
 
@@ -85,11 +85,11 @@ async def test_a_plugin_that_knows_etags_need_not_send_it_again() -> None:
 
     async with serving(answer) as url:
         asked = client(url)
-        told = await asked.ask()
+        told = await asked.fetch()
         assert told is not None
-        assert await asked.ask(told.digest) is None
+        assert await asked.fetch(told.digest) is None
         # Who has forgotten the document needs it whole.
-        assert await asked.ask() is not None
+        assert await asked.fetch() is not None
     assert seen == [None, '"one"', None]
 
 
@@ -104,11 +104,11 @@ async def test_a_document_that_cannot_be_read_is_not_taken_for_known() -> None:
 
     async with serving(answer) as url:
         asked = client(url)
-        told = await asked.ask()
+        told = await asked.fetch()
         assert told is not None
         for _ in range(2):
             with pytest.raises(PluginError, match="expected the devices of a devicelens plugin"):
-                await asked.ask(told.digest)
+                await asked.fetch(told.digest)
 
 
 async def test_a_unix_socket_and_what_comes_after_it_at_the_same_path(directory: Path) -> None:
@@ -120,7 +120,7 @@ async def test_a_unix_socket_and_what_comes_after_it_at_the_same_path(directory:
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.UnixSite(runner, directory / "p.sock").start()
-        assert await asked.ask() is not None
+        assert await asked.fetch() is not None
         await runner.cleanup()
         (directory / "p.sock").unlink(missing_ok=True)
     left = socket.socket(socket.AF_UNIX)
@@ -155,7 +155,7 @@ async def test_a_password_is_sent_and_never_shown() -> None:
 
     async with serving(answer) as url:
         asked = client(url.replace("http://", "http://name:secret@"))
-        assert await asked.ask() is not None
+        assert await asked.fetch() is not None
         assert "secret" not in asked.source
         assert (
             await problem(client(url))

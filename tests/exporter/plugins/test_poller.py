@@ -14,6 +14,7 @@ from exporter.mapping.state import State, StateStore
 from exporter.plugins.client import PluginDocument, PluginError
 from exporter.plugins.poller import PluginPoller, PollPace
 from exporter.refresh.protocols import Trigger
+from harness.requests import Requests
 from harness.waiting import until
 
 R = "example.com/gpu"
@@ -35,7 +36,7 @@ class Scripted:
     error: Exception | None = None
     asked: list[bytes] = field(default_factory=list[bytes])
 
-    async def ask(self, known: bytes = b"") -> PluginDocument | None:
+    async def fetch(self, known: bytes = b"") -> PluginDocument | None:
         self.asked.append(known)
         if self.error is not None:
             raise self.error
@@ -83,7 +84,7 @@ async def running(
         sources, states, clock=lambda: world.now, pace=PollPace(spacing, interval, forgotten_after)
     )
     world = Running(plugins, states)
-    plugins.bind(trigger=world.triggers.append, reconsider=world.reconsider)
+    plugins.bind(Requests(world.triggers.append, world.reconsider))
     task = asyncio.create_task(plugins.run())
     try:
         yield world
@@ -198,12 +199,12 @@ async def test_a_plugin_that_falls_silent_is_told_of_once_and_its_word_is_kept(
         assert report.silent_since is not None
         assert 1000.0 < report.silent_since <= 1010.0
         said = [r.getMessage() for r in caplog.records if r.name == "devicelens.plugins"]
-        assert said == ["a plugin does not tell of its devices"]
+        assert said == ["a plugin does not report its devices"]
         assert world.triggers == [Trigger.PLUGIN] * 2
         plugin.error = None
         await world.until(lambda: world.plugins.advertised.answers(R))
         said = [r.getMessage() for r in caplog.records if r.name == "devicelens.plugins"]
-        assert said[1:] == ["a plugin does not tell of its devices: over"]
+        assert said[1:] == ["a plugin does not report its devices: over"]
         (again,) = world.plugins.advertised.reports
         assert (again.answers, again.silent_since, again.received_at) == (True, None, 1000.0)
 
@@ -235,7 +236,7 @@ async def test_what_nobody_foresaw_does_not_end_it() -> None:
 
 async def test_one_that_hangs_does_not_hold_up_another() -> None:
     class Hangs(Scripted):
-        async def ask(self, known: bytes = b"") -> PluginDocument | None:
+        async def fetch(self, known: bytes = b"") -> PluginDocument | None:
             self.asked.append(known)
             await asyncio.Event().wait()
             return None

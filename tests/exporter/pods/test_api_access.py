@@ -116,7 +116,7 @@ def test_a_certificate_that_nobody_knows_may_be_trusted_where_that_is_said(tmp_p
         (HTTPS | {"certificate-authority-data": "!"}, {}, {}, "expected base64"),
         (HTTPS, {}, {"current-context": "there"}, "'there', which is no context"),
         (HTTPS, {}, {"users": []}, "its cluster or user is not there"),
-        (HTTPS, {"token": 7}, {}, "is no kubeconfig"),
+        (HTTPS, {"token": 7}, {}, "expected a kubeconfig"),
     ],
 )
 def test_what_cannot_be_honoured_is_one_clear_error(
@@ -134,7 +134,7 @@ def test_a_file_that_is_none_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ApiServerAccessError, match="Is a directory"):
         api_server_access(tmp_path, {})
     (tmp_path / "bad").write_text("a: [", encoding="utf-8")
-    with pytest.raises(ApiServerAccessError, match="is no kubeconfig"):
+    with pytest.raises(ApiServerAccessError, match="expected a kubeconfig"):
         api_server_access(tmp_path / "bad", {})
     (tmp_path / "large").write_text("x" * 2_000_000, encoding="utf-8")
     with pytest.raises(ApiServerAccessError, match="larger than"):

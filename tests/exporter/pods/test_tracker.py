@@ -27,6 +27,7 @@ from exporter.pods.source import (
 )
 from exporter.pods.tracker import PodTracker
 from exporter.refresh.protocols import Trigger
+from harness.requests import Requests
 
 LIMIT = 20.0
 P = PodIdentity("n", "p", "uid-1", "Running")
@@ -101,13 +102,13 @@ class Running:
         self.generation += 1
         containers = tuple(Container(Holder("n", name, f"c{n}", uid)) for n, uid in enumerate(uids))
         self.look = Poll(now, now)
-        self.identities.looked(State(self.generation, Snapshot(containers=containers)), self.look)
+        self.identities.polled(State(self.generation, Snapshot(containers=containers)), self.look)
 
     def again(self) -> None:
         """The same was published once more, after a List of its own."""
         now = self.now()
         self.look = Poll(now, now)
-        self.identities.looked(State(self.generation), self.look)
+        self.identities.polled(State(self.generation), self.look)
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(LIMIT):
@@ -121,7 +122,7 @@ async def running(
 ) -> AsyncGenerator[Running]:
     source = source or Scripted()
     its = Running(source, PodTracker(source, expected=expected, relist=relist))
-    its.identities.bind(trigger=its.triggers.append, reconsider=its.reconsider)
+    its.identities.bind(Requests(its.triggers.append, its.reconsider))
     task = asyncio.create_task(its.identities.run())
     await asyncio.sleep(0)
     try:
@@ -134,7 +135,7 @@ async def running(
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ASK_SPACING", 0.0)
+    monkeypatch.setattr(module, "_CONFIRM_SPACING", 0.0)
     monkeypatch.setattr(module, "_FIRST_RETRY", 0.001)
     monkeypatch.setattr(module, "_REFUSED", 0.005)
 
@@ -235,10 +236,10 @@ async def test_what_cannot_be_understood_is_made_good_by_a_list(caplog: pytest.L
         its.source.answer = lambda: PodsListed((PodSeen(P),), its.now(), its.now())
         await its.tell(StreamOpened(anew=True), UnreadableEvent("odd"), UnreadableEvent("odd"))
         await its.until(lambda: its.identities.view.of(P.key))
-    told = [record.message for record in caplog.records if "understood" in record.message]
+    told = [record.message for record in caplog.records if "decode" in record.message]
     assert told == [
-        "something about pods was not understood",
-        "something about pods was not understood: over",
+        "an event of the pod source does not decode",
+        "an event of the pod source does not decode: over",
     ]
 
 
@@ -299,7 +300,7 @@ async def test_a_source_that_falls_silent_is_followed_again(
         await its.until(lambda: its.connected)
         assert its.identities.words == "pods told by a test"
     told = [record.message for record in caplog.records]
-    assert told == ["who the pods are is not told", "who the pods are is not told: over"]
+    assert told == ["the pod source fails", "the pod source fails: over"]
 
 
 @pytest.mark.parametrize("expected", [True, False])
@@ -318,8 +319,8 @@ async def test_a_source_that_is_not_there_is_said_once_and_is_a_failure_if_it_wa
     levels = [(record.levelname, record.message) for record in caplog.records]
     if expected:
         assert levels == [
-            ("WARNING", "who the pods are is not told"),
-            ("INFO", "who the pods are is not told: over"),
+            ("WARNING", "the pod source fails"),
+            ("INFO", "the pod source fails: over"),
         ]
     else:
         assert levels == [

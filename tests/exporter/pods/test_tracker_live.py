@@ -28,6 +28,7 @@ from exporter.refresh.triggers import (
     follow_pod_resources,
     follow_pods_api,
 )
+from harness.requests import Requests
 from kubelet.paths import KubeletPaths
 from kubelet.podresources import KubeletClient
 from runtime.clock import Clock
@@ -67,7 +68,7 @@ class Node:
             for holder in device.holders
         }
 
-    async def remember(self) -> None:
+    async def restore(self) -> None:
         """Keep what is told, and check it against what ever was."""
         async for _ in self.states.follow():
             self.told |= self.shown()
@@ -104,13 +105,13 @@ async def _node(source: str) -> AsyncGenerator[Node]:
         metrics = Metrics(states, node="n", version="v", stale_after=60.0, clock=clock.now)
         stack.callback(metrics.close)
         refresher = Refresher(
-            *(client, states, metrics.counters),
+            *(client, states, [metrics.counters]),
             timing=RefreshTiming(interval=1.0, stale_after=60.0),
             clock=clock,
             cpu_numa={},
-            witness=identities,
+            pods=identities,
         )
-        identities.bind(trigger=refresher.trigger, reconsider=refresher.reconsider)
+        identities.bind(Requests(refresher.trigger, refresher.reconsider))
         node = Node(kubelet, plugin, api, states)
         async with asyncio.TaskGroup() as group:
             tasks = [
@@ -122,7 +123,7 @@ async def _node(source: str) -> AsyncGenerator[Node]:
                     follow_device_plugins(watcher, paths, refresher.trigger),
                     follow_pod_resources(watcher, paths, refresher.trigger),
                     follow_pods_api(watcher, paths, identities.retry),
-                    node.remember(),
+                    node.restore(),
                 )
             ]
             try:

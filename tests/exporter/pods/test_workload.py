@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.mapping.identity import NAME_LIMIT, Owner, Workload, workload
+from exporter.mapping.identity import Workload
+from exporter.pods.source import NAME_LIMIT, Owner, workload
 
 CREATED = 1_793_227_263.0  # 2026-10-28T22:41:03Z
 MINUTES = int(CREATED) // 60

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.refresh.cpus import numa_of_cpus, parse_cpu_list
+from exporter.refresh.pipeline import numa_of_cpus, parse_cpu_list
 
 
 @pytest.mark.parametrize(

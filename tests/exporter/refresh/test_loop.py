@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from exporter.mapping import anomalies
+from exporter.mapping import anomalies, anomaly_tracker
 from exporter.mapping.holdings import HoldingChanges
 from exporter.mapping.identity import API_SYNC, PodIdentity, PodRegistry, PodView, Poll
 from exporter.mapping.model import Snapshot
@@ -23,7 +23,7 @@ from exporter.mapping.snapshot import SnapshotBuilder
 from exporter.mapping.state import Freshness, State, StateStore
 from exporter.refresh import pipeline, triggers
 from exporter.refresh.loop import Refresher
-from exporter.refresh.protocols import Trigger
+from exporter.refresh.protocols import NoteSource, Trigger
 from exporter.refresh.triggers import RefreshTiming
 from harness.stopwatch import Stopwatch
 from kubelet.pb.podresources.v1 import api_pb2
@@ -134,7 +134,7 @@ class Watching:
     def failed(self, method: str, code: str) -> None:
         self.failures[method, code] += 1
 
-    def stepped(self, state: State, step: HoldingChanges) -> None:
+    def changed(self, state: State, step: HoldingChanges) -> None:
         self.steps.append((state, step))
         if self.error is not None:
             raise self.error
@@ -142,7 +142,9 @@ class Watching:
 
 @dataclass
 class Knowing:
-    """A Witness that knows what a test lets it see."""
+    """A PodSource whose registry the test writes."""
+
+    name = "test"
 
     register: PodRegistry = field(default_factory=PodRegistry)
     looks: list[tuple[State, Poll]] = field(default_factory=list[tuple[State, Poll]])
@@ -151,7 +153,7 @@ class Knowing:
     def view(self) -> PodView:
         return self.register.view
 
-    def looked(self, state: State, look: Poll) -> None:
+    def polled(self, state: State, look: Poll) -> None:
         self.looks.append((state, look))
 
     def confirm(self) -> None:
@@ -202,19 +204,19 @@ async def running(
     clock: Clock | None = None,
     stale_after: float = 60.0,
     started: bool = True,
-    witness: "Knowing | None" = None,
-    remarks: Callable[[State], tuple[str, ...]] = lambda _: (),
+    pods: "Knowing | None" = None,
+    notes: NoteSource | None = None,
 ) -> AsyncGenerator[Running]:
     kubelet = kubelet or Kubelet()
     states, observer, clock = StateStore(), Watching(), clock or Clock()
     timing = RefreshTiming(interval, stale_after, spacing, settling)
     refresher = Refresher(
-        *(kubelet, states, observer),
+        *(kubelet, states, [observer]),
         timing=timing,
         clock=clock,
         cpu_numa={},
-        witness=witness,
-        remarks=remarks,
+        pods=pods,
+        notes=notes,
     )
     task = asyncio.create_task(refresher.run())
     loop = Running(kubelet, states, observer, refresher, clock, task)
@@ -253,10 +255,11 @@ async def test_at_the_start_everything_is_asked_at_once_and_published() -> None:
 async def test_what_there_is_to_remark_of_a_state_is_noted_for_as_long_as_it_holds() -> None:
     kubelet = Kubelet(notes=("it is old",))
 
-    def remarks(state: State) -> tuple[str, ...]:
-        return ("too many",) if len(state.snapshot.devices) > 2 else ()
+    class Notes:
+        def notes(self, state: State) -> tuple[str, ...]:
+            return ("too many",) if len(state.snapshot.devices) > 2 else ()
 
-    async with running(kubelet, remarks=remarks) as loop:
+    async with running(kubelet, notes=Notes()) as loop:
         noted = [loop.state.notes]
         for devices in (("a", "b", "c"), ("a", "b")):
             kubelet.offered = _offered(*devices)
@@ -450,13 +453,13 @@ async def test_a_recovery_is_told_once_and_forgets_the_failure(caplog: pytest.Lo
         loop.kubelet.error = None
         await loop.until(lambda: loop.state.failure is None)
         assert loop.state.freshness(loop.clock.now(), 60) is Freshness.FRESH
-        assert loop.refresher._pace.failures == 0
+        assert loop.refresher._pacer.failures == 0
         calls = len(loop.kubelet.calls)
         await asyncio.sleep(0.05)
         assert len(loop.kubelet.calls) == calls
     assert [record.message for record in caplog.records if record.name == "devicelens.refresh"] == [
-        "the kubelet does not tell who holds what",
-        "the kubelet does not tell who holds what: over",
+        "the kubelet does not answer List",
+        "the kubelet does not answer List: over",
     ]
 
 
@@ -473,8 +476,8 @@ async def test_a_mapping_that_becomes_stale_is_told_once_and_so_is_its_end(
         await loop.until(lambda: loop.state.failure is None)
     told = [(record.levelname, record.message) for record in caplog.records if "stale" in record.message]
     assert told == [
-        ("ERROR", "the mapping is stale and no longer told to Prometheus"),
-        ("INFO", "the mapping is stale and no longer told to Prometheus: over"),
+        ("ERROR", "the mapping is stale and withdrawn from /metrics"),
+        ("INFO", "the mapping is stale and withdrawn from /metrics: over"),
     ]
 
 
@@ -572,12 +575,12 @@ async def test_a_list_is_good_although_allocatable_fails_which_is_said_and_count
             assert _kinds(loop.state) == ["unhealthy_held"]
             loop.kubelet.listed = _listed(a="p")
             await loop.trigger(Trigger.TIMER)
-    told = [record.message for record in caplog.records if "allocatable" in record.message]
+    told = [record.message for record in caplog.records if "Allocatable" in record.message]
     assert (
         told
         == [
-            "the kubelet does not tell what is allocatable",
-            "the kubelet does not tell what is allocatable: over",
+            "the kubelet does not answer GetAllocatableResources",
+            "the kubelet does not answer GetAllocatableResources: over",
         ]
         * 2
     )
@@ -625,12 +628,12 @@ async def test_a_step_that_failed_halfway_is_not_taken_for_done(monkeypatch: pyt
         def fail(*_: object, **__: object) -> None:
             raise ZeroDivisionError("odd")
 
-        monkeypatch.setattr(anomalies, "find", fail)
+        monkeypatch.setattr(anomaly_tracker, "find", fail)
         loop.kubelet.listed = _listed(a="p", b="q")
         await loop.trigger(Trigger.ALLOCATION)
         assert _owners(loop.state) == {"a": ["p"], "b": []}
         assert loop.state.failure is not None
-        monkeypatch.setattr(anomalies, "find", find)
+        monkeypatch.setattr(anomaly_tracker, "find", find)
         await loop.until(lambda: loop.state.failure is None)
         assert _owners(loop.state) == {"a": ["p"], "b": ["q"]}
         assert [holding.holder.pod for holding in loop.observer.steps[-1][1].change.began] == ["q"]
@@ -692,7 +695,7 @@ async def test_a_kubelet_that_came_back_is_not_believed_while_it_leaves_pods_out
         assert _owners(loop.state) == {"a": ["p"], "b": []}
         assert loop.state.failure is not None
         assert loop.state.failure.code == "UNSETTLED"
-        assert "1 that held devices are missing" in loop.state.failure.message
+        assert "1 with devices are missing" in loop.state.failure.message
         # It lists them again: nobody ever let go.
         loop.kubelet.listed = _listed(a="p")
         await loop.until(lambda: loop.state.failure is None)
@@ -707,8 +710,8 @@ async def test_what_a_kubelet_leaves_out_for_long_is_gone(monkeypatch: pytest.Mo
         await loop.trigger(Trigger.TIMER)
         loop.kubelet.error = None
         await loop.until(lambda: loop.state.failure is not None and loop.state.failure.code == "UNSETTLED")
-        assert asyncio.get_running_loop().time() - loop.refresher._returned_at < LIMIT
-        loop.refresher._returned_at -= DISTRUST
+        assert asyncio.get_running_loop().time() - loop.refresher._restarted_at < LIMIT
+        loop.refresher._restarted_at -= DISTRUST
         await loop.until(lambda: loop.state.failure is None)
         assert _owners(loop.state) == {"a": [], "b": []}
 
@@ -821,7 +824,7 @@ def _uids(state: State) -> dict[str, list[str]]:
 async def test_a_holders_uid_is_told_when_it_is_proven_and_the_kubelet_is_not_asked_for_it() -> None:
     witness = Knowing()
     witness.register.see(UID, asyncio.get_running_loop().time())
-    async with running(witness=witness) as loop:
+    async with running(pods=witness) as loop:
         # The mapping does not wait for it.
         assert _uids(loop.state) == {"a": [""]}
         before = loop.state
@@ -856,7 +859,7 @@ async def test_a_holders_uid_is_told_when_it_is_proven_and_the_kubelet_is_not_as
 async def test_a_successor_under_the_same_name_and_with_the_same_device_is_another_holding() -> None:
     witness = Knowing()
     witness.register.see(UID, asyncio.get_running_loop().time())
-    async with running(witness=witness) as loop:
+    async with running(pods=witness) as loop:
         witness.confirm()
         loop.refresher.reconsider()
         await loop.until(lambda: _uids(loop.state) == {"a": ["uid-1"]})
@@ -878,7 +881,7 @@ async def test_a_successor_under_the_same_name_and_with_the_same_device_is_anoth
 async def test_something_new_in_the_hands_of_a_known_pod_puts_it_in_doubt_until_it_is_proven() -> None:
     witness = Knowing()
     witness.register.see(UID, asyncio.get_running_loop().time())
-    async with running(witness=witness) as loop:
+    async with running(pods=witness) as loop:
         witness.confirm()
         loop.refresher.reconsider()
         await loop.until(lambda: _uids(loop.state) == {"a": ["uid-1"]})
@@ -899,17 +902,17 @@ async def test_a_kubelet_that_came_back_is_believed_as_soon_as_its_pods_api_know
 ) -> None:
     monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
     witness = Knowing()
-    async with running(witness=witness) as loop:
+    async with running(pods=witness) as loop:
         witness.register.connect()
         loop.kubelet.listed = _listed()
         await loop.trigger(Trigger.SOCKET)
-        loop.refresher._returned_at -= DISTRUST + 1
+        loop.refresher._restarted_at -= DISTRUST + 1
         await loop.refreshed(3)
         # It has heard of no pod at all: for all that time says, it is not believed.
         assert _owners(loop.state) == {"a": ["p"], "b": []}
         assert loop.state.failure is not None
-        assert "has not heard" in loop.state.failure.message
-        witness.register.hear(asyncio.get_running_loop().time() - API_SYNC)
+        assert "has not synced" in loop.state.failure.message
+        witness.register.sync(asyncio.get_running_loop().time() - API_SYNC)
         await loop.until(lambda: loop.state.failure is None)
         assert _owners(loop.state) == {"a": [], "b": []}
 
@@ -918,7 +921,7 @@ async def test_identities_that_cannot_be_read_leave_the_mapping_as_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "devicelens")
-    async with running(witness=Knowing()) as loop:
+    async with running(pods=Knowing()) as loop:
 
         def fail(*_: object) -> None:
             raise ZeroDivisionError("odd")
@@ -926,5 +929,5 @@ async def test_identities_that_cannot_be_read_leave_the_mapping_as_it_is(
         monkeypatch.setattr(pipeline, "identify", fail)
         good = loop.state
         loop.refresher.reconsider()
-        await loop.until(lambda: "cannot be told" in caplog.text)
+        await loop.until(lambda: "cannot be read again" in caplog.text)
         assert loop.state is good

@@ -28,13 +28,13 @@ def _raw(*pods: tuple[str, str]) -> Raw:
 
 def test_a_pod_that_is_listed_without_anything_is_not_missing() -> None:
     """Its predecessor of the same name ended while the kubelet was down, and it asks for nothing."""
-    understanding = SnapshotPipeline({}, keep_allocatable=60.0)
-    understanding.read(_raw(("p", "a"), ("q", "b")), 100.0, look=Poll(99.9, 100.0), view=EMPTY_VIEW)
+    pipeline = SnapshotPipeline({}, keep_allocatable=60.0)
+    pipeline.process(_raw(("p", "a"), ("q", "b")), 100.0, poll=Poll(99.9, 100.0), view=EMPTY_VIEW)
     with pytest.raises(KubeletError) as caught:
-        understanding.read(_raw(("p", "")), 102.0, look=Poll(101.9, 102.0), view=EMPTY_VIEW, returned=101.0)
+        pipeline.process(_raw(("p", "")), 102.0, poll=Poll(101.9, 102.0), view=EMPTY_VIEW, restarted_at=101.0)
     assert caught.value.code == UNSETTLED
-    news = understanding.read(
-        _raw(("p", ""), ("q", "b")), 103.0, look=Poll(102.9, 103.0), view=EMPTY_VIEW, returned=101.0
+    news = pipeline.process(
+        _raw(("p", ""), ("q", "b")), 103.0, poll=Poll(102.9, 103.0), view=EMPTY_VIEW, restarted_at=101.0
     )
     assert news is not None
     assert [(device.key.device, len(device.holders)) for device in news.snapshot.devices] == [
@@ -45,21 +45,25 @@ def test_a_pod_that_is_listed_without_anything_is_not_missing() -> None:
 
 def test_a_kubelet_that_has_come_up_without_its_api_server_takes_nothing_from_anybody() -> None:
     """It lists static pods alone, and says OK."""
-    understanding = SnapshotPipeline({}, keep_allocatable=60.0, node="node-1")
+    pipeline = SnapshotPipeline({}, keep_allocatable=60.0, node="node-1")
     before = (("p", "a"), ("agent", ""), ("static-node-1", "b"))
-    understanding.read(_raw(*before), 100.0, look=Poll(99.9, 100.0), view=EMPTY_VIEW)
+    pipeline.process(_raw(*before), 100.0, poll=Poll(99.9, 100.0), view=EMPTY_VIEW)
     for now in (102.0, 150.0, 1000.0):
         with pytest.raises(KubeletError, match="no pod of the API server") as caught:
-            understanding.read(
-                _raw(("static-node-1", "b")), now, look=Poll(now - 0.1, now), view=EMPTY_VIEW, returned=101.0
+            pipeline.process(
+                _raw(("static-node-1", "b")),
+                now,
+                poll=Poll(now - 0.1, now),
+                view=EMPTY_VIEW,
+                restarted_at=101.0,
             )
         assert caught.value.code == UNSETTLED
-    news = understanding.read(
+    news = pipeline.process(
         _raw(("agent", ""), ("static-node-1", "b")),
         1001.0,
-        look=Poll(1000.9, 1001.0),
+        poll=Poll(1000.9, 1001.0),
         view=EMPTY_VIEW,
-        returned=101.0,
+        restarted_at=101.0,
     )
     assert news is not None
     assert [len(device.holders) for device in news.snapshot.devices] == [0, 1]
@@ -80,20 +84,20 @@ def _large(held: int) -> Raw:
 
 
 def test_a_large_answer_is_recognised_and_read_anew_though_its_bytes_are_not_kept() -> None:
-    understanding = SnapshotPipeline({}, keep_allocatable=60.0)
+    pipeline = SnapshotPipeline({}, keep_allocatable=60.0)
     raw = _large(1)
     references = [sys.getrefcount(data) for data in (raw, raw.listed, raw.allocatable)]
-    first = understanding.read(raw, 100.0, look=Poll(99.9, 100.0), view=EMPTY_VIEW)
+    first = pipeline.process(raw, 100.0, poll=Poll(99.9, 100.0), view=EMPTY_VIEW)
     assert [sys.getrefcount(data) for data in (raw, raw.listed, raw.allocatable)] == references
-    same = understanding.read(_large(1), 101.0, look=Poll(100.9, 101.0), view=EMPTY_VIEW)
-    anew = understanding.reconsider(101.5, EMPTY_VIEW)
-    other = understanding.read(_large(2), 102.0, look=Poll(101.9, 102.0), view=EMPTY_VIEW)
+    same = pipeline.process(_large(1), 101.0, poll=Poll(100.9, 101.0), view=EMPTY_VIEW)
+    anew = pipeline.reconsider(101.5, EMPTY_VIEW)
+    other = pipeline.process(_large(2), 102.0, poll=Poll(101.9, 102.0), view=EMPTY_VIEW)
     assert first is not None
     assert same is not None
     assert anew is not None
     assert other is not None
     assert same.snapshot is first.snapshot
-    assert same.step is None
+    assert same.changes is None
     assert anew.snapshot is first.snapshot
-    assert other.step is not None
-    assert len(other.step.change.began) == len(other.step.change.ended) == LARGE // 1000 + 1
+    assert other.changes is not None
+    assert len(other.changes.change.began) == len(other.changes.change.ended) == LARGE // 1000 + 1

@@ -12,7 +12,7 @@ from exporter.cli.prometheus.answers import Sample
 from exporter.cli.prometheus.fleet import moment
 from exporter.cli.prometheus.states import distinct, read
 from exporter.mapping.anomalies import Anomaly
-from exporter.mapping.holdings import HeldSince, holdings, of_devices
+from exporter.mapping.holdings import HeldSince, _of_devices, holdings
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     ClaimDevice,
@@ -68,7 +68,7 @@ def test_a_state_comes_back_whole(scrape: Scrape, target: dict[str, str], *, hon
     assert node.state.snapshot.devices == SNAPSHOT.devices
     assert node.state.snapshot.claims == SNAPSHOT.claims
     assert {holding: since.at for holding, since in node.state.since.items()} == dict.fromkeys(
-        of_devices(SNAPSHOT.devices), NOW - 600
+        _of_devices(SNAPSHOT.devices), NOW - 600
     )
     assert node.state.pods == STATE.pods
     assert node.cpus == ((HELD, 2),)

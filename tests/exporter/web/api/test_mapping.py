@@ -291,7 +291,7 @@ def _advertised(problem: str = "") -> PluginReports:
     telling = PluginReport(
         "unix:/p.sock", {"nvidia.com/gpu": resource}, START - 5, problem, START if problem else None
     )
-    return merge_reports([telling, PluginReport("http://n:1", problem="it has not been asked yet")])
+    return merge_reports([telling, PluginReport("http://n:1", problem="not polled yet")])
 
 
 async def test_what_plugins_tell(client: Client, world: SimpleNamespace) -> None:
@@ -324,7 +324,7 @@ async def test_what_plugins_tell(client: Client, world: SimpleNamespace) -> None
             "resources": [],
             "told_at": None,
             "silent_since": None,
-            "problem": "it has not been asked yet",
+            "problem": "not polled yet",
         },
     ]
 

@@ -1,0 +1,215 @@
+"""Tracks anomalies from refresh to refresh: since when each lasts, and those that a single snapshot does not
+show: devices on several NUMA nodes (numa_split) and devices without a pod (unattributed).
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from exporter.mapping.anomalies import MAX_FACTS, Anomaly, find, listed
+from exporter.mapping.device_ids import IdReader, read_id
+from exporter.mapping.model import NO_REPORTS, Device, DeviceKey, Holder, PluginReports, Snapshot
+from exporter.mapping.unattributed import PodsSeen, UnattributedDevice, UnattributedTracker
+from runtime.text import utc
+
+_Place = tuple[str, int]
+"""A resource and a NUMA node."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """The verdict on a container with `devices`, of which `placed` had known NUMA nodes."""
+
+    devices: frozenset[DeviceKey]
+    placed: int
+    anomaly: Anomaly | None
+
+
+class NumaSplitTracker:
+    """Finds containers whose devices span several NUMA nodes although one node could have served them.
+
+    Each container is judged once for each set of devices, when the set is first seen: by the devices that
+    were allocatable and free then. Devices that were released later were no choice.
+    """
+
+    def __init__(self) -> None:
+        self._verdicts: dict[Holder, _Verdict] = {}
+        self._split: dict[Holder, Anomaly] = {}
+        self._snapshot: Snapshot | None = None
+
+    def advance(self, snapshot: Snapshot, released: Collection[DeviceKey] = ()) -> tuple[Anomaly, ...]:
+        """Find the split containers of `snapshot`. The devices `released` since the snapshot before count as
+        held: they may have been when the others were allocated.
+        """
+        last, self._snapshot = self._snapshot, snapshot
+        changed = None if last is None else snapshot.changed_since(last)
+        verdicts: dict[Holder, _Verdict] = {}
+        split: dict[Holder, Anomaly] = {}
+        names: set[tuple[str, ...]] | None = None
+        if changed is not None:
+            names = {holder[:3] for pair in changed for device in pair for holder in device.holders}
+            verdicts = {name: one for name, one in self._verdicts.items() if name[:3] not in names}
+            split = {holder: one for holder, one in self._split.items() if holder[:3] not in names}
+        free: dict[_Place, int] | None = None
+        for holder, devices in _devices_by_holder(snapshot, names).items():
+            # The uid may be proven later: the verdict stays.
+            name = holder._replace(pod_uid="")
+            verdict = self._verdicts.get(name)
+            if verdict is None and len({device.numa_nodes for device in devices}) < 2:
+                continue
+            keys = frozenset(device.key for device in devices)
+            placed = sum(bool(device.numa_nodes) for device in devices)
+            if verdict is None or verdict.devices != keys or verdict.placed < placed:
+                if free is None:
+                    free = _free(snapshot, frozenset(released))
+                verdict = _Verdict(keys, placed, _judge(holder, devices, free, first=last is None))
+            verdicts[name] = verdict
+            if verdict.anomaly is not None:
+                split[holder] = replace(verdict.anomaly, holder=holder)
+        self._verdicts, self._split = verdicts, split
+        return tuple(split.values())
+
+
+def _devices_by_holder(
+    snapshot: Snapshot, names: Collection[tuple[str, ...]] | None
+) -> dict[Holder, list[Device]]:
+    """The devices of each container, of those called `names` only unless it is None."""
+    found: dict[Holder, list[Device]] = {}
+    if names is not None and not names:
+        return found
+    for device in snapshot.devices:
+        for holder in device.holders:
+            if names is None or holder[:3] in names:
+                found.setdefault(holder, []).append(device)
+    return found
+
+
+def _free(snapshot: Snapshot, released: frozenset[DeviceKey]) -> dict[_Place, int]:
+    """The number of free devices of each resource and NUMA node."""
+    free: dict[_Place, int] = {}
+    if snapshot.complete:
+        for device in snapshot.devices:
+            if device.allocatable and not device.holders and device.key not in released:
+                _count(free, device)
+    return free
+
+
+def _count(places: dict[_Place, int], device: Device) -> None:
+    for node in device.numa_nodes:
+        place = device.key.resource, node
+        places[place] = places.get(place, 0) + 1
+
+
+def _judge(
+    holder: Holder, devices: list[Device], free: Mapping[_Place, int], *, first: bool
+) -> Anomaly | None:
+    """The anomaly, if the devices are split and one node had enough of each resource. `first`: the exporter's
+    first snapshot, which shows devices that were allocated earlier.
+    """
+    placed = [device for device in devices if device.numa_nodes]
+    if len(placed) < 2 or set[int].intersection(*(set(device.numa_nodes) for device in placed)):
+        return None
+    wanted = Counter(device.key.resource for device in placed)
+    own: dict[_Place, int] = {}
+    for device in placed:
+        _count(own, device)
+    spanned = sorted({node for device in placed for node in device.numa_nodes})
+    nodes = sorted({node for _, node in (*free, *own)})
+    room = {node: {r: free.get((r, node), 0) + own.get((r, node), 0) for r in wanted} for node in nodes}
+    roomy = [node for node in nodes if all(room[node][r] >= count for r, count in wanted.items())]
+    if not roomy:
+        return None
+    spans = listed([str(node) for node in spanned])
+    when = "when the exporter started they were already held, and" if first else "when it got them"
+    had = listed([f"{count} of {r}" for r, count in room[roomy[0]].items()])
+    return Anomaly(
+        kind="numa_split",
+        resource=next(iter(wanted)) if len(wanted) == 1 else "",
+        holder=holder,
+        evidence=f"its {len(placed)} devices span NUMA nodes {spans}; {when} node {roomy[0]} had {had} "
+        "free or held by this container",
+        devices=tuple(sorted(device.key.device for device in placed))[:MAX_FACTS],
+        pods=((holder.namespace, holder.pod),),
+        numa_nodes=tuple(roomy),
+    )
+
+
+_Name = tuple[str, str, str, str, str, str]
+"""Identity of an anomaly: its kind, resource, device, and the names of the container."""
+
+
+class AnomalyTracker:
+    """Finds the anomalies of one node, one good answer after the other."""
+
+    def __init__(self, reader: IdReader = read_id) -> None:
+        self._reader = reader
+        self._splits_of = NumaSplitTracker()
+        self._unattributed_of = UnattributedTracker()
+        self._since: dict[_Name, float] = {}
+        self._snapshot: Snapshot | None = None
+        self._held: frozenset[DeviceKey] = frozenset()
+        self._advertised: PluginReports = NO_REPORTS
+        self._splits: tuple[Anomaly, ...] = ()
+        self._unattributed: tuple[UnattributedDevice, ...] = ()
+        self._anomalies: tuple[Anomaly, ...] = ()
+
+    def advance(
+        self,
+        snapshot: Snapshot,
+        advertised: PluginReports,
+        *,
+        asked: float,
+        now: float,
+        pods: PodsSeen | None = None,
+    ) -> tuple[Anomaly, ...]:
+        """The anomalies by the answer requested at `asked` and received at `now` (unix times). Returns the
+        same tuple object as before if nothing changed.
+        """
+        changed = snapshot is not self._snapshot
+        held = self._held_devices(snapshot) if changed else self._held
+        released = self._held - held if changed else frozenset[DeviceKey]()
+        unattributed = self._unattributed_of.advance(
+            held, advertised, released=released, asked=asked, now=now, pods=pods
+        )
+        if not changed and advertised is self._advertised and unattributed == self._unattributed:
+            return self._anomalies
+        if changed:
+            self._splits = self._splits_of.advance(snapshot, released)
+        self._snapshot, self._held = snapshot, held
+        self._advertised, self._unattributed = advertised, unattributed
+        further = (*self._splits, *map(_unattributed, unattributed))
+        found = find(snapshot, advertised, reader=self._reader, further=further)
+        self._since = {name: self._since.get(name, now) for name in map(_name, found)}
+        dated = tuple(replace(anomaly, since=self._since[_name(anomaly)]) for anomaly in found)
+        if dated != self._anomalies:
+            self._anomalies = dated
+        return self._anomalies
+
+    def _held_devices(self, snapshot: Snapshot) -> frozenset[DeviceKey]:
+        changed = None if self._snapshot is None else snapshot.changed_since(self._snapshot)
+        if changed is None:
+            return frozenset([device.key for device in snapshot.devices if device.holders])
+        held = self._held.difference([now.key for _, now in changed if not now.holders])
+        return held.union([now.key for _, now in changed if now.holders])
+
+
+def _name(anomaly: Anomaly) -> _Name:
+    # Without the uid, which may be proven while the anomaly lasts.
+    holder = anomaly.holder
+    namespace, pod, container = ("", "", "") if holder is None else holder[:3]
+    return anomaly.kind, anomaly.resource, anomaly.device, namespace, pod, container
+
+
+def _unattributed(found: UnattributedDevice) -> Anomaly:
+    who = "an init container has it, or the pod that was to get it was refused, or it leaked"
+    if found.pods:
+        names = listed([f"{namespace}/{pod}" for namespace, pod in found.pods])
+        who = f"an init container has it, or it leaked; the pods that came then are {names}"
+    return Anomaly(
+        "unattributed",
+        found.key.resource,
+        found.key.device,
+        evidence=f"its plugin allocated it at {utc(found.at)}, and no pod has listed it since: {who}",
+        devices=(found.key.device,),
+        pods=found.pods[:MAX_FACTS],
+    )
