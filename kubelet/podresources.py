@@ -1,7 +1,7 @@
-"""The PodResources client: one connection to the kubelet, and its answers as raw messages.
+"""The PodResources client of both processes. It returns serialized answers.
 
-The connection is made anew after every failure: gRPC's own reconnection would wait a second and
-more, and a kubelet that restarted serves another socket, perhaps of another version.
+The client opens a new connection after every failure: gRPC's own reconnection waits a second or more, and
+a kubelet that restarted serves another socket, possibly of another version.
 """
 
 import asyncio
@@ -31,26 +31,24 @@ _OPTIONS: Final = (
     # Without a pool of its own a new channel would inherit the old one's reconnection back-off.
     ("grpc.use_local_subchannel_pool", 1),
 )
-_ASK_AGAIN: Final = 30.0
-"""Seconds after which a method is asked for again that this kubelet said it does not serve: one that did
-serve it, or another one behind the same connection, must not be taken for an old one for good.
-"""
+_RETRY_UNIMPLEMENTED: Final = 30.0
+"""Seconds until a method that the kubelet answered with UNIMPLEMENTED is called again."""
 _GRACE: Final = 0.5
-"""Seconds beyond a call's deadline after which it is given up, should gRPC itself not end it."""
+"""Seconds beyond a call's deadline after which the client cancels the call, in case gRPC does not."""
 
 _LIST: Final = "List"
 _ALLOCATABLE: Final = "GetAllocatableResources"
 METHODS: Final = (_LIST, _ALLOCATABLE)
-"""What the kubelet is asked."""
+"""The methods that the client calls."""
 
 UNDECODABLE: Final = "UNDECODABLE"
-"""Stands where a gRPC code would, for an answer that is not the message it should be."""
+"""The `code` of a KubeletError for an answer that does not decode."""
 
 
 class KubeletError(Exception):
-    """The kubelet did not answer as it should: `method`, the gRPC `code`'s name, and `message` for a person.
+    """A call failed: `method`, the name of the gRPC `code`, and a `message` for people.
 
-    `rate_limited` is True when the kubelet refused because all its clients together ask too often.
+    `rate_limited`: the kubelet refused the call because its clients together exceed 100 calls a second.
     """
 
     def __init__(self, method: str, code: str, message: str, *, rate_limited: bool = False) -> None:
@@ -63,10 +61,10 @@ class KubeletError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Answers as bytes: List, and GetAllocatableResources where it was asked for and is served.
+    """Serialized answers of List and, where it was requested and is served, GetAllocatableResources.
 
-    `allocatable_error`: it was asked for, and failed. `socket_age`: seconds since the kubelet made its
-    socket, None where that cannot be told.
+    `allocatable_error`: why the requested GetAllocatableResources failed. `socket_age`: seconds since the
+    kubelet created its socket, None where the socket has no readable status.
     """
 
     listed: bytes
@@ -80,7 +78,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answers as messages. `allocatable` is None where the kubelet cannot tell; `notes` say so in words."""
+    """Decoded answers. `allocatable` is None where the kubelet does not serve it; `notes` explain that."""
 
     listed: api_pb2.ListPodResourcesResponse
     allocatable: api_pb2.AllocatableResourcesResponse | None
@@ -89,7 +87,7 @@ class Answer:
 
 
 def decode_list(data: bytes) -> api_pb2.ListPodResourcesResponse:
-    """A List answer. Raises KubeletError(code UNDECODABLE) for bytes that are none."""
+    """Decode a List answer. Raises KubeletError with code UNDECODABLE."""
     try:
         return api_pb2.ListPodResourcesResponse.FromString(data)
     except DecodeError as error:
@@ -97,7 +95,7 @@ def decode_list(data: bytes) -> api_pb2.ListPodResourcesResponse:
 
 
 def decode_allocatable(data: bytes) -> api_pb2.AllocatableResourcesResponse:
-    """A GetAllocatableResources answer. Raises KubeletError(code UNDECODABLE) for bytes that are none."""
+    """Decode a GetAllocatableResources answer. Raises KubeletError with code UNDECODABLE."""
     try:
         return api_pb2.AllocatableResourcesResponse.FromString(data)
     except DecodeError as error:
@@ -105,12 +103,12 @@ def decode_allocatable(data: bytes) -> api_pb2.AllocatableResourcesResponse:
 
 
 def undecodable(method: str, data: bytes, error: DecodeError) -> KubeletError:
-    """The error for the answer `data` of `method`, which is no protobuf message of its kind."""
+    """The error for `data`, an answer of `method` that does not decode."""
     return KubeletError(method, UNDECODABLE, f"the answer of {len(data)} bytes does not decode: {error}")
 
 
 class KubeletClient:
-    """Asks the kubelet at `socket`, each call within `timeout` seconds."""
+    """Calls the kubelet's PodResources API at `socket`, each call within `timeout` seconds."""
 
     def __init__(
         self,
@@ -121,8 +119,8 @@ class KubeletClient:
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`allocatable_timeout`: GetAllocatableResources' own limit; `wall`: unix time, as files have it;
-        `steady`: seconds on a clock that nobody sets.
+        """`allocatable_timeout`: the limit for GetAllocatableResources; `wall`: unix time, to compare with
+        file times; `steady`: monotonic time in seconds.
 
         Raises ValueError for a socket path that is too long for the kernel.
         """
@@ -135,13 +133,13 @@ class KubeletClient:
         self._forget_api()
 
     def _forget_api(self) -> None:
-        """Another kubelet may be another version: ask for the newest API again."""
+        """Expect the newest API again: the next kubelet may be another version."""
         self._api_version = "v1"
         self._has_allocatable = True
         self._older_since: float | None = None
 
     def _older(self) -> None:
-        """This kubelet says that it is an older one."""
+        """Remember that this kubelet does not serve the newest API."""
         self._has_allocatable = False
         self._older_since = self._steady()
 
@@ -154,7 +152,7 @@ class KubeletClient:
         await self.reset()
 
     async def reset(self) -> None:
-        """Close the connection; the next call makes a new one."""
+        """Close the connection; the next call opens a new one."""
         channel, self._channel = self._channel, None
         self._forget_api()
         if channel is not None:
@@ -172,34 +170,37 @@ class KubeletClient:
         return Answer(listed, offered, raw.api_version, notes)
 
     async def fetch_raw(self, *, allocatable: bool) -> Raw:
-        """List, then GetAllocatableResources if `allocatable` says so, not decoded.
+        """Call List, then GetAllocatableResources if `allocatable` is set.
 
-        Raises KubeletError where List fails. Who holds what is known without GetAllocatableResources: if
-        that fails, the error is told with the answer.
+        Raises KubeletError where List fails. A failure of GetAllocatableResources is in the returned
+        `allocatable_error`, since holders are known without it.
 
-        Old kubelets: without v1, List of v1alpha1 is asked (its messages are v1's with fewer fields);
-        without GetAllocatableResources the answer has none. Both are said in `notes`.
+        For a kubelet without v1 the client calls List of v1alpha1, whose messages have a subset of v1's
+        fields. `notes` says which parts of the API the kubelet lacks.
         """
-        if self._older_since is not None and self._steady() >= self._older_since + _ASK_AGAIN:
-            self._forget_api()
+        self._expire_unimplemented()
         try:
             listed = await self._list()
         except KubeletError as error:
             if not error.rate_limited:
                 await self.reset()
             raise
-        # As it was for List: a connection that is given up forgets what this kubelet serves.
+        # Read before GetAllocatableResources, whose failure resets the client.
         version = self._api_version
         offered: bytes | None = None
         failed: KubeletError | None = None
         try:
-            offered = await self._allocatable() if allocatable else None
+            offered = await self.fetch_allocatable() if allocatable else None
         except KubeletError as error:
             failed = error
         notes = self._notes()
         if failed is not None and not failed.rate_limited:
             await self.reset()
         return Raw(listed, offered, allocatable, version, notes, failed, self._socket_age())
+
+    def _expire_unimplemented(self) -> None:
+        if self._older_since is not None and self._steady() >= self._older_since + _RETRY_UNIMPLEMENTED:
+            self._forget_api()
 
     def _socket_age(self) -> float | None:
         try:
@@ -220,7 +221,8 @@ class KubeletClient:
             return listed
         return await self._call(self._api_version, _LIST)
 
-    async def _allocatable(self) -> bytes | None:
+    async def fetch_allocatable(self) -> bytes | None:
+        """Call GetAllocatableResources; None where the kubelet does not serve it. Raises KubeletError."""
         if not self._has_allocatable:
             return None
         try:
@@ -247,13 +249,13 @@ class KubeletClient:
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(self._target, options=_OPTIONS)
         # Both requests are empty messages: no bytes.
-        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
             f"/{version}.PodResourcesLister/{method}"
         )
         limit = self._timeouts[method]
         try:
             async with asyncio.timeout(limit + _GRACE):
-                return await ask(b"", timeout=limit)
+                return await call(b"", timeout=limit)
         except grpc.aio.AioRpcError as error:
             raise self._explained(method, error) from error
         except TimeoutError as error:
@@ -279,7 +281,7 @@ class KubeletClient:
 
 
 def unreachable(socket: Path) -> str | None:  # noqa: PLR0911 -- a reason each
-    """Why nothing can be reached at `socket`, in words to act upon; None if the path itself looks well."""
+    """Why no connection to `socket` is possible, and what to do; None where the path is a usable socket."""
     try:
         status = socket.stat()
     except FileNotFoundError:

@@ -14,12 +14,12 @@ from plugin.discovery.host import HostRoot, os_problem
 from plugin.discovery.registry import fault_source
 from plugin.discovery.uevents import Uevents
 from plugin.presets import preset_path
-from plugin.serving.context import Surroundings, Way
-from plugin.serving.faults import Listening
-from plugin.serving.fleet import Fleet, Make
-from plugin.serving.host_files import Leftovers
-from plugin.serving.ownership import Predecessors
-from plugin.serving.pod_resources import PodResources
+from plugin.serving.context import PluginContext, RegistrationMethod
+from plugin.serving.fleet import Fleet, MakeResource
+from plugin.serving.host_files import HostFilesCollector
+from plugin.serving.kubelet_state import KubeletState
+from plugin.serving.ownership import DeviceOwnership
+from plugin.serving.prober import FaultEvents
 from plugin.serving.reload import ConfigRefusedError, Content, Reloader
 from plugin.serving.resource import Resource
 from plugin.serving.scan import SharedSources
@@ -51,18 +51,20 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     paths = KubeletPaths(settings.kubelet_root.absolute())
     host = HostRoot(settings.host_root)
     uevents = Uevents(first=host.here("/proc/1"))
-    surroundings = Surroundings(
+    kubelet = KubeletState(paths, clock)
+    context = PluginContext(
         host=host,
         paths=paths,
         watcher=watcher,
-        pod_resources=PodResources(paths, clock),
+        kubelet=kubelet,
+        ownership=DeviceOwnership(kubelet),
         token=lambda: secrets.token_hex(TOKEN_BYTES),
         uevents=uevents,
-        listening=Listening(lambda sources: fault_source(host, sources)),
+        fault_events=FaultEvents(lambda sources: fault_source(host, sources)),
         clock=clock,
-        way=settings.kubelet_registration,
+        method=settings.kubelet_registration,
     )
-    fleet = Fleet(surroundings, _maker(surroundings))
+    fleet = Fleet(context, _maker(context))
     files = _files(settings)
     reloader = Reloader(lambda: read(files), parse, fleet=fleet, clock=clock)
     try:
@@ -80,19 +82,16 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         directory=paths.plugins_registry if by_directory else paths.device_plugins,
         host_root=settings.host_root,
     )
-    predecessors = Predecessors(paths.device_plugins, surroundings.ownership)
-    predecessors.recall()
-    leftovers = Leftovers(paths.device_plugins, surroundings.host, lambda: fleet.plans, clock)
+    collector = HostFilesCollector(paths.device_plugins, host, lambda: fleet.plans, clock)
     traffic = Traffic()
     site = Site(fleet, lambda: reloader.status, web=WebFamilies("devicelens_plugin", traffic, protection))
     actors: list[Actor] = [
-        log_preflight(needs(paths, host, plans, way=settings.kubelet_registration)),
+        log_preflight(needs(paths, host, plans, method=settings.kubelet_registration)),
         watcher.run(),
         uevents.run(),
         fleet.run(),
         reloader.run(settings.config, watcher),
-        leftovers.run(watcher),
-        predecessors.run(watcher),
+        collector.run(watcher),
         serve(
             build(site),
             settings.web_listen_address,
@@ -103,11 +102,8 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     ]
     if protection is not None:
         actors.append(protection.run(watcher))
-    try:
-        async with engine_kept():
-            await run_actors(actors, stop)
-    finally:
-        predecessors.end()
+    async with engine_kept():
+        await run_actors(actors, stop)
 
 
 def _ask(reloader: Reloader, protection: "Protection | None") -> None:
@@ -142,10 +138,10 @@ def parse(content: Content) -> tuple[ResourcePlan, ...]:
         raise ConfigRefusedError(str(error)) from error
 
 
-def _maker(surroundings: Surroundings) -> Make:
+def _maker(context: PluginContext) -> MakeResource:
     def make(plan: ResourcePlan, sources: SharedSources | None) -> Resource:
         try:
-            return Resource(plan, surroundings, sources)
+            return Resource(plan, context, sources)
         except ValueError as error:
             raise Fatal(f"--kubelet.root: {error}") from error
 
@@ -153,11 +149,11 @@ def _maker(surroundings: Surroundings) -> Make:
 
 
 def needs(
-    paths: KubeletPaths, host: HostRoot, plans: Iterable[ResourcePlan], *, way: Way
+    paths: KubeletPaths, host: HostRoot, plans: Iterable[ResourcePlan], *, method: RegistrationMethod
 ) -> tuple[Need, ...]:
     """What the plugin needs of the node, for the preflight check."""
     mounted = "mount the node's {0} there: the plugin's own sockets are made in it"
-    if way == "socket":
+    if method == "socket":
         registered = [
             Need("device_plugins", paths.device_plugins, Use.WRITE, mounted.format(paths.device_plugins)),
             Need(
@@ -172,7 +168,7 @@ def needs(
             Need(
                 "plugins_registry", paths.plugins_registry, Use.WRITE, mounted.format(paths.plugins_registry)
             ),
-            # Its record of what it advertised is kept beside others' sockets in either case.
+            # The leases and the records of files are there with either method.
             Need("device_plugins", paths.device_plugins, Use.WRITE, mounted.format(paths.device_plugins)),
         ]
     plans = tuple(plans)

@@ -1,11 +1,13 @@
-"""The answer to Allocate: which devices a container gets, and what it needs to use them.
+"""Answers to Allocate and GetPreferredAllocation, computed from the inventory and the configuration. No I/O.
 
-The answer to GetPreferredAllocation: which of the offered devices a container should get.
+`request` resolves advertised ids, `render` makes the answer from templates, `prefer` chooses among ids.
 """
 
+import errno
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import Enum
 from heapq import heappop, heappush, nsmallest
 from typing import Final, NamedTuple
@@ -19,20 +21,8 @@ from plugin.devices.rendering import File, Mount, Node, Renderer, RenderError, d
 from plugin.names import natural
 from runtime.config_file import quoted
 
-__all__ = [
-    "ContainerAnswer",
-    "File",
-    "Mount",
-    "Node",
-    "Refusal",
-    "RefusedError",
-    "answer",
-    "choose",
-    "unavailable",
-]
-
 MAX_NAMED: Final = 8
-"""How many ids an error names; the rest are counted."""
+"""How many ids an error names; further ones are counted."""
 
 
 class Refusal(Enum):
@@ -46,7 +36,7 @@ class Refusal(Enum):
 
 
 class RefusedError(Exception):
-    """Allocate cannot be answered; the message names the ids or the place in the configuration."""
+    """A call that cannot be answered. The message names the ids or the place in the configuration."""
 
     def __init__(self, refusal: Refusal, message: str) -> None:
         super().__init__(message)
@@ -54,8 +44,8 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerAnswer:
-    """What one container gets."""
+class ContainerAllocation:
+    """What one container gets. `files` are written on the host first, and mounted read-only."""
 
     env: Mapping[str, str]
     devices: tuple[Node, ...]
@@ -63,14 +53,13 @@ class ContainerAnswer:
     annotations: Mapping[str, str]
     cdi: tuple[str, ...]
     files: tuple[File, ...] = ()
-    """To be written first; each is mounted read-only."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One container's request: the ids asked for, each once, and the physical devices behind them.
+class AllocationRequest:
+    """One container's request: advertised ids, each once, and the physical devices behind them.
 
-    `owners`: the device's id by the id asked for.
+    `devices` are in natural order; `owners` has the device's id by advertised id.
     """
 
     ids: tuple[str, ...]
@@ -78,20 +67,12 @@ class Request:
     owners: Mapping[str, str]
 
 
-def request(inventory: Inventory, plan: ResourcePlan, asked: Sequence[str]) -> Request:
-    """What a container asks for by `asked`. Raises RefusedError as `choose` does."""
-    devices = choose(inventory, plan, asked)
-    ids = distinct(asked)
-    known = ((i, inventory.find(i)) for i in ids)
-    return Request(ids, devices, {i: entry.device.id for i, entry in known if entry is not None})
+def request(inventory: Inventory, plan: ResourcePlan, requested: Sequence[str]) -> AllocationRequest:
+    """Resolve the ids of one container's request.
 
-
-def choose(inventory: Inventory, plan: ResourcePlan, asked: Sequence[str]) -> tuple[Device, ...]:
-    """The physical devices behind the ids of one container's request, each once, in natural order.
-
-    Raises RefusedError for ids that are unknown or unhealthy, and for more than may be shared out.
+    Raises RefusedError for ids that are unknown or unhealthy, and for more than `max_per_container`.
     """
-    ids = distinct(asked)
+    ids = distinct(requested)
     if not ids:
         raise RefusedError(Refusal.INVALID_ARGUMENT, f"{plan.name}: the request names no device")
     if plan.max_per_container is not None and len(ids) > plan.max_per_container:
@@ -99,52 +80,102 @@ def choose(inventory: Inventory, plan: ResourcePlan, asked: Sequence[str]) -> tu
             Refusal.INVALID_ARGUMENT,
             f"{plan.name}: a container may have at most {plan.max_per_container}, {len(ids)} were asked for",
         )
+    devices = resolve(inventory, plan, ids, healthy=True)
+    return AllocationRequest(
+        ids, tuple(sorted_devices(devices.values())), {i: d.id for i, d in devices.items()}
+    )
+
+
+def resolve(
+    inventory: Inventory, plan: ResourcePlan, ids: Sequence[str], *, healthy: bool
+) -> dict[str, Device]:
+    """The device behind each advertised id. `healthy`: refuse unhealthy ones. Raises RefusedError."""
     devices: dict[str, Device] = {}
-    faults: list[str] = []
+    problems: list[str] = []
     for advertised_id in ids:
         known = inventory.find(advertised_id)
         if known is None:
-            faults.append(f"{quoted(advertised_id)} is unknown")
-        elif not known.healthy:
-            faults.append(f"{quoted(advertised_id)} is unhealthy ({known.reason})")
+            problems.append(f"{quoted(advertised_id)} is unknown")
+        elif healthy and not known.healthy:
+            problems.append(f"{quoted(advertised_id)} is unhealthy ({known.reason})")
         else:
-            devices[known.device.id] = known.device
-    if faults:
-        raise unavailable(plan, faults)
-    return tuple(devices[i] for i in sorted(devices, key=natural))
+            devices[advertised_id] = known.device
+    if problems:
+        raise unavailable(plan, problems)
+    return devices
 
 
-def unavailable(plan: ResourcePlan, faults: Sequence[str]) -> RefusedError:
-    """The refusal that names devices and what is wrong with each."""
-    more = f" and {len(faults) - MAX_NAMED} more" if len(faults) > MAX_NAMED else ""
-    return RefusedError(Refusal.FAILED_PRECONDITION, f"{plan.name}: {', '.join(faults[:MAX_NAMED])}{more}")
+def sorted_devices(devices: Iterable[Device]) -> list[Device]:
+    """Devices in natural order of their ids, each once."""
+    by_id = {device.id: device for device in devices}
+    return [by_id[i] for i in sorted(by_id, key=natural)]
 
 
-def answer(plan: ResourcePlan, asked: Sequence[str], devices: Sequence[Device]) -> ContainerAnswer:
-    """What a container gets that was given `devices` for the ids `asked`, optional things among it.
+def unavailable(plan: ResourcePlan, problems: Sequence[str]) -> RefusedError:
+    """The error that names devices and what is wrong with each."""
+    more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+    text = f"{plan.name}: {', '.join(problems[:MAX_NAMED])}{more}"
+    return RefusedError(Refusal.FAILED_PRECONDITION, text)
 
-    Raises RefusedError (INTERNAL) where a template fails, naming it and its place.
+
+def refuse_missing(plan: ResourcePlan, paths: Iterable[str]) -> None:
+    """Raise RefusedError for the device nodes at `paths`, if there are any."""
+    missing = [f"the host has no {quoted(path)}" for path in dict.fromkeys(paths)]
+    if missing:
+        raise unavailable(plan, missing)
+
+
+@contextmanager
+def refusing(plan: ResourcePlan, place: str) -> Generator[None]:
+    """Turn a RenderError or OSError into a RefusedError that names the place in the configuration."""
+    try:
+        yield
+    except RenderError as error:
+        raise RefusedError(Refusal.INTERNAL, f"{plan.name}: {error}") from None
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+        refusal = Refusal.RESOURCE_EXHAUSTED if full else Refusal.FAILED_PRECONDITION
+        path = f"{error.filename}: " if error.filename else ""
+        reason = error.strerror or str(error)
+        raise RefusedError(refusal, f"{plan.name}: {place}: {path}{reason}") from None
+
+
+def render(plan: ResourcePlan, requested: Sequence[str], devices: Sequence[Device]) -> ContainerAllocation:
+    """What a container gets for the ids `requested`, with `devices` behind them. Includes optional parts.
+
+    Raises RefusedError (INTERNAL) where a template fails, with its place.
     """
     allocate = plan.allocate
-    ids = tuple(sorted(distinct(asked), key=natural))
-    rendered = Renderer("allocate", plan.name, devices, ids)
-    try:
-        env = rendered.entries("env", allocate.env, names.variable_problem)
-        mounts, files = rendered.mounts(allocate.mounts), rendered.files(allocate.files)
+    ids = tuple(sorted(distinct(requested), key=natural))
+    renderer = Renderer("allocate", plan.name, devices, ids)
+    with refusing(plan, "allocate"):
+        env = renderer.entries("env", allocate.env, names.variable_problem)
+        mounts, files = renderer.mounts(allocate.mounts), renderer.files(allocate.files)
         taken = {mount.container for mount in mounts}
         for file in files:
             if file.container in taken:
-                raise rendered.failed("files", f"{quoted(file.container)} in the container is a mount too")
-        return ContainerAnswer(
+                raise renderer.failed("files", f"{quoted(file.container)} in the container is a mount too")
+        return ContainerAllocation(
             env=env,
-            devices=rendered.nodes(allocate.devices),
+            devices=renderer.nodes(allocate.devices),
             mounts=mounts,
-            annotations=rendered.entries("annotations", allocate.annotations, names.annotation_problem),
-            cdi=(*rendered.texts("cdi", allocate.cdi, names.cdi_problem), *cdi.names_of(plan, devices)),
+            annotations=renderer.entries("annotations", allocate.annotations, names.annotation_problem),
+            cdi=(*renderer.texts("cdi", allocate.cdi, names.cdi_problem), *cdi.names_of(plan, devices)),
             files=files,
         )
-    except RenderError as error:
-        raise RefusedError(Refusal.INTERNAL, f"{plan.name}: {error}") from None
+
+
+def named_by_specification(
+    plan: ResourcePlan, made: ContainerAllocation, existing: frozenset[str]
+) -> ContainerAllocation:
+    """`made` without names of the resource's CDI specification that are not in `existing`.
+
+    CDI does not allow a device without edits: one that has none on this host has no entry.
+    """
+    if plan.cdi is None:
+        return made
+    own = f"{plan.cdi.kind}="
+    return replace(made, cdi=tuple(n for n in made.cdi if n in existing or not n.startswith(own)))
 
 
 class Offer(NamedTuple):
@@ -157,11 +188,11 @@ class Offer(NamedTuple):
 
 _Key = tuple[tuple[str, int], ...]
 _Turn = tuple[int, int, _Key, Offer]
-"""How much of a device is taken, its weight, the place of its next id in the natural order, and that."""
+"""How many ids of a device are taken, its weight, the sort key of its next id, and that id."""
 
 
 def offers(inventory: Inventory, ids: Sequence[str]) -> tuple[Offer, ...]:
-    """What is behind offered ids; an id that is not advertised stands for itself."""
+    """The devices behind offered ids. An id that is not advertised counts as a device of its own."""
     made: list[Offer] = []
     for offered in dict.fromkeys(ids):
         known = inventory.find(offered)
@@ -175,17 +206,17 @@ def offers(inventory: Inventory, ids: Sequence[str]) -> tuple[Offer, ...]:
 def prefer(
     how: Prefer, available: Sequence[Offer], must_include: Sequence[str], size: int, total: Mapping[str, int]
 ) -> tuple[str, ...]:
-    """`size` of the available ids, all of `must_include` among them (kubelet: else it ignores the answer).
+    """Choose `size` of the available ids, with all of `must_include` (else the kubelet ignores the answer).
 
-    `total`: how many ids each physical device is advertised under; what of them is not available is in
-    use. Replicas are spread over physical devices first; then
+    `total`: how many ids each physical device has; those that are not available are in use. Replicas are
+    spread over physical devices first; then
 
-    packed  devices that are in use already, to keep others whole
-    spread  devices that are least in use
-    numa    the fewest NUMA nodes (this before spreading replicas), then as spread
-    none    the natural order of ids
+    - packed: devices that are in use already, to keep others whole
+    - spread: devices that are least in use
+    - numa: the fewest NUMA nodes (this before spreading replicas), then as spread
+    - none: the natural order of ids
 
-    Returns fewer than `size` ids only where fewer are available, more only where more are included.
+    Returns fewer ids than `size` only where fewer are available, more only where more must be included.
     """
     by_id = {offer.id: offer for offer in available}
     chosen = [by_id.pop(i) for i in dict.fromkeys(must_include) if i in by_id]
@@ -202,7 +233,7 @@ def prefer(
 
 
 def _weights(how: Prefer, used: Mapping[str, int]) -> Callable[[str], int]:
-    """What to take the least of, by what others use of a device; ties go by the natural order of ids."""
+    """The weight of a device by the ids of it that are in use. The least weight comes first."""
     match how:
         case "packed":
             return lambda device: -used[device]
@@ -219,12 +250,12 @@ def _spread(
     weight: Callable[[str], int],
     missing: int,
 ) -> list[Offer]:
-    """Up to `missing` offers of `devices`, taken out of `rest`: of each one before of any a second."""
+    """Take up to `missing` offers of `devices` out of `rest`: one of each device before a second of any."""
 
     def turn(device: str, offer: Offer) -> _Turn:
         return taken[device], weight(device), natural(offer.id), offer
 
-    # No other can have its turn: each of these has an earlier one, and there are as many as are missing.
+    # Devices beyond the first `missing` cannot have a turn: each of these comes before them.
     turns = nsmallest(missing, (turn(d, min(rest[d], key=_by_id)) for d in devices))
     for *_, offer in turns:
         rest[offer.device].sort(key=_by_id, reverse=True)
@@ -246,24 +277,23 @@ def _by_id(offer: Offer) -> _Key:
 
 
 def _nearest(chosen: Sequence[Offer], rest: Mapping[str, list[Offer]], missing: int) -> tuple[str, ...]:
-    """The devices on nodes that are in the choice already; if there are none, those of the best node.
+    """The devices on the NUMA nodes chosen so far; if there are none, those on the best node.
 
-    A node that holds all that is missing comes before one that does not; of those the one with the
-    fewest offers to spare, so that larger nodes stay whole; of the others the one with the most.
-    Devices that sit on no node come last.
+    A node with all that is missing comes before one without; of the former the one with the fewest offers
+    to spare, of the latter the one with the most. Devices without a node come last.
     """
-    places: defaultdict[tuple[int, ...], list[str]] = defaultdict(list)
+    by_nodes: defaultdict[tuple[int, ...], list[str]] = defaultdict(list)
     for device, offers in rest.items():
-        places[offers[0].numa_nodes].append(device)
+        by_nodes[offers[0].numa_nodes].append(device)
     present = frozenset(node for offer in chosen for node in offer.numa_nodes)
-    if not any(present.intersection(nodes) for nodes in places):
+    if not any(present.intersection(nodes) for nodes in by_nodes):
         room: Counter[int] = Counter()
-        for nodes, devices in places.items():
+        for nodes, devices in by_nodes.items():
             room.update(dict.fromkeys(nodes, sum(len(rest[device]) for device in devices)))
         if not room:
             return tuple(rest)
         best = min(room, key=lambda node: (room[node] < missing, abs(room[node] - missing), node))
         present = frozenset((best,))
     return tuple(
-        device for nodes, devices in places.items() if present.intersection(nodes) for device in devices
+        device for nodes, devices in by_nodes.items() if present.intersection(nodes) for device in devices
     )

@@ -1,152 +1,293 @@
-"""Which resource has which physical device: the first that finds one keeps it.
+"""Which resource may offer a physical device. No I/O and no clock; callers pass the time in steady seconds.
 
-Two resources that give away the same device would give it to two pods. A device is known across
-resources by its claim: `pci:` and the address of its function, or its path.
-
-Ids across resources: the kubelet looks a device's health up by its id alone.
-
-CDI names across resources: a runtime that finds one in two specifications gives the device to nobody.
+- `DeviceClaims`: of the exclusive resources of this process the first that claims a device keeps it.
+- `HeldDevices`: a device that a pod holds under another resource or id is not offered again until then.
+- `DeviceIds`: ids that several resources advertise. The kubelet finds a device's health by id alone.
+- `CdiNames`: names in CDI specifications. A runtime that finds a name in two files refuses it.
 """
 
+import re
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
+from plugin.config.plan import ResourcePlan
+from plugin.devices import cdi
+from plugin.devices.device import Device, Sharing
+from plugin.devices.rendering import RenderError
 from plugin.discovery.source import Found
+
+Holding = tuple[str, str]
+"""A resource and one of its advertised ids, held by a pod."""
+HeldIds = Mapping[str, frozenset[str]]
+"""Held ids by resource."""
+FindDevice = Callable[[str], Device | None]
+"""The device that a resource discovers under an advertised id, None where there is none."""
+
+_PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 
 def claim_of(found: Found) -> str:
-    """What the physical thing is called for all resources; empty for one that nobody else can find."""
+    """The key of a physical device: `pci:` and an address, or its path; empty for one without either."""
     return found.claim or found.path
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """What became of a claim. `refused`: what another resource has, and which one.
-
-    `wake`: resources that were refused something which nobody has any more.
-    """
+class ClaimResult:
+    """`refused`: claims of other resources, by claim; `wake`: resources that wait for a released claim."""
 
     refused: Mapping[str, str] = field(default_factory=dict)
     wake: frozenset[str] = frozenset()
 
 
-class Claims:
-    """The claims of a process's exclusive resources. No I/O and no clock in here."""
+class DeviceClaims:
+    """The claims of the exclusive resources of a process."""
 
     def __init__(self) -> None:
         self._order: tuple[str, ...] = ()
-        self._looked: set[str] = set()
-        self._staked: set[str] = set()
-        self._holders: dict[str, str] = {}
-        self._held: dict[str, frozenset[str]] = {}
+        self._scanned: set[str] = set()
+        self._started: set[str] = set()
+        self._owners: dict[str, str] = {}
+        self._claims: dict[str, frozenset[str]] = {}
         self._refused: dict[str, frozenset[str]] = {}
 
     def configure(self, order: Sequence[str]) -> None:
-        """The exclusive resources that there are, in the order of the configuration."""
+        """Set the exclusive resources, in the order of the configuration."""
         self._order = tuple(order)
 
-    def awaited(self, resource: str, holders: Collection[str] = ()) -> tuple[str, ...]:
-        """The earlier resources that have not looked yet: what they find is theirs.
+    def awaited(self, resource: str, with_holders: Collection[str] = ()) -> tuple[str, ...]:
+        """Resources that claim before `resource` does.
 
-        And whichever of `holders` has not staked yet: what pods hold of it is its own, however late it comes.
+        These are the earlier ones that have not scanned yet, and those of `with_holders` that have not
+        started: what pods hold of a resource stays its own, whatever its place in the configuration.
         """
         if resource not in self._order:
             return ()
-        place = self._order.index(resource)
+        own = self._order.index(resource)
         return tuple(
             name
-            for at, name in enumerate(self._order)
-            if name not in self._looked
-            and (at < place or (at > place and name in holders and name not in self._staked))
+            for index, name in enumerate(self._order)
+            if name not in self._scanned
+            and (index < own or (index > own and name in with_holders and name not in self._started))
         )
 
-    def stake(self, resource: str, claims: Collection[str]) -> None:
-        """What pods hold of `resource` already: claimed before its turn comes."""
-        if resource not in self._held:
-            self.claim(resource, claims)
-        self._staked.add(resource)
+    def start(self, resource: str, held: Collection[str]) -> None:
+        """Claim the devices that pods hold of `resource`, before its turn."""
+        if resource not in self._claims:
+            self.claim(resource, held)
+        self._started.add(resource)
 
-    def looked(self, resource: str) -> None:
-        """`resource` has looked for the first time, and claimed what it found."""
-        self._looked.add(resource)
+    def scanned(self, resource: str) -> None:
+        """Record that `resource` has scanned once and claimed what it found."""
+        self._scanned.add(resource)
 
-    def claim(self, resource: str, claims: Collection[str]) -> Claimed:
-        """Say everything that `resource` would have from now on; what it had besides is given back."""
+    def claim(self, resource: str, claims: Collection[str]) -> ClaimResult:
+        """Replace the claims of `resource`."""
         wanted = frozenset(claims)
-        before = self._held.get(resource, frozenset())
+        before = self._claims.get(resource, frozenset())
         refused: dict[str, str] = {}
         for claim in wanted - before:
-            holder = self._holders.setdefault(claim, resource)
-            if holder != resource:
-                refused[claim] = holder
+            owner = self._owners.setdefault(claim, resource)
+            if owner != resource:
+                refused[claim] = owner
         freed = before - wanted
         for claim in freed:
-            del self._holders[claim]
-        self._held[resource] = wanted - refused.keys()
+            del self._owners[claim]
+        self._claims[resource] = wanted - refused.keys()
         self._refused[resource] = frozenset(refused)
-        return Claimed(refused, self._waiting_for(freed))
+        return ClaimResult(refused, self._waiting_for(freed))
 
     def release(self, resource: str) -> frozenset[str]:
-        """`resource` is gone; returns those who were refused what it had."""
-        freed = self._held.pop(resource, frozenset())
+        """Remove `resource`; returns the resources that wait for one of its claims."""
+        freed = self._claims.pop(resource, frozenset())
         for claim in freed:
-            del self._holders[claim]
+            del self._owners[claim]
         self._refused.pop(resource, None)
-        self._looked.discard(resource)
-        self._staked.discard(resource)
+        self._scanned.discard(resource)
+        self._started.discard(resource)
         return self._waiting_for(freed)
 
     def _waiting_for(self, freed: frozenset[str]) -> frozenset[str]:
-        return (
-            frozenset(name for name, refused in self._refused.items() if refused & freed) if freed else freed
-        )
+        return frozenset(name for name, refused in self._refused.items() if refused & freed)
 
 
-class Identities:
-    """Which resource advertises which ids."""
+def identifiers(plan: ResourcePlan, device: Device) -> frozenset[str]:
+    """What names `device` in an answer to Allocate: its paths, PCI address and own CDI name."""
+    claim = "" if device.found is None else claim_of(device.found)
+    names = {device.path, *device.nodes, claim.removeprefix("pci:")}
+    with suppress(RenderError):  # the CDI specification reports the error
+        names.update(cdi.names_of(plan, [device]))
+    return frozenset(names - {""})
+
+
+class HeldDevices:
+    """Finds devices that pods hold under another resource or id than they are offered by.
+
+    A device is recognized by what Allocate put into the container: a path, a PCI address or a CDI name; in
+    its own resource also by its name. An answer without any of these identifies no device.
+
+    What non-exclusive resources gave does not count. A shared device (`share`) may also be held through
+    resources that this process never served: its replicas are meant to be used side by side.
+    """
+
+    def __init__(self) -> None:
+        self._own: set[str] = set()
+        self._not_exclusive: frozenset[str] = frozenset()
+        self._holdings: dict[Holding, frozenset[str]] = {}
+        self._absent_since: dict[Holding, float] = {}
+        self._index: dict[str, list[Holding]] | None = None
+        self._finders: dict[str, tuple[ResourcePlan, FindDevice]] = {}
+        self.generation = 0
+        """Grows whenever `holding_of` may give another result."""
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """Resources of which pods hold something."""
+        return frozenset(name for name, _ in self._holdings)
+
+    def ids(self, resource: str) -> frozenset[str]:
+        """Held ids of `resource`."""
+        return frozenset(device_id for name, device_id in self._holdings if name == resource)
+
+    def configure(self, exclusive: Collection[str], not_exclusive: Collection[str]) -> None:
+        """Set the configured resources."""
+        self._own |= {*exclusive}
+        self._not_exclusive = frozenset(not_exclusive)
+        self._changed()
+
+    def join(self, plan: ResourcePlan, find: FindDevice) -> None:
+        """Let `find` say which devices the resource has now."""
+        self._own.add(plan.name)
+        self._finders[plan.name] = plan, find
+        self._changed()
+
+    def leave(self, resource: str, held: Mapping[str, frozenset[str]]) -> None:
+        """Remove a resource; `held`: identifiers of the devices that pods may hold, by advertised id."""
+        self._finders.pop(resource, None)
+        for device_id, names in held.items():
+            known = self._holdings.get((resource, device_id), frozenset())
+            self._holdings[resource, device_id] = known | names
+        self._changed()
+
+    def learn(self, holdings: Mapping[Holding, frozenset[str]]) -> None:
+        """Add what the kubelet reports: identifiers of the devices that pods hold."""
+        for holding, names in holdings.items():
+            self._absent_since.pop(holding, None)
+            before = self._holdings.get(holding)
+            after = names | before if before else names
+            if before != after:
+                self._holdings[holding] = after
+                self._changed()
+
+    def review(self, listed: HeldIds, now: float, patience: float) -> frozenset[Holding]:
+        """Forget holdings that the kubelet has not listed for `patience` seconds; returns them.
+
+        A kubelet that has just restarted lists no pods for about a second.
+        """
+        ended: set[Holding] = set()
+        for holding in self._holdings:
+            if holding[1] in listed.get(holding[0], ()):
+                self._absent_since.pop(holding, None)
+            elif now - self._absent_since.setdefault(holding, now) >= patience:
+                ended.add(holding)
+        for holding in ended:
+            del self._holdings[holding]
+            del self._absent_since[holding]
+        if ended:
+            self._changed()
+        return frozenset(ended)
+
+    def holding_of(self, plan: ResourcePlan, device: Device, sharing: Sharing) -> Holding | None:
+        """The holding of `device` under another resource or id than `plan` offers it by, if any."""
+        index = self._indexed()
+        if not index:
+            return None
+        shared = sharing.replicas is not None
+        names = frozenset({f"{plan.name} {device.id}", f"{plan.name} {device.name}"})
+        for key in names | identifiers(plan, device):
+            for holding in index.get(key, ()):
+                resource, held_id = holding
+                if resource == plan.name:
+                    # A pod may hold a replica of a shared device, whatever replicas were called then.
+                    if held_id in sharing.called(device.id) or (shared and held_id != device.id):
+                        continue
+                elif shared and resource not in self._own:
+                    continue
+                if not self._is_of_another(holding, by_name=key in names):
+                    return holding
+        return None
+
+    def _is_of_another(self, holding: Holding, *, by_name: bool) -> bool:
+        """Whether the resource of `holding` discovers the held device under that id."""
+        plan, find = self._finders.get(holding[0], (None, None))
+        device = find(holding[1]) if find is not None else None
+        if plan is None or device is None:
+            return False
+        return by_name or not identifiers(plan, device).isdisjoint(self._holdings[holding])
+
+    def _indexed(self) -> Mapping[str, Sequence[Holding]]:
+        if self._index is None:
+            self._index = {}
+            for holding, names in self._holdings.items():
+                resource, device_id = holding
+                if resource not in self._not_exclusive:
+                    addresses = _PCI.findall(device_id)
+                    own = (f"{resource} {device_id}", f"{resource} {device_id.partition('::')[0]}")
+                    for name in {*names, *addresses, *own}:
+                        self._index.setdefault(name, []).append(holding)
+        return self._index
+
+    def _changed(self) -> None:
+        self.generation += 1
+        self._index = None
+
+
+class DeviceIds:
+    """The ids that each resource advertises."""
 
     def __init__(self) -> None:
         self._ids: dict[str, frozenset[str]] = {}
 
-    def claim(self, resource: str, ids: Collection[str]) -> dict[str, str]:
-        """Say what `resource` advertises from now on; returns the ids that another has too, with its name."""
+    def advertise(self, resource: str, ids: Collection[str]) -> dict[str, str]:
+        """Replace the ids of `resource`; returns those that others advertise too, with their resource."""
         own = frozenset(ids)
         self._ids[resource] = own
         return {i: other for other, theirs in self._ids.items() if other != resource for i in own & theirs}
 
     def release(self, resource: str) -> None:
-        """`resource` advertises nothing any more."""
+        """Remove `resource`."""
         self._ids.pop(resource, None)
 
 
 class CdiNames:
-    """Which resource's specification has which qualified names. Asked by several threads.
+    """The qualified CDI names in the specification of each resource. Thread-safe.
 
-    Of several that would have one it is the first by the resource's name that has it, whenever each of
-    them came: a pod that starts again after this process did must get what it had.
+    A name belongs to the first resource in alphabetical order, whichever came first: after a restart of
+    this process a pod must get the devices that it had.
     """
 
     def __init__(self) -> None:
-        self._wanted: dict[str, frozenset[str]] = {}
+        self._names: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
 
     def claim(self, resource: str, names: Collection[str]) -> Mapping[str, str]:
-        """Say what `resource` would have from now on; returns what another has, and which one."""
+        """Replace the names of `resource`; returns those that belong to another, with that resource."""
         with self._lock:
-            self._wanted[resource] = frozenset(names)
-            return self._taken(resource, self._wanted[resource])
+            self._names[resource] = frozenset(names)
+            return self._taken(resource, self._names[resource])
 
     def taken(self, resource: str, names: Collection[str]) -> Mapping[str, str]:
-        """What of `names` another has, if `resource` would have them, and which one."""
+        """Which of `names` belong to another resource than `resource`."""
         with self._lock:
             return self._taken(resource, frozenset(names))
 
     def release(self, resource: str) -> None:
-        """`resource` has no specification any more."""
+        """Remove `resource`."""
         with self._lock:
-            self._wanted.pop(resource, None)
+            self._names.pop(resource, None)
 
     def _taken(self, resource: str, names: frozenset[str]) -> dict[str, str]:
-        earlier = sorted(other for other in self._wanted if other < resource)
-        return {name: other for other in reversed(earlier) for name in names & self._wanted[other]}
+        earlier = sorted(other for other in self._names if other < resource)
+        return {name: other for other in reversed(earlier) for name in names & self._names[other]}

@@ -14,8 +14,17 @@ import msgspec
 
 from plugin.config.plan import CdiPlan, ResourcePlan
 from plugin.devices import cdi
-from plugin.devices.allocation import ContainerAnswer, Refusal, RefusedError, Request, request
-from plugin.devices.claims import Claims, Identities, claim_of
+from plugin.devices.allocation import (
+    AllocationRequest,
+    ContainerAllocation,
+    Refusal,
+    RefusedError,
+    named_by_specification,
+    refuse_missing,
+    refusing,
+    request,
+)
+from plugin.devices.claims import DeviceClaims, DeviceIds, claim_of
 from plugin.devices.device import Device, Sharing
 from plugin.devices.health import Health
 from plugin.devices.identify import Identified, members
@@ -23,10 +32,11 @@ from plugin.devices.inventory import Inventory, Known, Sighting
 from plugin.devices.rendering import Mount, RenderError, runs
 from plugin.discovery.host import HostRoot
 from plugin.names import natural
-from plugin.serving.answer import answers, fit_edits, missing_edits, named_by, refuse_missing, refused
+from plugin.serving.allocate import allocate_on_host
 from plugin.serving.blocking import Offload, ProbeRunner, StuckError
 from plugin.serving.probes import Question, questions
 from plugin.serving.scan import DeviceScanner, ScanError, ScanResult, SharedSources
+from plugin.serving.written_files import missing_nodes, present_edits
 from runtime.clock import Instant
 from runtime.config_file import quoted
 from runtime.text import visible
@@ -185,8 +195,8 @@ class Shared:
 
     host: HostRoot
     asked: Asked
-    claims: Claims = field(default_factory=Claims)
-    identities: Identities = field(default_factory=Identities)
+    claims: DeviceClaims = field(default_factory=DeviceClaims)
+    device_ids: DeviceIds = field(default_factory=DeviceIds)
     offload: Offload = field(default_factory=Offload)
 
     async def look(self, look: Callable[[], T]) -> T:
@@ -218,23 +228,25 @@ async def _allocation(
         return Allocation(tuple(ids), refused=Refused(Refusal.FAILED_PRECONDITION.name, reason))
 
 
-def _given(plan: ResourcePlan, scanner: DeviceScanner, host: HostRoot, asked: Request) -> Allocation:
+def _given(
+    plan: ResourcePlan, scanner: DeviceScanner, host: HostRoot, asked: AllocationRequest
+) -> Allocation:
     """What one container would get. Blocking. Raises RefusedError."""
-    given = answers(plan, scanner, host, [asked])
+    given = allocate_on_host(plan, scanner, host, [asked])
     devices = [given.devices[device.id] for device in asked.devices]
-    (made,), (dropped,) = given.answers, given.dropped
+    (made,), (dropped,) = given.allocations, given.dropped
     mounts = made.mounts
     if plan.cdi is not None:
-        with refused(plan, "cdi"):
+        with refusing(plan, "cdi"):
             entries, common = _entries(plan, plan.cdi, devices, host, None)
             edits = (common, *entries.values())
-            refuse_missing(plan, (path for one in edits for path in missing_edits(host, one)))
+            refuse_missing(plan, missing_nodes(host, (node for one in edits for node in one.nodes)))
             listed = {cdi.qualified(plan.cdi.kind, name) for name in cdi.listed(entries, common)}
-            made = named_by(plan, made, frozenset(listed))
+            made = named_by_specification(plan, made, frozenset(listed))
             mounts = (*mounts, *(mount for one in edits for mount in one.mounts))
-    with refused(plan, "pre_start"):
+    with refusing(plan, "pre_start"):
         commands = () if plan.pre_start is None else runs(plan.pre_start, plan.name, asked.ids, devices)
-    with refused(plan, "allocate.mounts"):
+    with refusing(plan, "allocate.mounts"):
         makes = tuple(_made(host, mounts))
     return Allocation(
         ids=asked.ids,
@@ -252,7 +264,7 @@ def _made(host: HostRoot, mounts: Sequence[Mount]) -> Iterator[Made]:
             yield Made(path, kind)
 
 
-def _answer(made: ContainerAnswer) -> Answer:
+def _answer(made: ContainerAllocation) -> Answer:
     """Field by field what the endpoint would send."""
     return Answer(
         envs=dict(made.env),
@@ -303,12 +315,12 @@ def _entries(
     for device in sorted(devices, key=lambda d: natural(d.id)):
         try:
             name = _own_name(plan, own, device, entries)
-            entries[name] = fit_edits(host, cdi.edits_of(own, plan.name, device))
+            entries[name] = present_edits(host, cdi.edits_of(own, plan.name, device))
         except RenderError as error:
             if problems is None:
                 raise
             problems.append(LeftOut(device.id, str(error)))
-    return entries, fit_edits(host, cdi.common_edits(own, plan.name))
+    return entries, present_edits(host, cdi.common_edits(own, plan.name))
 
 
 def _own_name(plan: ResourcePlan, own: CdiPlan, device: Device, taken: Collection[str]) -> str:
@@ -370,7 +382,7 @@ async def _resource(
     inventory = Inventory(Sharing.of(plan))
     inventory.survey((Sighting(item.device, reasons[item.device.id]) for item in items), _NOW)
     advertised = inventory.advertised()
-    clashes = shared.identities.claim(plan.name, [entry.id for entry in advertised])
+    clashes = shared.device_ids.advertise(plan.name, [entry.id for entry in advertised])
     devices = [known.device for known in inventory.devices.values()]
     ids: dict[str, list[str]] = {}
     for entry in advertised:
@@ -393,7 +405,7 @@ def _sorted(others: Mapping[str, str]) -> tuple[Conflict, ...]:
     return tuple(Conflict(one, others[one]) for one in sorted(others, key=natural))
 
 
-def _conflicts(plan: ResourcePlan, survey: ScanResult, claims: Claims) -> dict[str, str]:
+def _conflicts(plan: ResourcePlan, survey: ScanResult, claims: DeviceClaims) -> dict[str, str]:
     """Devices that an earlier resource keeps, and which one."""
     if not plan.exclusive:
         return {}

@@ -1,4 +1,4 @@
-"""What the resources of a process share, and at what pace they work."""
+"""What the resources of a plugin process share, and the times that they keep."""
 
 import random
 from collections.abc import Callable
@@ -6,34 +6,35 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kubelet.paths import KubeletPaths
-from plugin.devices.claims import CdiNames, Identities
+from plugin.devices.claims import CdiNames, DeviceIds
 from plugin.discovery.host import HostRoot
 from plugin.discovery.uevents import Uevents
-from plugin.serving.faults import Listening
-from plugin.serving.lifecycle import Patience
-from plugin.serving.ownership import Ownership
-from plugin.serving.pod_resources import PodResources
+from plugin.serving.kubelet_state import KubeletState
+from plugin.serving.ownership import DeviceOwnership
+from plugin.serving.prober import FaultEvents
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds between things that nothing calls for, and limits for things that may hang.
+    """Intervals and limits, in seconds.
 
-    `rescan`: between looks at the host, the net beneath inotify; `retry`: after a look that failed;
-    `look_limit`: after which a look is given up; `look_pause`: between looks at least;
-    `settle`: after a uevent, before another look; `first_answers`: for which registering waits for the
-    probes at most; `claim_turn`: for earlier resources to claim what is theirs;
-    `release`: between looks for tombstones that nobody holds; `verify`: between looks at whether the
-    kubelet takes the resource for allocatable; `verify_again`: between two such doubts;
-    `restart`: before a resource begins again after a defect, the last one repeats.
+    - `rescan`: between full scans, in case inotify or a uevent misses a change; `retry`: after a failed scan
+    - `scan_limit`: of one scan; `scan_pause`: at least between two scans
+    - `settle`: after a uevent until the second scan, when udev has made its links
+    - `first_answers`: registration waits for the first answers of all probes at most this long
+    - `claim_turn`: a resource waits for the claims of earlier ones at most this long
+    - `release`: between checks for tombstones, files and holdings that no pod needs any more
+    - `verify`: between checks that the kubelet has devices of the resource allocatable; `verify_again`:
+      until a failed check is repeated
+    - `restart`: before a resource restarts after a defect, by the number of restarts in a row
     """
 
     rescan: float = 30.0
     retry: float = 5.0
-    look_limit: float = 20.0
-    look_pause: float = 0.02
+    scan_limit: float = 20.0
+    scan_pause: float = 0.02
     settle: float = 0.5
     first_answers: float = 6.0
     claim_turn: float = 5.0
@@ -43,29 +44,42 @@ class Pace:
     restart: tuple[float, ...] = (0.1, 1.0, 5.0, 30.0)
 
 
-Way = Literal["socket", "registry"]
-"""How the kubelet is told of a resource: by a call to its socket, or by a socket in plugins_registry."""
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds after which the plugin registers again although the kubelet accepted the registration.
+
+    `no_stream`: the kubelet opened no ListAndWatch stream; `lost_stream`: the last one ended; `refused`:
+    the kubelet refused a socket that it found in plugins_registry.
+    """
+
+    no_stream: float = 5.0
+    lost_stream: float = 1.0
+    refused: float = 5.0
+
+
+RegistrationMethod = Literal["socket", "registry"]
+"""`socket`: call Register on the kubelet's socket; `registry`: offer a socket in plugins_registry."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all resources of a process share.
+class PluginContext:
+    """Shared by all resources of a process.
 
-    `token` gives eight characters it never gave before; `spread` numbers from 0 to 1.
+    `token` returns eight characters, different at each call; `spread` returns random numbers from 0 to 1.
     """
 
     host: HostRoot
     paths: KubeletPaths
     watcher: DirectoryWatcher
-    pod_resources: PodResources
+    kubelet: KubeletState
+    ownership: DeviceOwnership
     token: Callable[[], str]
     uevents: Uevents = field(default_factory=Uevents)
-    listening: Listening = field(default_factory=lambda: Listening(lambda _: None))
-    ownership: Ownership = field(default_factory=Ownership)
+    fault_events: FaultEvents = field(default_factory=lambda: FaultEvents(lambda _: None))
     spread: Callable[[], float] = random.random
-    identities: Identities = field(default_factory=Identities)
+    device_ids: DeviceIds = field(default_factory=DeviceIds)
     cdi_names: CdiNames = field(default_factory=CdiNames)
     clock: Clock = field(default_factory=Clock)
     pace: Pace = field(default_factory=Pace)
     patience: Patience = field(default_factory=Patience)
-    way: Way = "socket"
+    method: RegistrationMethod = "socket"

@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 
 from plugin.devices.inventory import Advertised
-from plugin.serving.status import ResourceStatus, Tally
+from plugin.serving.status import ResourceCounters, ResourceStatus
 from runtime.exposition import Body, Format, assemble, render
 
 
@@ -105,8 +105,8 @@ def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -
     )
     for status in statuses:
         for to in ("healthy", "unhealthy"):
-            transitions.add_metric([status.name, to], status.tally.transitions[to])
-        histogram = status.tally.allocation_seconds
+            transitions.add_metric([status.name, to], status.counters.transitions[to])
+        histogram = status.counters.allocation_seconds
         buckets: list[tuple[str, float]] = []
         count = 0
         for bound, found in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
@@ -136,11 +136,11 @@ def _gauge(
 
 
 def _counter(
-    name: str, text: str, statuses: Sequence[ResourceStatus], value: Callable[[Tally], int]
+    name: str, text: str, statuses: Sequence[ResourceStatus], value: Callable[[ResourceCounters], int]
 ) -> Metric:
     family = CounterMetricFamily(f"devicelens_plugin_{name}", f"{text} [STABLE]", labels=["resource"])
     for status in statuses:
-        family.add_metric([status.name], value(status.tally))
+        family.add_metric([status.name], value(status.counters))
     return family
 
 

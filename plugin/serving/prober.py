@@ -1,12 +1,11 @@
-"""Asks the probes of one resource: some with each look, others on a clock of their own.
-
-One GET of a probe.
-"""
+"""Runs the probes of a resource and passes on the fault events of its devices."""
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from glob import escape
 from typing import Final
 
@@ -16,20 +15,31 @@ from plugin.config.plan import ProbePlan
 from plugin.devices.device import Device
 from plugin.devices.health import Health, concerns
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Fault
+from plugin.discovery.source import Fault, FaultSource, SourceConfig
 from plugin.serving.blocking import ProbeRunner
 from plugin.serving.probes import Question, questions
 from plugin.serving.scan import bounded
 from runtime.clock import Clock
+from runtime.log import Episode, Log
 
-MOST_REQUESTS: Final = 16
-"""Requests of one resource that are under way at the same time."""
+MAX_REQUESTS: Final = 16
+"""HTTP probes of one resource that run at the same time."""
 
-_Key = tuple[str, int]
+_ProbeKey = tuple[str, int]
+"""A device's id and a probe's index."""
+
+_log = Log("faults")
+
+
+@dataclass(slots=True)
+class _Run:
+    """A probe that runs. `repeat`: another run was requested meanwhile."""
+
+    repeat: bool = False
 
 
 class Prober:
-    """Keeps a resource's health up to date. Run `run()`; say with `survey` which devices there are."""
+    """Keeps a resource's `Health` up to date. Run `run()`."""
 
     def __init__(
         self,
@@ -41,7 +51,7 @@ class Prober:
         spread: Callable[[], float],
         changed: Callable[[Collection[str]], None],
     ) -> None:
-        """`spread` gives numbers from 0 to 1; `changed` is called with devices that are well, or not, now."""
+        """`spread` returns random numbers from 0 to 1; `changed` gets the ids whose health changed."""
         self._probes = probes
         self._host = host
         self._health = health
@@ -49,129 +59,125 @@ class Prober:
         self._spread = spread
         self._changed = changed
         self._asking = ProbeRunner()
-        self._requests = asyncio.Semaphore(MOST_REQUESTS)
-        self._devices: dict[str, tuple[Device, tuple[Question, ...]]] = {}
-        self._watchers: dict[str, set[_Key]] = {}
+        self._requests = asyncio.Semaphore(MAX_REQUESTS)
+        self._devices: dict[str, tuple[Device, dict[int, Question]]] = {}
+        self._by_path: dict[str, set[_ProbeKey]] = {}
         self._queue: list[tuple[float, str, int]] = []
-        self._next: dict[_Key, float] = {}
-        """When each probe with an interval is asked next; what else is in the queue is of the past."""
-        self._begun: dict[_Key, bool] = {}
-        self._wanted: dict[_Key, None] = {}
-        self._news: set[str] = set()
+        self._next: dict[_ProbeKey, float] = {}
+        """The next run of each probe with an interval. Other times in the queue are obsolete."""
+        self._running: dict[_ProbeKey, _Run] = {}
+        self._requested: dict[_ProbeKey, None] = {}
+        self._unreported: set[str] = set()
         self._wake = asyncio.Event()
 
-    def survey(self, devices: Mapping[str, Device]) -> None:
-        """These devices are there, and no others; what is asked with each look is asked."""
+    def replace(self, devices: Mapping[str, Device]) -> None:
+        """Set the devices, by id, and run the probes that belong to each scan."""
         if not self._probes:
             return
         for device_id in self._devices.keys() - devices.keys():
-            self.left(device_id)
+            self.remove(device_id)
         for device in devices.values():
-            self.arrived(device)
-        self._want((d, q.probe) for d, (_, asked) in self._devices.items() for q in asked if q.with_looks)
+            self.add(device)
+        self._request(
+            (i, q.probe) for i, (_, each) in self._devices.items() for q in each.values() if q.with_looks
+        )
 
-    def arrived(self, device: Device) -> None:
-        """The device is there, perhaps as another than before."""
+    def add(self, device: Device) -> None:
+        """Add a device, or replace it where it changed."""
         known = self._devices.get(device.id)
         if not self._probes or (known is not None and known[0] is device):
             return
-        self.left(device.id)
-        asked = tuple(questions(self._probes, device, self._host))
-        self._devices[device.id] = device, asked
-        for question in asked:
+        self.remove(device.id)
+        each = {question.probe: question for question in questions(self._probes, device, self._host)}
+        self._devices[device.id] = device, each
+        for question in each.values():
             if question.interval:
-                self._plan_next(question, self._clock.monotonic())
+                self._schedule(question, self._clock.monotonic())
             if question.path and question.with_looks:
-                self._watchers.setdefault(question.path, set()).add((device.id, question.probe))
-        self._want((device.id, q.probe) for q in asked if q.with_looks)
+                self._by_path.setdefault(question.path, set()).add((device.id, question.probe))
+        self._request((device.id, question.probe) for question in each.values() if question.with_looks)
 
-    def left(self, device_id: str) -> None:
-        """The device is not there any more."""
+    def remove(self, device_id: str) -> None:
+        """Remove a device, if it is there."""
         known = self._devices.pop(device_id, None)
-        for question in known[1] if known is not None else ():
-            self._next.pop((device_id, question.probe), None)
-            keys = self._watchers.get(question.path)
-            if keys is not None:
-                keys.discard((device_id, question.probe))
-                if not keys:
-                    del self._watchers[question.path]
+        for question in known[1].values() if known is not None else ():
+            key = device_id, question.probe
+            self._next.pop(key, None)
+            keys = self._by_path.get(question.path, set())
+            keys.discard(key)
+            if not keys:
+                self._by_path.pop(question.path, None)
 
     @property
-    def follow(self) -> tuple[tuple[str, str], ...]:
-        """Directories, with patterns of the entries, that tell of what probes look at."""
+    def watched(self) -> tuple[tuple[str, str], ...]:
+        """Directories, with patterns of entries, in which a write calls for a probe."""
         pairs: dict[tuple[str, str], None] = {}
-        for path in sorted(self._watchers):
+        for path in sorted(self._by_path):
             parent, _, name = path.rstrip("/").rpartition("/")
             pairs[parent or "/", escape(name)] = None
         return bounded(pairs)
 
-    def touched(self, directory: str, name: str) -> bool:
-        """Ask what looks at that entry; whether anything does."""
+    def touched(self, directory: str, name: str) -> None:
+        """Run the probes of that directory entry."""
         path = f"{directory.rstrip('/')}/{name}"
-        keys = self._watchers.get(path) or self._watchers.get(f"{path}/") or ()
-        self._want(keys)
-        return bool(keys)
+        self._request(self._by_path.get(path) or self._by_path.get(f"{path}/") or ())
 
     def fault(self, fault: Fault) -> None:
-        """Take in what was heard of a fault."""
+        """Apply a fault event to the devices that it concerns."""
         now = self._clock.monotonic()
-        meant = [device for device, _ in self._devices.values() if concerns(fault, device)]
-        self._news.update(device.id for device in meant if self._health.fault(device, fault, now))
+        devices = [device for device, _ in self._devices.values() if concerns(fault, device)]
+        self._unreported.update(device.id for device in devices if self._health.fault(device, fault, now))
         self._wake.set()
 
     async def run(self) -> None:
-        """Ask what is to be asked when it is due, until cancelled."""
-        self._begun.clear()
-        for _, asked in self._devices.values():
-            for question in asked:
-                self._again(question, self._clock.monotonic())
+        """Run probes when they are due, until cancelled."""
+        self._running.clear()
+        for _, each in self._devices.values():
+            for question in each.values():
+                self._run_again(question, self._clock.monotonic())
         async with asyncio.TaskGroup() as group:
             while True:
                 now = self._clock.monotonic()
-                news, self._news = self._news.union(self._health.advance(now)), set()
-                if news:
-                    self._changed(news)
-                due = [*self._due(now), *self._take_wanted()]
+                changed, self._unreported = self._unreported.union(self._health.advance(now)), set()
+                if changed:
+                    self._changed(changed)
+                due = [*self._due(now), *self._take_requested()]
                 if due:
-                    group.create_task(self._ask(due))
+                    group.create_task(self._probe(due))
                 await self._pause()
 
-    def _want(self, keys: Iterable[_Key]) -> None:
-        self._wanted.update(dict.fromkeys(keys))
+    def _request(self, keys: Iterable[_ProbeKey]) -> None:
+        self._requested.update(dict.fromkeys(keys))
         self._wake.set()
 
-    def _due(self, now: float) -> list[Question]:
-        """What is due by its interval."""
-        due: list[Question] = []
+    def _due(self, now: float) -> Iterable[Question]:
+        """Probes whose interval is over, and that do not run."""
         while self._queue and self._queue[0][0] <= now:
             time, device_id, probe = heapq.heappop(self._queue)
-            question = self._question(device_id, probe)
-            if question is not None and self._next.get((question.device, question.probe)) == time:
-                del self._next[question.device, question.probe]
-                if (question.device, question.probe) not in self._begun:
-                    self._begun[question.device, question.probe] = False
-                    due.append(question)
-        return due
+            key = device_id, probe
+            question = self._question(key)
+            if question is not None and self._next.get(key) == time:
+                del self._next[key]
+                if key not in self._running:
+                    self._running[key] = _Run()
+                    yield question
 
-    def _take_wanted(self) -> list[Question]:
-        """What is wanted now; what is being asked already is asked once more after that."""
-        wanted, self._wanted = self._wanted, {}
-        taken: list[Question] = []
-        for key in wanted:
-            question = self._question(*key)
-            if key in self._begun:
-                self._begun[key] = True
+    def _take_requested(self) -> Iterable[Question]:
+        """Requested probes. One that runs already runs once more afterwards."""
+        requested, self._requested = self._requested, {}
+        for key in requested:
+            question = self._question(key)
+            if key in self._running:
+                self._running[key].repeat = True
             elif question is not None:
-                self._begun[key] = False
-                taken.append(question)
-        return taken
+                self._running[key] = _Run()
+                yield question
 
-    def _question(self, device_id: str, probe: int) -> Question | None:
-        known = self._devices.get(device_id)
-        return None if known is None else next((q for q in known[1] if q.probe == probe), None)
+    def _question(self, key: _ProbeKey) -> Question | None:
+        known = self._devices.get(key[0])
+        return None if known is None else known[1].get(key[1])
 
     async def _pause(self) -> None:
-        """Wait until something is due, or is wanted."""
         times = [self._queue[0][0]] if self._queue else []
         if self._health.due is not None:
             times.append(self._health.due)
@@ -181,64 +187,61 @@ class Prober:
                 await self._wake.wait()
         self._wake.clear()
 
-    async def _ask(self, due: list[Question]) -> None:
+    async def _probe(self, due: list[Question]) -> None:
         async with asyncio.TaskGroup() as group:
             for question in due:
                 if question.ask is None:
-                    group.create_task(self._request(question))
+                    group.create_task(self._get(question))
             await self._asking.ask([q for q in due if q.ask is not None], self._answered)
 
-    async def _request(self, question: Question) -> None:
-        # Imported where it is asked for: most resources ask nothing over HTTP.
-
+    async def _get(self, question: Question) -> None:
         async with self._requests:
             self._answered(question, await get(question))
 
     def _answered(self, question: Question, reason: str) -> None:
-        key = (question.device, question.probe)
-        again = self._begun.pop(key, False)
+        key = question.device, question.probe
+        run = self._running.pop(key, _Run())
         now = self._clock.monotonic()
-        current = self._question(*key)
+        current = self._question(key)
         if current is None:
             return
         if current is not question:
-            # It was about the device as it was before.
-            self._again(current, now)
+            # The answer is about the device before it was replaced.
+            self._run_again(current, now)
             return
-        if again:
-            self._again(question, now)
+        if run.repeat:
+            self._run_again(question, now)
         elif question.interval:
-            # At first all are asked at once; then each at a moment of its own.
+            # Intervals vary, so that devices found together are not probed together for ever.
             least = 0.5 if self._health.reason(question.device) is None else 0.9
-            self._plan_next(question, now + question.interval * (least + (1.1 - least) * self._spread()))
+            self._schedule(question, now + question.interval * (least + (1.1 - least) * self._spread()))
         if self._health.answer(question.device, question.probe, reason, now):
-            self._news.add(question.device)
+            self._unreported.add(question.device)
         self._wake.set()
 
-    def _again(self, question: Question, now: float) -> None:
+    def _run_again(self, question: Question, now: float) -> None:
         if question.interval:
-            self._plan_next(question, now)
+            self._schedule(question, now)
         else:
-            self._want(((question.device, question.probe),))
+            self._request(((question.device, question.probe),))
 
-    def _plan_next(self, question: Question, time: float) -> None:
-        key = (question.device, question.probe)
-        self._next[key] = time
-        heapq.heappush(self._queue, (time, *key))
+    def _schedule(self, question: Question, time: float) -> None:
+        self._next[question.device, question.probe] = time
+        heapq.heappush(self._queue, (time, question.device, question.probe))
         self._wake.set()
 
 
 async def get(question: Question) -> str:
-    """Why the answer to the question's GET is not as it should be; empty where it is.
+    """Send the GET request of an HTTP probe. Returns why the probe fails, empty where it succeeds.
 
-    Each has a connection of its own, as a client has that comes for the first time. Redirections are
-    answers too, and nothing of a body is read.
+    Each request uses a new connection, follows no redirect and reads no body.
     """
-    timeout = aiohttp.ClientTimeout(total=None)
     try:
         async with (
             asyncio.timeout(question.timeout),
-            aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
+            aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()
+            ) as session,
             session.get(question.url, allow_redirects=False) as answer,
         ):
             status = answer.status
@@ -246,5 +249,81 @@ async def get(question: Question) -> str:
         return f"{question.url}: no answer within {question.timeout:g} s"
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return f"{question.url}: {str(error) or type(error).__name__}"
-    well = 200 <= status <= 299 if question.status is None else status in question.status
-    return "" if well else f"{question.url}: status {status}"
+    expected = range(200, 300) if question.status is None else question.status
+    return "" if status in expected else f"{question.url}: status {status}"
+
+
+_Sources = tuple[SourceConfig, ...]
+_OnFault = Callable[[Fault], None]
+
+
+class FaultEvents:
+    """Receives fault events in threads: one for equal sources, shared by their resources."""
+
+    def __init__(self, make: Callable[[_Sources], FaultSource | None]) -> None:
+        """`make` returns what reports faults of the devices of these sources, if anything does."""
+        self._make = make
+        self._listeners: list[tuple[_Sources, _FaultListener]] = []
+
+    @contextmanager
+    def following(self, sources: _Sources, on_fault: _OnFault) -> Generator[None]:
+        """Call `on_fault` in the event loop for each fault of the devices of `sources`."""
+        listener = self._listener(sources)
+        if listener is None:
+            yield
+            return
+        listener.followers.append(on_fault)
+        try:
+            yield
+        finally:
+            listener.followers.remove(on_fault)
+            if not listener.followers:
+                listener.stop.set()
+                self._listeners = [item for item in self._listeners if item[1] is not listener]
+
+    def _listener(self, sources: _Sources) -> "_FaultListener | None":
+        for known, listener in self._listeners:
+            if known == sources:
+                return listener
+        source = self._make(sources)
+        if source is None:
+            return None
+        listener = _FaultListener(source)
+        self._listeners.append((sources, listener))
+        listener.start()
+        return listener
+
+
+class _FaultListener(threading.Thread):
+    """Runs until `stop` is set. A daemon thread, since a library may block for good."""
+
+    def __init__(self, source: FaultSource) -> None:
+        super().__init__(name="faults", daemon=True)
+        self.followers: list[_OnFault] = []
+        self.stop = threading.Event()
+        self._source = source
+        self._loop = asyncio.get_running_loop()
+        self._failing = Episode(_log, "no fault events")
+
+    def run(self) -> None:
+        try:
+            self._source.listen(self._on_fault, self._on_problem, self.stop)
+        except Exception as error:  # noqa: BLE001 -- a defect in a source must not end other resources
+            self._on_problem(f"{type(error).__name__}: {error}")
+
+    def _on_fault(self, fault: Fault) -> None:
+        self._in_loop(lambda: self._pass_on(fault))
+
+    def _on_problem(self, problem: str) -> None:
+        self._in_loop(
+            lambda: self._failing.failed(problem, level="info") if problem else self._failing.recovered()
+        )
+
+    def _pass_on(self, fault: Fault) -> None:
+        for on_fault in tuple(self.followers):
+            on_fault(fault)
+
+    def _in_loop(self, do: Callable[[], None]) -> None:
+        # RuntimeError: the loop has ended, and with it the followers.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(do)

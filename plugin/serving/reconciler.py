@@ -1,126 +1,108 @@
-"""What a resource asks the kubelet now and then: who holds what, and whether it is allocatable at all."""
+"""Compares one resource with the kubelet's state: adoption, tombstones and the registration."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
-from kubelet.holders import Held, union
 from plugin.devices.inventory import Inventory
-from plugin.serving.blocking import Offload, StuckError
-from plugin.serving.context import Surroundings
+from plugin.serving.context import PluginContext
+from plugin.serving.device_tracker import DeviceTracker
 from plugin.serving.registration import Registration
 from runtime.log import Episode, Log
 
-CHECKPOINT_LIMIT = 5.0
-LONGEST_VERIFY = 3600.0
+MAX_REGISTRATION_PAUSE: Final = 3600.0
 """Seconds between registrations that do not help: doubled from one to the next up to this."""
 
-_log = Log("upkeep")
+_log = Log("reconciler")
 
 
-class _UnknownError(Exception):
-    """Whether it is allocatable cannot be told now: nothing of it is healthy, it is not registered, or the
-    kubelet does not answer.
-    """
+class _NoVerdictError(Exception):
+    """Nothing healthy is advertised, no registration is followed, or the kubelet gives no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Suspicion:
-    """Nothing of ours is allocatable under this registration; `displaced`: somebody else's devices are."""
+    """No id of this resource is allocatable under a registration; `displaced`: another plugin's ids are."""
 
     registration: int
     displaced: bool
 
 
-class Upkeep:
-    """Adopts what pods hold from before, drops tombstones that nobody holds, doubts the registration."""
+class Reconciler:
+    """Adopts ids that pods held before, drops tombstones, and registers again where the kubelet lost us."""
 
     def __init__(
         self,
         resource: str,
         *,
         inventory: Inventory,
+        tracker: DeviceTracker,
         changed: Callable[[], None],
         registration: Registration,
-        surroundings: Surroundings,
+        context: PluginContext,
     ) -> None:
-        """`changed` is called after the inventory has changed here."""
+        """`changed` is called after the inventory changed."""
         self._resource = resource
         self._inventory = inventory
+        self._tracker = tracker
         self._changed = changed
         self._registration = registration
-        self._pod_resources = surroundings.pod_resources
-        self._ownership = surroundings.ownership
-        self._clock = surroundings.clock
-        self._pace = surroundings.pace
-        self._offload = Offload()
+        self._kubelet = context.kubelet
+        self._ownership = context.ownership
+        self._clock = context.clock
+        self._pace = context.pace
         self._displaced = Episode(_log, "another plugin serves it", resource=resource)
-        self._taken_over = False
+        self._holders_known = False
         self.adopted = False
-        """Whether `adopt` has been done."""
+        """Whether `adopt` is done."""
 
     async def adopt(self) -> None:
-        """Advertise, as unhealthy, what pods hold already and discovery does not find. Once.
+        """Advertise ids that pods hold and the scan did not find, as unhealthy. Once.
 
-        A device that vanished while no plugin ran would else be dropped, although a pod holds it.
+        Otherwise a device that vanished while no plugin ran would be dropped although a pod holds it.
+        Without an answer of the kubelet, `release_tombstones` tries again.
         """
         if self.adopted:
             return
-        await self._take_over()
+        await self._adopt_held()
         self.adopted = True
         self._changed()
 
-    async def _take_over(self) -> None:
-        """Where nobody tells yet what is held, nothing is concluded: it is asked for again."""
-        listed = await self._pod_resources.listed()
-        # kubelet: List answers and names nobody, for about a second after a restart. The checkpoint knows.
-        held = listed or await self._checkpointed()
-        if held is None and self.adopted:
-            held = listed
-        self._taken_over = held is not None
-        if held is not None and not self._ownership.learned:
-            self._ownership.learn(*await self._pod_resources.holdings())
+    async def _adopt_held(self) -> None:
+        held = await self._kubelet.held()
+        self._holders_known = held is not None
         if held is not None:
+            await self._ownership.learn_once()
             self._inventory.adopt(sorted(held.get(self._resource, ())), self._clock.instant())
+            self._tracker.reclaim()
 
     async def release_tombstones(self) -> None:
-        """Drop devices that are gone, once the kubelet says that no pod holds them."""
+        """Drop vanished devices once neither List nor the checkpoint names a holder. Runs until cancelled."""
         while True:
             await asyncio.sleep(self._pace.release)
-            if not self._taken_over:
-                await self._take_over()
+            if not self._holders_known:
+                await self._adopt_held()
                 self._changed()
-            await self._review()
+            if self._tracker.waits_for_holder and (listed := await self._kubelet.listed()) is not None:
+                self._ownership.review(listed, self._clock.monotonic(), self._pace.release / 2)
             candidates = self._inventory.releasable(self._clock.instant())
-            if not candidates:
+            held = await self._kubelet.may_be_held(self._resource) if candidates else None
+            if held is None:
                 continue
-            # List knows what running pods hold, the checkpoint what their init containers were given.
-            listed = await self._pod_resources.listed()
-            checkpointed = await self._checkpointed()
-            if listed is None or checkpointed is None:
-                continue
-            held = union(listed, checkpointed).get(self._resource, frozenset())
             dropped = self._inventory.release(candidates, held, self._clock.instant())
             if dropped:
-                _log.info(
-                    "dropped devices that are gone and not held", resource=self._resource, count=len(dropped)
-                )
+                _log.info("dropped vanished devices", resource=self._resource, count=len(dropped))
+                self._tracker.reclaim()
                 self._changed()
 
-    async def _review(self) -> None:
-        """See whether what pods hold as something else is free."""
-        if self._ownership.waits(self._resource):
-            listed = await self._pod_resources.listed()
-            if listed is not None:
-                self._ownership.review(listed, self._clock.monotonic(), self._pace.release / 2)
-
     async def verify(self) -> None:
-        """Register anew where the kubelet takes nothing of a registered resource for allocatable.
+        """Register again where the kubelet has none of the resource's devices allocatable.
 
-        kubelet: a newer plugin of the resource that leaves takes this one's endpoint with it, and nobody
-        tells. While it stays, the kubelet asks it and not us: that is told, for two that took the
-        resource from each other in turn would serve nobody.
+        When a newer plugin of the resource leaves, the kubelet stops the endpoint of this one too, and
+        does not report it. While the newer plugin stays, registering again would make the two displace
+        each other in turn; that is only logged.
         """
         pause, not_before = self._pace.verify, 0.0
         while True:
@@ -131,51 +113,41 @@ class Upkeep:
             self._registration.doubt.clear()
             try:
                 suspicion = await self._lasting_suspicion()
-            except _UnknownError:
-                # Says nothing of whether registering anew has helped.
+            except _NoVerdictError:
                 continue
-            self._tell_displaced(suspicion)
+            if suspicion is not None and suspicion.displaced:
+                self._displaced.failed("the kubelet's allocatable devices are not the advertised ones")
+            else:
+                self._displaced.recovered()
             if suspicion is None or suspicion.displaced:
                 pause, not_before = self._pace.verify, 0.0
             elif self._clock.monotonic() >= not_before:
-                _log.warn("nothing of it is allocatable, registering anew", resource=self._resource)
+                _log.warn("no device is allocatable, registering again", resource=self._resource)
                 self._registration.renew()
                 not_before = self._clock.monotonic() + pause
-                pause = min(2 * pause, LONGEST_VERIFY)
+                pause = min(2 * pause, MAX_REGISTRATION_PAUSE)
 
     async def _lasting_suspicion(self) -> _Suspicion | None:
-        """None: it is well. Raises _UnknownError."""
+        """A suspicion that two checks of the same registration confirm, None where there is none.
+
+        One check is not enough: the kubelet may just have restarted. Raises _NoVerdictError.
+        """
         suspicion = await self._suspicion()
         if suspicion is None:
             return None
         await asyncio.sleep(self._pace.verify_again)
-        # Only what lasts, and of one and the same registration: a kubelet may just have restarted.
         again = await self._suspicion()
         if again is not None and again != suspicion:
-            raise _UnknownError
+            raise _NoVerdictError
         return again
 
     async def _suspicion(self) -> _Suspicion | None:
         standing = self._registration.standing
-        if standing is None:
-            raise _UnknownError
         healthy = {entry.id for entry in self._inventory.advertised() if entry.known.healthy}
-        if not healthy:
-            raise _UnknownError
-        allocatable = await self._pod_resources.allocatable()
+        if standing is None or not healthy:
+            raise _NoVerdictError
+        allocatable = await self._kubelet.allocatable()
         if allocatable is None or self._registration.standing != standing:
-            raise _UnknownError
-        named = allocatable.get(self._resource, frozenset())
-        return None if named & healthy else _Suspicion(standing, displaced=bool(named))
-
-    def _tell_displaced(self, suspicion: _Suspicion | None) -> None:
-        if suspicion is not None and suspicion.displaced:
-            self._displaced.failed("the devices that the kubelet takes for allocatable are none of ours")
-        else:
-            self._displaced.recovered()
-
-    async def _checkpointed(self) -> Held | None:
-        try:
-            return await self._offload.run(self._pod_resources.checkpointed, limit=CHECKPOINT_LIMIT)
-        except StuckError:
-            return None
+            raise _NoVerdictError
+        ids = allocatable.get(self._resource, frozenset())
+        return None if ids & healthy else _Suspicion(standing, displaced=bool(ids))

@@ -1,120 +1,114 @@
-"""One resource: its devices looked after, its list kept, its registration, its tombstones.
+"""Serves one resource: tracks its devices, publishes their list, and keeps it registered.
 
-An actor of its own: what goes wrong in it is told, and it begins again, while others carry on. What
-it knows of its devices outlives that.
+Each resource is an actor of its own. After a defect it restarts, and keeps its inventory; other resources
+are not affected.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Final
 
 from plugin.config.plan import ResourcePlan
-from plugin.devices.claims import claim_of
 from plugin.devices.device import Sharing
 from plugin.devices.inventory import Advertised, Inventory
 from plugin.serving.allocate import Allocator
-from plugin.serving.context import Surroundings, Way
-from plugin.serving.devices import Devices, Telling
-from plugin.serving.endpoint import Board, Endpoint, options
-from plugin.serving.host_files import Giving
-from plugin.serving.reconciler import Upkeep
-from plugin.serving.records import Belongings
-from plugin.serving.registration import Basics, DirectoryRegistration, Registration, SocketRegistration
+from plugin.serving.context import PluginContext
+from plugin.serving.device_tracker import DeviceTracker
+from plugin.serving.endpoint import DeviceListPublisher, Endpoint
+from plugin.serving.host_files import HostFiles
+from plugin.serving.reconciler import Reconciler
+from plugin.serving.registration import DirectoryRegistration, Registration, SocketRegistration
 from plugin.serving.scan import DeviceScanner, SharedSources
 from plugin.serving.sockets import SocketNames
-from plugin.serving.status import ResourceStatus, Tally, assess
+from plugin.serving.status import ResourceCounters, ResourceLog, ResourceStatus, assess
+from plugin.serving.written_files import HostRecord
 from runtime.process import innermost
-
-WRITE_LIMIT: Final = 1.0
-"""Seconds for which Allocate waits for what it gives to be written down."""
 
 
 class Resource:
-    """Serves one resource. Run `run()`; it ends only when it is cancelled."""
+    """Run `run()`; it ends only when it is cancelled."""
 
     def __init__(
-        self, plan: ResourcePlan, surroundings: Surroundings, sources: SharedSources | None = None
+        self, plan: ResourcePlan, context: PluginContext, sources: SharedSources | None = None
     ) -> None:
-        """`sources`: those of the plan, where they are shared.
+        """`sources`: those of the plan, where several resources share them.
 
-        Raises ValueError where the kubelet's directory leaves no room for a socket's name.
+        Raises ValueError where the path of the kubelet's directory is too long for a socket below it.
         """
         self.plan = plan
-        self._surroundings = surroundings
-        self._clock = surroundings.clock
-        self._tally = Tally()
+        self._context = context
+        self._clock = context.clock
+        self._counters = ResourceCounters()
+        self._log = ResourceLog(plan.name)
         self._inventory = Inventory(Sharing.of(plan))
-        self._board = Board(self._inventory.shown)
-        self._scanner = DeviceScanner(plan, surroundings.host, sources)
-        self._telling = Telling(plan.name)
-        names = SocketNames(surroundings.paths.device_plugins, plan.name, surroundings.token)
-        self._giving = Giving(
+        self._publisher = DeviceListPublisher(self._inventory.shown)
+        scanner = DeviceScanner(plan, context.host, sources)
+        names = SocketNames(context.paths.device_plugins, plan.name, context.token)
+        self._host_files = HostFiles(
             plan,
-            host=surroundings.host,
-            scanner=self._scanner,
-            belongings=Belongings(names.record, plan.name, plan.member_of.text if plan.member_of else ""),
-            pod_resources=surroundings.pod_resources,
+            host=context.host,
+            record=HostRecord(names.record, plan.name, plan.member_of.text if plan.member_of else ""),
+            holders=context.kubelet,
             clock=self._clock,
             devices=lambda: [known.device for known in self._inventory.devices.values()],
-            pause=surroundings.pace.release,
-            cdi_names=surroundings.cdi_names,
+            interval=context.pace.release,
+            cdi_names=context.cdi_names,
         )
         self._allocator = Allocator(
             plan,
             inventory=self._inventory,
-            giving=self._giving,
+            scanner=scanner,
+            host=context.host,
+            host_files=self._host_files,
             clock=self._clock,
-            tally=self._tally,
-            write_down=self._write_down,
+            counters=self._counters,
         )
-        self._registration = self._registered_by(surroundings.way, names)
-        self._upkeep = Upkeep(
-            plan.name,
-            inventory=self._inventory,
-            changed=self._held_changed,
-            registration=self._registration,
-            surroundings=surroundings,
-        )
-        self._devices = Devices(
+        self._tracker = DeviceTracker(
             plan,
-            surroundings,
+            context,
             inventory=self._inventory,
-            scanner=self._scanner,
-            tally=self._tally,
-            telling=self._telling,
+            scanner=scanner,
+            counters=self._counters,
+            log=self._log,
             changed=self._changed,
         )
-        self._told: tuple[Advertised, ...] | None = None
-        self._wanted = asyncio.Event()
-
-    def _registered_by(self, way: Way, names: SocketNames) -> Registration:
-        """The registration; its lease and record are always in device-plugins, whichever way it goes."""
-        shared = self._surroundings
-        registry: SocketNames | None = None
-        with nullcontext() if way == "registry" else suppress(ValueError):
-            registry = SocketNames(shared.paths.plugins_registry, self.plan.name, shared.token, hidden=True)
-        by_directory = registry if way == "registry" else None
-        basics = Basics(
-            resource=self.plan.name,
-            paths=shared.paths,
-            watcher=shared.watcher,
-            names=by_directory or names,
-            elsewhere=names if by_directory else registry,
-            lease=names.lease,
-            make_endpoint=self._endpoint,
-            clock=self._clock,
-            tally=self._tally,
-            patience=shared.patience,
+        self._registration = self._make_registration(names)
+        self._reconciler = Reconciler(
+            plan.name,
+            inventory=self._inventory,
+            tracker=self._tracker,
+            changed=self._changed,
+            registration=self._registration,
+            context=context,
         )
-        if by_directory:
-            return DirectoryRegistration(basics)
-        return SocketRegistration(basics, options(self._allocator))
+        self._published: tuple[Advertised, ...] | None = None
+        self._ready_to_register = asyncio.Event()
+
+    def _make_registration(self, names: SocketNames) -> Registration:
+        """The lease is in device-plugins with either method, so that the two exclude each other."""
+        context = self._context
+        by_directory = context.method == "registry"
+        registry: SocketNames | None = None
+        with nullcontext() if by_directory else suppress(ValueError):
+            registry = SocketNames(context.paths.plugins_registry, self.plan.name, context.token, hidden=True)
+        make = DirectoryRegistration if by_directory else SocketRegistration
+        return make(
+            self.plan.name,
+            context,
+            names=registry if by_directory and registry is not None else names,
+            other_names=names if by_directory else registry,
+            lease=names.lease,
+            make_endpoint=self._make_endpoint,
+            counters=self._counters,
+        )
+
+    def _make_endpoint(self, path: Path, on_streams: Callable[[], None]) -> Endpoint:
+        return Endpoint(path, publisher=self._publisher, allocator=self._allocator, on_streams=on_streams)
 
     async def run(self) -> None:
-        """Serve until cancelled; a defect is told, and survived."""
-        pauses = self._surroundings.pace.restart
+        """Serve until cancelled, and restart after a defect."""
+        pauses = self._context.pace.restart
         failures = 0
         try:
             while True:
@@ -124,116 +118,89 @@ class Resource:
                 except Exception as error:
                     task = asyncio.current_task()
                     if task is not None and task.cancelling():
-                        # What fails while it ends must not keep it from ending.
+                        # An error while the resource ends must not keep it from ending.
                         raise asyncio.CancelledError from error
                     if self._clock.monotonic() - started > 2 * pauses[-1]:
                         failures = 0
-                        self._telling.defect.recovered()
+                        self._log.defect.recovered()
                     cause = innermost(error)
-                    self._telling.defect.failed(f"{type(cause).__name__}: {cause}", level="error")
+                    self._log.defect.failed(f"{type(cause).__name__}: {cause}", level="error")
                 await asyncio.sleep(pauses[min(failures, len(pauses) - 1)])
                 failures += 1
         finally:
-            self._surroundings.identities.release(self.plan.name)
-            self._surroundings.cdi_names.release(self.plan.name)
-            held = self._inventory.maybe_held() if self.plan.exclusive else ()
-            self._surroundings.ownership.leave(self.plan.name, dict(held))
+            self._context.device_ids.release(self.plan.name)
+            self._context.cdi_names.release(self.plan.name)
+            self._tracker.leave()
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._devices.run())
-            await self._devices.known.wait()
-            await self._upkeep.adopt()
-            self._want()
-            group.create_task(self._keep_given())
-            group.create_task(self._upkeep.release_tombstones())
-            await self._wanted.wait()
-            group.create_task(self._upkeep.verify())
+            group.create_task(self._tracker.run())
+            await self._tracker.probed.wait()
+            await self._reconciler.adopt()
+            self._check_empty()
+            group.create_task(self._keep_host_files())
+            group.create_task(self._reconciler.release_tombstones())
+            await self._ready_to_register.wait()
+            group.create_task(self._reconciler.verify())
             await self._registration.run()
 
-    async def _keep_given(self) -> None:
-        """What is on the host belongs to the process that serves the resource, not to one that stands by."""
+    async def _keep_host_files(self) -> None:
+        """A process that stands by leaves the files to the one that serves the resource."""
         await self._registration.leased.wait()
-        self._offer()
-        await self._giving.run()
-
-    async def _write_down(self, claims: Mapping[str, str]) -> None:
-        if self.plan.exclusive:
-            await self._surroundings.ownership.give(self.plan.name, claims, WRITE_LIMIT)
-
-    def _offer(self) -> None:
-        """Tell what the list stands for, where no other process speaks for the resource."""
-        registration = self._registration
-        if self.plan.exclusive and registration.leased.is_set() and not registration.stands_by:
-            found = ((entry.id, entry.known.device.found) for entry in self._inventory.advertised())
-            claims = {i: "" if thing is None else claim_of(thing) for i, thing in found}
-            self._surroundings.ownership.offer(self.plan.name, claims)
-
-    def _endpoint(self, path: Path, on_streams: Callable[[], None]) -> Endpoint:
-        return Endpoint(path, board=self._board, allocator=self._allocator, on_streams=on_streams)
+        await self._host_files.run()
 
     def _changed(self) -> None:
-        """The devices were looked at; the list may be another."""
+        """Publish the list if the inventory changed."""
         advertised = self._inventory.advertised()
-        if advertised is not self._told:
-            self._told = advertised
-            self._board.publish(advertised)
-            self._giving.changed()
-            self._offer()
-            self._telling.clashes(
-                self._surroundings.identities.claim(self.plan.name, [e.id for e in advertised])
-            )
-        if self._upkeep.adopted:
-            self._want()
+        if advertised is not self._published:
+            self._published = advertised
+            self._publisher.publish(advertised)
+            self._host_files.devices_changed()
+            conflicts = self._context.device_ids.advertise(self.plan.name, [e.id for e in advertised])
+            self._log.conflicting_ids(conflicts)
+        if self._reconciler.adopted:
+            self._check_empty()
 
-    def _held_changed(self) -> None:
-        """What pods hold was asked for: something was adopted, or dropped and is free."""
-        self._devices.reclaim()
-        self._changed()
-
-    def _want(self) -> None:
-        """Register once there is something to advertise, or where an empty list is asked for."""
+    def _check_empty(self) -> None:
+        """Register once there is a device, or at once with `advertise_empty`."""
         if len(self._inventory) or self.plan.advertise_empty:
-            self._telling.empty.recovered()
-            self._wanted.set()
-        elif not self._wanted.is_set():
-            self._telling.empty.failed("; ".join(self._devices.notes) or "none was found", level="info")
+            self._log.empty.recovered()
+            self._ready_to_register.set()
+        elif not self._ready_to_register.is_set():
+            self._log.empty.failed("; ".join(self._tracker.notes) or "none was found", level="info")
 
     @property
-    def looked(self) -> asyncio.Event:
-        """Set once its devices have been looked for, and claimed."""
-        return self._devices.looked
+    def scanned(self) -> asyncio.Event:
+        """Set once its devices have been scanned and claimed."""
+        return self._tracker.scanned
 
     def statuses(self) -> tuple[ResourceStatus, ...]:
-        """Its status alone."""
+        """Its status, as the only one."""
         return (self.status(),)
 
     def status(self) -> ResourceStatus:
-        """Everything that can be said of it now."""
-        ready, state = self._state()
+        """The resource at this moment."""
+        registration = self._registration
+        ready, state = assess(
+            registered=registration.registered,
+            streams=registration.streams,
+            stands_by=registration.stands_by,
+            registration_problem=registration.problem,
+            probed=self._tracker.probed.is_set(),
+            registering=self._ready_to_register.is_set(),
+            empty_reason=self._log.empty.reason,
+            discovery_problem=self._log.discovery.reason,
+            files_problem=self._host_files.problem,
+            defect=self._log.defect.reason,
+            inventory=self._inventory,
+        )
         return ResourceStatus(
             name=self.plan.name,
-            registered=self._registration.registered,
-            streams=self._registration.streams,
+            registered=registration.registered,
+            streams=registration.streams,
             ready=ready,
             state=state,
             advertised=self._inventory.advertised(),
             last_allocated=self._inventory.last_given,
-            tally=self._tally,
-        )
-
-    def _state(self) -> tuple[bool, str]:
-        registration = self._registration
-        return assess(
-            registered=registration.registered,
-            streams=registration.streams,
-            stands_by=registration.stands_by,
-            registration_problem=registration.reason,
-            surveyed=self._devices.known.is_set(),
-            wanted=self._wanted.is_set(),
-            notes=self._telling.empty.reason,
-            discovery_problem=self._telling.discovery.reason,
-            giving_problem=self._giving.problem,
-            defect=self._telling.defect.reason,
-            inventory=self._inventory,
+            counters=self._counters,
         )

@@ -1,23 +1,22 @@
-"""When to look at the host: at once, whenever something changes, and now and then."""
+"""When to scan the host for devices: at start, on changes by inotify or uevents, and periodically."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from plugin.serving.context import Surroundings
+from plugin.serving.context import PluginContext
 from plugin.serving.scan import DirectoryFollower
 
-MOST_ENTRIES: Final = 256
-"""Entries that are looked at singly; more that changed at once, and everything is looked at."""
+MAX_ENTRIES: Final = 256
+"""Directory entries that are scanned one by one; after more changes at once a full scan follows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be looked at: single (directory, name) entries; None: everything.
+class ScanRequest:
+    """What to scan: (directory, name) entries, or everything where `entries` is None.
 
-    `since`: steady time since which it is wished for: a look that began later will do.
+    `since`: monotonic time of the request. A full scan that started later satisfies it.
     """
 
     entries: frozenset[tuple[str, str]] | None
@@ -25,9 +24,10 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
-    """What calls for a look: entries of directories that come or go, `contents` that are written, and
-    uevents of `subsystems`.
+class ScanTriggers:
+    """Changes that call for a scan: entries that come or go, `contents` that are written, and uevents.
+
+    Entries and contents are (directory, pattern) pairs; `subsystems` are the kernel's.
     """
 
     entries: tuple[tuple[str, str], ...] = ()
@@ -35,97 +35,94 @@ class Follow:
     subsystems: frozenset[str] = frozenset()
 
 
-Look = Callable[[Wish], Awaitable[Follow | None]]
-"""Does what is wished for, and says what to follow from now on; None: it failed."""
+class Scan(Protocol):
+    """Performs a scan."""
+
+    async def __call__(self, request: ScanRequest, /) -> ScanTriggers | None:
+        """Scan; returns the triggers of the next scan, None where this one failed."""
+        ...
 
 
-class Looks:
-    """Calls for looks, one at a time, and while they are quick never more than half of the time."""
+class ScanSchedule:
+    """Calls for one scan at a time, with pauses as long as the scans themselves."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
-        self._clock = surroundings.clock
-        self._pace = surroundings.pace
+    def __init__(self, context: PluginContext) -> None:
+        self._context = context
+        self._clock = context.clock
+        self._pace = context.pace
         self._entries: set[tuple[str, str]] = set()
         self._everything = True
         self._since = 0.0
-        self._called = asyncio.Event()
+        self._requested = asyncio.Event()
         self._settling: asyncio.TimerHandle | None = None
 
-    @property
-    def waiting(self) -> int:
-        """How many entries wait to be looked at singly."""
-        return len(self._entries)
-
     def everything(self) -> None:
-        """Something changed, and may be anything."""
-        self._begin()
+        """Request a full scan."""
+        self._request()
         self._everything = True
-        self._called.set()
 
     def touched(self, directory: str, name: str | None) -> None:
-        """An entry of a followed directory changed; None: any of it may have."""
-        if name is None or len(self._entries) >= MOST_ENTRIES:
+        """Request a scan of one entry of a followed directory; None: of everything."""
+        if name is None or len(self._entries) >= MAX_ENTRIES:
             self.everything()
-            return
-        self._begin()
-        self._entries.add((directory, name))
-        self._called.set()
+        else:
+            self._request()
+            self._entries.add((directory, name))
 
     def uevent(self) -> None:
-        """The kernel said something. What udev makes of it, such as links in /dev, comes a little later."""
+        """Request a full scan now, and another when udev has made its links in /dev."""
         self.everything()
         if self._settling is not None:
             self._settling.cancel()
-        loop = asyncio.get_running_loop()
-        self._settling = loop.call_later(self._pace.settle, self.everything)
+        self._settling = asyncio.get_running_loop().call_later(self._pace.settle, self.everything)
 
-    async def run(self, look: Look, group: asyncio.TaskGroup) -> None:
-        """Look until cancelled. What is followed runs in `group`."""
-        following = DirectoryFollower(self._surroundings.watcher, self._surroundings.host, self.touched)
+    async def run(self, scan: Scan, group: asyncio.TaskGroup) -> None:
+        """Scan until cancelled. Directory watches run in `group`."""
+        following = DirectoryFollower(self._context.watcher, self._context.host, self.touched)
         subsystems: frozenset[str] = frozenset()
-        whole = self._clock.monotonic()
+        last_full = self._clock.monotonic()
         self.everything()
         with ExitStack() as uevents:
             try:
                 while True:
-                    wish = self._take()
+                    request = self._take()
                     started = self._clock.monotonic()
-                    if wish.entries is None:
-                        whole = started
-                    follow = await look(wish)
-                    if follow is not None:
-                        following.follow(follow.entries, group, follow.contents)
-                        if follow.subsystems != subsystems:
+                    if request.entries is None:
+                        last_full = started
+                    triggers = await scan(request)
+                    if triggers is not None:
+                        following.follow(triggers.entries, group, triggers.contents)
+                        if triggers.subsystems != subsystems:
                             uevents.close()
-                            subsystems = follow.subsystems
+                            subsystems = triggers.subsystems
                             if subsystems:
                                 uevents.enter_context(
-                                    self._surroundings.uevents.following(subsystems, self.uevent)
+                                    self._context.uevents.following(subsystems, self.uevent)
                                 )
-                    # A look also waits for others: that, or a clock that jumps, is no reason to wait long.
+                    # Bounded: a scan also waits for other resources, and a test's clock may jump.
                     took = min(self._clock.monotonic() - started, self._pace.retry)
-                    await asyncio.sleep(max(self._pace.look_pause, took))
-                    await self._wait(whole, self._pace.retry if follow is None else self._pace.rescan)
+                    await asyncio.sleep(max(self._pace.scan_pause, took))
+                    await self._wait(last_full, self._pace.retry if triggers is None else self._pace.rescan)
             finally:
                 if self._settling is not None:
                     self._settling.cancel()
 
-    def _begin(self) -> None:
-        if not self._called.is_set():
+    def _request(self) -> None:
+        if not self._requested.is_set():
             self._since = self._clock.monotonic()
+            self._requested.set()
 
-    def _take(self) -> Wish:
-        wish = Wish(None if self._everything else frozenset(self._entries), self._since)
+    def _take(self) -> ScanRequest:
+        request = ScanRequest(None if self._everything else frozenset(self._entries), self._since)
         self._entries.clear()
         self._everything = False
-        self._called.clear()
-        return wish
+        self._requested.clear()
+        return request
 
-    async def _wait(self, whole: float, limit: float) -> None:
-        """Wait until something calls for a look, or the last whole look is `limit` seconds old."""
+    async def _wait(self, last_full: float, interval: float) -> None:
+        """Wait for a request, or until the last full scan is `interval` seconds old."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, whole + limit - self._clock.monotonic())):
-                await self._called.wait()
-        if self._clock.monotonic() - whole >= limit:
+            async with asyncio.timeout(max(0.0, last_full + interval - self._clock.monotonic())):
+                await self._requested.wait()
+        if self._clock.monotonic() - last_full >= interval:
             self.everything()

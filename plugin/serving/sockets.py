@@ -1,11 +1,8 @@
-"""Names of a resource's sockets in a directory of the kubelet's, of its lease and of its record.
+"""Socket names of a resource, and the lease by which one process on a node serves it.
 
-One process serves a resource on a node; a second one stands by until the first has gone.
-
-kubelet: when a new plugin registers while the old one's stream is open, and the old one then leaves,
-the kubelet stops the new endpoint and cuts its stream (1.36; others are said to tell nobody). So the
-new one waits for the old to end: on a lock that the kernel gives up with the process that holds it,
-however that process ends.
+When a new plugin registers while the old one's stream is open and the old one then ends, the kubelet stops
+the new endpoint and cuts its stream. So a second process stands by until the first has ended: it waits for
+a lock that the kernel releases with the process that holds it, however that process ends.
 """
 
 import asyncio
@@ -17,6 +14,7 @@ import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -24,7 +22,7 @@ from typing import Final
 from runtime.flags import UNIX_PATH_BYTES
 
 PREFIX: Final = "devicelens-"
-"""What every socket of this plugin begins with; people look into that directory."""
+"""What every file of this plugin in the kubelet's directories begins with."""
 
 LEASE_ENDING: Final = ".lock"
 RECORD_ENDING: Final = ".json"
@@ -33,17 +31,36 @@ _HASH_BYTES: Final = 6
 _READABLE: Final = 40
 
 
-class SocketNames:
-    """The names for one resource in `directory`.
+@dataclass(frozen=True, slots=True)
+class SocketIdentity:
+    """Identifies a socket file: a new socket at the same path has another identity."""
 
-    A resource's name is put into them as far as it fits, with a hash for what does not. Raises
-    ValueError where not even the hash fits into the path of a unix socket.
+    device: int
+    inode: int
+    modified_ns: int
+
+
+def socket_identity(path: Path) -> SocketIdentity | None:
+    """The identity of the socket at `path`, None where there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    if not stat.S_ISSOCK(status.st_mode):
+        return None
+    return SocketIdentity(status.st_dev, status.st_ino, status.st_mtime_ns)
+
+
+class SocketNames:
+    """The names for one resource in `directory`: the resource's name as far as it fits, and a hash of it.
+
+    Raises ValueError where not even the hash fits into the path of a unix socket.
     """
 
     def __init__(
         self, directory: Path, resource: str, token: Callable[[], str], *, hidden: bool = False
     ) -> None:
-        """`token` gives eight characters that it never gave. `hidden`: fresh names begin with a dot."""
+        """`token` returns eight new characters at each call. `hidden`: fresh names begin with a dot."""
         fixed = len(PREFIX) + _HASH_BYTES + 1 + _TOKEN_BYTES + len(".sock")
         room = UNIX_PATH_BYTES - len(bytes(directory)) - 1 - hidden - fixed - 1
         if room < -1:
@@ -59,29 +76,28 @@ class SocketNames:
         self._token = token
 
     def fresh(self) -> Path:
-        """A socket path that was never used before: grpc.aio may remove one of its name at any later time."""
+        """A socket path that was never used: grpc.aio may remove the path of a stopped server at any time."""
         return self.directory / f"{self._dot}{self._stem}-{self._token()}.sock"
 
     @property
     def standing(self) -> Path:
-        """The one name under which a kubelet that follows the directory finds the resource's socket."""
+        """The one path under which the kubelet finds the socket in plugins_registry."""
         return self.directory / f"{self._stem}.sock"
 
     @property
     def lease(self) -> Path:
-        """The lock file that says which process serves the resource."""
+        """The lock file of the resource's lease."""
         return self.directory / f".{self._stem}{LEASE_ENDING}"
 
     @property
     def record(self) -> Path:
-        """The file that remembers what the resource has on the host."""
+        """The record of the resource's files on the host."""
         return self.directory / f".{self._stem}{RECORD_ENDING}"
 
     def remove_stale(self) -> list[Path]:
-        """Remove what a process that was killed left behind; returns what was removed.
+        """Remove the sockets of a process that was killed; returns their paths.
 
-        Only to be called by who holds the lease: then every other socket of the resource is nobody's.
-        One that somebody listens on stays all the same.
+        To be called by the holder of the lease. A socket that a process still serves stays.
         """
         shape = re.compile(rf"\.?{re.escape(self._stem)}(-[0-9A-Za-z]{{{_TOKEN_BYTES}}})?\.sock")
         stale = [
@@ -98,7 +114,7 @@ def _is_socket(path: Path) -> bool:
     try:
         return stat.S_ISSOCK(path.lstat().st_mode)
     except FileNotFoundError:
-        # kubelet: one that starts removes every socket there, perhaps just now.
+        # A kubelet that starts removes every socket there.
         return False
 
 
@@ -115,19 +131,19 @@ def _is_served(path: Path) -> bool:
 
 
 class Lease:
-    """An exclusive lock on the file `path`, which is there only while it is held or waited for."""
+    """An exclusive lock on the file `path`, which exists only while the lease is held or waited for."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
 
     async def acquire(self, on_wait: Callable[[], None]) -> None:
-        """Hold the lease; `on_wait` is called if another process has it.
+        """Acquire the lease; `on_wait` is called if another process has it.
 
-        Raises OSError where there can be no such lock: the directory is missing or read-only.
+        Raises OSError where no lock is possible, such as in a missing or read-only directory.
         """
         if self._file is not None and not self._is_current(self._file):
-            # Its directory was replaced, or somebody removed it: by now another may hold a new one.
+            # The file was removed or its directory replaced: another process may hold a new one.
             self.release()
         while self._file is None:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -145,7 +161,7 @@ class Lease:
                 os.close(file)
 
     def release(self) -> None:
-        """Give it up, if it is held. Removed while it is held: who waits looks for a new file."""
+        """Release the lease, if held. The file is removed first, so that waiting processes open a new one."""
         if self._file is not None:
             if self._is_current(self._file):
                 with suppress(OSError):
@@ -158,7 +174,7 @@ class Lease:
 
 
 def is_at(file: int, path: Path) -> bool:
-    """Whether the open `file` is what is at `path` now: a lock on any other is nobody's."""
+    """Whether the open `file` is the one at `path`. A lock on a removed file excludes nobody."""
     try:
         return os.path.samestat(os.fstat(file), path.lstat())
     except OSError:
@@ -166,12 +182,12 @@ def is_at(file: int, path: Path) -> bool:
 
 
 async def _wait_for_lock(file: int) -> None:
-    """Lock `file`, in a thread, because it may take for ever; cancelled, the thread closes it."""
-    waiter = _Waiter(file)
+    """Lock `file` in a thread. After a cancellation the thread closes the file when it has the lock."""
+    waiter = _LockWaiter(file)
     try:
         waiter.start()
     except RuntimeError:
-        # No thread is to be had; whoever begins anew opens the file again.
+        # The process cannot start another thread; the resource restarts, and opens the file again.
         os.close(file)
         raise
     try:
@@ -184,7 +200,7 @@ async def _wait_for_lock(file: int) -> None:
         raise waiter.error
 
 
-class _Waiter(threading.Thread):
+class _LockWaiter(threading.Thread):
     def __init__(self, file: int) -> None:
         super().__init__(name="lease", daemon=True)
         self.done = asyncio.Event()
@@ -210,7 +226,7 @@ class _Waiter(threading.Thread):
             self._loop.call_soon_threadsafe(self.done.set)
 
     def abandon(self) -> None:
-        """Whoever comes last, the thread or its owner, closes the file."""
+        """Close the file here, or in the thread once it has the lock."""
         with self._guard:
             self._abandoned = True
             if self._finished:

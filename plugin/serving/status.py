@@ -1,23 +1,26 @@
-"""What can be said of a resource at this moment.
-
-What a resource counts from its start, whatever happens to its parts.
-"""
+"""What a resource reports about itself: counters, log events and its state in words."""
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from plugin.devices.inventory import Advertised, Inventory
+from plugin.devices.inventory import Advertised, Inventory, Transition
+from plugin.names import natural
+from runtime.log import Episode, Log
 
 ALLOCATION_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-"""Upper bounds in seconds; Allocate holds up a pod's start, and the kubelet sets it no limit."""
+"""Upper bounds in seconds; Allocate delays a pod's start, and the kubelet sets no limit."""
+MAX_NAMED: Final = 8
+"""Devices that one log event names; further ones are counted."""
+
+_log = Log("resource")
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Observations by bucket, not cumulated; the last bucket is what lies above every bound."""
+    """Observations by bucket, not cumulated; the last bucket has those above every bound."""
 
     bounds: tuple[float, ...] = ALLOCATION_BUCKETS
     counts: list[int] = field(default_factory=list)
@@ -33,8 +36,8 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Tally:
-    """Counters of one resource. Allocations are counted by container."""
+class ResourceCounters:
+    """Counters of one resource. Allocations are counted by container, `transitions` by the new health."""
 
     registrations: int = 0
     registration_errors: int = 0
@@ -45,15 +48,72 @@ class Tally:
     discoveries: int = 0
     discovery_errors: int = 0
     transitions: Counter[str] = field(default_factory=Counter[str])
-    """Changes of health by what it changed to: `healthy`, `unhealthy`."""
     flaps: int = 0
-    """How many times a device was found flapping, and held as unhealthy."""
     allocation_seconds: Histogram = field(default_factory=Histogram)
+
+
+class ResourceLog:
+    """Log events of one resource. A lasting state is logged when it begins, changes and ends."""
+
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+        self.discovery = Episode(_log, "discovery fails", resource=resource)
+        self.empty = Episode(_log, "no devices", resource=resource)
+        self.defect = Episode(_log, "defect, restarting", resource=resource)
+        self._left_out = Episode(_log, "left out", resource=resource)
+        self._refused = Episode(_log, "devices of another resource", resource=resource)
+        self._conflicting = Episode(_log, "ids of another resource too", resource=resource)
+
+    def transitions(self, transitions: Sequence[Transition]) -> None:
+        """Log new devices and changes of health. A new healthy device is logged once."""
+        new = sorted((t.id for t in transitions if t.new), key=natural)
+        if new:
+            _log.info("devices found", resource=self._resource, devices=_some(new, ", "))
+        changed = [t for t in transitions if not (t.new and t.healthy)]
+        for transition in changed[:MAX_NAMED]:
+            fields = {"resource": self._resource, "device": transition.id}
+            if transition.healthy:
+                _log.info("device healthy", **fields)
+            else:
+                _log.warn("device unhealthy", **fields, reason=transition.reason)
+        if len(changed) > MAX_NAMED:
+            _log.info("more devices changed health", resource=self._resource, count=len(changed) - MAX_NAMED)
+
+    def left_out(self, reasons: Sequence[tuple[str, str]]) -> None:
+        """Log devices, by path or name, that cannot be advertised, and why."""
+        _report(self._left_out, [f"{name}: {reason}" for name, reason in reasons])
+
+    def refused(self, others: Mapping[str, str]) -> None:
+        """Log devices that belong to another resource, with its name."""
+        _report(self._refused, _pairs(others))
+
+    def conflicting_ids(self, others: Mapping[str, str]) -> None:
+        """Log ids that another resource advertises too, with its name."""
+        _report(self._conflicting, _pairs(others), "the kubelet finds a device's health by id alone: ")
+
+
+def _pairs(others: Mapping[str, str]) -> list[str]:
+    return [f"{device} ({other})" for device, other in sorted(others.items())]
+
+
+def _report(episode: Episode, reasons: Sequence[str], introduction: str = "") -> None:
+    if reasons:
+        episode.failed(introduction + _some(reasons, "; "))
+    else:
+        episode.recovered()
+
+
+def _some(items: Sequence[str], separator: str) -> str:
+    more = f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
+    return separator.join(items[:MAX_NAMED]) + more
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceStatus:
-    """One resource. `ready`: it is served, or waits for something that is said in `state`."""
+    """One resource at this moment. `ready`: it is served, or waits for what `state` names.
+
+    `last_allocated` returns the unix time at which Allocate last gave out an advertised id.
+    """
 
     name: str
     registered: bool
@@ -62,7 +122,7 @@ class ResourceStatus:
     state: str
     advertised: tuple[Advertised, ...]
     last_allocated: Callable[[str], float | None]
-    tally: Tally
+    counters: ResourceCounters
 
 
 def assess(
@@ -71,26 +131,26 @@ def assess(
     streams: int,
     stands_by: bool,
     registration_problem: str | None,
-    surveyed: bool,
-    wanted: bool,
-    notes: str | None,
+    probed: bool,
+    registering: bool,
+    empty_reason: str | None,
     discovery_problem: str | None,
-    giving_problem: str | None,
+    files_problem: str | None,
     defect: str | None,
     inventory: Inventory,
 ) -> tuple[bool, str]:
-    """Whether a resource is ready, and how it stands in words: the first of these that holds.
+    """Whether a resource is ready, and its state in words: the first rule that holds.
 
-    `surveyed`: its devices have been looked for once; `wanted`: there was something to register;
-    `notes`: why there is nothing; the problems: what fails at this moment, None where nothing does.
+    `probed`: the first scan and its probes are over; `registering`: there was something to register;
+    `empty_reason`: why there is no device. A problem is None while there is none.
     """
     failing = f"discovery fails: {discovery_problem}" if discovery_problem else ""
     rules: tuple[tuple[bool, bool, str], ...] = (
-        (giving_problem is not None, False, giving_problem or ""),
+        (files_problem is not None, False, files_problem or ""),
         (registered and streams > 0, True, _serving(inventory, streams, failing)),
-        (not surveyed and defect is not None, False, f"defect: {defect}"),
-        (not surveyed, False, failing or "looking for devices"),
-        (not wanted, True, f"waiting for devices: {notes or 'none was found'}"),
+        (not probed and defect is not None, False, f"defect: {defect}"),
+        (not probed, False, failing or "looking for devices"),
+        (not registering, True, f"waiting for devices: {empty_reason or 'none was found'}"),
         (stands_by, True, f"waiting: {registration_problem}"),
         (registered, False, "registered, but the kubelet has opened no stream"),
         (True, False, registration_problem or "registering"),

@@ -1,13 +1,17 @@
-"""A resource's CDI specification on the host: written when it changes, there before Allocate names it.
+"""Files that the plugin writes on the host for containers: side files, CDI specifications, and their record.
 
-It stays when the process ends: a running pod's containers are restarted by it.
-
-Files written for a container at Allocate, there for as long as a pod may hold the devices.
+They outlive the process, because running containers and their restarts need them. A record beside the
+resource's sockets names them; each file is recorded before it is written, so that none is ever forgotten.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+import errno
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -17,51 +21,200 @@ from plugin.devices.cdi import Edits
 from plugin.devices.claims import CdiNames
 from plugin.devices.device import Device
 from plugin.devices.inventory import RELEASE_AFTER
-from plugin.devices.rendering import File, RenderError
-from plugin.discovery import host
+from plugin.devices.rendering import File, Mount, Node, RenderError
+from plugin.discovery import host as host_access
 from plugin.discovery.host import HostRoot
 from plugin.names import natural
-from plugin.serving.answer import fit_edits
-from plugin.serving.records import Belongings, FileRecord, try_each
+from plugin.serving.sockets import PREFIX, RECORD_ENDING
 from runtime.clock import Clock
 from runtime.config_file import quoted
+from runtime.log import Log
 
-MODE = 0o644
+MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
+CDI_MODE: Final = 0o644
+KEEP_SIDE_FILES: Final = RELEASE_AFTER
+"""Seconds that a side file stays at least: Allocate answers before the kubelet reports the holder."""
+
+T = TypeVar("T")
+
+_log = Log("host-files")
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    """One side file. `ids`: the advertised ids that need it; `made`: directories created for it."""
+
+    content: str
+    mode: int
+    ids: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a resource has on the host, by host path. `family`: the template of its name, if any."""
+
+    version: Literal[1]
+    resource: str
+    family: str = ""
+    cdi: str = ""
+    files: dict[str, FileRecord] = {}
+
+
+class RecordError(Exception):
+    """A record cannot be read; the message says where and why."""
+
+
+def read_record(path: Path) -> Record | None:
+    """The record at `path`, None where there is none. Blocking. Raises RecordError."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(file, "rb") as stream:  # noqa: PTH123 -- a descriptor
+            content = stream.read(MAX_RECORD_BYTES + 1)
+        return msgspec.json.decode(content, type=Record)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: {error}") from error
+
+
+def record_paths(directory: Path) -> Iterator[Path]:
+    """The paths of all records in `directory`."""
+    return iter(sorted(directory.glob(f".{PREFIX}*{RECORD_ENDING}")))
+
+
+class HostRecord:
+    """The record of one resource, in memory and on disk. Blocking; callers hold `lock` to change it."""
+
+    def __init__(self, path: Path, resource: str, family: str = "") -> None:
+        self.lock = threading.RLock()
+        self._path = path
+        self._empty = Record(1, resource, family)
+        self._record: Record | None = None
+
+    @property
+    def record(self) -> Record:
+        """The record; an empty one where the file is missing or cannot be read."""
+        if self._record is None:
+            try:
+                self._record = read_record(self._path) or self._empty
+            except RecordError as error:
+                _log.warn("cannot read the record of files on the host", reason=error)
+                self._record = self._empty
+        return self._record
+
+    def update(self, *, cdi: str | None = None, files: Mapping[str, FileRecord] | None = None) -> None:
+        """Replace parts of the record. Raises OSError; then the files must not be written."""
+        new = msgspec.structs.replace(
+            self.record,
+            resource=self._empty.resource,
+            family=self._empty.family,
+            cdi=self.record.cdi if cdi is None else cdi,
+            files=self.record.files if files is None else dict(files),
+        )
+        if new == self.record:
+            return
+        if new == self._empty:
+            self._path.unlink(missing_ok=True)
+        else:
+            _write_record(self._path, msgspec.json.encode(new))
+        self._record = new
+
+
+def _write_record(path: Path, content: bytes) -> None:
+    if len(content) > MAX_RECORD_BYTES:
+        raise OSError(errno.EFBIG, f"the record of files would exceed {MAX_RECORD_BYTES} bytes", str(path))
+    new = path.with_name(f"{path.name}.new")
+    try:
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(file, "wb") as stream:  # noqa: PTH123 -- a descriptor
+            stream.write(content)
+            stream.flush()
+            # After a power cut the files are written again from the record.
+            os.fsync(file)
+        new.replace(path)
+    except OSError:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
+
+
+def try_each(items: Iterable[T], do: Callable[[T], object]) -> None:
+    """Do it for each of `items`. Raises the first OSError once all were tried."""
+    first: OSError | None = None
+    for item in items:
+        try:
+            do(item)
+        except OSError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def present_nodes(host: HostRoot, nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """`nodes` without the optional ones that the host does not have."""
+    return tuple(node for node in nodes if not node.optional or host.exists(node.host))
+
+
+def present_mounts(host: HostRoot, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
+    """`mounts` without the optional ones that the host does not have."""
+    return tuple(mount for mount in mounts if not mount.optional or host.exists(mount.host))
+
+
+def missing_nodes(host: HostRoot, nodes: Iterable[Node]) -> Iterator[str]:
+    """Paths of required device nodes that the host does not have.
+
+    Only below top-level directories that --host-root shows, such as /dev: nothing is known of the others.
+    """
+    for node in nodes:
+        top = "/" + node.host.lstrip("/").partition("/")[0]
+        if not node.optional and not host.exists(node.host) and host.exists(top):
+            yield node.host
+
+
+def present_edits(host: HostRoot, edits: Edits) -> Edits:
+    """CDI edits without the optional nodes and mounts that the host does not have."""
+    if not any(thing.optional for things in (edits.nodes, edits.mounts) for thing in things):
+        return edits
+    return replace(edits, nodes=present_nodes(host, edits.nodes), mounts=present_mounts(host, edits.mounts))
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """One device as it was rendered: `edits` with optional things, `fitted` without those not there."""
+class _CdiEntry:
+    """One device of a specification: its `edits` as rendered, and those of them that are `present`."""
 
     device: Device
     name: str
     edits: Edits
-    fitted: Edits
+    present: Edits
 
 
-class CdiFile:
-    """The specification of one resource. Blocking; methods may raise OSError."""
+class CdiSpecification:
+    """The CDI specification of one resource. Blocking; methods may raise OSError.
+
+    The file stays when the process ends, because the runtime reads it at each restart of a container.
+    """
 
     def __init__(
-        self, plan: CdiPlan, resource: str, host: HostRoot, belongings: Belongings, names: CdiNames
+        self, plan: CdiPlan, resource: str, host: HostRoot, record: HostRecord, names: CdiNames
     ) -> None:
-        """`names`: those of all resources."""
+        """`names`: the CDI names of all resources."""
         self._all_names = names
         self._plan = plan
         self._resource = resource
         self._host = host
-        self._belongings = belongings
-        self._entries: dict[str, _Entry] = {}
+        self._record = record
+        self._entries: dict[str, _CdiEntry] = {}
         self._common = Edits()
         self._names: frozenset[str] = frozenset()
-        self._seen: tuple[int, int, int] | None = None
+        self._written: tuple[int, int, int] | None = None
         self.path = f"{plan.directory.rstrip('/')}/{cdi.file_name(plan.kind, resource)}"
 
     def update(self, devices: Iterable[Device]) -> tuple[str, ...]:
-        """Bring the file to these devices; returns why some are not in it."""
+        """Write the specification for `devices`; returns why some are left out."""
         problems: list[str] = []
-        with self._belongings.guard:
-            entries: dict[str, _Entry] = {}
+        with self._record.lock:
+            entries: dict[str, _CdiEntry] = {}
             for device in devices:
                 try:
                     entries[device.id] = self._entry(device)
@@ -78,15 +231,16 @@ class CdiFile:
                 if self._qualified(entry) in taken:
                     problems.append(f"{quoted(device_id)}: {self._taken_by(entry, taken)}")
                     del entries[device_id]
-            self._bring(entries)
+            self._write(entries)
         return tuple(problems)
 
-    def ensure(self, devices: Sequence[Device]) -> frozenset[str]:
-        """See that the file has these devices as they are now; the CDI names that it has.
+    def ensure(self, devices: Sequence[Device]) -> tuple[frozenset[str], tuple[Edits, ...]]:
+        """Write these devices as they are now. Returns all names in the specification, and the edits that
+        the runtime applies for these devices.
 
-        Raises RenderError, also for a device whose name another one has, of this resource or another.
+        Raises RenderError, also for a device whose name another device or resource has.
         """
-        with self._belongings.guard:
+        with self._record.lock:
             changed = {
                 e.device.id: e for e in map(self._entry, devices) if self._entries.get(e.device.id) != e
             }
@@ -98,62 +252,43 @@ class CdiFile:
             for entry in changed.values():
                 if self._qualified(entry) in taken:
                     raise RenderError(f"cdi.name: {self._taken_by(entry, taken)}")
-            self._bring({**self._entries, **changed} if changed else self._entries)
-            return self._names
+            self._write({**self._entries, **changed} if changed else self._entries)
+            return self._names, (self._common, *(self._entries[device.id].edits for device in devices))
 
-    def edits(self, devices: Sequence[Device]) -> tuple[Edits, ...]:
-        """What the runtime will add for these devices, which `ensure` was asked for."""
-        with self._belongings.guard:
-            return (self._common, *(self._entries[device.id].edits for device in devices))
-
-    def _qualified(self, entry: _Entry) -> str:
+    def _qualified(self, entry: _CdiEntry) -> str:
         return cdi.qualified(self._plan.kind, entry.name)
 
-    def _taken_by(self, entry: _Entry, taken: Mapping[str, str]) -> str:
+    def _taken_by(self, entry: _CdiEntry, taken: Mapping[str, str]) -> str:
         name = self._qualified(entry)
         return f"{quoted(name)} is in the specification of {taken[name]}, and no runtime takes it from two"
 
-    def _entry(self, device: Device) -> _Entry:
+    def _entry(self, device: Device) -> _CdiEntry:
         known = self._entries.get(device.id)
         if known is None or known.device != device:
             name = cdi.name_of(self._plan, self._resource, device)
             edits = cdi.edits_of(self._plan, self._resource, device)
-        else:
-            name, edits = known.name, known.edits
-        fitted = fit_edits(self._host, edits)
-        if known is not None and known.device == device and known.fitted == fitted:
-            return known
-        return _Entry(device, name, edits, fitted)
+            return _CdiEntry(device, name, edits, present_edits(self._host, edits))
+        present = present_edits(self._host, known.edits)
+        return known if known.present == present else replace(known, present=present)
 
-    def _bring(self, entries: dict[str, _Entry]) -> None:
-        common = fit_edits(self._host, cdi.common_edits(self._plan, self._resource))
-        if (
-            (entries is self._entries or entries == self._entries)
-            and common == self._common
-            and self._is_there()
-        ):
+    def _write(self, entries: dict[str, _CdiEntry]) -> None:
+        common = present_edits(self._host, cdi.common_edits(self._plan, self._resource))
+        same = entries is self._entries or entries == self._entries
+        if same and common == self._common and self._written == self._status():
             return
-        ordered = [entries[i] for i in sorted(entries, key=natural)]
-        devices = {entry.name: entry.fitted for entry in ordered}
+        devices = {entries[i].name: entries[i].present for i in sorted(entries, key=natural)}
         content = cdi.document(self._plan.kind, devices, common)
-        left = self._belongings.record.cdi
-        if left and left != self.path:
-            host.remove(self._host, left)
-            self._belongings.put(cdi="")
-        if content is None:
-            if self._belongings.record.cdi:
-                host.remove(self._host, self.path)
-                self._belongings.put(cdi="")
-        else:
-            self._belongings.put(cdi=self.path)
-            if host.read(self._host, self.path) != (content, MODE):
-                host.write(self._host, self.path, content, MODE)
-        self._seen = self._status()
+        recorded = self._record.record.cdi
+        if recorded and (content is None or recorded != self.path):
+            host_access.remove(self._host, recorded)
+            self._record.update(cdi="")
+        if content is not None:
+            self._record.update(cdi=self.path)
+            if host_access.read(self._host, self.path) != (content, CDI_MODE):
+                host_access.write(self._host, self.path, content, CDI_MODE)
+        self._written = self._status()
         self._entries, self._common = entries, common
         self._names = frozenset(cdi.qualified(self._plan.kind, n) for n in cdi.listed(devices, common))
-
-    def _is_there(self) -> bool:
-        return self._seen == self._status()
 
     def _status(self) -> tuple[int, int, int] | None:
         try:
@@ -163,85 +298,88 @@ class CdiFile:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-KEPT_FOR: Final = RELEASE_AFTER
-"""Seconds for which a file stays at least: Allocate answers before the kubelet tells who holds what."""
+def remove_specification(host: HostRoot, record: HostRecord) -> None:
+    """Remove the recorded CDI specification, if any. Blocking. Raises OSError."""
+    with record.lock:
+        if record.record.cdi:
+            host_access.remove(host, record.record.cdi)
+            record.update(cdi="")
 
 
 class SideFiles:
-    """The files of one resource, by what is remembered of them. Blocking; every method may raise OSError."""
+    """The side files of one resource: written at Allocate, kept while a pod may hold their devices.
 
-    def __init__(self, host: HostRoot, belongings: Belongings, clock: Clock) -> None:
+    Blocking; every method may raise OSError.
+    """
+
+    def __init__(self, host: HostRoot, record: HostRecord, clock: Clock) -> None:
         self._host = host
-        self._belongings = belongings
+        self._record = record
         self._clock = clock
-        self._begun = clock.monotonic()
-        self._named: dict[str, float] = {}
+        self._started = clock.monotonic()
+        self._used: dict[str, float] = {}
 
     def any(self) -> bool:
-        """Whether there is any."""
-        return bool(self._belongings.record.files)
+        """Whether there are any."""
+        return bool(self._record.record.files)
 
     def write(self, files: Sequence[File], owners: Mapping[str, str]) -> None:
-        """Write what a container needs; `owners`: its devices' ids, by the ids it was given for them."""
+        """Write the files of a container; `owners`: its devices' ids by advertised id."""
         if not files:
             return
-        with self._belongings.guard:
-            known = dict(self._belongings.record.files)
+        with self._record.lock:
+            recorded = dict(self._record.record.files)
             for file in files:
-                before = known.get(file.host)
+                before = recorded.get(file.host, FileRecord("", 0))
                 ids = (i for i, device in owners.items() if file.device in {"", device})
-                holders = {*ids, *(before.ids if before is not None else ())}
-                made = before.made if before is not None else ()
-                known[file.host] = FileRecord(file.content, file.mode, tuple(sorted(holders)), made)
-            self._belongings.put(files=known)
+                recorded[file.host] = FileRecord(
+                    file.content, file.mode, tuple(sorted({*before.ids, *ids})), before.made
+                )
+            self._record.update(files=recorded)
             for file in files:
-                self._named[file.host] = self._clock.monotonic()
-                self._bring(file.host, known[file.host])
+                self._used[file.host] = self._clock.monotonic()
+                self._write(file.host, recorded[file.host])
 
     def restore(self) -> None:
-        """Write anew what is not there any more: after a reboot /run is empty, and pods start again."""
-        with self._belongings.guard:
-            files = self._belongings.record.files
-            try_each(files, lambda path: self._bring(path, files[path]))
+        """Write missing files again: after a reboot /run is empty, and pods restart."""
+        with self._record.lock:
+            files = self._record.record.files
+            try_each(files, lambda path: self._write(path, files[path]))
 
-    def release(self, held: Collection[str]) -> tuple[str, ...]:
-        """Remove the files of devices that nobody holds; `held`: every id that is held."""
+    def release(self, held: Collection[str]) -> None:
+        """Remove the files that no id in `held` needs."""
         now = self._clock.monotonic()
-        with self._belongings.guard:
-            gone = tuple(
+        with self._record.lock:
+            self._remove(
                 path
-                for path, record in self._belongings.record.files.items()
-                if now - self._named.get(path, self._begun) >= KEPT_FOR and not set(record.ids) & set(held)
+                for path, record in self._record.record.files.items()
+                if now - self._used.get(path, self._started) >= KEEP_SIDE_FILES
+                and not set(record.ids) & set(held)
             )
-            self._remove(gone)
-        return gone
 
     def remove_all(self) -> None:
-        """Remove every file: the resource is no more."""
-        with self._belongings.guard:
-            self._remove(tuple(self._belongings.record.files))
+        """Remove every file."""
+        with self._record.lock:
+            self._remove(self._record.record.files)
 
-    def _remove(self, paths: Sequence[str]) -> None:
-        if not paths:
-            return
-        known = dict(self._belongings.record.files)
+    def _remove(self, paths: Iterable[str]) -> None:
+        recorded = dict(self._record.record.files)
 
         def remove(path: str) -> None:
-            host.remove(self._host, path, known[path].made)
-            del known[path]
-            self._named.pop(path, None)
+            host_access.remove(self._host, path, recorded[path].made)
+            del recorded[path]
+            self._used.pop(path, None)
 
         try:
-            try_each(paths, remove)
+            try_each(tuple(paths), remove)
         finally:
-            self._belongings.put(files=known)
+            self._record.update(files=recorded)
 
-    def _bring(self, path: str, record: FileRecord) -> None:
+    def _write(self, path: str, record: FileRecord) -> None:
         content = record.content.encode()
-        if host.read(self._host, path) == (content, record.mode):
+        if host_access.read(self._host, path) == (content, record.mode):
             return
-        made = host.write(self._host, path, content, record.mode)
+        made = host_access.write(self._host, path, content, record.mode)
         if made:
-            files = self._belongings.record.files
             whole = msgspec.structs.replace(record, made=tuple(dict.fromkeys((*record.made, *made))))
-            self._belongings.put(files={**files, path: whole})
+            self._record.update(files={**self._record.record.files, path: whole})

@@ -144,8 +144,8 @@ def every_hint() -> set[str]:
     )
     required = [
         *exporter_needs(root, pods_source="pods-api", history=Path("/x/history/file")),
-        *plugin_needs(root, host, plans, way="socket"),
-        *plugin_needs(root, host, plans, way="registry"),
+        *plugin_needs(root, host, plans, method="socket"),
+        *plugin_needs(root, host, plans, method="registry"),
     ]
     looked = [(need, PathState(errno.ENOENT)) for need in required]
     one = Need("x", Path("/x/y"), Use.CONNECT, "")
@@ -192,8 +192,8 @@ def test_each_field_of_the_first_line_is_explained() -> None:
         need.name
         for need in (
             *exporter_needs(root, pods_source="auto", history=Path("/h/f")),
-            *plugin_needs(root, host, plans, way="socket"),
-            *plugin_needs(root, host, plans, way="registry"),
+            *plugin_needs(root, host, plans, method="socket"),
+            *plugin_needs(root, host, plans, method="registry"),
         )
     }
     assert {place.removeprefix("/").replace("/", "_") for place in STANDARD_DIRECTORIES} <= named

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import yaml
 
-from plugin.serving.ownership import NAME
 from plugin.serving.sockets import PREFIX, RECORD_ENDING
 
 ROOT = Path(__file__).parents[2]
@@ -14,9 +13,7 @@ TEXT = (ROOT / "docs" / "upgrade.md").read_text()
 
 def test_what_is_left_is_named_as_it_is_called() -> None:
     assert f"`.{PREFIX}*{RECORD_ENDING}`" in TEXT
-    assert f"`{NAME}`" in TEXT
     (removed,) = (line.split("device-plugins/")[1] for line in TEXT.splitlines() if "rm -f" in line)
-    assert fnmatch.fnmatch(NAME, removed)
     assert fnmatch.fnmatch(f".{PREFIX}x{RECORD_ENDING}", removed)
 
 

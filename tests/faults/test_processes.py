@@ -19,7 +19,6 @@ from harness.trials.observer import Observer
 from harness.trials.previous import previous
 from harness.trials.trial import Around, Trial, trying
 from harness.waiting import until
-from plugin.serving.ownership import NAME as SERVED
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(1500)]
 
@@ -135,9 +134,8 @@ async def _upgrade(trial: Trial, around: Around, number: int) -> None:
     exporter = ground.exporter(trial.directory, around, names[0])
     plugin = ground.plugin(trial.directory, around, names[1])
     # Each has a socket of its own for people, and a place for what is temporary.
-    # What an older plugin does not keep yet is new as well.
     if number == 0:
-        trial.new_files.update({"plugin.sock": 1, "plugin-next.sock": 1, f"k/device-plugins/{SERVED}": 1})
+        trial.new_files.update({"plugin.sock": 1, "plugin-next.sock": 1})
     async with trial.churning():
         await trial.stack.enter_async_context(plugin)
         await trial.stack.enter_async_context(exporter)

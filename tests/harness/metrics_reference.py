@@ -39,7 +39,7 @@ from exporter.metrics.families import HistoryFamilies
 from plugin.devices.device import Device as PluginDevice
 from plugin.devices.inventory import Advertised, Known
 from plugin.serving.metrics import ConfigStatus, Exposition
-from plugin.serving.status import ResourceStatus, Tally
+from plugin.serving.status import ResourceCounters, ResourceStatus
 from runtime.exposition import Format
 from runtime.http import Traffic, WebFamilies
 from runtime.protection.rules import Rules
@@ -180,7 +180,7 @@ def plugin_text() -> str:
         state="",
         advertised=(Advertised("gpu-0", known),),
         last_allocated=lambda _: None,
-        tally=Tally(),
+        counters=ResourceCounters(),
     )
     config = ConfigStatus(successful=True, succeeded_at=1.0)
     further = tuple(WebFamilies("devicelens_plugin", Traffic(), _Https()).collect())

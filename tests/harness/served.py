@@ -14,12 +14,11 @@ from plugin.config.load import load
 from plugin.discovery.host import HostRoot
 from plugin.discovery.registry import fault_source
 from plugin.discovery.uevents import Uevents
-from plugin.serving.context import Pace, Surroundings, Way
-from plugin.serving.faults import Listening
+from plugin.serving.context import Pace, Patience, PluginContext, RegistrationMethod
 from plugin.serving.fleet import Fleet
-from plugin.serving.lifecycle import Patience
-from plugin.serving.ownership import Predecessors
-from plugin.serving.pod_resources import PodResources
+from plugin.serving.kubelet_state import KubeletState
+from plugin.serving.ownership import DeviceOwnership
+from plugin.serving.prober import FaultEvents
 from plugin.serving.status import ResourceStatus
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
@@ -54,13 +53,13 @@ class Served:
 
     async def registered(self, name: str, times: int = 1) -> None:
         """Wait until the kubelet has said yes so often: it asks for the list before its answer arrives."""
-        await self.until(lambda: self.status(name).tally.registrations >= times)
+        await self.until(lambda: self.status(name).counters.registrations >= times)
 
     async def quiet(self, name: str, pause: float = 0.1) -> None:
         """Wait until a resource has not looked for devices for a moment."""
         before = -1
-        while before != self.status(name).tally.discoveries:
-            before = self.status(name).tally.discoveries
+        while before != self.status(name).counters.discoveries:
+            before = self.status(name).counters.discoveries
             await asyncio.sleep(pause)
 
     async def until(self, condition: Callable[[], object], limit: float = LIMIT) -> None:
@@ -84,7 +83,7 @@ async def serving(
     pace: Pace | None = None,
     patience: Patience | None = None,
     use_inotify: bool = True,
-    way: Way = "socket",
+    method: RegistrationMethod = "socket",
 ) -> AsyncGenerator[Served]:
     """Serve a configuration from a host tree to the kubelet at a root, until the context ends."""
     hands = Hands()
@@ -92,33 +91,30 @@ async def serving(
     watcher = DirectoryWatcher(poll_interval=0.1, use_inotify=use_inotify)
     clock = hands.clock()
     looked_at, uevents = HostRoot(host), Uevents()
-    surroundings = Surroundings(
+    kubelet = KubeletState(paths, clock)
+    context = PluginContext(
         host=looked_at,
         paths=paths,
         watcher=watcher,
-        pod_resources=PodResources(paths, clock),
+        kubelet=kubelet,
+        ownership=DeviceOwnership(kubelet),
         token=lambda: f"{next(_TOKENS):08d}",
         uevents=uevents,
-        listening=Listening(lambda sources: fault_source(looked_at, sources)),
+        fault_events=FaultEvents(lambda sources: fault_source(looked_at, sources)),
         clock=clock,
         pace=pace or Pace(),
         patience=patience or Patience(),
-        way=way,
+        method=method,
     )
-    predecessors = Predecessors(paths.device_plugins, surroundings.ownership)
-    predecessors.recall()
-    fleet = Fleet(surroundings)
+    fleet = Fleet(context)
     fleet.apply(load(configuration.encode(), "test"))
-    try:
-        async with asyncio.TaskGroup() as group:
-            actors = (watcher.run(), uevents.run(), fleet.run(), predecessors.run(watcher))
-            tasks = [group.create_task(actor) for actor in actors]
-            served = Served(fleet, hands)
-            try:
-                await served.until(lambda: fleet.settled)
-                yield served
-            finally:
-                for task in tasks:
-                    task.cancel()
-    finally:
-        predecessors.end()
+    async with asyncio.TaskGroup() as group:
+        actors = (watcher.run(), uevents.run(), fleet.run())
+        tasks = [group.create_task(actor) for actor in actors]
+        served = Served(fleet, hands)
+        try:
+            await served.until(lambda: fleet.settled)
+            yield served
+        finally:
+            for task in tasks:
+                task.cancel()

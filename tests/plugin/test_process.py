@@ -90,7 +90,8 @@ async def test_after_being_killed_it_does_not_offer_what_a_pod_holds_by_a_former
         new = configuration.with_suffix(".new")
         new.write_text(
             f"version: 1\nresources:\n- name: {name}\n  discover: [{{files: {{directory: /etc/colas}}}}]\n"
-            f"  id: '{device_id}'\n  allocate: {{env: {{COLAS: '{{{{ ids | join }}}}'}}}}\n"
+            f"  id: '{device_id}'\n"
+            "  allocate: {mounts: [{host: '{{ device.path }}', container: /cola}]}\n"
         )
         new.replace(configuration)
 

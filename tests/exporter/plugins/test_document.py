@@ -12,7 +12,7 @@ from exporter.mapping.model import AdvertisedDevice
 from exporter.plugins.client import DocumentError, parse
 from plugin.devices.device import Device, Sharing
 from plugin.devices.inventory import Inventory, Sighting
-from plugin.serving.status import ResourceStatus, Tally
+from plugin.serving.status import ResourceCounters, ResourceStatus
 from plugin.serving.web import document
 from runtime.clock import Instant
 
@@ -38,7 +38,7 @@ def test_what_the_plugin_writes_is_read() -> None:
         state="",
         advertised=inventory.advertised(),
         last_allocated=inventory.last_given,
-        tally=Tally(),
+        counters=ResourceCounters(),
     )
     read = parse(msgspec.json.encode(document((status,))))
     resource = read["example.com/gpu"]

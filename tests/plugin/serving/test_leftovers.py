@@ -10,8 +10,8 @@ import pytest
 
 from harness.served import Serve, Served
 from plugin.discovery.host import HostRoot
-from plugin.serving.host_files import Leftovers
-from plugin.serving.records import Belongings
+from plugin.serving.host_files import HostFilesCollector
+from plugin.serving.written_files import HostRecord
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 from simulator import SimulatedKubelet
@@ -36,7 +36,9 @@ def configuration(*names: str) -> str:
 @asynccontextmanager
 async def collecting(root: Path, host: Path, served: Served) -> AsyncGenerator[None]:
     watcher = DirectoryWatcher()
-    leftovers = Leftovers(root / "k/device-plugins", HostRoot(host), lambda: served.fleet.plans, Clock())
+    leftovers = HostFilesCollector(
+        root / "k/device-plugins", HostRoot(host), lambda: served.fleet.plans, Clock()
+    )
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(watcher.run()), group.create_task(leftovers.run(watcher))]
         try:
@@ -108,7 +110,7 @@ async def test_what_another_process_serves_is_left_alone(
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         await first.until(lambda: len(left(host)) == 1)
         async with serve(configuration("example.com/other")) as second:
-            leftovers = Leftovers(
+            leftovers = HostFilesCollector(
                 root / "k/device-plugins", HostRoot(host), lambda: second.fleet.plans, Clock()
             )
             await second.until(lambda: len(left(host)) == 2)
@@ -122,7 +124,7 @@ def remember(directory: Path, host: Path, name: str) -> Path:
     specification.parent.mkdir(parents=True, exist_ok=True)
     specification.touch()
     record = directory / f".devicelens-{name}.json"
-    Belongings(record, f"example.com/{name}").put(cdi=f"/etc/cdi/{name}.json")
+    HostRecord(record, f"example.com/{name}").update(cdi=f"/etc/cdi/{name}.json")
     return record
 
 
@@ -130,7 +132,7 @@ def test_what_cannot_be_removed_holds_up_nothing_else(tmp_path: Path, host: Path
     first, second = (remember(tmp_path, host, name) for name in ("a", "b"))
     (host / "etc/cdi/a.json").unlink()
     (host / "etc/cdi/a.json").mkdir()
-    leftovers = Leftovers(tmp_path, HostRoot(host), lambda: (), Clock())
+    leftovers = HostFilesCollector(tmp_path, HostRoot(host), lambda: (), Clock())
     with pytest.raises(OSError, match=r"/etc/cdi/a\.json"):
         leftovers.collect()
     assert not second.exists()
@@ -150,7 +152,7 @@ def test_a_lease_that_was_given_up_since_it_was_opened_is_nobodys(
         real(file, operation)
 
     monkeypatch.setattr("plugin.serving.host_files.fcntl.flock", another_took_it_over)
-    Leftovers(tmp_path, HostRoot(host), lambda: (), Clock()).collect()
+    HostFilesCollector(tmp_path, HostRoot(host), lambda: (), Clock()).collect()
     assert record.exists()
     assert lease.exists()
 
@@ -161,12 +163,12 @@ def test_a_record_that_cannot_be_read_is_told_once_and_holds_up_nothing(
     caplog.set_level("INFO", "devicelens")
     first, second = (remember(tmp_path, host, name) for name in ("a", "b"))
     first.write_bytes(b"{")
-    leftovers = Leftovers(tmp_path, HostRoot(host), lambda: (), Clock())
+    leftovers = HostFilesCollector(tmp_path, HostRoot(host), lambda: (), Clock())
     for _ in range(3):
         leftovers.collect()
     assert not second.exists()
-    told = [message for message in caplog.messages if message.startswith("cannot read what was left")]
-    assert told == ["cannot read what was left on the host before"]
+    told = [message for message in caplog.messages if message.startswith("cannot read the record")]
+    assert told == ["cannot read the record of files on the host"]
     first.unlink()
     leftovers.collect()
-    assert caplog.messages[-1] == "cannot read what was left on the host before: over"
+    assert caplog.messages[-1] == "cannot read the record of files on the host: over"

@@ -2,7 +2,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plugin.devices.claims import Claimed, Claims, claim_of
+from plugin.devices.claims import ClaimResult, DeviceClaims, claim_of
 from plugin.discovery.source import Found
 
 
@@ -13,38 +13,38 @@ def test_a_device_is_known_by_its_claim_or_else_by_its_path() -> None:
 
 
 def test_the_first_that_claims_a_device_keeps_it_whatever_the_order_becomes() -> None:
-    claims = Claims()
+    claims = DeviceClaims()
     claims.configure(("a", "b"))
-    assert claims.claim("b", {"x"}) == Claimed()
+    assert claims.claim("b", {"x"}) == ClaimResult()
     claims.configure(("a", "b"))
-    assert claims.claim("a", {"x", "y"}) == Claimed({"x": "b"})
-    assert claims.claim("b", {"x", "y"}) == Claimed({"y": "a"})
+    assert claims.claim("a", {"x", "y"}) == ClaimResult({"x": "b"})
+    assert claims.claim("b", {"x", "y"}) == ClaimResult({"y": "a"})
 
 
 def test_who_was_refused_is_woken_when_it_is_free() -> None:
-    claims = Claims()
+    claims = DeviceClaims()
     claims.claim("a", {"x", "y"})
     assert claims.claim("b", {"x"}).refused == {"x": "a"}
     assert claims.claim("c", {"z"}).refused == {}
     assert claims.claim("a", {"x"}).wake == frozenset()
     assert claims.claim("a", ()).wake == {"b"}
-    assert claims.claim("b", {"x"}) == Claimed()
+    assert claims.claim("b", {"x"}) == ClaimResult()
     assert claims.claim("c", {"x", "z"}).refused == {"x": "b"}
     assert claims.release("b") == {"c"}
     assert claims.release("b") == frozenset()
 
 
-def test_earlier_resources_are_waited_for_until_they_have_looked() -> None:
-    claims = Claims()
+def test_earlier_resources_are_waited_for_until_they_have_scanned() -> None:
+    claims = DeviceClaims()
     claims.configure(("a", "b", "c"))
     assert claims.awaited("a") == ()
     assert claims.awaited("c") == ("a", "b")
-    claims.looked("a")
+    claims.scanned("a")
     assert claims.awaited("c") == ("b",)
-    claims.looked("b")
+    claims.scanned("b")
     assert claims.awaited("c") == ()
     assert claims.awaited("stranger") == ()
-    # One that went and came back has not looked yet.
+    # One that went and came back has not scanned yet.
     claims.release("a")
     assert claims.awaited("b") == ("a",)
 
@@ -58,7 +58,7 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.claims = Claims()
+        self.claims = DeviceClaims()
         self.wanted: dict[str, set[str]] = {}
         self.holds: dict[str, set[str]] = {}
 

@@ -39,7 +39,7 @@ async def test_it_is_run_for_each_device_and_again_when_the_container_starts_aga
         assert sorted(log.read_text().splitlines()) == ["a of 3", "b of 3"]
         await kubelet.restart_container("default", "p", "c")
         assert len(log.read_text().splitlines()) == 4
-        assert served.status(GPU).tally.pre_starts == 2
+        assert served.status(GPU).counters.pre_starts == 2
 
 
 async def test_it_is_run_once_where_it_does_not_name_a_device(
@@ -74,7 +74,7 @@ async def test_a_program_that_fails_refuses_the_container_and_says_its_last_word
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
         with pytest.raises(ContainerError, match=words):
             await kubelet.add_pod(pod("p", 4))
-        tally = served.status(GPU).tally
+        tally = served.status(GPU).counters
         assert (tally.pre_starts, tally.pre_start_errors) == (0, 1)
     assert time.monotonic() - began < 30
 

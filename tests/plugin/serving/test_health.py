@@ -50,7 +50,7 @@ async def test_a_file_that_is_written_changes_health_at_once(
         assert reasons(served) == {"v0": "", "v1": "/run/v1: found 'broken', expected 'ok'"}
         (host / "run/v1").write_text("ok")
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
-        tally = served.status(NAME).tally
+        tally = served.status(NAME).counters
         assert dict(tally.transitions) == {"unhealthy": 1, "healthy": 1}
 
 
@@ -95,8 +95,8 @@ async def test_a_probe_that_hangs_has_failed_and_holds_up_nothing(
         (host / "run/v2").write_text("ok")
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
         before = threading.active_count()
-        looks = served.status(NAME).tally.discoveries
-        await served.until(lambda: served.status(NAME).tally.discoveries >= looks + 3)
+        looks = served.status(NAME).counters.discoveries
+        await served.until(lambda: served.status(NAME).counters.discoveries >= looks + 3)
         assert threading.active_count() <= before + 1
         # Somebody writes at last: it is asked again, and is well.
         with (host / "run/v0").open("w") as pipe:
@@ -132,7 +132,7 @@ async def test_a_device_that_was_gone_is_asked_before_it_is_healthy_again(
         (host / "run/v0").write_text("hot")
         (devices / "v0").touch()
         await served.until(lambda: reasons(served)["v0"] == "/run/v0: found 'hot', expected 'ok'")
-        assert served.status(NAME).tally.transitions["healthy"] == 0
+        assert served.status(NAME).counters.transitions["healthy"] == 0
 
 
 @asynccontextmanager
@@ -204,8 +204,8 @@ async def test_flapping_is_held_counted_and_let_go(
         (host / "run/v0").write_text("ok")
         await served.quiet(NAME)
         assert kubelet.allocatable(NAME) == 1
-        assert served.status(NAME).tally.flaps == 1
-        assert served.status(NAME).tally.transitions == {"unhealthy": 5, "healthy": 4}
+        assert served.status(NAME).counters.flaps == 1
+        assert served.status(NAME).counters.transitions == {"unhealthy": 5, "healthy": 4}
         # It is let go when it has been well for long enough, by the clock.
         served.hands.ahead += 400.0
         (devices / "v2").touch()

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from plugin.devices.device import Device
 from plugin.devices.inventory import Advertised, Known
-from plugin.serving.endpoint import Board
+from plugin.serving.endpoint import DeviceListPublisher
 
 
 def entry(name: str, reason: str = "", numa: tuple[int, ...] = ()) -> Advertised:
@@ -17,7 +17,7 @@ def devices(message: bytes) -> list[pb.Device]:
 
 async def test_only_a_list_that_changed_is_sent() -> None:
     shown: list[int] = []
-    board = Board(lambda: shown.append(1))
+    board = DeviceListPublisher(lambda: shown.append(1))
     board.publish([entry("a")])
     with board.follow() as stream:
         first = await stream.next()
@@ -39,7 +39,7 @@ async def test_only_a_list_that_changed_is_sent() -> None:
 
 
 async def test_a_slow_stream_skips_to_the_newest_list() -> None:
-    board = Board(lambda: None)
+    board = DeviceListPublisher(lambda: None)
     with board.follow() as stream:
         for name in "abc":
             board.publish([entry(name)])
@@ -50,7 +50,7 @@ async def test_a_slow_stream_skips_to_the_newest_list() -> None:
 
 @given(st.lists(st.integers(-2, 3), max_size=3))
 def test_topology_is_left_out_where_no_node_is_known_and_never_negative(nodes: list[int]) -> None:
-    board = Board(lambda: None)
+    board = DeviceListPublisher(lambda: None)
     board.publish([entry("a", numa=tuple(nodes))])
     device = devices(board.message)[0]
     assert [node.ID for node in device.topology.nodes] == [node for node in nodes if node >= 0]

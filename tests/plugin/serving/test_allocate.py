@@ -74,7 +74,7 @@ async def test_one_call_answers_for_many_containers(
     ]
     assert list(answer.container_responses) == expected
     assert (host / "run/gpu1").is_dir()
-    assert served.status(GPU).tally.allocations == 2
+    assert served.status(GPU).counters.allocations == 2
     entries = {
         entry.id: served.status(GPU).last_allocated(entry.id) for entry in served.status(GPU).advertised
     }
@@ -103,7 +103,7 @@ async def test_a_refusal_says_what_and_why_and_the_process_lives(
         await stub.Allocate(request(["gpu0::1"], ids))
     assert caught.value.code() is code
     assert words in (caught.value.details() or "")
-    assert served.status(GPU).tally.allocation_errors == 1
+    assert served.status(GPU).counters.allocation_errors == 1
     assert served.status(GPU).last_allocated("gpu0::1") is None
     assert (await stub.Allocate(request(["gpu0::1"]))).container_responses[0].envs["GPUS"] == "gpu0"
 

@@ -2,7 +2,7 @@ import pytest
 
 from plugin.config.load import load
 from plugin.config.plan import ResourcePlan
-from plugin.devices.allocation import ContainerAnswer, Refusal, RefusedError, answer, choose
+from plugin.devices.allocation import ContainerAllocation, Refusal, RefusedError, render, request
 from plugin.devices.device import Device, Sharing
 from plugin.devices.inventory import Inventory, Sighting
 from plugin.devices.rendering import Mount, Node
@@ -52,8 +52,8 @@ def inventory(*sick: str, replicas: int | None = 3) -> Inventory:
 
 def test_the_answer_is_exactly_what_the_configuration_says() -> None:
     asked = ["video10::0", "video2::2", "video10::1"]
-    made = answer(plan(), asked, choose(inventory(), plan(), asked))
-    assert made == ContainerAnswer(
+    made = render(plan(), asked, request(inventory(), plan(), asked).devices)
+    assert made == ContainerAllocation(
         env={
             "CAMERAS": "video2,video10",
             "ASKED": "video2::2,video10::0,video10::1",
@@ -77,8 +77,8 @@ def test_the_answer_is_exactly_what_the_configuration_says() -> None:
 
 def test_the_order_of_the_request_does_not_matter() -> None:
     asked = ["video10::0", "video3::1", "video2::2"]
-    one = answer(plan(), asked, choose(inventory(), plan(), asked))
-    assert answer(plan(), asked[::-1], choose(inventory(), plan(), asked[::-1])) == one
+    one = render(plan(), asked, request(inventory(), plan(), asked).devices)
+    assert render(plan(), asked[::-1], request(inventory(), plan(), asked[::-1]).devices) == one
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_order_of_the_request_does_not_matter() -> None:
 )
 def test_what_cannot_be_given_is_refused_by_name(asked: list[str], refusal: Refusal, words: str) -> None:
     with pytest.raises(RefusedError) as caught:
-        choose(inventory("video3"), plan(), asked)
+        request(inventory("video3"), plan(), asked)
     assert caught.value.refusal is refusal
     assert words in str(caught.value)
     assert str(caught.value).startswith("example.com/camera: ")
@@ -103,11 +103,11 @@ def test_what_cannot_be_given_is_refused_by_name(asked: list[str], refusal: Refu
 def test_many_faults_are_counted_rather_than_listed() -> None:
     many = plan(CAMERA.replace(", max_per_container: 4", ""))
     with pytest.raises(RefusedError, match=r"and 92 more$"):
-        choose(inventory(), many, [f"x{n}" for n in range(100)])
+        request(inventory(), many, [f"x{n}" for n in range(100)])
 
 
 def test_an_id_named_twice_counts_once() -> None:
-    assert [d.id for d in choose(inventory(), plan(), ["video2::0"] * 9)] == ["video2"]
+    assert [d.id for d in request(inventory(), plan(), ["video2::0"] * 9).devices] == ["video2"]
 
 
 @pytest.mark.parametrize(
@@ -140,20 +140,20 @@ resources:
 """)
     devices = [known.device for known in inventory().devices.values()]
     with pytest.raises(RefusedError) as caught:
-        answer(broken, ["video10", "video2"], devices)
+        render(broken, ["video10", "video2"], devices)
     assert caught.value.refusal is Refusal.INTERNAL
     assert words in str(caught.value)
 
 
 def test_the_preset_cola_gives_the_ids_joined() -> None:
     cola = plan(preset_path("cola").read_text())
-    devices = choose(inventory(replicas=None), cola, ["video3", "video10"])
-    made = answer(cola, ["video3", "video10"], devices)
+    devices = request(inventory(replicas=None), cola, ["video3", "video10"]).devices
+    made = render(cola, ["video3", "video10"], devices)
     assert made.env == {"COLA_DEVICES": "video3,video10"}
     assert (made.devices, made.mounts, made.cdi) == ((), (), ())
 
 
 def test_the_preset_sample_mounts_a_directory_for_each_device() -> None:
     sample = plan(preset_path("sample").read_text())
-    made = answer(sample, ["Dev-2"], [Device("Dev-2", "Dev-2")])
+    made = render(sample, ["Dev-2"], [Device("Dev-2", "Dev-2")])
     assert made.mounts == (Mount("/tmp/Dev-2", "/tmp/Dev-2", read_only=False, create="directory"),)

@@ -3,12 +3,13 @@
 import asyncio
 import socket as sockets
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.served import Serve
-from plugin.serving.lifecycle import Patience
-from plugin.serving.registration import Servicer
+from kubelet.registration import PluginWatcherServicer
+from plugin.serving.context import Patience
 from simulator import SimulatedKubelet
 from simulator.model import ContainerSpec, PodSpec
 
@@ -44,7 +45,7 @@ def only_socket(root: Path) -> Path:
 async def test_the_kubelet_finds_each_resource_and_none_is_left_in_the_end(
     kubelet: SimulatedKubelet, serve: Serve, root: Path
 ) -> None:
-    async with serve(configuration(GPU, OTHER), way="registry") as served:
+    async with serve(configuration(GPU, OTHER), method="registry") as served:
         for name in (GPU, OTHER):
             await allocatable(kubelet, name)
         assert len(registry(root)) == 2
@@ -53,7 +54,7 @@ async def test_the_kubelet_finds_each_resource_and_none_is_left_in_the_end(
         await kubelet.add_pod(pod("p", GPU))
         await served.until(lambda: served.status(GPU).registered)
         status = served.status(GPU)
-        assert (status.streams, status.ready, status.tally.registrations) == (1, True, 1)
+        assert (status.streams, status.ready, status.counters.registrations) == (1, True, 1)
         assert kubelet.calls["Register"] == 0
     assert registry(root) == []
 
@@ -61,7 +62,7 @@ async def test_the_kubelet_finds_each_resource_and_none_is_left_in_the_end(
 async def test_a_kubelet_that_restarts_finds_it_by_itself(
     kubelet: SimulatedKubelet, serve: Serve, root: Path
 ) -> None:
-    async with serve(configuration(GPU), way="registry") as served:
+    async with serve(configuration(GPU), method="registry") as served:
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         await kubelet.add_pod(pod("p", GPU))
         await served.registered(GPU)
@@ -71,7 +72,7 @@ async def test_a_kubelet_that_restarts_finds_it_by_itself(
             await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
             await served.registered(GPU, times)
         assert only_socket(root).stat().st_mtime_ns == made
-        assert served.status(GPU).tally.registrations == 3
+        assert served.status(GPU).counters.registrations == 3
         assert [h.device for h in kubelet.holdings()] == ["gpu0"]
 
 
@@ -79,7 +80,7 @@ async def test_a_stream_that_broke_is_had_again_by_a_new_socket_of_the_same_name
     kubelet: SimulatedKubelet, serve: Serve, root: Path
 ) -> None:
     patience = Patience(no_stream=5.0, lost_stream=0.2)
-    async with serve(configuration(GPU), way="registry", patience=patience) as served:
+    async with serve(configuration(GPU), method="registry", patience=patience) as served:
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         before = only_socket(root)
         made = before.stat().st_mtime_ns
@@ -96,7 +97,7 @@ async def test_a_stream_that_broke_is_had_again_by_a_new_socket_of_the_same_name
 async def test_a_socket_that_somebody_removes_is_made_anew(
     kubelet: SimulatedKubelet, serve: Serve, root: Path
 ) -> None:
-    async with serve(configuration(GPU), way="registry") as served:
+    async with serve(configuration(GPU), method="registry") as served:
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         # It is gone for a moment only: whoever looks for that must look all the time.
         gone = asyncio.create_task(kubelet.wait_until(lambda k: k.allocatable(GPU) == 0))
@@ -109,10 +110,10 @@ async def test_a_socket_that_somebody_removes_is_made_anew(
 async def test_another_process_of_the_resource_stands_by_and_takes_over(
     kubelet: SimulatedKubelet, serve: Serve, root: Path
 ) -> None:
-    async with serve(configuration(GPU), way="registry"):
+    async with serve(configuration(GPU), method="registry"):
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         async with asyncio.timeout(20):
-            second = serve(configuration(GPU), way="registry")
+            second = serve(configuration(GPU), method="registry")
             taker = await second.__aenter__()
             await taker.until(lambda: "another process" in taker.status(GPU).state)
             assert len(registry(root)) == 1
@@ -127,7 +128,7 @@ async def test_another_process_of_the_resource_stands_by_and_takes_over(
 async def test_what_a_killed_process_left_is_removed(
     kubelet: SimulatedKubelet, serve: Serve, root: Path
 ) -> None:
-    async with serve(configuration(GPU), way="registry") as served:
+    async with serve(configuration(GPU), method="registry") as served:
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         socket = only_socket(root)
         left = socket.with_name(f".{socket.stem}-00000000.sock")
@@ -135,7 +136,7 @@ async def test_what_a_killed_process_left_is_removed(
     for path in (socket, left):
         with sockets.socket(sockets.AF_UNIX) as dead:
             dead.bind(str(path))
-    async with serve(configuration(GPU), way="registry"):
+    async with serve(configuration(GPU), method="registry"):
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         assert registry(root) == [socket.name]
 
@@ -143,21 +144,21 @@ async def test_what_a_killed_process_left_is_removed(
 async def test_a_refusal_is_told_in_the_kubelet_s_words_and_others_are_left_alone(
     kubelet: SimulatedKubelet, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Servicer.GetInfo
+    real = PluginWatcherServicer.GetInfo
 
-    async def odd(self: Servicer, request: object, context: object) -> object:
-        info = await real(self, request, context)  # type: ignore[arg-type]
+    async def odd(self: PluginWatcherServicer, request: Any, context: Any) -> object:
+        info = await real(self, request, context)
         if info.name == GPU:
             info.supported_versions[:] = ["v9"]
         return info
 
-    monkeypatch.setattr(Servicer, "GetInfo", odd)
+    monkeypatch.setattr(PluginWatcherServicer, "GetInfo", odd)
     patience = Patience(refused=0.3)
-    async with serve(configuration(GPU, OTHER), way="registry", patience=patience) as served:
+    async with serve(configuration(GPU, OTHER), method="registry", patience=patience) as served:
         await kubelet.wait_until(lambda k: k.allocatable(OTHER) == 1)
         await served.until(lambda: "manager version, v1beta1" in served.status(GPU).state)
         assert not served.status(GPU).ready
-        assert served.status(GPU).tally.registration_errors >= 1
+        assert served.status(GPU).counters.registration_errors >= 1
         await served.until(lambda: served.status(OTHER).ready)
         monkeypatch.undo()
         # The socket is made anew after a while, and then the kubelet asks again.
@@ -167,7 +168,7 @@ async def test_a_refusal_is_told_in_the_kubelet_s_words_and_others_are_left_alon
 
 async def test_a_directory_that_is_missing_is_waited_for(root: Path, serve: Serve) -> None:
     (root / "k/device-plugins").mkdir(parents=True)
-    async with serve(configuration(GPU), way="registry") as served:
+    async with serve(configuration(GPU), method="registry") as served:
         await served.until(lambda: "plugins_registry is not there" in served.status(GPU).state)
         async with SimulatedKubelet(root / "k") as kubelet:
             await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)

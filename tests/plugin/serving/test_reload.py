@@ -63,7 +63,7 @@ async def test_a_file_that_is_rewritten_or_replaced_is_followed(
     await kubelet.wait_until(lambda k: k.allocatable(ONE) == 0)
     assert kubelet.allocatable(TWO) == 1
     await followed.served.registered(TWO)
-    assert followed.served.status(TWO).tally.registrations == 1
+    assert followed.served.status(TWO).counters.registrations == 1
     assert followed.reloader.status.successful
 
 
@@ -82,7 +82,7 @@ async def test_a_broken_file_changes_nothing_and_is_told_until_it_is_mended(
     # What was served all along comes back: nothing is disturbed.
     followed.file.write_text(text(ONE))
     await followed.served.until(lambda: followed.reloader.status.successful)
-    assert followed.served.status(ONE).tally.registrations == 1
+    assert followed.served.status(ONE).counters.registrations == 1
 
 
 async def test_a_config_map_that_is_swapped_is_followed(

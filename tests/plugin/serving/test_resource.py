@@ -23,8 +23,7 @@ from plugin.devices.device import Device
 from plugin.devices.identify import Change
 from plugin.discovery.files import Files
 from plugin.discovery.source import Findings
-from plugin.serving.context import Pace
-from plugin.serving.lifecycle import Patience
+from plugin.serving.context import Pace, Patience
 from plugin.serving.scan import DeviceScanner, Resolved, ScanResult
 from simulator import (
     AdmissionError,
@@ -89,7 +88,7 @@ async def test_a_file_becomes_a_device_is_allocated_vanishes_and_comes_back(
         (colas / "a").touch()
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
         await served.registered(COLA)
-        tally = served.status(COLA).tally
+        tally = served.status(COLA).counters
         assert (tally.allocations, tally.allocation_errors, tally.registrations) == (1, 0, 1)
         assert dict(tally.transitions) == {"unhealthy": 1, "healthy": 1}
         assert sum(tally.allocation_seconds.counts) == 1
@@ -151,7 +150,7 @@ async def test_a_socket_that_is_removed_is_made_anew_under_another_name(
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         (before,) = sockets(root)
         before.unlink()
-        await served.until(lambda: served.status(COLA).tally.registrations == 2)
+        await served.until(lambda: served.status(COLA).counters.registrations == 2)
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         (after,) = sockets(root)
         assert after != before
@@ -164,7 +163,7 @@ async def test_registering_goes_on_while_the_kubelet_hangs_or_refuses(
     (colas / "a").touch()
     await kubelet.set_faults(Faults(registration=RegistrationFaults(error="INTERNAL")))
     async with serve(configuration(cola())) as served:
-        await served.until(lambda: served.status(COLA).tally.registration_errors >= 3)
+        await served.until(lambda: served.status(COLA).counters.registration_errors >= 3)
         assert "INTERNAL" in served.status(COLA).state
         assert not served.status(COLA).ready
         await kubelet.set_faults(Faults())
@@ -186,10 +185,10 @@ async def test_a_kubelet_s_socket_that_nobody_listens_on_is_told_once_it_is_more
         await served.until(lambda: "is not there" in served.status(COLA).state)
         with socket.socket(socket.AF_UNIX) as deaf:
             deaf.bind(str(root / "k/device-plugins/kubelet.sock"))
-            await served.until(lambda: served.status(COLA).tally.registration_errors >= 1)
+            await served.until(lambda: served.status(COLA).counters.registration_errors >= 1)
             assert "UNAVAILABLE" in served.status(COLA).state
-            assert told() == [] or served.status(COLA).tally.registration_errors > 6
-            await served.until(lambda: served.status(COLA).tally.registration_errors >= 8)
+            assert told() == [] or served.status(COLA).counters.registration_errors > 6
+            await served.until(lambda: served.status(COLA).counters.registration_errors >= 8)
         assert told() == [("WARNING", "cannot register")]
         (root / "k/device-plugins/kubelet.sock").unlink()
         async with SimulatedKubelet(root / "k") as kubelet:
@@ -345,13 +344,13 @@ async def test_discovery_that_fails_changes_nothing_and_is_told(
     async with serve(configuration(cola()), pace=Pace(retry=0.05)) as served:
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         with monkeypatch.context() as broken:
-            broken.setattr(Files, "discover", unreadable)
-            broken.setattr(Files, "look_at", unreadable)
+            broken.setattr(Files, "scan", unreadable)
+            broken.setattr(Files, "scan_entry", unreadable)
             (colas / "b").touch()
             failing = "discovery fails: /etc/colas: Permission denied"
             await served.until(lambda: failing in served.status(COLA).state)
             (colas / "a").unlink()
-            await served.until(lambda: served.status(COLA).tally.discovery_errors >= 3)
+            await served.until(lambda: served.status(COLA).counters.discovery_errors >= 3)
             assert reasons(served) == {"a": ""}
             assert kubelet.allocatable(COLA) == 1
         await served.until(lambda: reasons(served) == {"a": "not found any more", "b": ""})
@@ -477,7 +476,7 @@ async def test_a_device_that_went_unnoticed_is_refused_by_allocate(
         monkeypatch.setattr(DeviceScanner, "resolve", gone)
         with pytest.raises(AdmissionError, match="'a' is unhealthy"):
             await kubelet.add_pod(pod("p", cola=1))
-        assert served.status(COLA).tally.allocation_errors == 1
+        assert served.status(COLA).counters.allocation_errors == 1
 
 
 def gone(_scanner: DeviceScanner, devices: Sequence[Device]) -> Resolved:
@@ -510,7 +509,7 @@ async def test_reloading_disturbs_only_what_changed(
         await kubelet.wait_until(lambda k: k.allocatable(changed) == 3 and k.allocatable(new) == 1)
         await kubelet.wait_until(lambda k: k.allocatable(removed) == 0)
         assert [status.name for status in served.fleet.statuses()] == [new, changed, same]
-        assert served.status(same).tally.registrations == 1
+        assert served.status(same).counters.registrations == 1
 
 
 async def test_a_directory_that_is_replaced_is_found_again(root: Path, serve: Serve, colas: Path) -> None:
@@ -524,7 +523,7 @@ async def test_a_directory_that_is_replaced_is_found_again(root: Path, serve: Se
             shutil.rmtree(root / "k")
             await served.until(lambda: not served.status(COLA).registered)
             await served.until(lambda: "is not there" in served.status(COLA).state)
-        assert served.status(COLA).tally.registrations == 2
+        assert served.status(COLA).counters.registrations == 2
 
 
 async def test_without_inotify_everything_works_by_polling(
@@ -538,7 +537,7 @@ async def test_without_inotify_everything_works_by_polling(
         await kubelet.restart()
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
         sockets(root)[0].unlink()
-        await served.until(lambda: served.status(COLA).tally.registrations == 3)
+        await served.until(lambda: served.status(COLA).counters.registrations == 3)
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
 
 
@@ -551,12 +550,12 @@ async def test_a_look_that_hangs_is_given_up_and_told_while_everything_is_served
     def hang(*_arguments: object) -> None:
         release.wait(60)
 
-    async with serve(configuration(cola()), pace=Pace(look_limit=0.1, retry=0.05)) as served:
+    async with serve(configuration(cola()), pace=Pace(scan_limit=0.1, retry=0.05)) as served:
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         with monkeypatch.context() as hanging:
             # Whether all is looked at or the new file alone depends on what was seen until now.
-            hanging.setattr(Files, "discover", hang)
-            hanging.setattr(Files, "look_at", hang)
+            hanging.setattr(Files, "scan", hang)
+            hanging.setattr(Files, "scan_entry", hang)
             (colas / "b").touch()
             await served.until(lambda: "an earlier look at the host still hangs" in served.status(COLA).state)
         assert served.status(COLA).ready

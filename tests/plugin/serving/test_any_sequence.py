@@ -15,9 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.served import Served, serving
-from plugin.serving.context import Pace, Way
-from plugin.serving.lifecycle import Patience
-from plugin.serving.ownership import NAME
+from plugin.serving.context import Pace, Patience, RegistrationMethod
 from runtime.config_file import ConfigError
 from simulator import SimulatedKubelet
 from simulator.endpoint import PluginClient
@@ -216,13 +214,13 @@ STEPS = st.lists(
 
 
 def own_files(kubelet: Path) -> list[Path]:
-    """What the plugin has in the kubelet's directories, besides what it tells its successor."""
+    """What the plugin has in the kubelet's directories."""
     places = (kubelet / name for name in ("device-plugins", "plugins_registry"))
     found = (path for place in places for path in place.iterdir() if "devicelens" in path.name)
-    return [path for path in found if path.name != NAME]
+    return list(found)
 
 
-async def live(root: Path, steps: Sequence[Step], way: Way) -> None:
+async def live(root: Path, steps: Sequence[Step], method: RegistrationMethod) -> None:
     host = root / "h"
     for directory in ("sys/devices", "etc/files", "dev", "run"):
         (host / directory).mkdir(parents=True)
@@ -231,12 +229,14 @@ async def live(root: Path, steps: Sequence[Step], way: Way) -> None:
     text = "version: 1\nresources:\n" + "".join(PARTS[part] for part in Life.parts)
     pace = Pace(release=0.05, verify=0.5, verify_again=0.1, rescan=1.0)
     async with SimulatedKubelet(root / "k", registry_interval=0.1) as kubelet:
-        async with serving(root / "k", host, text, pace=pace, patience=Patience(0.5, 0.2), way=way) as served:
+        async with serving(
+            root / "k", host, text, pace=pace, patience=Patience(0.5, 0.2), method=method
+        ) as served:
             life = Life(kubelet, served, host)
             for thing in ("card0", "card1", "f0", "x0"):
                 await life.plug(thing, there=True)
-            for method, arguments in steps:
-                result = method(life, *arguments)
+            for act, arguments in steps:
+                result = act(life, *arguments)
                 assert asyncio.iscoroutine(result)
                 await result
             await life.settle()
@@ -248,7 +248,9 @@ async def live(root: Path, steps: Sequence[Step], way: Way) -> None:
 
 @pytest.mark.timeout(300)
 @settings(max_examples=15)
-@given(steps=STEPS, way=st.sampled_from(("socket", "registry")))
-def test_no_sequence_drops_what_is_held_or_leaves_a_stream_behind(steps: list[Step], way: Way) -> None:
+@given(steps=STEPS, method=st.sampled_from(("socket", "registry")))
+def test_no_sequence_drops_what_is_held_or_leaves_a_stream_behind(
+    steps: list[Step], method: RegistrationMethod
+) -> None:
     with tempfile.TemporaryDirectory(prefix="dl", dir="/tmp") as root:
-        asyncio.run(live(Path(root), steps, way))
+        asyncio.run(live(Path(root), steps, method))

@@ -3,7 +3,7 @@
 import pytest
 
 from plugin.devices.inventory import Transition
-from plugin.serving.devices import MAX_TOLD, Telling
+from plugin.serving.status import MAX_NAMED, ResourceLog
 
 BROKEN = "found '1', expected '0'"
 
@@ -12,7 +12,7 @@ BROKEN = "found '1', expected '0'"
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]]:
     """Tells of what a look at a host found; events with their fields."""
     caplog.set_level("INFO", "devicelens")
-    Telling("a.b/c").transitions(
+    ResourceLog("a.b/c").transitions(
         [
             Transition("d10", healthy=True, reason="", new=True),
             Transition("d9", healthy=False, reason=BROKEN, new=True),
@@ -41,9 +41,9 @@ def test_a_device_that_is_unhealthy_from_the_beginning_is_told_as_one_that_becom
 
 def test_of_many_devices_some_are_named_and_the_rest_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "devicelens")
-    many = [Transition(f"d{n}", healthy=False, reason=BROKEN, new=True) for n in range(MAX_TOLD + 3)]
-    Telling("a.b/c").transitions(many)
+    many = [Transition(f"d{n}", healthy=False, reason=BROKEN, new=True) for n in range(MAX_NAMED + 3)]
+    ResourceLog("a.b/c").transitions(many)
     events = [(record.getMessage(), vars(record)["devicelens_fields"]) for record in caplog.records]
     assert events[0][1]["devices"] == "d0, d1, d2, d3, d4, d5, d6, d7 and 3 more"
-    assert [event for event, _ in events].count("device unhealthy") == MAX_TOLD
+    assert [event for event, _ in events].count("device unhealthy") == MAX_NAMED
     assert events[-1] == ("more devices changed health", {"resource": "a.b/c", "count": 3})

@@ -59,7 +59,7 @@ async def test_members_come_as_devices_name_them_and_stay(
         (dev / "two1").touch()
         await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 1)
         await served.registered("a.b/two")
-        tally = served.status("a.b/two").tally
+        tally = served.status("a.b/two").counters
         assert (tally.registrations, tally.allocations) == (1, 1)
 
 
@@ -140,13 +140,13 @@ async def test_a_reload_stops_and_begins_members_only_where_their_family_changed
         served.apply(configuration(other, family()))  # another order is no change
         await served.until(lambda: served.fleet.settled)
         assert list(states(served)) == ["c.d/other", "a.b/one", "a.b/two"]
-        assert served.status("a.b/one").tally.registrations == 1
+        assert served.status("a.b/one").counters.registrations == 1
         # Another plan: members begin anew, adopt what is held, and c.d/other does not notice.
         (dev / "one1").unlink()
         served.apply(configuration(other, family(more="  prefer: packed\n")))
-        await served.until(lambda: served.status("a.b/two").tally.registrations == 1)
+        await served.until(lambda: served.status("a.b/two").counters.registrations == 1)
         await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 1)
-        assert served.status("c.d/other").tally.registrations == 1
+        assert served.status("c.d/other").counters.registrations == 1
         served.apply(configuration(other))
         await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 0)
         assert list(states(served)) == ["c.d/other"]
@@ -163,7 +163,7 @@ async def test_a_name_that_the_configuration_has_is_not_a_familys(
         await served.until(lambda: list(states(served)) == ["a.b/two", "a.b/one"])
         await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("a.b/two") == 1)
         await served.registered("a.b/two")
-        assert served.status("a.b/two").tally.registrations == 1
+        assert served.status("a.b/two").counters.registrations == 1
         served.apply(configuration(family()))
         await served.until(lambda: list(states(served)) == ["a.b/one", "a.b/two"])
         await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)

@@ -10,8 +10,7 @@ from kubelet.paths import KubeletPaths
 from plugin.devices.rendering import File
 from plugin.discovery.host import HostRoot
 from plugin.serving.context import Pace
-from plugin.serving.records import Belongings, read
-from plugin.serving.written_files import KEPT_FOR, SideFiles
+from plugin.serving.written_files import KEEP_SIDE_FILES, HostRecord, SideFiles, read_record
 from simulator import SimulatedKubelet
 from simulator.model import ContainerSpec, PodSpec
 
@@ -35,7 +34,7 @@ def hands() -> Hands:
 @pytest.fixture
 def files(host: Path, tmp_path: Path, hands: Hands) -> SideFiles:
     """Files of a, b and c, of which b's cannot be removed nor written."""
-    made = SideFiles(HostRoot(host), Belongings(tmp_path / "record.json", GPU), hands.clock())
+    made = SideFiles(HostRoot(host), HostRecord(tmp_path / "record.json", GPU), hands.clock())
     for name in "abc":
         made.write([File(f"/run/{name}", f"/etc/{name}", "x", 0o644, name)], {name: name})
     (host / "run/b").unlink()
@@ -46,15 +45,15 @@ def files(host: Path, tmp_path: Path, hands: Hands) -> SideFiles:
 def test_one_that_cannot_be_removed_holds_up_no_other(
     files: SideFiles, host: Path, tmp_path: Path, hands: Hands
 ) -> None:
-    hands.ahead = KEPT_FOR
+    hands.ahead = KEEP_SIDE_FILES
     with pytest.raises(OSError, match="/run/b"):
         files.release([])
     assert [path.name for path in (host / "run").iterdir()] == ["b"]
-    record = read(tmp_path / "record.json")
+    record = read_record(tmp_path / "record.json")
     assert record is not None
     assert [*record.files] == ["/run/b"]
     (host / "run/b").rmdir()
-    assert files.release([]) == ("/run/b",)
+    files.release([])
     assert not files.any()
 
 
@@ -82,7 +81,7 @@ def test_a_record_is_on_the_disk_before_it_takes_the_place_of_the_last(
 
     monkeypatch.setattr("os.fsync", synced)
     monkeypatch.setattr(Path, "replace", replaced)
-    Belongings(tmp_path / "record.json", GPU).put(cdi="/etc/cdi/x.json")
+    HostRecord(tmp_path / "record.json", GPU).update(cdi="/etc/cdi/x.json")
     assert done == ["True synced", "replaced"]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plugin.config.load import load
 from plugin.config.plan import ResourcePlan
 from plugin.devices import cdi
-from plugin.devices.allocation import answer
+from plugin.devices.allocation import render
 from plugin.devices.cdi import Edits
 from plugin.devices.device import Device
 from plugin.devices.rendering import Mount, Node, RenderError
@@ -150,7 +150,7 @@ def test_what_names_a_device_is_its_own_and_the_rest_is_common() -> None:
 
 
 def test_allocate_names_the_devices_by_it() -> None:
-    made = answer(plan(), ["video2", "video3"], [camera("video2"), camera("video3")])
+    made = render(plan(), ["video2", "video3"], [camera("video2"), camera("video3")])
     assert made.cdi == (
         "vendor.example/control=all",
         "vendor.example/camera=video2",

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from harness.served import Serve, Served
-from kubelet.holders import Held
+from plugin.devices.claims import HeldIds
 from plugin.serving.context import Pace
-from plugin.serving.ownership import NAME
-from plugin.serving.pod_resources import PodResources
-from plugin.serving.reconciler import Upkeep
+from plugin.serving.kubelet_state import KubeletState
+from plugin.serving.reconciler import Reconciler
 from plugin.serving.sockets import PREFIX, Lease, SocketNames
 from simulator import SimulatedKubelet
 from simulator.devices import Device
@@ -82,9 +81,7 @@ async def test_upgrades_in_a_row_leave_the_newest_in_charge(
         await kubelet.delete_pod("default", "p")
         old = new
     await old.__aexit__(None, None, None)
-    # As far as the last one knows the pod may still be there: its successor is told so.
-    left = (root / "k/device-plugins").glob(f"*{PREFIX}*")
-    assert [path.name for path in left] == [NAME]
+    assert list((root / "k/device-plugins").glob(f"*{PREFIX}*")) == []
 
 
 async def test_an_older_plugin_of_somebody_else_that_leaves_takes_nothing_with_it_for_long(
@@ -101,7 +98,7 @@ async def test_an_older_plugin_of_somebody_else_that_leaves_takes_nothing_with_i
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
             await served.registered(COLA, 2)
-            assert served.status(COLA).tally.registrations == 2
+            assert served.status(COLA).counters.registrations == 2
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -139,7 +136,7 @@ async def test_a_newer_plugin_of_somebody_else_is_told_of_and_left_in_place(
             await foreign.register()
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
             await served.until(lambda: "another plugin serves it" in caplog.messages)
-            assert served.status(COLA).tally.registrations == 1
+            assert served.status(COLA).counters.registrations == 1
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         await served.until(lambda: "another plugin serves it: over" in caplog.messages)
 
@@ -154,7 +151,7 @@ async def test_what_a_kubelet_says_that_restarts_meanwhile_casts_no_doubt(
     (colas / "a").touch()
     asked = 0
 
-    async def said_before_the_plugin_was_back(_pod_resources: PodResources) -> Held:
+    async def said_before_the_plugin_was_back(_state: KubeletState) -> HeldIds:
         nonlocal asked
         asked += 1
         if asked > 3:
@@ -163,27 +160,27 @@ async def test_what_a_kubelet_says_that_restarts_meanwhile_casts_no_doubt(
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         return {}
 
-    monkeypatch.setattr(PodResources, "allocatable", said_before_the_plugin_was_back)
+    monkeypatch.setattr(KubeletState, "allocatable", said_before_the_plugin_was_back)
     async with serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.01)) as served:
         await served.until(lambda: asked > 3)
         await until_served(served)
-    assert "nothing of it is allocatable, registering anew" not in caplog.messages
+    assert "no device is allocatable, registering again" not in caplog.messages
 
 
 async def test_registering_anew_that_does_not_help_is_done_ever_more_seldom(
     kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (colas / "a").touch()
-    monkeypatch.setattr(PodResources, "allocatable", nothing)
+    monkeypatch.setattr(KubeletState, "allocatable", nothing)
     began = time.monotonic()
     async with serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.01)) as served:
-        await served.until(lambda: served.status(COLA).tally.registrations == 4)
+        await served.until(lambda: served.status(COLA).counters.registrations == 4)
         # At once, then after 0.2 and after 0.4 s more.
         assert time.monotonic() - began > 0.6
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
 
 
-async def nothing(_pod_resources: PodResources) -> Held:
+async def nothing(_state: KubeletState) -> HeldIds:
     return {}
 
 
@@ -200,15 +197,15 @@ async def test_that_nothing_is_healthy_does_not_say_that_the_other_plugin_has_go
             await served.until(lambda: "another plugin serves it" in caplog.messages)
             asked: list[int] = []
 
-            async def doubted(upkeep: Upkeep) -> object:
+            async def doubted(reconciler: Reconciler) -> object:
                 asked.append(1)
-                return await lasting(upkeep)
+                return await lasting(reconciler)
 
-            lasting = Upkeep._lasting_suspicion  # pyright: ignore[reportPrivateUsage] -- nothing else tells
+            lasting = Reconciler._lasting_suspicion  # pyright: ignore[reportPrivateUsage] -- nothing else tells
             (colas / "a").unlink()
             await served.until(lambda: not served.status(COLA).advertised[0].known.healthy)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Upkeep, "_lasting_suspicion", doubted)
+                patch.setattr(Reconciler, "_lasting_suspicion", doubted)
                 await served.until(lambda: len(asked) >= 4)
             assert "another plugin serves it: over" not in caplog.messages
 

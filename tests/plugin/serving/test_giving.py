@@ -13,7 +13,7 @@ from kubelet.paths import socket_target
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from plugin.serving.context import Pace
-from plugin.serving.records import read
+from plugin.serving.written_files import read_record
 from simulator import SimulatedKubelet
 from simulator.model import AdmissionError, ContainerSpec, PodSpec
 
@@ -204,7 +204,7 @@ async def test_what_is_left_of_a_resource_s_files_is_known_beside_its_socket(
         assert list((root / "k/device-plugins").glob(".devicelens-*.json")) == []
         await allocate(root, "gpu0")
         (path,) = (root / "k/device-plugins").glob(".devicelens-*.json")
-        record = read(path)
+        record = read_record(path)
         assert record is not None
         assert record.resource == GPU
         assert record.files["/run/gpus/gpu0/setup.json"].ids == ("gpu0",)

@@ -1,0 +1,227 @@
+"""Tracks the devices of one resource: scans, claims and probes, merged into its inventory."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from typing import Final
+
+from plugin.config.plan import ResourcePlan, XidCheck
+from plugin.devices.device import Device, Sharing
+from plugin.devices.health import Health
+from plugin.devices.identify import Change, Identified
+from plugin.devices.inventory import Inventory, Sighting, Transition
+from plugin.serving.blocking import Offload, StuckError
+from plugin.serving.context import PluginContext
+from plugin.serving.ownership import ResourceOwnership
+from plugin.serving.prober import Prober
+from plugin.serving.scan import DeviceScanner, ScanError, ScanResult
+from plugin.serving.scan_schedule import ScanRequest, ScanSchedule, ScanTriggers
+from plugin.serving.status import ResourceCounters, ResourceLog
+
+UNPROBED: Final = "its probes have not answered yet"
+
+
+class DeviceTracker:
+    """Keeps an inventory up to date. Run `run()`."""
+
+    def __init__(
+        self,
+        plan: ResourcePlan,
+        context: PluginContext,
+        *,
+        inventory: Inventory,
+        scanner: DeviceScanner,
+        counters: ResourceCounters,
+        log: ResourceLog,
+        changed: Callable[[], None],
+    ) -> None:
+        """`changed` is called after each scan, and whenever the inventory changed."""
+        self._plan = plan
+        self._context = context
+        self._clock = context.clock
+        self._pace = context.pace
+        self._inventory = inventory
+        self._scanner = scanner
+        self._counters = counters
+        self._log = log
+        self._changed = changed
+        self._sharing = Sharing.of(plan)
+        self._health = Health(plan.probes)
+        self._prober = Prober(
+            plan.probes,
+            host=context.host,
+            health=self._health,
+            clock=self._clock,
+            spread=context.spread,
+            changed=self._health_changed,
+        )
+        # One scan at a time: a scanner keeps state between scans.
+        self._offload = Offload(1)
+        self._schedule = ScanSchedule(context)
+        self._ownership = ResourceOwnership(
+            plan, context.ownership, find=self._find, wake=self._schedule.everything
+        )
+        self._survey: ScanResult | None = None
+        self._present: dict[str, Identified] = {}
+        self._refused: dict[str, Identified] = {}
+        self.scanned = asyncio.Event()
+        """Set after the first scan that succeeded."""
+        self.probed = asyncio.Event()
+        """Set when every device has been probed once, or the time for that is over."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why the scan may have found fewer devices than expected."""
+        return () if self._survey is None else self._survey.notes
+
+    async def run(self) -> None:
+        """Track devices until cancelled."""
+        with ExitStack() as stack:
+            if any(isinstance(probe.check, XidCheck) for probe in self._plan.probes):
+                stack.enter_context(
+                    self._context.fault_events.following(self._plan.sources, self._prober.fault)
+                )
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._prober.run())
+                group.create_task(self._limit_first_probes())
+                await self._schedule.run(self._scan, group)
+
+    def reclaim(self) -> None:
+        """Claim again after the holders of devices changed."""
+        if self.scanned.is_set():
+            self._claim()
+
+    def leave(self) -> None:
+        """Give up all claims; what pods may hold is remembered."""
+        held = self._inventory.maybe_held() if self._plan.exclusive else ()
+        self._ownership.leave(dict(held))
+
+    @property
+    def waits_for_holder(self) -> bool:
+        """Whether a device is refused because a pod holds it under another resource or id."""
+        return bool(self._ownership.waits)
+
+    async def _limit_first_probes(self) -> None:
+        await self.scanned.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pace.first_answers):
+                await self.probed.wait()
+        self.probed.set()
+
+    async def _scan(self, request: ScanRequest) -> ScanTriggers | None:
+        """Scan and apply the result. A failed scan changes nothing."""
+        try:
+            if request.entries is None or not await self._scan_entries(request.entries):
+                await self._scan_everything(request.since)
+        except (ScanError, StuckError) as error:
+            self._counters.discovery_errors += 1
+            self._log.discovery.failed(str(error))
+            self._ownership.scanned()
+            return None
+        self._log.discovery.recovered()
+        survey = self._survey
+        if survey is None:
+            return ScanTriggers()
+        return ScanTriggers(survey.follow, self._prober.watched, survey.subsystems)
+
+    async def _scan_everything(self, since: float) -> None:
+        self._counters.discoveries += 1
+        survey = await self._offload.run(lambda: self._scanner.scan(since), limit=self._pace.scan_limit)
+        if not self.scanned.is_set():
+            await self._ownership.start((item.device for item in survey.devices), self._pace.claim_turn)
+        self._survey = survey
+        self._present = {item.device.id: item for item in survey.devices}
+        self._refused = {}
+        self._claim()
+        there = {i: item.device for i, item in self._present.items() if not item.absent}
+        self._health.survey(there, self._clock.monotonic())
+        self._prober.replace(there)
+        transitions = self._inventory.survey(self._sightings(self._present), self._clock.instant())
+        self._log.left_out([*survey.left_out, *self._inventory.left_out.items()])
+        self._ownership.scanned()
+        self.scanned.set()
+        self._apply(transitions)
+
+    async def _scan_entries(self, entries: Collection[tuple[str, str]]) -> bool:
+        """Scan single directory entries; False where a full scan is needed instead."""
+        followed = {directory for directory, _ in self._survey.follow} if self._survey is not None else set()
+        for directory, name in entries:
+            self._prober.touched(directory, name)
+        wanted = [entry for entry in entries if entry[0] in followed]
+        if not wanted:
+            return self._survey is not None
+        self._counters.discoveries += 1
+        change = await self._offload.run(
+            lambda: self._scanner.scan_entries(wanted), limit=self._pace.scan_limit
+        )
+        if change is None:
+            return False
+        self._apply_change(change)
+        return True
+
+    def _apply_change(self, change: Change) -> None:
+        now = self._clock.monotonic()
+        refused = self._refused.keys() - change.gone
+        for device_id in change.gone:
+            self._present.pop(device_id, None)
+            self._refused.pop(device_id, None)
+        seen = {item.device.id: item for item in change.devices}
+        self._present.update(seen)
+        self._claim()
+        seen = {i: item for i, item in seen.items() if i in self._present}
+        for device_id in (*change.gone, *(self._refused.keys() - refused)):
+            self._health.left(device_id, now)
+            self._prober.remove(device_id)
+        for device_id, item in seen.items():
+            self._health.arrived(device_id, now)
+            self._prober.add(item.device)
+        self._apply(self._inventory.update(self._sightings(seen), change.gone, self._clock.instant()))
+
+    def _claim(self) -> None:
+        """Move devices that the resource may not offer from `_present` to `_refused`."""
+        if not self._plan.exclusive:
+            return
+        self._present = {**self._refused, **self._present}
+        gone = (
+            known.device
+            for device_id, known in self._inventory.devices.items()
+            if device_id not in self._present and self._inventory.may_be_held(device_id)
+        )
+        reasons = self._ownership.claim(
+            {i: item.device for i, item in self._present.items()}, gone, self._inventory.may_be_held
+        )
+        self._refused = {i: self._present.pop(i) for i in reasons}
+        self._log.refused(reasons)
+
+    def _find(self, advertised_id: str) -> Device | None:
+        """The device that the last scan found under this id."""
+        for device_id, item in self._present.items():
+            if advertised_id in self._sharing.called(device_id):
+                return item.device
+        return None
+
+    def _sightings(self, items: Mapping[str, Identified]) -> Iterable[Sighting]:
+        """What to advertise. A new device is advertised once all its probes have answered."""
+        for device_id, item in items.items():
+            reason = item.absent or self._health.reason(device_id)
+            if reason is not None:
+                yield Sighting(item.device, reason)
+            elif device_id in self._inventory.devices:
+                yield Sighting(item.device, UNPROBED)
+
+    def _health_changed(self, ids: Collection[str]) -> None:
+        items = {i: self._present[i] for i in ids if i in self._present}
+        self._apply(self._inventory.update(self._sightings(items), (), self._clock.instant()))
+
+    def _apply(self, transitions: tuple[Transition, ...]) -> None:
+        for transition in transitions:
+            if not transition.new:
+                self._counters.transitions["healthy" if transition.healthy else "unhealthy"] += 1
+        self._counters.flaps = self._health.flaps
+        self._log.transitions(transitions)
+        if self.scanned.is_set() and not self.probed.is_set() and self._all_probed():
+            self.probed.set()
+        self._changed()
+
+    def _all_probed(self) -> bool:
+        return all(item.absent or self._health.reason(i) is not None for i, item in self._present.items())

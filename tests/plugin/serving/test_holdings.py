@@ -1,0 +1,189 @@
+"""What a pod holds is not given again as something else: over restarts, reloads and other names."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from harness.served import Serve, Served
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
+from plugin.serving.context import Pace
+from simulator import SimulatedKubelet
+from simulator.devices import Device
+from simulator.model import ContainerSpec, PodSpec
+from simulator.scripted import ScriptedPlugin
+
+PACE = Pace(release=0.2)
+ONE, TWO = "a.b/one", "a.b/two"
+
+
+def resource(name: str, more: str = "") -> str:
+    allocate = "  allocate: {devices: [{host: '{{ device.path }}', container: /dev/x, permissions: rw}]}\n"
+    other = f"/dev/{name[-3:]}-*"  # two that find the very same are refused as they are read
+    return f"- name: {name}\n  discover: [{{glob: {{paths: ['/dev/one*', '{other}']}}}}]\n{allocate}{more}"
+
+
+def configuration(*resources: str) -> str:
+    return "version: 1\nresources:\n" + "".join(resources)
+
+
+def pod(name: str, asked: str) -> PodSpec:
+    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={asked: 1}),))
+
+
+def healthy(served: Served, name: str) -> list[str]:
+    return [entry.id for entry in served.status(name).advertised if entry.known.healthy]
+
+
+@pytest.fixture
+def one(host: Path) -> Path:
+    made = host / "dev/one1"
+    made.parent.mkdir()
+    made.touch()
+    return made
+
+
+async def hold(kubelet: SimulatedKubelet, serve: Serve, name: str, more: str = "") -> None:
+    """Let a pod get the device from a plugin that ends."""
+    async with serve(configuration(resource(name, more)), pace=PACE):
+        await kubelet.wait_until(lambda k: k.allocatable(name) > 0)
+        await kubelet.add_pod(pod("p", name))
+
+
+async def test_a_later_resource_that_a_pod_has_the_device_from_keeps_it_over_a_restart(
+    kubelet: SimulatedKubelet, serve: Serve, one: Path
+) -> None:
+    await hold(kubelet, serve, TWO)
+    async with serve(configuration(resource(ONE), resource(TWO)), pace=PACE) as served:
+        await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1)
+        await served.quiet(ONE)
+        assert served.status(ONE).advertised == ()
+        assert served.status(ONE).state == "waiting for devices: none was found"
+        assert healthy(served, TWO) == ["one1"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (resource(ONE), resource(TWO), TWO, ["one1"]),
+        (resource(ONE), resource(ONE, '  match: "{{ false }}"\n') + resource(TWO), TWO, ["one1"]),
+        (resource(ONE), resource(ONE, "  id: 'x-{{ device.name }}'\n"), ONE, ["x-one1"]),
+        (resource(ONE), resource(ONE, "  share: {replicas: 2}\n"), ONE, ["one1::0", "one1::1"]),
+        (resource(ONE, "  share: {replicas: 2}\n"), resource(ONE), ONE, ["one1"]),
+        (resource(ONE, "  id: 'x-{{ device.name }}'\n"), resource(TWO), TWO, ["one1"]),
+    ],
+    ids=["renamed", "hidden", "id", "shared", "no longer shared", "id and name"],
+)
+@pytest.mark.parametrize("way", ["reload", "restart"])
+async def test_what_is_held_is_not_given_as_something_else_until_it_is_free(
+    case: tuple[str, str, str, list[str]], way: str, kubelet: SimulatedKubelet, serve: Serve, one: Path
+) -> None:
+    assert one.exists()
+    before, after, asked, freed = case
+    if way == "restart":
+        async with serve(configuration(before), pace=PACE):
+            await kubelet.wait_until(lambda k: k.allocatable(ONE) > 0)
+            await kubelet.add_pod(pod("p", ONE))
+    start = before if way == "reload" else after
+    async with serve(configuration(start), pace=PACE) as served:
+        if way == "reload":
+            await kubelet.wait_until(lambda k: k.allocatable(ONE) > 0)
+            await kubelet.add_pod(pod("p", ONE))
+            served.apply(configuration(after))
+        await served.until(lambda: served.fleet.settled and served.status(asked).counters.discoveries > 1)
+        await served.quiet(asked)
+        assert healthy(served, asked) == []
+        await kubelet.delete_pod("default", "p")
+        await served.until(lambda: healthy(served, asked) == freed)
+
+
+async def test_who_shares_a_device_on_purpose_is_not_disturbed(
+    kubelet: SimulatedKubelet, serve: Serve, one: Path
+) -> None:
+    await hold(kubelet, serve, ONE, "  exclusive: false\n")
+    both = configuration(resource(TWO), resource(ONE, "  exclusive: false\n"))
+    async with serve(both, pace=PACE) as served:
+        await served.until(lambda: healthy(served, ONE) == healthy(served, TWO) == ["one1"])
+
+
+async def test_replicas_that_are_more_or_called_otherwise_stay_shared(
+    kubelet: SimulatedKubelet, serve: Serve, one: Path
+) -> None:
+    await hold(kubelet, serve, ONE, "  share: {replicas: 2}\n")
+    async with serve(configuration(resource(ONE, "  share: {replicas: 3}\n")), pace=PACE) as served:
+        await served.until(lambda: healthy(served, ONE) == ["one1::0", "one1::1", "one1::2"])
+
+
+# What Allocate gave identifies the device, whatever it is called now.
+
+CARD = "- name: {}\n  discover: [{{files: {{directory: /etc/cards}}}}]\n  id: '{}'\n  allocate: {}\n{}"
+CDI = "  cdi: {{kind: a.b/card, name: '{{{{ device.name }}}}', env: {{CARD: one}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("allocate", "more"),
+    [
+        ("{mounts: [{host: '{{ device.path }}', container: /card}]}", ""),
+        ("{env: {'CARD_{{ device.name }}': '{{ device.path }}'}}", ""),
+        ("{env: {X: x}}", CDI.format()),
+    ],
+    ids=["mount", "variable", "CDI name"],
+)
+async def test_a_held_device_is_recognized_by_what_allocate_gave(
+    allocate: str, more: str, kubelet: SimulatedKubelet, serve: Serve, host: Path
+) -> None:
+    (host / "etc/cards").mkdir(parents=True)
+    (host / "etc/cards/a").touch()
+    before = configuration(CARD.format(ONE, "x-{{ device.name }}", allocate, more))
+    after = configuration(CARD.format(TWO, "y-{{ device.name }}", allocate, more))
+    async with serve(before, pace=PACE):
+        await kubelet.wait_until(lambda k: k.allocatable(ONE) == 1)
+        await kubelet.add_pod(pod("p", ONE))
+    (host / "etc/cards/b").touch()
+    async with serve(after, pace=PACE) as served:
+        await served.until(lambda: healthy(served, TWO) == ["y-b"])
+        await served.quiet(TWO)
+        assert healthy(served, TWO) == ["y-b"]
+        await kubelet.delete_pod("default", "p")
+        await served.until(lambda: healthy(served, TWO) == ["y-a", "y-b"])
+
+
+async def test_an_answer_that_identifies_no_device_keeps_none_back(
+    kubelet: SimulatedKubelet, serve: Serve, host: Path
+) -> None:
+    (host / "etc/cards").mkdir(parents=True)
+    (host / "etc/cards/a").touch()
+    given = "{env: {CARD: there}}"
+    async with serve(configuration(CARD.format(ONE, "{{ device.name }}", given, "")), pace=PACE):
+        await kubelet.wait_until(lambda k: k.allocatable(ONE) == 1)
+        await kubelet.add_pod(pod("p", ONE))
+    async with serve(configuration(CARD.format(TWO, "{{ device.name }}", given, "")), pace=PACE) as served:
+        await served.until(lambda: healthy(served, TWO) == ["a"])
+
+
+@pytest.fixture
+async def foreign(kubelet: SimulatedKubelet, root: Path) -> AsyncIterator[None]:
+    """Another plugin has given /dev/one1 to a pod."""
+    node = pb.ContainerAllocateResponse(devices=[pb.DeviceSpec(host_path="/dev/one1")])
+
+    async def allocate(_ids: Sequence[str]) -> pb.ContainerAllocateResponse:
+        return node
+
+    async with ScriptedPlugin(root / "k", "foreign/x", [Device("z")], allocate=allocate) as plugin:
+        await plugin.register()
+        await kubelet.wait_until(lambda k: k.allocatable("foreign/x") == 1)
+        await kubelet.add_pod(pod("p", "foreign/x"))
+        yield
+
+
+@pytest.mark.usefixtures("foreign", "one")
+@pytest.mark.parametrize(
+    ("shared", "offered"), [("", []), ("  share: {replicas: 2}\n", ["one1::0", "one1::1"])]
+)
+async def test_what_another_plugin_gave_is_offered_only_where_it_is_shared(
+    shared: str, offered: list[str], serve: Serve
+) -> None:
+    async with serve(configuration(resource(ONE, shared)), pace=PACE) as served:
+        await served.until(lambda: served.status(ONE).counters.discoveries > 0)
+        await served.quiet(ONE)
+        assert healthy(served, ONE) == offered

@@ -1,0 +1,147 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugin.serving.context import Patience
+from plugin.serving.registration import (
+    LAST_RETRY,
+    LAST_RETRY_REFUSED,
+    Decision,
+    RegistrationState,
+    Step,
+    decide,
+    decide_by_directory,
+    retry_delay,
+)
+from plugin.serving.sockets import SocketIdentity
+
+OLD, NEW = SocketIdentity(1, 1, 1), SocketIdentity(1, 1, 2)
+REGISTER, RENEW, WAIT = Decision(Step.REGISTER), Decision(Step.RENEW), Decision(Step.WAIT)
+
+
+@pytest.mark.parametrize(
+    ("state", "decision"),
+    [
+        # Nothing there yet.
+        (RegistrationState(own_socket=True, kubelet=None), WAIT),
+        # A kubelet: register at once, or when the last failure allows it.
+        (RegistrationState(own_socket=True, kubelet=NEW), REGISTER),
+        (RegistrationState(own_socket=True, kubelet=NEW, retry_at=101.0), Decision(Step.WAIT, 101.0)),
+        # An attempt that was given up may have left a stream: registering once more is harmless.
+        (RegistrationState(own_socket=True, kubelet=NEW, streams=1), REGISTER),
+        # Registered and served.
+        (RegistrationState(own_socket=True, kubelet=NEW, accepted_by=NEW, streams=1, had_stream=True), WAIT),
+        # Registered, but no stream was opened.
+        (
+            RegistrationState(own_socket=True, kubelet=NEW, accepted_by=NEW, quiet_since=99.0),
+            Decision(Step.WAIT, 104.0),
+        ),
+        (RegistrationState(own_socket=True, kubelet=NEW, accepted_by=NEW, quiet_since=95.0), REGISTER),
+        # The stream ended.
+        (
+            RegistrationState(
+                own_socket=True, kubelet=NEW, accepted_by=NEW, quiet_since=99.5, had_stream=True
+            ),
+            Decision(Step.WAIT, 100.5),
+        ),
+        (
+            RegistrationState(
+                own_socket=True, kubelet=NEW, accepted_by=NEW, quiet_since=99.0, had_stream=True
+            ),
+            REGISTER,
+        ),
+        # The kubelet restarted: its streams ended already, or are to be ended first.
+        (RegistrationState(own_socket=True, kubelet=NEW, accepted_by=OLD), REGISTER),
+        (RegistrationState(own_socket=True, kubelet=NEW, accepted_by=OLD, streams=1), RENEW),
+        (RegistrationState(own_socket=False, kubelet=NEW, accepted_by=OLD), RENEW),
+        (RegistrationState(own_socket=False, kubelet=None), RENEW),
+        # The kubelet's socket is gone, its stream is not: nothing to do but wait.
+        (RegistrationState(own_socket=True, kubelet=None, accepted_by=OLD, streams=1), WAIT),
+        # Asked for.
+        (RegistrationState(own_socket=True, kubelet=NEW, accepted_by=NEW, streams=1, renew=True), RENEW),
+    ],
+)
+def test_what_a_registration_needs_next(state: RegistrationState, decision: Decision) -> None:
+    assert decide(state, 100.0, Patience()) == decision
+
+
+identities = st.sampled_from([OLD, NEW])
+states = st.builds(
+    RegistrationState,
+    own_socket=st.booleans(),
+    kubelet=st.none() | identities,
+    accepted_by=st.none() | identities,
+    streams=st.integers(0, 2),
+    quiet_since=st.floats(0, 100),
+    had_stream=st.booleans(),
+    retry_at=st.floats(0, 200),
+    renew=st.booleans(),
+)
+
+
+@given(states)
+def test_an_open_stream_is_never_registered_over(state: RegistrationState) -> None:
+    decision = decide(state, 100.0, Patience())
+    if decision.step is Step.REGISTER and state.accepted_by is not None:
+        assert state.streams == 0
+
+
+@given(states)
+def test_waiting_without_an_end_is_for_events_alone(state: RegistrationState) -> None:
+    decision = decide(state, 100.0, Patience())
+    if decision.step is Step.WAIT:
+        served = state.accepted_by == state.kubelet and state.streams > 0
+        assert (decision.until is None) == (state.kubelet is None or served)
+        assert decision.until is None or decision.until > 100.0
+
+
+@pytest.mark.parametrize(("refused", "last"), [(False, LAST_RETRY), (True, LAST_RETRY_REFUSED)])
+def test_attempts_are_quick_at_first_and_bounded_at_last(*, refused: bool, last: float) -> None:
+    delays = [retry_delay(n, refused=refused) for n in range(1, 100)]
+    assert delays[0] == 0.01
+    assert delays == sorted(delays)
+    assert delays[-1] == last
+    # A kubelet that comes back within half a second is met without a long pause.
+    assert sum(delays[:5]) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("state", "now", "expected"),
+    [
+        (RegistrationState(own_socket=False, kubelet=NEW), 0, Decision(Step.RENEW)),
+        (RegistrationState(own_socket=True, kubelet=NEW, streams=1, renew=True), 0, Decision(Step.RENEW)),
+        (RegistrationState(own_socket=True, kubelet=NEW, streams=1), 1e9, Decision(Step.WAIT)),
+        (RegistrationState(own_socket=True, kubelet=None), 1e9, Decision(Step.WAIT)),
+        (RegistrationState(own_socket=True, kubelet=NEW, quiet_since=10), 14, Decision(Step.WAIT, 15)),
+        (RegistrationState(own_socket=True, kubelet=NEW, quiet_since=10), 15, Decision(Step.RENEW)),
+        (
+            RegistrationState(own_socket=True, kubelet=NEW, quiet_since=10, had_stream=True),
+            10.5,
+            Decision(Step.WAIT, 11),
+        ),
+        (
+            RegistrationState(own_socket=True, kubelet=NEW, quiet_since=10, renewals=2),
+            11,
+            Decision(Step.WAIT, 30),
+        ),
+        (
+            RegistrationState(own_socket=True, kubelet=NEW, quiet_since=10, renewals=99),
+            11,
+            Decision(Step.WAIT, 70),
+        ),
+        (
+            RegistrationState(own_socket=True, kubelet=NEW, refused=True, retry_at=20),
+            19,
+            Decision(Step.WAIT, 20),
+        ),
+        (
+            RegistrationState(own_socket=True, kubelet=NEW, refused=True, retry_at=20),
+            20,
+            Decision(Step.RENEW),
+        ),
+    ],
+)
+def test_a_socket_that_the_kubelet_finds_by_itself_is_made_anew_only_when_it_must(
+    state: RegistrationState, now: float, expected: Decision
+) -> None:
+    assert decide_by_directory(state, now, Patience()) == expected
