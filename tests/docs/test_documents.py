@@ -34,7 +34,7 @@ RUNBOOKS = {
 }
 ALL = PAGES | RUNBOOKS
 LANGUAGES = {
-    *("console", "json", "promql", "text", "yaml"),
+    *("console", "json", "promql", "python", "text", "yaml"),
     *("yaml bad", "yaml grafana", "yaml prometheus", ""),  # the last: what a terminal shows
 }
 # What is no command of this project's, and no concern of these tests.

@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct
 
 from plugin.config.schema import field_texts, schema, structs
 from plugin.config.templates import ALLOWED_FILTERS, ALLOWED_METHODS
+from plugin.discovery.pci import Pci, PciSelection
 from plugin.discovery.registry import Source
 from plugin.presets import PRESETS
 
@@ -26,6 +27,8 @@ SOURCES: Mapping[type[Struct], str] = {
     if any(struct is option for option in getattr(field.type, "__args__", ()))
 }
 """The sources' structs, with their keys."""
+PCI_SELECTIONS = {struct for struct in SOURCES if issubclass(struct, PciSelection)} - {Pci}
+"""Sources with the keys of `pci`, whose rows are not repeated."""
 
 _BLOCK = re.compile(r"<!-- (?P<name>[\w ]+) -->\n.*?<!-- /(?P=name) -->", re.DOTALL)
 _FENCE = re.compile(r"^```(?P<kind>\w+(?: \w+)?)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -73,24 +76,27 @@ def whole(text: str) -> bytes:
 
 def _described(struct: type[Struct]) -> str:
     texts = field_texts(struct)
+    inherited = PciSelection.__struct_fields__ if struct in PCI_SELECTIONS else ()
     rows = [
-        f"| `{field.encode_name}` | {_default(field)} | {_line(texts[field.name])} |"
+        f"- `{field.encode_name}`{_default(field)}: {_line(texts[field.name])}"
         for field in msgspec.structs.fields(struct)
+        if field.name not in inherited
     ]
-    table = "\n".join(["| key | if left out | |", "|---|---|---|", *rows]) if rows else ""
-    return f"{inspect.cleandoc(struct.__doc__ or '')}\n\n{table}".strip()
+    if inherited:
+        rows.insert(0, f"- `{inherited[0]}` to `{inherited[-1]}`: as for [`pci`](#pci)")
+    return "\n\n".join([inspect.cleandoc(struct.__doc__ or ""), "\n".join(rows)]).strip()
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
-        return "*needed*"
+        return " (required)"
     value: Any = field.default
     if field.default_factory is not msgspec.NODEFAULT and callable(field.default_factory):
         value = field.default_factory()
     if value is UNSET or value in ([], {}) or isinstance(value, Struct):
         return ""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode().replace(",", ", ")
-    return f"`{text}`"
+    return f" (default `{text}`)"
 
 
 def _line(text: str) -> str:
@@ -98,14 +104,15 @@ def _line(text: str) -> str:
 
 
 def _presets() -> str:
-    rows = ["| preset | resources | |", "|---|---|---|"]
+    rows: list[str] = []
     for name, content in sorted(PRESETS.items()):
         text = content.decode()
         comment = re.match(r"(?:#[^\n]*\n)*?(?=#\n|version:)", text)
         first = " ".join(line.lstrip("# ") for line in comment[0].splitlines()) if comment else ""
+        purpose, tried = first.rstrip(".").rsplit(". ", 1)
         resources = re.findall(r"^  - name: \"?(.*?)\"?$", text, re.MULTILINE)
-        told = "<br>".join(f"`{_family(resource)}`" for resource in resources)
-        rows.append(f"| `{name}` | {told} | {_line(_purpose(first))} |")
+        families = ", ".join(f"`{_family(resource)}`" for resource in resources)
+        rows.append(f"- `{name}` ({families}): {_purpose(purpose)}. *{tried}.*")
     return "\n".join(rows)
 
 
