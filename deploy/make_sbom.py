@@ -1,7 +1,7 @@
-"""Makes the bill of materials of what the image adds to its base: `make sbom`. CycloneDX, as JSON.
+"""`make sbom`: the bill of materials of what the image adds to its base, as CycloneDX JSON.
 
-The packages are those that requirements/image.txt locks; what they depend on and their licences are what this
-environment's packages declare. The base of the image is its publisher's to describe.
+requirements/image.txt has the packages; this environment's packages declare dependencies and licences. The
+publisher of the base describes the base.
 """
 
 import json
@@ -22,7 +22,7 @@ _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE)
 
 
 class SbomError(Exception):
-    """What is installed here is not what is locked."""
+    """An installed package differs from the lock file."""
 
 
 def locked(text: str) -> dict[str, str]:
@@ -38,13 +38,15 @@ def normal(name: str) -> str:
 def shipped(document: Mapping[str, Any], packages: Mapping[str, str]) -> dict[str, Any]:
     """The part of an environment's `document` that is in the image: `packages`, without addresses.
 
-    Raises SbomError where one of them is missing, or is there in another version.
+    Raises SbomError for a missing package or another version.
     """
     found = {normal(entry["name"]): entry for entry in document["components"]}
     for name, version in packages.items():
         here = found.get(name, {}).get("version", "not installed")
         if here != version:
-            raise SbomError(f"{name}: {version} is locked, and here it is {here}: make the environment anew")
+            raise SbomError(
+                f"{name}: found {here}, expected the locked {version}: install requirements/image.txt again"
+            )
     kept = [_without_addresses(found[name]) for name in sorted(packages)]
     refs = {entry["bom-ref"] for entry in kept}
     root = document["metadata"]["component"] | {"version": __version__}
@@ -74,23 +76,32 @@ def _without_addresses(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def environment() -> Mapping[str, Any]:
-    """What is installed beside this Python."""
-    told = subprocess.run(  # noqa: S603 -- this Python
-        [
-            *(sys.executable, "-W", "ignore", "-m", "cyclonedx_py", "environment", "--output-reproducible"),
-            *("--pyproject", str(ROOT / "pyproject.toml"), "-o", "-", sys.executable),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=600,
-        check=True,
-    ).stdout
-    document: Mapping[str, Any] = json.loads(told)
+    """The bill of materials of this Python's environment."""
+    document: Mapping[str, Any] = json.loads(
+        subprocess.run(  # noqa: S603 -- this Python
+            [
+                *(
+                    sys.executable,
+                    "-W",
+                    "ignore",
+                    "-m",
+                    "cyclonedx_py",
+                    "environment",
+                    "--output-reproducible",
+                ),
+                *("--pyproject", str(ROOT / "pyproject.toml"), "-o", "-", sys.executable),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=600,
+            check=True,
+        ).stdout
+    )
     return document
 
 
 def main(path: Path) -> int:
-    """Write it to `path`, if it is one by CycloneDX's own schema."""
+    """Write the bill of materials to `path` if it is valid by CycloneDX's schema. Returns the exit code."""
     try:
         document = shipped(environment(), locked((ROOT / "requirements" / "image.txt").read_text()))
     except SbomError as error:
