@@ -1,30 +1,23 @@
-"""`devicelens who`, `history`, `explain` and `completion`: which pod holds which device, which did, and what
-is known of one, from an exporter, straight from a kubelet, or from Prometheus for a whole fleet.
+"""`devicelens who`, `history`, `explain` and `completion`: commands that query an exporter, a kubelet or
+Prometheus. They only read.
 
-cli        the command `who`; history, explain and completion are the others
-sources    whom to ask: the flags, and the one that counts
-common     what the commands share: exit codes, the one clear line when it cannot be asked
-model      what every source answers with
-select     which of it is asked for
-show       the answer as a table or as JSON; table/ makes it fit
-watch/     what changes, as it does
+who         the command `who`
+watch       `who --watch`: a live table, or one line for each change
+history     the command `history`
+holdings    holdings in the past, for `history` and `who --at`
+explain     the command `explain`
+completion  the command `completion`, and completion of names
+sources     the flags that choose the source, its address and its credentials
+query       queries of the chosen source: the current mapping, one device explained, the history
+client      HTTP with a limit on time and size
+kubelet     queries of a kubelet's PodResources socket
+prometheus  queries of a Prometheus
+select      which devices match RESOURCE=DEVICE and --pod
+table       tables for terminals and pipes
+common      exit codes, errors and notes on standard error
 
-present    the present, by whichever source
-ask, exporter
-           an exporter's documents, and its present
-kubelet    a kubelet's answer, made into the same
-prometheus/
-           a fleet's, made of its exporters' series
-door, door_words, access
-           HTTP to one server, why it failed, and how to be let in
-
-past_cli, past, past_show
-           what an exporter remembers
-moments    times as people write them
-complete, completion
-           what can be typed next
-
-gRPC, rich, asyncio and each source are imported only where they are used: the command is to start quickly.
+aiohttp, rich, gRPC and asyncio are imported by `query`, `table`, `kubelet` and `watch` alone. The commands
+import those modules when they use them, so that --help and completion of flags start quickly.
 """
 
 from exporter.cli.who import who

@@ -1,85 +1,76 @@
-"""What the commands that ask have in common: flags, exit codes, the one clear line when it cannot."""
+"""Exit codes, errors, notes on standard error, and JSON output of the commands."""
 
-from collections.abc import Callable
-from typing import IO, Any, Final, TypeVar
+import json
+from typing import IO, Any, Final
 
 import click
+import msgspec
 
-from exporter.cli.select import Pod, Question, parse_pod, parse_what
 from exporter.views.schema import Envelope
-from runtime.flags import DURATION, flag
+from exporter.views.wording import LOOSELY, parse_time
 from runtime.text import visible
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_URL: Final = "http://127.0.0.1:10190"
 
 EPILOG: Final = """\b
 Exit status:
-  0  found, or everything was asked for
-  1  could not ask: the line on standard error says why
+  0  found, or no filter was given
+  1  the query failed: the line on standard error gives the reason
   2  wrong usage
   3  nothing matches
 """
 
+TIME_FORMATS: Final = LOOSELY.format(zone="this machine's zone")
+"""What `parse_time_flag` accepts, for help texts and messages."""
 
-class CouldNot(click.ClickException):
-    """It could not be asked: one line on standard error, status 1."""
+
+class AskError(click.ClickException):
+    """The source cannot be queried. The command prints the message as one line and exits with 1."""
 
     exit_code = 1
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Write the line."""
+        """Print the message."""
         say(self.message, file)
 
 
-class Nothing(CouldNot):
-    """Nothing matches: one line on standard error, status 3."""
+class NoMatchError(AskError):
+    """No device or holding matches. The command prints the message as one line and exits with 3."""
 
     exit_code = 3
 
 
-def timeout_flag() -> Callable[[F], F]:
-    """--timeout."""
-    return flag(
-        "--timeout",
-        type=DURATION,
-        default="5s",
-        metavar="DURATION",
-        help="How long the answer may take; 30s from --prometheus.",
-    )
-
-
 def say(message: str, file: IO[Any] | None = None) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     click.echo(f"devicelens: {visible(message)}", file=file, err=file is None)
 
 
-def question_of(what: str, pod: str | None) -> Question:
-    """What is asked for. Raises BadParameter."""
-    try:
-        resource, device = parse_what(what)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="RESOURCE") from error
-    return Question(resource, device, pod_of(pod))
-
-
-def pod_of(pod: str | None) -> Pod | None:
-    """The pod of --pod. Raises BadParameter."""
-    try:
-        return None if pod is None else parse_pod(pod)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--pod") from error
-
-
-def warn(document: Envelope) -> None:
-    """Say so where the mapping is not fresh."""
+def warn_unless_fresh(document: Envelope) -> None:
+    """Print the age of the node's mapping, and why it is not refreshed."""
     if document.freshness == "fresh":
         return
     age = "" if document.age_seconds is None else f", {document.age_seconds:.0f} s old"
     taken = "" if document.taken_at is None else f", of {document.taken_at}"
     error = document.error
-    why = (
+    reason = (
         "" if error is None else f"; {error.method} fails since {error.since}: {error.code}: {error.message}"
     )
-    say(f"the mapping of {document.node} is {document.freshness}{age}{taken}{why}")
+    say(f"the mapping of {document.node} is {document.freshness}{age}{taken}{reason}")
+
+
+def as_json(document: msgspec.Struct) -> str:
+    """The document as indented JSON in ASCII: other characters are escaped, because a terminal may interpret
+    them.
+    """
+    text = json.dumps(msgspec.to_builtins(document), indent=2, ensure_ascii=True)
+    return text.replace("\x7f", "\\u007f")
+
+
+def parse_time_flag(text: str | None, flag: str, now: float) -> float | None:
+    """Unix time of the flag's value; None if the flag is not given. Raises BadParameter."""
+    if text is None:
+        return None
+    try:
+        return parse_time(text, now)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}, expected {TIME_FORMATS}", param_hint=flag) from None

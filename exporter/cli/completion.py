@@ -1,13 +1,11 @@
-"""The command `devicelens completion`, and what bash needs beside click's own.
+"""The command `devicelens completion`, and completion of resources, devices, pods and nodes.
 
-Completion: which resources, devices, pods and nodes there are, asked for while somebody types.
-
-Quick or not at all: whatever goes wrong, nothing is offered and nothing is said. A kubelet's socket is not
-asked: gRPC takes too long to import.
+Names come from the source of the command line. A kubelet is not queried: gRPC takes too long to import.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import click
@@ -19,6 +17,8 @@ from click.shell_completion import (
     get_completion_class,
     split_arg_string,
 )
+
+from exporter.cli.common import DEFAULT_URL
 
 VARIABLE: Final = "_DEVICELENS_COMPLETE"
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -45,33 +45,32 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class Bash(BashComplete):
-    """bash, which breaks words at `=` and `:`: of an id that has them it replaces only what is behind the
-    last one, and so that is all that it may be given.
+    """bash breaks words at `=` and `:`, and replaces only what follows the last one: each completion is cut
+    there.
     """
 
     name: ClassVar[str] = "bash"
     source_template: ClassVar[str] = _BASH
-    _known = ""
+    _prefix = ""
 
     def source(self) -> str:
-        """The script. Which bash will read it is not known here."""
+        """The script. click would check the version of a bash that may not be the one that reads it."""
         return ShellComplete.source(self)
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the one that is typed, and that as far as it is typed."""
+        """The words before the incomplete one, and the incomplete one."""
         line = os.environ.get("COMP_LINE", "")
         words = split_arg_string(line)
         incomplete = "" if not words or line[-1:].isspace() else words.pop()
         breaking = set(_BREAKS) & set(os.environ.get("COMP_WORDBREAKS", ""))
         breaks = [at for at, character in enumerate(incomplete) if character in breaking]
-        self._known = incomplete[: breaks[-1] + 1] if breaks else ""
+        self._prefix = incomplete[: breaks[-1] + 1] if breaks else ""
         return words[1:], incomplete
 
     def format_completion(self, item: CompletionItem[Any]) -> str:
-        """One line of what the script reads."""
-        # Of `--url=x` click completes x alone.
-        known = self._known if item.value.startswith(self._known) else ""
-        return f"{item.type},{item.value[len(known) :]}"
+        """One line for the script."""
+        # For `--url=x` click completes x, without the prefix.
+        return f"{item.type},{item.value.removeprefix(self._prefix)}"
 
 
 add_completion_class(Bash)
@@ -94,115 +93,88 @@ def completion(ctx: click.Context, shell: str) -> None:
     click.echo(kind(ctx.find_root().command, {}, "devicelens", VARIABLE).source())
 
 
-_WITHIN: Final = 0.4
-"""Seconds for the answer."""
+_TIMEOUT: Final = 0.4
+"""Seconds for the query."""
 _LIMIT: Final = 1000
-"""Words that are offered."""
+"""Words offered."""
+_SOURCE_PARAMETERS: Final = (
+    *("url", "socket", "prometheus", "node", "selector", "token_file", "ca_file", "cert_file", "key_file"),
+    *("insecure_skip_verify", "timeout"),
+)
 
 Items = list[CompletionItem[str]]
 
 
 def complete_what(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:  # noqa: ARG001 -- click's signature
     """RESOURCE, and after its `=` its devices."""
-    from exporter.cli.select import resource_among  # noqa: PLC0415 -- for this alone, as below
-
     resource, equals, _ = incomplete.partition("=")
-    pairs = sorted(set(_devices(ctx)))
+    pairs = _devices(_nodes(ctx))
     if not equals:
         return _items({name for name, _ in pairs}, incomplete)
-    try:
-        name = resource_among({name for name, _ in pairs}, resource) if resource else ""
-    except ValueError:
+    ends = {name for name, _ in pairs if name == resource or name.endswith(f"/{resource}")}
+    if resource and resource not in ends and len(ends) != 1:
         return []
-    known = (device for found, device in pairs if not resource or found == name)
-    return _items({f"{resource}={device}" for device in known}, incomplete)
+    known = {resource} if resource in ends else ends
+    return _items(
+        {f"{resource}={device}" for name, device in pairs if not resource or name in known}, incomplete
+    )
 
 
 def complete_device(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """RESOURCE=DEVICE, or DEVICE."""
     if "=" in incomplete:
         return complete_what(ctx, param, incomplete)
-    pairs = set(_devices(ctx))
+    pairs = _devices(_nodes(ctx))
     return _items({device for _, device in pairs} | {f"{name}=" for name, _ in pairs}, incomplete)
 
 
 def complete_pod(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:  # noqa: ARG001 -- click's signature
     """NAMESPACE/NAME of the pods that hold something."""
-    return _items(set(_asked(ctx, _pods)), incomplete)
+    documents = [node.document for node in _nodes(ctx)]
+    holders = [
+        h for document in documents for one in (*document.devices, *document.claims) for h in one.holders
+    ]
+    cpus = [entry for document in documents for entry in document.cpus]
+    return _items({f"{one.namespace}/{one.pod}" for one in (*holders, *cpus)}, incomplete)
 
 
 def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:  # noqa: ARG001 -- click's signature
-    """Nodes that Prometheus knows."""
-    return _items(set(_asked(ctx, _nodes)), incomplete)
+    """The nodes in Prometheus."""
+    return _items({node.document.node for node in _nodes(ctx, "prometheus")}, incomplete)
 
 
-def _devices(ctx: click.Context) -> list[tuple[str, str]]:
-    return _asked(ctx, _resources_and_devices)
+def _devices(nodes: Iterable[Any]) -> set[tuple[str, str]]:
+    """Resources or drivers, and their devices."""
+    return {
+        pair
+        for node in nodes
+        for pair in (
+            *((device.resource, device.device) for device in node.document.devices),
+            *((claim.driver, claim.device) for claim in node.document.claims),
+        )
+    }
 
 
-def _asked(ctx: click.Context, question: Any) -> list[Any]:
+def _nodes(ctx: click.Context, *kinds: str) -> Iterable[Any]:
+    """The nodes in the answer of the source; none if it is not of `kinds`, does not answer in time, or the
+    flags are wrong: completion prints no errors.
+    """
+    from exporter.cli.query import current_mapping  # noqa: PLC0415 -- imports asyncio and aiohttp
+    from exporter.cli.sources import choose_source  # noqa: PLC0415 -- it imports this module
+
+    given = {name: ctx.params.get(name) for name in _SOURCE_PARAMETERS}
+    given |= {"url": given["url"] or DEFAULT_URL, "timeout": _TIMEOUT}
+    given["insecure_skip_verify"] = bool(given["insecure_skip_verify"])
     try:
-        return list(question(ctx))
-    except Exception:  # noqa: BLE001 -- whoever types is not to be disturbed
-        return []
+        source = choose_source(ctx, **given)  # type: ignore[arg-type] # as click parsed them
+        if source.kind not in (kinds or ("exporter", "prometheus")):
+            return ()  # gRPC takes too long to import
+        return current_mapping(replace(source, node="")).nodes
+    except Exception:  # noqa: BLE001 -- an error would disturb the line that is typed
+        return ()
 
 
 def _items(words: set[str], incomplete: str) -> Items:
-    # What cannot be typed, or would be written over the terminal, is not offered.
+    # Words that cannot be typed, or would overwrite the terminal, are not offered.
     fitting = sorted(word for word in words if word.startswith(incomplete) and word.isprintable())
     return [CompletionItem(word) for word in fitting if not set(word) & set(" \t,'\"`$\\")][:_LIMIT]
-
-
-def _resources_and_devices(ctx: click.Context) -> Iterator[tuple[str, str]]:
-    for told in _present(ctx).told:
-        document = told.document
-        yield from ((device.resource, device.device) for device in document.devices)
-        yield from ((claim.driver, claim.device) for claim in document.claims)
-
-
-def _pods(ctx: click.Context) -> Iterator[str]:
-    for told in _present(ctx).told:
-        document = told.document
-        holders = [h for one in (*document.devices, *document.claims) for h in one.holders]
-        yield from (f"{holder.namespace}/{holder.pod}" for holder in holders)
-        yield from (f"{entry.namespace}/{entry.pod}" for entry in document.cpus)
-
-
-def _nodes(ctx: click.Context) -> Iterator[str]:
-    source = _source(ctx)
-    if source.kind == "prometheus":
-        yield from (told.document.node for told in _present(ctx, everywhere=True).told)
-
-
-def _source(ctx: click.Context) -> Any:
-    from exporter.cli.sources import chosen  # noqa: PLC0415 -- it is what brings these functions in
-
-    flags = {name: ctx.params.get(name) for name in _FLAGS}
-    flags["url"] = flags["url"] or _url()
-    flags["timeout"] = _WITHIN
-    flags["insecure_skip_verify"] = bool(flags["insecure_skip_verify"])
-    return chosen(ctx, **flags)  # type: ignore[arg-type] # as click read them
-
-
-_FLAGS: Final = (
-    *("url", "socket", "prometheus", "node", "selector", "token_file", "ca_file", "cert_file", "key_file"),
-    *("insecure_skip_verify", "timeout"),
-)
-
-
-def _url() -> str:
-    from exporter.cli.common import DEFAULT_URL  # noqa: PLC0415 -- as above
-
-    return DEFAULT_URL
-
-
-def _present(ctx: click.Context, *, everywhere: bool = False) -> Any:
-    from dataclasses import replace  # noqa: PLC0415 -- as above
-
-    from exporter.cli.select import Answer  # noqa: PLC0415 -- as above
-    from exporter.cli.who import asked  # noqa: PLC0415 -- as above
-
-    source = _source(ctx)
-    if source.kind == "kubelet":
-        return Answer((), "")
-    return asked(replace(source, node="") if everywhere else source)

@@ -1,30 +1,24 @@
 """The command `devicelens explain`: one device, in sentences and in facts."""
 
-import time
 from collections.abc import Iterator
 from typing import Any, Final
-from urllib.parse import urlencode
 
 import click
 
-from exporter.cli.common import EPILOG, CouldNot, Nothing, say, warn
+from exporter.cli.common import EPILOG, NoMatchError, as_json, say, warn_unless_fresh
 from exporter.cli.completion import complete_device
-from exporter.cli.http import AskError, Deadline, NobodyError, RefusedError, UnknownError, fetch
-from exporter.cli.select import EXPECTED, time_of
-from exporter.cli.show import as_json
-from exporter.cli.sources import Source, chosen, source_flags
+from exporter.cli.sources import choose_source, refuse_prometheus, source_flags
 from exporter.views.schema import DeviceEntry, ExplainDocument
 from exporter.views.wording import lasting, ranges, spelled
-from runtime.flags import default_node_name
 from runtime.text import visible
 
 _RELATIVES: Final = 10
-"""Siblings and parts that are told; -o wide and JSON have more."""
+"""Siblings and parts in the default output; -o wide and JSON have more."""
 
 
 @click.command(epilog=EPILOG)
 @click.argument("what", metavar="[RESOURCE=]DEVICE", shell_complete=complete_device)
-@click.option("--at", "at", metavar="TIME", help=f"As it was then, by Prometheus: {EXPECTED}.")
+@click.option("--at", hidden=True, metavar="TIME")
 @source_flags()
 @click.option(
     "-o",
@@ -32,32 +26,36 @@ _RELATIVES: Final = 10
     type=click.Choice(("text", "wide", "json")),
     default="text",
     show_default=True,
-    help="How to answer.",
+    help="Output format.",
 )
 @click.pass_context
 def explain(ctx: click.Context, /, *, what: str, at: str | None, output: str, **flags: Any) -> None:
-    """One device: how its id was read, who holds it, and why it is, or is not, attributed to a pod.
+    """One device: how its id reads, who holds it, and why it has a holder or none.
 
-    DEVICE is a whole id, that of the device behind others, the name of a claimed device, or a part of one
-    id. RESOURCE is needed where several have a device of this id; it may be the part after its slash.
+    DEVICE is a whole id, a parent's id, the name of a claimed device, or a part of an id. RESOURCE is needed
+    if several resources have a device with this id; the part after its slash is enough.
     """
     resource, device = parse_device(what)
-    source = chosen(ctx, **flags)
-    if at is not None and source.kind != "prometheus":
-        raise click.UsageError(
-            "--at: expected --prometheus, for others explain the present alone; "
-            "devicelens history tells an exporter's past"
+    source = choose_source(ctx, **flags)
+    if source.kind == "prometheus":
+        refuse_prometheus(
+            ctx, "use --url with the exporter of the device's node, or devicelens who --prometheus URL"
         )
-    moment = time_of(at, "--at", time.time())
+    if at is not None:
+        raise click.UsageError("--at: explain has the present only; use devicelens who --at or history")
+    from exporter.cli.query import explanation  # noqa: PLC0415 -- imports asyncio and aiohttp
 
     try:
-        document, notes = _asked(source, what, resource, device, moment)
-    except AskError as error:
-        raise CouldNot(str(error)) from error
+        document, notes = explanation(source, resource, device)
+    except NoMatchError:
+        short, equals, rest = device.partition("=")
+        if resource or what.startswith("=") or not (short and equals and rest):
+            raise
+        # No id contains `gpu=7c1f`, so this is device 7c1f of gpu.
+        document, notes = explanation(source, short, rest)
     for note in notes:
         say(note)
-    if source.kind != "prometheus":
-        warn(document)
+    warn_unless_fresh(document)
     if output == "json":
         click.echo(as_json(document))
         return
@@ -68,34 +66,9 @@ def explain(ctx: click.Context, /, *, what: str, at: str | None, output: str, **
         click.echo(f"{name:<12} {spelled(value)}")
 
 
-Explained = tuple[ExplainDocument, tuple[str, ...]]
-"""A document, and notes on it."""
-
-
-def _asked(source: Source, what: str, resource: str, device: str, moment: float | None) -> Explained:
-    try:
-        return _ask(source, resource, device, moment)
-    except Nothing:
-        short, equals, rest = device.partition("=")
-        if resource or what.startswith("=") or not (short and equals and rest):
-            raise
-        # No id has `gpu=7c1f` in it: it is gpu's device 7c1f, then.
-        return _ask(source, short, rest, moment)
-
-
-def _ask(source: Source, resource: str, device: str, moment: float | None) -> Explained:
-    match source.kind:
-        case "exporter":
-            return _from_exporter(source, resource, device), ()
-        case "kubelet":
-            return _from_kubelet(source, resource, device)
-        case _:
-            return _from_fleet(source, resource, device, moment)
-
-
 def parse_device(text: str) -> tuple[str, str]:
-    """Resource and device of `DEVICE`, `=DEVICE` or `RESOURCE=DEVICE`. An id may have a `=` too: what is
-    before the first one is a resource only if it may be one. Raises BadParameter for no device at all.
+    """Resource and device of DEVICE, =DEVICE or RESOURCE=DEVICE. A device id may contain `=`: what precedes
+    the first one is a resource only if it has the form of one. Raises BadParameter if there is no device.
     """
     resource, equals, device = text.partition("=")
     if equals and device and (not resource or resource.count("/") == 1):
@@ -103,51 +76,6 @@ def parse_device(text: str) -> tuple[str, str]:
     if text in {"", "="}:
         raise click.BadParameter(f"found {visible(text)!r}, expected a device's id", param_hint="DEVICE")
     return "", text
-
-
-def _from_exporter(source: Source, resource: str, device: str) -> ExplainDocument:
-    asked = {"device": device} | ({"resource": resource} if resource else {})
-    where = f"/api/v1/explain?{urlencode(asked, errors='surrogateescape')}"
-    try:
-        return fetch(source.door(), where, ExplainDocument, Deadline(source.timeout))
-    except RefusedError as error:
-        raise click.BadParameter(error.detail, param_hint="DEVICE") from error
-    except UnknownError as error:
-        raise Nothing(error.detail) from error
-
-
-def _from_kubelet(source: Source, resource: str, device: str) -> Explained:
-    from exporter.cli import kubelet  # noqa: PLC0415 -- gRPC takes a while to import
-    from exporter.mapping.device_ids import read_id  # noqa: PLC0415 -- as above
-    from exporter.views.documents import explained  # noqa: PLC0415 -- as above
-    from exporter.views.explain import AmbiguousDevice, UnknownDevice  # noqa: PLC0415 -- for this way alone
-
-    try:
-        moment, notes = kubelet.look(
-            source.kubelet(), node=default_node_name(), timeout=source.timeout, clock=time.time
-        )
-    except ValueError as error:
-        raise click.BadParameter(visible(str(error)), param_hint="--socket") from error
-    try:
-        return explained(moment, device, resource, reader=read_id), notes
-    except AmbiguousDevice as error:
-        raise click.BadParameter(visible(str(error)), param_hint="DEVICE") from error
-    except UnknownDevice as error:
-        raise Nothing(str(error)) from error
-
-
-def _from_fleet(source: Source, resource: str, device: str, at: float | None) -> Explained:
-    from exporter.cli.prometheus.client import Prometheus  # noqa: PLC0415 -- for this way alone
-    from exporter.cli.prometheus.explaining import Several, Unknown, explained  # noqa: PLC0415 -- as above
-    from exporter.cli.prometheus.fleet import Scope  # noqa: PLC0415 -- as above
-
-    prometheus = Prometheus(source.door(), timeout=source.timeout)
-    try:
-        return explained(prometheus, Scope(source.matchers, source.node), device, resource, at)
-    except Several as error:
-        raise click.BadParameter(visible(str(error)), param_hint="DEVICE") from error
-    except (Unknown, NobodyError) as error:
-        raise Nothing(str(error)) from error
 
 
 def facts(document: ExplainDocument, *, relatives: int | None = None) -> Iterator[tuple[str, str]]:

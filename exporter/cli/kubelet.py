@@ -1,53 +1,74 @@
-"""A kubelet's answer, made into the document that an exporter would give."""
+"""Queries of a kubelet's PodResources socket, without an exporter."""
 
 import asyncio
-from collections.abc import Callable
+import time
 from pathlib import Path
 
-from exporter.cli.http import AskError
-from exporter.cli.select import Answer, MappingDocument, Told
-from exporter.cli.sources import cpus_of
+import click
+
+from exporter.cli.common import AskError, NoMatchError
+from exporter.cli.select import MappingAnswer, MappingDocument, NodeMapping, exclusive_cpus
+from exporter.cli.sources import ChosenSource
 from exporter.mapping.anomalies import find
-from exporter.mapping.restart_guard import DISTRUST
+from exporter.mapping.device_ids import read
+from exporter.mapping.restart_guard import DOUBT
 from exporter.mapping.snapshot import build
 from exporter.mapping.state import State
 from exporter.views import documents
-from exporter.views.documents import Moment
+from exporter.views.documents import Moment, explained
+from exporter.views.explain import AmbiguousDevice, UnknownDevice
 from exporter.views.matching import Wanted
 from exporter.views.query import Filters
-from kubelet.podresources import Answer as Answered
+from exporter.views.schema import ExplainDocument
 from kubelet.podresources import KubeletClient, KubeletError
+from runtime.flags import default_node_name
 from runtime.text import visible
 
 
-def present(path: Path, *, node: str, timeout: float, clock: Callable[[], float]) -> Answer:
-    """Who holds what. Raises as `look` does."""
-    moment, notes = look(path, node=node, timeout=timeout, clock=clock)
+async def fetch_mapping(source: ChosenSource) -> MappingAnswer:
+    """Who holds which device, in the shape of an exporter's documents. Raises AskError and BadParameter."""
+    moment, notes = await _fetch_moment(source)
     devices = documents.devices(moment, Filters())
     document = MappingDocument(
         **{name: getattr(devices, name) for name in devices.__struct_fields__},
         claims=documents.claims(moment, Wanted()).claims,
-        cpus=tuple(cpus_of(documents.pods(moment, Filters()).pods)),
+        cpus=exclusive_cpus(documents.pods(moment, Filters()).pods),
     )
-    return Answer((Told(document),), f"the kubelet at {visible(str(path))}", notes=notes)
+    return MappingAnswer(
+        (NodeMapping(document),), f"the kubelet at {visible(str(source.socket))}", notes=notes
+    )
 
 
-def look(
-    path: Path, *, node: str, timeout: float, clock: Callable[[], float]
-) -> tuple[Moment, tuple[str, ...]]:
-    """What the kubelet at the socket `path` says within `timeout` seconds, and notes on what it cannot tell.
-
-    Since when a device is held is not known: the kubelet does not say. Raises AskError; ValueError for a
-    path that is too long for a socket.
-    """
-    now = clock()
+async def explain_device(
+    source: ChosenSource, resource: str, device: str
+) -> tuple[ExplainDocument, tuple[str, ...]]:
+    """The explanation of one device, and warnings. Raises NoMatchError, AskError and BadParameter."""
+    moment, notes = await _fetch_moment(source)
     try:
-        answer = asyncio.run(_ask(path, timeout))
+        return explained(moment, device, resource, reader=read), notes
+    except AmbiguousDevice as error:
+        raise click.BadParameter(visible(str(error)), param_hint="DEVICE") from error
+    except UnknownDevice as error:
+        raise NoMatchError(str(error)) from error
+
+
+async def _fetch_moment(source: ChosenSource) -> tuple[Moment, tuple[str, ...]]:
+    """The kubelet's answer, and warnings about it. A kubelet does not report since when a device is held."""
+    path, timeout, now = source.socket, source.timeout, time.time()
+    try:
+        # List has the holders. GetAllocatableResources gets half of the time, so that its failure is noted.
+        async with (
+            KubeletClient(path, timeout=timeout, allocatable_timeout=timeout / 2) as client,
+            asyncio.timeout(timeout),
+        ):
+            answer = await client.fetch()
     except KubeletError as error:
-        # What is wrong with the path names it by itself.
+        # Messages about the path name it.
         at = "" if str(path.parent) in error.message else f" at {visible(str(path))}"
-        why = visible(f"{error.method}: {error.code}: {error.message}")
-        raise AskError(f"the kubelet{at} cannot be asked: {why}") from error
+        reason = visible(f"{error.method}: {error.code}: {error.message}")
+        raise AskError(f"the kubelet{at} cannot be queried: {reason}") from error
+    except ValueError as error:  # the path is too long for a socket
+        raise click.BadParameter(visible(str(error)), param_hint="--socket") from error
     except TimeoutError:
         raise AskError(f"the kubelet at {visible(str(path))}: no answer within {timeout:g} s") from None
     snapshot = build(answer.listed, answer.allocatable)
@@ -60,24 +81,18 @@ def look(
         api_version=answer.api_version,
         notes=answer.notes,
     )
-    return Moment(state, node, now, stale_after=timeout), (*answer.notes, *_doubts(path, now))
+    return Moment(state, default_node_name(), now, stale_after=timeout), (
+        *answer.notes,
+        *_restarted(path, now),
+    )
 
 
-def _doubts(path: Path, now: float) -> tuple[str, ...]:
-    """A kubelet lists no pod until it has heard from the API server, and answers all the same."""
+def _restarted(path: Path, now: float) -> tuple[str, ...]:
+    """A kubelet that has just restarted lists no pods until it has them from the API server."""
     try:
         age = now - path.stat().st_mtime
     except OSError:
         return ()
-    if not 0 <= age < DISTRUST:
+    if not 0 <= age < DOUBT:
         return ()
-    return (f"the kubelet came back {age:.0f} s ago and may not list all pods yet: ask again",)
-
-
-async def _ask(path: Path, timeout: float) -> Answered:  # noqa: ASYNC109 -- the client has one for each call, this is for all
-    # Who holds what is told by the first of two calls: the second must leave time to say so.
-    async with (
-        KubeletClient(path, timeout=timeout, allocatable_timeout=timeout / 2) as client,
-        asyncio.timeout(timeout),
-    ):
-        return await client.fetch()
+    return (f"the kubelet restarted {age:.0f} s ago and may not list all pods yet: ask again",)

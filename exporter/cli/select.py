@@ -1,16 +1,11 @@
-"""Which of the devices are asked for. Pure.
+"""Which devices, claimed devices and exclusive CPUs match RESOURCE=DEVICE and --pod. Pure.
 
-What every source answers with, whether one node's or a fleet's. Pure.
-
-A node's mapping is in the shape of the exporter's own documents, whoever told it: what selects, shows and
-follows knows no sources.
-
-Times as people write them on a command line. Pure.
+Every source answers in the shape of the exporter's API documents, so selection and output are the same for an
+exporter, a kubelet and Prometheus.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import tzinfo
 from typing import Final, Protocol, TypeVar
 
 import click
@@ -18,17 +13,17 @@ import msgspec
 from msgspec import Struct
 from msgspec import field as member
 
-from exporter.views import wording
+from exporter.cli.common import NoMatchError
 from exporter.views.matching import folded
-from exporter.views.schema import AnomalyEntry, ClaimEntry, DeviceEntry, DevicesDocument, PastEntry
-from exporter.views.wording import listed, spelled
+from exporter.views.schema import AnomalyEntry, ClaimEntry, DeviceEntry, DevicesDocument, PodEntry
+from exporter.views.wording import listed, rfc3339, spelled
 
 CPU: Final = "cpu"
-"""What exclusive CPUs are called where a resource is: as in a container's requests."""
+"""The resource name of exclusive CPUs, as in a container's requests."""
 
 
 class CpusEntry(Struct, frozen=True):
-    """A container with CPUs that are its alone. `cpu_ids` is null where only their number is told."""
+    """A container with exclusive CPUs. `cpu_ids` is null if the source has only their count (Prometheus)."""
 
     namespace: str
     pod: str
@@ -39,16 +34,29 @@ class CpusEntry(Struct, frozen=True):
     numa_nodes: tuple[int, ...] = ()
 
 
+def exclusive_cpus(pods: Sequence[PodEntry]) -> tuple[CpusEntry, ...]:
+    """The containers with exclusive CPUs."""
+    return tuple(
+        CpusEntry(
+            *(pod.namespace, pod.name, container.name, pod.uid),
+            *(len(container.cpu_ids), container.cpu_ids, container.numa_nodes),
+        )
+        for pod in pods
+        for container in pod.containers
+        if container.cpu_ids
+    )
+
+
 class MappingDocument(DevicesDocument, frozen=True, kw_only=True):
-    """One node's devices, claimed devices and exclusive CPUs."""
+    """The devices, claimed devices and exclusive CPUs of one node."""
 
     claims: tuple[ClaimEntry, ...] = ()
     cpus: tuple[CpusEntry, ...] = ()
 
 
 class NodeDocument(MappingDocument, frozen=True, kw_only=True):
-    """A node of a fleet. `labels` tell it from others of its name (its cluster, say). `generation` is 0, for
-    Prometheus does not know it.
+    """One node of a fleet. `labels` distinguish nodes of the same name, for example by cluster.
+    `generation` is 0: Prometheus does not have it.
     """
 
     labels: dict[str, str] = member(default_factory=dict[str, str])
@@ -56,7 +64,7 @@ class NodeDocument(MappingDocument, frozen=True, kw_only=True):
 
 
 class FleetDocument(Struct, frozen=True):
-    """What Prometheus answered: as of `at`; `notes` are what must be known of it."""
+    """The answer of Prometheus as of `at`. `notes` are warnings about it."""
 
     prometheus: str
     at: str
@@ -64,33 +72,12 @@ class FleetDocument(Struct, frozen=True):
     nodes: tuple[NodeDocument, ...]
 
 
-class FleetPastEntry(PastEntry, frozen=True, kw_only=True):
-    """A holding; `labels` tell its node from others of its name."""
-
-    labels: dict[str, str] = member(default_factory=dict[str, str])
-
-
-class FleetHistoryDocument(Struct, frozen=True, kw_only=True):
-    """What Prometheus knows of a time range, newest first: looked at every `step_seconds`, scraped about
-    every `scrape_seconds` (null where that cannot be told). `complete` false: there are more than these.
-    """
-
-    prometheus: str
-    since: str
-    until: str
-    step_seconds: float
-    scrape_seconds: float | None
-    notes: tuple[str, ...]
-    holdings: tuple[FleetPastEntry, ...]
-    complete: bool
-
-
 NO_LABELS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One node's mapping; `labels` are what tells it from other nodes of its name."""
+class NodeMapping:
+    """The mapping of one node. `labels` distinguish it from other nodes of the same name."""
 
     document: MappingDocument
     labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
@@ -98,18 +85,19 @@ class Told:
 
     @property
     def place(self) -> str:
-        """The node, with its labels where it has any."""
-        return placed(self.document.node, self.labels)
+        """`worker-3`, or `worker-3 (cluster a)`."""
+        return place(self.document.node, self.labels)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a source told: of one node, or of a `fleet` (then `told` may be empty), as of unix time `at`
-    (None: the document's own). `notes` are sentences that must be known to understand it. `origin` is where
-    it comes from, in words.
+class MappingAnswer:
+    """The answer of a source: one node, or any number of nodes of a `fleet`.
+
+    `origin` names the source. `notes` are warnings for standard error. `at` is the unix time of the answer;
+    None: the document has its own.
     """
 
-    told: tuple[Told, ...]
+    nodes: tuple[NodeMapping, ...]
     origin: str
     fleet: bool = False
     notes: tuple[str, ...] = ()
@@ -117,30 +105,37 @@ class Answer:
 
     @property
     def place(self) -> str:
-        """Where nothing was found, in words."""
-        if len(self.told) == 1:
-            return self.told[0].place
-        return f"any of {len(self.told)} nodes" if self.told else "any node"
+        """The queried nodes, for messages."""
+        if len(self.nodes) == 1:
+            return self.nodes[0].place
+        return f"any of {len(self.nodes)} nodes" if self.nodes else "any node"
+
+    @property
+    def document(self) -> Struct:
+        """The answer as a JSON document."""
+        if not self.fleet:
+            return self.nodes[0].document
+        nodes = tuple(
+            NodeDocument(
+                **{name: getattr(node.document, name) for name in MappingDocument.__struct_fields__},
+                labels=dict(node.labels),
+                anomalies=node.anomalies,
+            )
+            for node in self.nodes
+        )
+        return FleetDocument(self.origin, rfc3339(self.at or 0.0), self.notes, nodes)
 
 
-def placed(node: str, labels: Mapping[str, str]) -> str:
+def place(node: str, labels: Mapping[str, str]) -> str:
     """`worker-3`, or `worker-3 (cluster a)`."""
     if not labels:
         return node
     return f"{node} ({', '.join(f'{name} {value}' for name, value in sorted(labels.items()))})"
 
 
-class NothingMatches(Exception):  # noqa: N818 -- an answer, not a failure
-    """There is no such device; the message says what there is instead."""
-
-
-class Ambiguous(ValueError):  # noqa: N818 -- a wrong use
-    """A resource's short name that several have."""
-
-
 @dataclass(frozen=True, slots=True)
-class Pod:
-    """A pod by its namespace and name."""
+class NamespacedPod:
+    """A pod by namespace and name."""
 
     namespace: str
     name: str
@@ -148,162 +143,179 @@ class Pod:
     def __str__(self) -> str:
         return spelled(f"{self.namespace}/{self.name}")
 
+    def holds(self, namespace: str, pod: str) -> bool:
+        """Whether a holder with this namespace and pod name belongs to the pod."""
+        return same(namespace, self.namespace) and same(pod, self.name)
+
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked for; "" and None: any.
+class DeviceQuery:
+    """The filter of a command line; "" and None match everything.
 
-    `resource` is a whole name or the part after its slash; `device` a whole id, a parent's, or a part of
-    an id.
+    `resource` is a whole resource name or the part after its slash. `device` is a whole device id, a parent's
+    id, or a part of an id.
     """
 
     resource: str = ""
     device: str = ""
-    pod: Pod | None = None
+    pod: NamespacedPod | None = None
 
     @property
-    def any(self) -> bool:
-        """Whether anything in particular is asked for."""
+    def filters(self) -> bool:
+        """Whether anything is filtered."""
         return bool(self.resource or self.device or self.pod)
 
+    def no_match(self, node: str, held: str = "is held", when: str = "") -> str:
+        """`no device like 'x' of y on node is held by ns/pod`, with the time `when` if it is given."""
+        parts = ["no device"]
+        if self.device:
+            parts.append(f"like {spelled(self.device)!r}")
+        if self.resource:
+            parts.append(f"of {spelled(self.resource)}")
+        parts.append(f"on {spelled(node)}")
+        if self.pod is not None:
+            parts.append(f"{held} by {self.pod}")
+        elif when:
+            parts.append(held)
+        return " ".join((*parts, when)).rstrip()
 
-def parse_what(text: str) -> tuple[str, str]:
-    """Resource and device of `RESOURCE`, `RESOURCE=DEVICE` or `=DEVICE`. A device's id may have a `=` too.
 
-    Raises ValueError for `RESOURCE=`.
+def parse_query(what: str, pod: str | None) -> DeviceQuery:
+    """The query of RESOURCE, RESOURCE=DEVICE or =DEVICE, and of --pod. A device id may contain `=`.
+
+    Raises BadParameter.
     """
-    resource, equals, device = text.partition("=")
+    resource, equals, device = what.partition("=")
     if equals and not device:
-        raise ValueError(f"found {spelled(text)!r}, expected RESOURCE or RESOURCE=DEVICE")
-    return resource, device
-
-
-def parse_pod(text: str) -> Pod:
-    """The pod of `NAMESPACE/NAME`. Raises ValueError for anything else."""
-    namespace, _, name = text.partition("/")
+        message = f"found {spelled(what)!r}, expected RESOURCE or RESOURCE=DEVICE"
+        raise click.BadParameter(message, param_hint="RESOURCE")
+    if pod is None:
+        return DeviceQuery(resource, device)
+    namespace, _, name = pod.partition("/")
     if not namespace or not name or "/" in name:
-        raise ValueError(f"found {spelled(text)!r}, expected NAMESPACE/NAME")
-    return Pod(namespace, name)
+        raise click.BadParameter(f"found {spelled(pod)!r}, expected NAMESPACE/NAME", param_hint="--pod")
+    return DeviceQuery(resource, device, NamespacedPod(namespace, name))
 
 
-def select(answer: Answer, question: Question) -> Answer:
-    """What `question` is about: devices, claimed devices, and exclusive CPUs where no device is asked for.
+def select(answer: MappingAnswer, query: DeviceQuery) -> MappingAnswer:
+    """The entries that `query` matches. Nodes without a match are left out, unless `query` filters nothing.
 
-    A node without any is left out, unless everything is asked for. Raises NothingMatches if there are none,
-    unless everything is asked for, and Ambiguous.
+    Exclusive CPUs match unless a device is given. Raises NoMatchError, and BadParameter for an ambiguous
+    resource.
     """
-    if not question.any:
+    if not query.filters:
         return answer
-    resource = _resource(answer, question.resource) if question.resource else None
-    like = _like(answer, resource, question.device) if question.device else None
-    kept = [_kept(told, question.pod, resource, like) for told in answer.told]
-    found = tuple(
-        told for told in kept if told.document.devices or told.document.claims or told.document.cpus
+    if query.resource and resource_among(_resources(answer), query.resource) is None:
+        raise NoMatchError(_unknown_resource(answer, query.resource))
+    nodes = tuple(
+        node
+        for node in narrow(answer, query).nodes
+        if node.document.devices or node.document.claims or node.document.cpus
     )
-    if not found:
-        raise NothingMatches(nothing(question, answer.place))
-    return replace(answer, told=found)
+    if not nodes:
+        raise NoMatchError(query.no_match(answer.place))
+    return replace(answer, nodes=nodes)
 
 
-def narrow(answer: Answer, question: Question) -> Answer:
-    """The same with every node, also those without any: for one who waits for what is not there yet.
+def narrow(answer: MappingAnswer, query: DeviceQuery) -> MappingAnswer:
+    """The same, but with every node, and without an error where nothing matches: for --watch.
 
-    Raises Ambiguous.
+    Raises BadParameter for an ambiguous resource.
     """
-    if not question.any:
+    if not query.filters:
         return answer
     resource: str | None = None
-    if question.resource:
-        known = resource_among(resources_of(answer), question.resource)
-        # Nothing is called so at present.
-        resource = question.resource if known is None else known
-    like = _like(answer, resource, question.device) if question.device else None
-    return replace(answer, told=tuple(_kept(told, question.pod, resource, like) for told in answer.told))
+    if query.resource:
+        resource = resource_among(_resources(answer), query.resource) or query.resource
+    matches = _device_matcher(answer, resource, query.device) if query.device else None
+    return replace(
+        answer, nodes=tuple(_narrowed(node, query.pod, resource, matches) for node in answer.nodes)
+    )
 
 
-def of_claim(claim: ClaimEntry) -> str:
-    """A claimed device with its pool and share, as it is told where devices are."""
-    named = f"{claim.pool}/{claim.device}"
-    return f"{named} ({claim.share_id})" if claim.share_id else named
+DeviceMatcher = Callable[[str, str | None, str], bool]
+"""Whether a device matches, by its id, its parent's id, and its id with pool and share."""
 
 
-Like = Callable[[str, str | None, str], bool]
-"""Whether a device is meant, by its id, its parent, and its id with what is around it."""
-
-
-def _kept(told: Told, pod: Pod | None, resource: str | None, like: Like | None) -> Told:
-    document = told.document
-    devices: Sequence[DeviceEntry] = document.devices
-    claims: Sequence[ClaimEntry] = document.claims
-    cpus = document.cpus if like is None and resource in {None, CPU} else ()
+def _narrowed(
+    node: NodeMapping, pod: NamespacedPod | None, resource: str | None, matches: DeviceMatcher | None
+) -> NodeMapping:
+    document = node.document
+    devices: list[DeviceEntry] = list(document.devices)
+    claims: list[ClaimEntry] = list(document.claims)
+    cpus = document.cpus if resource in {None, CPU} and matches is None else ()
     if resource is not None:
         devices = [d for d in devices if d.resource == resource]
         claims = [c for c in claims if c.driver == resource]
-    if like is not None:
-        devices = [d for d in devices if like(d.device, d.parent, d.device)]
-        claims = [c for c in claims if like(c.device, None, of_claim(c))]
+    if matches is not None:
+        devices = [d for d in devices if matches(d.device, d.parent, d.device)]
+        claims = [c for c in claims if matches(c.device, None, claimed_device(c))]
     if pod is not None:
-        devices = [d for d in devices if any(of_pod(h.namespace, h.pod, pod) for h in d.holders)]
-        claims = [c for c in claims if any(of_pod(h.namespace, h.pod, pod) for h in c.holders)]
-        cpus = tuple(c for c in cpus if of_pod(c.namespace, c.pod, pod))
-    found = msgspec.structs.replace(document, devices=tuple(devices), claims=tuple(claims), cpus=cpus)
-    return replace(told, document=found)
+        devices = [d for d in devices if any(pod.holds(h.namespace, h.pod) for h in d.holders)]
+        claims = [c for c in claims if any(pod.holds(h.namespace, h.pod) for h in c.holders)]
+        cpus = tuple(c for c in cpus if pod.holds(c.namespace, c.pod))
+    narrowed = msgspec.structs.replace(document, devices=tuple(devices), claims=tuple(claims), cpus=cpus)
+    return replace(node, document=narrowed)
 
 
-def _like(answer: Answer, resource: str | None, asked: str) -> Like:
-    """Whole ids and parents, wherever there are any; or else parts of ids."""
+def _device_matcher(answer: MappingAnswer, resource: str | None, device: str) -> DeviceMatcher:
+    """Matches whole ids and parents if there are any, or else parts of ids."""
 
-    def whole(device: str, parent: str | None, around: str) -> bool:
-        return same(device, asked) or same(around, asked) or bool(parent and same(parent, asked))
+    def whole(name: str, parent: str | None, full: str) -> bool:
+        return same(name, device) or same(full, device) or bool(parent and same(parent, device))
 
-    def part(device: str, parent: str | None, around: str) -> bool:  # noqa: ARG001 -- Like's
-        return folded(asked) in folded(around)
+    def part(name: str, parent: str | None, full: str) -> bool:  # noqa: ARG001 -- DeviceMatcher's
+        return folded(device) in folded(full)
 
-    for told in answer.told:
-        document = told.document
+    for node in answer.nodes:
+        document = node.document
         if any(
             resource in {None, d.resource} and whole(d.device, d.parent, d.device) for d in document.devices
         ):
             return whole
-        if any(resource in {None, c.driver} and whole(c.device, None, of_claim(c)) for c in document.claims):
+        if any(
+            resource in {None, c.driver} and whole(c.device, None, claimed_device(c)) for c in document.claims
+        ):
             return whole
     return part
 
 
-def of_pod(namespace: str, name: str, pod: Pod) -> bool:
-    """Whether a holder is of `pod`, as it is or as it is shown."""
-    return same(namespace, pod.namespace) and same(name, pod.name)
+def claimed_device(claim: ClaimEntry) -> str:
+    """A claimed device as the tables show it: `pool/device`, with its share if it has one."""
+    name = f"{claim.pool}/{claim.device}"
+    return f"{name} ({claim.share_id})" if claim.share_id else name
 
 
-def same(raw: str, asked: str) -> bool:
-    """Whether a text is the one that is asked for, as it is or as it is shown."""
-    return raw == asked or spelled(raw) == asked
+def same(raw: str, given: str) -> bool:
+    """Whether `given` is the text as it is, or as a table shows it."""
+    return raw == given or spelled(raw) == given
 
 
-def resource_among(known: Iterable[str], asked: str) -> str | None:
-    """The whole name of the resource that is asked for by it, or by the part after its slash.
+def resource_among(known: Iterable[str], given: str) -> str | None:
+    """The whole resource name for a whole name or the part after a slash; None if there is none.
 
-    Raises Ambiguous.
+    Raises BadParameter if several names match.
     """
     names = sorted(known)
     for name in names:
-        if same(name, asked):
+        if same(name, given):
             return name
-    short = [name for name in names if same(name.rpartition("/")[2], asked)]
+    short = [name for name in names if same(name.rpartition("/")[2], given)]
     if len(short) > 1:
-        raise Ambiguous(f"{spelled(asked)!r} may be {listed([spelled(s) for s in short])}: say which")
+        message = f"{spelled(given)!r} may be {listed([spelled(s) for s in short])}: say which"
+        raise click.BadParameter(message, param_hint="RESOURCE")
     return short[0] if short else None
 
 
 def there_are(known: Iterable[str]) -> str:
-    """What there is instead."""
+    """The known names, for a message about an unknown one."""
     names = sorted(known)
     return f"there are {listed([spelled(n) for n in names], 10)}" if names else "there are none at all"
 
 
-def resources_of(answer: Answer) -> frozenset[str]:
-    """Whatever can be asked for by name: resources, drivers of claimed devices, exclusive CPUs."""
-    documents = [told.document for told in answer.told]
+def _resources(answer: MappingAnswer) -> frozenset[str]:
+    """What RESOURCE may name: resources, DRA drivers, and exclusive CPUs."""
+    documents = [node.document for node in answer.nodes]
     return frozenset(
         [
             *(device.resource for document in documents for device in document.devices),
@@ -313,75 +325,33 @@ def resources_of(answer: Answer) -> frozenset[str]:
     )
 
 
-def _resource(answer: Answer, asked: str) -> str:
-    known = resources_of(answer)
-    name = resource_among(known, asked)
-    if name is not None:
-        return name
-    documents = [told.document for told in answer.told]
+def _unknown_resource(answer: MappingAnswer, given: str) -> str:
+    documents = [node.document for node in answer.nodes]
     ids = [device.device for document in documents for device in document.devices]
     ids += [claim.device for document in documents for claim in document.claims]
-    if any(same(device, asked) for device in ids):
-        raise NothingMatches(
-            f"there is no resource {spelled(asked)!r}, but a device: ask for ={spelled(asked)}"
-        )
-    raise NothingMatches(f"no resource {spelled(asked)!r} on {spelled(answer.place)}: {there_are(known)}")
+    if any(same(device, given) for device in ids):
+        return f"there is no resource {spelled(given)!r}, but a device: ask for ={spelled(given)}"
+    return f"no resource {spelled(given)!r} on {spelled(answer.place)}: {there_are(_resources(answer))}"
 
 
-class Named(Protocol):
-    """What has a device's id and its parent's."""
+class DeviceNamed(Protocol):
+    """An entry with a device id and a parent."""
 
     @property
     def device(self) -> str:
-        """The id."""
+        """The device id."""
         ...
 
     @property
     def parent(self) -> str | None:
-        """The device behind it."""
+        """The parent's id."""
         ...
 
 
-N = TypeVar("N", bound=Named)
+N = TypeVar("N", bound=DeviceNamed)
 
 
-def devices_like(devices: Sequence[N], asked: str) -> list[N]:
-    """Those of a whole id or a parent's, or else those of which it is a part."""
-    whole = [d for d in devices if same(d.device, asked) or (d.parent and same(d.parent, asked))]
-    return whole or [d for d in devices if folded(asked) in folded(d.device)]
-
-
-def nothing(question: Question, node: str, held: str = "is held", when: str = "") -> str:
-    """`no device like 'x' of y on node is held by ns/pod`; `when` that was, or is meant to be."""
-    parts = ["no device"]
-    if question.device:
-        parts.append(f"like {spelled(question.device)!r}")
-    if question.resource:
-        parts.append(f"of {spelled(question.resource)}")
-    parts.append(f"on {spelled(node)}")
-    if question.pod is not None:
-        parts.append(f"{held} by {question.pod}")
-    elif when:
-        parts.append(held)
-    return " ".join((*parts, when)).rstrip()
-
-
-EXPECTED: Final = wording.LOOSELY.format(zone="this machine's zone")
-
-
-def parse_time(text: str, now: float, zone: tzinfo | None = None) -> float:
-    """Unix time of `text`, as exporter.views.wording has it. Raises ValueError, with what was expected."""
-    try:
-        return wording.parse_time(text, now, zone)
-    except ValueError as error:
-        raise ValueError(f"{error}, expected {EXPECTED}") from None
-
-
-def time_of(text: str | None, name: str, now: float) -> float | None:
-    """The time of the flag `name`, None if it is not given. Raises BadParameter."""
-    if text is None:
-        return None
-    try:
-        return parse_time(text, now)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint=name) from error
+def devices_like(devices: Sequence[N], given: str) -> list[N]:
+    """The entries whose id or parent is `given`; if there are none, those whose id contains it."""
+    whole = [d for d in devices if same(d.device, given) or (d.parent and same(d.parent, given))]
+    return whole or [d for d in devices if folded(given) in folded(d.device)]

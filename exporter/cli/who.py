@@ -1,71 +1,73 @@
-"""The command `devicelens who`.
+"""The command `devicelens who`: which pod holds which device, now or at a moment."""
 
-The present, or a fleet's past moment, of whichever source was chosen.
-"""
-
-import os
 import sys
 import time
 from typing import Any
 
 import click
 
-from exporter.cli.common import EPILOG, CouldNot, Nothing, question_of, say, warn
+from exporter.cli.common import EPILOG, TIME_FORMATS, as_json, parse_time_flag, say, warn_unless_fresh
 from exporter.cli.completion import complete_pod, complete_what
-from exporter.cli.http import AskError, Door, NobodyError
-from exporter.cli.select import EXPECTED, Ambiguous, Answer, NothingMatches, Question, select, time_of
-from exporter.cli.show import as_json, document_of, print_answer
-from exporter.cli.sources import Source, chosen, source_flags
-from exporter.cli.table.terminal import look
-from exporter.cli.watch.flag import WatchCommand, watch_flag
-from runtime.flags import default_node_name
-from runtime.text import visible
+from exporter.cli.select import DeviceQuery, parse_query, select
+from exporter.cli.sources import ChosenSource, choose_source, source_flags
+from runtime.flags import parse_duration
+
+AUTO: float = 0.0
+"""--watch without a duration."""
+_SHORTEST: float = 0.2
+_WATCH: tuple[str, ...] = ("--watch", "-w")
 
 
-def present(source: Source, at: float | None = None) -> Answer:
-    """Who holds what, now or (Prometheus alone) at unix time `at`.
+class _Interval(click.ParamType[Any]):
+    """The optional duration of --watch."""
 
-    Raises what a command ends with: CouldNot, Nothing, BadParameter.
-    """
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if not value:
+            return AUTO
+        try:
+            seconds = parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if seconds < _SHORTEST:
+            self.fail(f"found {value!r}, expected at least {_SHORTEST:g}s", param, ctx)
+        return seconds
+
+
+class WatchCommand(click.Command):
+    """Accepts `--watch`, `--watch 5s` and `--watch=5s`: the next word is its value if it is a duration."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments as click does."""
+        return super().parse_args(ctx, with_watch_value(args))
+
+
+def with_watch_value(args: list[str]) -> list[str]:
+    """The arguments with --watch and its duration, or "", in one word."""
+    found: list[str] = []
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*found, word, *rest]
+        if word not in _WATCH:
+            found.append(word)
+        elif rest and _is_duration(rest[0]):
+            found.append(f"--watch={rest.pop(0)}")
+        else:
+            found.append("--watch=")
+    return found
+
+
+def _is_duration(text: str) -> bool:
     try:
-        return asked(source, at)
-    except NobodyError as error:
-        if source.matchers or source.node:
-            raise Nothing(str(error)) from error
-        raise CouldNot(str(error)) from error
-    except AskError as error:
-        raise CouldNot(str(error)) from error
-
-
-def asked(source: Source, at: float | None = None) -> Answer:
-    """The same; raises AskError where it could not be asked."""
-    match source.kind:
-        case "exporter":
-            from exporter.cli import sources  # noqa: PLC0415 -- each source for itself
-
-            return sources.present(source.door(), timeout=source.timeout)
-        case "kubelet":
-            return _of_kubelet(source)
-        case _:
-            return _of_fleet(source, source.door(), at)
-
-
-def _of_kubelet(source: Source) -> Answer:
-    from exporter.cli import kubelet  # noqa: PLC0415 -- gRPC takes a while to import
-
-    try:
-        return kubelet.present(
-            source.kubelet(), node=default_node_name(), timeout=source.timeout, clock=time.time
-        )
-    except ValueError as error:
-        raise click.BadParameter(visible(str(error)), param_hint="--socket") from error
-
-
-def _of_fleet(source: Source, door: Door, at: float | None) -> Answer:
-    from exporter.cli.prometheus.client import Prometheus  # noqa: PLC0415 -- for this way alone
-    from exporter.cli.prometheus.fleet import Scope, present  # noqa: PLC0415 -- as above
-
-    return present(Prometheus(door, timeout=source.timeout), Scope(source.matchers, source.node), at)
+        parse_duration(text)
+    except ValueError:
+        return False
+    return True
 
 
 @click.command(cls=WatchCommand, epilog=EPILOG)
@@ -73,21 +75,31 @@ def _of_fleet(source: Source, door: Door, at: float | None) -> Answer:
 @click.option(
     "--pod",
     metavar="NAMESPACE/NAME",
-    help="Only what this pod holds, exclusive CPUs too.",
+    help="Only what this pod holds, including exclusive CPUs.",
     shell_complete=complete_pod,
 )
 @click.option(
-    "--at", "at", metavar="TIME", help=f"As it was then, by an exporter's history or Prometheus: {EXPECTED}."
+    "--at",
+    metavar="TIME",
+    help=f"The holders at that time, from an exporter's history or Prometheus: {TIME_FORMATS}.",
 )
-@watch_flag()
-@source_flags()
+@click.option(
+    *_WATCH,
+    "watch",
+    type=_Interval(),
+    default=None,
+    metavar="[DURATION]",
+    help="Show changes until interrupted: an exporter sends them at once; a kubelet is polled every 2s, "
+    "Prometheus every 15s, or as given.",
+)
+@source_flags(fleet=True)
 @click.option(
     "-o",
     "--output",
     type=click.Choice(("table", "wide", "json")),
     default="table",
     show_default=True,
-    help="How to answer.",
+    help="Output format.",
 )
 @click.pass_context
 def who(
@@ -103,57 +115,47 @@ def who(
 ) -> None:
     """Which pod holds which device.
 
-    RESOURCE is a resource's name, or the part after its slash where only one ends so; or a DRA driver, or
-    cpu. DEVICE is a whole id, that of the device behind it, or a part of an id. =DEVICE looks in every
-    resource.
+    RESOURCE is a resource name, or the part after its slash if only one resource ends so; or a DRA driver, or
+    cpu. DEVICE is a whole id, the id of the parent device, or a part of an id. =DEVICE searches all
+    resources.
     """
-    question = question_of(what, pod)
-    source = chosen(ctx, **flags)
+    query = parse_query(what, pod)
+    source = choose_source(ctx, **flags)
     if at is not None and source.kind == "kubelet":
-        raise click.UsageError("--at and --socket: a kubelet does not know the past, ask an exporter")
+        raise click.UsageError("--at and --socket: a kubelet has no history, query an exporter")
     if at is not None and watch is not None:
         raise click.UsageError("--at and --watch: the past does not change")
     if watch is not None:
-        from exporter.cli.watch.cli import follow  # noqa: PLC0415 -- what is needed for this alone
+        from exporter.cli.watch import follow  # noqa: PLC0415 -- imports asyncio, aiohttp and rich
 
-        follow(source, question, interval=watch, output=output)
+        follow(source, query, interval=watch, output=output)
         return
-    moment = time_of(at, "--at", time.time())
+    moment = parse_time_flag(at, "--at", time.time())
     if moment is not None and source.kind == "exporter":
-        from exporter.cli.history import answer_from_the_past  # noqa: PLC0415 -- as above
+        from exporter.cli.holdings import print_holders_at  # noqa: PLC0415 -- imports asyncio, aiohttp, rich
 
-        answer_from_the_past(question, moment, source, output=output)
+        print_holders_at(query, moment, source, output=output)
         return
-    answer_now(source, question, moment, output=output)
+    _print_holders(source, query, moment, output=output)
 
 
-def answer_now(source: Source, question: Question, moment: float | None, *, output: str) -> None:
-    """Print who holds what, or, by Prometheus, who held what at unix time `moment`."""
-    answer = present(source, moment)
+def _print_holders(source: ChosenSource, query: DeviceQuery, at: float | None, *, output: str) -> None:
+    from exporter.cli.query import current_mapping  # noqa: PLC0415 -- imports asyncio and aiohttp
+
+    answer = current_mapping(source, at)
     for note in answer.notes:
         say(note)
     if not answer.fleet:
-        warn(answer.told[0].document)
-    try:
-        found = select(answer, question)
-    except Ambiguous as error:
-        raise click.BadParameter(str(error), param_hint="RESOURCE") from error
-    except NothingMatches as error:
-        raise Nothing(str(error)) from error
+        warn_unless_fresh(answer.nodes[0].document)
+    found = select(answer, query)
     if output == "json":
-        click.echo(as_json(document_of(found)))
-        return
-    if any(told.document.devices or told.document.claims or question.any for told in found.told):
-        left_out = print_answer(
-            found, question, wide=output == "wide", out=sys.stdout, look=look(sys.stdout, os.environ)
-        )
-        if left_out:
-            say(left_out)
+        click.echo(as_json(found.document))
+    elif query.filters or any(node.document.devices or node.document.claims for node in found.nodes):
+        from exporter.cli.table import columns, print_table, rows  # noqa: PLC0415 -- imports rich
+
+        wide = output == "wide"
+        print_table(columns(found, wide=wide), rows(found, query, wide=wide), sys.stdout, unlimited=wide)
+    elif found.fleet:
+        say(f"{found.origin} has no devices")
     else:
-        say(_empty(found))
-
-
-def _empty(answer: Answer) -> str:
-    if answer.fleet:
-        return f"{answer.origin} knows of no devices"
-    return f"{answer.told[0].document.node} has no devices of device plugins"
+        say(f"{found.nodes[0].document.node} has no devices of device plugins")

@@ -1,0 +1,149 @@
+"""Queries of the chosen source: the current mapping, one device explained, and an exporter's history.
+
+The module imports asyncio and aiohttp, so the commands import it only when they query.
+"""
+
+from typing import Final
+
+import click
+import msgspec
+
+from exporter.cli import prometheus
+from exporter.cli.client import ServerClient, StatusError, connect, run
+from exporter.cli.common import NoMatchError
+from exporter.cli.select import (
+    DeviceQuery,
+    MappingAnswer,
+    MappingDocument,
+    NodeMapping,
+    exclusive_cpus,
+    resource_among,
+)
+from exporter.cli.sources import ChosenSource
+from exporter.history.query import MAX_LIMIT
+from exporter.views.schema import (
+    ClaimsDocument,
+    DevicesDocument,
+    ExplainDocument,
+    HistoryDocument,
+    PastEntry,
+    PodsDocument,
+)
+
+_HISTORY: Final = "/api/v1/history"
+_ATTEMPTS: Final = 5
+"""Attempts to read all documents of one generation."""
+
+
+def current_mapping(source: ChosenSource, at: float | None = None) -> MappingAnswer:
+    """Who holds which device, now or (Prometheus) at unix time `at`. Raises AskError and BadParameter."""
+    return run(fetch_mapping(source, at))
+
+
+async def fetch_mapping(source: ChosenSource, at: float | None = None) -> MappingAnswer:
+    """The same, within a running event loop."""
+    if source.kind == "kubelet":
+        from exporter.cli import kubelet  # noqa: PLC0415 -- gRPC takes long to import
+
+        return await kubelet.fetch_mapping(source)
+    async with connect(source) as client:
+        if source.kind == "prometheus":
+            return await prometheus.fetch_mapping(client, selector=source.selector, node=source.node, at=at)
+        return await _fetch_from_exporter(client)
+
+
+async def _fetch_from_exporter(client: ServerClient) -> MappingAnswer:
+    """Devices, claims and exclusive CPUs of one generation, from three documents."""
+    attempt = 0
+    while True:
+        attempt += 1
+        devices = await client.document("/api/v1/devices", DevicesDocument)
+        claims, pods, notes = await _fetch_claims_and_pods(client)
+        generations = {one.generation for one in (devices, claims, pods) if one is not None}
+        if len(generations) == 1 or attempt == _ATTEMPTS:
+            break
+    if len(generations) > 1:
+        notes = (*notes, "devices and claims are from slightly different times, because they change often")
+    document = MappingDocument(
+        **{name: getattr(devices, name) for name in devices.__struct_fields__},
+        claims=() if claims is None else claims.claims,
+        cpus=() if pods is None else exclusive_cpus(pods.pods),
+    )
+    return MappingAnswer((NodeMapping(document),), f"the exporter at {client.address}", notes=notes)
+
+
+async def _fetch_claims_and_pods(
+    client: ServerClient,
+) -> tuple[ClaimsDocument | None, PodsDocument | None, tuple[str, ...]]:
+    try:
+        claims = await client.document("/api/v1/claims", ClaimsDocument)
+        pods = await client.document("/api/v1/pods", PodsDocument)
+    except StatusError as error:
+        if error.status != 404:
+            raise
+        return None, None, ("this exporter is older: it has neither claimed devices nor exclusive CPUs",)
+    return claims, pods, ()
+
+
+def explanation(source: ChosenSource, resource: str, device: str) -> tuple[ExplainDocument, tuple[str, ...]]:
+    """One device explained, and warnings. Raises NoMatchError, AskError and BadParameter."""
+
+    async def fetch() -> tuple[ExplainDocument, tuple[str, ...]]:
+        if source.kind == "kubelet":
+            from exporter.cli import kubelet  # noqa: PLC0415 -- as above
+
+            return await kubelet.explain_device(source, resource, device)
+        query = {"device": device} | ({"resource": resource} if resource else {})
+        try:
+            async with connect(source) as client:
+                return await client.document("/api/v1/explain", ExplainDocument, query), ()
+        except StatusError as error:
+            if error.nothing_found:
+                raise NoMatchError(error.detail) from error
+            if error.status == 400 and error.detail:
+                raise click.BadParameter(error.detail, param_hint="DEVICE") from error
+            raise
+
+    return run(fetch())
+
+
+def history(
+    source: ChosenSource, query: DeviceQuery, *, limit: int, **times: float | None
+) -> HistoryDocument:
+    """Up to `limit` holdings, newest first, from all pages. `times` are at, from and to, in unix seconds.
+
+    The exporter filters by the pod, the resource or driver, and the whole device id. Raises AskError and
+    BadParameter.
+    """
+
+    async def fetch() -> HistoryDocument:
+        parameters = {name: f"{at:.6f}" for name, at in times.items() if at is not None}
+        if query.pod is not None:
+            parameters |= {"namespace": query.pod.namespace, "pod": query.pod.name}
+        if query.device:
+            parameters["device"] = query.device
+        try:
+            async with connect(source) as client:
+                if query.resource:
+                    known = await client.document(_HISTORY, HistoryDocument, parameters | {"limit": "1"})
+                    resource = resource_among(known.resources, query.resource)
+                    parameters |= {"resource": resource} if resource else {"driver": query.resource}
+                return await _fetch_pages(client, parameters, limit)
+        except StatusError as error:
+            if error.status == 400 and error.detail:
+                raise click.UsageError(error.detail) from error
+            raise
+
+    return run(fetch())
+
+
+async def _fetch_pages(client: ServerClient, parameters: dict[str, str], limit: int) -> HistoryDocument:
+    holdings: list[PastEntry] = []
+    page: dict[str, str] = {}
+    while True:
+        page["limit"] = str(min(MAX_LIMIT, limit - len(holdings)))
+        document = await client.document(_HISTORY, HistoryDocument, parameters | page)
+        holdings.extend(document.holdings)
+        if document.next is None or len(holdings) >= limit:
+            return msgspec.structs.replace(document, holdings=tuple(holdings))
+        page["cursor"] = document.next

@@ -1,0 +1,499 @@
+"""`devicelens who --watch`: a live table on a terminal, or one line for each change, until interrupted."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol, TextIO
+
+import click
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from exporter.cli import query
+from exporter.cli.client import StatusError, open_client, run
+from exporter.cli.common import AskError, say
+from exporter.cli.select import (
+    CPU,
+    DeviceQuery,
+    MappingAnswer,
+    NamespacedPod,
+    NodeMapping,
+    claimed_device,
+    narrow,
+)
+from exporter.cli.sources import ChosenSource
+from exporter.cli.table import Cell, columns, draw, open_console, rows
+from exporter.cli.who import AUTO
+from exporter.views.schema import ClaimHolderEntry, HolderEntry
+from exporter.views.wording import clock_time, counted, rfc3339, spelled
+from runtime.text import visible
+
+INTERVALS: Final = {"exporter": 5.0, "kubelet": 2.0, "prometheus": 15.0}
+"""Seconds between polls, by source."""
+_RETRIES: Final = (1.0, 2.0, 5.0)
+"""Seconds before the first, the second and further attempts after a failure."""
+_POLLS: Final = 20
+"""Polls of an exporter without an event stream, before the stream is tried again."""
+_MARKED: Final = 15.0
+"""Seconds for which the table marks a change."""
+_NO_STREAM: Final = frozenset({404, 503})
+
+
+class ChangeView(Protocol):
+    """Shows answers and failures."""
+
+    def update(self, answer: MappingAnswer) -> None:
+        """Show a new answer."""
+        ...
+
+    def fail(self, reason: str) -> None:
+        """Show that the source cannot be queried."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Show a warning."""
+        ...
+
+    def close(self) -> None:
+        """Restore the terminal."""
+        ...
+
+
+def follow(source: ChosenSource, filters: DeviceQuery, *, interval: float, output: str) -> None:
+    """Show the current holders and then each change, until SIGINT or SIGTERM.
+
+    Raises AskError if the first query fails, and BadParameter.
+    """
+    run(_follow(source, filters, interval, output))
+
+
+async def _follow(source: ChosenSource, filters: DeviceQuery, interval: float, output: str) -> None:
+    first = narrow(await query.fetch_mapping(source), filters)
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    view = _open_view(filters, output)
+    try:
+        view.update(first)
+        async for update in _updates(source, interval):
+            if isinstance(update, AskError):
+                view.fail(update.message)
+            elif isinstance(update, MappingAnswer):
+                view.update(narrow(update, filters))
+            else:
+                view.note(update)
+    except asyncio.CancelledError:
+        pass  # SIGINT or SIGTERM
+    finally:
+        view.close()
+
+
+def _open_view(filters: DeviceQuery, output: str) -> ChangeView:
+    if output == "json" or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        return ChangeLines(sys.stdout, filters.pod, json_lines=output == "json")
+    return LiveTable(sys.stdout, filters, wide=output == "wide", clock=time.time)
+
+
+Update = MappingAnswer | AskError | str
+"""An answer, a failure that is retried, or a warning."""
+
+
+def _updates(source: ChosenSource, interval: float) -> AsyncIterator[Update]:
+    """Answers whenever there may be a change. An exporter sends events, unless an interval is given."""
+    if source.kind == "exporter" and interval == AUTO:
+        return _by_events(source)
+    return _by_polls(source, INTERVALS[source.kind] if interval == AUTO else interval)
+
+
+async def _fetch(source: ChosenSource) -> MappingAnswer | AskError:
+    try:
+        return await query.fetch_mapping(source)
+    except click.BadParameter as error:  # a file of the credentials changed
+        return AskError(f"{error.param_hint}: {error.message}")
+    except AskError as error:
+        return error
+
+
+async def _by_polls(
+    source: ChosenSource, interval: float, polls: float = float("inf")
+) -> AsyncIterator[Update]:
+    failures = 0
+    while polls > 0:
+        polls -= 1
+        answer = await _fetch(source)
+        yield answer
+        failures = failures + 1 if isinstance(answer, AskError) else 0
+        await asyncio.sleep(_retry_after(failures) if failures else interval)
+
+
+async def _by_events(source: ChosenSource) -> AsyncIterator[Update]:
+    failures = 0
+    while True:
+        # A restarted exporter counts generations from 1.
+        generation = 0
+        try:
+            async with open_client(source) as client:
+                async for event in client.events("/api/v1/events"):
+                    # Events that arrived during a query are older than its answer.
+                    if event.name != "generation" or _older(event.data, generation):
+                        continue
+                    answer = await _fetch(source)
+                    yield answer
+                    if isinstance(answer, MappingAnswer):
+                        generation, failures = answer.nodes[0].document.generation, 0
+            yield AskError(f"{source.address}: it ended the event stream")
+        except StatusError as error:
+            if error.status not in _NO_STREAM:
+                yield error
+            else:
+                interval = INTERVALS["exporter"]
+                yield f"polling every {interval:g} s, because there is no event stream: {error.message}"
+                async for update in _by_polls(source, interval, _POLLS):
+                    yield update
+                continue
+        except AskError as error:
+            yield error
+        except click.BadParameter as error:
+            yield AskError(f"{error.param_hint}: {error.message}")
+        failures += 1
+        await asyncio.sleep(_retry_after(failures))
+
+
+def _older(event: str, generation: int) -> bool:
+    return event.isascii() and event.isdigit() and int(event[:18]) < generation
+
+
+def _retry_after(failures: int) -> float:
+    return _RETRIES[min(failures, len(_RETRIES)) - 1]
+
+
+class ChangeKind(StrEnum):
+    """What changed. HELD: already held by the first answer. LOST: the source has no data of the node."""
+
+    HELD = "held"
+    ALLOCATED = "allocated"
+    RELEASED = "released"
+    UNHEALTHY = "unhealthy"
+    HEALTHY = "healthy"
+    LOST = "lost"
+    BACK = "back"
+
+
+class HoldingKey(NamedTuple):
+    """A device and the container that holds it."""
+
+    resource: str
+    device: str
+    namespace: str
+    pod: str
+    container: str
+
+
+class HoldingProof(NamedTuple):
+    """What distinguishes a pod from its successor of the same name: uid, and start; "" if unknown."""
+
+    uid: str = ""
+    since: str = ""
+
+
+class NodePlace(NamedTuple):
+    """A node, with the labels that distinguish it from others of its name."""
+
+    node: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change, at `time` by the exporter's clock (RFC 3339, "" if unknown).
+
+    `resource` and `device` are "" for a change of a node, `pod` is "" for a change without a holder.
+    """
+
+    kind: ChangeKind
+    place: NodePlace
+    time: str = ""
+    resource: str = ""
+    device: str = ""
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHoldings:
+    """The holdings and unhealthy devices of a node. `known` False: the source has no current mapping."""
+
+    held: Mapping[HoldingKey, HoldingProof]
+    unhealthy: frozenset[tuple[str, str]]
+    time: str
+    known: bool = True
+
+
+_NOTHING: Final = NodeHoldings({}, frozenset(), "")
+
+
+def node_holdings(node: NodeMapping, pod: NamespacedPod | None, *, fleet: bool) -> NodeHoldings:
+    """The holdings of a node, of all pods or of `pod` alone."""
+    document = node.document
+    held: dict[HoldingKey, HoldingProof] = {}
+    entries: list[tuple[str, str, HolderEntry | ClaimHolderEntry]] = [
+        *((d.resource, d.device, holder) for d in document.devices for holder in d.holders),
+        *((c.driver, claimed_device(c), holder) for c in document.claims for holder in c.holders),
+    ]
+    for resource, device, holder in entries:
+        if pod is None or pod.holds(holder.namespace, holder.pod):
+            key = HoldingKey(resource, device, holder.namespace, holder.pod, holder.container)
+            held[key] = HoldingProof(holder.pod_uid or "", _start(holder, fleet=fleet))
+    for cpus in document.cpus if pod is not None else ():
+        ids = str(cpus.count) if cpus.cpu_ids is None else ",".join(map(str, cpus.cpu_ids))
+        held[HoldingKey(CPU, ids, cpus.namespace, cpus.pod, cpus.container)] = HoldingProof(
+            cpus.pod_uid or ""
+        )
+    unhealthy = frozenset((d.resource, d.device) for d in document.devices if d.healthy is False)
+    # Prometheus has no holders of a stale mapping: that is no release.
+    known = not (fleet and document.freshness in {"stale", "unknown"})
+    return NodeHoldings(held, unhealthy, document.taken_at or "", known)
+
+
+def _start(holder: HolderEntry | ClaimHolderEntry, *, fleet: bool) -> str:
+    """The start, "" if it proves nothing: an exporter without a history file sees each holder first after its
+    own restart.
+    """
+    return holder.since or "" if holder.since_exact and not fleet else ""
+
+
+@dataclass(slots=True)
+class ChangeTracker:
+    """Compares each answer with the one before."""
+
+    pod: NamespacedPod | None = None
+    _nodes: dict[NodePlace, NodeHoldings] = field(default_factory=dict[NodePlace, NodeHoldings])
+    _lost: set[NodePlace] = field(default_factory=set[NodePlace])
+    _started: bool = False
+
+    def advance(self, answer: MappingAnswer) -> list[Change]:
+        """The changes since the last answer; for the first one, its holdings and unhealthy devices."""
+        changes: list[Change] = []
+        present: dict[NodePlace, NodeHoldings] = {}
+        for node in answer.nodes:
+            place = NodePlace(node.document.node, tuple(sorted(node.labels.items())))
+            present[place] = node_holdings(node, self.pod, fleet=answer.fleet)
+        for place in self._nodes.keys() - present.keys():
+            changes += self._lose(place)
+        for place, now in present.items():
+            before = self._nodes.get(place)
+            if not now.known:
+                changes += self._lose(place) if before is not None else ()
+                continue
+            if place in self._lost:
+                self._lost.discard(place)
+                changes.append(Change(ChangeKind.BACK, place, now.time))
+            began = ChangeKind.ALLOCATED if self._started and before is not None else ChangeKind.HELD
+            changes += _differences(place, before or _NOTHING, now, began)
+            self._nodes[place] = now
+        self._started = True
+        return sorted(changes, key=_order)
+
+    def _lose(self, place: NodePlace) -> list[Change]:
+        if place in self._lost:
+            return []
+        self._lost.add(place)
+        return [Change(ChangeKind.LOST, place)]
+
+
+_ORDER: Final = {kind: i for i, kind in enumerate((ChangeKind.LOST, ChangeKind.BACK, ChangeKind.RELEASED))}
+
+
+def _order(change: Change) -> tuple[NodePlace, int, str, str]:
+    """By node; releases precede allocations."""
+    return change.place, _ORDER.get(change.kind, len(_ORDER)), change.resource, change.device
+
+
+def _differences(
+    place: NodePlace, before: NodeHoldings, now: NodeHoldings, began: ChangeKind
+) -> Iterator[Change]:
+    for key, proof in before.held.items():
+        after = now.held.get(key)
+        if after is None or _replaced(proof, after):
+            yield Change(ChangeKind.RELEASED, place, now.time, *key, uid=proof.uid)
+    for key, proof in now.held.items():
+        earlier = before.held.get(key)
+        if earlier is None or _replaced(earlier, proof):
+            yield Change(began, place, now.time, *key, uid=proof.uid)
+    for kind, devices in (
+        (ChangeKind.UNHEALTHY, now.unhealthy - before.unhealthy),
+        (ChangeKind.HEALTHY, before.unhealthy - now.unhealthy),
+    ):
+        for device in devices:
+            # With its holder if there is only one.
+            holders = [key for key in now.held if key[:2] == device]
+            names = holders[0][2:] if len(holders) == 1 else ("", "", "")
+            yield Change(kind, place, now.time, *device, *names)
+
+
+def _replaced(before: HoldingProof, now: HoldingProof) -> bool:
+    """Whether this is certainly another pod, or the same one after a release."""
+    if before.uid and now.uid:
+        return before.uid != now.uid
+    return bool(before.since and now.since and before.since != now.since)
+
+
+_WIDEST: Final = max(map(len, ChangeKind))
+
+
+def as_line(change: Change, now: str, *, fleet: bool) -> str:
+    """`2026-11-20T22:41:03Z  allocated  nvidia.com/gpu  GPU-0  ml/llama-0  trainer`."""
+    labels = [value for _, value in change.place.labels]
+    texts = [
+        *([*labels, change.place.node] if fleet or not change.resource else []),
+        *(change.resource, change.device),
+        *([f"{change.namespace}/{change.pod}", change.container] if change.pod else []),
+    ]
+    seconds, dot, _ = spelled(change.time or now).partition(".")
+    time_and_kind = (f"{seconds}Z" if dot else seconds, f"{change.kind:<{_WIDEST}}")
+    return "  ".join([*time_and_kind, *(Cell.raw(text).text for text in texts if text)])
+
+
+def as_json_line(change: Change, now: str) -> str:
+    """One JSON object on one line, in ASCII; null where unknown."""
+    document = {
+        "time": change.time or now,
+        "event": change.kind.value,
+        "node": change.place.node,
+        "labels": dict(change.place.labels),
+        "resource": change.resource or None,
+        "device": change.device or None,
+        "namespace": change.namespace or None,
+        "pod": change.pod or None,
+        "container": change.container or None,
+        "pod_uid": change.uid or None,
+    }
+    return json.dumps(document, ensure_ascii=True).replace("\x7f", "\\u007f")
+
+
+class ChangeLines:
+    """Writes each change as a line, and failures and warnings once on standard error."""
+
+    def __init__(self, out: TextIO, pod: NamespacedPod | None, *, json_lines: bool) -> None:
+        self._out = out
+        self._json = json_lines
+        self._tracker = ChangeTracker(pod)
+        self._reason = ""
+        self._notes: frozenset[str] = frozenset()
+
+    def update(self, answer: MappingAnswer) -> None:
+        """Write the changes."""
+        if self._reason:
+            say(f"{answer.origin} answers again")
+            self._reason = ""
+        for note in answer.notes:
+            if note not in self._notes:
+                say(note)
+        self._notes = frozenset(answer.notes)
+        now = rfc3339(time.time())
+        for change in self._tracker.advance(answer):
+            line = as_json_line(change, now) if self._json else as_line(change, now, fleet=answer.fleet)
+            self._out.write(f"{line}\n")
+        self._out.flush()
+
+    def fail(self, reason: str) -> None:
+        """Write the reason, unless it is the last one."""
+        if reason != self._reason:
+            say(f"{reason}; trying again")
+            self._reason = reason
+
+    def note(self, text: str) -> None:
+        """Write a warning."""
+        say(text)
+
+    def close(self) -> None:
+        """Nothing to restore."""
+
+
+class LiveTable:
+    """The table of `devicelens who`, redrawn in place. A star marks what changed in the last 15 s."""
+
+    def __init__(self, out: TextIO, filters: DeviceQuery, *, wide: bool, clock: Callable[[], float]) -> None:
+        self._filters = filters
+        self._wide = wide
+        self._clock = clock
+        self._answer: MappingAnswer | None = None
+        self._at = 0.0
+        self._reason = ""
+        self._note = ""
+        self._changed: dict[tuple[str, ...], float] = {}
+        self._console = open_console(out)
+        # Redrawn each second: ages and marks change, and the terminal may be resized.
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._draw,
+            refresh_per_second=1,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+
+    def update(self, answer: MappingAnswer) -> None:
+        """Show the answer, and mark rows that the one before did not have."""
+        first = self._answer is None
+        now = self._clock()
+        self._changed = {key: self._changed.get(key, 0.0 if first else now) for key in self._keys(answer)}
+        self._answer, self._at, self._reason = answer, now, ""
+        self._live.refresh()
+
+    def fail(self, reason: str) -> None:
+        """Show the reason above the last answer."""
+        self._reason = reason
+        self._live.refresh()
+
+    def note(self, text: str) -> None:
+        """Show a warning above the table."""
+        self._note = text
+        self._live.refresh()
+
+    def close(self) -> None:
+        """Leave the table on the screen, and show the cursor again."""
+        self._live.stop()
+
+    def _draw(self) -> Group:
+        answer = self._answer
+        if answer is None:
+            return Group(Text("waiting for the first answer", "dim"))
+        now = self._clock()
+        marked = [
+            (Cell("*" if now - self._changed.get(key, 0.0) < _MARKED else ""), *row)
+            for key, row in zip(self._keys(answer), rows(answer, self._filters, wide=self._wide), strict=True)
+        ]
+        names = (" ", *columns(answer, wide=self._wide))
+        notes = [note for note in (self._note, *answer.notes) if note]
+        lines = [self._status(answer), *(Text(visible(note), "yellow") for note in notes)]
+        return Group(*lines, draw(names, marked, self._console.width))
+
+    def _keys(self, answer: MappingAnswer) -> list[tuple[str, ...]]:
+        """The identity of each row: its texts without times, which change by themselves."""
+        times = {i for i, name in enumerate(columns(answer, wide=True)) if name in {"SINCE", "FIRST SEEN"}}
+        return [
+            tuple(cell.text for i, cell in enumerate(row) if i not in times)
+            for row in rows(answer, self._filters, wide=True)
+        ]
+
+    def _status(self, answer: MappingAnswer) -> Text:
+        at = f"{clock_time(self._at, self._clock())}Z"
+        if self._reason:
+            return Text(visible(f"as of {at}: {self._reason}; trying again", 500), "bold red")
+        freshness = {node.document.freshness for node in answer.nodes} - {"fresh"}
+        state = f", {', '.join(sorted(freshness))}" if freshness and not answer.fleet else ""
+        devices = [device for node in answer.nodes for device in node.document.devices]
+        held = sum(1 for device in devices if device.holders)
+        return Text(
+            f"{visible(answer.origin)}: {held} of {counted(len(devices), 'device')} held, as of {at}{state}"
+        )
