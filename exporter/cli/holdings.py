@@ -12,11 +12,10 @@ from exporter.cli.query import history
 from exporter.cli.select import DeviceQuery, devices_like, resource_among, there_are
 from exporter.cli.sources import ChosenSource
 from exporter.cli.table import Cell, Row, print_table, unix_time
-from exporter.history.query import MAX_LIMIT
 from exporter.views.schema import BoundEntry, HistoryDocument, PastEntry
 from exporter.views.wording import lasting, rfc3339, spelled
 
-_ALL: Final = 100 * MAX_LIMIT
+_ALL: Final = 100_000
 """Holdings of one moment: all that an exporter has."""
 _COLUMNS: Final = ("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER")
 _RANGE_COLUMNS: Final = (*_COLUMNS, "FROM", "TO", "HELD FOR")

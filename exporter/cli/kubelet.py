@@ -10,8 +10,8 @@ from exporter.cli.common import AskError, NoMatchError
 from exporter.cli.select import MappingAnswer, MappingDocument, NodeMapping, exclusive_cpus
 from exporter.cli.sources import ChosenSource
 from exporter.mapping.anomalies import find
-from exporter.mapping.device_ids import read
-from exporter.mapping.restart_guard import DOUBT
+from exporter.mapping.device_ids import read_id
+from exporter.mapping.restart_guard import DISTRUST
 from exporter.mapping.snapshot import build
 from exporter.mapping.state import State
 from exporter.views import documents
@@ -45,7 +45,7 @@ async def explain_device(
     """The explanation of one device, and warnings. Raises NoMatchError, AskError and BadParameter."""
     moment, notes = await _fetch_moment(source)
     try:
-        return explained(moment, device, resource, reader=read), notes
+        return explained(moment, device, resource, reader=read_id), notes
     except AmbiguousDevice as error:
         raise click.BadParameter(visible(str(error)), param_hint="DEVICE") from error
     except UnknownDevice as error:
@@ -93,6 +93,6 @@ def _restarted(path: Path, now: float) -> tuple[str, ...]:
         age = now - path.stat().st_mtime
     except OSError:
         return ()
-    if not 0 <= age < DOUBT:
+    if not 0 <= age < DISTRUST:
         return ()
     return (f"the kubelet restarted {age:.0f} s ago and may not list all pods yet: ask again",)

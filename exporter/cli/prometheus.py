@@ -142,7 +142,7 @@ async def fetch_mapping(client: ServerClient, *, selector: str, node: str, at: f
     """
     origin = f"Prometheus at {client.address}"
     samples, warnings = await _query(client, _expression(selector, node), at)
-    found, failing = _read(samples)
+    found, failing = read_series(samples)
     if not samples or (node and not found and not failing):
         when = "" if at is None else f" of {rfc3339(at)}"
         kept = " and ".join([f"{{{selector}}}"] * bool(selector) + [f"node {node}"] * bool(node))
@@ -154,8 +154,11 @@ async def fetch_mapping(client: ServerClient, *, selector: str, node: str, at: f
     recent = f"last_over_time({{{_matchers(('resource_devices',), selector)}}}[{_RECENT}])"
     earlier, more = await _query(client, recent, now)
     known = {one.key for one in nodes}
-    gone = {one.key: one for one in _read(earlier)[0] if one.key not in known and node in {"", one.key[0]}}
+    gone = {
+        one.key: one for one in read_series(earlier)[0] if one.key not in known and node in {"", one.key[0]}
+    }
     names = _distinguishing([one.labels for one in (*nodes, *gone.values())])
+    remarks = (*differing, *_remarks(nodes, gone.values(), [] if node else failing, names))
     return MappingAnswer(
         tuple(
             NodeMapping(
@@ -165,7 +168,7 @@ async def fetch_mapping(client: ServerClient, *, selector: str, node: str, at: f
         ),
         origin,
         fleet=True,
-        notes=(*differing, *_remarks(nodes, gone.values(), [] if node else failing, names), *warnings, *more),
+        notes=tuple(dict.fromkeys((*remarks, *warnings, *more))),
         at=now,
     )
 
@@ -232,7 +235,7 @@ def _not_prometheus(client: ServerClient, path: str, reply: ServerReply, error: 
     )
 
 
-def _read(samples: Sequence[InstantSample]) -> tuple[list[ScrapedNode], list[TargetLabels]]:
+def read_series(samples: Sequence[InstantSample]) -> tuple[list[ScrapedNode], list[TargetLabels]]:
     """The nodes, sorted, and the targets that have no node because the exporter cannot query its kubelet."""
     targets: dict[TargetLabels, list[InstantSample]] = defaultdict(list)
     for sample in samples:
@@ -272,10 +275,12 @@ def _target(metric: Mapping[str, str]) -> TargetLabels:
 
 
 def _number(text: str) -> float:
+    """A finite number, or NaN."""
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return math.nan
+    return value if math.isfinite(value) else math.nan
 
 
 def _node(
@@ -284,13 +289,15 @@ def _node(
     pods = {(pod["namespace"], pod["pod"]): pod for pod in families.get("pod_info", ())}
     anomalies = tuple(_anomaly(series, pods) for series in families.get("anomaly_info", ()))
     taken_at = exporter.get("last_refresh_success_timestamp_seconds", math.nan)
-    taken = rfc3339(taken_at) if 0 < taken_at < math.inf else None
+    taken = rfc3339(taken_at) if taken_at > 0 else None
     up = exporter.get("up", 1.0) == 1.0
     freshness = "fresh" if up else "ageing"
-    if any(anomaly.kind == "stale" for anomaly in anomalies) or now - taken_at > _STALE_AFTER:
+    if any(anomaly.kind == "stale" for anomaly in anomalies):
         freshness = "stale"
     elif taken is None:
         freshness = "unknown"
+    elif now - taken_at > _STALE_AFTER:
+        freshness = "stale"
     reason = "its exporter cannot query the kubelet"
     document = MappingDocument(
         node=name,
@@ -318,7 +325,7 @@ def _devices(families: Families, pods: Pods) -> tuple[DeviceEntry, ...]:
     since = {
         (series.device, series.holder): rfc3339(series.value)
         for series in families.get("device_held_since_timestamp_seconds", ())
-        if 0 < series.value < math.inf
+        if series.value > 0
     }
     holders: dict[tuple[str, str], list[HolderEntry]] = defaultdict(list)
     for series in families.get("device_owner_info", ()):

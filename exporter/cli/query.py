@@ -20,7 +20,6 @@ from exporter.cli.select import (
     resource_among,
 )
 from exporter.cli.sources import ChosenSource
-from exporter.history.query import MAX_LIMIT
 from exporter.views.schema import (
     ClaimsDocument,
     DevicesDocument,
@@ -31,6 +30,8 @@ from exporter.views.schema import (
 )
 
 _HISTORY: Final = "/api/v1/history"
+_PAGE: Final = 1000
+"""Holdings of a page, the most that the API returns."""
 _ATTEMPTS: Final = 5
 """Attempts to read all documents of one generation."""
 
@@ -141,7 +142,7 @@ async def _fetch_pages(client: ServerClient, parameters: dict[str, str], limit: 
     holdings: list[PastEntry] = []
     page: dict[str, str] = {}
     while True:
-        page["limit"] = str(min(MAX_LIMIT, limit - len(holdings)))
+        page["limit"] = str(min(_PAGE, limit - len(holdings)))
         document = await client.document(_HISTORY, HistoryDocument, parameters | page)
         holdings.extend(document.holdings)
         if document.next is None or len(holdings) >= limit:

@@ -14,7 +14,6 @@ from msgspec import Struct
 from msgspec import field as member
 
 from exporter.cli.common import NoMatchError
-from exporter.views.matching import folded
 from exporter.views.schema import AnomalyEntry, ClaimEntry, DeviceEntry, DevicesDocument, PodEntry
 from exporter.views.wording import listed, rfc3339, spelled
 
@@ -284,6 +283,11 @@ def claimed_device(claim: ClaimEntry) -> str:
     """A claimed device as the tables show it: `pool/device`, with its share if it has one."""
     name = f"{claim.pool}/{claim.device}"
     return f"{name} ({claim.share_id})" if claim.share_id else name
+
+
+def folded(raw: str) -> str:
+    """A text as the API compares parts of it: as tables show it, and without case."""
+    return spelled(raw).casefold()
 
 
 def same(raw: str, given: str) -> bool:

@@ -1,8 +1,8 @@
 """Tables of holders and holdings: rich draws them on a terminal, a pipe gets plain aligned text.
 
-A terminal shows each text whole: short forms are used if the table is wider than the terminal, then long
-texts continue on the next line. Control characters, bidirectional marks and stacked combining marks from
-outside are spelled out.
+A terminal shows texts whole: short forms are used if the table is wider than the terminal, then long texts
+continue on the next line, up to 300 characters. Control characters, bidirectional marks and stacked combining
+marks from outside are spelled out.
 """
 
 import os
@@ -28,11 +28,12 @@ from exporter.cli.select import (
 )
 from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
 from exporter.views.wording import clock_time, lasting, ranges, rfc3339, spelled
+from runtime.text import visible
 
 _COLUMNS: Final = ("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE")
 _WIDE_COLUMNS: Final = (*_COLUMNS, "PARENT", "NUMA", "UID", "WORKLOAD", "CLAIM", "REASON")
-_FOLDED: Final = frozenset({"RESOURCE", "DEVICE", "NAMESPACE/POD", "CONTAINER"})
-"""Columns whose texts may continue on the next line."""
+_ONE_LINE: Final = frozenset({" ", "STATE", "NUMA"})
+"""Columns whose texts never continue on the next line."""
 _STYLES: Final[Mapping[str, str]] = {
     "unhealthy": "bold red",
     "free": "green",
@@ -42,6 +43,8 @@ _STYLES: Final[Mapping[str, str]] = {
 """By the cell's text."""
 _UNLIMITED: Final = 100_000
 """Columns of an output without a width."""
+_LONGEST: Final = 300
+"""Characters of a text on a terminal; -o wide and pipes have all."""
 _COMBINING: Final = 3
 """Combining marks on one character that are shown; more of them reach into other lines."""
 
@@ -117,9 +120,11 @@ def draw(names: Sequence[str], rows: Sequence[Row], width: int) -> Table:
     natural = sum(max(map(cell_len, column)) + 2 for column in columns) - 2
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
-        table.add_column(name, no_wrap=name not in _FOLDED, overflow="fold")
+        table.add_column(name, no_wrap=name in _ONE_LINE, overflow="fold")
     for row in rows:
-        shown = [cell.short or cell.text if natural > width else cell.text for cell in row]
+        shown = [
+            cell.text if natural <= width else visible(cell.short or cell.text, _LONGEST) for cell in row
+        ]
         table.add_row(*(Text(text, _STYLES.get(text, "")) for text in shown))
     return table
 

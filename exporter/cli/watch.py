@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, TextIO
@@ -37,7 +37,7 @@ from runtime.text import visible
 
 INTERVALS: Final = {"exporter": 5.0, "kubelet": 2.0, "prometheus": 15.0}
 """Seconds between polls, by source."""
-_RETRIES: Final = (1.0, 2.0, 5.0)
+RETRIES: Final = (1.0, 2.0, 5.0)
 """Seconds before the first, the second and further attempts after a failure."""
 _POLLS: Final = 20
 """Polls of an exporter without an event stream, before the stream is tried again."""
@@ -82,7 +82,7 @@ async def _follow(source: ChosenSource, filters: DeviceQuery, interval: float, o
     view = _open_view(filters, output)
     try:
         view.update(first)
-        async for update in _updates(source, interval):
+        async for update in updates(source, interval):
             if isinstance(update, AskError):
                 view.fail(update.message)
             elif isinstance(update, MappingAnswer):
@@ -105,7 +105,7 @@ Update = MappingAnswer | AskError | str
 """An answer, a failure that is retried, or a warning."""
 
 
-def _updates(source: ChosenSource, interval: float) -> AsyncIterator[Update]:
+def updates(source: ChosenSource, interval: float) -> AsyncGenerator[Update]:
     """Answers whenever there may be a change. An exporter sends events, unless an interval is given."""
     if source.kind == "exporter" and interval == AUTO:
         return _by_events(source)
@@ -123,7 +123,7 @@ async def _fetch(source: ChosenSource) -> MappingAnswer | AskError:
 
 async def _by_polls(
     source: ChosenSource, interval: float, polls: float = float("inf")
-) -> AsyncIterator[Update]:
+) -> AsyncGenerator[Update]:
     failures = 0
     while polls > 0:
         polls -= 1
@@ -133,7 +133,7 @@ async def _by_polls(
         await asyncio.sleep(_retry_after(failures) if failures else interval)
 
 
-async def _by_events(source: ChosenSource) -> AsyncIterator[Update]:
+async def _by_events(source: ChosenSource) -> AsyncGenerator[Update]:
     failures = 0
     while True:
         # A restarted exporter counts generations from 1.
@@ -171,7 +171,7 @@ def _older(event: str, generation: int) -> bool:
 
 
 def _retry_after(failures: int) -> float:
-    return _RETRIES[min(failures, len(_RETRIES)) - 1]
+    return RETRIES[min(failures, len(RETRIES)) - 1]
 
 
 class ChangeKind(StrEnum):

@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from exporter.mapping.state import Failure, Freshness, State
 from runtime.flags import parse_duration
 from runtime.text import visible
+
+if TYPE_CHECKING:  # the commands start quickly without the mapping
+    from exporter.mapping.state import Failure, Freshness, State
 
 WHOLE_LIMIT: Final = 8192
 """Characters of a text from outside that are shown at all, on a hint or in a search."""
@@ -196,7 +198,7 @@ class Standing:
     `error` ("" where nothing failed).
     """
 
-    freshness: Freshness
+    freshness: "Freshness"
     headline: str
     detail: str
     error: str = ""
@@ -207,7 +209,7 @@ class Standing:
         return "; ".join(part for part in (self.headline, self.detail, self.error) if part)
 
 
-def judge(state: State, now: float, stale_after: float) -> Standing:
+def judge(state: "State", now: float, stale_after: float) -> Standing:
     """How `state` stands at unix time `now`; `stale_after` in seconds."""
     freshness = state.freshness(now, stale_after)
     error = "" if state.failure is None else failing(state.failure, now)
@@ -215,9 +217,9 @@ def judge(state: State, now: float, stale_after: float) -> Standing:
         return Standing(freshness, "no mapping yet", "the kubelet has not answered", error)
     age = lasting(now - state.taken_at)
     taken = clock_time(state.taken_at, now)
-    if freshness is Freshness.FRESH:
+    if freshness.value == "fresh":
         return Standing(freshness, "the mapping is fresh", f"the kubelet answered {age} ago")
-    if freshness is Freshness.AGEING:
+    if freshness.value == "ageing":
         return Standing(
             freshness,
             "the kubelet does not answer as it should",
@@ -232,12 +234,12 @@ def judge(state: State, now: float, stale_after: float) -> Standing:
     )
 
 
-def failing(failure: Failure, now: float) -> str:
+def failing(failure: "Failure", now: float) -> str:
     """`List fails since 2026-11-20T22:41:03.250Z (12 s): UNAVAILABLE: …`"""
     since = f"{rfc3339(failure.since)} ({lasting(now - failure.since)})"
     return f"{spelled(failure.method)} fails since {since}: {reason(failure)}"
 
 
-def reason(failure: Failure) -> str:
+def reason(failure: "Failure") -> str:
     """`UNAVAILABLE: there is no socket …`: the gRPC code's name, and what it means here."""
     return ": ".join(spelled(part) for part in (failure.code, failure.message) if part)

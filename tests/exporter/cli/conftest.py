@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.cli.prometheus.answers import Sample
+from exporter.cli.prometheus import InstantSample
 from exporter.mapping.state import State
 from exporter.metrics.devices import DeviceLines, SeriesLimit
 from exporter.metrics.families import of_snapshot, of_stale
 from runtime.exposition import Format, render
 
 Target = Mapping[str, str]
-Scrape = Callable[..., list[Sample]]
+Scrape = Callable[..., list[InstantSample]]
 
 OWN_POD = {"namespace": "obs", "pod": "exporter-x", "container": "exporter"}
 
@@ -41,7 +41,7 @@ def _scraped(
     target: Target | None = None,
     up: float = 1.0,
     success: float | None = None,
-) -> list[Sample]:
+) -> list[InstantSample]:
     """The samples of one exporter; `state` None: its mapping is stale."""
     if state is None:
         families = of_stale(node)
@@ -60,7 +60,7 @@ def _scraped(
     if taken is not None:
         own.append(("devicelens_last_refresh_success_timestamp_seconds", {}, taken))
     return [
-        Sample({"__name__": name, **_clashing(labels, labels_of, honour=honour)}, (now, repr(value)))
+        InstantSample({"__name__": name, **_clashing(labels, labels_of, honour=honour)}, (now, repr(value)))
         for name, labels, value in own
     ]
 

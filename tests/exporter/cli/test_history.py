@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
 from devicelens import main
-from exporter.cli.select import parse_time
+from exporter.views.wording import parse_time
 from exporter.history.archive import QueryMoment
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.recorder import HistoryUnavailable
@@ -93,7 +93,7 @@ async def test_history_is_a_table_of_holdings_with_both_ends(run: Run) -> None:
     result = await run("history")
     assert result.exit_code == 0, result.output
     assert _cells(result) == [
-        ["RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "FROM", "TO", "AT LEAST"],
+        ["RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "FROM", "TO", "HELD FOR"],
         [GPU, "GPU-1::0", "held", "ns/serve-1", "main", "2026-10-28T22:41:10Z..22:41:15Z", "10 s"],
         [GPU, "GPU-0", "ended", "ns/train-0", "main", *TRAINED, "5 s"],
     ]
@@ -145,10 +145,10 @@ async def test_who_at_takes_a_part_of_an_id_as_who_does(run: Run) -> None:
             "no device on worker-3 was held by ns/other at 2026-10-28",
         ),
         (("who", "--at", AT, "=other"), "no device like 'other' on worker-3 was held at 2026-10-28T22:41:18"),
-        (("who", "--at", AT, "other"), "knows no resource 'other': there are example.com/gpu"),
+        (("who", "--at", AT, "other"), "has no resource 'other': there are example.com/gpu"),
         (
             ("who", "--at", "2026-10-28T22:00:00Z"),
-            "it is not known who held what on worker-3 at 2026-10-28T22",
+            "it is unknown who held which device on worker-3 at 2026-10-28T22",
         ),
     ],
 )
@@ -168,7 +168,7 @@ async def test_the_gaps_are_told_on_standard_error(run: Run, life: Life) -> None
     assert result.exit_code == 0
     assert result.stderr == (
         "devicelens: nobody looked from 2026-10-28T22:41:25.000Z to 2026-10-28T23:41:30.000Z "
-        "(the kubelet did not answer): who held what then is not known\n"
+        "(the kubelet did not answer): holders in that time are unknown\n"
     )
     assert "2026-10-28T22:41:25Z..23:41:30Z, kubelet silent" in result.stdout
     before = await run("who", "--at", "2026-10-28T22:00:00Z")
@@ -184,10 +184,10 @@ async def test_an_empty_answer_is_said(run: Run, life: Life) -> None:
     at = f"{life.wall}"
     empty = await run("who", "--at", at)
     assert (empty.exit_code, empty.stdout) == (0, "")
-    assert empty.stderr == "devicelens: nothing was held on worker-3 at 2026-10-28T22:41:34.000Z\n"
+    assert empty.stderr == "devicelens: no device was held on worker-3 at 2026-10-28T22:41:34.000Z\n"
     ranged = await run("history", "--from", at, "--to", at)
     assert (ranged.exit_code, ranged.stdout) == (0, "")
-    assert ranged.stderr == "devicelens: nothing was held on worker-3 in that time\n"
+    assert ranged.stderr == "devicelens: no device was held on worker-3 in that time\n"
 
 
 async def test_all_pages_are_asked_for_up_to_the_limit(run: Run, life: Life) -> None:
@@ -241,7 +241,7 @@ async def test_wrong_usage_is_2(run: Run, arguments: tuple[str, ...], words: str
 def test_a_kubelet_does_not_know_the_past() -> None:
     result = CliRunner().invoke(main, ["who", "--at", "now", "--socket", "/x"])
     assert result.exit_code == 2
-    assert "a kubelet does not know the past" in result.stderr
+    assert "a kubelet has no history" in result.stderr
 
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -279,5 +279,5 @@ def test_a_clock_time_of_a_day_that_is_longer_is_found_too() -> None:
 
 @pytest.mark.parametrize("text", ["", "25:00", "3:1", "yesterday", "2026-13-01", "0000-00-00", "\u0663:00"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match="found"):
         parse_time(text, NOW, BERLIN)

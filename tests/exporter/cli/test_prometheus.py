@@ -1,20 +1,40 @@
-"""who, history and explain against servers that answer as Prometheus does, and as it should not."""
+"""devicelens who --prometheus: the mapping of a fleet, from series as exporters and scrapes make them."""
 
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.json import encode
 
 from devicelens import main
-from exporter.cli.prometheus.answers import Sample
-from exporter.mapping.holdings import HeldSince, holdings
-from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
+from exporter.cli.prometheus import InstantSample, read_series
+from exporter.mapping.anomalies import Anomaly
+from exporter.mapping.holdings import HeldSince, holdings, of_devices
+from exporter.mapping.identity import PodIdentity, Workload
+from exporter.mapping.model import (
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Container,
+    Device,
+    DeviceKey,
+    Holder,
+    Snapshot,
+)
 from exporter.mapping.state import State
+from exporter.views import documents
+from exporter.views.documents import Moment
+from exporter.views.matching import Wanted
+from exporter.views.query import Filters
+from harness.hostile import CORPUS
 
 NOW = 1_793_227_263.25  # 2026-10-28T22:41:03.25Z
 TRAINER = Holder("ml", "llama-0", "trainer")
@@ -28,7 +48,7 @@ SNAPSHOT = Snapshot(
 STATE = State(
     1, SNAPSHOT, NOW - 2, NOW - 2, {holding: HeldSince(NOW - 600) for holding in holdings(SNAPSHOT)}
 )
-Scrape = Callable[..., list[Sample]]
+Scrape = Callable[..., list[InstantSample]]
 
 
 class Fake:
@@ -36,7 +56,7 @@ class Fake:
 
     def __init__(self) -> None:
         self.url = ""
-        self.samples: list[Sample] = []
+        self.samples: list[InstantSample] = []
         self.before: list[dict[str, str]] = []
         self.extra: dict[str, object] = {}
         self.asked: list[tuple[str, str, dict[str, str]]] = []
@@ -140,13 +160,13 @@ async def test_what_must_be_known_is_said(fake: Fake, scrape: Scrape) -> None:
     result = await run(fake, "who", "gpu")
     assert result.exit_code == 0
     assert result.stderr.splitlines() == [
-        "devicelens: 1 exporter could not ask the kubelet yet (c): who holds what there is not known",
+        "devicelens: 1 exporter could not query the kubelet yet (c): the holders there are unknown",
         (
-            "devicelens: nothing is told of worker-9, as there was within the hour before: the exporter is "
-            "down there, or is not scraped"
+            "devicelens: no series of worker-9, but there were some within the hour before: the exporter is "
+            "down, or is not scraped"
         ),
-        "devicelens: the mapping of worker-1 is 40 s old; its exporter cannot ask the kubelet",
-        "devicelens: the mapping of worker-2 is stale, and is 6 min old: its exporter tells no holders",
+        "devicelens: the mapping of worker-1 is 40 s old; its exporter cannot query the kubelet",
+        "devicelens: the mapping of worker-2 is stale, 6 min old: its exporter has no holders",
         "devicelens: Prometheus says: store 10.1.1.1 is not there\\x1b[2J",
         "devicelens: Prometheus says: an info",
     ]
@@ -157,37 +177,22 @@ async def test_selectors_and_nodes_become_matchers(fake: Fake, scrape: Scrape) -
     result = await run(fake, "who", "--selector", "{cluster='a\"b'}", "--node", "worker-3")
     assert result.exit_code == 0, result.output
     query = fake.asked[0][2]["query"]
-    assert query.count('cluster="a\\"b"') == 2
-    assert query.count('node="worker-3"') == 1
+    assert query.count("cluster='a\"b'") == 3
+    # A scrape without honor_labels has renamed the label.
+    assert query.count(',node="worker-3"') == query.count('exported_node="worker-3"') == 1
+    fake.samples = []
     missing = await run(fake, "who", "--node", "worker-4")
     assert missing.exit_code == 3
-    assert missing.stderr.endswith("knows no node worker-4: there are worker-3\n")
-
-
-async def test_a_node_whose_name_the_scrape_has_renamed_is_found(fake: Fake, scrape: Scrape) -> None:
-    """By its own name it is not: `node` is the scrape's there."""
-
-    async def by_name(request: web.Request) -> web.StreamResponse:
-        matched = [] if 'node="worker-3"' in request.query["query"] else samples
-        if request.query["query"].startswith("last_over_time"):
-            matched = []
-        result = [{"metric": s.metric, "value": list(s.value)} for s in matched]
-        return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
-
-    samples = scrape(STATE, "worker-3", NOW, honour=False, target={"node": "n3"})
-    fake.answer = by_name
-    result = await run(fake, "who", "--node", "worker-3")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert "GPU-0" in result.stdout
+    assert missing.stderr.endswith("has no devicelens series for node worker-4\n")
 
 
 async def test_nothing_of_devicelens_is_said(fake: Fake) -> None:
     result = await run(fake, "who")
     assert result.exit_code == 1
-    assert "has nothing of devicelens: does it scrape the exporters?" in result.stderr
+    assert "has no devicelens series: does it scrape the exporters?" in result.stderr
     chosen = await run(fake, "who", "--selector", 'cluster="x"')
     assert chosen.exit_code == 3
-    assert 'has nothing of devicelens that {cluster="x"} keeps' in chosen.stderr
+    assert 'has no devicelens series for {cluster="x"}' in chosen.stderr
 
 
 async def test_what_matches_nothing_is_3_and_a_short_name_of_two_is_2(fake: Fake, scrape: Scrape) -> None:
@@ -197,33 +202,6 @@ async def test_what_matches_nothing_is_3_and_a_short_name_of_two_is_2(fake: Fake
     ambiguous = await run(fake, "who", "gpu")
     assert ambiguous.exit_code == 2
     assert "'gpu' may be amd.com/gpu and nvidia.com/gpu: say which" in ambiguous.stderr
-
-
-async def test_one_device_is_explained_as_far_as_it_is_told(fake: Fake, scrape: Scrape) -> None:
-    fake.samples = scrape(STATE, "worker-3", NOW)
-    result = await run(fake, "explain", "GPU-0")
-    assert result.exit_code == 0, result.output
-    text = result.stdout
-    assert "ml/llama-0 (container trainer) holds it since before 2026-10-28 22:31:03 UTC" in text
-    assert "What its plugin tells is not among the exporter's series: ask the exporter of worker-3" in text
-    assert "--plugin.url" not in text
-    assert (await run(fake, "explain", "TPU")).exit_code == 3
-    ambiguous = await run(fake, "explain", "GPU")
-    assert ambiguous.exit_code == 2
-    assert "worker-3: 'GPU' is part of 2 ids" in ambiguous.stderr
-
-
-async def test_a_device_of_two_nodes_needs_its_node(fake: Fake, scrape: Scrape) -> None:
-    fake.samples = [
-        *scrape(STATE, "worker-1", NOW, target={"instance": "a"}),
-        *scrape(STATE, "worker-2", NOW, target={"instance": "b"}),
-    ]
-    result = await run(fake, "explain", "GPU-0")
-    assert result.exit_code == 2
-    assert "'GPU-0' is on worker-1 and worker-2: say which with --node, or --selector" in result.stderr
-    chosen = await run(fake, "explain", "GPU-0", "--node", "worker-2")
-    assert chosen.exit_code == 0
-    assert "mapping      fresh, 2 s old, of worker-2" in chosen.stdout
 
 
 def error(status: int, kind: str, words: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
@@ -260,53 +238,38 @@ def text(
         ),
         (text(200, "<html>Sign in</html>", "text/html"), "not a Prometheus; /api/v1/query is text/html"),
         (text(200, "{}", "application/json"), "not a Prometheus; /api/v1/query is application/json"),
-        (text(200, '{"status":"success","data":[]}', "application/json"), "is not as Prometheus has it"),
+        (text(200, '{"status":"success","data":[]}', "application/json"), "is not an instant vector"),
         (
-            text(200, '{"status":"success","data":{"resultType":"scalar","result":[]}}', "application/json"),
-            "it answered with something else than a ",
+            text(
+                200,
+                '{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}',
+                "application/json",
+            ),
+            "is not an instant vector",
         ),
-        (text(401, "Unauthorized"), "401 Unauthorized: it wants a name and a password"),
-        (text(403, "no"), "403 Forbidden: who asks is known, and may not"),
+        (text(401, "Unauthorized"), "401 Unauthorized: it requires a name and a password"),
+        (text(403, "no"), "403 Forbidden: authenticated, but not authorized"),
         (
             text(502, "<html>", "text/html"),
-            "502 Bad Gateway: something before it answers, and does not reach it",
+            "502 Bad Gateway: a proxy answers, and does not reach it",
         ),
         (text(500, "no org id\x1b[2J\n"), "500 Internal Server Error: no org id\\x1b[2J"),
-        (text(302, "", Location="https://login/"), "302 Found: it sends on to https://login/"),
-        (text(200, "not gzip", **{"Content-Encoding": "gzip"}), "its answer is not gzip, though it says so"),
+        (text(302, "", Location="https://login/"), "302 Found: it redirects to https://login/"),
+        (
+            text(200, "not gzip", **{"Content-Encoding": "gzip"}),
+            "its answer is not gzip, although its header says so",
+        ),
     ],
 )
 async def test_bad_answers_are_said_in_one_line(
     fake: Fake, answer: Callable[[web.Request], Awaitable[web.StreamResponse]], words: str
 ) -> None:
     fake.answer = answer
-    for command in (["who"], ["history"], ["explain", "GPU"]):
-        result = await run(fake, *command)
-        assert (result.exit_code, result.stdout) == (1, ""), result.output
-        lines = [line for line in result.stderr.splitlines() if "of the day before" not in line]
-        assert len(lines) == 1, lines
-        assert lines[0].startswith(f"devicelens: {fake.url}: ")
-        assert words in lines[0]
-
-
-async def test_long_questions_go_by_post_and_by_get_where_that_is_not_let_through(
-    fake: Fake, scrape: Scrape
-) -> None:
-    fake.samples = scrape(STATE, "worker-3", NOW)
-    selector = 'cluster=~"' + "|".join(f"cluster-{i}" for i in range(200)) + '"'
-    assert (await run(fake, "who", "--selector", selector)).exit_code == 0
-    assert {method for method, _, _ in fake.asked} == {"POST"}
-
-    async def no_post(request: web.Request) -> web.StreamResponse:
-        if request.method == "POST":
-            raise web.HTTPMethodNotAllowed("POST", ["GET"])
-        result = [{"metric": s.metric, "value": list(s.value)} for s in fake.samples]
-        return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
-
-    fake.asked.clear()
-    fake.answer = no_post
-    assert (await run(fake, "who", "--selector", selector)).exit_code == 0
-    assert [method for method, _, _ in fake.asked] == ["POST", "GET", "GET"]
+    result = await run(fake, "who")
+    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"devicelens: {fake.url}: ")
+    assert words in line
 
 
 async def test_behind_a_path(fake: Fake, scrape: Scrape) -> None:
@@ -320,7 +283,6 @@ async def test_behind_a_path(fake: Fake, scrape: Scrape) -> None:
     [
         (("--socket", "/x"), "--socket and --prometheus: expected one of them"),
         (("--url", "http://x"), "--url and --prometheus: expected one of them"),
-        (("--selector", "{cluster=a}"), "expected matchers such as"),
         (("--at", "-1h", "--watch"), "--at and --watch: the past does not change"),
         (("--watch=0.1s",), "expected at least 0.2s"),
     ],
@@ -335,9 +297,13 @@ async def test_wrong_usage(fake: Fake, arguments: Iterable[str], words: str) -> 
     ("environment", "arguments", "words"),
     [
         ({"DEVICELENS_URL": "http://a", "DEVICELENS_PROMETHEUS": "http://b"}, (), "are both set: say which"),
-        ({}, ("--node", "x"), "--node: expected --prometheus, for an exporter knows its own node alone"),
-        ({}, ("--socket", "/x", "--selector", 'a="b"'), "for a kubelet knows its own node alone"),
-        ({}, ("--socket", "/x", "--token-file", "/y"), "knows neither tokens nor TLS"),
+        ({}, ("--node", "x"), "--node: expected --prometheus, exporters have one node each"),
+        (
+            {},
+            ("--socket", "/x", "--selector", 'a="b"'),
+            "--selector: expected --prometheus, kubelets have one node each",
+        ),
+        ({}, ("--socket", "/x", "--token-file", "/y"), "uses neither tokens nor TLS"),
         ({"DEVICELENS_PROMETHEUS": "b:9090"}, (), "--prometheus: found 'b:9090', expected http://HOST:PORT"),
     ],
 )
@@ -365,27 +331,201 @@ async def test_the_command_line_goes_before_the_environment(fake: Fake, scrape: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("history", "--step", "1h"), "expected 1s to 5m"),
-        (("history", "--at", "-1h", "--from", "-2h"), "--at: expected either that, or --from and --to"),
-        (
-            ("history", "--from", "-30d", "--to", "2999-01-01T00:00:00Z", "--step", "0.5s"),
-            "expected 1s to 5m",
-        ),
+        (("history",), "history queries exporters: use --url"),
+        (("history", "--at", "-1h", "--step", "1m"), "devicelens who --prometheus URL --at TIME"),
+        (("explain", "GPU-0", "--at", "-1h"), "explain queries exporters: use --url"),
     ],
 )
-async def test_wrong_usage_of_history(fake: Fake, arguments: tuple[str, ...], words: str) -> None:
-    result = await run(fake, *arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
+def test_other_commands_refuse_prometheus_and_name_the_alternatives(
+    arguments: tuple[str, ...], words: str
+) -> None:
+    for flags, environment in (
+        (("--prometheus", "http://x"), {}),
+        ((), {"DEVICELENS_PROMETHEUS": "http://x"}),
+    ):
+        runner = CliRunner(env={"DEVICELENS_URL": None, "DEVICELENS_PROMETHEUS": None, **environment})
+        result = runner.invoke(main, [*arguments, *flags])
+        assert result.exit_code == 2, result.output
+        assert words in " ".join(result.stderr.split())
 
 
-def test_what_others_do_not_know_is_said() -> None:
-    def refused(*arguments: str) -> str:
-        result = CliRunner(env={"DEVICELENS_URL": None}).invoke(main, [*arguments])
-        assert result.exit_code == 2
-        return " ".join(result.stderr.split())
+FULL_SNAPSHOT = Snapshot(
+    (
+        Device(DeviceKey("nvidia.com/gpu", "GPU-0::0"), "GPU-0", (0, 1), True, (Holder(*TRAINER[:3], "u"),)),
+        Device(DeviceKey("nvidia.com/gpu", "GPU-0::1"), "GPU-0", (), True, ()),
+        Device(DeviceKey("nvidia.com/gpu", "GPU-1"), "", (1,), False, (Holder("ml", "old", "x"),)),
+        Device(DeviceKey("nvidia.com/gpu", "GPU-2"), "", (1,), False, ()),
+    ),
+    (
+        ClaimDevice(
+            ClaimDeviceKey("gpu.example.com", "worker-3", "gpu-7", "s1"),
+            (ClaimHolder(Holder(*TRAINER[:3], "u"), "ml", "wish"),),
+        ),
+    ),
+)
+FULL_STATE = State(
+    generation=1,
+    snapshot=FULL_SNAPSHOT,
+    taken_at=NOW - 3,
+    since={holding: HeldSince(NOW - 600, exact=False) for holding in of_devices(FULL_SNAPSHOT.devices)},
+    pods={("ml", "llama-0"): PodIdentity("ml", "llama-0", "u", "Running", Workload("Job", "llama"))},
+    anomalies=(
+        Anomaly("plugin_gone", "x.example/y"),
+        Anomaly("unhealthy_held", "nvidia.com/gpu", "GPU-1", Holder("ml", "old", "x")),
+    ),
+)
 
-    assert "a kubelet does not know the past" in refused("history", "--socket", "/x")
-    assert "a kubelet does not know the past" in refused("who", "--socket", "/x", "--at", "-1h")
-    assert "--step: expected --prometheus" in refused("history", "--step", "15s")
-    assert "--at: expected --prometheus" in refused("explain", "x", "--at", "-1h")
+
+async def nodes_of(fake: Fake) -> list[Any]:
+    result = await run(fake, "who", "-o", "json")
+    assert result.exit_code == 0, result.output
+    return list(json.loads(result.stdout)["nodes"])
+
+
+@pytest.mark.parametrize("honour", [True, False])
+@pytest.mark.parametrize("target", [{}, {"node": "other-name", "cluster": "a", "service": "x"}])
+async def test_a_fleet_s_node_is_as_its_exporter_has_it(
+    fake: Fake, scrape: Scrape, target: dict[str, str], *, honour: bool
+) -> None:
+    fake.samples = scrape(FULL_STATE, "worker-3", NOW, honour=honour, target=target)
+    (node,) = await nodes_of(fake)
+    moment = Moment(FULL_STATE, "worker-3", NOW, 60.0)
+    expected = json.loads(encode(documents.devices(moment, Filters())))
+    assert {name: node[name] for name in expected if name != "generation"} == {
+        name: value for name, value in expected.items() if name != "generation"
+    }
+    assert node["claims"] == json.loads(encode(documents.claims(moment, Wanted()).claims))
+    assert [
+        (a["kind"], a["resource"], a["device"], a["holder"] and a["holder"]["pod"]) for a in node["anomalies"]
+    ] == [
+        ("plugin_gone", "x.example/y", None, None),
+        ("unhealthy_held", "nvidia.com/gpu", "GPU-1", "old"),
+    ]
+
+
+# Prometheus has no empty label, and an exporter has no empty name.
+_NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8) | st.sampled_from(
+    sorted(CORPUS.values())
+)
+
+
+@st.composite
+def _snapshots(draw: st.DrawFn) -> Snapshot:
+    holders = st.builds(Holder, _NAMES, _NAMES, _NAMES, st.sampled_from(["", "uid"]))
+    keys = draw(st.lists(st.builds(DeviceKey, _NAMES, _NAMES), unique=True, min_size=1, max_size=4))
+    devices = [
+        Device(
+            key,
+            draw(st.just("") | _NAMES),
+            tuple(sorted(draw(st.sets(st.integers(0, 9), max_size=3)))),
+            draw(st.booleans()),
+            tuple(sorted(draw(st.lists(holders, unique_by=lambda h: h[:3], max_size=2)))),
+        )
+        for key in sorted(keys)
+    ]
+    return Snapshot(tuple(devices))
+
+
+@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=60)
+@given(_snapshots(), st.booleans())
+def test_any_names_come_back(scrape: Scrape, snapshot: Snapshot, honour: bool) -> None:
+    state = State(
+        1, snapshot, NOW, NOW, {holding: HeldSince(NOW - 5, exact=False) for holding in holdings(snapshot)}
+    )
+    nodes, _ = read_series(scrape(state, "n", NOW, honour=honour))
+    (node,) = nodes
+    assert node.document.devices == documents.devices(Moment(state, "n", NOW, 60.0), Filters()).devices
+
+
+@pytest.mark.parametrize(
+    ("state", "scraped", "freshness"),
+    [
+        (None, {"up": 0.0, "success": NOW - 90}, "stale"),
+        (STATE, {"success": NOW - 301}, "stale"),
+        (STATE, {"up": 0.0}, "ageing"),
+        (STATE, {"success": -1.0}, "unknown"),
+        (STATE, {}, "fresh"),
+    ],
+)
+@pytest.mark.parametrize("honour", [True, False])
+async def test_freshness_follows_the_exporter_s_refreshes(
+    fake: Fake,
+    scrape: Scrape,
+    state: State | None,
+    scraped: dict[str, float],
+    freshness: str,
+    *,
+    honour: bool,
+) -> None:
+    fake.samples = scrape(state, "worker-3", NOW, honour=honour, **scraped)
+    (node,) = await nodes_of(fake)
+    assert node["freshness"] == freshness
+    assert bool(node["devices"]) is (state is not None)
+
+
+async def test_a_node_of_two_targets_is_shown_once_as_refreshed_last(fake: Fake, scrape: Scrape) -> None:
+    older = replace(STATE, taken_at=NOW - 20, snapshot=replace(SNAPSHOT, devices=SNAPSHOT.devices[:1]))
+    fake.samples = [
+        *scrape(older, "worker-3", NOW, target={"job": "one"}),
+        *scrape(STATE, "worker-3", NOW, honour=False, target={"job": "two"}),
+    ]
+    result = await run(fake, "who")
+    assert len(result.stdout.splitlines()) == 3
+    assert result.stderr == (
+        "devicelens: 2 targets have different devices or holders of worker-3: shown is the one refreshed "
+        "last (instance 10.0.0.1:10190, job two); nodes of one name need a label for their cluster\n"
+    )
+    fake.samples = [
+        *scrape(STATE, "worker-3", NOW, target={"job": "one"}),
+        *scrape(STATE, "worker-3", NOW, target={"prometheus_replica": "b"}),
+    ]
+    same = await run(fake, "who")
+    assert (same.stdout, same.stderr) == (result.stdout, "")
+
+
+def test_malformed_series_are_no_error() -> None:
+    base = {"node": "n", "resource": "r", "device": "d"}
+    samples = [
+        InstantSample({"__name__": name, **labels}, (NOW, value))
+        for name, labels, value in (
+            ("devicelens_device_info", {**base, "numa_node": "x,1,,\u00b2,-1"}, "NaN"),
+            ("devicelens_device_held_since_timestamp_seconds", {**base, "pod": "p"}, "+Inf"),
+            ("devicelens_last_refresh_success_timestamp_seconds", {}, "soon"),
+            ("devicelens_series_dropped", {}, "NaN"),
+            ("devicelens_container_exclusive_cpus", {"node": "n"}, "+Inf"),
+            ("up", {"instance": "x"}, "1"),
+        )
+    ]
+    nodes, _ = read_series([*samples, InstantSample({}, (NOW, "1"))])
+    (device,) = next(node for node in nodes if node.document.node == "n").document.devices
+    assert (device.numa_nodes, device.holders) == ((1,), ())
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        *("{}", "cluster", "cluster=a", '{cluster="a"', 'cluster="a"}', '1a="b"', 'a=="b"', 'a="b" b="c"'),
+        *('a="b"} or up{x="y"', 'a="b"} or vector(1) #', 'a="b\n"', '__name__="up"', 'a="b",,c="d"', ","),
+        *('a="' + "x" * 5000 + '"', '"my.label"="x"', "a=`b`", '{{a="b"}}', 'a="\\"', "a='b\"'x"),
+    ],
+)
+def test_only_matchers_become_part_of_a_query(selector: str) -> None:
+    arguments = ["who", "--prometheus", "http://x", "--selector", selector]
+    result = CliRunner(env={"DEVICELENS_URL": None}).invoke(main, arguments)
+    assert result.exit_code == 2, result.output
+    assert "expected matchers such as" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("selector", "matchers"),
+    [
+        ('{cluster="a"}', 'cluster="a"'),
+        (' { a = "1" , b!="2",c=~"x.*",d!~"y|z", } ', 'a = "1" , b!="2",c=~"x.*",d!~"y|z"'),
+        (r'a="say \"hi\" \\"', r'a="say \"hi\" \\"'),
+        ("a='}'", "a='}'"),
+    ],
+)
+async def test_matchers_are_passed_on(fake: Fake, scrape: Scrape, selector: str, matchers: str) -> None:
+    fake.samples = scrape(STATE, "worker-3", NOW)
+    assert (await run(fake, "who", "--selector", selector)).exit_code == 0
+    assert all(f",{matchers}}}" in query["query"] for _, _, query in fake.asked)

@@ -1,131 +1,236 @@
-"""Tables at every width: they fit, ids stay apart, and nothing hostile is in them."""
+"""exporter.cli.table: rows, tables for terminals and pipes, and nothing hostile in them."""
 
-import unicodedata
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from exporter.cli.table.draw import cut, lines, table
-from exporter.cli.table.fit import Cell, Column, fit, shorten, whole
-from exporter.cli.table.terminal import Look
-from exporter.cli.table.width import closed, head, padded, tail, tame, width
-from exporter.views.wording import spelled
+from exporter.cli.common import NoMatchError, as_json
+from exporter.cli.select import CpusEntry, DeviceQuery, MappingAnswer, NamespacedPod, select
+from exporter.cli.table import Cell, columns, print_table, rows
+from exporter.views.schema import ClaimEntry, ClaimHolderEntry, HolderEntry
 from harness.hostile import CORPUS
+from harness.mappings import claim, device, holder, mapping
 from runtime.text import is_hostile
 
-COLUMNS = (
-    Column("RESOURCE", drop=4, least=8),
-    Column("DEVICE", least=10),
-    Column("STATE", drop=2),
-    Column("NAMESPACE/POD", least=13),
-    Column("CONTAINER", drop=5, least=9),
-    Column("SINCE", drop=3),
-)
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
-def row(*texts: str, short: str = "") -> tuple[Cell, ...]:
-    return (Cell(tame(spelled(texts[0])), short), *(Cell(tame(spelled(text))) for text in texts[1:]))
+def _plain(line: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", line)
 
 
-HOSTILE = [row(*[text] * 6) for text in CORPUS.values()]
-GPUS = [
-    row(
-        *("nvidia.com/gpu", f"GPU-8d1c2a90-4d3e-4b8a-9a55-0e6b8f1d2c{i:02x}", "unhealthy"),
-        *("machine-learning/llama-70b-pretraining-0", "trainer", "before 22:31:03Z (10 min)"),
-        short="gpu",
+def table(
+    shown: MappingAnswer,
+    pod: NamespacedPod | None = None,
+    *,
+    wide: bool = False,
+    out: StringIO | None = None,
+) -> list[str]:
+    out = StringIO() if out is None else out
+    cells = rows(shown, DeviceQuery(pod=pod), wide=wide)
+    print_table(columns(shown, wide=wide), cells, out, unlimited=wide)
+    return out.getvalue().splitlines()
+
+
+def test_the_table_has_a_row_for_each_holder_and_each_free_device() -> None:
+    since = "2026-10-28T22:31:03.250Z"
+    shown = mapping(
+        device("GPU-1", holder("one", since=since), holder("two", since=since, exact=False)),
+        device("GPU-2"),
+        device("GPU-3", holder("three"), healthy=False),
+        device("GPU-4", holder("four"), healthy=None),
     )
-    for i in range(16)
-]
+    assert table(shown) == [
+        "RESOURCE        DEVICE  STATE      NAMESPACE/POD  CONTAINER  SINCE",
+        "nvidia.com/gpu  GPU-1   held       ml/one         main       22:31:03Z (10 min)",
+        "nvidia.com/gpu  GPU-1   held       ml/two         main       before 22:31:03Z (10 min)",
+        "nvidia.com/gpu  GPU-2   free",
+        "nvidia.com/gpu  GPU-3   unhealthy  ml/three       main",
+        "nvidia.com/gpu  GPU-4   held       ml/four        main",
+    ]
+    assert len(table(shown, NamespacedPod("ml", "two"))) == 5, "of a shared device the pod's own row alone"
 
 
-@pytest.mark.parametrize("room", [*range(20, 132), 160, 200, 250, 300])
-@pytest.mark.parametrize("rows", [GPUS, HOSTILE], ids=["gpus", "hostile"])
-def test_no_line_is_wider_than_there_is_room(rows: list[tuple[Cell, ...]], room: int) -> None:
-    look = Look(terminal=True, colour=False, room=room)
-    shown = table(COLUMNS, rows, look)
-    for line in lines(shown, look):
-        assert width(line.replace("\u200e", "")) <= room
-        assert not any(is_hostile(character) for character in line.replace("\u200e", ""))
-    names = [column.name for column in shown.columns]
-    assert any(name == "DEVICE"[: len(name)] for name in names)
-    assert any(name == "NAMESPACE/POD"[: len(name)] for name in names)
-    assert bool(cut(shown, look)) is shown.cut
+def test_the_wide_table_has_parent_numa_and_uid() -> None:
+    entry = HolderEntry("ml", "one", "main", "uid-1", "2026-10-28T22:31:03.250Z", since_exact=True)
+    lines = table(mapping(device("GPU-1::0", entry, parent="GPU-1")), wide=True)
+    assert lines[0].split() == [
+        *("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE", "PARENT", "NUMA", "UID"),
+        *("WORKLOAD", "CLAIM", "REASON"),
+    ]
+    assert lines[1].split()[5:] == ["2026-10-28T22:31:03.250Z", "(10", "min)", "GPU-1", "0", "uid-1"]
 
 
-@pytest.mark.parametrize("room", range(20, 300, 7))
-def test_ids_that_differ_at_their_end_are_told_apart_at_any_width(room: int) -> None:
-    shown = fit(COLUMNS, GPUS, room)
-    at = next(i for i, column in enumerate(shown.columns) if column.name.startswith("DEVICE"[:4]))
-    assert len({cells[at].text for cells in shown.rows}) == len(GPUS)
-    assert all(cells[at].text.endswith(f"c{i:02x}") for i, cells in enumerate(shown.rows))
+@pytest.fixture
+def setenv(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets the variables that decide about colours and width."""
+    for name in ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def setenv(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return setenv
 
 
-def test_where_there_is_room_nothing_is_cut() -> None:
-    assert fit(COLUMNS, GPUS, 1000) == whole(COLUMNS, GPUS)
-    assert cut(fit(COLUMNS, GPUS, 1000), Look(room=1000)) == ""
-
-
-def test_short_forms_come_before_cuts_and_cuts_before_columns() -> None:
-    widths = [max(width(c.name), *(width(r[i].text) for r in GPUS)) for i, c in enumerate(COLUMNS)]
-    in_short = fit(COLUMNS, GPUS, sum(widths) + 10 - 6)
-    assert in_short.rows[0][0].text == "gpu"
-    assert [r[1] for r in in_short.rows] == [r[1] for r in GPUS]
-    narrower = fit(COLUMNS, GPUS, 100)
-    assert len(narrower.columns) == 6
-    assert "…" in narrower.rows[0][1].text
-    left_out = fit(COLUMNS, GPUS, 60)
-    assert left_out.left_out[:2] == ("RESOURCE", "CONTAINER")
-    assert cut(left_out, Look(room=60)).startswith("60 columns do not hold it all: RESOURCE, CONTAINER")
-
-
-@given(
-    st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), max_size=12), st.integers(4, 40)
+@pytest.mark.parametrize(
+    ("settings", "colour"),
+    [
+        ({}, True),
+        ({"NO_COLOR": ""}, True),
+        ({"NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({"CLICOLOR": "0"}, False),
+        ({"TERM": "dumb", "CLICOLOR_FORCE": "1"}, True),
+        ({"CLICOLOR_FORCE": "1", "NO_COLOR": "1"}, False),
+    ],
 )
-def test_shortened_texts_fit_and_short_ones_stay(texts: list[str], room: int) -> None:
-    shown = [tame(spelled(text)) for text in texts]
-    found = shorten(shown, room)
-    for text, word in found.items():
-        assert width(word) <= room
-        assert (word == text) is (width(text) <= room) or "…" in text
+def test_the_environment_decides_about_colours(
+    setenv: Callable[..., None], settings: dict[str, str], *, colour: bool
+) -> None:
+    setenv(**settings)
+    shown = mapping(device("GPU-0", holder("one"), healthy=False))
+    coloured, piped = table(shown, out=Terminal()), table(shown)
+    assert ("\x1b[1;31munhealthy\x1b[0m" in coloured[1]) is colour
+    assert ("\x1b[1;31m" in piped[1]) is (colour and "CLICOLOR_FORCE" in settings)
+    assert [_plain(line).split() for line in coloured] == [_plain(line).split() for line in piped]
 
 
-def test_what_differs_in_the_middle_alone_is_told_apart_too() -> None:
-    texts = [f"a-long-beginning-{i}-and-a-quite-long-end-too" for i in range(10)]
-    assert len(set(shorten(texts, 30).values())) == 10
+@pytest.mark.parametrize("columns_of_terminal", [24, 40, 60, 70, 80, 100, 132, 300])
+def test_a_terminal_shows_every_text_whole_within_its_width(
+    setenv: Callable[..., None], columns_of_terminal: int
+) -> None:
+    setenv(COLUMNS=str(columns_of_terminal), NO_COLOR="1")
+    ids = [f"GPU-8d1c2a90-4d3e-4b8a-9a55-0e6b8f1d2c{i:02x}" for i in range(8)]
+    shown = mapping(*(device(name, holder("llama-70b-pretraining-0"), healthy=False) for name in ids))
+    lines = table(shown, out=Terminal())
+    assert max(map(cell_len, lines)) <= columns_of_terminal
+    if columns_of_terminal >= 70:
+        at, to = lines[0].index("DEVICE"), lines[0].index("STATE")
+        assert "".join(line[at:to].rstrip() for line in lines[1:]) == "".join(ids)
+    wide = table(shown, wide=True, out=Terminal())
+    assert all(any(name in line for line in wide) for name in ids)
 
 
-@given(st.text(st.characters(exclude_categories=["Cs", "Cc", "Cf", "Zl", "Zp", "Cn", "Co"]), max_size=20))
-def test_widths_are_those_of_the_library_that_redraws(text: str) -> None:
-    # rich's table is of one Unicode version and Python's of another: what both know is to agree.
-    for character in text:
-        if unicodedata.east_asian_width(character) in {"W", "F"} or character.isascii():
-            assert width(character) == cell_len(character)
+def test_a_table_that_does_not_fit_uses_short_forms(setenv: Callable[..., None]) -> None:
+    since = "2026-10-28T22:31:03.250Z"
+    shown = mapping(device("GPU-" + "x" * 30, holder("one", since=since)))
+    setenv(COLUMNS="90", NO_COLOR="1")
+    assert table(shown, out=Terminal())[1].split() == [
+        "gpu",
+        "GPU-" + "x" * 30,
+        "held",
+        "ml/one",
+        "main",
+        "10",
+        "min",
+    ]
+    setenv(COLUMNS="200")
+    assert "nvidia.com/gpu" in table(shown, out=Terminal())[1]
 
 
-@given(st.text(max_size=40), st.integers(0, 30))
-def test_heads_and_tails_are_no_wider_than_asked(text: str, limit: int) -> None:
-    assert width(head(text, limit)) <= limit
-    assert text.startswith(head(text, limit))
-    assert width(tail(text, limit)) <= limit
-    assert text.endswith(tail(text, limit))
+@pytest.mark.parametrize(
+    ("exact", "wide", "words"),
+    [
+        (True, False, "22:31:03Z (10 min)"),
+        (False, False, "before 22:31:03Z (10 min)"),
+        (False, True, "before 2026-10-28T22:31:03.250Z (10 min)"),
+    ],
+)
+def test_since_when_a_claimed_device_is_held_is_told_as_of_others(
+    exact: bool,
+    wide: bool,
+    words: str,
+) -> None:
+    claimed = claim("gpu-7", since="2026-10-28T22:31:03.250Z", exact=exact)
+    line = table(mapping(claims=(claimed,)), wide=wide)[1]
+    assert re.split(r"  +", line)[5] == words
+    assert "since" not in table(mapping(claims=(claim("gpu-7"),)), wide=wide)[1]
 
 
-def test_wide_marks_and_turned_texts() -> None:
-    assert width("\u6f22\u5b57 a") == 6
-    assert width("e\u0301") == 1
-    assert padded("\u6f22", 4) == "\u6f22  "
-    stacked = tame(CORPUS["combining"])
-    assert stacked.count("\u0300") <= 3
-    assert "\\u0300" in stacked
-    arabic = CORPUS["arabic"]
-    assert closed(arabic) == f"\u200e{arabic}\u200e"
-    assert closed("gpu-0") == "gpu-0"
+def test_claims_and_cpus_of_a_pod_are_rows_too() -> None:
+    cpus = CpusEntry("ml", "one", "main", None, 2, (2, 3), (0,))
+    shown = mapping(device("GPU-1", holder("one")), claims=(claim("gpu-7"),), cpus=(cpus,))
+    assert [line.split()[:3] for line in table(shown)[1:]] == [
+        ["nvidia.com/gpu", "GPU-1", "held"],
+        ["gpu.example.com", "worker-3/gpu-7", "held"],
+    ]
+    pod = NamespacedPod("ml", "one")
+    of_pod = select(shown, DeviceQuery(pod=pod))
+    assert table(of_pod, pod)[-1].split() == ["cpu", "2-3", "held", "ml/one", "main"]
+    assert len(table(of_pod, pod)) == 4
+    with pytest.raises(NoMatchError):
+        select(shown, DeviceQuery(pod=NamespacedPod("ml", "two")))
 
 
-def test_a_turned_text_is_closed_on_a_terminal_and_as_it_is_in_a_pipe() -> None:
-    rows = [row(*[CORPUS["arabic"]] * 6)]
-    piped = list(lines(whole(COLUMNS, rows), Look()))
-    assert "\u200e" not in "".join(piped)
-    assert "\u200e" in "".join(lines(whole(COLUMNS, rows), Look(terminal=True)))
+@pytest.mark.parametrize("name", CORPUS.values(), ids=CORPUS.keys())
+def test_hostile_names_are_inert_everywhere(setenv: Callable[..., None], name: str) -> None:
+    entry = HolderEntry(name, name, name, name, name, since_exact=True)
+    claimed = ClaimHolderEntry(name, name, name, name, name, name, name)
+    fleet = mapping(
+        device(name, entry, resource=name, parent=name),
+        claims=(ClaimEntry(name, name, name, name, (), (claimed,)),),
+        cpus=(CpusEntry(name, name, name, None, 2, None),),
+        node=name,
+        labels={"cluster": name},
+    )
+    setenv(COLUMNS="60", CLICOLOR="0")
+    for shown in (fleet, replace(fleet, fleet=False)):
+        for out in (StringIO, Terminal):
+            for wide in (False, True):
+                lines = table(shown, NamespacedPod(name, name), wide=wide, out=out())
+                assert not any(is_hostile(character) for line in lines for character in line)
+                assert wide or out is StringIO or max(map(cell_len, lines)) <= 60
+        text = as_json(shown.document).replace("\n", "")
+        assert text.isascii()
+        assert text.isprintable()
+
+
+def test_stacked_marks_do_not_reach_other_lines() -> None:
+    assert Cell.raw(CORPUS["combining"]).text.count("\u0300") <= 3
+    assert "\\U00000300" in Cell.raw(CORPUS["combining"]).text
+
+
+@given(st.text(max_size=200), st.text(max_size=50), st.sampled_from([None, True, False]))
+def test_nothing_from_outside_reaches_a_terminal_as_it_is(name: str, pod: str, healthy: bool | None) -> None:
+    entry = HolderEntry(pod, name, pod, name, name, since_exact=True)
+    shown = mapping(device(name, entry, resource=pod, parent=name, healthy=healthy))
+    for wide in (False, True):
+        for cells in rows(shown, DeviceQuery(), wide=wide):
+            assert not any(is_hostile(c) for cell in cells for c in cell.text)
+        assert not any(is_hostile(c) for c in "".join(table(shown, wide=wide)))
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_json_is_ascii_and_says_the_same(name: str) -> None:
+    text = as_json(mapping(device(name, holder(name))).document)
+    assert text.replace("\n", "").isascii()
+    assert text.replace("\n", "").isprintable()
+    (entry,) = json.loads(text)["devices"]
+    assert (entry["device"], entry["holders"][0]["pod"]) == (name, name)
+
+
+def test_markup_of_the_table_s_library_is_text() -> None:
+    assert "[red]x[/red] :smile:" in table(mapping(device("[red]x[/red] :smile:")))[1]
+
+
+def test_a_fleet_s_table_begins_with_what_distinguishes_its_nodes() -> None:
+    nodes = [mapping(device("GPU-1"), node="a", labels={"cluster": name}).nodes[0] for name in "xy"]
+    fleet = MappingAnswer(tuple(nodes), "Prometheus at x", fleet=True)
+    assert [line.split()[:3] for line in table(fleet)] == [
+        ["CLUSTER", "NODE", "RESOURCE"],
+        ["x", "a", "nvidia.com/gpu"],
+        ["y", "a", "nvidia.com/gpu"],
+    ]

@@ -1,26 +1,38 @@
-"""devicelens who --watch: what changed between two answers, as lines and as JSON, and how it is asked."""
+"""devicelens who --watch: changes between answers, how they are shown, and when the source is asked."""
 
+import asyncio
 import json
-import threading
-from collections.abc import Iterator
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from io import StringIO
-from typing import cast
 
+import msgspec
 import pytest
-from msgspec.structs import replace as replaced
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from msgspec import structs
 
-from exporter.cli.http import AskError, Deadline, Door
-from exporter.cli.select import Answer, MappingDocument, Pod, Told
-from exporter.cli.table.terminal import Look
-from exporter.cli.watch.changes import Change, Event, Memory, Where
-from exporter.cli.watch.feed import Feed, Fresh, Lost
-from exporter.cli.watch.flag import with_value
-from exporter.cli.watch.lines import Lines
-from exporter.cli.watch.stream import Sent, events
-from exporter.cli.watch.words import as_json_line, as_line
+from exporter.cli.common import AskError
+from exporter.cli.select import DeviceQuery, MappingAnswer, NamespacedPod, NodeMapping
+from exporter.cli.sources import ChosenSource
+from exporter.cli.watch import (
+    Change,
+    ChangeKind,
+    ChangeLines,
+    ChangeTracker,
+    LiveTable,
+    NodePlace,
+    Update,
+    as_json_line,
+    as_line,
+    updates,
+)
+from exporter.cli.who import AUTO, with_watch_value
 from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
 from harness.hostile import CORPUS
+from harness.mappings import mapping
 from runtime.flags import parse_address
 from runtime.text import is_hostile
 
@@ -28,122 +40,114 @@ AT = "2026-10-28T22:41:03.250Z"
 SINCE = "2026-10-28T22:31:03.250Z"
 
 
-def holder(pod: str, *, uid: str | None = None, since: str | None = SINCE, exact: bool = True) -> HolderEntry:
-    return HolderEntry("ml", pod, "main", uid, since, exact)
-
-
 def device(name: str, *holders: HolderEntry, healthy: bool | None = True) -> DeviceEntry:
     return DeviceEntry("x/gpu", name, None, (), healthy, holders)
 
 
-def told(
-    *devices: DeviceEntry, node: str = "n", freshness: str = "fresh", claims: tuple[ClaimEntry, ...] = ()
-) -> Told:
-    return Told(
-        MappingDocument(
-            node=node,
-            generation=1,
-            taken_at=AT,
-            age_seconds=1.0,
-            freshness=freshness,
-            error=None,
-            devices=devices,
-            claims=claims,
-        )
-    )
+def held_by(
+    pod: str, *, uid: str | None = None, since: str | None = SINCE, exact: bool = True
+) -> HolderEntry:
+    return HolderEntry("ml", pod, "main", uid, since, exact)
 
 
-def answer(*nodes: Told, fleet: bool = False) -> Answer:
-    return Answer(nodes, "the exporter at x", fleet=fleet)
+def node(
+    *devices: DeviceEntry, name: str = "n", freshness: str = "fresh", claims: tuple[ClaimEntry, ...] = ()
+) -> NodeMapping:
+    (found,) = mapping(*devices, claims=claims, node=name).nodes
+    return NodeMapping(structs.replace(found.document, freshness=freshness))
 
 
-def advance(memory: Memory, *nodes: Told, fleet: bool = False) -> list[tuple[str, str, str]]:
-    return [(c.event.value, c.device, c.pod) for c in memory.advance(answer(*nodes, fleet=fleet))]
+def answer(*nodes: NodeMapping, fleet: bool = False) -> MappingAnswer:
+    return MappingAnswer(nodes, "the exporter at x", fleet=fleet)
+
+
+def advance(tracker: ChangeTracker, *nodes: NodeMapping, fleet: bool = False) -> list[tuple[str, str, str]]:
+    return [(c.kind.value, c.device, c.pod) for c in tracker.advance(answer(*nodes, fleet=fleet))]
 
 
 def test_the_first_answer_tells_what_is_held_and_ill() -> None:
-    memory = Memory()
-    first = told(device("0", holder("a")), device("1"), device("2", holder("b"), healthy=False))
-    assert advance(memory, first) == [("held", "0", "a"), ("held", "2", "b"), ("unhealthy", "2", "b")]
-    assert advance(memory, first) == []
+    tracker = ChangeTracker()
+    first = node(device("0", held_by("a")), device("1"), device("2", held_by("b"), healthy=False))
+    assert advance(tracker, first) == [("held", "0", "a"), ("held", "2", "b"), ("unhealthy", "2", "b")]
+    assert advance(tracker, first) == []
 
 
 def test_what_is_given_back_and_taken() -> None:
-    memory = Memory()
-    advance(memory, told(device("0", holder("a")), device("1")))
-    assert advance(memory, told(device("0"), device("1", holder("b")))) == [
+    tracker = ChangeTracker()
+    advance(tracker, node(device("0", held_by("a")), device("1")))
+    assert advance(tracker, node(device("0"), device("1", held_by("b")))) == [
         ("released", "0", "a"),
         ("allocated", "1", "b"),
     ]
-    assert advance(memory, told(device("0", healthy=False), device("1", holder("b"), healthy=False))) == [
+    assert advance(tracker, node(device("0", healthy=False), device("1", held_by("b"), healthy=False))) == [
         ("unhealthy", "0", ""),
         ("unhealthy", "1", "b"),
     ]
-    assert advance(memory, told(device("1", holder("b")))) == [("healthy", "0", ""), ("healthy", "1", "b")]
+    assert advance(tracker, node(device("1", held_by("b")))) == [("healthy", "0", ""), ("healthy", "1", "b")]
 
 
 @pytest.mark.parametrize(
     ("before", "after", "another"),
     [
-        (holder("a", uid="1"), holder("a", uid="2"), True),
-        (holder("a", uid="1"), holder("a"), False),
-        (holder("a"), holder("a", uid="1"), False),
-        (holder("a"), holder("a", since="2026-10-28T22:40:00Z"), True),
-        (holder("a"), holder("a", since="2026-10-28T22:40:00Z", exact=False), False),
-        (holder("a", uid="1"), holder("a", uid="1", since="2026-10-28T22:40:00Z"), False),
-        (holder("a", since=None), holder("a"), False),
+        (held_by("a", uid="1"), held_by("a", uid="2"), True),
+        (held_by("a", uid="1"), held_by("a"), False),
+        (held_by("a"), held_by("a", uid="1"), False),
+        (held_by("a"), held_by("a", since="2026-10-28T22:40:00Z"), True),
+        (held_by("a"), held_by("a", since="2026-10-28T22:40:00Z", exact=False), False),
+        (held_by("a", uid="1"), held_by("a", uid="1", since="2026-10-28T22:40:00Z"), False),
+        (held_by("a", since=None), held_by("a"), False),
     ],
 )
 def test_a_successor_of_the_same_name_is_another(
     before: HolderEntry, after: HolderEntry, *, another: bool
 ) -> None:
-    memory = Memory()
-    advance(memory, told(device("0", before)))
+    tracker = ChangeTracker()
+    advance(tracker, node(device("0", before)))
     expected = [("released", "0", "a"), ("allocated", "0", "a")] if another else []
-    assert advance(memory, told(device("0", after))) == expected
+    assert advance(tracker, node(device("0", after))) == expected
 
 
 def test_a_shared_device_has_a_line_for_each_holder_and_its_health_names_none() -> None:
-    memory = Memory()
-    advance(memory, told(device("0")))
-    both = device("0", holder("a"), holder("b"))
-    assert advance(memory, told(both)) == [("allocated", "0", "a"), ("allocated", "0", "b")]
-    assert advance(memory, told(device("0", *both.holders, healthy=False))) == [("unhealthy", "0", "")]
+    tracker = ChangeTracker()
+    advance(tracker, node(device("0")))
+    both = device("0", held_by("a"), held_by("b"))
+    assert advance(tracker, node(both)) == [("allocated", "0", "a"), ("allocated", "0", "b")]
+    assert advance(tracker, node(device("0", *both.holders, healthy=False))) == [("unhealthy", "0", "")]
 
 
 def test_of_a_pod_only_what_it_holds() -> None:
-    memory = Memory(Pod("ml", "a"))
+    tracker = ChangeTracker(NamespacedPod("ml", "a"))
     claim = ClaimEntry("d", "p", "7", None, (), (ClaimHolderEntry("ml", "w", "ml", "a", "main", None),))
-    assert advance(memory, told(device("0", holder("a"), holder("b")), claims=(claim,))) == [
+    assert advance(tracker, node(device("0", held_by("a"), held_by("b")), claims=(claim,))) == [
         ("held", "p/7", "a"),
         ("held", "0", "a"),
     ]
-    assert advance(memory, told(device("0", holder("a")))) == [("released", "p/7", "a")]
+    assert advance(tracker, node(device("0", held_by("a")))) == [("released", "p/7", "a")]
 
 
 def test_a_claimed_device_that_was_given_back_and_got_again_is_told_by_when_it_began() -> None:
-    def claimed(since: str | None, *, exact: bool = True) -> Told:
+    def claimed(since: str | None, *, exact: bool = True) -> NodeMapping:
         through = ClaimHolderEntry("ml", "w", "ml", "a", "main", None, since, exact)
-        return told(claims=(ClaimEntry("d", "p", "7", None, (), (through,)),))
+        return node(claims=(ClaimEntry("d", "p", "7", None, (), (through,)),))
 
-    memory = Memory()
-    advance(memory, claimed(SINCE))
-    assert advance(memory, claimed(SINCE)) == []
-    assert advance(memory, claimed(AT)) == [("released", "p/7", "a"), ("allocated", "p/7", "a")]
-    assert advance(memory, claimed(SINCE, exact=False)) == []
+    tracker = ChangeTracker()
+    advance(tracker, claimed(SINCE))
+    assert advance(tracker, claimed(SINCE)) == []
+    assert advance(tracker, claimed(AT)) == [("released", "p/7", "a"), ("allocated", "p/7", "a")]
+    assert advance(tracker, claimed(SINCE, exact=False)) == []
 
 
 @pytest.mark.parametrize("how", ["gone", "stale"])
 def test_a_node_of_which_nothing_is_known_has_given_nothing_back(how: str) -> None:
-    memory = Memory()
-    one, other = told(device("0", holder("a")), node="n1"), told(device("0", holder("b")), node="n2")
-    advance(memory, one, other, fleet=True)
-    less = [one] if how == "gone" else [one, told(node="n2", freshness="stale")]
-    lost = memory.advance(answer(*less, fleet=True))
-    assert [(c.event, c.where.node) for c in lost] == [(Event.LOST, "n2")]
-    assert advance(memory, *less, fleet=True) == []
-    back = told(device("0", holder("c")), node="n2")
-    assert advance(memory, one, back, fleet=True) == [
+    tracker = ChangeTracker()
+    one, other = node(device("0", held_by("a")), name="n1"), node(device("0", held_by("b")), name="n2")
+    advance(tracker, one, other, fleet=True)
+    less = [one] if how == "gone" else [one, node(name="n2", freshness="stale")]
+    lost = tracker.advance(answer(*less, fleet=True))
+    assert [(c.kind, c.place.node) for c in lost] == [(ChangeKind.LOST, "n2")]
+    assert advance(tracker, *less, fleet=True) == []
+    back = node(device("0", held_by("c")), name="n2")
+    assert advance(tracker, one, back, fleet=True) == [
         ("back", "", ""),
         ("released", "0", "b"),
         ("allocated", "0", "c"),
@@ -151,18 +155,18 @@ def test_a_node_of_which_nothing_is_known_has_given_nothing_back(how: str) -> No
 
 
 def test_a_node_that_comes_later_is_told_as_it_is() -> None:
-    memory = Memory()
-    advance(memory, told(node="n1"), fleet=True)
-    later = told(device("0", holder("a")), node="n2")
-    assert advance(memory, told(node="n1"), later, fleet=True) == [("held", "0", "a")]
+    tracker = ChangeTracker()
+    advance(tracker, node(name="n1"), fleet=True)
+    later = node(device("0", held_by("a")), name="n2")
+    assert advance(tracker, node(name="n1"), later, fleet=True) == [("held", "0", "a")]
 
 
 @pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS.keys())
 def test_hostile_names_are_inert_in_lines_and_in_json(text: str) -> None:
     change = Change(
-        Event.ALLOCATED, Where(text, (("cluster", text),)), AT, text, text, text, text, text, text
+        ChangeKind.ALLOCATED, NodePlace(text, (("cluster", text),)), AT, text, text, text, text, text, text
     )
-    line = as_line(change, AT, Look(), fleet=True)
+    line = as_line(change, AT, fleet=True)
     assert not any(is_hostile(character) for character in line)
     document = as_json_line(change, AT)
     assert document.isascii()
@@ -172,39 +176,67 @@ def test_hostile_names_are_inert_in_lines_and_in_json(text: str) -> None:
 
 
 def test_a_line_reads_from_left_to_right() -> None:
-    change = Change(Event.RELEASED, Where("n"), AT, "x/gpu", "0", "ml", "a", "main")
-    assert as_line(change, AT, Look(), fleet=False) == "2026-10-28T22:41:03Z  released   x/gpu  0  ml/a  main"
-    assert (
-        as_line(change, AT, Look(), fleet=True) == "2026-10-28T22:41:03Z  released   n  x/gpu  0  ml/a  main"
-    )
-    lost = Change(Event.LOST, Where("n"))
-    assert as_line(lost, AT, Look(), fleet=False) == "2026-10-28T22:41:03Z  lost       n"
+    change = Change(ChangeKind.RELEASED, NodePlace("n"), AT, "x/gpu", "0", "ml", "a", "main")
+    assert as_line(change, AT, fleet=False) == "2026-10-28T22:41:03Z  released   x/gpu  0  ml/a  main"
+    assert as_line(change, AT, fleet=True) == "2026-10-28T22:41:03Z  released   n  x/gpu  0  ml/a  main"
+    lost = Change(ChangeKind.LOST, NodePlace("n"))
+    assert as_line(lost, AT, fleet=False) == "2026-10-28T22:41:03Z  lost       n"
 
 
-def test_losing_the_source_is_said_once_and_that_it_is_back() -> None:
-    out, said = StringIO(), list[str]()
-    lines = Lines(out, Look(), pod=None, json=False, clock=lambda: 0.0, tell=said.append)
-    lines.answered(answer(told(device("0", holder("a")))))
+def test_losing_the_source_is_reported_once_and_that_it_is_back(capsys: pytest.CaptureFixture[str]) -> None:
+    out = StringIO()
+    lines = ChangeLines(out, None, json_lines=False)
+    one = answer(node(device("0", held_by("a"))))
+    lines.update(one)
     for _ in range(3):
-        lines.lost("http://x: connection refused")
-    lines.answered(answer(told(device("0", holder("a")))))
-    assert said == ["http://x: connection refused; trying again", "the exporter at x answers again"]
+        lines.fail("http://x: connection refused")
+    for again in (one, replace(one, notes=("beware",)), replace(one, notes=("beware",))):
+        lines.update(again)
     assert len(out.getvalue().splitlines()) == 1
-    noted = replace(answer(told(device("0", holder("a")))), notes=("beware",))
-    lines.answered(noted)
-    lines.answered(noted)
-    assert said[2:] == ["beware"]
-
-
-def test_events_are_read_as_browsers_read_them() -> None:
-    stream = [
-        *(b": ping - 1\r\n", b"\r\n"),
-        *(b"id: x\r\n", b"event: generation\r\n", b"data: 7\r\n", b"retry: 2000\r\n", b"\r\n"),
-        *(b"data:a\n", b"data: b\n", b"\n"),
-        *(b"event:refreshed\n", b"\n"),
-        *(b"event: unfinished\n", b"data: x\n"),
+    assert capsys.readouterr().err.splitlines() == [
+        "devicelens: http://x: connection refused; trying again",
+        "devicelens: the exporter at x answers again",
+        "devicelens: beware",
     ]
-    assert list(events(stream)) == [Sent("generation", "7"), Sent("message", "a\nb"), Sent("refreshed", "")]
+
+
+class LiveOutput(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_live_table_marks_changes_and_says_why_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "30")
+    out, now = LiveOutput(), [1000.0]
+    view = LiveTable(out, DeviceQuery(), wide=False, clock=lambda: now[0])
+
+    def drawn() -> list[str]:
+        text = out.getvalue()
+        out.seek(0)
+        out.truncate()
+        return [
+            line.split("\x1b[2K")[-1].rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+        ]
+
+    try:
+        drawn()
+        view.update(answer(node(device("0"), device("1"))))
+        first = drawn()
+        assert any("the exporter at x: 0 of 2 devices held, as of 00:16:40Z" in line for line in first)
+        assert not any(line.startswith("*") for line in first)
+        view.update(answer(node(device("0", held_by("a")), device("1"))))
+        assert [line.split()[:2] for line in drawn() if line.startswith("*")] == [["*", "x/gpu"]]
+        now[0] += 20
+        view.fail("http://x: connection refused\x1b[2J")
+        failed = drawn()
+        assert any(
+            "as of 00:16:40Z: http://x: connection refused\\x1b[2J; trying again" in one for one in failed
+        )
+        assert not any(line.startswith("*") for line in failed)
+    finally:
+        view.close()
+    assert "\x1b[?25h" in out.getvalue(), "the cursor is shown again"
 
 
 @pytest.mark.parametrize(
@@ -220,72 +252,86 @@ def test_events_are_read_as_browsers_read_them() -> None:
     ],
 )
 def test_the_duration_after_watch_may_be_left_out(words: list[str], found: list[str]) -> None:
-    assert with_value(words) == found
+    assert with_watch_value(words) == found
 
 
-class Streams:
-    """A door to an exporter that ends its streams."""
-
-    def __init__(self, *streams: list[bytes]) -> None:
-        self.address = parse_address("http://x:1")
-        self._streams = iter(streams)
-        self._over = threading.Event()
-
-    def stream(self, where: str, deadline: Deadline, *, silence: float) -> Iterator[bytes]:
-        found = next(self._streams, None)
-        if found is None:
-            self._over.wait(60)
-        yield from found or ()
-
-    def end(self) -> None:
-        self._over.set()
+def events(*generations: int) -> bytes:
+    return b": ping\r\n\r\n" + b"".join(b"event: generation\r\ndata: %d\r\n\r\n" % one for one in generations)
 
 
-def test_an_exporter_that_was_started_anew_counts_anew() -> None:
-    def generation(number: int) -> list[bytes]:
-        return [b"event: generation\n", f"data: {number}\n".encode(), b"\n"]
+class Exporter:
+    """Serves streams of events one after another, and documents with a generation."""
 
-    first, second = answer(told(device("0"))), answer(told(device("1")))
-    first, second = (
-        replace(one, told=(replace(one.told[0], document=replaced(one.told[0].document, generation=number)),))
-        for one, number in ((first, 7), (second, 2))
-    )
-    answers = iter([first, second])
-    # Of the first stream the event that came while it was asked is old; of the second none is.
-    door = Streams([*generation(7), *generation(6)], generation(2))
-    feed = Feed(lambda: next(answers), kind="exporter", interval=0.0, timeout=1.0, door=cast("Door", door))
-    feed.start()
-    try:
-        news = [feed.news.get(timeout=20) for _ in range(3)]
-        assert [type(one) for one in news] == [Fresh, Lost, Fresh]
-        assert isinstance(news[2], Fresh)
-        assert news[2].answer is second
-    finally:
-        feed.stop()
-        door.end()
+    def __init__(self, *streams: list[int] | int) -> None:
+        self.streams = list(streams)
+        self.generation = 0
+        self.queries = 0
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        stream = self.streams.pop(0) if self.streams else []
+        if isinstance(stream, int):
+            return web.Response(status=stream)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        if stream:
+            self.generation = stream[0]
+            await response.write(events(*stream))
+        else:
+            await asyncio.Event().wait()
+        return response
+
+    async def document(self, request: web.Request) -> web.Response:
+        self.queries += request.path.endswith("/devices")
+        plain = msgspec.to_builtins(node(device("0", held_by("a"))).document)
+        return web.json_response({**plain, "generation": self.generation, "pods": []})
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncGenerator[ChosenSource]:
+        app = web.Application()
+        app.router.add_get("/api/v1/events", self.events)
+        app.router.add_get("/api/v1/{document}", self.document)
+        async with TestServer(app, shutdown_timeout=0.0) as server:
+            yield ChosenSource("exporter", parse_address(str(server.make_url("/"))), timeout=10.0)
 
 
-def test_whoever_cannot_be_asked_is_asked_again_and_all_the_time() -> None:
-    asked = threading.Semaphore(0)
-    answers: list[Answer | AskError] = [AskError("no"), answer(told(device("0")))]
+async def first_updates(source: ChosenSource, count: int, interval: float = AUTO) -> list[Update]:
+    found: list[Update] = []
+    async with asyncio.timeout(20), aclosing(updates(source, interval)) as stream:
+        async for update in stream:
+            found.append(update)
+            if len(found) == count:
+                break
+    return found
 
-    def ask() -> Answer:
-        asked.release()
-        if len(answers) > 1:
-            found = answers.pop(0)
-            if isinstance(found, AskError):
-                raise found
-        assert isinstance(answers[0], Answer)
-        return answers[0]
 
-    feed = Feed(ask, kind="kubelet", interval=0.2, timeout=1.0, door=None)
-    feed.start()
-    try:
-        first, second = feed.news.get(timeout=20), feed.news.get(timeout=10)
-        assert isinstance(first, Lost)
-        assert first.why == "no"
-        assert isinstance(second, Fresh)
-        assert isinstance(feed.news.get(timeout=20), Fresh)
-        assert all(asked.acquire(timeout=20) for _ in range(3))
-    finally:
-        feed.stop()
+async def test_a_restarted_exporter_counts_generations_anew() -> None:
+    # The event with generation 6 arrived during the query, and is older than its answer.
+    exporter = Exporter([7, 6], [2])
+    async with exporter.serve() as source:
+        found = await first_updates(source, 3)
+    assert [type(one) for one in found] == [MappingAnswer, AskError, MappingAnswer]
+    assert isinstance(found[2], MappingAnswer)
+    assert found[2].nodes[0].document.generation == 2
+    assert str(found[1]).endswith("it ended the event stream")
+
+
+@pytest.mark.parametrize("status", [404, 503])
+async def test_an_exporter_without_events_is_polled(status: int) -> None:
+    async with Exporter(status).serve() as source:
+        note, update = await first_updates(source, 2)
+    assert str(note).startswith("polling every 5 s, because there is no event stream")
+    assert isinstance(update, MappingAnswer)
+
+
+async def test_a_source_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exporter.cli.watch.RETRIES", (0.0,))
+    exporter = Exporter(500)
+    async with exporter.serve() as source:
+        found = await first_updates(source, 3, 0.01)
+        assert [type(one) for one in found] == [MappingAnswer] * 3
+        assert exporter.queries == 3
+        refused = await first_updates(source, 1)
+        assert isinstance(refused[0], AskError)
+        assert "500 Internal Server Error" in refused[0].message
+    failed = await first_updates(source, 2, 0.01)
+    assert all(isinstance(one, AskError) and "connection refused" in one.message for one in failed)

@@ -194,7 +194,7 @@ async def test_an_exporter_without_a_mapping_is_said() -> None:
     [
         (b"", "it closed the connection without an answer: does it serve https?"),
         (b"SSH-2.0-OpenSSH_9\r\n", "it does not speak HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", "it broke off in the middle of its answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", "its answer is cut off"),
         (
             b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",
             "this is not a devicelens exporter, or not of this version; /api/v1/devices is text/html",
@@ -202,10 +202,10 @@ async def test_an_exporter_without_a_mapping_is_said() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "missing required field"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n\xff\xfe", "this is not a devicelens exporter"),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "404 Not Found: this is not a devicelens"),
-        (b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n", "401 No: it wants a name and a password"),
+        (b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n", "401 No: it requires a name and a password"),
         (
             b"HTTP/1.1 302 Found\r\nLocation: https://x/\x1b[2J\r\nContent-Length: 0\r\n\r\n",
-            "302 Found: it sends on to https://x/\\x1b[2J",
+            "302 Found: it redirects to https://x/\\x1b[2J",
         ),
         (b"HTTP/1.1 500 \x1b[2J\r\nContent-Length: 0\r\n\r\n", "500 \\x1b[2J"),
         (
@@ -334,7 +334,7 @@ async def test_a_kubelet_that_is_not_there_is_said(sockets: Path) -> None:
     result = await asyncio.to_thread(who, "--socket", f"{sockets}/kubelet.sock")
     assert result.exit_code == 1
     assert result.stderr.startswith(
-        "devicelens: the kubelet cannot be asked: List: UNAVAILABLE: there is no socket "
+        "devicelens: the kubelet cannot be queried: List: UNAVAILABLE: there is no socket "
         f"{sockets}/kubelet.sock: "
     )
     assert "the kubelet is not up" in result.stderr

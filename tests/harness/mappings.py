@@ -1,0 +1,51 @@
+"""Answers of the sources of `devicelens who`, for tests of selection, tables and changes."""
+
+from exporter.cli.select import CpusEntry, MappingAnswer, MappingDocument, NodeMapping
+from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
+
+
+def holder(pod: str, namespace: str = "ml", *, since: str | None = None, exact: bool = True) -> HolderEntry:
+    return HolderEntry(namespace, pod, "main", None, since, exact)
+
+
+def device(
+    name: str,
+    *holders: HolderEntry,
+    resource: str = "nvidia.com/gpu",
+    parent: str | None = None,
+    healthy: bool | None = True,
+) -> DeviceEntry:
+    return DeviceEntry(resource, name, parent, (0,), healthy, holders)
+
+
+def claim(
+    name: str,
+    pod: str = "one",
+    *,
+    driver: str = "gpu.example.com",
+    since: str | None = None,
+    exact: bool = True,
+) -> ClaimEntry:
+    through = ClaimHolderEntry("ml", "wish", "ml", pod, "main", None, since, since is not None and exact)
+    return ClaimEntry(driver, "worker-3", name, None, (), (through,))
+
+
+def mapping(
+    *devices: DeviceEntry,
+    claims: tuple[ClaimEntry, ...] = (),
+    cpus: tuple[CpusEntry, ...] = (),
+    node: str = "worker-3",
+    labels: dict[str, str] | None = None,
+) -> MappingAnswer:
+    mapping = MappingDocument(
+        node=node,
+        generation=7,
+        taken_at="2026-10-28T22:41:03.250Z",
+        age_seconds=2.0,
+        freshness="fresh",
+        error=None,
+        devices=devices,
+        claims=claims,
+        cpus=cpus,
+    )
+    return MappingAnswer((NodeMapping(mapping, labels or {}),), "the exporter at x", fleet=labels is not None)
