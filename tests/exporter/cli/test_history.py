@@ -14,11 +14,11 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
 from devicelens import main
-from exporter.views.wording import parse_time
 from exporter.history.archive import QueryMoment
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.state import State, StateStore
+from exporter.views.wording import parse_time
 from exporter.web.app import build
 from exporter.web.site import Site
 from harness.lives import PATIENCE, Life, key
