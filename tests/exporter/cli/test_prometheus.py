@@ -17,7 +17,7 @@ from msgspec.json import encode
 from devicelens import main
 from exporter.cli.prometheus import InstantSample, read_series
 from exporter.mapping.anomalies import Anomaly
-from exporter.mapping.holdings import HeldSince, holdings, of_devices
+from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     ClaimDevice,
@@ -367,7 +367,9 @@ FULL_STATE = State(
     generation=1,
     snapshot=FULL_SNAPSHOT,
     taken_at=NOW - 3,
-    since={holding: HeldSince(NOW - 600, exact=False) for holding in of_devices(FULL_SNAPSHOT.devices)},
+    since={
+        holding: HeldSince(NOW - 600, exact=False) for holding in holdings(Snapshot(FULL_SNAPSHOT.devices))
+    },
     pods={("ml", "llama-0"): PodIdentity("ml", "llama-0", "u", "Running", Workload("Job", "llama"))},
     anomalies=(
         Anomaly("plugin_gone", "x.example/y"),
