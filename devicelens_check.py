@@ -104,7 +104,7 @@ def _read(name: str) -> _File:
 def _kind(file: _File) -> Kind:
     """Which kind it is, by its keys: one of the plugin's makes it the plugin's. Raises ConfigError."""
     # Imported when it is asked for, as all that only one kind needs.
-    from runtime.protection.language import KEYS  # noqa: PLC0415
+    from runtime.http.web_config import KEYS  # noqa: PLC0415
 
     document = parse(file.content, file.source)
     keys = document.root.value if isinstance(document.root.value, dict) else {}
@@ -128,14 +128,14 @@ def _check_together(files: list[_File]) -> None:
 
 
 def _check_web(file: _File, *, certificates: bool) -> str:
-    """What it asks for, in words. Raises ConfigError."""
-    from runtime.protection.enforcing import certified  # noqa: PLC0415
-    from runtime.protection.material import gathered  # noqa: PLC0415
+    """What it configures, in words. Raises ConfigError."""
+    from runtime.http.web_config import load, read_named_files  # noqa: PLC0415
 
-    material = gathered(file.content, file.source, file.directory, certificates=certificates)
-    if certificates:
-        certified(material)
-    return material.config.words()
+    if not certificates:
+        return load(file.content, file.source, file.directory).words()
+    files = read_named_files(file.content, file.source, file.directory)
+    files.tls_context()
+    return files.config.words()
 
 
 def _schema() -> str:

@@ -35,11 +35,10 @@ from kubelet.paths import KubeletPaths
 from kubelet.podresources import KubeletClient
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
-from runtime.http import Traffic, WebFamilies, serve
+from runtime.http.server import WebServer
 from runtime.log import Log
 from runtime.preflight import Need, Use, log_preflight
 from runtime.process import Actor, Fatal, engine_kept, run_actors, share_one_arena
-from runtime.protection import protection_by
 from runtime.version import __version__
 
 if TYPE_CHECKING:
@@ -76,10 +75,9 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     historian = _historian(settings, states, clock, watcher)
     cpu_nodes = numa_of_cpus()
     metrics.register(HistoryFamilies(lambda: historian.condition), lambda: historian.condition)
-    protection = await protection_by(settings.web_config_file)
-    traffic = Traffic()
-    web = WebFamilies("devicelens", traffic, protection)
-    metrics.register(web, web.condition)
+    web = WebServer(settings.web_listen_address, settings.web_config_file, prefix="devicelens")
+    await web.start()
+    metrics.register(web.families, web.families.condition)
     refresher = Refresher(
         client,
         states,
@@ -121,17 +119,10 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         refresher.run(),
         follow_device_plugins(watcher, paths, refresher.trigger),
         follow_pod_resources(watcher, paths, refresher.trigger),
-        serve(
-            build(site),
-            settings.web_listen_address,
-            purpose="status page, API and metrics",
-            protection=protection,
-            traffic=traffic,
-        ),
+        web.run(build(site), watcher, purpose="status page, API and metrics"),
     ]
-    if protection is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, protection.ask)
-        actors.append(protection.run(watcher))
+    if settings.web_config_file is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, web.reload)
     if identities is not None:
         identities.bind(refresher)
         actors += [identities.run(), follow_pods_api(watcher, paths, identities.retry)]

@@ -5,7 +5,7 @@ import secrets
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kubelet.paths import KubeletPaths
 from plugin.config.load import PRESET_SOURCE, load_all
@@ -28,15 +28,11 @@ from plugin.settings import PluginSettings
 from runtime.clock import Clock
 from runtime.config_file import MAX_BYTES, ConfigError
 from runtime.directory import DirectoryWatcher
-from runtime.http import Traffic, WebFamilies, serve
+from runtime.http.server import WebServer
 from runtime.log import Log
 from runtime.preflight import Need, Use, log_preflight
 from runtime.process import Actor, Fatal, engine_kept, run_actors
-from runtime.protection import protection_by
 from runtime.version import __version__
-
-if TYPE_CHECKING:
-    from runtime.protection.reload import Protection
 
 TOKEN_BYTES: Final = 4
 """Eight characters in a socket's name: four thousand million incarnations of a resource."""
@@ -71,8 +67,14 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         plans = reloader.begin()
     except ConfigRefusedError as error:
         raise Fatal(str(error)) from error
-    protection = await protection_by(settings.web_config_file)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ask, reloader, protection)
+    web = WebServer(settings.web_listen_address, settings.web_config_file, prefix="devicelens_plugin")
+    await web.start()
+
+    def reload() -> None:
+        reloader.ask()
+        web.reload()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     by_directory = settings.kubelet_registration == "registry"
     _log.info(
         "starting",
@@ -83,8 +85,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         host_root=settings.host_root,
     )
     collector = HostFilesCollector(paths.device_plugins, host, lambda: fleet.plans, clock)
-    traffic = Traffic()
-    site = Site(fleet, lambda: reloader.status, web=WebFamilies("devicelens_plugin", traffic, protection))
+    site = Site(fleet, lambda: reloader.status, web=web.families)
     actors: list[Actor] = [
         log_preflight(needs(paths, host, plans, method=settings.kubelet_registration)),
         watcher.run(),
@@ -92,24 +93,10 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         fleet.run(),
         reloader.run(settings.config, watcher),
         collector.run(watcher),
-        serve(
-            build(site),
-            settings.web_listen_address,
-            purpose="metrics and devices",
-            protection=protection,
-            traffic=traffic,
-        ),
+        web.run(build(site), watcher, purpose="metrics and devices"),
     ]
-    if protection is not None:
-        actors.append(protection.run(watcher))
     async with engine_kept():
         await run_actors(actors, stop)
-
-
-def _ask(reloader: Reloader, protection: "Protection | None") -> None:
-    reloader.ask()
-    if protection is not None:
-        protection.ask()
 
 
 def _files(settings: PluginSettings) -> tuple[tuple[str, Path], ...]:

@@ -38,7 +38,7 @@ class Log:
         self._logger = logging.getLogger(f"devicelens.{component}")
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """Something only a developer asks for."""
+        """Something for developers."""
         self._emit(logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: object) -> None:
@@ -46,11 +46,11 @@ class Log:
         self._emit(logging.INFO, event, fields)
 
     def warn(self, event: str, /, **fields: object) -> None:
-        """Something that somebody should look at; the process carries on."""
+        """Something that needs attention; the process carries on."""
         self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, /, **fields: object) -> None:
-        """Something that does not work until somebody acts."""
+        """Something that does not work until an administrator acts."""
         self._emit(logging.ERROR, event, fields)
 
     def _emit(self, level: int, event: str, fields: Mapping[str, object]) -> None:
@@ -61,11 +61,22 @@ class Log:
 class Episode:
     """A failure that may last: logged when it starts, when it changes and when it ends, not each time.
 
-    `failed` and `recovered` may be called as often as the thing is tried. What fails for one reason after
-    another is told of at most every `calm` seconds. What has become graver is told again.
+    Call `failed` and `recovered` at each attempt. A different reason is logged at most every `calm` seconds,
+    a more severe level at once.
     """
 
-    __slots__ = ("_calm", "_count", "_event", "_fields", "_log", "_loudest", "_reason", "_told", "_told_at")
+    __slots__ = (
+        "_calm",
+        "_count",
+        "_event",
+        "_failed_at",
+        "_fields",
+        "_highest",
+        "_log",
+        "_logged",
+        "_logged_at",
+        "_reason",
+    )
 
     def __init__(self, log: Log, event: str, /, *, calm: float = 0.0, **fields: object) -> None:
         self._log = log
@@ -73,37 +84,40 @@ class Episode:
         self._calm = calm
         self._fields = fields
         self._reason: str | None = None
-        self._told: str | None = None
-        self._told_at = 0.0
-        self._loudest = 0
+        self._failed_at = 0.0
+        self._logged: str | None = None
+        self._logged_at = 0.0
+        self._highest = 0
         self._count = 0
 
     @property
     def reason(self) -> str | None:
-        """The present failure in words, None while all is well."""
+        """The present failure in words, None for none."""
         return self._reason
 
     def failed(self, reason: str, *, level: Literal["debug", "info", "warn", "error"] = "warn") -> None:
-        """Tell that it failed, once for each different `reason` in a row.
+        """Log that it failed, once for each different `reason` in a row.
 
-        `level` "debug" is for what a try or two may mend; its end is told as quietly.
+        `level` "debug" is for what the next attempts may succeed at; its end is logged at the same level.
         """
         self._count += 1
         first, self._reason = self._reason is None, reason
-        now, loudness = time.monotonic(), LEVELS.index(level)
-        graver = loudness > self._loudest
-        if first or graver or (reason != self._told and now - self._told_at >= self._calm):
-            self._told, self._told_at = reason, now
-            self._loudest = max(self._loudest, loudness)
+        now, severity = time.monotonic(), LEVELS.index(level)
+        self._failed_at = now
+        more_severe = severity > self._highest
+        if first or more_severe or (reason != self._logged and now - self._logged_at >= self._calm):
+            self._logged, self._logged_at = reason, now
+            self._highest = max(self._highest, severity)
             getattr(self._log, level)(self._event, reason=reason, **self._fields)
 
-    def recovered(self) -> None:
-        """Tell that it works again, if it had failed."""
-        if self._reason is not None:
-            tell = self._log.info if self._loudest else self._log.debug
-            tell(f"{self._event}: over", failures=self._count, **self._fields)
+    def recovered(self, *, quiet: float = 0.0) -> None:
+        """Log that it works again, if it had failed and the last failure is at least `quiet` seconds ago."""
+        if self._reason is None or time.monotonic() - self._failed_at < quiet:
+            return
+        log = self._log.info if self._highest else self._log.debug
+        log(f"{self._event}: over", failures=self._count, **self._fields)
         self._reason = None
-        self._count = self._loudest = 0
+        self._count = self._highest = 0
 
 
 class _Formatter(logging.Formatter):
@@ -124,7 +138,7 @@ class _Formatter(logging.Formatter):
         fields: Mapping[str, object] = getattr(record, _FIELDS, {})
         for key, value in fields.items():
             if value is not None:
-                # A field of the same name must not take the place of the level or the time.
+                # A field must not replace the level or the time.
                 parts[f"{key}_" if key in parts else key] = value
         if record.exc_info:
             parts["exception"] = self.formatException(record.exc_info)
@@ -150,7 +164,7 @@ def _logfmt_value(value: object) -> str:
     plain = str(value).lower() if isinstance(value, bool) else str(value)
     if len(plain) > _VALUE_LIMIT:
         plain = plain[: _VALUE_LIMIT - 1] + "…"
-    # Backslashes first: those that `visible` and the quotes bring must stay single.
+    # Backslashes first: those that `visible` and the quotes add must stay single.
     text = visible(plain.replace("\\", "\\\\"), limit=2 * _VALUE_LIMIT)
     if text and text.isprintable() and not any(c in text for c in ' ="\\'):
         return text
@@ -160,7 +174,7 @@ def _logfmt_value(value: object) -> str:
 def configure(level: str = "info", form: str = "logfmt", stream: TextIO | None = None) -> None:
     """Send every event of at least `level` (one of LEVELS) to `stream`, in `form` (one of FORMATS).
 
-    Replaces what was configured before, so that it may be called once for each command.
+    Replaces an earlier configuration: each command calls it once.
     """
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(_Formatter(form))

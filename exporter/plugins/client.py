@@ -282,6 +282,9 @@ class PluginClient:
             raise PluginError(f"its certificate is not trusted: {why}") from error
         except aiohttp.ClientConnectorError as error:
             raise PluginError(_refused(error.os_error)) from error
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            hint = "; does it speak TLS (https://)?" if self._address.scheme == "http" else ""
+            raise PluginError(f"it does not answer as it should: it closed the connection{hint}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = visible(str(error) or type(error).__name__, limit=200)
             raise PluginError(f"it does not answer as it should: {why}") from error
@@ -334,8 +337,6 @@ class PluginClient:
             given = self._address.authorization or self._access.authorization()
             wants = "takes another name or password" if given else "wants a name and a password"
             return f"{said}: it {wants} (--plugin.password-file)"
-        if answer.status == 400 and b"HTTPS server" in await answer.content.read(1024):
-            return f"{said}: it speaks TLS, ask it by https://"
         return said
 
 

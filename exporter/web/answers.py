@@ -19,7 +19,7 @@ from exporter.views.documents import Moment
 from exporter.views.query import QueryError
 from exporter.views.wording import rfc3339
 from runtime.exposition import accepts_gzip
-from runtime.http import problem
+from runtime.http.app import problem
 from runtime.text import visible
 
 JSON: Final = "application/json"

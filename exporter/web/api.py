@@ -40,7 +40,7 @@ from exporter.web.answers import (
     tagged,
 )
 from exporter.web.site import Site
-from runtime.http import problem
+from runtime.http.app import problem
 
 _OPENAPI: Final = Path(__file__).parent / "openapi.json"
 """Made by docs/make_openapi.py."""

@@ -13,7 +13,7 @@ from exporter.web.assets import Assets
 from exporter.web.events import Events
 from exporter.web.site import MetricsSource, Site
 from runtime.exposition import negotiate
-from runtime.http import application, problem
+from runtime.http.app import application, problem
 
 if TYPE_CHECKING:
     from exporter.web.pages.handlers import Pages

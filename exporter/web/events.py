@@ -6,6 +6,7 @@ its data is the time, in RFC 3339. One comes at the start of each stream too.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Final, cast
@@ -18,10 +19,12 @@ from exporter.views.documents import Moment
 from exporter.views.query import no_parameters
 from exporter.views.wording import rfc3339
 from exporter.web.site import Site
-from runtime.http import problem
+from runtime.http.app import problem
 
 LIMIT: Final = 256
-"""Connections at once: each is a socket and three tasks."""
+"""Streams at once: each is a socket and three tasks."""
+LIMIT_PER_ADDRESS: Final = 64
+"""Streams of one client address."""
 SPACING: Final = 0.25
 """Seconds between two events of a connection; changes in between share the next event."""
 _PING: Final = 15.0
@@ -34,13 +37,26 @@ _RECHECK: Final = 5.0
 class Events:
     """The open streams."""
 
-    def __init__(self, site: Site, *, limit: int = LIMIT, spacing: float = SPACING) -> None:
+    def __init__(
+        self,
+        site: Site,
+        *,
+        limit: int = LIMIT,
+        per_address: int = LIMIT_PER_ADDRESS,
+        spacing: float = SPACING,
+    ) -> None:
         self._site = site
         self._limit = limit
+        self._per_address = per_address
         self._spacing = spacing
-        self.open = 0
-        """The number of open streams."""
+        self._open: Counter[str] = Counter()
+        """Open streams by client address."""
         self._ending = asyncio.Event()
+
+    @property
+    def open(self) -> int:
+        """How many streams are open."""
+        return self._open.total()
 
     async def end(self, _app: web.Application) -> None:
         """End every stream, because the process shuts down."""
@@ -53,12 +69,14 @@ class Events:
             return web.Response(
                 headers={hdrs.CONTENT_TYPE: "text/event-stream", hdrs.CACHE_CONTROL: "no-cache"}
             )
-        if self.open >= self._limit:
-            refused = problem(503, f"{self._limit} pages follow this exporter already, at most that many can")
+        address = request.remote or ""
+        if self.open >= self._limit or self._open[address] >= self._per_address:
+            limit = min(self._limit, self._per_address) if self.open < self._limit else self._limit
+            refused = problem(503, f"{limit} pages follow this exporter already, at most that many can")
             refused.headers[hdrs.RETRY_AFTER] = "30"
             return refused
         response = EventSourceResponse(ping_interval=_PING, send_timeout=_SEND_WITHIN)
-        self.open += 1
+        self._open[address] += 1
         try:
             await response.prepare(request)
             async with response:
@@ -66,7 +84,9 @@ class Events:
         except ConnectionResetError:
             pass  # the client disconnected, which is how most streams end
         finally:
-            self.open -= 1
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
         return response
 
     async def _until_closed(self, response: EventSourceResponse) -> None:

@@ -13,7 +13,7 @@ from plugin.serving.fleet import Fleet
 from plugin.serving.metrics import ConfigStatus, Exposition
 from plugin.serving.status import ResourceStatus
 from runtime.exposition import accepts_gzip, negotiate
-from runtime.http import application, json_response
+from runtime.http.app import application, json_response
 from runtime.text import visible
 
 

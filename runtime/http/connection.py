@@ -1,207 +1,327 @@
-"""One client's connection: aiohttp's, with bounds to how long and how large a request's head may be.
+"""Client connections: how many there may be, and aiohttp's handler of one with bounds to a request's head.
 
-aiohttp bounds lines, fields, their number, and the time for which a connection is idle; it does not bound the
-time that a head takes, nor what it is in all.
+aiohttp bounds the line, the fields and their number. It does not bound the time in which a head arrives, nor
+the bytes of the whole head.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import LineTooLong
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from runtime.http.access import AccessPolicy
+from runtime.log import Episode, Log
+
+MAX_CONNECTIONS: Final = 512
+"""Connections at once. Each is a descriptor and some tens of kilobytes."""
+MAX_PER_ADDRESS: Final = 256
+"""Connections of one address: half, so that one address never has all of them."""
 KEEP_ALIVE: Final = 75.0
-"""Seconds for which a connection without a request is kept open."""
+"""Seconds for which a connection without a request stays open."""
 HEAD_WITHIN: Final = 10.0
-"""Seconds in which a request's head must have come, from its first byte or the connection's begin on."""
+"""Seconds in which a request's head must arrive, from its first byte or from the connection's start."""
 HEAD_BYTES: Final = 32 * 1024
 """Bytes of a request's head."""
 LINE_BYTES: Final = 8190
 """Bytes of a request's first line."""
 FIELD_BYTES: Final = LINE_BYTES + 1
-"""Bytes of a header: another number, for aiohttp tells which was exceeded by its number alone."""
+"""Bytes of a header field: another number, because aiohttp reports the exceeded limit by its value."""
 FIELDS: Final = 100
-"""Headers of a request."""
-_LINGER: Final = 1.0
-"""Seconds for which what comes behind a refused request is thrown away, so that the refusal is read."""
+"""Header fields of a request."""
+LINGER: Final = 1.0
+"""Seconds for which the body of a refused request is discarded, so that the client reads the refusal."""
 
-SAFE: Final = {
+HEAD_END: Final = b"\r\n\r\n"
+REFUSAL_HEADERS: Final = {
     hdrs.SERVER: "devicelens",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     hdrs.CACHE_CONTROL: "no-store",
 }
-"""Headers of answers to what is no request."""
+"""Headers of an answer to bytes that are not an HTTP request."""
 
-clients_log = logging.getLogger("devicelens.http.server")
+ENDED: Final = ("certificate", "crowded", "handshake", "head_large", "head_late")
+"""Why the server ended a connection: the client's certificate has no allowed name; a newer connection needed
+room; the TLS handshake failed or took too long; the request's head was too large, or arrived too late."""
 
+REFUSED: Final = ("missing", "wrong", "busy", "full")
+"""Why the server refused a request: no password, or a wrong one; too many passwords of its client, or of all
+clients, were being verified."""
 
-def refusal(status: HTTPStatus, text: str, *further: str) -> bytes:
-    """An answer for those that aiohttp is not to be bothered with."""
-    body = f"{text}\n".encode()
-    fields = (f"{name}: {value}" for name, value in SAFE.items())
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}",
-        *fields,
-        *further,
-        "Content-Type: text/plain; charset=utf-8",
-        f"Content-Length: {len(body)}",
-        "Connection: close",
-    )
-    return "\r\n".join((*head, "", "")).encode() + body
+_log = Log("http")
+server_log = logging.getLogger("devicelens.http.server")
 
 
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """What a connection tells of itself. `admit`: whether a client is let in, now that TLS is agreed."""
+@dataclass(slots=True)
+class Traffic:
+    """Counts since the process started; `connections` are those open now."""
 
-    admit: Callable[[asyncio.BaseTransport], bool]
-    busy: Callable[[], None]
-    idle: Callable[[], None]
-    lost: Callable[[], None]
-    ended: Callable[[str], None]
+    connections: int = 0
+    ended: Counter[str] = field(default_factory=Counter[str])
+    refused: Counter[str] = field(default_factory=Counter[str])
+
+
+class WebFamilies:
+    """A collector of the server's Prometheus families, whose names begin with `prefix`."""
+
+    def __init__(
+        self, prefix: str, traffic: Traffic, config_refused: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`config_refused`: whether the web configuration was refused when it was last read."""
+        self._prefix = prefix
+        self._traffic = traffic
+        self._config_refused = config_refused
+
+    def condition(self) -> object:
+        """All that the families depend on, to be compared."""
+        traffic = self._traffic
+        return (traffic.connections, dict(traffic.ended), dict(traffic.refused), self._config_refused())
+
+    def collect(self) -> Iterable[Metric]:
+        """The families."""
+        yield GaugeMetricFamily(
+            f"{self._prefix}_web_connections",
+            "Open connections of clients. [ALPHA]",
+            value=self._traffic.connections,
+        )
+        for name, text, reasons, counts in (
+            (
+                "connections_ended",
+                "Connections that the server ended, by reason.",
+                ENDED,
+                self._traffic.ended,
+            ),
+            ("requests_refused", "Requests without access, by reason.", REFUSED, self._traffic.refused),
+        ):
+            family = CounterMetricFamily(f"{self._prefix}_web_{name}", f"{text} [ALPHA]", labels=["reason"])
+            for reason in reasons:
+                family.add_metric([reason], counts[reason])
+            yield family
+        yield GaugeMetricFamily(
+            f"{self._prefix}_web_config_last_reload_successful",
+            "0 if the web configuration was refused when it was last read and the previous one stays in "
+            "force, else 1. [ALPHA]",
+            value=int(not self._config_refused()),
+        )
+
+
+class ConnectionTable:
+    """Tasks of the open connections by client address: at most `most`, and `per_address` of one address.
+
+    A new connection is always admitted. Where there is no room, the connection whose last request began
+    longest ago is cancelled: one of the same address if that address has its share, otherwise one of the
+    address that has the most. So no address keeps out others, or the kubelet's probes from the same address.
+    """
+
+    def __init__(self, traffic: Traffic, most: int, per_address: int) -> None:
+        self._traffic = traffic
+        self._most = most
+        self._per_address = min(per_address, most)
+        self._tasks: dict[str, dict[asyncio.Task[None], None]] = {}
+        self._full = Episode(_log, "connection limit reached, the least recently used are closed")
+
+    def add(self, address: str, task: "asyncio.Task[None]") -> None:
+        """Admit a connection, and cancel another one if there is no room for both."""
+        if len(self._tasks.get(address, ())) >= self._per_address:
+            self.evict(address)
+        elif self._traffic.connections >= self._most:
+            self.evict()
+        elif self._traffic.connections < self._most // 2:
+            self._full.recovered(quiet=60.0)
+        self._tasks.setdefault(address, {})[task] = None
+        self._traffic.connections += 1
+
+    def used(self, address: str, task: "asyncio.Task[None]") -> None:
+        """A request of this connection begins: it is the most recently used one of its address."""
+        tasks = self._tasks.get(address, {})
+        if task in tasks:
+            del tasks[task]
+            tasks[task] = None
+
+    def remove(self, address: str, task: "asyncio.Task[None]") -> None:
+        """The connection ended."""
+        tasks = self._tasks.get(address, {})
+        if task in tasks:
+            del tasks[task]
+            self._traffic.connections -= 1
+            if not tasks:
+                del self._tasks[address]
+
+    def evict(self, address: str | None = None) -> None:
+        """Cancel the least recently used connection of `address`, by default of the address with the most."""
+        if address is None:
+            address = max(self._tasks, key=lambda a: len(self._tasks[a]), default=None)
+        if address is None:
+            return
+        task = next(iter(self._tasks[address]))
+        self._full.failed(f"{self._traffic.connections} open, {len(self._tasks[address])} of one address")
+        self._traffic.ended["crowded"] += 1
+        self.remove(address, task)
+        task.cancel()
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's handler of a connection, watched."""
+    """aiohttp's handler of one connection, fed with one request's head at a time.
 
-    __slots__ = ("_begun", "_head_within", "_hooks", "_is_refused", "_size", "_tail", "_timer")
+    Further bytes wait here until the answer is out: no client can queue requests in memory.
+    """
 
     def __init__(
         self,
         server: web.Server,
-        hooks: Hooks,
         *,
+        traffic: Traffic,
+        policy: AccessPolicy,
+        on_request: Callable[[], None],
         keep_alive: float = KEEP_ALIVE,
         head_within: float = HEAD_WITHIN,
     ) -> None:
+        """`on_request` is called when a request's head has arrived; `closed` is set at the end."""
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=keep_alive,
-            logger=clients_log,
+            logger=server_log,
             access_log=None,  # type: ignore[arg-type] # None switches it off, as web.AppRunner has it
             max_line_size=LINE_BYTES,
             max_field_size=FIELD_BYTES,
             max_headers=FIELDS,
-            lingering_time=_LINGER,
+            lingering_time=LINGER,
         )
-        self._hooks = hooks
+        self.closed = asyncio.Event()
+        self._traffic = traffic
+        self._policy = policy
+        self._on_request = on_request
         self._head_within = head_within
         self._timer: asyncio.TimerHandle | None = None
-        self._begun = False
-        self._is_refused = False
-        self._size = 0
-        self._tail = b""
+        self._buffer = b""
+        self._busy = False
+        self._discard = False
+        self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there, and TLS agreed."""
-        if not self._hooks.admit(transport):
-            self._is_refused = True
-            if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
-            return
-        self._wait()
+        """The client is connected, and the TLS handshake complete."""
         super().connection_made(transport)
+        if not self._policy.allows_certificate(transport.get_extra_info("peercert")):
+            self._traffic.ended["certificate"] += 1
+            self.force_close()
+            return
+        self._start_timer()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """It is gone."""
-        self._done_waiting()
-        self._hooks.lost()
-        if not self._is_refused:
-            super().connection_lost(exc)
+        """The client is gone."""
+        self._stop_timer()
+        self.closed.set()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Something of a request, or several."""
-        if self._is_refused:
+        """Bytes of one or several requests."""
+        if self._discard or self._force_close:
             return
-        if data:
-            self._tail = (self._tail + data[-4:])[-4:]
-            if not self._begun:
-                if self._size > HEAD_BYTES:
-                    self._refuse(
-                        "head_large", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too large"
-                    )
-                    return
-                if self._timer is None:
-                    self._wait()
-                self._size += len(data)
-        super().data_received(data)
+        self._buffer += data
+        if not self._busy:
+            self._feed()
+        elif len(self._buffer) > HEAD_BYTES and not self._paused and self.transport is not None:
+            self._paused = True
+            self.transport.pause_reading()
 
-    def begin(self) -> None:
-        """A request's head has come, whole."""
-        self._done_waiting()
-        self._begun = True
-        self._hooks.busy()
+    def _feed(self) -> None:
+        """Hand the next whole head to aiohttp."""
+        self._buffer = self._buffer.lstrip(b"\r\n")  # RFC 9112, section 2.2: empty lines before a request
+        end = self._buffer.find(HEAD_END)
+        if end < 0 and len(self._buffer) <= HEAD_BYTES:
+            if self._buffer and self._timer is None:
+                self._start_timer()
+            return
+        self._stop_timer()
+        if not 0 <= end <= HEAD_BYTES:
+            self._refuse("head_large", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too large")
+            return
+        head, self._buffer = self._buffer[: end + len(HEAD_END)], self._buffer[end + len(HEAD_END) :]
+        self._busy = True
+        self._on_request()
+        super().data_received(head)
 
-    def end(self) -> None:
-        """Its answer is out."""
-        self._begun = False
-        self._hooks.idle()
-        if self._has_more:
-            self._wait()
+    def discard_body(self) -> None:
+        """The present request is the last one: ignore whatever follows its head."""
+        self._discard = True
+        self._buffer = b""
+
+    def request_done(self) -> None:
+        """The answer is out: go on with the next request."""
+        self._busy = False
+        if self._paused and self.transport is not None:
+            self._paused = False
+            self.transport.resume_reading()
+        if self._buffer and not self._force_close:
+            self._feed()
 
     def handle_error(
         self,
         request: web.BaseRequest,
         status: int = 500,
         exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002 -- aiohttp's words quote the client
+        message: str | None = None,  # noqa: ARG002 -- aiohttp's text quotes the client
     ) -> web.StreamResponse:
-        """The answer to what is no request, or to a request that failed where no handler saw it."""
+        """The answer to bytes that are no request, or to a request that failed outside of the application."""
         if status == HTTPStatus.INTERNAL_SERVER_ERROR:
             self.log_exception("Error handling request from %s", request.remote, exc_info=exc)
         else:
-            clients_log.debug("no request from %s", request.remote, exc_info=exc)
+            # Not a warning: whoever reaches the port could fill the log.
+            server_log.debug("not a request, from %s", request.remote, exc_info=exc)
         if request.writer.output_size > 0:
-            raise ConnectionError("an answer has begun, and nothing honest can follow it but its end")
+            raise ConnectionError("part of an answer is out: only an early end can follow")
         if isinstance(exc, LineTooLong):
-            in_line = exc.args[1] == LINE_BYTES
-            status = (
-                HTTPStatus.REQUEST_URI_TOO_LONG if in_line else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            )
-            self._hooks.ended("head_large")
-        response = web.Response(status=status, text=f"{HTTPStatus(status).phrase}\n", headers=SAFE)
+            line = exc.args[1] == LINE_BYTES
+            status = HTTPStatus.REQUEST_URI_TOO_LONG if line else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            self._traffic.ended["head_large"] += 1
+        response = web.Response(status=status, text=f"{HTTPStatus(status).phrase}\n", headers=REFUSAL_HEADERS)
         response.force_close()
         return response
 
-    @property
-    def _has_more(self) -> bool:
-        """Whether something came behind the last request: a part of a head does not end as heads end."""
-        return self._tail not in {b"", b"\r\n\r\n"}
-
-    def _wait(self) -> None:
-        self._done_waiting()
+    def _start_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._head_within, self._late)
 
-    def _done_waiting(self) -> None:
-        self._size = 0
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _late(self) -> None:
         self._timer = None
-        if self._size or self._has_more:
-            self._refuse(
-                "head_late", HTTPStatus.REQUEST_TIMEOUT, f"no request within {self._head_within:g} s"
-            )
+        if self._buffer:
+            text = f"no request within {self._head_within:g} s"
+            self._refuse("head_late", HTTPStatus.REQUEST_TIMEOUT, text)
         else:
-            self._hooks.ended("head_late")
+            # Browsers open connections that they may need later: there is no request to answer.
+            self._traffic.ended["head_late"] += 1
             self.force_close()
 
     def _refuse(self, reason: str, status: HTTPStatus, text: str) -> None:
-        self._hooks.ended(reason)
+        self._traffic.ended[reason] += 1
+        self._discard = True
+        body = f"{text}\n"
+        headers = REFUSAL_HEADERS | {
+            "Content-Type": "text/plain; charset=utf-8",
+            "Content-Length": str(len(body)),
+            "Connection": "close",
+        }
+        lines = (f"{name}: {value}" for name, value in headers.items())
+        head = "\r\n".join((f"HTTP/1.1 {status.value} {status.phrase}", *lines, "", ""))
         if self.transport is not None:
-            self.transport.write(refusal(status, text))
+            self.transport.write(f"{head}{body}".encode())
         self.force_close()
 
 
 def connection_of(request: web.BaseRequest) -> Connection | None:
-    """The connection of a request, where it is one of these (tests of applications have aiohttp's own)."""
+    """The connection of a request; None where a test serves the application by aiohttp's own server."""
     protocol: Any = request.protocol
     return protocol if isinstance(protocol, Connection) else None

@@ -165,9 +165,7 @@ async def _starve_exporter(trial: Trial) -> None:
 
 
 async def _evicted(trial: Trial) -> float:
-    ended = (await owners.scrape(trial.url)).of(
-        "devicelens_web_connections_ended_total", reason="idle_evicted"
-    )
+    ended = (await owners.scrape(trial.url)).of("devicelens_web_connections_ended_total", reason="crowded")
     return sum(value for _, value in ended)
 
 

@@ -41,9 +41,7 @@ from plugin.devices.inventory import Advertised, Known
 from plugin.serving.metrics import ConfigStatus, Exposition
 from plugin.serving.status import ResourceCounters, ResourceStatus
 from runtime.exposition import Format
-from runtime.http import Traffic, WebFamilies
-from runtime.protection.rules import Rules
-from runtime.protection.validity import Validity
+from runtime.http.connection import Traffic, WebFamilies
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs/metrics.md"
 
@@ -125,12 +123,6 @@ class _PodsSource:
     view: PodView = field(default_factory=lambda: PodView(connected=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Https:
-    rules: Rules = field(default_factory=lambda: Rules(validity=Validity(1.0, 2.0)))
-    problem: str = ""
-
-
 def exporter_text() -> str:
     """The exposition of an exporter that has everything to tell."""
     pod = Holder("ml", "llama-0", "trainer", "uid")
@@ -159,7 +151,7 @@ def exporter_text() -> str:
         states, node="n", version="v", stale_after=60.0, clock=lambda: 1.0, pods_source=_PodsSource()
     )
     metrics.register(HistoryFamilies(lambda: HistoryStatus(earliest=1.0)))
-    metrics.register(WebFamilies("devicelens", Traffic(), _Https()))
+    metrics.register(WebFamilies("devicelens", Traffic()))
     change = diff(Snapshot(), snapshot)
     metrics.counters.changed(state, HoldingChanges(change, (Release(change.began[0], 1.0),), {}))
     metrics.counters.refreshed((), 1.0)
@@ -183,7 +175,7 @@ def plugin_text() -> str:
         counters=ResourceCounters(),
     )
     config = ConfigStatus(successful=True, succeeded_at=1.0)
-    further = tuple(WebFamilies("devicelens_plugin", Traffic(), _Https()).collect())
+    further = tuple(WebFamilies("devicelens_plugin", Traffic()).collect())
     document = Exposition().document([status], config, Format.TEXT, compress=False, further=further)
     return document.decode()
 

@@ -13,8 +13,11 @@ import pytest
 from aiohttp import web
 
 from runtime.flags import ListenAddress
-from runtime.http import Limits, Traffic, application, serve
-from runtime.protection.reload import Protection
+from runtime.http.access import OPEN
+from runtime.http.app import application
+from runtime.http.connection import Traffic
+from runtime.http.server import ServerLimits, serve
+from runtime.http.web_config import WebConfigReloader
 
 LIMIT = 20.0
 
@@ -25,7 +28,7 @@ class Served:
 
     port: int
     traffic: Traffic
-    protection: Protection | None
+    config: WebConfigReloader | None
     task: "asyncio.Task[None]"
     release: asyncio.Event
     """What `/hanging` waits for."""
@@ -105,10 +108,10 @@ async def serving(
 ) -> AsyncGenerator[Served]:
     """Serves, by a web configuration if there is one, within limits."""
     caplog.set_level(logging.INFO, "devicelens")
-    protection = None
+    config = None
     if file is not None:
-        protection = Protection(file, settle=0.005)
-        await protection.begin()
+        config = WebConfigReloader(file, settle=0.005)
+        await config.start()
     traffic, release = Traffic(), asyncio.Event()
 
     async def hanging(_: web.Request) -> web.Response:
@@ -123,9 +126,16 @@ async def serving(
     app.router.add_get("/stream", _stream)
     address = ListenAddress("127.0.0.1") if path is None else ListenAddress(path=path)
     task = asyncio.create_task(
-        serve(app, address, purpose="tests", protection=protection, traffic=traffic, limits=Limits(**limits))
+        serve(
+            app,
+            address,
+            purpose="tests",
+            policy=lambda: OPEN if config is None else config.policy,
+            traffic=traffic,
+            limits=ServerLimits(**limits),
+        )
     )
-    served = Served(0, traffic, protection, task, release)
+    served = Served(0, traffic, config, task, release)
     try:
         async with asyncio.timeout(LIMIT):
             while not (urls := _urls(caplog)) and not task.done():
@@ -139,8 +149,6 @@ async def serving(
         release.set()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        if protection is not None:
-            protection.end()
 
 
 def _urls(caplog: pytest.LogCaptureFixture) -> list[str]:

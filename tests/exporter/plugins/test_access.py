@@ -47,7 +47,7 @@ async def test_a_plugin_with_tls_and_a_password_is_asked(
         )
         assert (await problem(client(served, PluginAccess()))).startswith("its certificate is not trusted: ")
         assert await problem(client(served, PluginAccess(), "http")) == (
-            "/api/v1/devices: 400 Bad Request: it speaks TLS, ask it by https://"
+            "it does not answer as it should: it closed the connection; does it speak TLS (https://)?"
         )
     assert "swordfish" not in "".join(record.getMessage() for record in caplog.records)
 

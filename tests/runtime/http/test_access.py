@@ -1,9 +1,9 @@
-"""runtime.protection.passwords: who is let in, how much hashing that costs at most, and what time tells."""
+"""Client certificates' names and users: who has access, and how much hashing that costs at most."""
 
 import asyncio
 import threading
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.certificates import hashed
 from harness.waiting import until
-from runtime.protection.passwords import KEPT, Gate, Hashing, Verdict, credentials
+from runtime.http.access import CACHED, AccessPolicy, UserGate, Verdict, certificate_names, credentials
 
 USERS = {"alice": hashed("swordfish"), "zoë": hashed("пароль"), "dear": hashed("dear", 6)}
 
@@ -21,14 +21,7 @@ def basic(name: str, password: str) -> str:
     return f"Basic {b64encode(f'{name}:{password}'.encode()).decode()}"
 
 
-@pytest.fixture
-def hashing() -> Iterator[Hashing]:
-    made = Hashing()
-    yield made
-    made.close()
-
-
-async def judge(gate: Gate, name: str, password: str, client: str = "10.0.0.1") -> Verdict:
+async def judge(gate: UserGate, name: str, password: str, client: str = "10.0.0.1") -> Verdict:
     return await gate.judge(basic(name, password), client)
 
 
@@ -47,14 +40,12 @@ class Bcrypt:
 
 
 @asynccontextmanager
-async def slow(**limits: int) -> AsyncGenerator[tuple[Bcrypt, Gate]]:
+async def slow(**limits: int) -> AsyncGenerator[tuple[Bcrypt, UserGate]]:
     bcrypt = Bcrypt()
-    hashing = Hashing(bcrypt, **limits)
     try:
-        yield bcrypt, Gate(USERS, hashing)
+        yield bcrypt, UserGate(USERS, bcrypt, **limits)
     finally:
         bcrypt.may_go.set()
-        hashing.close()
 
 
 @pytest.mark.parametrize(
@@ -72,16 +63,18 @@ async def slow(**limits: int) -> AsyncGenerator[tuple[Bcrypt, Gate]]:
     ],
 )
 async def test_who_has_a_name_and_its_password_is_let_in(
-    name: str, password: str, verdict: Verdict, hashing: Hashing
+    name: str,
+    password: str,
+    verdict: Verdict,
 ) -> None:
-    gate = Gate(USERS, hashing)
+    gate = UserGate(USERS)
     assert await judge(gate, name, password) is verdict
     # From memory.
     assert await judge(gate, name, password) is verdict
 
 
-async def test_a_password_with_a_colon_is_one(hashing: Hashing) -> None:
-    assert await judge(Gate({"a": hashed("b:c:")}, hashing), "a", "b:c:") is Verdict.ADMITTED
+async def test_a_password_with_a_colon_is_one() -> None:
+    assert await judge(UserGate({"a": hashed("b:c:")}), "a", "b:c:") is Verdict.ADMITTED
 
 
 @pytest.mark.parametrize(
@@ -100,9 +93,9 @@ async def test_a_password_with_a_colon_is_one(hashing: Hashing) -> None:
     ],
 )
 async def test_what_is_no_name_and_password_is_asked_for_one(
-    authorization: str | None, hashing: Hashing
+    authorization: str | None,
 ) -> None:
-    assert await Gate(USERS, hashing).judge(authorization, "") is Verdict.MISSING
+    assert await UserGate(USERS).judge(authorization, "") is Verdict.MISSING
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
@@ -124,16 +117,14 @@ async def test_a_password_longer_than_bcrypt_takes_is_wrong_and_hashed_all_the_s
     bcrypt = Bcrypt()
     bcrypt.may_go.set()
     bcrypt.right = b"x" * 72
-    hashing = Hashing(bcrypt)
-    gate = Gate(USERS, hashing)
+    gate = UserGate(USERS, bcrypt)
     assert await judge(gate, "alice", "x" * 72) is Verdict.ADMITTED
     assert await judge(gate, "alice", "x" * length) is Verdict.WRONG
     assert bcrypt.asked[1] == (b"x" * 72, USERS["alice"].encode())
-    hashing.close()
 
 
-async def test_the_real_bcrypt_refuses_no_length(hashing: Hashing) -> None:
-    gate = Gate({"a": hashed("y" * 72)}, hashing)
+async def test_the_real_bcrypt_refuses_no_length() -> None:
+    gate = UserGate({"a": hashed("y" * 72)})
     assert await judge(gate, "a", "y" * 72) is Verdict.ADMITTED
     assert await judge(gate, "a", "y" * 73) is Verdict.WRONG
 
@@ -152,8 +143,8 @@ async def test_an_unknown_name_is_hashed_once_by_a_hash_as_dear_as_somebody_s() 
         assert bcrypt.asked[-1] == (b"other", costs["nobody-3"])
 
 
-async def test_a_decoy_is_a_hash_that_bcrypt_takes(hashing: Hashing) -> None:
-    gate = Gate(USERS, hashing)
+async def test_a_decoy_is_a_hash_that_bcrypt_takes() -> None:
+    gate = UserGate(USERS)
     for n in range(12):
         assert await judge(gate, f"n{n}", "x") is Verdict.WRONG
 
@@ -170,7 +161,7 @@ async def test_what_was_found_is_not_hashed_again() -> None:
 
 
 async def test_the_same_question_asked_at_once_is_hashed_once() -> None:
-    async with slow(each=1) as (bcrypt, gate):
+    async with slow(per_client=1) as (bcrypt, gate):
         asking = [asyncio.create_task(judge(gate, "alice", "right", f"10.0.0.{n}")) for n in range(20)]
         await asyncio.sleep(0)
         bcrypt.may_go.set()
@@ -189,7 +180,7 @@ async def test_whoever_goes_leaves_the_answer_to_the_others() -> None:
 
 
 async def test_a_flood_is_bounded_by_client_and_in_all_and_those_known_come_in_all_the_same() -> None:
-    async with slow(limit=6, each=2) as (bcrypt, gate):
+    async with slow(most=6, per_client=2) as (bcrypt, gate):
         bcrypt.may_go.set()
         assert await judge(gate, "alice", "right", "10.0.0.9") is Verdict.ADMITTED
         bcrypt.may_go.clear()
@@ -213,11 +204,11 @@ async def test_what_is_kept_is_bounded_and_wrong_ones_do_not_push_right_ones_out
     async with slow() as (bcrypt, gate):
         bcrypt.may_go.set()
         await judge(gate, "alice", "right")
-        for n in range(KEPT + 10):
+        for n in range(CACHED + 10):
             await judge(gate, "alice", f"wrong-{n}")
         asked = len(bcrypt.asked)
         assert await judge(gate, "alice", "right") is Verdict.ADMITTED
-        assert await judge(gate, "alice", f"wrong-{KEPT + 9}") is Verdict.WRONG
+        assert await judge(gate, "alice", f"wrong-{CACHED + 9}") is Verdict.WRONG
         assert len(bcrypt.asked) == asked
         await judge(gate, "alice", "wrong-0")
         assert len(bcrypt.asked) == asked + 1
@@ -244,10 +235,56 @@ async def test_a_check_that_fails_lets_nobody_in_and_is_not_kept() -> None:
             raise ValueError("no such salt")
         return True
 
-    hashing = Hashing(check)
-    gate = Gate(USERS, hashing)
+    gate = UserGate(USERS, check)
     with pytest.raises(ValueError, match="no such salt"):
         await judge(gate, "alice", "x")
     failing.clear()
     assert await judge(gate, "alice", "x") is Verdict.ADMITTED
-    hashing.close()
+
+
+CERTIFICATE = {
+    "subject": ((("commonName", "not-a-san.example"),),),
+    "subjectAltName": (
+        ("DNS", "a.example"),
+        ("IP Address", "10.0.0.1"),
+        ("IP Address", "2001:DB8:0:0:0:0:0:1\n"),
+        ("email", "me@example.com"),
+        ("URI", "spiffe://cluster/ns/monitoring"),
+        ("DirName", "elsewhere"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        (None, True),
+        ({"a.example"}, True),
+        ({"b.example", "10.0.0.1"}, True),
+        ({"2001:db8::1"}, True),
+        ({"2001:0DB8:0:0::0001"}, True),
+        ({"me@example.com"}, True),
+        ({"spiffe://cluster/ns/monitoring"}, True),
+        ({"A.example"}, False),
+        ({"*.example"}, False),
+        ({"example"}, False),
+        ({"not-a-san.example"}, False),
+        ({"elsewhere"}, False),
+        ({"10.0.0.10"}, False),
+    ],
+)
+def test_a_name_must_be_exactly_one_of_those_allowed(allowed: set[str] | None, expected: bool) -> None:
+    policy = AccessPolicy(allowed_names=None if allowed is None else frozenset(allowed))
+    assert policy.allows_certificate(CERTIFICATE) is expected
+
+
+def test_a_wildcard_certificate_is_taken_by_its_name_alone() -> None:
+    certificate = {"subjectAltName": (("DNS", "*.example"),)}
+    assert AccessPolicy(allowed_names=frozenset({"*.example"})).allows_certificate(certificate)
+    assert not AccessPolicy(allowed_names=frozenset({"a.example"})).allows_certificate(certificate)
+
+
+@pytest.mark.parametrize("certificate", [None, {}, {"subjectAltName": ()}])
+def test_who_has_no_name_is_none_of_those_allowed(certificate: dict[str, object] | None) -> None:
+    assert certificate_names(certificate) == ()
+    assert not AccessPolicy(allowed_names=frozenset({"a.example"})).allows_certificate(certificate)

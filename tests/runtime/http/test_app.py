@@ -1,4 +1,4 @@
-"""runtime.http over real sockets: headers, refusals, errors, addresses, and a quick end."""
+"""An application over real sockets: headers, refusals, errors, addresses, and a quick end."""
 
 import asyncio
 import errno
@@ -16,7 +16,8 @@ from aiohttp import web
 
 from harness.stopwatch import Stopwatch
 from runtime.flags import ListenAddress
-from runtime.http import CONTENT_SECURITY_POLICY, application, json_response, problem, serve
+from runtime.http.app import CONTENT_SECURITY_POLICY, application, json_response, problem
+from runtime.http.server import serve
 from runtime.process import Fatal
 
 LIMIT = 20.0
@@ -80,13 +81,12 @@ async def _hanging(_: web.Request) -> web.Response:
     return web.Response()
 
 
-answers: list[web.Response] = []
-"""What `/large` answered."""
+LARGE = 8 * 1024 * 1024
 
 
-async def _large(_: web.Request) -> web.Response:
-    answers.append(web.Response(body=bytes(8 * 1024 * 1024)))
-    return answers[-1]
+async def _large(request: web.Request) -> web.Response:
+    headers = {"ETag": '"1"'} if request.query else None
+    return web.Response(body=bytes(LARGE), headers=headers)
 
 
 def _app(**limits: Any) -> web.Application:
@@ -318,7 +318,7 @@ async def test_clients_that_do_not_read_leave_room_for_the_others(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
-        serving(ListenAddress(path=path), caplog, large_at_once=2),
+        serving(ListenAddress(path=path), caplog, budget=2 * LARGE),
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session,
     ):
         slow = [await _ask(path, "/large") for _ in range(2)]
@@ -345,20 +345,21 @@ async def test_clients_that_do_not_read_leave_room_for_the_others(
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-async def test_a_connection_that_is_kept_open_does_not_keep_its_last_answer(
+async def test_equal_answers_share_one_body_of_the_budget(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with (
-        serving(ListenAddress(path=path), caplog),
-        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session,
-    ):
-        async with session.get(f"{URL}/large") as answer:
-            assert len(await answer.read()) == 8 * 1024 * 1024
+    async with serving(ListenAddress(path=path), caplog, budget=LARGE):
+        slow = [await _ask(path, "/large?a=1") for _ in range(3)]
+        for reader, _ in slow:
+            async with asyncio.timeout(LIMIT):
+                assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        other, writer = await _ask(path, "/large?a=2")
         async with asyncio.timeout(LIMIT):
-            while answers[-1].body is not None:
-                await asyncio.sleep(0.01)
-        async with session.get(f"{URL}/text") as answer:
-            assert await answer.text() == "well"
+            assert await other.readline() == b"HTTP/1.1 503 Service Unavailable\r\n"
+            received = await slow[0][0].readexactly(LARGE)
+        assert received.startswith(b"Server: devicelens\r\n") or b"\r\n\r\n" in received
+        for _, client in (*slow, (other, writer)):
+            client.transport.abort()
 
 
 def test_a_problem_may_carry_more_members() -> None:

@@ -1,4 +1,4 @@
-"""runtime.protection.language: every key, what is refused, and where a message points."""
+"""The web configuration's keys: what is refused, and where an error points."""
 
 import ssl
 from pathlib import Path
@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from harness.certificates import hashed
 from runtime.config_file import ConfigError
-from runtime.protection.language import HEADERS, KEYS, Clients, Rate, load
-from runtime.protection.model import Document, TlsServerConfig
-from runtime.protection.suites import CURVES, TLS12, TLS13
+from runtime.http.web_config import HEADERS, KEYS, ClientAuth, TlsServerConfig, load
 from runtime.text import is_hostile
 
 DIRECTORY = Path("/etc/web")
@@ -32,35 +30,26 @@ def problem(text: str) -> str:
     return str(caught.value)
 
 
-def test_the_example_of_exporter_toolkit_is_accepted() -> None:
+def test_tls_and_users_are_read() -> None:
     config = read(
         TLS
         + f"""
 basic_auth_users:
   alice: {HASH}
   bob: $2y$10$hLqFl9jSjoAAy95Z/zw8Ye8wkdMBM8c5Bn1ptYqP/AXyV0.oy0S8m
-
-# Rate limiting requests on the endpoint using a token bucket
-rate_limit:
-  interval: "1s"
-  burst: 20
 """
     )
     assert config.tls.cert.path == DIRECTORY / "server.crt"
     assert config.tls.key.path == DIRECTORY / "server.key"
-    assert config.tls.clients is Clients.ANYBODY
+    assert config.tls.clients is ClientAuth.NONE
     assert (config.tls.oldest, config.tls.newest) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
     assert list(config.users) == ["alice", "bob"]
-    assert config.rate == Rate(1.0, 20)
 
 
 def test_every_key_of_exporter_toolkit_is_known_and_told_of() -> None:
     text = REFERENCE.read_text()
     for key in (*KEYS, *TlsServerConfig.__struct_fields__, *HEADERS):
         assert f"`{key}`" in text or f"`{key}." in text, key
-    for name in (*CURVES, "TLS12", "TLS13"):
-        assert f"`{name}`" in text
-    assert set(KEYS) == set(Document.__struct_fields__)
 
 
 def test_all_that_can_be_honoured_together() -> None:
@@ -74,9 +63,6 @@ tls_server_config:
   client_allowed_sans: [prometheus.example, 10.0.0.1]
   min_version: TLS12
   max_version: TLS12
-  cipher_suites: [TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256]
-  prefer_server_cipher_suites: false
-  curve_preferences: [CurveP384]
 http_server_config:
   http2: false
   headers:
@@ -85,20 +71,16 @@ http_server_config:
     X-Content-Type-Options: nosniff
     X-XSS-Protection: ""
     Strict-Transport-Security: max-age=31536000
-rate_limit: {interval: 100ms, burst: 1}
 """
     )
     tls = config.tls
     assert (tls.cert.path, tls.cert.text) == (None, b"a certificate")
     assert tls.client_ca.path == Path("/ca.pem")
-    assert tls.allowed_sans == {"prometheus.example", "10.0.0.1"}
+    assert tls.allowed_names == {"prometheus.example", "10.0.0.1"}
     assert tls.newest is ssl.TLSVersion.TLSv1_2
-    assert tls.suites == ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305")
-    assert not tls.server_decides
-    assert tls.curve == "secp384r1"
     assert config.headers["X-XSS-Protection"] == ""
     assert config.words() == (
-        "TLS, client certificates, a rate limit, headers: Content-Security-Policy, X-Frame-Options, "
+        "TLS, client certificates, headers: Content-Security-Policy, X-Frame-Options, "
         "X-Content-Type-Options, X-XSS-Protection, Strict-Transport-Security"
     )
 
@@ -144,7 +126,7 @@ rate_limit: {interval: 100ms, burst: 1}
                 TLS + f"  client_auth_type: {kind}",
                 (
                     f"web.yaml:4: tls_server_config.client_auth_type: found {kind}, which "
-                    f"believes any certificate that "
+                    f"accepts any certificate that "
                     "a client shows: Python's ssl cannot do that; expected RequireAndVerifyClientCert, "
                     "VerifyClientCertIfGiven or NoClientCert"
                 ),
@@ -187,7 +169,7 @@ rate_limit: {interval: 100ms, burst: 1}
                 TLS + f"  {key}: TLS11",
                 (
                     f"web.yaml:4: tls_server_config.{key}: found TLS11, expected TLS12 or "
-                    f"TLS13: what is older is not safe"
+                    f"TLS13: older versions are not safe"
                 ),
             )
             for key in ("min_version", "max_version")
@@ -196,51 +178,25 @@ rate_limit: {interval: 100ms, burst: 1}
             TLS + "  min_version: TLS13\n  max_version: TLS12",
             "web.yaml:4: tls_server_config.min_version: found TLS13, expected at most max_version, TLS12",
         ),
-        (
-            TLS + "  cipher_suites: [TLS_RSA_WITH_AES_128_CBC_SHA]",
+        *(
             (
-                "web.yaml:4: tls_server_config.cipher_suites: found "
-                "'TLS_RSA_WITH_AES_128_CBC_SHA', which Go and this "
-                "program hold for insecure"
-            ),
-        ),
-        (
-            TLS + "  cipher_suites: [ECDHE_RSA_WITH_AES_128_GCM_SHA256]",
-            (
-                "web.yaml:4: tls_server_config.cipher_suites: found "
-                "'ECDHE_RSA_WITH_AES_128_GCM_SHA256', which is no "
-                "cipher suite known here, did you mean 'TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256'?"
-            ),
-        ),
-        (
-            TLS + "  cipher_suites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_AES_128_GCM_SHA256]",
-            (
-                "web.yaml:4: tls_server_config.cipher_suites: found "
-                "'TLS_AES_128_GCM_SHA256': the suites of TLS 1.3 "
-                "cannot be chosen one by one, all three are offered; name all of them or none"
-            ),
-        ),
-        (
-            TLS + "  curve_preferences: [CurveP256, X25519]",
-            (
-                "web.yaml:4: tls_server_config.curve_preferences: found 2 curves, "
-                "expected one: Python's ssl takes no "
-                "order of several; without the key OpenSSL offers X25519 and the others in its own order"
-            ),
-        ),
-        (
-            TLS + "  curve_preferences: [P256]",
-            (
-                "web.yaml:4: tls_server_config.curve_preferences: found 'P256', which "
-                "is no curve known here, did you "
-                "mean 'CurveP256'?"
-            ),
+                TLS + f"  {key}: {value}",
+                (
+                    f"web.yaml:4: tls_server_config.{key}: is not supported: TLS 1.3 and the AEAD suites of "
+                    "TLS 1.2 are offered"
+                ),
+            )
+            for key, value in (
+                ("cipher_suites", "[TLS_RSA_WITH_AES_128_CBC_SHA]"),
+                ("prefer_server_cipher_suites", "true"),
+                ("curve_preferences", "[X25519]"),
+            )
         ),
         (
             "http_server_config:\n  http2: true",
             (
-                "web.yaml:2: http_server_config.http2: HTTP/2 is not spoken here, "
-                "only HTTP/1.1: leave it out or say false"
+                "web.yaml:2: http_server_config.http2: only HTTP/1.1 is supported: leave the key out or set "
+                "it to false"
             ),
         ),
         (
@@ -267,7 +223,7 @@ rate_limit: {interval: 100ms, burst: 1}
         ),
         (
             "basic_auth_users: {}",
-            "web.yaml:1: basic_auth_users: found no users: leave the key out to ask nobody for a password",
+            "web.yaml:1: basic_auth_users: found no users: leave the key out to require no password",
         ),
         (
             "basic_auth_users:\n  alice:",
@@ -305,15 +261,8 @@ rate_limit: {interval: 100ms, burst: 1}
             "web.yaml:3: basic_auth_users.alice: found the key 'alice' a second time",
         ),
         (
-            "rate_limit: {interval: often, burst: 1}",
-            (
-                "web.yaml:1: rate_limit.interval: found 'often', expected a duration "
-                "such as 250ms, 5s, 1h30m or 30d"
-            ),
-        ),
-        (
-            "rate_limit: {interval: 1s}",
-            "web.yaml:1: rate_limit.burst: found 0, expected 1 or more: nothing would ever be answered",
+            "rate_limit: {interval: 1s, burst: 5}",
+            "web.yaml:1: rate_limit: is not supported: put a reverse proxy in front of this server for it",
         ),
     ],
 )
@@ -329,22 +278,6 @@ def test_hashes_and_keys_are_not_in_what_is_shown_of_a_configuration() -> None:
     config = read(f"tls_server_config: {{cert: c, key: secret}}\nbasic_auth_users: {{alice: {HASH}}}")
     assert HASH not in repr(config)
     assert "secret" not in repr(config)
-
-
-def test_empty_lists_leave_the_choice_to_openssl_as_in_go() -> None:
-    tls = read(TLS + "  cipher_suites: []\n  curve_preferences: []").tls
-    assert (tls.suites, tls.curve) == ((), "")
-
-
-def test_all_suites_of_tls_1_3_may_be_named_beside_others() -> None:
-    names = ", ".join((*TLS13, *TLS12))
-    assert read(TLS + f"  cipher_suites: [{names}]").tls.suites == tuple(TLS12.values())
-    assert "found no suite of TLS 1.2" in problem(TLS + f"  cipher_suites: [{', '.join(TLS13)}]")
-
-
-def test_no_interval_is_no_limit() -> None:
-    for text in ("rate_limit: {}", "rate_limit: {interval: 0, burst: 0}", "rate_limit: {interval: 0s}"):
-        assert read(text).rate is None
 
 
 def test_hashes_of_every_tool_are_taken() -> None:
@@ -365,7 +298,7 @@ def judge(content: bytes) -> None:
 
 
 words = st.text(max_size=12) | st.sampled_from(
-    [*KEYS, *TlsServerConfig.__struct_fields__, *HEADERS, *TLS12, *CURVES, "TLS12", "interval", "burst", HASH]
+    [*KEYS, *TlsServerConfig.__struct_fields__, *HEADERS, "TLS12", "interval", HASH]
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | words,

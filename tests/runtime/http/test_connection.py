@@ -1,4 +1,4 @@
-"""runtime.http and clients that mean harm, or know no better: what they may take, what is left for others."""
+"""Hostile and careless clients: what they may take, and what is left for others."""
 
 import asyncio
 import errno
@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from harness.stopwatch import Stopwatch
-from harness.waiting import until, until_equal
+from harness.waiting import until_equal
 from harness.web_clients import Served, answer, close, rest, serving
-from runtime.http.crowd import Crowd, Visitor, allowed
+from runtime.http.connection import ConnectionTable, Traffic
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -223,74 +223,64 @@ async def test_bodies_are_refused_and_not_waited_for(
         await open_is(served, 0)
 
 
-async def test_idle_connections_make_room_for_new_ones_the_oldest_first(
+LAST = GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+
+
+async def test_the_least_recently_used_connections_make_room_for_new_ones(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving(caplog, connections=10) as served, connected(served, 10) as clients:
         await open_is(served, 10)
-        # The oldest has just been used: it is not the one that has been idle for longest.
+        # The oldest is used now.
         clients[0][1].write(GET)
         assert (await answer(clients[0][0]))[0] == 200
         async with connected(served, 3, GET) as others:
             for reader, _ in others:
                 assert (await answer(reader))[2] == b"well"
             assert await asyncio.gather(*(rest(reader) for reader, _ in clients[1:4])) == [b""] * 3
-            assert served.traffic.ended == {"idle_evicted": 3}
+            assert served.traffic.ended == {"crowded": 3}
             assert served.traffic.connections == 10
             for reader, writer in (clients[0], *clients[4:]):
                 writer.write(GET)
                 assert (await answer(reader))[0] == 200
-    assert told(caplog) == ["no room for more connections, those idle for longest are ended"]
+    assert told(caplog) == ["connection limit reached, the least recently used are closed"]
 
 
-async def test_scrapes_get_through_a_crowd_that_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(caplog, connections=64) as served, connected(served, 200):
+@pytest.mark.parametrize("sent", [b"", GET, GET[:9], b"/stream", b"/hanging"])
+async def test_512_connections_of_one_address_leave_room_for_probes_of_another(
+    sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = GET.replace(b"/ ", sent + b" ") if sent.startswith(b"/") else sent
+    async with serving(caplog) as served, connected(served, 512, request):
         for _ in range(20):
-            assert (
-                await served.exchange(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-            ).endswith(b"well")
-        assert served.traffic.connections <= 64
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", served.port, local_addr=("127.0.0.2", 0)
+            )
+            writer.write(LAST)
+            assert (await rest(reader)).endswith(b"well")
+            await close(writer)
+            # The kubelet's probes may come from the same address.
+            assert (await served.exchange(LAST)).endswith(b"well")
+        assert served.traffic.connections <= 512
 
 
-async def test_when_all_are_busy_a_new_one_is_told_and_the_busy_are_left_alone(
+async def test_pipelined_requests_are_not_read_before_they_are_answered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    busy = GET.replace(b"/ ", b"/hanging ")
-    async with serving(caplog, connections=4) as served, connected(served, 4, busy) as clients:
-        await open_is(served, 4)
-        await until("all are busy", lambda: _all_busy(served, clients))
-        received = await served.exchange(b"")
-        assert received.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
-        assert b"\r\nRetry-After: 5\r\n" in received
-        assert served.traffic.ended == {"crowded": 1}
-        served.release.set()
-        for reader, _ in clients:
-            assert (await answer(reader))[2] == b"at last"
-
-
-async def _all_busy(served: Served, clients: list[Client]) -> bool:
-    names = [task.get_coro() for task in asyncio.all_tasks()]
-    return sum("_handle_request" in repr(name) for name in names) >= len(clients)
-
-
-async def test_it_is_told_when_there_is_room_again_and_not_at_each_connection(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with serving(caplog, connections=4, calm=1.0) as served:
-        for _ in range(3):
-            async with connected(served, 12):
-                await open_is(served, 4)
-            await open_is(served, 0)
-        # It has not come again for that long.
-        await asyncio.sleep(1.05)
-        assert (await served.exchange(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))).endswith(
-            b"well"
-        )
-    messages = [record.message for record in caplog.records if record.message.startswith("no room")]
-    assert messages == [
-        "no room for more connections, those idle for longest are ended",
-        "no room for more connections, those idle for longest are ended: over",
-    ]
+    async with serving(caplog) as served:
+        _, writer = await served.connect()
+        writer.write(GET.replace(b"/ ", b"/hanging "))
+        sent = 0
+        with suppress(TimeoutError):
+            while True:
+                writer.write(GET * 1000)
+                sent += 1000 * len(GET)
+                async with asyncio.timeout(0.2):
+                    await writer.drain()
+        # Kernel buffers of both ends, and one head here.
+        assert sent < 16 << 20
+        assert (await served.exchange(LAST)).endswith(b"well")
+        writer.transport.abort()
 
 
 async def test_clients_that_reset_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -340,7 +330,7 @@ async def test_without_descriptors_it_goes_on_as_soon_as_there_is_one_and_does_n
             received = await asyncio.get_running_loop().sock_recv(waiting, 65536)
         assert received.endswith(b"well")
         assert await rest(keeping) == b""
-        assert served.traffic.ended == {"idle_evicted": 1}
+        assert served.traffic.ended == {"crowded": 1}
         await asyncio.sleep(0.6)
         spent = os.times().user + os.times().system - began.user - began.system
         assert spent < 0.5
@@ -377,45 +367,39 @@ async def test_a_unix_socket_has_the_same_bounds(sockets: Path, caplog: pytest.L
     async with serving(caplog, path=path, head_within=0.1, connections=2) as served:
         clients = [await asyncio.open_unix_connection(path) for _ in range(3)]
         assert await rest(clients[0][0]) == b""
-        assert served.traffic.ended["idle_evicted"] == 1
+        assert served.traffic.ended["crowded"] == 1
         clients[2][1].write(GET[:5])
         assert (await rest(clients[2][0])).startswith(b"HTTP/1.1 408 ")
         for _, writer in clients:
             await close(writer)
 
 
-@pytest.mark.parametrize(
-    ("descriptors", "connections"), [(None, 512), (1 << 20, 512), (1024, 512), (1000, 500), (64, 32), (1, 1)]
-)
-def test_half_of_the_descriptors_are_for_what_the_process_is_for(
-    descriptors: int | None, connections: int
-) -> None:
-    assert allowed(descriptors) == connections
+async def test_the_table_takes_from_the_address_with_the_most_the_least_recently_used() -> None:
+    traffic = Traffic()
+    table = ConnectionTable(traffic, 6, 4)
+    tasks = {name: asyncio.create_task(asyncio.sleep(60), name=name) for name in "abcdefgh"}
 
+    def cancelled() -> str:
+        return "".join(name for name, task in tasks.items() if task.cancelling())
 
-def test_a_crowd_ends_those_idle_for_longest_and_nobody_that_is_busy() -> None:
-    ended: list[Visitor] = []
-
-    class Recorded(Visitor):
-        def end(self) -> None:
-            ended.append(self)
-
-    crowd = Crowd(3)
-    one, two, three = (Recorded() for _ in range(3))
-    for visitor in (one, two, three):
-        assert not crowd.is_full
-        crowd.enter(visitor)
-    assert crowd.is_full
-    crowd.busy(one)
-    crowd.busy(two)
-    crowd.idle(one)
-    assert crowd.evict()
-    assert crowd.evict()
-    assert not crowd.evict()
-    assert ended == [three, one]
-    assert len(crowd) == 1
-    crowd.leave(two)
-    # What ends late does not come back.
-    crowd.idle(one)
-    assert not crowd.evict()
-    assert len(crowd) == 0
+    for name in "abcd":
+        table.add("one", tasks[name])
+    table.used("one", tasks["a"])
+    table.add("one", tasks["e"])
+    assert cancelled() == "b"
+    table.add("two", tasks["f"])
+    table.add("two", tasks["g"])
+    assert (cancelled(), traffic.connections) == ("b", 6)
+    table.add("two", tasks["h"])
+    assert cancelled() == "bc"
+    table.remove("one", tasks["c"])  # its own end comes later
+    assert traffic.connections == 6
+    for name in "adefgh":
+        table.remove("one", tasks[name])
+        table.remove("two", tasks[name])
+    assert traffic.connections == 0
+    table.evict()
+    assert traffic.ended == {"crowded": 2}
+    for task in tasks.values():
+        task.cancel()
+    await asyncio.gather(*tasks.values(), return_exceptions=True)

@@ -1,0 +1,211 @@
+"""Who has access: names of client certificates, users with bcrypt passwords, and the headers of answers.
+
+Hashing a password is slow on purpose: it happens off the event loop, one password at a time, the number of
+those that wait is bounded, and outcomes are cached as keyed hashes.
+"""
+
+import asyncio
+import secrets
+from base64 import b64decode
+from binascii import Error
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+from ipaddress import ip_address
+from ssl import SSLContext
+from typing import Any, Final
+
+from runtime.log import Episode, Log
+from runtime.text import visible
+
+MAX_CHECKS: Final = 16
+"""Passwords that are verified or wait for it: half a minute of one core at the highest cost."""
+MAX_CHECKS_PER_CLIENT: Final = 4
+CACHED: Final = 256
+"""Right passwords that are cached, and as many wrong ones."""
+_BCRYPT_BYTES: Final = 72
+"""Bytes of a password that bcrypt reads."""
+_NAME_KINDS: Final = frozenset({"DNS", "email", "IP Address", "URI"})
+_BCRYPT_ALPHABET: Final = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+_strangers = Episode(Log("http"), "client certificates without an allowed name")
+
+Check = Callable[[bytes, bytes], bool]
+"""Whether a password belongs to a hash: bcrypt's checkpw."""
+
+
+class Verdict(Enum):
+    """The outcome for a request."""
+
+    ADMITTED = "admitted"
+    MISSING = "missing"
+    """It has no name and password."""
+    WRONG = "wrong"
+    BUSY = "busy"
+    """Its client has too many checks under way."""
+    FULL = "full"
+    """All clients together have."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPolicy:
+    """What connections and requests must meet from now on. A header with an empty value is not sent."""
+
+    tls: SSLContext | None = None
+    allowed_names: frozenset[str] | None = None
+    """Subject alternative names, one of which a client certificate must have; None: any certificate."""
+    users: "UserGate | None" = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def allows_certificate(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Whether a client with this certificate (as getpeercert returns it) may connect."""
+        if self.allowed_names is None:
+            return True
+        # IPv6 addresses have several spellings.
+        allowed = self.allowed_names.union(map(_canonical, self.allowed_names))
+        names = certificate_names(certificate)
+        if allowed.isdisjoint(names):
+            _strangers.failed(f"names: {visible(', '.join(names), limit=400) or 'none'}")
+            return False
+        return True
+
+
+OPEN: Final = AccessPolicy()
+"""Access for everybody: there is no web configuration."""
+
+
+def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The subject alternative names of a certificate; none without one."""
+    entries = (certificate or {}).get("subjectAltName", ())
+    return tuple(
+        _canonical(value) if kind == "IP Address" else value for kind, value in entries if kind in _NAME_KINDS
+    )
+
+
+def _canonical(text: str) -> str:
+    try:
+        return str(ip_address(text.strip()))
+    except ValueError:
+        return text
+
+
+class UserGate:
+    """Admits the clients that have a password of `users` (names and the bcrypt hashes of their passwords)."""
+
+    def __init__(
+        self,
+        users: Mapping[str, str],
+        check: Check | None = None,
+        *,
+        most: int = MAX_CHECKS,
+        per_client: int = MAX_CHECKS_PER_CLIENT,
+    ) -> None:
+        self._users = {name.encode(): hashed.encode() for name, hashed in users.items()}
+        self._check = check
+        self._most = most
+        self._per_client = per_client
+        self._waiting: Counter[str] = Counter()
+        self._one_at_a_time = asyncio.Semaphore(1)
+        self._secret = secrets.token_bytes(32)
+        self._decoys = [_decoy(hashed) for hashed in self._users.values()]
+        self._right = _Cache()
+        self._wrong = _Cache()
+        self._under_way: dict[bytes, asyncio.Task[bool]] = {}
+
+    async def judge(self, authorization: str | None, client: str) -> Verdict:
+        """The verdict on a request of `client` (its address) with this Authorization header."""
+        pair = credentials(authorization)
+        if pair is None:
+            return Verdict.MISSING
+        name, password = pair
+        digest = self._digest(name, password)
+        if self._right.has(digest):
+            return Verdict.ADMITTED
+        if self._wrong.has(digest):
+            return Verdict.WRONG
+        check = self._under_way.get(digest)
+        if check is None:
+            if self._waiting[client] >= self._per_client:
+                return Verdict.BUSY
+            if self._waiting.total() >= self._most:
+                return Verdict.FULL
+            self._waiting[client] += 1
+            check = asyncio.create_task(self._verify(name, password, digest, client))
+            self._under_way[digest] = check
+        # A client that leaves does not cancel the check: others may wait for the same one.
+        return Verdict.ADMITTED if await asyncio.shield(check) else Verdict.WRONG
+
+    async def _verify(self, name: bytes, password: bytes, digest: bytes, client: str) -> bool:
+        hashed = self._users.get(name)
+        try:
+            async with self._one_at_a_time:
+                matches = await asyncio.to_thread(self._matches, password, hashed or self._decoy_of(name))
+        finally:
+            del self._under_way[digest]
+            self._waiting -= Counter((client,))
+        admitted = matches and hashed is not None
+        (self._right if admitted else self._wrong).add(digest)
+        return admitted
+
+    def _matches(self, password: bytes, hashed: bytes) -> bool:
+        """In a thread: hashing takes up to a second."""
+        if self._check is None:
+            # Imported when it is needed: few processes have users.
+            from bcrypt import checkpw  # noqa: PLC0415
+
+            self._check = checkpw
+        # bcrypt refuses longer ones: checking their start takes as long, and the outcome is wrong.
+        return self._check(password[:_BCRYPT_BYTES], hashed) and len(password) <= _BCRYPT_BYTES
+
+    def _digest(self, *parts: bytes) -> bytes:
+        digest = blake2b(key=self._secret, digest_size=32)
+        for part in parts:
+            digest.update(len(part).to_bytes(8))
+            digest.update(part)
+        return digest.digest()
+
+    def _decoy_of(self, name: bytes) -> bytes:
+        """The hash that an unknown name is checked against: as expensive as some user's, always the same one.
+
+        So the time of an answer does not tell which names exist, even where hashes differ in cost.
+        """
+        return self._decoys[int.from_bytes(self._digest(name)) % len(self._decoys)]
+
+
+class _Cache:
+    """The digests that were used last."""
+
+    def __init__(self) -> None:
+        self._digests: OrderedDict[bytes, None] = OrderedDict()
+
+    def has(self, digest: bytes) -> bool:
+        found = digest in self._digests
+        if found:
+            self._digests.move_to_end(digest)
+        return found
+
+    def add(self, digest: bytes) -> None:
+        self._digests[digest] = None
+        while len(self._digests) > CACHED:
+            self._digests.popitem(last=False)
+
+
+def credentials(authorization: str | None) -> tuple[bytes, bytes] | None:
+    """The name and the password of an Authorization header (RFC 7617); None where it has none."""
+    scheme, _, rest = (authorization or "").strip().partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        pair = b64decode(rest.strip().encode("ascii"), validate=True)
+    except (Error, UnicodeEncodeError):
+        return None
+    name, colon, password = pair.partition(b":")
+    return (name, password) if colon else None
+
+
+def _decoy(hashed: bytes) -> bytes:
+    """A random hash of the same cost."""
+    salt, rest = ("".join(secrets.choice(_BCRYPT_ALPHABET) for _ in range(length)) for length in (21, 31))
+    return hashed[:7] + f"{salt}.{rest}".encode()

@@ -1,0 +1,566 @@
+"""`--web.config.file`: TLS, client certificates, users and headers, in the format of Prometheus exporters.
+
+`load` checks the file, `WebFiles` holds it with the certificates that it names, and `WebConfigReloader` makes
+the access policy of them and keeps it up to date. A key of the format that
+this server does not support is refused by its name (docs/web-configuration.md).
+"""
+
+import asyncio
+import os
+import re
+import ssl
+import stat
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from runtime import config_file
+from runtime.config_file import MAX_BYTES, ConfigError, Document, advice, parse, quoted
+from runtime.directory import DirectoryWatcher, Kind
+from runtime.http.access import OPEN, AccessPolicy, UserGate
+from runtime.log import Episode, Log
+from runtime.process import Fatal
+
+HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Content-Security-Policy": (),
+    "Strict-Transport-Security": (),
+    "X-Content-Type-Options": ("nosniff",),
+    "X-Frame-Options": ("deny", "sameorigin"),
+    "X-XSS-Protection": (),
+}
+"""Headers that may be set, with the values that exporter-toolkit allows; none: any value."""
+
+MAX_COST: Final = 14
+"""bcrypt's cost: 2^14 rounds take a second of a core, each further step twice as long."""
+READ_INTERVAL: Final = 30.0
+"""Seconds between two reads without a change notification: a symbolic link may lead to any directory."""
+SETTLE: Final = 0.1
+"""Seconds between two reads that must be the same, so that a half-written file is not used."""
+ATTEMPTS: Final = 5
+"""Reads in a row that must fail before the file is refused: a certificate and its key are two files."""
+
+_HEADER_BYTES: Final = 4096
+_HASH: Final = re.compile(r"\$2[aby]\$(?P<cost>[0-9]{2})\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}")
+_TLS: Final = "tls_server_config"
+_PROXY: Final = "is not supported: put a reverse proxy in front of this server for it"
+_VERSIONS: Final = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2 the suites with forward secrecy and authenticated encryption alone."""
+_REASONS: Final = {
+    "KEY_VALUES_MISMATCH": ("key", "is not the key of the certificate"),
+    "EE_KEY_TOO_SMALL": ("cert", "its key is too short for OpenSSL's security level"),
+    "CA_KEY_TOO_SMALL": ("cert", "an authority's key is too short for OpenSSL's security level"),
+    "CA_MD_TOO_WEAK": ("cert", "its signature is too weak for OpenSSL's security level"),
+}
+
+Name = Annotated[str, Meta(min_length=1, max_length=1024)]
+Names = Annotated[list[Name], Meta(max_length=256)]
+Pem = Annotated[str, Meta(min_length=1)]
+
+_log = Log("protection")
+
+
+class TlsServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """HTTPS, and which clients may connect. `cert`, `key` and `client_ca` are PEM in the file itself."""
+
+    cert: Pem | UnsetType = UNSET
+    key: Pem | UnsetType = UNSET
+    client_ca: Pem | UnsetType = UNSET
+    cert_file: Name | UnsetType = UNSET
+    key_file: Name | UnsetType = UNSET
+    client_ca_file: Name | UnsetType = UNSET
+    client_auth_type: Literal[
+        "NoClientCert",
+        "RequestClientCert",
+        "RequireAnyClientCert",
+        "RequireClientCert",
+        "VerifyClientCertIfGiven",
+        "RequireAndVerifyClientCert",
+    ] = "NoClientCert"
+    client_allowed_sans: Names | UnsetType = UNSET
+    min_version: Literal["TLS10", "TLS11", "TLS12", "TLS13"] = "TLS12"
+    max_version: Literal["TLS10", "TLS11", "TLS12", "TLS13"] = "TLS13"
+    cipher_suites: Any = UNSET
+    prefer_server_cipher_suites: Any = UNSET
+    curve_preferences: Any = UNSET
+
+
+class HttpServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """How HTTP is answered."""
+
+    http2: bool = False
+    headers: Annotated[dict[str, str], Meta(max_length=16)] = {}
+
+
+class WebConfigDocument(Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole file."""
+
+    tls_server_config: TlsServerConfig | UnsetType = UNSET
+    http_server_config: HttpServerConfig = msgspec.field(default_factory=HttpServerConfig)
+    basic_auth_users: Annotated[dict[str, str], Meta(max_length=256)] | UnsetType = UNSET
+    rate_limit: Any = UNSET
+
+
+KEYS: Final = WebConfigDocument.__struct_fields__
+"""The keys of a whole file."""
+
+
+class ClientAuth(IntEnum):
+    """What is required of clients' certificates; a higher value requires more. The values are ssl's."""
+
+    NONE = ssl.CERT_NONE
+    VERIFY_IF_GIVEN = ssl.CERT_OPTIONAL
+    VERIFY = ssl.CERT_REQUIRED
+
+
+_CLIENT_AUTH: Final = {
+    "NoClientCert": ClientAuth.NONE,
+    "VerifyClientCertIfGiven": ClientAuth.VERIFY_IF_GIVEN,
+    "RequireAndVerifyClientCert": ClientAuth.VERIFY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PemSource:
+    """Where PEM comes from: the file at `path`, or `text` in the configuration at the key `key`."""
+
+    key: str
+    path: Path | None = None
+    text: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """The checked `tls_server_config`."""
+
+    cert: PemSource
+    key: PemSource
+    client_ca: PemSource | None
+    clients: ClientAuth
+    allowed_names: frozenset[str] | None
+    oldest: ssl.TLSVersion
+    newest: ssl.TLSVersion
+
+    @property
+    def sources(self) -> tuple[PemSource, ...]:
+        """All PEM that is needed."""
+        return (self.cert, self.key) if self.client_ca is None else (self.cert, self.key, self.client_ca)
+
+
+@dataclass(frozen=True, slots=True)
+class WebConfig:
+    """A checked file. A header with an empty value is not to be sent. `users` have bcrypt hashes."""
+
+    document: Document = field(repr=False, compare=False)
+    tls: TlsSettings | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    users: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    def words(self) -> str:
+        """What the file configures, for people."""
+        clients = ClientAuth.NONE if self.tls is None else self.tls.clients
+        users = len(self.users)
+        parts = (
+            "plain HTTP" if self.tls is None else "TLS",
+            "client certificates" if clients is ClientAuth.VERIFY else "",
+            "client certificates if there are any" if clients is ClientAuth.VERIFY_IF_GIVEN else "",
+            f"{users} user{'s' if users > 1 else ''}" if users else "",
+            f"headers: {', '.join(self.headers)}" if self.headers else "",
+        )
+        return ", ".join(filter(None, parts))
+
+    def tls_error(self, key: str, problem: str) -> ConfigError:
+        """The error `problem` at `key` of tls_server_config."""
+        return self.document.error((_TLS, key), problem)
+
+
+def load(content: bytes, source: str, directory: Path) -> WebConfig:
+    """The configuration in `content`; `source` names it in errors, relative paths start in `directory`.
+
+    No file that it names is read. Raises ConfigError for the first thing that is wrong or not supported.
+    """
+    document = parse(content, source)
+    if document.root.value is None:
+        raise document.error((), "found an empty file, expected a web configuration")
+    model = config_file.convert(document, WebConfigDocument)
+    http = model.http_server_config
+    if http.http2:
+        raise document.error(
+            ("http_server_config", "http2"),
+            "only HTTP/1.1 is supported: leave the key out or set it to false",
+        )
+    if model.rate_limit is not UNSET:
+        raise document.error(("rate_limit",), _PROXY)
+    tls = model.tls_server_config
+    return WebConfig(
+        document,
+        tls=None if isinstance(tls, UnsetType) else _tls(document, tls, directory),
+        headers=_headers(document, http.headers),
+        users=_users(document, model.basic_auth_users),
+    )
+
+
+def _tls(document: Document, found: TlsServerConfig, directory: Path) -> TlsSettings:
+    def error(key: str, problem: str) -> ConfigError:
+        return document.error((_TLS, key), problem)
+
+    for key in ("cipher_suites", "prefer_server_cipher_suites", "curve_preferences"):
+        if getattr(found, key) is not UNSET:
+            raise error(key, "is not supported: TLS 1.3 and the AEAD suites of TLS 1.2 are offered")
+    for key in ("min_version", "max_version"):
+        if (version := getattr(found, key)) not in _VERSIONS:
+            raise error(key, f"found {version}, expected TLS12 or TLS13: older versions are not safe")
+    if found.min_version > found.max_version:
+        problem = f"found {found.min_version}, expected at most max_version, {found.max_version}"
+        raise error("min_version", problem)
+    cert, key_, client_ca = (_source(document, n, found, directory) for n in ("cert", "key", "client_ca"))
+    if cert is None or key_ is None:
+        name = "cert" if cert is None else "key"
+        raise document.error((_TLS,), f"expected the key '{name}_file' (or '{name}'), which is missing")
+    clients = _clients(document, found, client_ca)
+    names = found.client_allowed_sans
+    return TlsSettings(
+        cert,
+        key_,
+        client_ca,
+        clients,
+        None if isinstance(names, UnsetType) else frozenset(names),
+        _VERSIONS[found.min_version],
+        _VERSIONS[found.max_version],
+    )
+
+
+def _clients(document: Document, found: TlsServerConfig, client_ca: PemSource | None) -> ClientAuth:
+    """What is required of clients' certificates, once its keys agree with each other."""
+
+    def error(key: str, problem: str) -> ConfigError:
+        return document.error((_TLS, key), problem)
+
+    clients = _CLIENT_AUTH.get(found.client_auth_type)
+    if clients is None:
+        raise error(
+            "client_auth_type",
+            f"found {found.client_auth_type}, which accepts any certificate that a client shows: Python's "
+            "ssl cannot do that; expected RequireAndVerifyClientCert, VerifyClientCertIfGiven or "
+            "NoClientCert",
+        )
+    if clients is ClientAuth.NONE and client_ca is not None:
+        problem = "found without a client_auth_type that verifies clients, such as RequireAndVerifyClientCert"
+        raise error(client_ca.key, problem)
+    if clients is not ClientAuth.NONE and client_ca is None:
+        problem = f"found {found.client_auth_type} without client_ca_file: nothing says whom to trust"
+        raise error("client_auth_type", problem)
+    if found.client_allowed_sans is not UNSET and clients is not ClientAuth.VERIFY:
+        problem = "found without client_auth_type: RequireAndVerifyClientCert: no certificate, no name"
+        raise error("client_allowed_sans", problem)
+    if found.client_allowed_sans == []:
+        raise error("client_allowed_sans", "found an empty list, which no client could match")
+    return clients
+
+
+def _source(document: Document, key: str, found: TlsServerConfig, directory: Path) -> PemSource | None:
+    text, file = getattr(found, key), getattr(found, f"{key}_file")
+    if text is not UNSET and file is not UNSET:
+        raise document.error((_TLS, key), f"found beside {key}_file, expected one of them")
+    if text is not UNSET:
+        return PemSource(key, text=text.encode(errors="surrogatepass"))
+    if file is UNSET:
+        return None
+    if "\0" in file:
+        raise document.error((_TLS, f"{key}_file"), f"found {quoted(file)}, expected the path of a file")
+    return PemSource(f"{key}_file", directory / file)
+
+
+def _headers(document: Document, headers: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in headers.items():
+        place: config_file.Path = ("http_server_config", "headers", name)
+        if name not in HEADERS:
+            hint = advice(name, tuple(HEADERS)) or f", expected one of {', '.join(HEADERS)}"
+            raise document.error(place, f"the header {quoted(name)} cannot be set{hint}")
+        if HEADERS[name] and value not in HEADERS[name]:
+            raise document.error(place, f"found {quoted(value)}, expected {' or '.join(HEADERS[name])}")
+        if len(value) > _HEADER_BYTES or not value.isascii() or not value.isprintable():
+            raise document.error(
+                place, f"found {quoted(value)}, expected one line of at most {_HEADER_BYTES} ASCII characters"
+            )
+    return dict(headers)
+
+
+def _users(document: Document, users: Mapping[str, str] | UnsetType) -> Mapping[str, str]:
+    if isinstance(users, UnsetType):
+        return {}
+    key = "basic_auth_users"
+    if not users:
+        raise document.error((key,), "found no users: leave the key out to require no password")
+    for name, hashed in users.items():
+        # RFC 7617: a colon ends the name. Control characters cannot be sent.
+        if not name or ":" in name or not name.isprintable():
+            raise document.error((key, name), f"found the name {quoted(name)}, expected one without ':'")
+        match = _HASH.fullmatch(hashed)
+        if match is None:
+            # The value is not shown: people write the password itself there.
+            found = "something else" if hashed else "nothing"
+            raise document.error(
+                (key, name), f"found {found}, expected a bcrypt hash ($2y$…, as htpasswd -nBC 10 makes it)"
+            )
+        if not 4 <= int(match["cost"]) <= MAX_COST:
+            problem = (
+                f"found a hash of cost {int(match['cost'])}, expected 4 to {MAX_COST}: it takes too long"
+            )
+            raise document.error((key, name), problem)
+    return dict(users)
+
+
+@dataclass(frozen=True, slots=True)
+class WebFiles:
+    """A configuration with the PEM that it names, by key; equal to another if the files have not changed."""
+
+    config: WebConfig = field(compare=False)
+    content: bytes = field(repr=False)
+    pem: Mapping[str, bytes] = field(repr=False)
+
+    @property
+    def paths(self) -> frozenset[Path]:
+        """The files that the configuration names."""
+        sources = self.config.tls.sources if self.config.tls is not None else ()
+        return frozenset(source.path for source in sources if source.path is not None)
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """TLS with these certificates; None without TLS. Raises ConfigError where they cannot be used."""
+        tls = self.config.tls
+        if tls is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version, context.maximum_version = tls.oldest, tls.newest
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+        context.set_ciphers(_CIPHERS)
+        context.set_alpn_protocols(["http/1.1"])
+        self._load_certificate(context, tls)
+        if tls.client_ca is not None:
+            pem = self._checked_pem(tls.client_ca, b"-----BEGIN CERTIFICATE-----", "certificate")
+            try:
+                context.load_verify_locations(cadata=pem.decode("ascii", "replace"))
+            except (ssl.SSLError, ValueError) as error:
+                problem = f"cannot be used: {getattr(error, 'reason', None) or 'not PEM'}"
+                raise self._pem_error(tls.client_ca, problem) from None
+            # A session ticket would let a client in again whose certificate is no longer valid.
+            context.num_tickets = 0
+            context.options |= ssl.OP_NO_TICKET
+        context.verify_mode = ssl.VerifyMode(tls.clients)
+        return context
+
+    def _load_certificate(self, context: ssl.SSLContext, tls: TlsSettings) -> None:
+        cert = self._checked_pem(tls.cert, b"-----BEGIN CERTIFICATE-----", "certificate")
+        key = self._checked_pem(tls.key, b"PRIVATE KEY-----", "private key")
+        encrypted = self._pem_error(tls.key, "found an encrypted key, expected one without a password")
+        if b"ENCRYPTED" in key:
+            raise encrypted
+
+        def no_password() -> bytes:
+            raise encrypted
+
+        with _memory_file(cert) as cert_path, _memory_file(key) as key_path:
+            try:
+                context.load_cert_chain(cert_path, key_path, password=no_password)
+            except ssl.SSLError as error:
+                where, problem = _REASONS.get(error.reason or "", ("", ""))
+                problem = problem or f"it and its key cannot be used: {error.reason or 'not PEM'}"
+                raise self._pem_error(tls.key if where == "key" else tls.cert, problem) from None
+
+    def _checked_pem(self, source: PemSource, mark: bytes, what: str) -> bytes:
+        pem = self.pem[source.key]
+        if mark not in pem:
+            raise self._pem_error(source, f"found no {what}, expected PEM with BEGIN {what.upper()}")
+        return pem
+
+    def _pem_error(self, source: PemSource, problem: str) -> ConfigError:
+        where = f"{source.path} " if source.path is not None else ""
+        return self.config.tls_error(source.key, f"{where}{problem}")
+
+
+def read_files(file: Path) -> WebFiles:
+    """The configuration file and the files that it names. Blocking. Raises ConfigError."""
+    try:
+        content = _read(file)
+    except OSError as error:
+        raise ConfigError(str(file), None, (), f"cannot be read: {error.strerror or error}") from None
+    return read_named_files(content, str(file), file.parent)
+
+
+def read_named_files(content: bytes, source: str, directory: Path) -> WebFiles:
+    """The configuration in `content` with the files that it names. Blocking. Raises ConfigError."""
+    config = load(content, source, directory)
+    pem: dict[str, bytes] = {}
+    for wanted in config.tls.sources if config.tls is not None else ():
+        try:
+            pem[wanted.key] = wanted.text if wanted.path is None else _read(wanted.path)
+        except OSError as error:
+            problem = f"{wanted.path} cannot be read: {error.strerror or error}"
+            raise config.tls_error(wanted.key, problem) from None
+    return WebFiles(config, content, pem)
+
+
+def _read(path: Path) -> bytes:
+    """A regular file's content, at most MAX_BYTES. Raises OSError for other files: a pipe may never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is no regular file")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise OSError(f"it has more than {MAX_BYTES >> 10} KiB")
+    return content
+
+
+@contextmanager
+def _memory_file(content: bytes) -> Generator[str]:
+    """The path of a file in memory: ssl loads a certificate and its key from files alone."""
+    descriptor = os.memfd_create("devicelens", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(content)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def weakened(old: WebConfig, new: WebConfig) -> str:
+    """The protection of `old` that `new` lacks, "" for none.
+
+    A running process does not give it up: a file that is being written can look like one without it.
+    """
+    if (old.tls is None) is not (new.tls is None):
+        return "it switches TLS off" if new.tls is None else "it switches TLS on"
+    if old.users and not new.users:
+        return "it requires no password any more"
+    if old.tls is not None and new.tls is not None:
+        if new.tls.clients < old.tls.clients:
+            return "it requires less of clients' certificates"
+        if old.tls.allowed_names is not None and new.tls.allowed_names is None:
+            return "it admits clients' certificates with any name"
+    return ""
+
+
+class WebConfigReloader:
+    """The access policy of a configuration file, reloaded when the files change.
+
+    Call `start` before anything is served, then run `run` as an actor. A file that cannot be used changes
+    nothing: the previous policy stays in force.
+    """
+
+    def __init__(self, file: Path, *, settle: float = SETTLE) -> None:
+        """`settle`: seconds between two reads."""
+        self._file = file
+        self._settle = settle
+        self._policy = OPEN
+        self._files: WebFiles | None = None
+        self._reload = asyncio.Event()
+        self._refused = Episode(_log, "web configuration refused, the last one stays in force")
+
+    @property
+    def policy(self) -> AccessPolicy:
+        """The policy in force."""
+        return self._policy
+
+    @property
+    def problem(self) -> str:
+        """Why the files were refused when they were last read; "" if they were not."""
+        return self._refused.reason or ""
+
+    def ask(self) -> None:
+        """Reload soon (SIGHUP)."""
+        self._reload.set()
+
+    async def start(self) -> None:
+        """Read the files for the first time. Raises Fatal: nothing is served without its protection."""
+        try:
+            self._accept(await self._stable_files())
+        except ConfigError as error:
+            raise Fatal(f"--web.config.file: {error}") from error
+
+    async def run(self, watcher: DirectoryWatcher) -> None:
+        """Reload whenever something changes, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            following: dict[Path, asyncio.Task[None]] = {}
+            while True:
+                directories = {path.parent for path in self._paths()}
+                for directory in following.keys() - directories:
+                    following.pop(directory).cancel()
+                for directory in directories - following.keys():
+                    following[directory] = group.create_task(self._follow(directory, watcher))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(READ_INTERVAL):
+                        await self._reload.wait()
+                self._reload.clear()
+                await self.reload()
+
+    async def reload(self) -> None:
+        """Reload now."""
+        try:
+            files = await self._stable_files()
+            if files != self._files:
+                self._accept(files)
+                _log.info("web configuration read", asks_for=files.config.words())
+        except ConfigError as error:
+            self._refused.failed(str(error), level="error")
+        else:
+            self._refused.recovered()
+
+    def _paths(self) -> frozenset[Path]:
+        named = self._files.paths if self._files is not None else frozenset[Path]()
+        return named | {self._file}
+
+    async def _follow(self, directory: Path, watcher: DirectoryWatcher) -> None:
+        async for change in watcher.follow(directory):
+            # Files of a ConfigMap or a Secret are links through `..data`, which is replaced as a whole.
+            if change.kind is Kind.RESCAN or change.name in {
+                "..data",
+                *(path.name for path in self._paths()),
+            }:
+                self._reload.set()
+
+    async def _stable_files(self) -> WebFiles:
+        """The files, once two reads in a row are the same and their certificate and key match.
+
+        Raises ConfigError after ATTEMPTS reads that failed, or four times as many that differed.
+        """
+        last: WebFiles | None = None
+        failures = 0
+        for _ in range(4 * ATTEMPTS):
+            try:
+                files = await asyncio.to_thread(read_files, self._file)
+                if files == self._files:
+                    return files
+                files.tls_context()
+                if files == last:
+                    return files
+                last, failures = files, 0
+            except ConfigError:
+                failures += 1
+                if failures == ATTEMPTS:
+                    raise
+            await asyncio.sleep(self._settle)
+        raise ConfigError(str(self._file), None, (), "it changed each time that it was read")
+
+    def _accept(self, files: WebFiles) -> None:
+        """Put the files in force. Raises ConfigError."""
+        config, old = files.config, self._files.config if self._files is not None else None
+        lost = "" if old is None else weakened(old, config)
+        if lost:
+            problem = f"{lost}, which a running process does not do: restart it for that"
+            raise ConfigError(str(self._file), None, (), problem)
+        # The same users keep what their gate has cached.
+        kept = self._policy.users if old is not None and old.users == config.users else None
+        self._policy = AccessPolicy(
+            tls=files.tls_context(),
+            allowed_names=None if config.tls is None else config.tls.allowed_names,
+            users=kept or (UserGate(config.users) if config.users else None),
+            headers=config.headers,
+        )
+        self._files = files
