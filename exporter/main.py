@@ -65,7 +65,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         version=__version__,
         stale_after=settings.stale_after,
         clock=clock.now,
-        pods_source=identities,
+        pods=identities,
         limit=limit,
     )
     try:

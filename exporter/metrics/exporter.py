@@ -1,37 +1,35 @@
-"""What Prometheus gets: the mapping, rendered once for each snapshot, and the exporter's own metrics."""
+"""/metrics: the mapping, rendered once for each state and format, and the exporter's own metrics."""
 
 import asyncio
 import platform
+import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from exporter.mapping.holdings import HoldingChanges
-from exporter.mapping.identity import PodView
 from exporter.mapping.model import DeviceKey
 from exporter.mapping.state import Freshness, State, StateStore
 from exporter.metrics.devices import DeviceLines, SeriesLimit
 from exporter.metrics.families import of_snapshot, of_stale
 from exporter.refresh.pipeline import UNSETTLED
-from exporter.refresh.protocols import Trigger
+from exporter.refresh.protocols import PodSource, Trigger
 from kubelet.podresources import METHODS, UNDECODABLE
 from runtime.exposition import EMPTY, LARGE, Body, Collector, Format, assemble, render
 
 _HOLD_BUCKETS: Final = (10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400, 30 * 86400)
 _REFRESH_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
-MAX_SERIES: Final = 100_000
-"""Series that the mapping may have, unless something else is said."""
-MOST_RESOURCES: Final = 1000
-"""Resources that are counted: many times what a node has, for names may come and go as long as it runs."""
+MAX_RESOURCES: Final = 1000
+"""Resources with counters: many times what a node has, because names may change for as long as it runs."""
 _FORESEEN: Final = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", UNDECODABLE)
 
 
 class Counters:
-    """The exporter's own counters, written by the refresh loop. Implements its Observer."""
+    """The exporter's counters. Implements the refresh loop's Observer."""
 
     def __init__(self, node: str, registry: CollectorRegistry) -> None:
         self._node = node
@@ -47,36 +45,35 @@ class Counters:
             ("node", "resource"),
             registry=registry,
         )
-        self._changes = 0
-        self._resources: dict[str, None] = {}
         self._held = Histogram(
             "devicelens_allocation_hold_seconds",
-            "How long released devices were held, as far as it was seen, in seconds. [STABLE]",
+            "How long released devices were held, as far as it was seen, in seconds. [ALPHA]",
             ("node", "resource"),
             buckets=_HOLD_BUCKETS,
             registry=registry,
         )
         self._refreshes = Counter(
             "devicelens_refreshes_total",
-            "Refreshes by what asked for them; one that several asked for counts for each. [STABLE]",
+            "Refreshes by what asked for them; one that several asked for counts for each. [ALPHA]",
             ("trigger",),
             registry=registry,
         )
         self._errors = Counter(
             "devicelens_refresh_errors_total",
             "Refreshes that failed, by the kubelet's method and the gRPC code; UNDECODABLE for nonsense. "
-            "[STABLE]",
+            "[ALPHA]",
             ("method", "code"),
             registry=registry,
         )
         self._duration = Histogram(
             "devicelens_refresh_duration_seconds",
-            "How long a refresh took, from asking the kubelet to the published snapshot, in seconds. "
-            "[STABLE]",
+            "How long a refresh took, from asking the kubelet to the published snapshot, in seconds. [ALPHA]",
             buckets=_REFRESH_BUCKETS,
             registry=registry,
         )
-        # Prometheus sees no increase from "not there" to 1: what can be foreseen begins at 0.
+        self._resources: dict[str, None] = {}
+        self._changes = 0
+        # Prometheus sees no increase from "no series" to 1: foreseeable series begin at 0.
         for trigger in Trigger:
             self._refreshes.labels(trigger.value)
         for method in METHODS:
@@ -86,49 +83,49 @@ class Counters:
 
     @property
     def changes(self) -> int:
-        """Another number whenever anything was counted."""
+        """Grows with every count."""
         return self._changes
 
     def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:
-        """Count one refresh for each of its `triggers`."""
+        """Count one refresh for each of its triggers."""
         self._changes += 1
         for trigger in triggers:
             self._refreshes.labels(trigger.value).inc()
         self._duration.observe(seconds)
 
     def reread(self) -> None:
-        """Nothing is counted: nobody was asked."""
+        """Count nothing: the kubelet was not called."""
 
     def failed(self, method: str, code: str) -> None:
-        """Count a refresh that failed."""
+        """Count a failed call."""
         self._changes += 1
         self._errors.labels(method, code).inc()
 
-    def changed(self, state: State, step: HoldingChanges) -> None:
-        """Count what a snapshot brought; every resource known has its counters, at 0 to begin with."""
+    def changed(self, state: State, changes: HoldingChanges) -> None:
+        """Count allocations and releases. Every known resource has counters, from 0 on. Claimed devices have
+        no resource and are not counted.
+        """
         self._changes += 1
         present = state.snapshot.resources()
         for resource in present:
-            self._know(resource)
-        # Claimed devices belong to no resource: these families do not count them.
-        for holding in step.change.began:
+            self._add(resource)
+        for holding in changes.change.began:
             if isinstance(holding.key, DeviceKey):
                 self._allocations.labels(self._node, holding.key.resource).inc()
-        for released in step.released:
-            if not isinstance(released.holding.key, DeviceKey):
-                continue
-            resource = released.holding.key.resource
-            self._know(resource)
-            self._releases.labels(self._node, resource).inc()
-            self._held.labels(self._node, resource).observe(released.seconds)
-        excess = max(0, len(self._resources) - MOST_RESOURCES)
+        for release in changes.released:
+            if isinstance(release.holding.key, DeviceKey):
+                resource = release.holding.key.resource
+                self._add(resource)
+                self._releases.labels(self._node, resource).inc()
+                self._held.labels(self._node, resource).observe(release.seconds)
+        excess = max(0, len(self._resources) - MAX_RESOURCES)
         for resource in [name for name in self._resources if name not in present][:excess]:
             del self._resources[resource]
-            for counted in (self._allocations, self._releases, self._held):
-                counted.remove(self._node, resource)
+            for counter in (self._allocations, self._releases, self._held):
+                counter.remove(self._node, resource)
 
-    def _know(self, resource: str) -> None:
-        """Have counters for it; those that were seen last are at the end."""
+    def _add(self, resource: str) -> None:
+        """Create the counters of a resource; the latest resources are at the end."""
         if resource not in self._resources:
             self._allocations.labels(self._node, resource)
             self._releases.labels(self._node, resource)
@@ -137,42 +134,20 @@ class Counters:
         self._resources[resource] = None
 
 
-class PodsSource(Protocol):
-    """Where pods' identities come from."""
+class _ScrapeFamilies:
+    """A collector: the families that depend on the moment of the scrape."""
 
-    @property
-    def name(self) -> str:
-        """As --pods.source has it."""
-        ...
-
-    @property
-    def view(self) -> PodView:
-        """What it has told."""
-        ...
-
-
-class _Now:
-    """The families that depend on the moment of the scrape."""
-
-    def __init__(
-        self,
-        state: Callable[[], State],
-        version: str,
-        fresh: Callable[[], bool],
-        pods_source: PodsSource | None,
-    ) -> None:
-        """`state`: what the scrape tells of."""
-        self._state = state
+    def __init__(self, metrics: "Metrics", version: str, pods: PodSource | None) -> None:
+        self._metrics = metrics
         self._version = version
-        self._fresh = fresh
-        self._pods_source = pods_source
+        self._pods = pods
 
     def collect(self) -> Iterable[Metric]:
-        state = self._state()
+        state = self._metrics.rendered
         yield GaugeMetricFamily(
             "devicelens_up",
             "Whether the last refresh succeeded: the mapping is what the kubelet says. [STABLE]",
-            value=int(self._fresh()),
+            value=int(self._metrics.fresh),
         )
         if state.taken_at is not None:
             yield GaugeMetricFamily(
@@ -182,19 +157,20 @@ class _Now:
             )
         source = GaugeMetricFamily(
             "devicelens_pods_source_up",
-            "Whether the source of pods' uids, labels and owners tells at present; none with "
-            "--pods.source=none. [STABLE]",
+            "Whether the source of pods' uids, labels and owners is connected; none with "
+            "--pods.source=none. [ALPHA]",
             labels=("source",),
         )
-        if self._pods_source is not None:
-            source.add_metric((self._pods_source.name,), int(self._pods_source.view.connected))
+        if self._pods is not None:
+            source.add_metric((self._pods.name,), int(self._pods.view.connected))
         yield source
         plugins = GaugeMetricFamily(
             "devicelens_plugin_url_up",
-            "Whether the plugin of a --plugin.url tells of its devices at present. [STABLE]",
+            "Whether the plugin of a --plugin.url reports its devices at present. [ALPHA]",
             labels=("url",),
         )
-        for url, answers in {report.source: report.answers for report in state.advertised.reports}.items():
+        reports = state.advertised.reports
+        for url, answers in {report.source: report.answers for report in reports}.items():
             plugins.add_metric((url,), int(answers))
         yield plugins
         build = GaugeMetricFamily(
@@ -206,15 +182,15 @@ class _Now:
         yield build
 
 
-class _Of(NamedTuple):
-    """What a body was rendered of."""
+class _BodyKey(NamedTuple):
+    """What a rendered body depends on."""
 
     generation: int
     stale: bool
 
 
 class Metrics:
-    """The whole exposition. A scrape never asks the kubelet."""
+    """The whole exposition. A scrape never calls the kubelet."""
 
     def __init__(
         self,
@@ -224,88 +200,81 @@ class Metrics:
         version: str,
         stale_after: float,
         clock: Callable[[], float],
-        pods_source: PodsSource | None = None,
         limit: SeriesLimit | None = None,
+        pods: PodSource | None = None,
     ) -> None:
-        """`stale_after` in seconds; `clock` tells unix time as the states's states have it. `limit`: how many
-        series the mapping may have.
+        """`stale_after` in seconds; `clock` returns unix time as the states have it; no `limit` of series
+        without it.
         """
-        self._board = states
-        self._told = states.state
+        self._states = states
+        self.rendered = states.state
+        """The state of the document that is being rendered."""
         self._node = node
         self._stale_after = stale_after
         self._clock = clock
         self._registry = CollectorRegistry(auto_describe=False)
         self.counters = Counters(node, self._registry)
-        self._registry.register(
-            _Now(lambda: self._told, version, lambda: self._freshness() is Freshness.FRESH, pods_source)
-        )
-        self._pods_source = pods_source
-        self._limit = limit or SeriesLimit(MAX_SERIES)
+        self._registry.register(_ScrapeFamilies(self, version, pods))
+        self._pods = pods
+        self._limit = limit or SeriesLimit(sys.maxsize)
         self._devices = DeviceLines(node)
-        self._bodies: dict[Format, tuple[_Of, Body]] = {}
+        self._bodies: dict[Format, tuple[_BodyKey, Body]] = {}
         self._documents: dict[tuple[Format, bool], tuple[tuple[object, ...], bytes]] = {}
-        self._further: list[Callable[[], object] | None] = []
+        self._conditions: list[Callable[[], object] | None] = []
         self._locks: dict[Format, asyncio.Lock] = {form: asyncio.Lock() for form in Format}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the rendered state is fresh."""
+        return self.rendered.freshness(self._clock(), self._stale_after) is Freshness.FRESH
+
     def register(self, collector: Collector, condition: Callable[[], object] | None = None) -> None:
-        """Have the families of another part of the process told as well. `condition` is all that they depend
-        on, to be compared; without it they are rendered anew for each scrape.
+        """Add the families of another part of the process. `condition` returns everything that they depend
+        on; without it they are rendered for each scrape.
         """
         self._registry.register(collector)
-        self._further.append(condition)
+        self._conditions.append(condition)
 
     async def document(self, form: Format, *, compress: bool) -> bytes:
-        """The exposition at this moment, as `form`, gzipped if `compress` says so.
-
-        The very same bytes for as long as nothing changes: that is what most scrapes find.
-        """
-        of, body, self._told = await self._body(form)
-        present = (of, *self._own())
+        """The exposition as `form`, gzipped if `compress`: the same bytes object while nothing changes."""
+        body_key, body, self.rendered = await self._body(form)
+        state, pods = self.rendered, self._pods
+        key = (
+            *(body_key, self.counters.changes, state.generation, state.taken_at, state.api_version),
+            *(self.fresh, pods is not None and pods.view.connected),
+            *(condition() for condition in self._conditions if condition is not None),
+        )
         kept = self._documents.get((form, compress))
-        if kept is not None and kept[0] == present:
+        if kept is not None and kept[0] == key:
             return kept[1]
         document = assemble(body, self._registry, form, compress=compress)
-        if None not in self._further and len(document) <= LARGE:
-            self._documents[form, compress] = (present, document)
+        if None not in self._conditions and len(document) <= LARGE:
+            self._documents[form, compress] = (key, document)
         return document
 
     def close(self) -> None:
-        """End the thread that renders."""
+        """End the rendering thread."""
         self._worker.shutdown(wait=False, cancel_futures=True)
 
-    def _freshness(self) -> Freshness:
-        return self._told.freshness(self._clock(), self._stale_after)
-
-    def _own(self) -> tuple[object, ...]:
-        """All that the exporter's own families depend on."""
-        state, source = self._told, self._pods_source
-        return (
-            *(self.counters.changes, state.generation, state.taken_at, state.api_version),
-            self._freshness() is Freshness.FRESH,
-            source is not None and source.view.connected,
-            *(condition() for condition in self._further if condition is not None),
-        )
-
-    async def _body(self, form: Format) -> tuple[_Of | None, Body, State]:
-        """The mapping's part: kept for as long as the snapshot and its freshness last. And the state that it
-        tells: by now there may be another, whose time must not be told with these owners.
+    async def _body(self, form: Format) -> tuple[_BodyKey | None, Body, State]:
+        """The mapping's part, kept while the state and its staleness last, and the state that it shows: a
+        newer one's timestamp must not be exposed with these owners.
         """
         async with self._locks[form]:
-            state = self._board.state
+            state = self._states.state
             freshness = state.freshness(self._clock(), self._stale_after)
             if freshness is Freshness.UNKNOWN:
                 return None, EMPTY, state
-            of = _Of(state.generation, freshness is Freshness.STALE)
+            key = _BodyKey(state.generation, freshness is Freshness.STALE)
             kept = self._bodies.get(form)
-            if kept is not None and kept[0] == of:
+            if kept is not None and kept[0] == key:
                 return *kept, state
             body = await asyncio.get_running_loop().run_in_executor(
-                self._worker, self._render, state, of.stale, form
+                self._worker, self._render, state, key.stale, form
             )
-            self._bodies[form] = (of, body)
-            return of, body, state
+            self._bodies[form] = (key, body)
+            return key, body, state
 
     def _render(self, state: State, stale: bool, form: Format) -> Body:  # noqa: FBT001 -- by position, in a thread
         if stale:

@@ -1,14 +1,8 @@
-"""The families built new from each snapshot: one small function for each, name and help together.
+"""The families that are built anew from each snapshot: a function each, with name, help and labels together.
 
-Names, labels and meanings are the contract (docs/metrics.md); those of single devices are in
-device_families. Every function takes the state and the node's name and returns one whole family; the
-labels `namespace`, `pod` and `container` are the holder's, and empty, never absent, where there is none.
-
-The families about pods: who they are, and their allowed labels.
-
-Only pods that hold something, and of those only whose uid is beyond doubt.
-
-What Prometheus gets of history itself.
+Names, labels and meanings are a contract (docs/metrics.md). Every function takes the state and the node's
+name and returns one family. The labels `namespace`, `pod` and `container` are the holder's. The families of
+single devices are in exporter.metrics.devices.
 """
 
 import re
@@ -25,34 +19,34 @@ from exporter.mapping.state import State
 from exporter.metrics.devices import DeviceLines, SeriesGroup, SeriesPlan, numa
 from runtime.exposition import Lines
 
-_NO_LABEL_NAME: Final = re.compile(r"[^a-zA-Z0-9_]")
-_NEW_WORD: Final = re.compile(r"([a-z0-9])([A-Z])")
+_HOLDER: Final = ("namespace", "pod", "container")
+
+Family = Callable[[State, str], Metric]
+
+
+def _names(holder: Holder) -> tuple[str, str, str]:
+    return holder.namespace, holder.pod, holder.container
 
 
 def pod_info(state: State, node: str) -> Metric:
-    """Each pod that holds something."""
+    """Each pod that holds something and whose uid is proven."""
     family = GaugeMetricFamily(
         "devicelens_pod_info",
-        "A pod that holds something (1): its uid, what it belongs to, phase and priority class. [STABLE]",
+        "A pod that holds something (1): its uid, what it belongs to, phase and priority class. [ALPHA]",
         labels=("node", "namespace", "pod", "uid", "workload_kind", "workload", "phase", "priority_class"),
     )
     for (namespace, pod), identity in state.pods.items():
         work = identity.workload
-        family.add_metric(
-            (
-                *(node, namespace, pod, identity.uid),
-                *(work.kind, work.name, identity.phase, identity.priority_class),
-            ),
-            1,
-        )
+        labels = (node, namespace, pod, identity.uid)
+        family.add_metric((*labels, work.kind, work.name, identity.phase, identity.priority_class), 1)
     return family
 
 
 def pod_labels(state: State, node: str) -> Metric:
-    """The allowed labels of each pod that holds something and has any."""
+    """The allowed labels of these pods."""
     family = Metric(
         "devicelens_pod_labels",
-        "The labels of a pod that holds something (1), those that --pod-labels allows. [STABLE]",
+        "The labels of a pod that holds something (1), those that --pod-labels allows. [ALPHA]",
         "gauge",
     )
     for (namespace, pod), identity in state.pods.items():
@@ -64,16 +58,20 @@ def pod_labels(state: State, node: str) -> Metric:
     return family
 
 
-def label_names(names: Sequence[str]) -> Mapping[str, str]:
-    """Prometheus' name for each of one pod's label names, as kube-state-metrics has it.
+_NO_LABEL_NAME: Final = re.compile(r"[^a-zA-Z0-9_]")
+_NEW_WORD: Final = re.compile(r"([a-z0-9])([A-Z])")
 
-    Characters that Prometheus does not know are underscores, camelCase is snake_case, all is lower case,
-    with `label_` before it; names that fall together have `_conflict1`, `_conflict2`… behind them, in
-    their own order, leaving out what another label is called already.
+
+def label_names(names: Sequence[str]) -> Mapping[str, str]:
+    """Prometheus' name for each of one pod's label names, by the rules of kube-state-metrics.
+
+    `label_` and the name in lower snake_case, with underscores for other characters. Names that become equal
+    get `_conflict1`, `_conflict2`… in their order, without those that another label already has.
     """
     groups: dict[str, list[str]] = {}
     for name in sorted(names):
-        groups.setdefault(f"label_{_snake_case(_NO_LABEL_NAME.sub('_', name))}", []).append(name)
+        snake_case = _NEW_WORD.sub(r"\1_\2", _NO_LABEL_NAME.sub("_", name)).lower()
+        groups.setdefault(f"label_{snake_case}", []).append(name)
     taken = {label for label, group in groups.items() if len(group) == 1}
     found: dict[str, str] = {}
     for label, group in groups.items():
@@ -90,27 +88,13 @@ def label_names(names: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
-def _snake_case(name: str) -> str:
-    return _NEW_WORD.sub(r"\1_\2", name).lower()
-
-
-_NOBODY: Final = Holder("", "", "")
-_HOLDER: Final = ("namespace", "pod", "container")
-
-Family = Callable[[State, str], Metric]
-
-
-def _names(holder: Holder) -> tuple[str, str, str]:
-    return holder.namespace, holder.pod, holder.container
-
-
 def _resource_gauge(
     name: str, text: str, value: Callable[[ResourceCounts], int], *, of_health: bool = False
 ) -> Family:
-    """A family with one number for each resource; `of_health`: left out where the kubelet cannot tell."""
+    """A number for each resource; `of_health`: none without GetAllocatableResources."""
 
     def family_of(state: State, node: str) -> Metric:
-        family = GaugeMetricFamily(name, f"{text} [STABLE]", labels=("node", "resource"))
+        family = GaugeMetricFamily(name, text, labels=("node", "resource"))
         if state.snapshot.complete or not of_health:
             for resource, counts in state.snapshot.resources().items():
                 family.add_metric((node, resource), value(counts))
@@ -119,35 +103,11 @@ def _resource_gauge(
     return family_of
 
 
-resource_devices = _resource_gauge(
-    "devicelens_resource_devices",
-    "Devices of the resource that are known: allocatable, held, or told of by their plugin.",
-    lambda counts: counts.known,
-)
-resource_allocatable = _resource_gauge(
-    "devicelens_resource_allocatable_devices",
-    "Devices of the resource that the kubelet counts as allocatable, held or free.",
-    lambda counts: counts.allocatable,
-    of_health=True,
-)
-resource_allocated = _resource_gauge(
-    "devicelens_resource_allocated_devices",
-    "Devices of the resource that are held; a shared device counts once.",
-    lambda counts: counts.allocated,
-)
-resource_unhealthy = _resource_gauge(
-    "devicelens_resource_unhealthy_devices",
-    "Devices of the resource that are known but not allocatable.",
-    lambda counts: counts.unhealthy,
-    of_health=True,
-)
-
-
 def container_devices(state: State, node: str) -> Metric:
     """How many devices of each resource a container holds."""
     family = GaugeMetricFamily(
         "devicelens_container_devices",
-        "Devices of the resource that the container holds. [STABLE]",
+        "Devices of the resource that the container holds. [ALPHA]",
         labels=("node", *_HOLDER, "resource"),
     )
     for container in state.snapshot.containers:
@@ -160,28 +120,21 @@ def claim_device_info(state: State, node: str) -> Metric:
     """Each claimed device, for each container and claim."""
     family = GaugeMetricFamily(
         "devicelens_claim_device_info",
-        "A device that a container holds through a ResourceClaim (1). [STABLE]",
+        "A device that a container holds through a ResourceClaim (1). [ALPHA]",
         labels=("node", "driver", "pool", "device", "share_id", "claim_namespace", "claim", *_HOLDER),
     )
     for device in state.snapshot.claims:
-        key = device.key
         for through in device.holders:
-            family.add_metric(
-                (
-                    *(node, key.driver, key.pool, key.device, key.share_id),
-                    *(through.claim_namespace, through.claim),
-                    *_names(through.holder),
-                ),
-                1,
-            )
+            claim = (through.claim_namespace, through.claim)
+            family.add_metric((node, *device.key, *claim, *_names(through.holder)), 1)
     return family
 
 
 def _container_gauge(name: str, text: str, value: Callable[[Container], int]) -> Family:
-    """A family with one number for each container; containers for which it is 0 are left out."""
+    """A number for each container; 0 is left out."""
 
     def family_of(state: State, node: str) -> Metric:
-        family = GaugeMetricFamily(name, f"{text} [STABLE]", labels=("node", *_HOLDER))
+        family = GaugeMetricFamily(name, text, labels=("node", *_HOLDER))
         for container in state.snapshot.containers:
             if number := value(container):
                 family.add_metric((node, *_names(container.holder)), number)
@@ -190,23 +143,11 @@ def _container_gauge(name: str, text: str, value: Callable[[Container], int]) ->
     return family_of
 
 
-container_exclusive_cpus = _container_gauge(
-    "devicelens_container_exclusive_cpus",
-    "CPUs that are the container's alone (static CPU manager).",
-    lambda container: len(container.cpu_ids),
-)
-container_numa_nodes = _container_gauge(
-    "devicelens_container_numa_nodes",
-    "NUMA nodes that the container's devices, CPUs and pinned memory span; 1 is aligned.",
-    lambda container: len(container.numa_nodes),
-)
-
-
 def container_pinned_memory(state: State, node: str) -> Metric:
     """Memory pinned to NUMA nodes for a container."""
     family = GaugeMetricFamily(
         "devicelens_container_pinned_memory_bytes",
-        "Memory pinned to NUMA nodes for the container (static memory manager), in bytes. [STABLE]",
+        "Memory pinned to NUMA nodes for the container (static memory manager), in bytes. [ALPHA]",
         labels=("node", *_HOLDER, "memory_type", "numa_node"),
     )
     for container in state.snapshot.containers:
@@ -220,53 +161,77 @@ def anomaly_info(anomalies: Sequence[Anomaly], node: str) -> Metric:
     """Each anomaly while it lasts."""
     family = GaugeMetricFamily(
         "devicelens_anomaly_info",
-        "Something that is wrong (1 while it lasts); kind says what. [STABLE]",
+        "Something that is wrong (1 while it lasts); kind says what. [ALPHA]",
         labels=("node", "kind", "resource", "device", *_HOLDER),
     )
     for anomaly in anomalies:
-        holder = anomaly.holder or _NOBODY
-        family.add_metric((node, anomaly.kind, anomaly.resource, anomaly.device, *_names(holder)), 1)
+        names = ("", "", "") if anomaly.holder is None else _names(anomaly.holder)
+        family.add_metric((node, anomaly.kind, anomaly.resource, anomaly.device, *names), 1)
     return family
 
 
 def series_dropped(plan: SeriesPlan) -> Metric:
-    """How many series are not told."""
+    """The number of series that are left out."""
     return GaugeMetricFamily(
         "devicelens_series_dropped",
-        "Series of the mapping that are not told, as there are more than --metrics.max-series; 0 where all "
-        "are. [STABLE]",
+        "Series of the mapping that are left out because there are more than --metrics.max-series. [ALPHA]",
         value=plan.dropped,
     )
 
 
 OF_RESOURCES: Final[tuple[Family, ...]] = (
-    resource_devices,
-    resource_allocatable,
-    resource_allocated,
-    resource_unhealthy,
+    _resource_gauge(
+        "devicelens_resource_devices",
+        "Devices of the resource that are known: allocatable, held, or reported by their plugin. [STABLE]",
+        lambda counts: counts.known,
+    ),
+    _resource_gauge(
+        "devicelens_resource_allocatable_devices",
+        "Devices of the resource that the kubelet counts as allocatable, held or free. [STABLE]",
+        lambda counts: counts.allocatable,
+        of_health=True,
+    ),
+    _resource_gauge(
+        "devicelens_resource_allocated_devices",
+        "Devices of the resource that are held; a shared device counts once. [STABLE]",
+        lambda counts: counts.allocated,
+    ),
+    _resource_gauge(
+        "devicelens_resource_unhealthy_devices",
+        "Devices of the resource that are known but not allocatable. [ALPHA]",
+        lambda counts: counts.unhealthy,
+        of_health=True,
+    ),
 )
 OF_HOLDERS: Final[tuple[Family, ...]] = (
-    container_exclusive_cpus,
+    _container_gauge(
+        "devicelens_container_exclusive_cpus",
+        "CPUs that are the container's alone (static CPU manager). [ALPHA]",
+        lambda container: len(container.cpu_ids),
+    ),
     container_pinned_memory,
-    container_numa_nodes,
+    _container_gauge(
+        "devicelens_container_numa_nodes",
+        "NUMA nodes that the container's devices, CPUs and pinned memory span; 1 is aligned. [ALPHA]",
+        lambda container: len(container.numa_nodes),
+    ),
     pod_info,
     pod_labels,
 )
 
 
 def of_snapshot(state: State, node: str, devices: DeviceLines, plan: SeriesPlan) -> list[Metric | Lines]:
-    """All families of a mapping that may be told, as far as `plan` lets them."""
-    told = plan.told
+    """All families of a mapping, without the groups that `plan` leaves out."""
     found: list[Metric | Lines] = []
-    if SeriesGroup.DEVICES in told:
+    if SeriesGroup.DEVICES in plan.exposed:
         found += devices.of(state)
-    if SeriesGroup.RESOURCES in told:
+    if SeriesGroup.RESOURCES in plan.exposed:
         found += [family(state, node) for family in OF_RESOURCES]
-    if SeriesGroup.HOLDERS in told:
+    if SeriesGroup.HOLDERS in plan.exposed:
         found.append(container_devices(state, node))
-    if SeriesGroup.DEVICES in told:
+    if SeriesGroup.DEVICES in plan.exposed:
         found.append(claim_device_info(state, node))
-    if SeriesGroup.HOLDERS in told:
+    if SeriesGroup.HOLDERS in plan.exposed:
         found += [family(state, node) for family in OF_HOLDERS]
         found.append(anomaly_info(state.anomalies, node))
     found.append(series_dropped(plan))
@@ -274,12 +239,12 @@ def of_snapshot(state: State, node: str, devices: DeviceLines, plan: SeriesPlan)
 
 
 def of_stale(node: str) -> list[Metric | Lines]:
-    """What is told instead of a mapping that is too old: that it is."""
+    """The only family of a stale mapping: the anomaly `stale`."""
     return [anomaly_info((Anomaly("stale", ""),), node)]
 
 
 class HistoryFamilies:
-    """A collector: how history is, at the moment of the scrape."""
+    """A collector: the condition of history at the moment of the scrape."""
 
     def __init__(self, condition: Callable[[], HistoryStatus]) -> None:
         self._condition = condition
@@ -289,43 +254,42 @@ class HistoryFamilies:
         now = self._condition()
         yield GaugeMetricFamily(
             "devicelens_history_up",
-            "Whether history is written where it should be; 0 if its file cannot be used or written. "
-            "[STABLE]",
+            "Whether history is written where it should be; 0 if its file cannot be used or written. [ALPHA]",
             value=int(now.written),
         )
         yield GaugeMetricFamily(
             "devicelens_history_holdings",
-            "Holdings that history has, those that last and those of the past. [STABLE]",
+            "Holdings that history has, those that last and those of the past. [ALPHA]",
             value=now.rows,
         )
         yield GaugeMetricFamily(
             "devicelens_history_pending_holdings",
-            "Changes of holdings that wait to be written. [STABLE]",
+            "Changes of holdings that wait to be written. [ALPHA]",
             value=now.pending,
         )
         yield GaugeMetricFamily(
             "devicelens_history_size_bytes",
-            "What history takes of its file, or of memory, in bytes. [STABLE]",
+            "What history takes of its file, or of memory, in bytes. [ALPHA]",
             value=now.size,
         )
         if now.earliest is not None:
             yield GaugeMetricFamily(
                 "devicelens_history_earliest_timestamp_seconds",
-                "Since when history knows who held what, in unix time. [STABLE]",
+                "Since when history knows who held what, in unix time. [ALPHA]",
                 value=now.earliest,
             )
         yield CounterMetricFamily(
             "devicelens_history_errors_total",
-            "Attempts to use or to write history's file that failed. [STABLE]",
+            "Attempts to use or to write history's file that failed. [ALPHA]",
             value=now.errors,
         )
         yield CounterMetricFamily(
             "devicelens_history_dropped_holdings_total",
-            "Holdings that were forgotten because too many waited to be written. [STABLE]",
+            "Holdings that were forgotten because too many waited to be written. [ALPHA]",
             value=now.dropped,
         )
         yield CounterMetricFamily(
             "devicelens_history_expired_holdings_total",
-            "Holdings that were deleted for their age, or to keep history within its size. [STABLE]",
+            "Holdings that were deleted for their age, or to keep history within its size. [ALPHA]",
             value=now.expired,
         )

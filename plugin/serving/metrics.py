@@ -32,12 +32,12 @@ def device_families(statuses: Sequence[ResourceStatus]) -> list[Metric]:
     """What is told of each device, and how many there are by health."""
     devices = GaugeMetricFamily(
         "devicelens_plugin_devices",
-        "Devices that the plugin advertises, by health. [STABLE]",
+        "Devices that the plugin advertises, by health. [ALPHA]",
         labels=["resource", "health"],
     )
     healthy = GaugeMetricFamily(
         "devicelens_plugin_device_healthy",
-        "1 for a device that is advertised as healthy, 0 otherwise; the reason says why not. [STABLE]",
+        "1 for a device that is advertised as healthy, 0 otherwise; the reason says why not. [ALPHA]",
         labels=["resource", "device", "reason"],
     )
     for status in statuses:
@@ -95,12 +95,12 @@ def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -
     ]
     transitions = CounterMetricFamily(
         "devicelens_plugin_health_transitions",
-        "Changes of a device's health, by what it changed to. [STABLE]",
+        "Changes of a device's health, by what it changed to. [ALPHA]",
         labels=["resource", "to"],
     )
     durations = HistogramMetricFamily(
         "devicelens_plugin_allocation_duration_seconds",
-        "How long Allocate took, in seconds. [STABLE]",
+        "How long Allocate took, in seconds. [ALPHA]",
         labels=["resource"],
     )
     for status in statuses:
@@ -115,12 +115,12 @@ def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -
         durations.add_metric([status.name], buckets, sum_value=histogram.total)
     successful = GaugeMetricFamily(
         "devicelens_plugin_config_last_reload_successful",
-        "1 if the configuration was read when it was last tried, 0 if it was refused. [STABLE]",
+        "1 if the configuration was read when it was last tried, 0 if it was refused. [ALPHA]",
         value=int(config.successful),
     )
     succeeded = GaugeMetricFamily(
         "devicelens_plugin_config_last_reload_success_timestamp_seconds",
-        "When the configuration was last read, in seconds since 1970. [STABLE]",
+        "When the configuration was last read, in seconds since 1970. [ALPHA]",
         value=config.succeeded_at,
     )
     return [*gauges, *counters, transitions, durations, successful, succeeded]
@@ -129,7 +129,7 @@ def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -
 def _gauge(
     name: str, text: str, statuses: Sequence[ResourceStatus], value: Callable[[ResourceStatus], int]
 ) -> Metric:
-    family = GaugeMetricFamily(f"devicelens_plugin_{name}", f"{text} [STABLE]", labels=["resource"])
+    family = GaugeMetricFamily(f"devicelens_plugin_{name}", f"{text} [ALPHA]", labels=["resource"])
     for status in statuses:
         family.add_metric([status.name], int(value(status)))
     return family
@@ -138,7 +138,7 @@ def _gauge(
 def _counter(
     name: str, text: str, statuses: Sequence[ResourceStatus], value: Callable[[ResourceCounters], int]
 ) -> Metric:
-    family = CounterMetricFamily(f"devicelens_plugin_{name}", f"{text} [STABLE]", labels=["resource"])
+    family = CounterMetricFamily(f"devicelens_plugin_{name}", f"{text} [ALPHA]", labels=["resource"])
     for status in statuses:
         family.add_metric([status.name], value(status.counters))
     return family

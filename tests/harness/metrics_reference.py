@@ -1,7 +1,7 @@
-"""docs/metrics.md, made from what the two processes expose.
+"""docs/metrics.md, generated from the expositions of the two processes.
 
-Each is given an example of everything that it can tell; names, types, labels and help are read from the
-exposition itself. A family of which the example has no sample is an error: its labels would not be known.
+Each renders an example state; names, types, labels and help are read from the exposition. A family without a
+sample is an error: its labels would be unknown.
 
 `cd tests && python -m harness.metrics_reference` writes it anew.
 """
@@ -36,6 +36,7 @@ from exporter.mapping.model import (
 from exporter.mapping.state import State, StateStore
 from exporter.metrics.exporter import Metrics
 from exporter.metrics.families import HistoryFamilies
+from exporter.refresh.protocols import NoPods
 from plugin.devices.device import Device as PluginDevice
 from plugin.devices.inventory import Advertised, Known
 from plugin.serving.metrics import ConfigStatus, Exposition
@@ -117,14 +118,13 @@ def _place(label: str) -> tuple[int, str]:
     return (_ORDER.index(label) if label in _ORDER else len(_ORDER)), label
 
 
-@dataclass(frozen=True, slots=True)
-class _PodsSource:
-    name: str = "pods-api"
-    view: PodView = field(default_factory=lambda: PodView(connected=True))
+class _PodsSource(NoPods):
+    name = "pods-api"
+    view = PodView(connected=True)
 
 
 def exporter_text() -> str:
-    """The exposition of an exporter that has everything to tell."""
+    """The exposition of an exporter with a sample of each family."""
     pod = Holder("ml", "llama-0", "trainer", "uid")
     ill = Device(DeviceKey("example.com/gpu", "gpu-0"), "", (0,), allocatable=False, holders=(pod,))
     well = Device(DeviceKey("example.com/gpu", "gpu-1"))
@@ -147,9 +147,7 @@ def exporter_text() -> str:
     )
     states = StateStore()
     states.publish(state)
-    metrics = Metrics(
-        states, node="n", version="v", stale_after=60.0, clock=lambda: 1.0, pods_source=_PodsSource()
-    )
+    metrics = Metrics(states, node="n", version="v", stale_after=60.0, clock=lambda: 1.0, pods=_PodsSource())
     metrics.register(HistoryFamilies(lambda: HistoryStatus(earliest=1.0)))
     metrics.register(WebFamilies("devicelens", Traffic()))
     change = diff(Snapshot(), snapshot)
@@ -162,7 +160,7 @@ def exporter_text() -> str:
 
 
 def plugin_text() -> str:
-    """The exposition of a plugin that has everything to tell."""
+    """The exposition of a plugin with a sample of each family."""
     known = Known(PluginDevice("gpu-0", "gpu-0"), "", 1.0)
     status = ResourceStatus(
         name="example.com/gpu",
@@ -188,18 +186,25 @@ _HEAD: Final = """\
 Both processes serve `/metrics` in Prometheus' text format 0.0.4 and in OpenMetrics 1.0, gzipped where the
 client takes it. `node`, `namespace`, `pod` and `container` are what the Kubernetes instrumentation guidelines
 call them: the node of the exporter, and the *holder's* names, so scrape with `honor_labels: true`
-(`honorLabels: true` in a PodMonitor). On the series of a free device the holder's labels are empty, never
-absent.
+(`honorLabels: true` in a PodMonitor).
 
-What is STABLE keeps its name, type and labels until the next major version; what is ALPHA may change.
+Stability, as in Kubernetes: a `STABLE` family keeps its name, type, labels and meaning until the next major
+version. An `ALPHA` family may change or go in any minor version; the changelog says so.
+
+`devicelens_device_healthy` has one series for each device. To see the health of
+the devices that a pod holds, join it with the holders:
+
+```promql
+devicelens_device_healthy * on (node, resource, device) group_right () devicelens_device_owner_info
+```
 """
 
 _EXPORTER: Final = """\
 ## The exporter
 
 On `:10190`. When the mapping becomes older than `--stale-after`, every family about devices, resources,
-containers, claims and pods disappears rather than lie, and `devicelens_anomaly_info{kind="stale"}` takes its
-place. Families about health are left out where the kubelet cannot tell what is allocatable.
+containers, claims and pods is withdrawn, and `devicelens_anomaly_info{kind="stale"}` takes its place.
+Families about health are left out if the kubelet does not serve GetAllocatableResources.
 """
 
 _ANOMALIES: Final = """\
@@ -210,8 +215,8 @@ _ANOMALIES: Final = """\
 | `unhealthy_held` | a pod holds a device that is not allocatable |
 | `plugin_gone` | none of a resource's devices is allocatable, while pods hold some of them |
 | `double_held` | two pods hold a device that is not shared, or one the whole of it and another a part |
-| `unattributed` | its plugin gave a device out, and no pod lists it 30 s later; needs `--plugin.url` |
-| `numa_split` | a container's devices span NUMA nodes, although one node had enough that nobody else held |
+| `unattributed` | a plugin allocated a device, and no pod lists it 30 s later; needs `--plugin.url` |
+| `numa_split` | a container's devices span NUMA nodes, although one node had enough free devices |
 | `stale` | the mapping is older than `--stale-after` |
 """
 

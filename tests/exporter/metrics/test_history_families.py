@@ -10,7 +10,7 @@ from runtime.exposition import EMPTY, Format, assemble
 def _values(condition: HistoryStatus) -> dict[str, float]:
     text = assemble(EMPTY, HistoryFamilies(lambda: condition), Format.OPENMETRICS, compress=False).decode()
     found = list(parse(text))  # type: ignore[no-untyped-call] # prometheus_client leaves it so
-    assert all(family.documentation.endswith("[STABLE]") for family in found)
+    assert all(family.documentation.endswith("[ALPHA]") for family in found)
     return {sample.name: sample.value for family in found for sample in family.samples}
 
 

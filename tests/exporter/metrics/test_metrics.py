@@ -433,7 +433,7 @@ async def test_promtool_finds_nothing_to_say() -> None:
 
 
 async def test_counters_of_resources_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_module, "MOST_RESOURCES", 5)
+    monkeypatch.setattr(metrics_module, "MAX_RESOURCES", 5)
     async with exposed() as its:
         counters, tracker = its.metrics.counters, HoldingTracker()
         stays = Device(DeviceKey("a.b/stays", "x"), holders=(TRAINER,))
@@ -463,7 +463,7 @@ async def test_every_family_says_how_stable_it_is() -> None:
         assert len(helps) == 28
         for name, text in helps:
             assert name.startswith("devicelens_")
-            assert re.search(r"\[(STABLE|EXPERIMENTAL)\]$", text), name
+            assert re.search(r"\[(STABLE|ALPHA)\]$", text), name
 
 
 async def test_whether_plugins_answer_is_told_by_their_address() -> None:

@@ -107,7 +107,7 @@ def test_it_is_said_and_said_to_the_log_when_it_begins_and_ends(caplog: pytest.L
     assert series == 300 + 2 + 1 + 2
     (note,) = limit.notes(state)
     assert note == (
-        f"{series} series are more than --metrics.max-series 100: Prometheus is not told those of devices"
+        f"{series} series are more than --metrics.max-series 100: those of devices are left out of /metrics"
     )
     assert limit.notes(state) == (note,)
     assert len(caplog.records) == 1
