@@ -9,7 +9,7 @@ sample is an error: its labels would be unknown.
 import asyncio
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
