@@ -77,7 +77,7 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class KubeletAnswer:
     """Decoded answers. `allocatable` is None where the kubelet does not serve it; `notes` explain that."""
 
     listed: api_pb2.ListPodResourcesResponse
@@ -158,7 +158,7 @@ class KubeletClient:
         if channel is not None:
             await channel.close()
 
-    async def fetch(self) -> Answer:
+    async def fetch(self) -> KubeletAnswer:
         """List and GetAllocatableResources, decoded. Raises KubeletError where List fails."""
         raw = await self.fetch_raw(allocatable=True)
         listed, offered, error = decode_list(raw.listed), None, raw.allocatable_error
@@ -167,7 +167,7 @@ class KubeletClient:
         except KubeletError as undecodable:
             error = undecodable
         notes = raw.notes if error is None else (*raw.notes, f"free devices and health are unknown: {error}")
-        return Answer(listed, offered, raw.api_version, notes)
+        return KubeletAnswer(listed, offered, raw.api_version, notes)
 
     async def fetch_raw(self, *, allocatable: bool) -> Raw:
         """Call List, then GetAllocatableResources if `allocatable` is set.

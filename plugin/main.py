@@ -15,13 +15,13 @@ from plugin.discovery.registry import fault_source
 from plugin.discovery.uevents import Uevents
 from plugin.presets import preset_path
 from plugin.serving.context import PluginContext, RegistrationMethod
-from plugin.serving.fleet import Fleet, MakeResource
+from plugin.serving.fleet import MakeResource, ResourceFleet
 from plugin.serving.host_files import HostFilesCollector
 from plugin.serving.kubelet_state import KubeletState
 from plugin.serving.ownership import DeviceOwnership
 from plugin.serving.prober import FaultEvents
 from plugin.serving.reload import ConfigRefusedError, Content, Reloader
-from plugin.serving.resource import Resource
+from plugin.serving.resource import ServedResource
 from plugin.serving.scan import SharedSources
 from plugin.serving.web import Site, build
 from plugin.settings import PluginSettings
@@ -60,7 +60,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         clock=clock,
         method=settings.kubelet_registration,
     )
-    fleet = Fleet(context, _maker(context))
+    fleet = ResourceFleet(context, _maker(context))
     files = _files(settings)
     reloader = Reloader(lambda: read(files), parse, fleet=fleet, clock=clock)
     try:
@@ -126,9 +126,9 @@ def parse(content: Content) -> tuple[ResourcePlan, ...]:
 
 
 def _maker(context: PluginContext) -> MakeResource:
-    def make(plan: ResourcePlan, sources: SharedSources | None) -> Resource:
+    def make(plan: ResourcePlan, sources: SharedSources | None) -> ServedResource:
         try:
-            return Resource(plan, context, sources)
+            return ServedResource(plan, context, sources)
         except ValueError as error:
             raise Fatal(f"--kubelet.root: {error}") from error
 

@@ -17,7 +17,7 @@ from plugin.config.plan import Prefer, ResourcePlan
 from plugin.devices import cdi
 from plugin.devices.device import Device
 from plugin.devices.inventory import Inventory
-from plugin.devices.rendering import File, Mount, Node, Renderer, RenderError, distinct
+from plugin.devices.rendering import DeviceNode, File, Mount, Renderer, RenderError, distinct
 from plugin.names import natural
 from runtime.config_file import quoted
 
@@ -35,7 +35,7 @@ class Refusal(Enum):
     INTERNAL = "internal"
 
 
-class RefusedError(Exception):
+class AllocationError(Exception):
     """A call that cannot be answered. The message names the ids or the place in the configuration."""
 
     def __init__(self, refusal: Refusal, message: str) -> None:
@@ -48,7 +48,7 @@ class ContainerAllocation:
     """What one container gets. `files` are written on the host first, and mounted read-only."""
 
     env: Mapping[str, str]
-    devices: tuple[Node, ...]
+    devices: tuple[DeviceNode, ...]
     mounts: tuple[Mount, ...]
     annotations: Mapping[str, str]
     cdi: tuple[str, ...]
@@ -70,13 +70,13 @@ class AllocationRequest:
 def request(inventory: Inventory, plan: ResourcePlan, requested: Sequence[str]) -> AllocationRequest:
     """Resolve the ids of one container's request.
 
-    Raises RefusedError for ids that are unknown or unhealthy, and for more than `max_per_container`.
+    Raises AllocationError for ids that are unknown or unhealthy, and for more than `max_per_container`.
     """
     ids = distinct(requested)
     if not ids:
-        raise RefusedError(Refusal.INVALID_ARGUMENT, f"{plan.name}: the request names no device")
+        raise AllocationError(Refusal.INVALID_ARGUMENT, f"{plan.name}: the request names no device")
     if plan.max_per_container is not None and len(ids) > plan.max_per_container:
-        raise RefusedError(
+        raise AllocationError(
             Refusal.INVALID_ARGUMENT,
             f"{plan.name}: a container may have at most {plan.max_per_container}, {len(ids)} were asked for",
         )
@@ -89,7 +89,7 @@ def request(inventory: Inventory, plan: ResourcePlan, requested: Sequence[str]) 
 def resolve(
     inventory: Inventory, plan: ResourcePlan, ids: Sequence[str], *, healthy: bool
 ) -> dict[str, Device]:
-    """The device behind each advertised id. `healthy`: refuse unhealthy ones. Raises RefusedError."""
+    """The device behind each advertised id. `healthy`: refuse unhealthy ones. Raises AllocationError."""
     devices: dict[str, Device] = {}
     problems: list[str] = []
     for advertised_id in ids:
@@ -111,15 +111,15 @@ def sorted_devices(devices: Iterable[Device]) -> list[Device]:
     return [by_id[i] for i in sorted(by_id, key=natural)]
 
 
-def unavailable(plan: ResourcePlan, problems: Sequence[str]) -> RefusedError:
+def unavailable(plan: ResourcePlan, problems: Sequence[str]) -> AllocationError:
     """The error that names devices and what is wrong with each."""
     more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
     text = f"{plan.name}: {', '.join(problems[:MAX_NAMED])}{more}"
-    return RefusedError(Refusal.FAILED_PRECONDITION, text)
+    return AllocationError(Refusal.FAILED_PRECONDITION, text)
 
 
 def refuse_missing(plan: ResourcePlan, paths: Iterable[str]) -> None:
-    """Raise RefusedError for the device nodes at `paths`, if there are any."""
+    """Raise AllocationError for the device nodes at `paths`, if there are any."""
     missing = [f"the host has no {quoted(path)}" for path in dict.fromkeys(paths)]
     if missing:
         raise unavailable(plan, missing)
@@ -127,23 +127,23 @@ def refuse_missing(plan: ResourcePlan, paths: Iterable[str]) -> None:
 
 @contextmanager
 def refusing(plan: ResourcePlan, place: str) -> Generator[None]:
-    """Turn a RenderError or OSError into a RefusedError that names the place in the configuration."""
+    """Turn a RenderError or OSError into a AllocationError that names the place in the configuration."""
     try:
         yield
     except RenderError as error:
-        raise RefusedError(Refusal.INTERNAL, f"{plan.name}: {error}") from None
+        raise AllocationError(Refusal.INTERNAL, f"{plan.name}: {error}") from None
     except OSError as error:
         full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
         refusal = Refusal.RESOURCE_EXHAUSTED if full else Refusal.FAILED_PRECONDITION
         path = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or str(error)
-        raise RefusedError(refusal, f"{plan.name}: {place}: {path}{reason}") from None
+        raise AllocationError(refusal, f"{plan.name}: {place}: {path}{reason}") from None
 
 
 def render(plan: ResourcePlan, requested: Sequence[str], devices: Sequence[Device]) -> ContainerAllocation:
     """What a container gets for the ids `requested`, with `devices` behind them. Includes optional parts.
 
-    Raises RefusedError (INTERNAL) where a template fails, with its place.
+    Raises AllocationError (INTERNAL) where a template fails, with its place.
     """
     allocate = plan.allocate
     ids = tuple(sorted(distinct(requested), key=natural))

@@ -5,7 +5,8 @@ reads a file: a specification has at least one device, a device at least one edi
 certain characters and are unique, and `cdiVersion` is at least the version that brought what is used.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import msgspec
 from plugin import names
 from plugin.config.plan import CdiPlan, Entry, MountEntry, NodeEntry, ResourcePlan
 from plugin.devices.device import Device
-from plugin.devices.rendering import Mount, Node, Renderer, distinct
+from plugin.devices.rendering import DeviceNode, Mount, Renderer, distinct
 
 _BASE: Final = "0.3.0"
 _HOST_PATHS_AND_DIGITS: Final = "0.5.0"
@@ -28,7 +29,7 @@ class Edits:
     """What is added to a container."""
 
     env: Mapping[str, str] = field(default_factory=dict)
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
 
     def __bool__(self) -> bool:
@@ -129,7 +130,7 @@ def _written(edits: Edits) -> dict[str, Any]:
     return {key: value for key, value in parts.items() if value}
 
 
-def _node(node: Node) -> dict[str, str]:
+def _node(node: DeviceNode) -> dict[str, str]:
     # Neither type nor numbers: the runtime takes them from the node as it is when the container starts.
     written = {"path": node.container, "permissions": node.permissions}
     if node.host != node.container:
@@ -140,3 +141,35 @@ def _node(node: Node) -> dict[str, str]:
 def _mount(mount: Mount) -> dict[str, Any]:
     options = ["rbind", "rprivate", "ro" if mount.read_only else "rw"]
     return {"hostPath": mount.host, "containerPath": mount.container, "options": options}
+
+
+class CdiNames:
+    """The qualified CDI names in the specification of each resource. Thread-safe.
+
+    A name belongs to the first resource in alphabetical order, whichever came first: after a restart of
+    this process a pod must get the devices that it had.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, frozenset[str]] = {}
+        self._lock = threading.Lock()
+
+    def claim(self, resource: str, names: Collection[str]) -> Mapping[str, str]:
+        """Replace the names of `resource`; returns those that belong to another, with that resource."""
+        with self._lock:
+            self._names[resource] = frozenset(names)
+            return self._taken(resource, self._names[resource])
+
+    def taken(self, resource: str, names: Collection[str]) -> Mapping[str, str]:
+        """Which of `names` belong to another resource than `resource`."""
+        with self._lock:
+            return self._taken(resource, frozenset(names))
+
+    def release(self, resource: str) -> None:
+        """Remove `resource`."""
+        with self._lock:
+            self._names.pop(resource, None)
+
+    def _taken(self, resource: str, names: frozenset[str]) -> dict[str, str]:
+        earlier = sorted(other for other in self._names if other < resource)
+        return {name: other for other in reversed(earlier) for name in names & self._names[other]}

@@ -3,28 +3,18 @@
 - `DeviceClaims`: of the exclusive resources of this process the first that claims a device keeps it.
 - `HeldDevices`: a device that a pod holds under another resource or id is not offered again until then.
 - `DeviceIds`: ids that several resources advertise. The kubelet finds a device's health by id alone.
-- `CdiNames`: names in CDI specifications. A runtime that finds a name in two files refuses it.
 """
 
 import re
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from plugin.config.plan import ResourcePlan
-from plugin.devices import cdi
-from plugin.devices.device import Device, Sharing
-from plugin.devices.rendering import RenderError
+from plugin.devices.device import Device, HeldIds, Holding, Sharing
 from plugin.discovery.source import Found
 
-Holding = tuple[str, str]
-"""A resource and one of its advertised ids, held by a pod."""
-HeldIds = Mapping[str, frozenset[str]]
-"""Held ids by resource."""
-FindDevice = Callable[[str], Device | None]
-"""The device that a resource discovers under an advertised id, None where there is none."""
+FindIdentifiers = Callable[[str], frozenset[str] | None]
+"""Identifiers of the device that a resource discovers under an advertised id, None without a device."""
 
 _PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
@@ -113,15 +103,6 @@ class DeviceClaims:
         return frozenset(name for name, refused in self._refused.items() if refused & freed)
 
 
-def identifiers(plan: ResourcePlan, device: Device) -> frozenset[str]:
-    """What names `device` in an answer to Allocate: its paths, PCI address and own CDI name."""
-    claim = "" if device.found is None else claim_of(device.found)
-    names = {device.path, *device.nodes, claim.removeprefix("pci:")}
-    with suppress(RenderError):  # the CDI specification reports the error
-        names.update(cdi.names_of(plan, [device]))
-    return frozenset(names - {""})
-
-
 class HeldDevices:
     """Finds devices that pods hold under another resource or id than they are offered by.
 
@@ -138,7 +119,7 @@ class HeldDevices:
         self._holdings: dict[Holding, frozenset[str]] = {}
         self._absent_since: dict[Holding, float] = {}
         self._index: dict[str, list[Holding]] | None = None
-        self._finders: dict[str, tuple[ResourcePlan, FindDevice]] = {}
+        self._finders: dict[str, FindIdentifiers] = {}
         self.generation = 0
         """Grows whenever `holding_of` may give another result."""
 
@@ -157,10 +138,10 @@ class HeldDevices:
         self._not_exclusive = frozenset(not_exclusive)
         self._changed()
 
-    def join(self, plan: ResourcePlan, find: FindDevice) -> None:
-        """Let `find` say which devices the resource has now."""
-        self._own.add(plan.name)
-        self._finders[plan.name] = plan, find
+    def join(self, resource: str, find: FindIdentifiers) -> None:
+        """Add a resource; `find` reports the devices that it has now."""
+        self._own.add(resource)
+        self._finders[resource] = find
         self._changed()
 
     def leave(self, resource: str, held: Mapping[str, frozenset[str]]) -> None:
@@ -199,21 +180,23 @@ class HeldDevices:
             self._changed()
         return frozenset(ended)
 
-    def holding_of(self, plan: ResourcePlan, device: Device, sharing: Sharing) -> Holding | None:
-        """The holding of `device` under another resource or id than `plan` offers it by, if any."""
+    def holding_of(
+        self, resource: str, device: Device, sharing: Sharing, identifiers: Callable[[], frozenset[str]]
+    ) -> Holding | None:
+        """The holding of `device` under another resource or id than `resource` offers it by, if any."""
         index = self._indexed()
         if not index:
             return None
         shared = sharing.replicas is not None
-        names = frozenset({f"{plan.name} {device.id}", f"{plan.name} {device.name}"})
-        for key in names | identifiers(plan, device):
+        names = frozenset({f"{resource} {device.id}", f"{resource} {device.name}"})
+        for key in names | identifiers():
             for holding in index.get(key, ()):
-                resource, held_id = holding
-                if resource == plan.name:
+                holder, held_id = holding
+                if holder == resource:
                     # A pod may hold a replica of a shared device, whatever replicas were called then.
-                    if held_id in sharing.called(device.id) or (shared and held_id != device.id):
+                    if held_id in sharing.valid_ids(device.id) or (shared and held_id != device.id):
                         continue
-                elif shared and resource not in self._own:
+                elif shared and holder not in self._own:
                     continue
                 if not self._is_of_another(holding, by_name=key in names):
                     return holding
@@ -221,11 +204,9 @@ class HeldDevices:
 
     def _is_of_another(self, holding: Holding, *, by_name: bool) -> bool:
         """Whether the resource of `holding` discovers the held device under that id."""
-        plan, find = self._finders.get(holding[0], (None, None))
-        device = find(holding[1]) if find is not None else None
-        if plan is None or device is None:
-            return False
-        return by_name or not identifiers(plan, device).isdisjoint(self._holdings[holding])
+        find = self._finders.get(holding[0])
+        found = find(holding[1]) if find is not None else None
+        return found is not None and (by_name or not found.isdisjoint(self._holdings[holding]))
 
     def _indexed(self) -> Mapping[str, Sequence[Holding]]:
         if self._index is None:
@@ -259,35 +240,3 @@ class DeviceIds:
     def release(self, resource: str) -> None:
         """Remove `resource`."""
         self._ids.pop(resource, None)
-
-
-class CdiNames:
-    """The qualified CDI names in the specification of each resource. Thread-safe.
-
-    A name belongs to the first resource in alphabetical order, whichever came first: after a restart of
-    this process a pod must get the devices that it had.
-    """
-
-    def __init__(self) -> None:
-        self._names: dict[str, frozenset[str]] = {}
-        self._lock = threading.Lock()
-
-    def claim(self, resource: str, names: Collection[str]) -> Mapping[str, str]:
-        """Replace the names of `resource`; returns those that belong to another, with that resource."""
-        with self._lock:
-            self._names[resource] = frozenset(names)
-            return self._taken(resource, self._names[resource])
-
-    def taken(self, resource: str, names: Collection[str]) -> Mapping[str, str]:
-        """Which of `names` belong to another resource than `resource`."""
-        with self._lock:
-            return self._taken(resource, frozenset(names))
-
-    def release(self, resource: str) -> None:
-        """Remove `resource`."""
-        with self._lock:
-            self._names.pop(resource, None)
-
-    def _taken(self, resource: str, names: frozenset[str]) -> dict[str, str]:
-        earlier = sorted(other for other in self._names if other < resource)
-        return {name: other for other in reversed(earlier) for name in names & self._names[other]}

@@ -1,10 +1,7 @@
-"""Health with a memory: what the probes of a resource have said of each device, and what follows from it.
+"""Health of a resource's devices by their probes and fault events, with flapping damped.
 
-No I/O and no clock in here; time is handed in: steady, in seconds.
-
-Flapping damped: a device that fails again and again is held unhealthy until it has been well for a while.
-
-A device that comes and goes is worse than one that is gone: each time it looks well, a pod is sent to it.
+A device that fails repeatedly is held unhealthy until it has succeeded for a while: whenever it is healthy
+for a moment, the kubelet would give it to a pod. No I/O and no clock; times are monotonic seconds.
 """
 
 import re
@@ -18,15 +15,15 @@ from plugin.devices.device import Device
 from plugin.discovery.source import Fault
 
 FALLS: Final = 5
-"""Failures within WINDOW that make it flapping."""
+"""Failures within WINDOW that make a device flapping."""
 WINDOW: Final = 300.0
 SHORTEST_QUIET: Final = 10.0
 LONGEST_QUIET: Final = 300.0
-"""Seconds: it must have been well for as long as its last FALLS failures took, within these bounds."""
+"""Seconds without a failure that end flapping: as long as the last FALLS failures took, within bounds."""
 
 
 class Damper:
-    """One device's memory of when it failed. Times are steady, in seconds, and never go back."""
+    """Detects flapping of one device from its failures and recoveries."""
 
     __slots__ = ("_falls", "_well", "held", "release_at")
 
@@ -34,17 +31,17 @@ class Damper:
         self._falls: deque[float] = deque(maxlen=FALLS)
         self._well = True
         self.held = False
-        """Whether it is held unhealthy, whatever its probes say."""
+        """Whether the device is held unhealthy."""
         self.release_at: float | None = None
-        """When `advance` lets it go, if nothing happens before; None while it is failing or not held."""
+        """When `advance` releases the device; None while it fails or is not held."""
 
     @property
     def span(self) -> float:
-        """Seconds between the first and the last failure that count."""
+        """Seconds between the first and the last remembered failure."""
         return self._falls[-1] - self._falls[0] if self._falls else 0.0
 
     def fall(self, now: float) -> bool:
-        """It failed. Whether it is held from now on, and was not before."""
+        """Record a failure; returns whether the device is held from now on, and was not before."""
         if not self._well:
             return False
         self._well = False
@@ -55,7 +52,7 @@ class Damper:
         return begins
 
     def rise(self, now: float) -> None:
-        """It is well again."""
+        """Record a recovery."""
         if self._well:
             return
         self._well = True
@@ -63,9 +60,9 @@ class Damper:
             self.release_at = now + min(max(self.span, SHORTEST_QUIET), LONGEST_QUIET)
 
     def advance(self, now: float) -> bool:
-        """Let it go if it has been well for long enough; whether it was let go just now.
+        """Release the device if it has not failed for long enough; returns whether that was just now.
 
-        What it did before is not forgotten: within WINDOW one more failure is enough to hold it again.
+        Earlier failures still count: within WINDOW one more failure is enough to hold it again.
         """
         if self.release_at is None or now < self.release_at:
             return False
@@ -74,19 +71,19 @@ class Damper:
         return True
 
     def idle(self, now: float) -> bool:
-        """Whether there is nothing worth remembering."""
+        """Whether no failure is recent enough to count."""
         return self.forget_at is None or (not self.held and now >= self.forget_at)
 
     @property
     def forget_at(self) -> float | None:
-        """When its last failure is too old to count; None where there was none."""
+        """When the last failure is too old to count; None without a failure."""
         return self._falls[-1] + WINDOW if self._falls else None
 
 
 LONGEST_REASON: Final = 256
-"""Characters of a reason; a reason is a label and goes into logs."""
+"""Characters of a reason, which is a metric label."""
 _NUMBERS: Final = re.compile(r"(?<!status )(?<!\d)\d+(?:\.\d+)?", re.ASCII)
-"""What wanders; a program's or an answer's status says what is wrong."""
+"""Numbers that may vary between equal failures; a program's or an HTTP status is not one of them."""
 
 
 def concerns(fault: Fault, device: Device) -> bool:
@@ -99,7 +96,7 @@ def concerns(fault: Fault, device: Device) -> bool:
 
 @dataclass(slots=True)
 class _Memory:
-    """What one probe has said of one device. `well` None: nothing yet. `quiet_at`: a fault's end."""
+    """Results of one probe of one device. `well`: None before the first; `quiet_at`: when a fault ends."""
 
     well: bool | None
     failures: int = 0
@@ -110,9 +107,9 @@ class _Memory:
 
 @dataclass(slots=True)
 class _Device:
-    """What is remembered of one device. `raw`: what its probes say, `reason`: what is to be said of it.
+    """One device. `raw`: the reason by its probes, `reason`: the reason after damping.
 
-    Both are None while some probe has not answered for the first time.
+    Both are empty for a healthy device, and None until every probe has answered once.
     """
 
     probes: list[_Memory]
@@ -123,11 +120,11 @@ class _Device:
     flapping: str = ""
 
 
-class Health:
-    """The health of one resource's devices by its probes.
+class HealthTracker:
+    """The health of one resource's devices.
 
-    A device is unhealthy while one of its probes is, by the counts in a row that the plan asks for; and
-    while it is held for flapping.
+    A device is unhealthy while one of its probes is, by the configured numbers of failures and successes in
+    a row, and while it is held for flapping.
     """
 
     def __init__(self, probes: Sequence[ProbePlan]) -> None:
@@ -135,12 +132,12 @@ class Health:
         self._devices: dict[str, _Device] = {}
         self._timed: set[str] = set()
         self.flaps = 0
-        """How many times a device was found flapping."""
+        """How many times a device began to flap."""
 
     def survey(self, present: Collection[str], now: float) -> None:
-        """These devices are there and no others. One that comes back is asked anew.
+        """Set the devices that are present. One that comes back is probed again.
 
-        That it flapped is remembered for a while, whether it stays or goes.
+        Recent failures are remembered although the device is gone.
         """
         if not self._plans:
             return
@@ -150,144 +147,143 @@ class Health:
             self.arrived(device_id, now)
 
     def arrived(self, device_id: str, now: float) -> None:
-        """The device is there; nothing happens if it was."""
-        known = self._devices.get(device_id)
-        if not self._plans or (known is not None and known.present):
+        """Add a device, unless it is present."""
+        state = self._devices.get(device_id)
+        if not self._plans or (state is not None and state.present):
             return
-        damper = Damper() if known is None else known.damper
-        flapping = "" if known is None else known.flapping
-        self._devices[device_id] = known = _Device(
+        damper = Damper() if state is None else state.damper
+        flapping = "" if state is None else state.flapping
+        self._devices[device_id] = state = _Device(
             [_Memory(True if isinstance(p.check, XidCheck) else p.initial) for p in self._plans],
             damper,
             flapping=flapping,
         )
-        for memory, plan in zip(known.probes, self._plans, strict=True):
+        for memory, plan in zip(state.probes, self._plans, strict=True):
             if memory.well is False:
-                memory.reason = f"{plan.place}: has not been found well yet"
-        self._judge(device_id, known, now)
+                memory.reason = f"{plan.place}: has not succeeded yet"
+        self._update(device_id, state, now)
 
     def left(self, device_id: str, now: float) -> None:
-        """The device is not there any more."""
-        known = self._devices.get(device_id)
-        if known is None:
+        """Remove a device."""
+        state = self._devices.get(device_id)
+        if state is None:
             return
-        if known.damper.idle(now):
+        if state.damper.idle(now):
             del self._devices[device_id]
             self._timed.discard(device_id)
         else:
-            known.present = False
-            known.probes.clear()
-            self._judge(device_id, known, now)
+            state.present = False
+            state.probes.clear()
+            self._update(device_id, state, now)
 
     def reason(self, device_id: str) -> str | None:
-        """Why a device is unhealthy, empty while it is healthy, None while that is not known yet."""
-        known = self._devices.get(device_id)
-        if known is None or not known.present:
+        """Why a device is unhealthy; empty while it is healthy, None before its probes have answered."""
+        state = self._devices.get(device_id)
+        if state is None or not state.present:
             return None if self._plans else ""
-        return known.reason
+        return state.reason
 
     def answer(self, device_id: str, probe: int, reason: str, now: float) -> bool:
-        """Probe number `probe` has answered: `reason` says why it failed, empty: it did not.
+        """Record the result of probe number `probe`: why it failed, empty for a success.
 
-        Returns whether that changed what is to be said of the device. An answer for a device that is not
-        there any more means nothing.
+        Returns whether the device's reason changed. Results for absent devices are ignored.
         """
-        known = self._devices.get(device_id)
-        if known is None or not known.present:
+        state = self._devices.get(device_id)
+        if state is None or not state.present:
             return False
-        memory, plan = known.probes[probe], self._plans[probe]
+        memory, plan = state.probes[probe], self._plans[probe]
         if reason:
             memory.successes = 0
             memory.failures += 1
             if memory.well is not True or memory.failures >= plan.failures:
-                told = reason[:LONGEST_REASON]
-                if memory.well is not False or not _alike(told, memory.reason):
-                    memory.reason = told
+                text = reason[:LONGEST_REASON]
+                if memory.well is not False or not _same_but_numbers(text, memory.reason):
+                    memory.reason = text
                 memory.well = False
         else:
             memory.failures = 0
             memory.successes += 1
             if memory.well is None or memory.successes >= plan.successes:
                 memory.well = True
-        return self._judge(device_id, known, now)
+        return self._update(device_id, state, now)
 
     def fault(self, device: Device, fault: Fault, now: float) -> bool:
-        """Take in a fault that means `device`; returns whether that changed what is to be said of it."""
-        known = self._devices.get(device.id)
-        if known is None or not known.present:
+        """Record a fault event of `device`; returns whether the device's reason changed."""
+        state = self._devices.get(device.id)
+        if state is None or not state.present:
             return False
-        for memory, plan in zip(known.probes, self._plans, strict=True):
+        for memory, plan in zip(state.probes, self._plans, strict=True):
             if isinstance(plan.check, XidCheck) and fault.code not in plan.check.ignore:
                 memory.well = False
                 memory.reason = fault.text[:LONGEST_REASON]
                 memory.quiet_at = max(now, fault.at) + plan.check.quiet
-        return self._judge(device.id, known, now)
+        return self._update(device.id, state, now)
 
     def advance(self, now: float) -> tuple[str, ...]:
-        """Let time pass; returns the devices of which something else is to be said now."""
+        """Apply what time alone changes; returns the devices whose reason changed."""
         changed: list[str] = []
         for device_id in sorted(self._timed):
-            known = self._devices[device_id]
-            if all(now < time for time in _times(known)):
+            state = self._devices[device_id]
+            if all(now < time for time in _times(state)):
                 continue
-            for memory in known.probes:
+            for memory in state.probes:
                 if memory.quiet_at is not None and now >= memory.quiet_at:
                     memory.quiet_at = None
                     memory.well = True
-            if self._judge(device_id, known, now):
+            if self._update(device_id, state, now):
                 changed.append(device_id)
-            if not known.present and known.damper.idle(now):
+            if not state.present and state.damper.idle(now):
                 del self._devices[device_id]
                 self._timed.discard(device_id)
         return tuple(changed)
 
     @property
     def due(self) -> float | None:
-        """When `advance` has something to do at the earliest; None: when something else happens."""
+        """When `advance` has something to do next; None while there is nothing."""
         return min((t for i in self._timed for t in _times(self._devices[i])), default=None)
 
-    def _judge(self, device_id: str, known: _Device, now: float) -> bool:
-        """What is to be said of the device now; whether that is something new."""
-        before = known.reason
-        raw = _raw(known) if known.present else None
-        if raw and known.raw == "" and known.damper.fall(now):
+    def _update(self, device_id: str, state: _Device, now: float) -> bool:
+        """Update the device's reason; returns whether it changed."""
+        before = state.reason
+        raw = _raw(state) if state.present else None
+        if raw and state.raw == "" and state.damper.fall(now):
             self.flaps += 1
-            told = f"flapping: failed {FALLS} times within {known.damper.span:.0f} s, the last time: {raw}"
-            known.flapping = told[:LONGEST_REASON]
+            text = f"flapping: failed {FALLS} times within {state.damper.span:.0f} s, the last time: {raw}"
+            state.flapping = text[:LONGEST_REASON]
         elif raw == "":
-            known.damper.rise(now)
-        known.damper.advance(now)
-        known.raw = raw
-        known.reason = known.flapping if known.damper.held else raw
-        if any(True for _ in _times(known)):
+            state.damper.rise(now)
+        state.damper.advance(now)
+        state.raw = raw
+        state.reason = state.flapping if state.damper.held else raw
+        if any(True for _ in _times(state)):
             self._timed.add(device_id)
         else:
             self._timed.discard(device_id)
-        return known.reason != before
+        return state.reason != before
 
 
-def _alike(one: str, other: str) -> bool:
-    """Whether two reasons differ in numbers alone: a temperature that wanders above its limit is one failure.
+def _same_but_numbers(one: str, other: str) -> bool:
+    """Whether two reasons differ in numbers alone, such as a temperature above its limit.
 
-    Told anew each time, it would be a new series of the metric that has the reason for a label.
+    Each different reason would be a new series of the metric that has it as a label.
     """
     return one == other or _NUMBERS.sub("0", one) == _NUMBERS.sub("0", other)
 
 
-def _raw(known: _Device) -> str | None:
-    """The reason of the first probe that fails; None while one has not answered yet and none fails."""
-    failing = next((m.reason for m in known.probes if m.well is False), None)
+def _raw(state: _Device) -> str | None:
+    """The reason of the first failing probe; None while none fails and one has not answered."""
+    failing = next((m.reason for m in state.probes if m.well is False), None)
     if failing is not None:
         return failing
-    return None if any(m.well is None for m in known.probes) else ""
+    return None if any(m.well is None for m in state.probes) else ""
 
 
-def _times(known: _Device) -> Iterator[float]:
-    """When something about the device changes by time alone."""
-    for memory in known.probes:
+def _times(state: _Device) -> Iterator[float]:
+    """Times at which the device may change without an event."""
+    for memory in state.probes:
         if memory.quiet_at is not None:
             yield memory.quiet_at
-    if known.damper.release_at is not None:
-        yield known.damper.release_at
-    if not known.present and known.damper.forget_at is not None:
-        yield known.damper.forget_at
+    if state.damper.release_at is not None:
+        yield state.damper.release_at
+    if not state.present and state.damper.forget_at is not None:
+        yield state.damper.forget_at

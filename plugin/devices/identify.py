@@ -1,6 +1,6 @@
-"""From what sources found to a resource's devices: which count, by what id, on which NUMA node.
+"""Makes a resource's devices from what its sources found: selects them, and gives each an id and NUMA nodes.
 
-Resources that devices name themselves: a plan whose name uses `device`, and the plans that come of it.
+`members` derives the resources of a family, whose name is a template over its devices.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,20 +15,20 @@ from plugin.names import id_problem, natural, resource_problem
 from runtime.config_file import quoted
 
 NumaNodes = Callable[[Found], tuple[int, ...]]
-"""The NUMA nodes of what was found, as the host tells; asked only where the plan says `auto`."""
+"""Reads the NUMA nodes of a found device from the host; called for `numa: auto` alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """A device with its id. `absent` says why it is not there; empty where it is."""
+    """A device with its id. `absent`: why it is missing; empty for one that is present."""
 
     device: Device
     absent: str
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What became of a few devices: those that are there, and the ids of those that are not any more."""
+class IdentityChange:
+    """A partial scan: `devices` that are new or changed, and the ids of those that are `gone`."""
 
     devices: tuple[Identified, ...]
     gone: tuple[str, ...]
@@ -36,14 +36,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The devices in the order of their ids, and what was left out: its name and why."""
+    """All devices in natural order of their ids. `left_out`: path or name, and the reason."""
 
     devices: tuple[Identified, ...]
     left_out: tuple[tuple[str, str], ...]
 
 
 class Identifier:
-    """Gives ids, and remembers who has which: two that claim one id do not take turns."""
+    """Gives ids to found devices. Of two devices with one id, the one that had it first keeps it."""
 
     def __init__(self, plan: ResourcePlan) -> None:
         self._plan = plan
@@ -52,7 +52,7 @@ class Identifier:
         self._contested: frozenset[str] = frozenset()
 
     def identify(self, found: Iterable[Found], numa_nodes: NumaNodes) -> Identity:
-        """The devices among `found`. Never fails: what cannot be a device is left out, with the reason."""
+        """The devices of a full scan. What cannot be a device is left out, with the reason."""
         left_out: list[tuple[str, str]] = []
         known: dict[tuple[str, str], tuple[Found, Identified | str | None]] = {}
         candidates: dict[str, list[Identified]] = {}
@@ -75,10 +75,10 @@ class Identifier:
 
     def update(
         self, found: Iterable[Found], gone: Iterable[tuple[str, str]], numa_nodes: NumaNodes
-    ) -> Change | None:
-        """What changes with a few that were found, and with others, by (name, path), that are gone.
+    ) -> IdentityChange | None:
+        """The devices of a partial scan; `gone`: (name, path) of missing ones.
 
-        None where that takes everything into account: an id that several claim, one that is left out.
+        None where a full scan is needed: an id that several devices claim, or a device that is left out.
         """
         devices: list[Identified] = []
         ids_gone: dict[str, None] = {}
@@ -99,8 +99,8 @@ class Identifier:
                 devices.append(now)
         return self._settled(tuple(devices), ids_gone)
 
-    def _settled(self, devices: tuple[Identified, ...], gone: Iterable[str]) -> Change | None:
-        """The change, where every id in it belongs to one device alone; None otherwise."""
+    def _settled(self, devices: tuple[Identified, ...], gone: Iterable[str]) -> IdentityChange | None:
+        """The change, or None where one of its ids belongs to several devices."""
         ids = [item.device.id for item in devices]
         if not self._contested.isdisjoint((*ids, *gone)):
             return None
@@ -110,10 +110,10 @@ class Identifier:
             key = (item.device.name, item.device.path)
             if self._owners.setdefault(item.device.id, key) != key:
                 return None
-        return Change(devices, tuple(i for i in gone if i not in ids))
+        return IdentityChange(devices, tuple(i for i in gone if i not in ids))
 
     def _choose(self, rivals: list[Identified], left_out: list[tuple[str, str]]) -> Identified:
-        """The one that had the id keeps it while it is there; else the first that was found."""
+        """The device that had the id before, or else the first that was found."""
         owner = self._owners.get(rivals[0].device.id)
         winner = next((r for r in rivals if (r.device.name, r.device.path) == owner), rivals[0])
         place = winner.device.path or winner.device.name
@@ -124,7 +124,7 @@ class Identifier:
         return winner
 
     def _one(self, found: Found, numa_nodes: NumaNodes) -> Identified | str | None:
-        """The device, why it cannot be one, or None where `match` does not hold."""
+        """The device, a reason against it, or None where `match` does not hold."""
         plan = self._plan
         variables = {"device": found}
         if plan.member_of is not None and not _is_member(plan.member_of, plan.name, variables):
@@ -157,7 +157,7 @@ class Identifier:
 
 
 def _is_member(family: Template, name: str, variables: Mapping[str, object]) -> bool:
-    """Whether a device's resource is the one called `name`. One without a name is told by its family."""
+    """Whether the family template gives `name` for a device. The family itself reports a failing template."""
     try:
         return family.render(variables) == name
     except TemplateError:
@@ -165,24 +165,19 @@ def _is_member(family: Template, name: str, variables: Mapping[str, object]) -> 
 
 
 MOST_MEMBERS: Final = 256
-"""Resources of one family; the kubelet has a connection to each."""
+"""Resources of one family; the kubelet keeps a connection to each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The plans by their names, in the order in which they were found; and (path or name, why) of devices
-    that name none.
-    """
+    """The resources of a family by name. `left_out`: (path or name, reason) of devices without one."""
 
     plans: Mapping[str, ResourcePlan]
     left_out: tuple[tuple[str, str], ...]
 
 
 def members(family: ResourcePlan, found: Iterable[Found]) -> Members:
-    """The resources that devices name. A device for which `match` does not hold names none.
-
-    A name that the kubelet would refuse is told, and is nobody's.
-    """
+    """The resources that the devices `found` name, without those for which `match` does not hold."""
     if family.family is None:
         raise ValueError(f"{family.name} is no family")
     plans: dict[str, ResourcePlan] = {}

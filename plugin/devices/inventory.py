@@ -1,10 +1,8 @@
-"""What a resource advertises: discovery and health merged, tombstones kept, replicas counted out.
+"""What a resource advertises: devices and their health, replicas, and tombstones of held devices.
 
-The rule above all (kubelet: dropping a device that is allocated makes its pod look healthy, dropping
-one whose Allocate is in flight makes the kubelet panic): an id that the kubelet was shown stays in the
-list, unhealthy, until nobody can hold it. No I/O and no clock in here; time is handed in.
-
-What is known of a resource's devices: words for the inventory and for those who read it.
+An id that the kubelet has received stays in the list as unhealthy until no pod can hold it. When an
+allocated id disappears, the kubelet reports its pod as healthy; when that happens during Allocate, the
+kubelet panics. No I/O and no clock; callers pass the time.
 """
 
 from bisect import bisect_left, insort
@@ -12,24 +10,24 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from plugin.devices.device import PLAIN, Device, Sharing
+from plugin.devices.device import UNSHARED, Device, Sharing
 from plugin.names import natural
 from runtime.clock import Instant
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """A device as discovery and health see it now; `reason` says why it is unhealthy, empty: healthy."""
+class ObservedDevice:
+    """A device with its present health. `reason`: why it is unhealthy; empty for a healthy one."""
 
     device: Device
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A device that is advertised. `since`: wall time of its last change of health.
+class TrackedDevice:
+    """An advertised device. `since`: unix time of its last change of health.
 
-    `vanished`: steady time since when discovery does not find it; None while it does.
+    `vanished`: monotonic time since when no scan finds it; None while it is found.
     """
 
     device: Device
@@ -44,18 +42,19 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Advertised:
-    """One entry of the list that the kubelet sees: a device, or one of its replicas."""
+class AdvertisedDevice:
+    """One entry of the list for the kubelet: a device, or one of its replicas."""
 
     id: str
-    known: Known
+    known: TrackedDevice
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """What is gone and still advertised: a device with all its ids, or the single id of an orphan.
+    """A vanished device that is still advertised, with all its ids, or an orphan with a single id.
 
-    Told apart because an orphan, from another configuration, may be called as a device is now.
+    An orphan is a held id that no device has, such as one from an earlier configuration. Its id may equal
+    the id of a device.
     """
 
     id: str
@@ -63,8 +62,8 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
-    """A device's change of health, or its first appearance (`new`)."""
+class HealthTransition:
+    """A change of a device's health, or a `new` device."""
 
     id: str
     healthy: bool
@@ -72,48 +71,34 @@ class Transition:
     new: bool = False
 
 
-__all__ = [
-    "GONE",
-    "MAX_LIST_BYTES",
-    "ORPHAN",
-    "RELEASE_AFTER",
-    "Advertised",
-    "Instant",
-    "Inventory",
-    "Known",
-    "Sighting",
-    "Tombstone",
-    "Transition",
-]
-
 GONE: Final = "not found any more"
 ORPHAN: Final = "held by a pod, but not found"
 RELEASE_AFTER: Final = 60.0
-"""Seconds for which a tombstone is kept at least, since it vanished and since Allocate last named it."""
+"""Seconds that a tombstone stays at least, after the device vanished and after Allocate last named it."""
 MAX_LIST_BYTES: Final = 3 * 1024 * 1024
-"""How large the advertised list may grow; the kubelet takes messages of 4 MiB."""
+"""Size limit of the advertised list; the kubelet accepts messages of 4 MiB."""
 NO_ROOM: Final = "the kubelet takes no longer list"
 _ENTRY_BYTES: Final = 40
-"""What an entry of the list needs beside its id: health, topology, field marks."""
+"""Bytes of an entry besides its id: health, topology, field tags."""
 
 
 class Inventory:
     """The devices of one resource. `generation` grows whenever the advertised list changes."""
 
-    def __init__(self, sharing: Sharing = PLAIN) -> None:
+    def __init__(self, sharing: Sharing = UNSHARED) -> None:
         self._sharing = sharing
-        self._devices: dict[str, Known] = {}
+        self._devices: dict[str, TrackedDevice] = {}
         self._ids: dict[str, tuple[str, ...]] = {}
         self._order: list[tuple[tuple[tuple[str, int], ...], str]] = []
-        self._entries: dict[str, tuple[Advertised, ...]] = {}
-        self._orphans: dict[str, Known] = {}
+        self._entries: dict[str, tuple[AdvertisedDevice, ...]] = {}
+        self._orphans: dict[str, TrackedDevice] = {}
         self._shown: set[str] = set()
         self._adopted: set[str] = set()
         self._named: dict[str, Instant] = {}
         self._given: dict[str, float] = {}
         self._parents: dict[str, str] = {}
         self._bytes = 0
-        self._advertised: tuple[Advertised, ...] | None = ()
+        self._advertised: tuple[AdvertisedDevice, ...] | None = ()
         self._left_out: dict[str, str] = {}
         self.generation = 0
 
@@ -121,45 +106,45 @@ class Inventory:
         return len(self._parents) + len(self._orphans)
 
     @property
-    def devices(self) -> Mapping[str, Known]:
+    def devices(self) -> Mapping[str, TrackedDevice]:
         """Physical devices by id."""
         return self._devices
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """Devices that are there and cannot be advertised, and why."""
+        """Present devices that cannot be advertised, with the reason."""
         return self._left_out
 
-    def advertised(self) -> tuple[Advertised, ...]:
-        """The whole list, in the natural order of ids; each id once. An entry that is the same is itself."""
+    def advertised(self) -> tuple[AdvertisedDevice, ...]:
+        """The whole list in natural order of ids. Unchanged entries are the same objects as before."""
         if self._advertised is None:
             entries = [entry for _, device_id in self._order for entry in self._entries[device_id]]
-            entries += [Advertised(i, self._orphans[i]) for i in sorted(self._orphans, key=natural)]
+            entries += [AdvertisedDevice(i, self._orphans[i]) for i in sorted(self._orphans, key=natural)]
             self._advertised = tuple(entries)
         return self._advertised
 
-    def find(self, advertised_id: str) -> Known | None:
-        """What is behind an advertised id; None for one that is not advertised."""
+    def find(self, advertised_id: str) -> TrackedDevice | None:
+        """The device behind an advertised id, if any."""
         parent = self._parents.get(advertised_id)
         return self._devices[parent] if parent is not None else self._orphans.get(advertised_id)
 
     def may_be_held(self, device_id: str) -> bool:
-        """Whether a pod may hold the device: Allocate has named it, or it was held before this process."""
+        """Whether a pod may hold the device: Allocate named it, or a pod held it before this process."""
         return any(i in self._named or i in self._adopted for i in self._ids.get(device_id, ()))
 
     def maybe_held(self) -> Iterator[tuple[str, Device]]:
-        """Advertised ids that a pod may hold, each with its device."""
+        """AdvertisedDevice ids that a pod may hold, each with its device."""
         for advertised_id in {*self._named, *self._adopted}:
             known = self.find(advertised_id)
             if known is not None:
                 yield advertised_id, known.device
 
     def last_given(self, advertised_id: str) -> float | None:
-        """Wall time when Allocate last gave this id out, and did not refuse it; None if it never did."""
+        """Unix time at which Allocate last gave out this id, if ever."""
         return self._given.get(advertised_id)
 
-    def survey(self, sightings: Iterable[Sighting], now: Instant) -> tuple[Transition, ...]:
-        """Take in everything that is there; what is not among it becomes a tombstone."""
+    def survey(self, sightings: Iterable[ObservedDevice], now: Instant) -> tuple[HealthTransition, ...]:
+        """Apply a full scan. A device that is missing becomes a tombstone."""
         every = list(sightings)
         seen = {sighting.device.id for sighting in every}
         self._left_out = {}
@@ -167,15 +152,15 @@ class Inventory:
         return self.update(every, gone, now)
 
     def update(
-        self, sightings: Iterable[Sighting], gone: Iterable[str], now: Instant
-    ) -> tuple[Transition, ...]:
-        """Take in what changed: devices that are there, and ids of those that are not there any more."""
-        transitions: list[Transition] = []
+        self, sightings: Iterable[ObservedDevice], gone: Iterable[str], now: Instant
+    ) -> tuple[HealthTransition, ...]:
+        """Apply a partial scan: changed devices, and ids of missing ones."""
+        transitions: list[HealthTransition] = []
         seen: set[str] = set()
         for sighting in sightings:
             if sighting.device.id not in seen:
                 seen.add(sighting.device.id)
-                self._see(sighting, now, transitions)
+                self._observe(sighting, now, transitions)
         for device_id in gone:
             self._left_out.pop(device_id, None)
             known = self._devices.get(device_id)
@@ -184,45 +169,45 @@ class Inventory:
         return tuple(transitions)
 
     def shown(self) -> None:
-        """The list as it is now goes to the kubelet: from here on its ids may be held."""
+        """Record that the list goes to the kubelet: from now on pods may hold its ids."""
         self._shown.update(self._devices)
 
     def adopt(self, held: Iterable[str], now: Instant) -> None:
-        """Take in ids that pods hold already, from before this process: none of them is ever dropped."""
+        """Add ids that pods held before this process started."""
         for advertised_id in held:
             parent = self._parents.get(advertised_id)
             self._adopted.add(advertised_id)
             if parent is not None:
                 self._shown.add(parent)
             elif advertised_id not in self._orphans and self._has_room((advertised_id,)):
-                orphan = Known(Device(advertised_id, advertised_id), ORPHAN, now.wall, now.monotonic)
+                orphan = TrackedDevice(Device(advertised_id, advertised_id), ORPHAN, now.wall, now.monotonic)
                 self._orphans[advertised_id] = orphan
                 self._bytes += _cost(advertised_id)
                 self._changed()
 
     def name(self, advertised_ids: Iterable[str], now: Instant) -> None:
-        """Allocate names these ids: they may be held from now on."""
+        """Record that Allocate names these ids: from now on pods may hold them."""
         for advertised_id in advertised_ids:
             if self.find(advertised_id) is not None:
                 self._named[advertised_id] = now
 
     def give(self, advertised_ids: Iterable[str], now: Instant) -> None:
-        """Allocate has given out these ids, which it named before."""
+        """Record that Allocate gave out these ids."""
         self._given |= {i: now.wall for i in advertised_ids if i in self._named}
 
     def releasable(self, now: Instant) -> frozenset[Tombstone]:
-        """What may go once it is known that nobody holds it."""
-        devices = (i for i, known in self._devices.items() if self._ripe(known, self._ids[i], now))
-        orphans = (i for i, known in self._orphans.items() if self._ripe(known, (i,), now))
+        """Tombstones that may be dropped if no pod holds them."""
+        devices = (i for i, known in self._devices.items() if self._is_releasable(known, self._ids[i], now))
+        orphans = (i for i, known in self._orphans.items() if self._is_releasable(known, (i,), now))
         return frozenset([*map(Tombstone, devices), *(Tombstone(i, orphan=True) for i in orphans)])
 
     def release(
         self, candidates: frozenset[Tombstone], held: Collection[str], now: Instant
     ) -> tuple[str, ...]:
-        """Drop those of `candidates` that nobody holds; returns what was dropped.
+        """Drop the `candidates` that no pod holds; returns their ids.
 
-        `candidates`: what `releasable` said before the holders were asked for, `held`: every advertised
-        id that is held by the answer. What was named or seen again in between stays.
+        `candidates` comes from `releasable`, called before `held` was read from the kubelet. What Allocate
+        named or a scan found in between stays.
         """
         dropped: list[str] = []
         for tombstone in self.releasable(now) & candidates:
@@ -236,27 +221,27 @@ class Inventory:
             dropped.append(tombstone.id)
         return tuple(dropped)
 
-    def _see(self, sighting: Sighting, now: Instant, transitions: list[Transition]) -> None:
+    def _observe(self, sighting: ObservedDevice, now: Instant, transitions: list[HealthTransition]) -> None:
         device = sighting.device
         known = self._devices.get(device.id)
         if known is None:
-            self._begin(sighting, now, transitions)
+            self._add(sighting, now, transitions)
             return
         healthy = not sighting.reason
         since = known.since if healthy == known.healthy else now.wall
-        new = Known(device, sighting.reason, since)
+        new = TrackedDevice(device, sighting.reason, since)
         if new == known:
             return
         if healthy != known.healthy:
-            transitions.append(Transition(device.id, healthy, sighting.reason))
-        self._know(device.id, new)
+            transitions.append(HealthTransition(device.id, healthy, sighting.reason))
+        self._set(device.id, new)
 
-    def _begin(self, sighting: Sighting, now: Instant, transitions: list[Transition]) -> None:
-        """Advertise a device that was not advertised, unless something is in its way."""
+    def _add(self, sighting: ObservedDevice, now: Instant, transitions: list[HealthTransition]) -> None:
+        """Advertise a new device, unless its ids conflict or the list is full."""
         device_id = sighting.device.id
         self._left_out.pop(device_id, None)
         ids = self._sharing.ids(device_id)
-        problem = ids if isinstance(ids, str) else self._in_the_way(ids)
+        problem = ids if isinstance(ids, str) else self._conflict(ids)
         if isinstance(ids, str) or problem is not None:
             self._left_out[device_id] = problem or ""
             return
@@ -269,10 +254,10 @@ class Inventory:
         if adopted:
             self._shown.add(device_id)
         insort(self._order, (natural(device_id), device_id))
-        transitions.append(Transition(device_id, not sighting.reason, sighting.reason, new=True))
-        self._know(device_id, Known(sighting.device, sighting.reason, now.wall))
+        transitions.append(HealthTransition(device_id, not sighting.reason, sighting.reason, new=True))
+        self._set(device_id, TrackedDevice(sighting.device, sighting.reason, now.wall))
 
-    def _in_the_way(self, ids: tuple[str, ...]) -> str | None:
+    def _conflict(self, ids: tuple[str, ...]) -> str | None:
         for advertised_id in ids:
             if advertised_id in self._parents:
                 return f"its id {advertised_id!r} is an id of {self._parents[advertised_id]!r} already"
@@ -280,22 +265,22 @@ class Inventory:
             return None
         return NO_ROOM
 
-    def _know(self, device_id: str, known: Known) -> None:
+    def _set(self, device_id: str, known: TrackedDevice) -> None:
         self._devices[device_id] = known
-        self._entries[device_id] = tuple(Advertised(i, known) for i in self._ids[device_id])
+        self._entries[device_id] = tuple(AdvertisedDevice(i, known) for i in self._ids[device_id])
         self._changed()
 
-    def _vanish(self, device_id: str, now: Instant, transitions: list[Transition]) -> None:
+    def _vanish(self, device_id: str, now: Instant, transitions: list[HealthTransition]) -> None:
         known = self._devices[device_id]
         if device_id not in self._shown and not any(i in self._named for i in self._ids[device_id]):
             self._drop(device_id)
             return
         since = now.wall if known.healthy else known.since
         if known.healthy:
-            transitions.append(Transition(device_id, healthy=False, reason=GONE))
-        self._know(device_id, replace(known, reason=GONE, since=since, vanished=now.monotonic))
+            transitions.append(HealthTransition(device_id, healthy=False, reason=GONE))
+        self._set(device_id, replace(known, reason=GONE, since=since, vanished=now.monotonic))
 
-    def _ripe(self, known: Known, ids: Iterable[str], now: Instant) -> bool:
+    def _is_releasable(self, known: TrackedDevice, ids: Iterable[str], now: Instant) -> bool:
         if known.vanished is None or now.monotonic - known.vanished < RELEASE_AFTER:
             return False
         named = (self._named[i].monotonic for i in ids if i in self._named)

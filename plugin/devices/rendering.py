@@ -21,7 +21,7 @@ _PERMISSIONS: Final = "rwm"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DeviceNode:
     """A device node as a container gets it; `optional`: only where the host has it."""
 
     host: str
@@ -88,18 +88,18 @@ class Renderer:
 
     def nodes(
         self, entries: Iterable[NodeEntry], wanted: Callable[[NodeEntry], bool] = lambda _: True
-    ) -> tuple[Node, ...]:
+    ) -> tuple[DeviceNode, ...]:
         """Device nodes of the `wanted` entries.
 
         One that is asked for twice is given once, with the permissions of both.
         """
-        made: dict[str, Node] = {}
+        made: dict[str, DeviceNode] = {}
         for index, entry in enumerate(entries):
             if not wanted(entry):
                 continue
             place = f"devices[{index}]"
             for host, container in self._paths(place, entry.host, entry.container):
-                node = Node(host, container, entry.permissions, entry.optional)
+                node = DeviceNode(host, container, entry.permissions, entry.optional)
                 known = made.setdefault(container, node)
                 if known.host != host:
                     raise self._twice(place, container, known.host, host)
@@ -201,7 +201,7 @@ def _nodes(variables: Mapping[str, object]) -> tuple[str, ...]:
     return device.nodes if isinstance(device, Device) else ()
 
 
-def _joined(first: Node, second: Node) -> Node:
+def _joined(first: DeviceNode, second: DeviceNode) -> DeviceNode:
     if first == second:
         return first
     permissions = set(first.permissions) | set(second.permissions)

@@ -15,10 +15,10 @@ import msgspec
 from plugin.config.plan import CdiPlan, ResourcePlan
 from plugin.devices import cdi
 from plugin.devices.allocation import (
+    AllocationError,
     AllocationRequest,
     ContainerAllocation,
     Refusal,
-    RefusedError,
     named_by_specification,
     refuse_missing,
     refusing,
@@ -26,9 +26,9 @@ from plugin.devices.allocation import (
 )
 from plugin.devices.claims import DeviceClaims, DeviceIds, claim_of
 from plugin.devices.device import Device, Sharing
-from plugin.devices.health import Health
+from plugin.devices.health import HealthTracker
 from plugin.devices.identify import Identified, members
-from plugin.devices.inventory import Inventory, Known, Sighting
+from plugin.devices.inventory import Inventory, ObservedDevice, TrackedDevice
 from plugin.devices.rendering import Mount, RenderError, runs
 from plugin.discovery.host import HostRoot
 from plugin.names import natural
@@ -221,7 +221,7 @@ async def _allocation(
     try:
         asked = request(inventory, plan, ids)
         return await shared.look(lambda: _given(plan, scanner, shared.host, asked))
-    except RefusedError as error:
+    except AllocationError as error:
         return Allocation(tuple(ids), refused=Refused(error.refusal.name, visible(str(error), 2048)))
     except StuckError as error:
         reason = f"{plan.name}: the host's files cannot be looked at: {error}"
@@ -231,7 +231,7 @@ async def _allocation(
 def _given(
     plan: ResourcePlan, scanner: DeviceScanner, host: HostRoot, asked: AllocationRequest
 ) -> Allocation:
-    """What one container would get. Blocking. Raises RefusedError."""
+    """What one container would get. Blocking. Raises AllocationError."""
     given = allocate_on_host(plan, scanner, host, [asked])
     devices = [given.devices[device.id] for device in asked.devices]
     (made,), (dropped,) = given.allocations, given.dropped
@@ -380,7 +380,7 @@ async def _resource(
     items = [item for item in survey.devices if item.device.id not in conflicts]
     reasons = await _health(plan, items, shared.host)
     inventory = Inventory(Sharing.of(plan))
-    inventory.survey((Sighting(item.device, reasons[item.device.id]) for item in items), _NOW)
+    inventory.survey((ObservedDevice(item.device, reasons[item.device.id]) for item in items), _NOW)
     advertised = inventory.advertised()
     clashes = shared.device_ids.advertise(plan.name, [entry.id for entry in advertised])
     devices = [known.device for known in inventory.devices.values()]
@@ -414,7 +414,7 @@ def _conflicts(plan: ResourcePlan, survey: ScanResult, claims: DeviceClaims) -> 
     return {device_id: others[claim] for device_id, claim in own.items() if claim in others}
 
 
-def _device(known: Known, ids: Sequence[str]) -> DeviceDocument:
+def _device(known: TrackedDevice, ids: Sequence[str]) -> DeviceDocument:
     device = known.device
     return DeviceDocument(
         id=device.id,
@@ -431,7 +431,7 @@ def _device(known: Known, ids: Sequence[str]) -> DeviceDocument:
 
 async def _health(plan: ResourcePlan, items: Sequence[Identified], host: HostRoot) -> dict[str, str]:
     """Why each device is unhealthy, empty where it is not: every probe is asked once."""
-    health = Health(plan.probes)
+    health = HealthTracker(plan.probes)
     there = {item.device.id: item.device for item in items if not item.absent}
     health.survey(there, 0.0)
     every = [question for device in there.values() for question in questions(plan.probes, device, host)]

@@ -13,10 +13,10 @@ from typing import Final
 
 from plugin.config.plan import PreStartPlan, ResourcePlan
 from plugin.devices.allocation import (
+    AllocationError,
     AllocationRequest,
     ContainerAllocation,
     Refusal,
-    RefusedError,
     offers,
     prefer,
     refusing,
@@ -76,7 +76,7 @@ def allocate_on_host(
 ) -> HostAllocations:
     """Render the answer to each request. Blocking. Changes nothing on the host.
 
-    Raises RefusedError for all requests where one cannot be served.
+    Raises AllocationError for all requests where one cannot be served.
     """
     with refusing(plan, "the host"):
         resolved = scanner.resolve(sorted_devices(d for each in requests for d in each.devices))
@@ -116,7 +116,9 @@ class Allocator:
         self._clock = clock
         self._counters = counters
         self._offload = Offload(linger=THREAD_LINGER)
-        self._pre_start = PreStart(plan.name, plan.pre_start, clock) if plan.pre_start is not None else None
+        self._pre_start = (
+            PreStartRunner(plan.name, plan.pre_start, clock) if plan.pre_start is not None else None
+        )
 
     @property
     def prefers(self) -> bool:
@@ -131,7 +133,7 @@ class Allocator:
     async def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerAllocation]:
         """What each container gets for its advertised ids.
 
-        Raises RefusedError for all containers where one cannot be served.
+        Raises AllocationError for all containers where one cannot be served.
         """
         started = self._clock.monotonic()
         ids = [i for each in containers for i in each]
@@ -139,7 +141,7 @@ class Allocator:
         self._inventory.name(ids, self._clock.instant())
         try:
             allocations = await self._allocate(containers)
-        except RefusedError as error:
+        except AllocationError as error:
             self._counters.allocation_errors += 1
             _log.warn("allocation refused", resource=self._plan.name, reason=str(error))
             raise
@@ -181,7 +183,7 @@ class Allocator:
         return prefer(self._plan.prefer, offered, must_include, size, total)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Run the program that precedes the start of a container with these ids. Raises RefusedError.
+        """Run the program that precedes the start of a container with these ids. Raises AllocationError.
 
         Devices may be unhealthy: a container that has them may be restarting.
         """
@@ -196,7 +198,7 @@ class Allocator:
             with refusing(self._plan, "pre_start"):
                 programs = runs(self._pre_start.plan, self._plan.name, ids, devices)
             await self._pre_start.run(programs)
-        except RefusedError as error:
+        except AllocationError as error:
             self._counters.pre_start_errors += 1
             _log.warn("pre-start refused", resource=self._plan.name, reason=str(error))
             raise
@@ -208,7 +210,7 @@ class Allocator:
         return [present.get(device.id, device) for device in devices]
 
 
-class PreStart:
+class PreStartRunner:
     """Runs the `pre_start` program of one resource."""
 
     def __init__(self, resource: str, plan: PreStartPlan, clock: Clock) -> None:
@@ -219,7 +221,7 @@ class PreStart:
         self._slots = asyncio.Semaphore(MAX_PROGRAMS)
 
     async def run(self, runs: Sequence[Run]) -> None:
-        """Run all programs. Raises RefusedError for the first that fails; then no further one starts."""
+        """Run all programs. Raises AllocationError for the first that fails; then no further one starts."""
         until = self._clock.monotonic() + PRE_START_LIMIT
         tasks = [asyncio.create_task(self._one(run, until)) for run in runs]
         try:
@@ -260,10 +262,10 @@ class PreStart:
             seconds=round(self._clock.monotonic() - started, 3),
         )
 
-    def _refused(self, refusal: Refusal, run: Run, reason: str) -> RefusedError:
+    def _refused(self, refusal: Refusal, run: Run, reason: str) -> AllocationError:
         device = f" for {visible(run.device)}" if run.device else ""
         command = visible(shlex.join(run.command), 200)
-        return RefusedError(refusal, f"{self._resource}: pre_start{device}: {command}: {reason}")
+        return AllocationError(refusal, f"{self._resource}: pre_start{device}: {command}: {reason}")
 
 
 def _end_of_output(outcome: Outcome) -> str:

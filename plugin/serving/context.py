@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kubelet.paths import KubeletPaths
-from plugin.devices.claims import CdiNames, DeviceIds
+from plugin.devices.cdi import CdiNames
+from plugin.devices.claims import DeviceIds
 from plugin.discovery.host import HostRoot
 from plugin.discovery.uevents import Uevents
 from plugin.serving.kubelet_state import KubeletState

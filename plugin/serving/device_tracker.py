@@ -1,22 +1,145 @@
-"""Tracks the devices of one resource: scans, claims and probes, merged into its inventory."""
+"""Tracks the devices of one resource: when to scan, and how scans, claims and probes make its inventory.
+
+A scan follows at start, on changes that inotify or uevents report, and periodically.
+"""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from plugin.config.plan import ResourcePlan, XidCheck
 from plugin.devices.device import Device, Sharing
-from plugin.devices.health import Health
-from plugin.devices.identify import Change, Identified
-from plugin.devices.inventory import Inventory, Sighting, Transition
+from plugin.devices.health import HealthTracker
+from plugin.devices.identify import Identified, IdentityChange
+from plugin.devices.inventory import HealthTransition, Inventory, ObservedDevice
 from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.context import PluginContext
 from plugin.serving.ownership import ResourceOwnership
 from plugin.serving.prober import Prober
-from plugin.serving.scan import DeviceScanner, ScanError, ScanResult
-from plugin.serving.scan_schedule import ScanRequest, ScanSchedule, ScanTriggers
+from plugin.serving.scan import DeviceScanner, DirectoryFollower, ScanError, ScanResult
 from plugin.serving.status import ResourceCounters, ResourceLog
+
+MAX_ENTRIES: Final = 256
+"""Directory entries that are scanned one by one; after more changes at once a full scan follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """What to scan: (directory, name) entries, or everything where `entries` is None.
+
+    `since`: monotonic time of the request. A full scan that started later satisfies it.
+    """
+
+    entries: frozenset[tuple[str, str]] | None
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTriggers:
+    """Changes that call for a scan: entries that come or go, `contents` that are written, and uevents.
+
+    Entries and contents are (directory, pattern) pairs; `subsystems` are the kernel's.
+    """
+
+    entries: tuple[tuple[str, str], ...] = ()
+    contents: tuple[tuple[str, str], ...] = ()
+    subsystems: frozenset[str] = frozenset()
+
+
+class Scan(Protocol):
+    """Performs a scan."""
+
+    async def __call__(self, request: ScanRequest, /) -> ScanTriggers | None:
+        """Scan; returns the triggers of the next scan, None where this one failed."""
+        ...
+
+
+class ScanSchedule:
+    """Calls for one scan at a time, with pauses as long as the scans themselves."""
+
+    def __init__(self, context: PluginContext) -> None:
+        self._context = context
+        self._clock = context.clock
+        self._pace = context.pace
+        self._entries: set[tuple[str, str]] = set()
+        self._everything = True
+        self._since = 0.0
+        self._requested = asyncio.Event()
+        self._settling: asyncio.TimerHandle | None = None
+
+    def everything(self) -> None:
+        """Request a full scan."""
+        self._request()
+        self._everything = True
+
+    def touched(self, directory: str, name: str | None) -> None:
+        """Request a scan of one entry of a followed directory; None: of everything."""
+        if name is None or len(self._entries) >= MAX_ENTRIES:
+            self.everything()
+        else:
+            self._request()
+            self._entries.add((directory, name))
+
+    def uevent(self) -> None:
+        """Request a full scan now, and another when udev has made its links in /dev."""
+        self.everything()
+        if self._settling is not None:
+            self._settling.cancel()
+        self._settling = asyncio.get_running_loop().call_later(self._pace.settle, self.everything)
+
+    async def run(self, scan: Scan, group: asyncio.TaskGroup) -> None:
+        """Scan until cancelled. Directory watches run in `group`."""
+        following = DirectoryFollower(self._context.watcher, self._context.host, self.touched)
+        subsystems: frozenset[str] = frozenset()
+        last_full = self._clock.monotonic()
+        self.everything()
+        with ExitStack() as uevents:
+            try:
+                while True:
+                    request = self._take()
+                    started = self._clock.monotonic()
+                    if request.entries is None:
+                        last_full = started
+                    triggers = await scan(request)
+                    if triggers is not None:
+                        following.follow(triggers.entries, group, triggers.contents)
+                        if triggers.subsystems != subsystems:
+                            uevents.close()
+                            subsystems = triggers.subsystems
+                            if subsystems:
+                                uevents.enter_context(
+                                    self._context.uevents.following(subsystems, self.uevent)
+                                )
+                    # Bounded: a scan also waits for other resources, and a test's clock may jump.
+                    took = min(self._clock.monotonic() - started, self._pace.retry)
+                    await asyncio.sleep(max(self._pace.scan_pause, took))
+                    await self._wait(last_full, self._pace.retry if triggers is None else self._pace.rescan)
+            finally:
+                if self._settling is not None:
+                    self._settling.cancel()
+
+    def _request(self) -> None:
+        if not self._requested.is_set():
+            self._since = self._clock.monotonic()
+            self._requested.set()
+
+    def _take(self) -> ScanRequest:
+        request = ScanRequest(None if self._everything else frozenset(self._entries), self._since)
+        self._entries.clear()
+        self._everything = False
+        self._requested.clear()
+        return request
+
+    async def _wait(self, last_full: float, interval: float) -> None:
+        """Wait for a request, or until the last full scan is `interval` seconds old."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, last_full + interval - self._clock.monotonic())):
+                await self._requested.wait()
+        if self._clock.monotonic() - last_full >= interval:
+            self.everything()
+
 
 UNPROBED: Final = "its probes have not answered yet"
 
@@ -46,7 +169,7 @@ class DeviceTracker:
         self._log = log
         self._changed = changed
         self._sharing = Sharing.of(plan)
-        self._health = Health(plan.probes)
+        self._health = HealthTracker(plan.probes)
         self._prober = Prober(
             plan.probes,
             host=context.host,
@@ -159,7 +282,7 @@ class DeviceTracker:
         self._apply_change(change)
         return True
 
-    def _apply_change(self, change: Change) -> None:
+    def _apply_change(self, change: IdentityChange) -> None:
         now = self._clock.monotonic()
         refused = self._refused.keys() - change.gone
         for device_id in change.gone:
@@ -196,28 +319,28 @@ class DeviceTracker:
     def _find(self, advertised_id: str) -> Device | None:
         """The device that the last scan found under this id."""
         for device_id, item in self._present.items():
-            if advertised_id in self._sharing.called(device_id):
+            if advertised_id in self._sharing.valid_ids(device_id):
                 return item.device
         return None
 
-    def _sightings(self, items: Mapping[str, Identified]) -> Iterable[Sighting]:
+    def _sightings(self, items: Mapping[str, Identified]) -> Iterable[ObservedDevice]:
         """What to advertise. A new device is advertised once all its probes have answered."""
         for device_id, item in items.items():
             reason = item.absent or self._health.reason(device_id)
             if reason is not None:
-                yield Sighting(item.device, reason)
+                yield ObservedDevice(item.device, reason)
             elif device_id in self._inventory.devices:
-                yield Sighting(item.device, UNPROBED)
+                yield ObservedDevice(item.device, UNPROBED)
 
     def _health_changed(self, ids: Collection[str]) -> None:
         items = {i: self._present[i] for i in ids if i in self._present}
         self._apply(self._inventory.update(self._sightings(items), (), self._clock.instant()))
 
-    def _apply(self, transitions: tuple[Transition, ...]) -> None:
+    def _apply(self, transitions: tuple[HealthTransition, ...]) -> None:
         for transition in transitions:
             if not transition.new:
                 self._counters.transitions["healthy" if transition.healthy else "unhealthy"] += 1
-        self._counters.flaps = self._health.flaps
+        self._counters.health_flaps = self._health.flaps
         self._log.transitions(transitions)
         if self.scanned.is_set() and not self.probed.is_set() and self._all_probed():
             self.probed.set()

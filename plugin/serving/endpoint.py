@@ -3,10 +3,10 @@
 # ruff: noqa: ARG002, N802 -- the names and parameters of the servicer's methods are the API's
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
@@ -15,9 +15,8 @@ from google.protobuf.message import Message
 from kubelet.paths import socket_target
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
-from plugin.devices.allocation import ContainerAllocation, RefusedError
-from plugin.devices.inventory import Advertised
-from plugin.serving.allocate import Allocator
+from plugin.devices.allocation import AllocationError, ContainerAllocation
+from plugin.devices.inventory import AdvertisedDevice
 from plugin.serving.sockets import SocketIdentity, socket_identity
 from runtime.text import visible
 
@@ -40,12 +39,12 @@ class DeviceListPublisher:
         """The list as a serialized ListAndWatchResponse."""
         self.version = 0
         self.on_send = on_send
-        self._entries: dict[str, tuple[Advertised, bytes]] = {}
+        self._entries: dict[str, tuple[AdvertisedDevice, bytes]] = {}
         self._streams: set[DeviceListStream] = set()
 
-    def publish(self, advertised: Iterable[Advertised]) -> None:
+    def publish(self, advertised: Iterable[AdvertisedDevice]) -> None:
         """Send this list to every stream, unless it equals the last one."""
-        entries: dict[str, tuple[Advertised, bytes]] = {}
+        entries: dict[str, tuple[AdvertisedDevice, bytes]] = {}
         for entry in advertised:
             known = self._entries.get(entry.id)
             entries[entry.id] = known if known is not None and known[0] is entry else (entry, _encode(entry))
@@ -98,7 +97,7 @@ class DeviceListStream:
         self._wake.set()
 
 
-def _encode(entry: Advertised) -> bytes:
+def _encode(entry: AdvertisedDevice) -> bytes:
     """One device as a list of its own: serialized lists can be joined end to end.
 
     The kubelet takes a present but empty topology for one; without NUMA nodes the field is left out.
@@ -108,6 +107,32 @@ def _encode(entry: Advertised) -> bytes:
     if nodes:
         device.topology.CopyFrom(pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in nodes]))
     return pb.ListAndWatchResponse(devices=[device]).SerializeToString()
+
+
+class DeviceAllocator(Protocol):
+    """Answers the calls of the kubelet. Its coroutines raise AllocationError."""
+
+    @property
+    def prefers(self) -> bool:
+        """Whether GetPreferredAllocation is offered."""
+        ...
+
+    @property
+    def pre_starts(self) -> bool:
+        """Whether PreStartContainer is required before each start of a container."""
+        ...
+
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> Sequence[ContainerAllocation]:
+        """What each container gets for its advertised ids."""
+        ...
+
+    def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """The ids of `available` that a container should get."""
+        ...
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """Prepare the devices of a container that starts."""
+        ...
 
 
 class Endpoint:
@@ -122,7 +147,7 @@ class Endpoint:
         path: Path,
         *,
         publisher: DeviceListPublisher,
-        allocator: Allocator,
+        allocator: DeviceAllocator,
         on_streams: Callable[[], None],
     ) -> None:
         """`on_streams` is called when a ListAndWatch stream opens or ends."""
@@ -214,7 +239,7 @@ class Endpoint:
 class _Servicer(pb_grpc.DevicePluginServicer):
     """The DevicePlugin service."""
 
-    def __init__(self, endpoint: Endpoint, allocator: Allocator) -> None:
+    def __init__(self, endpoint: Endpoint, allocator: DeviceAllocator) -> None:
         self._endpoint = endpoint
         self._allocator = allocator
 
@@ -231,7 +256,7 @@ class _Servicer(pb_grpc.DevicePluginServicer):
         containers = [list(container.devices_ids) for container in request.container_requests]
         try:
             allocations = await self._allocator.allocate(containers)
-        except RefusedError as error:
+        except AllocationError as error:
             await context.abort(grpc.StatusCode[error.refusal.name], visible(str(error), 2048))
         return pb.AllocateResponse(container_responses=[_response(each) for each in allocations])
 
@@ -256,7 +281,7 @@ class _Servicer(pb_grpc.DevicePluginServicer):
     ) -> pb.PreStartContainerResponse:
         try:
             await self._allocator.pre_start(request.devices_ids)
-        except RefusedError as error:
+        except AllocationError as error:
             await context.abort(grpc.StatusCode[error.refusal.name], visible(str(error), 4096))
         return pb.PreStartContainerResponse()
 

@@ -12,15 +12,15 @@ from plugin.devices.identify import MOST_MEMBERS, members
 from plugin.discovery.source import Findings
 from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.context import PluginContext
-from plugin.serving.resource import Resource
+from plugin.serving.device_tracker import ScanRequest, ScanSchedule, ScanTriggers
+from plugin.serving.resource import ServedResource
 from plugin.serving.scan import ScanError, SharedSources, bounded
-from plugin.serving.scan_schedule import ScanRequest, ScanSchedule, ScanTriggers
 from plugin.serving.status import ResourceCounters, ResourceLog, ResourceStatus
 from runtime.log import Log
 
 _log = Log("fleet")
 
-MakeResource = Callable[[ResourcePlan, SharedSources | None], Resource]
+MakeResource = Callable[[ResourcePlan, SharedSources | None], ServedResource]
 
 
 class ResourceFamily:
@@ -41,7 +41,7 @@ class ResourceFamily:
         self._sources = SharedSources(plan, context.host, context.clock.monotonic)
         self._offload = Offload(1)
         self._schedule = ScanSchedule(context)
-        self._members: dict[str, tuple[Resource, asyncio.Task[None]]] = {}
+        self._members: dict[str, tuple[ServedResource, asyncio.Task[None]]] = {}
         self._counters = ResourceCounters()
         self._log = ResourceLog(plan.name)
         self._scanned = False
@@ -116,7 +116,7 @@ class ResourceFamily:
         """Start a resource for each new name."""
         found = members(self.plan, (item for findings in every for item in findings.found))
         left_out = list(found.left_out)
-        started: list[Resource] = []
+        started: list[ServedResource] = []
         for name, plan in found.plans.items():
             if name in self._members:
                 continue
@@ -140,7 +140,7 @@ class ResourceFamily:
             group.create_task(self._wait_for_claims(started))
         self._scanned = True
 
-    async def _wait_for_claims(self, started: Iterable[Resource]) -> None:
+    async def _wait_for_claims(self, started: Iterable[ServedResource]) -> None:
         """Let later resources claim once the first members have."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._context.pace.claim_turn):
@@ -149,13 +149,13 @@ class ResourceFamily:
         self._context.ownership.scanned(self.plan.name)
 
 
-class Fleet:
+class ResourceFleet:
     """Owns the resources. Run `run()`; `apply` sets which ones there are."""
 
     def __init__(self, context: PluginContext, make: MakeResource | None = None) -> None:
         self._context = context
-        self._make: MakeResource = make or (lambda plan, sources: Resource(plan, context, sources))
-        self._running: dict[str, tuple[Resource | ResourceFamily, asyncio.Task[None]]] = {}
+        self._make: MakeResource = make or (lambda plan, sources: ServedResource(plan, context, sources))
+        self._running: dict[str, tuple[ServedResource | ResourceFamily, asyncio.Task[None]]] = {}
         self._plans: tuple[ResourcePlan, ...] = ()
         self._applied = asyncio.Event()
 
@@ -217,7 +217,7 @@ class Fleet:
             family.rescan()
 
     def _start(self, plan: ResourcePlan, group: asyncio.TaskGroup) -> None:
-        served: Resource | ResourceFamily
+        served: ServedResource | ResourceFamily
         if plan.family is None:
             served = self._make(plan, None)
         else:

@@ -21,7 +21,7 @@ from plugin.devices.allocation import (
     refuse_missing,
     refusing,
 )
-from plugin.devices.claims import CdiNames
+from plugin.devices.cdi import CdiNames
 from plugin.devices.device import Device
 from plugin.devices.rendering import Mount, RenderError
 from plugin.discovery.host import HostRoot, os_problem
@@ -107,7 +107,7 @@ class HostFiles:
         allocations: Sequence[ContainerAllocation],
         devices: Sequence[Device],
     ) -> list[ContainerAllocation]:
-        """Write and create what the allocations need. Blocking. Raises RefusedError.
+        """Write and create what the allocations need. Blocking. Raises AllocationError.
 
         `devices`: those of all requests. Returns the allocations with the CDI names that exist.
         """
@@ -206,7 +206,7 @@ def fit_to_host(
 ) -> tuple[ContainerAllocation, ...]:
     """`allocations` without optional nodes and mounts that the host does not have. Blocking.
 
-    Raises RefusedError for a required node that the host does not have: the container runtime would refuse
+    Raises AllocationError for a required node that the host does not have: the container runtime would refuse
     the container again and again. A missing mount source is created by the runtime.
     """
     with refusing(plan, "allocate.devices"):

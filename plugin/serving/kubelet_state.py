@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 from kubelet.checkpoint import CheckpointError, DeviceAssignment, read_checkpoint
 from kubelet.paths import KubeletPaths
 from kubelet.podresources import KubeletClient, KubeletError, decode_allocatable, decode_list
-from plugin.devices.claims import HeldIds, Holding
+from plugin.devices.device import HeldIds, Holding
 from plugin.serving.blocking import Offload, StuckError
 from runtime.clock import Clock
 from runtime.log import Log

@@ -1,10 +1,11 @@
-"""The plugin's Prometheus families, made from the resources' status at the moment of a scrape.
+"""The plugin's metric families, made from the status of each resource at a scrape.
 
-What grows with the number of devices is rendered once for each change and kept; the rest is small.
+Families with a series for each device are rendered once for each change of a list, and kept.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from prometheus_client import Metric
 from prometheus_client.core import (
@@ -13,23 +14,23 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from plugin.devices.inventory import Advertised
-from plugin.serving.status import ResourceCounters, ResourceStatus
+from plugin.devices.inventory import AdvertisedDevice
+from plugin.serving.status import ResourceStatus
 from runtime.exposition import Body, Format, assemble, render
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigStatus:
-    """How the configuration was last read. `succeeded_at`: wall time of the last success."""
+    """The last reload of the configuration. `succeeded_at`: unix time of the last success."""
 
     successful: bool
     succeeded_at: float
     problem: str = ""
-    """Why it was refused; empty where it was not."""
+    """Why the configuration was refused; empty where it was not."""
 
 
 def device_families(statuses: Sequence[ResourceStatus]) -> list[Metric]:
-    """What is told of each device, and how many there are by health."""
+    """Families of each device, and the number of devices by health."""
     devices = GaugeMetricFamily(
         "devicelens_plugin_devices",
         "Devices that the plugin advertises, by health. [ALPHA]",
@@ -49,50 +50,39 @@ def device_families(statuses: Sequence[ResourceStatus]) -> list[Metric]:
     return [devices, healthy]
 
 
+_COUNTERS: Final = {
+    "registrations": "Registrations that the kubelet accepted.",
+    "registration_errors": "Attempts to register that failed.",
+    "allocations": "Containers that Allocate was answered for.",
+    "allocation_errors": "Allocate calls that were refused.",
+    "pre_starts": "Containers that the configured program was run before.",
+    "pre_start_errors": "Starts of containers that were refused, for the program before them failed.",
+    "discoveries": "Looks for devices.",
+    "discovery_errors": "Looks for devices that failed.",
+    "health_flaps": "Devices found flapping and held as unhealthy.",
+}
+"""HELP of the counters by the field of ResourceCounters that has the same name."""
+
+
 def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -> list[Metric]:
-    """What is told of each resource and of the process."""
-    gauges = [
-        _gauge(
-            "registered", "1 while the kubelet has the resource registered.", statuses, lambda s: s.registered
-        ),
-        _gauge("streams", "ListAndWatch streams that are open.", statuses, lambda s: s.streams),
-    ]
-    counters = [
-        _counter(
-            "registrations", "Registrations that the kubelet accepted.", statuses, lambda t: t.registrations
-        ),
-        _counter(
-            "registration_errors",
-            "Attempts to register that failed.",
-            statuses,
-            lambda t: t.registration_errors,
-        ),
-        _counter(
-            "allocations", "Containers that Allocate was answered for.", statuses, lambda t: t.allocations
-        ),
-        _counter(
-            "allocation_errors", "Allocate calls that were refused.", statuses, lambda t: t.allocation_errors
-        ),
-        _counter(
-            "pre_starts",
-            "Containers that the configured program was run before.",
-            statuses,
-            lambda t: t.pre_starts,
-        ),
-        _counter(
-            "pre_start_errors",
-            "Starts of containers that were refused, for the program before them failed.",
-            statuses,
-            lambda t: t.pre_start_errors,
-        ),
-        _counter("discoveries", "Looks for devices.", statuses, lambda t: t.discoveries),
-        _counter(
-            "discovery_errors", "Looks for devices that failed.", statuses, lambda t: t.discovery_errors
-        ),
-        _counter(
-            "health_flaps", "Devices found flapping and held as unhealthy.", statuses, lambda t: t.flaps
-        ),
-    ]
+    """Families of each resource and of the process."""
+    registered = GaugeMetricFamily(
+        "devicelens_plugin_registered",
+        "1 while the kubelet has the resource registered. [ALPHA]",
+        labels=["resource"],
+    )
+    streams = GaugeMetricFamily(
+        "devicelens_plugin_streams", "ListAndWatch streams that are open. [ALPHA]", labels=["resource"]
+    )
+    for status in statuses:
+        registered.add_metric([status.name], int(status.registered))
+        streams.add_metric([status.name], status.streams)
+    counters: list[Metric] = []
+    for name, text in _COUNTERS.items():
+        counter = CounterMetricFamily(f"devicelens_plugin_{name}", f"{text} [ALPHA]", labels=["resource"])
+        for status in statuses:
+            counter.add_metric([status.name], getattr(status.counters, name))
+        counters.append(counter)
     transitions = CounterMetricFamily(
         "devicelens_plugin_health_transitions",
         "Changes of a device's health, by what it changed to. [ALPHA]",
@@ -123,25 +113,7 @@ def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -
         "When the configuration was last read, in seconds since 1970. [ALPHA]",
         value=config.succeeded_at,
     )
-    return [*gauges, *counters, transitions, durations, successful, succeeded]
-
-
-def _gauge(
-    name: str, text: str, statuses: Sequence[ResourceStatus], value: Callable[[ResourceStatus], int]
-) -> Metric:
-    family = GaugeMetricFamily(f"devicelens_plugin_{name}", f"{text} [ALPHA]", labels=["resource"])
-    for status in statuses:
-        family.add_metric([status.name], int(value(status)))
-    return family
-
-
-def _counter(
-    name: str, text: str, statuses: Sequence[ResourceStatus], value: Callable[[ResourceCounters], int]
-) -> Metric:
-    family = CounterMetricFamily(f"devicelens_plugin_{name}", f"{text} [ALPHA]", labels=["resource"])
-    for status in statuses:
-        family.add_metric([status.name], value(status.counters))
-    return family
+    return [registered, streams, *counters, transitions, durations, successful, succeeded]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +124,11 @@ class _Families:
         return self.families
 
 
-_Shown = tuple[str, tuple[Advertised, ...]]
+_Shown = tuple[str, tuple[AdvertisedDevice, ...]]
 
 
 class Exposition:
-    """Renders what a scrape gets. Used from one thread at a time."""
+    """Renders the answer to a scrape. Not thread-safe."""
 
     def __init__(self) -> None:
         self._kept: dict[Format, tuple[list[_Shown], Body]] = {}
@@ -170,7 +142,7 @@ class Exposition:
         compress: bool,
         further: Sequence[Metric] = (),
     ) -> bytes:
-        """The whole document for resources as they are, with `further` families of the process."""
+        """The whole document, with `further` families of the process."""
         shown = [(status.name, status.advertised) for status in statuses]
         kept = self._kept.get(form)
         if kept is None or not _same(kept[0], shown):
@@ -181,7 +153,7 @@ class Exposition:
 
 
 def _same(before: Sequence[_Shown], now: Sequence[_Shown]) -> bool:
-    """Whether these are the very lists: an inventory makes a new one at each change."""
+    """Whether the lists are the same objects: an inventory makes a new one at each change."""
     return len(before) == len(now) and all(
         old[0] == new[0] and old[1] is new[1] for old, new in zip(before, now, strict=True)
     )

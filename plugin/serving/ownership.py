@@ -3,18 +3,13 @@
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 
 from plugin.config.plan import ResourcePlan
-from plugin.devices.claims import (
-    DeviceClaims,
-    FindDevice,
-    HeldDevices,
-    HeldIds,
-    Holding,
-    claim_of,
-    identifiers,
-)
-from plugin.devices.device import Device, Sharing
+from plugin.devices import cdi
+from plugin.devices.claims import DeviceClaims, HeldDevices, claim_of
+from plugin.devices.device import Device, HeldIds, Holding, Sharing
+from plugin.devices.rendering import RenderError
 from plugin.serving.kubelet_state import KubeletState
 
 
@@ -37,10 +32,10 @@ class DeviceOwnership:
         self.held.configure(exclusive, [plan.name for plan in plans if not plan.exclusive])
         self._progress.set()
 
-    def join(self, member: "ResourceOwnership", find: FindDevice) -> None:
+    def join(self, member: "ResourceOwnership") -> None:
         """Add a resource."""
         self._members[member.name] = member
-        self.held.join(member.plan, find)
+        self.held.join(member.name, member.find_identifiers)
         # Holdings of this resource may be its own devices: resources that wait for them decide again.
         self._wake(m.name for m in self._members.values() if any(n == member.name for n, _ in m.waits))
 
@@ -105,9 +100,16 @@ class ResourceOwnership:
     """
 
     def __init__(
-        self, plan: ResourcePlan, ownership: DeviceOwnership, *, find: FindDevice, wake: Callable[[], None]
+        self,
+        plan: ResourcePlan,
+        ownership: DeviceOwnership,
+        *,
+        find: Callable[[str], Device | None],
+        wake: Callable[[], None],
     ) -> None:
-        """`find`: see FindDevice; `wake` is called when a device that was refused may be free."""
+        """`find` returns the device that the last scan found under an advertised id; `wake` is called when
+        a device that was refused may be free.
+        """
         self.plan = plan
         self.name = plan.name
         self.wake = wake
@@ -124,10 +126,10 @@ class ResourceOwnership:
         """Claim what pods hold of `devices`, then wait for the turn to claim the others."""
         if not self.plan.exclusive:
             return
-        self._ownership.join(self, self._find)
+        self._ownership.join(self)
         await self._ownership.learn()
         held = self._ownership.held.ids(self.name)
-        own = (d.found for d in devices if not held.isdisjoint(self._sharing.called(d.id))) if held else ()
+        own = (d.found for d in devices if not held.isdisjoint(self._sharing.valid_ids(d.id))) if held else ()
         self._ownership.started(self.name, {claim_of(f) for f in own if f is not None} - {""})
         await self._ownership.turn(self._rank, limit)
 
@@ -150,10 +152,15 @@ class ResourceOwnership:
         refused = {i: others[claim] for i, claim in claims.items() if claim in others} if others else {}
         return {**refused, **elsewhere}
 
+    def find_identifiers(self, advertised_id: str) -> frozenset[str] | None:
+        """Identifiers of the device that the last scan found under an advertised id."""
+        device = self._find(advertised_id)
+        return None if device is None else _identifiers(self.plan, device)
+
     def leave(self, held: Mapping[str, Device]) -> None:
         """Remove the resource; `held`: devices that pods may hold, by advertised id."""
         if self.plan.exclusive:
-            names = {i: identifiers(self.plan, device) for i, device in held.items()}
+            names = {i: _identifiers(self.plan, device) for i, device in held.items()}
             self._ownership.held.leave(self.name, names)
         self._ownership.release(self.name)
 
@@ -169,10 +176,21 @@ class ResourceOwnership:
         for device_id, device in devices.items():
             if self._free.get(device_id) is device or may_be_held(device_id):
                 continue
-            holding = held.holding_of(self.plan, device, self._sharing)
+            holding = held.holding_of(
+                self.name, device, self._sharing, partial(_identifiers, self.plan, device)
+            )
             if holding is None:
                 self._free[device_id] = device
             else:
                 found[device_id] = holding
         self.waits = frozenset(found.values())
         return {i: f"{name}: a pod holds it as {held_id}" for i, (name, held_id) in found.items()}
+
+
+def _identifiers(plan: ResourcePlan, device: Device) -> frozenset[str]:
+    """What names `device` in an answer to Allocate: its paths, PCI address and own CDI name."""
+    claim = "" if device.found is None else claim_of(device.found)
+    names = {device.path, *device.nodes, claim.removeprefix("pci:")}
+    with suppress(RenderError):  # the CDI specification reports the error
+        names.update(cdi.names_of(plan, [device]))
+    return frozenset(names - {""})

@@ -13,7 +13,7 @@ import aiohttp
 
 from plugin.config.plan import ProbePlan
 from plugin.devices.device import Device
-from plugin.devices.health import Health, concerns
+from plugin.devices.health import HealthTracker, concerns
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Fault, FaultSource, SourceConfig
 from plugin.serving.blocking import ProbeRunner
@@ -39,14 +39,14 @@ class _Run:
 
 
 class Prober:
-    """Keeps a resource's `Health` up to date. Run `run()`."""
+    """Keeps a resource's `HealthTracker` up to date. Run `run()`."""
 
     def __init__(
         self,
         probes: tuple[ProbePlan, ...],
         *,
         host: HostRoot,
-        health: Health,
+        health: HealthTracker,
         clock: Clock,
         spread: Callable[[], float],
         changed: Callable[[Collection[str]], None],

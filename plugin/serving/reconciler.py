@@ -4,18 +4,45 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from plugin.devices.inventory import Inventory
 from plugin.serving.context import PluginContext
-from plugin.serving.device_tracker import DeviceTracker
-from plugin.serving.registration import Registration
 from runtime.log import Episode, Log
 
 MAX_REGISTRATION_PAUSE: Final = 3600.0
 """Seconds between registrations that do not help: doubled from one to the next up to this."""
 
 _log = Log("reconciler")
+
+
+class FollowedRegistration(Protocol):
+    """The registration of the resource."""
+
+    doubt: asyncio.Event
+    """Set when the kubelet may have dropped the registration."""
+
+    @property
+    def standing(self) -> int | None:
+        """The number of the registration that the kubelet follows, None where it follows none."""
+        ...
+
+    def renew(self) -> None:
+        """Register again on a new socket."""
+        ...
+
+
+class ClaimedDevices(Protocol):
+    """The devices that the resource claims."""
+
+    @property
+    def waits_for_holder(self) -> bool:
+        """Whether a device is refused because a pod holds it under another resource or id."""
+        ...
+
+    def reclaim(self) -> None:
+        """Claim again after the holders of devices changed."""
+        ...
 
 
 class _NoVerdictError(Exception):
@@ -38,15 +65,15 @@ class Reconciler:
         resource: str,
         *,
         inventory: Inventory,
-        tracker: DeviceTracker,
+        devices: ClaimedDevices,
         changed: Callable[[], None],
-        registration: Registration,
+        registration: FollowedRegistration,
         context: PluginContext,
     ) -> None:
         """`changed` is called after the inventory changed."""
         self._resource = resource
         self._inventory = inventory
-        self._tracker = tracker
+        self._devices = devices
         self._changed = changed
         self._registration = registration
         self._kubelet = context.kubelet
@@ -76,7 +103,7 @@ class Reconciler:
         if held is not None:
             await self._ownership.learn_once()
             self._inventory.adopt(sorted(held.get(self._resource, ())), self._clock.instant())
-            self._tracker.reclaim()
+            self._devices.reclaim()
 
     async def release_tombstones(self) -> None:
         """Drop vanished devices once neither List nor the checkpoint names a holder. Runs until cancelled."""
@@ -85,7 +112,7 @@ class Reconciler:
             if not self._holders_known:
                 await self._adopt_held()
                 self._changed()
-            if self._tracker.waits_for_holder and (listed := await self._kubelet.listed()) is not None:
+            if self._devices.waits_for_holder and (listed := await self._kubelet.listed()) is not None:
                 self._ownership.review(listed, self._clock.monotonic(), self._pace.release / 2)
             candidates = self._inventory.releasable(self._clock.instant())
             held = await self._kubelet.may_be_held(self._resource) if candidates else None
@@ -94,7 +121,7 @@ class Reconciler:
             dropped = self._inventory.release(candidates, held, self._clock.instant())
             if dropped:
                 _log.info("dropped vanished devices", resource=self._resource, count=len(dropped))
-                self._tracker.reclaim()
+                self._devices.reclaim()
                 self._changed()
 
     async def verify(self) -> None:

@@ -18,11 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
+import grpc.aio
+
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.registration import PluginWatcherServicer, RegisterFailedError, register
 from plugin.serving.context import Patience, PluginContext
-from plugin.serving.endpoint import Endpoint
 from plugin.serving.sockets import Lease, SocketIdentity, SocketNames, socket_identity
 from plugin.serving.status import ResourceCounters
 from runtime.directory import Kind
@@ -119,7 +121,40 @@ def retry_delay(failures: int, *, refused: bool) -> float:
     return min(FIRST_RETRY * 2.0 ** min(failures - 1, 32), last)
 
 
-MakeEndpoint = Callable[[Path, Callable[[], None]], Endpoint]
+class ServedEndpoint(Protocol):
+    """A DevicePlugin server on a socket of its own."""
+
+    path: Path
+    options: pb.DevicePluginOptions
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the socket is still at its path."""
+        ...
+
+    @property
+    def streams(self) -> int:
+        """How many ListAndWatch streams are open."""
+        ...
+
+    def add_service(self, add: Callable[[grpc.aio.Server], None]) -> None:
+        """Serve another service on the same socket. To be called before `open`."""
+        ...
+
+    async def open(self) -> None:
+        """Start serving. Raises OSError."""
+        ...
+
+    def rename(self, path: Path) -> None:
+        """Move the socket to `path`. Raises OSError."""
+        ...
+
+    async def close(self) -> None:
+        """End every stream, stop the server and remove the socket."""
+        ...
+
+
+MakeEndpoint = Callable[[Path, Callable[[], None]], ServedEndpoint]
 """Makes an endpoint on a path, with a callback for streams that open or end."""
 
 
@@ -149,7 +184,7 @@ class Registration(ABC):
         self._counters = counters
         self._lease = Lease(lease)
         self._wake = asyncio.Event()
-        self._endpoint: Endpoint | None = None
+        self._endpoint: ServedEndpoint | None = None
         self._accepted_by: SocketIdentity | None = None
         self._kubelet: SocketIdentity | None = None
         self._quiet_since = 0.0
@@ -171,7 +206,7 @@ class Registration(ABC):
         registration, and when a foreign socket vanishes."""
 
     @abstractmethod
-    async def _keep(self, endpoint: Endpoint) -> None:
+    async def _keep(self, endpoint: ServedEndpoint) -> None:
         """Keep `endpoint` registered, until a new one is needed."""
 
     @property
@@ -277,10 +312,10 @@ class Registration(ABC):
             self._accepted_by = None
             await endpoint.close()
 
-    async def _open(self, endpoint: Endpoint) -> None:
+    async def _open(self, endpoint: ServedEndpoint) -> None:
         await endpoint.open()
 
-    def _state(self, endpoint: Endpoint) -> RegistrationState:
+    def _state(self, endpoint: ServedEndpoint) -> RegistrationState:
         return RegistrationState(
             own_socket=endpoint.is_there,
             kubelet=self._current_kubelet(),
@@ -349,7 +384,7 @@ class Registration(ABC):
 class SocketRegistration(Registration):
     """Registers by a Register call to the kubelet's socket in device-plugins."""
 
-    async def _keep(self, endpoint: Endpoint) -> None:
+    async def _keep(self, endpoint: ServedEndpoint) -> None:
         while True:
             decision = decide(self._state(endpoint), self._clock.monotonic(), self._patience)
             match decision.step:
@@ -360,7 +395,7 @@ class SocketRegistration(Registration):
                 case Step.WAIT:
                     await self._changed(decision.until)
 
-    async def _register(self, endpoint: Endpoint) -> None:
+    async def _register(self, endpoint: ServedEndpoint) -> None:
         """Call Register; cancelled when the kubelet's socket or the own one changes meanwhile."""
         kubelet = self._kubelet
         self._had_stream = endpoint.streams > 0
@@ -392,7 +427,7 @@ class SocketRegistration(Registration):
 class DirectoryRegistration(Registration):
     """Registers by a socket in plugins_registry. A hidden name keeps the kubelet away until it serves."""
 
-    async def _open(self, endpoint: Endpoint) -> None:
+    async def _open(self, endpoint: ServedEndpoint) -> None:
         endpoint.add_service(PluginWatcherServicer(self._resource, self._notified).add_to)
         await endpoint.open()
         self._refused = False
@@ -410,7 +445,7 @@ class DirectoryRegistration(Registration):
             self._retry_at = max(self._retry_at, self._clock.monotonic() + self._patience.refused)
         self._wake.set()
 
-    async def _keep(self, endpoint: Endpoint) -> None:
+    async def _keep(self, endpoint: ServedEndpoint) -> None:
         while True:
             decision = decide_by_directory(self._state(endpoint), self._clock.monotonic(), self._patience)
             if decision.step is Step.WAIT:
@@ -425,7 +460,7 @@ class DirectoryRegistration(Registration):
                 # A kubelet that does not run cannot have noticed the socket: start counting again.
                 self._quiet_since = self._clock.monotonic()
 
-    def _state(self, endpoint: Endpoint) -> RegistrationState:
+    def _state(self, endpoint: ServedEndpoint) -> RegistrationState:
         before = self._kubelet
         if self._current_kubelet() != before:
             self._quiet_since = self._clock.monotonic()

@@ -11,7 +11,7 @@ from typing import Final
 
 from plugin.config.plan import ResourcePlan
 from plugin.serving.blocking import Offload, StuckError
-from plugin.serving.fleet import Fleet
+from plugin.serving.fleet import ResourceFleet
 from plugin.serving.metrics import ConfigStatus
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher, Kind
@@ -39,7 +39,7 @@ class Reloader:
         read: Callable[[], Content],
         parse: Callable[[Content], tuple[ResourcePlan, ...]],
         *,
-        fleet: Fleet,
+        fleet: ResourceFleet,
         clock: Clock,
     ) -> None:
         self._read = read

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from plugin.config.plan import ResourcePlan
 from plugin.devices.device import Sharing
-from plugin.devices.inventory import Advertised, Inventory
+from plugin.devices.inventory import AdvertisedDevice, Inventory
 from plugin.serving.allocate import Allocator
 from plugin.serving.context import PluginContext
 from plugin.serving.device_tracker import DeviceTracker
@@ -26,7 +26,7 @@ from plugin.serving.written_files import HostRecord
 from runtime.process import innermost
 
 
-class Resource:
+class ServedResource:
     """Run `run()`; it ends only when it is cancelled."""
 
     def __init__(
@@ -77,12 +77,12 @@ class Resource:
         self._reconciler = Reconciler(
             plan.name,
             inventory=self._inventory,
-            tracker=self._tracker,
+            devices=self._tracker,
             changed=self._changed,
             registration=self._registration,
             context=context,
         )
-        self._published: tuple[Advertised, ...] | None = None
+        self._published: tuple[AdvertisedDevice, ...] | None = None
         self._ready_to_register = asyncio.Event()
 
     def _make_registration(self, names: SocketNames) -> Registration:

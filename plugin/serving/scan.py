@@ -14,14 +14,13 @@ from typing import Final
 
 from plugin.config.plan import ResourcePlan
 from plugin.devices.device import Device
-from plugin.devices.identify import Change, Identified, Identifier
+from plugin.devices.identify import Identified, Identifier, IdentityChange
 from plugin.discovery.glob import compiled
 from plugin.discovery.host import HostRoot, os_problem
 from plugin.discovery.source import EntryScanner, Findings, Found, RescanNeededError, Scanner
 from plugin.discovery.sysfs_tree import numa_nodes
 from plugin.serving.probes import asked_at_allocate, questions
-from runtime.directory import Change as Change_follow
-from runtime.directory import DirectoryWatcher, Kind
+from runtime.directory import Change, DirectoryWatcher, Kind
 
 MAX_FOLLOWED: Final = 256
 """Directories followed for one resource; what changes elsewhere is seen at the next rescan."""
@@ -122,7 +121,7 @@ class DeviceScanner:
             frozenset().union(*(findings.subsystems for findings in every)),
         )
 
-    def scan_entries(self, entries: Iterable[tuple[str, str]]) -> Change | None:
+    def scan_entries(self, entries: Iterable[tuple[str, str]]) -> IdentityChange | None:
         """What became of single entries, by (directory, name), of followed directories.
 
         None where that does not tell enough: then everything is to be looked at. Raises ScanError.
@@ -290,9 +289,7 @@ class DirectoryFollower:
             for directory in self._meant(change, what):
                 self._touched(directory, None if change.kind is Kind.RESCAN else change.name)
 
-    def _meant(
-        self, change: Change_follow, what: Iterable[tuple[str, Pattern[str] | None, bool]]
-    ) -> set[str]:
+    def _meant(self, change: Change, what: Iterable[tuple[str, Pattern[str] | None, bool]]) -> set[str]:
         """The host directories for which a change matters."""
         return {
             directory

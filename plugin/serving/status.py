@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from plugin.devices.inventory import Advertised, Inventory, Transition
+from plugin.devices.inventory import AdvertisedDevice, HealthTransition, Inventory
 from plugin.names import natural
 from runtime.log import Episode, Log
 
@@ -48,7 +48,7 @@ class ResourceCounters:
     discoveries: int = 0
     discovery_errors: int = 0
     transitions: Counter[str] = field(default_factory=Counter[str])
-    flaps: int = 0
+    health_flaps: int = 0
     allocation_seconds: Histogram = field(default_factory=Histogram)
 
 
@@ -64,7 +64,7 @@ class ResourceLog:
         self._refused = Episode(_log, "devices of another resource", resource=resource)
         self._conflicting = Episode(_log, "ids of another resource too", resource=resource)
 
-    def transitions(self, transitions: Sequence[Transition]) -> None:
+    def transitions(self, transitions: Sequence[HealthTransition]) -> None:
         """Log new devices and changes of health. A new healthy device is logged once."""
         new = sorted((t.id for t in transitions if t.new), key=natural)
         if new:
@@ -120,7 +120,7 @@ class ResourceStatus:
     streams: int
     ready: bool
     state: str
-    advertised: tuple[Advertised, ...]
+    advertised: tuple[AdvertisedDevice, ...]
     last_allocated: Callable[[str], float | None]
     counters: ResourceCounters
 

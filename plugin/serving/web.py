@@ -1,15 +1,15 @@
-"""What the plugin serves over HTTP: /metrics, /api/v1/devices, /-/healthy, /-/ready. Nothing writes."""
+"""The plugin's HTTP API: /metrics, /api/v1/devices, /-/healthy, /-/ready. All of it is read-only."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
 from prometheus_client.registry import Collector
 
-from plugin.serving.fleet import Fleet
 from plugin.serving.metrics import ConfigStatus, Exposition
 from plugin.serving.status import ResourceStatus
 from runtime.exposition import accepts_gzip, negotiate
@@ -17,14 +17,26 @@ from runtime.http.app import application, json_response
 from runtime.text import visible
 
 
+class StatusSource(Protocol):
+    """The resources that the process serves."""
+
+    def statuses(self) -> tuple[ResourceStatus, ...]:
+        """The status of each resource."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """Whether all configured resources have been started."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the pages are made of."""
+    """What the responses are made of. `web`: metrics of the HTTP server itself."""
 
-    fleet: Fleet
+    fleet: StatusSource
     config: Callable[[], ConfigStatus]
     web: Collector | None = None
-    """What is told of the clients themselves."""
     exposition: Exposition = field(default_factory=Exposition)
     rendering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -32,7 +44,7 @@ class Site:
 _SITE: web.AppKey[Site] = web.AppKey("site", Site)
 
 
-class DeviceDocument(msgspec.Struct, frozen=True):
+class PluginDeviceDocument(msgspec.Struct, frozen=True):
     """One advertised device: times are RFC 3339 in UTC, `reason` is empty while it is healthy."""
 
     id: str
@@ -44,20 +56,20 @@ class DeviceDocument(msgspec.Struct, frozen=True):
     last_allocated: str | None
 
 
-class ResourceDocument(msgspec.Struct, frozen=True):
+class PluginResourceDocument(msgspec.Struct, frozen=True):
     """One resource."""
 
     name: str
     registered: bool
     streams: int
-    devices: list[DeviceDocument]
+    devices: list[PluginDeviceDocument]
 
 
-class DevicesDocument(msgspec.Struct, frozen=True):
-    """What the plugin tells the exporter: design, section 6."""
+class PluginDevicesDocument(msgspec.Struct, frozen=True):
+    """The document that the exporter reads."""
 
     version: int
-    resources: list[ResourceDocument]
+    resources: list[PluginResourceDocument]
 
 
 def build(site: Site) -> web.Application:
@@ -72,13 +84,13 @@ def build(site: Site) -> web.Application:
     return app
 
 
-def document(statuses: tuple[ResourceStatus, ...]) -> DevicesDocument:
-    """Every device of every resource, by its advertised id; `parent` is the device behind a replica."""
-    return DevicesDocument(1, [_resource(status) for status in statuses])
+def document(statuses: tuple[ResourceStatus, ...]) -> PluginDevicesDocument:
+    """Every device of every resource by advertised id. `parent`: the id of the device behind a replica."""
+    return PluginDevicesDocument(1, [_resource(status) for status in statuses])
 
 
-def _resource(status: ResourceStatus) -> ResourceDocument:
-    devices: list[DeviceDocument] = []
+def _resource(status: ResourceStatus) -> PluginResourceDocument:
+    devices: list[PluginDeviceDocument] = []
     for entry in status.advertised:
         device = entry.known.device
         attributes = dict(device.attrs)
@@ -88,7 +100,7 @@ def _resource(status: ResourceStatus) -> ResourceDocument:
             attributes["parent"] = device.id
         named = status.last_allocated(entry.id)
         devices.append(
-            DeviceDocument(
+            PluginDeviceDocument(
                 id=entry.id,
                 health="Healthy" if entry.known.healthy else "Unhealthy",
                 reason=entry.known.reason,
@@ -98,7 +110,7 @@ def _resource(status: ResourceStatus) -> ResourceDocument:
                 last_allocated=None if named is None else _stamp(named),
             )
         )
-    return ResourceDocument(status.name, status.registered, status.streams, devices)
+    return PluginResourceDocument(status.name, status.registered, status.streams, devices)
 
 
 def _stamp(seconds: float) -> str:
@@ -114,7 +126,7 @@ async def _healthy(_request: web.Request) -> web.Response:
 
 
 async def _ready(request: web.Request) -> web.Response:
-    """Ready when every resource is served, or waits for something that it says."""
+    """Ready when every resource is served, or waits for what its state names."""
     fleet = request.app[_SITE].fleet
     statuses = fleet.statuses()
     lines = [f"{'ready' if s.ready else 'not ready'} {s.name}: {visible(s.state)}" for s in statuses]
@@ -132,7 +144,7 @@ async def _devices(request: web.Request) -> web.Response:
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    """Rendered in a thread: ten thousand series would hold up an Allocate that comes meanwhile."""
+    """Rendered in a thread: ten thousand series would delay an Allocate call."""
     site = request.app[_SITE]
     form = negotiate(request.headers.get("Accept"))
     compress = accepts_gzip(request.headers.get("Accept-Encoding"))

@@ -38,7 +38,7 @@ from exporter.metrics.exporter import Metrics
 from exporter.metrics.families import HistoryFamilies
 from exporter.refresh.protocols import NoPods
 from plugin.devices.device import Device as PluginDevice
-from plugin.devices.inventory import Advertised, Known
+from plugin.devices.inventory import AdvertisedDevice, TrackedDevice
 from plugin.serving.metrics import ConfigStatus, Exposition
 from plugin.serving.status import ResourceCounters, ResourceStatus
 from runtime.exposition import Format
@@ -161,14 +161,14 @@ def exporter_text() -> str:
 
 def plugin_text() -> str:
     """The exposition of a plugin with a sample of each family."""
-    known = Known(PluginDevice("gpu-0", "gpu-0"), "", 1.0)
+    known = TrackedDevice(PluginDevice("gpu-0", "gpu-0"), "", 1.0)
     status = ResourceStatus(
         name="example.com/gpu",
         registered=True,
         streams=1,
         ready=True,
         state="",
-        advertised=(Advertised("gpu-0", known),),
+        advertised=(AdvertisedDevice("gpu-0", known),),
         last_allocated=lambda _: None,
         counters=ResourceCounters(),
     )

@@ -15,7 +15,7 @@ from plugin.discovery.host import HostRoot
 from plugin.discovery.registry import fault_source
 from plugin.discovery.uevents import Uevents
 from plugin.serving.context import Pace, Patience, PluginContext, RegistrationMethod
-from plugin.serving.fleet import Fleet
+from plugin.serving.fleet import ResourceFleet
 from plugin.serving.kubelet_state import KubeletState
 from plugin.serving.ownership import DeviceOwnership
 from plugin.serving.prober import FaultEvents
@@ -40,7 +40,7 @@ class Hands:
 class Served:
     """A fleet that runs."""
 
-    fleet: Fleet
+    fleet: ResourceFleet
     hands: Hands
 
     def status(self, name: str) -> ResourceStatus:
@@ -106,7 +106,7 @@ async def serving(
         patience=patience or Patience(),
         method=method,
     )
-    fleet = Fleet(context)
+    fleet = ResourceFleet(context)
     fleet.apply(load(configuration.encode(), "test"))
     async with asyncio.TaskGroup() as group:
         actors = (watcher.run(), uevents.run(), fleet.run())

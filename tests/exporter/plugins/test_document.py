@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from exporter.mapping.model import AdvertisedDevice
 from exporter.plugins.client import DocumentError, parse
 from plugin.devices.device import Device, Sharing
-from plugin.devices.inventory import Inventory, Sighting
+from plugin.devices.inventory import Inventory, ObservedDevice
 from plugin.serving.status import ResourceCounters, ResourceStatus
 from plugin.serving.web import document
 from runtime.clock import Instant
@@ -27,7 +27,7 @@ def test_what_the_plugin_writes_is_read() -> None:
     inventory = Inventory(Sharing(2))
     well = Device("gpu0", "gpu0", "/dev/gpu0", {"model": "A100"}, (0, 1))
     ill = Device("gpu1", "gpu1")
-    inventory.survey([Sighting(well), Sighting(ill, "its node is gone")], Instant(1000.25, 1.0))
+    inventory.survey([ObservedDevice(well), ObservedDevice(ill, "its node is gone")], Instant(1000.25, 1.0))
     inventory.name(["gpu0::1", "gpu1::1"], Instant(1010.5, 11.0))
     inventory.give(["gpu0::1"], Instant(1010.5, 11.0))
     status = ResourceStatus(

@@ -2,10 +2,10 @@ import pytest
 
 from plugin.config.load import load
 from plugin.config.plan import ResourcePlan
-from plugin.devices.allocation import ContainerAllocation, Refusal, RefusedError, render, request
+from plugin.devices.allocation import AllocationError, ContainerAllocation, Refusal, render, request
 from plugin.devices.device import Device, Sharing
-from plugin.devices.inventory import Inventory, Sighting
-from plugin.devices.rendering import Mount, Node
+from plugin.devices.inventory import Inventory, ObservedDevice
+from plugin.devices.rendering import DeviceNode, Mount
 from plugin.presets import preset_path
 from runtime.clock import Instant
 
@@ -40,7 +40,7 @@ def inventory(*sick: str, replicas: int | None = 3) -> Inventory:
     made = Inventory(Sharing(replicas))
     made.survey(
         [
-            Sighting(
+            ObservedDevice(
                 Device(name, name, f"/dev/{name}", {"model": "c9"}), "it is broken" if name in sick else ""
             )
             for name in ("video10", "video2", "video3")
@@ -61,9 +61,9 @@ def test_the_answer_is_exactly_what_the_configuration_says() -> None:
             "CAMERA_VIDEO10": "/dev/video10",
         },
         devices=(
-            Node("/dev/mediactl", "/dev/mediactl", "rw"),
-            Node("/dev/video2", "/dev/cam/video2", "mrw"),
-            Node("/dev/video10", "/dev/cam/video10", "mrw"),
+            DeviceNode("/dev/mediactl", "/dev/mediactl", "rw"),
+            DeviceNode("/dev/video2", "/dev/cam/video2", "mrw"),
+            DeviceNode("/dev/video10", "/dev/cam/video10", "mrw"),
         ),
         mounts=(
             Mount("/etc/cameras/c9", "/etc/cameras/model", read_only=True, create=None),
@@ -93,7 +93,7 @@ def test_the_order_of_the_request_does_not_matter() -> None:
     ],
 )
 def test_what_cannot_be_given_is_refused_by_name(asked: list[str], refusal: Refusal, words: str) -> None:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(AllocationError) as caught:
         request(inventory("video3"), plan(), asked)
     assert caught.value.refusal is refusal
     assert words in str(caught.value)
@@ -102,7 +102,7 @@ def test_what_cannot_be_given_is_refused_by_name(asked: list[str], refusal: Refu
 
 def test_many_faults_are_counted_rather_than_listed() -> None:
     many = plan(CAMERA.replace(", max_per_container: 4", ""))
-    with pytest.raises(RefusedError, match=r"and 92 more$"):
+    with pytest.raises(AllocationError, match=r"and 92 more$"):
         request(inventory(), many, [f"x{n}" for n in range(100)])
 
 
@@ -139,7 +139,7 @@ resources:
     allocate: {{{allocate}}}
 """)
     devices = [known.device for known in inventory().devices.values()]
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(AllocationError) as caught:
         render(broken, ["video10", "video2"], devices)
     assert caught.value.refusal is Refusal.INTERNAL
     assert words in str(caught.value)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.devices.claims import CdiNames
+from plugin.devices.cdi import CdiNames
 
 NAMES = st.sets(st.sampled_from(["v/c=0", "v/c=1", "v/c=2"]))
 

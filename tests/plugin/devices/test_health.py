@@ -1,4 +1,4 @@
-"""Health by counts in a row, faults by quiet time, flapping damped: time is handed in."""
+"""HealthTracker by counts in a row, faults by quiet time, flapping damped: time is handed in."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ from plugin.devices.health import (
     SHORTEST_QUIET,
     WINDOW,
     Damper,
-    Health,
+    HealthTracker,
     concerns,
 )
 from plugin.discovery.source import Fault, Found
@@ -34,19 +34,19 @@ def xid(quiet: float = 60.0) -> ProbePlan:
     return ProbePlan(XidCheck(frozenset({13}), quiet), "health[0].xid")
 
 
-def known(*probes: ProbePlan) -> Health:
-    health = Health(probes)
+def known(*probes: ProbePlan) -> HealthTracker:
+    health = HealthTracker(probes)
     health.survey({"a"}, 0.0)
     return health
 
 
-def waits_until(health: Health) -> float | None:
+def waits_until(health: HealthTracker) -> float | None:
     """When it is due; asked through here where it is another thing a line later."""
     return health.due
 
 
 def test_without_probes_every_device_is_well() -> None:
-    health = Health(())
+    health = HealthTracker(())
     health.survey({"a"}, 0.0)
     assert health.reason("a") == ""
     assert health.due is None
@@ -77,7 +77,7 @@ def test_an_initial_state_holds_until_the_counts_are_reached() -> None:
     assert not health.answer("a", 0, "x", 0.0)
     assert health.answer("a", 0, "x", 0.0)
     health = known(probe(successes=2, initial=False))
-    assert health.reason("a") == "health[0].exists: has not been found well yet"
+    assert health.reason("a") == "health[0].exists: has not succeeded yet"
     health.answer("a", 0, "", 0.0)
     assert health.reason("a") != ""
     health.answer("a", 0, "", 0.0)
@@ -156,7 +156,7 @@ def test_a_fault_means_what_is_called_as_it_says(subjects: set[str], meant: bool
 
 
 def test_a_fault_lasts_until_it_has_been_quiet_for_long_enough() -> None:
-    health = Health((xid(), probe()))
+    health = HealthTracker((xid(), probe()))
     health.survey({GPU.id}, 0.0)
     assert health.reason(GPU.id) is None  # the other probe has not answered
     health.answer(GPU.id, 1, "", 0.0)
@@ -174,7 +174,7 @@ def test_a_fault_lasts_until_it_has_been_quiet_for_long_enough() -> None:
     assert not health.fault(Device("other", "other"), Fault(frozenset(), 79, "", 91.0), 91.0)
 
 
-def flap(health: Health, times: int, start: float, pause: float) -> float:
+def flap(health: HealthTracker, times: int, start: float, pause: float) -> float:
     """Fail and be well again so many times; when it was well for the last time."""
     for n in range(times):
         health.answer("a", 0, f"bad {n}", start + n * pause)

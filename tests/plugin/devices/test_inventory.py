@@ -13,10 +13,10 @@ from plugin.devices.inventory import (
     MAX_LIST_BYTES,
     ORPHAN,
     RELEASE_AFTER,
+    HealthTransition,
     Inventory,
-    Sighting,
+    ObservedDevice,
     Tombstone,
-    Transition,
 )
 from runtime.clock import Instant
 
@@ -25,8 +25,8 @@ def at(seconds: float) -> Instant:
     return Instant(1e9 + seconds, seconds)
 
 
-def seen(*names: str, reason: str = "") -> list[Sighting]:
-    return [Sighting(Device(name, name, f"/dev/{name}"), reason) for name in names]
+def seen(*names: str, reason: str = "") -> list[ObservedDevice]:
+    return [ObservedDevice(Device(name, name, f"/dev/{name}"), reason) for name in names]
 
 
 def listed(inventory: Inventory) -> dict[str, str]:
@@ -36,14 +36,14 @@ def listed(inventory: Inventory) -> dict[str, str]:
 def test_a_device_that_vanishes_is_unhealthy_and_kept_and_comes_back_with_its_id() -> None:
     inventory = Inventory()
     assert inventory.survey(seen("a", "b"), at(0)) == (
-        Transition("a", healthy=True, reason="", new=True),
-        Transition("b", healthy=True, reason="", new=True),
+        HealthTransition("a", healthy=True, reason="", new=True),
+        HealthTransition("b", healthy=True, reason="", new=True),
     )
     inventory.shown()
-    assert inventory.survey(seen("b"), at(1)) == (Transition("a", healthy=False, reason=GONE),)
+    assert inventory.survey(seen("b"), at(1)) == (HealthTransition("a", healthy=False, reason=GONE),)
     assert listed(inventory) == {"a": GONE, "b": ""}
     assert inventory.devices["a"].since == 1e9 + 1
-    assert inventory.survey(seen("a", "b"), at(2)) == (Transition("a", healthy=True, reason=""),)
+    assert inventory.survey(seen("a", "b"), at(2)) == (HealthTransition("a", healthy=True, reason=""),)
     assert listed(inventory) == {"a": "", "b": ""}
 
 
@@ -200,8 +200,8 @@ def test_what_changed_is_taken_in_alone_and_every_other_entry_stays_itself() -> 
     inventory.shown()
     before = {entry.id: entry for entry in inventory.advertised()}
     assert inventory.update(seen("c", reason="hot"), ["a"], at(1)) == (
-        Transition("c", healthy=False, reason="hot"),
-        Transition("a", healthy=False, reason=GONE),
+        HealthTransition("c", healthy=False, reason="hot"),
+        HealthTransition("a", healthy=False, reason=GONE),
     )
     assert listed(inventory) == {"a": GONE, "b": "", "c": "hot"}
     assert [entry is before[entry.id] for entry in inventory.advertised()] == [False, True, False]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from plugin.config.plan import Prefer
 from plugin.devices.allocation import Offer, offers, prefer
 from plugin.devices.device import Device, Sharing
-from plugin.devices.inventory import Inventory, Sighting
+from plugin.devices.inventory import Inventory, ObservedDevice
 from runtime.clock import Instant
 
 
@@ -85,7 +85,7 @@ def test_more_than_there_is_and_less_than_nothing_are_answered_too(size: int, ex
 
 def test_what_is_offered_is_looked_up_and_an_unknown_id_stands_for_itself() -> None:
     inventory = Inventory(Sharing(2))
-    inventory.survey([Sighting(Device("a", "a", numa_nodes=(1,)))], Instant(0, 0))
+    inventory.survey([ObservedDevice(Device("a", "a", numa_nodes=(1,)))], Instant(0, 0))
     assert offers(inventory, ["a::1", "x", "x"]) == (Offer("a::1", "a", (1,)), Offer("x", "x"))
 
 

@@ -13,7 +13,7 @@ from plugin.serving.context import Pace
 from simulator import SimulatedKubelet
 from simulator.model import ContainerSpec, PodSpec
 
-PLAIN = "- name: a.b/one\n  discover: [{glob: {paths: ['/dev/one*']}}]\n"
+UNSHARED = "- name: a.b/one\n  discover: [{glob: {paths: ['/dev/one*']}}]\n"
 
 
 def family(template: str = "a.b/{{ device.name[:3] }}", more: str = "") -> str:
@@ -88,7 +88,7 @@ async def test_a_sources_defect_is_told_and_leaves_the_others_alone(
 
     monkeypatch.setattr(Glob, "scan", broken)
     name = "a.b/x{{ device.name }}"
-    async with serve(configuration(family(name), PLAIN)) as served:
+    async with serve(configuration(family(name), UNSHARED)) as served:
         await served.until(lambda: states(served)[name] == "discovery fails: ValueError: unforeseen")
         await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)
 
@@ -159,7 +159,7 @@ async def test_a_name_that_the_configuration_has_is_not_a_familys(
         (dev / device).touch()
     async with serve(configuration(family())) as served:
         await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("a.b/two") == 1)
-        served.apply(configuration(family(), PLAIN))
+        served.apply(configuration(family(), UNSHARED))
         await served.until(lambda: list(states(served)) == ["a.b/two", "a.b/one"])
         await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("a.b/two") == 1)
         await served.registered("a.b/two")

@@ -204,7 +204,7 @@ async def test_flapping_is_held_counted_and_let_go(
         (host / "run/v0").write_text("ok")
         await served.quiet(NAME)
         assert kubelet.allocatable(NAME) == 1
-        assert served.status(NAME).counters.flaps == 1
+        assert served.status(NAME).counters.health_flaps == 1
         assert served.status(NAME).counters.transitions == {"unhealthy": 5, "healthy": 4}
         # It is let go when it has been well for long enough, by the clock.
         served.hands.ahead += 400.0

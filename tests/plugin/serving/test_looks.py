@@ -6,9 +6,9 @@ from pathlib import Path
 from kubelet.paths import KubeletPaths
 from plugin.discovery.host import HostRoot
 from plugin.serving.context import Pace, PluginContext
+from plugin.serving.device_tracker import MAX_ENTRIES, ScanRequest, ScanSchedule, ScanTriggers
 from plugin.serving.kubelet_state import KubeletState
 from plugin.serving.ownership import DeviceOwnership
-from plugin.serving.scan_schedule import MAX_ENTRIES, ScanRequest, ScanSchedule, ScanTriggers
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 

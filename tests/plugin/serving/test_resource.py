@@ -20,7 +20,7 @@ from kubelet.paths import socket_target
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from plugin.devices.device import Device
-from plugin.devices.identify import Change
+from plugin.devices.identify import IdentityChange
 from plugin.discovery.files import Files
 from plugin.discovery.source import Findings
 from plugin.serving.context import Pace, Patience
@@ -315,7 +315,7 @@ async def test_a_defect_in_one_resource_leaves_the_others_alone_and_is_survived(
             raise KeyError("a defect")
         return look(self, not_before)
 
-    def looking_at(self: DeviceScanner, entries: Iterable[tuple[str, str]]) -> Change | None:
+    def looking_at(self: DeviceScanner, entries: Iterable[tuple[str, str]]) -> IdentityChange | None:
         if self.plan.name in broken:
             raise KeyError("a defect")
         return look_at(self, entries)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.served import Serve, Served
-from plugin.devices.claims import HeldIds
+from plugin.devices.device import HeldIds
 from plugin.serving.context import Pace
 from plugin.serving.kubelet_state import KubeletState
 from plugin.serving.reconciler import Reconciler

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plugin.devices.inventory import Transition
+from plugin.devices.inventory import HealthTransition
 from plugin.serving.status import MAX_NAMED, ResourceLog
 
 BROKEN = "found '1', expected '0'"
@@ -14,10 +14,10 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]
     caplog.set_level("INFO", "devicelens")
     ResourceLog("a.b/c").transitions(
         [
-            Transition("d10", healthy=True, reason="", new=True),
-            Transition("d9", healthy=False, reason=BROKEN, new=True),
-            Transition("d1", healthy=True, reason=""),
-            Transition("d2", healthy=False, reason=BROKEN),
+            HealthTransition("d10", healthy=True, reason="", new=True),
+            HealthTransition("d9", healthy=False, reason=BROKEN, new=True),
+            HealthTransition("d1", healthy=True, reason=""),
+            HealthTransition("d2", healthy=False, reason=BROKEN),
         ]
     )
     return [(record.getMessage(), vars(record)["devicelens_fields"]) for record in caplog.records]
@@ -41,7 +41,7 @@ def test_a_device_that_is_unhealthy_from_the_beginning_is_told_as_one_that_becom
 
 def test_of_many_devices_some_are_named_and_the_rest_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "devicelens")
-    many = [Transition(f"d{n}", healthy=False, reason=BROKEN, new=True) for n in range(MAX_NAMED + 3)]
+    many = [HealthTransition(f"d{n}", healthy=False, reason=BROKEN, new=True) for n in range(MAX_NAMED + 3)]
     ResourceLog("a.b/c").transitions(many)
     events = [(record.getMessage(), vars(record)["devicelens_fields"]) for record in caplog.records]
     assert events[0][1]["devices"] == "d0, d1, d2, d3, d4, d5, d6, d7 and 3 more"
