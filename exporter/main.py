@@ -38,7 +38,7 @@ from runtime.directory import DirectoryWatcher
 from runtime.http.server import WebServer
 from runtime.log import Log
 from runtime.preflight import Need, Use, log_preflight
-from runtime.process import Actor, Fatal, engine_kept, run_actors, share_one_arena
+from runtime.process import Actor, Fatal, grpc_runtime, run_actors, share_one_arena
 from runtime.version import __version__
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     if plugins is not None:
         plugins.bind(refresher)
         actors.append(plugins.run())
-    async with engine_kept(), client:
+    async with grpc_runtime(), client:
         try:
             await run_actors(actors, stop)
         finally:

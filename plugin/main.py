@@ -31,7 +31,7 @@ from runtime.directory import DirectoryWatcher
 from runtime.http.server import WebServer
 from runtime.log import Log
 from runtime.preflight import Need, Use, log_preflight
-from runtime.process import Actor, Fatal, engine_kept, run_actors
+from runtime.process import Actor, Fatal, grpc_runtime, run_actors
 from runtime.version import __version__
 
 TOKEN_BYTES: Final = 4
@@ -95,7 +95,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         collector.run(watcher),
         web.run(build(site), watcher, purpose="metrics and devices"),
     ]
-    async with engine_kept():
+    async with grpc_runtime():
         await run_actors(actors, stop)
 
 

@@ -1,11 +1,7 @@
-"""The life of a process: start its actors in one TaskGroup, end them on SIGTERM or SIGINT.
+"""The life of a process: its actors in one TaskGroup, its end on SIGTERM or SIGINT, its limits and memory.
 
-Each actor is a plain coroutine that runs for ever. One that fails ends the process: an actor
-handles what the field throws itself, so what reaches this module is a defect or a Fatal.
-
-How the C library keeps memory that is freed: glibc's way is for programs of many busy threads.
-
-gRPC's engine, kept: it ends with the last channel or server of a process, and the next begins another.
+An actor is a plain coroutine that runs until it is cancelled. It handles the failures of its field itself, so
+an exception that reaches this module is a defect or a Fatal, and ends the process.
 """
 
 import asyncio
@@ -13,6 +9,7 @@ import atexit
 import ctypes
 import faulthandler
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
@@ -26,10 +23,10 @@ from runtime.log import Log
 from runtime.text import visible
 
 END_WITHIN: Final = 1.7
-"""Seconds from the first signal to the end, whatever hangs; the contract says two."""
+"""Seconds from the first signal to the end, whatever hangs; two are promised."""
 
 _CUT_OFF: Final = 0.1
-"""Seconds after that at which not even the event loop is relied upon."""
+"""Seconds after that at which a blocked event loop is cut off as well."""
 
 _log = Log("process")
 
@@ -37,11 +34,11 @@ Actor = Coroutine[Any, Any, None]
 
 
 class Fatal(Exception):  # noqa: N818 -- it is the end, not an error to handle
-    """The process cannot do what it was asked for; the message says why, in one line."""
+    """The process cannot start or go on; the message says why, in one line."""
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The first error that is no group of others: what a TaskGroup in a TaskGroup wraps."""
+    """The first error in nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -60,10 +57,10 @@ async def run_actors(actors: Iterable[Actor], stop: asyncio.Event) -> None:
 
 
 def end_at_once_on_signals() -> None:
-    """Until `run` is reached, have SIGTERM and SIGINT end the process with status 0: it has nothing to undo.
+    """Until `run` is called, make SIGTERM and SIGINT end the process with status 0: there is nothing to undo.
 
-    For what takes its time before that. The kernel keeps from the first process of a container any signal
-    that it does not handle, so the pod would only end with its grace period.
+    The kernel drops a signal that the first process of a container does not handle, so without this a pod
+    that is deleted during start-up ends only after its grace period.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end_at_once)
@@ -72,25 +69,25 @@ def end_at_once_on_signals() -> None:
 def run(main: Callable[[asyncio.Event], Actor], *, end_within: float = END_WITHIN) -> int:
     """Run `main(stop)` to its end and return the process's exit status.
 
-    `stop` is set at the first SIGTERM or SIGINT; a second one, or `end_within` seconds, end the process
-    at once with status 1; if that is because a thread or the event loop itself is blocked, its stack is
-    written to standard error. Status 0: ended as asked. 1: a Fatal, told in one line on standard error.
+    The first SIGTERM or SIGINT sets `stop`. A second one, or `end_within` seconds, end the process at once
+    with status 1; where a thread or the event loop is blocked, its stack goes to standard error. Status 0: a
+    clean end. Status 1: a Fatal, in one line on standard error.
 
-    A process that has ended as asked leaves the rest to the kernel once its threads have ended: what the
-    interpreter would still take apart is memory, which on a busy node can take longer than the end may.
+    A clean end leaves the interpreter's memory to the kernel: on a busy node its teardown takes too long.
     """
     status = 0
     clean = False
+    raise_descriptor_limit()
 
-    def leave_the_rest() -> None:
+    def skip_teardown() -> None:
         if clean:
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(0)
 
-    # First, for it is called after all others, and after threads were awaited.
-    atexit.register(leave_the_rest)
+    # Registered first, it is called last, after threads were joined.
+    atexit.register(skip_teardown)
     try:
         asyncio.run(_with_signals(main, end_within))
         clean = True
@@ -110,7 +107,7 @@ async def _with_signals(main: Callable[[asyncio.Event], Actor], end_within: floa
         if asked or loop.is_closed():
             os._exit(1)
         asked = True
-        # Neither a blocked event loop nor a thread that Python joins at its exit can hold this up.
+        # Works although the event loop is blocked, or Python joins a thread at its exit.
         faulthandler.dump_traceback_later(end_within + _CUT_OFF, exit=True)
         loop.call_soon_threadsafe(end, number)
 
@@ -120,7 +117,7 @@ async def _with_signals(main: Callable[[asyncio.Event], Actor], end_within: floa
         loop.call_later(end_within, _leave, end_within)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Not the loop's own handlers: those wait for a loop that may be what is blocked.
+        # The event loop's own handlers would wait for a loop that may be blocked.
         signal.signal(number, on_signal)
     await main(stop)
 
@@ -139,26 +136,32 @@ _ARENA_MAX: Final = -8
 
 
 def share_one_arena() -> None:
-    """Have all threads of this process allocate from one arena, where the C library is glibc.
+    """Make all threads allocate from one arena with glibc. Call it before there are threads.
 
-    It has one for each thread otherwise, and what one thread freed no other can use: of an answer of 16 MB
-    that several threads handle in turn some 50 MiB more stay. Python's threads hardly ever allocate at the
-    same time. To be called before there are threads.
+    By default each thread has an arena, and no other thread can use what was freed in it: an answer of 16 MB
+    that several threads handle in turn keeps 50 MiB more. Python's threads rarely allocate at the same time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_ARENA_MAX, 1)
 
 
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard one: each connection is a descriptor."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 _NOWHERE: Final = "unix:///nowhere"
 
 
 @asynccontextmanager
-async def engine_kept() -> AsyncGenerator[None]:
-    """Keep the engine for as long as the context lasts, whatever channels and servers come and go meanwhile.
+async def grpc_runtime() -> AsyncGenerator[None]:
+    """Keep the gRPC runtime while the context lasts, whatever channels and servers come and go.
 
-    To begin another takes descriptors, and gRPC aborts the process where none is left. A channel over which
-    nothing is called connects to nothing.
+    The runtime ends with the last of them. Starting it again takes descriptors, and gRPC aborts the process
+    where none is left. A channel without calls does not connect.
     """
     async with grpc.aio.insecure_channel(_NOWHERE):
         yield

@@ -10,11 +10,13 @@ from base64 import b64decode
 from binascii import Error
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 from ipaddress import ip_address
 from ssl import SSLContext
+from threading import Thread
 from typing import Any, Final
 
 from runtime.log import Episode, Log
@@ -141,7 +143,7 @@ class UserGate:
         hashed = self._users.get(name)
         try:
             async with self._one_at_a_time:
-                matches = await asyncio.to_thread(self._matches, password, hashed or self._decoy_of(name))
+                matches = await self._hash(password, hashed or self._decoy_of(name))
         finally:
             del self._under_way[digest]
             self._waiting -= Counter((client,))
@@ -149,8 +151,21 @@ class UserGate:
         (self._right if admitted else self._wrong).add(digest)
         return admitted
 
+    async def _hash(self, password: bytes, hashed: bytes) -> bool:
+        """Hash in a daemon thread: the end of the process does not wait for it, which may take a second."""
+        outcome: Future[bool] = Future()
+        outcome.set_running_or_notify_cancel()
+
+        def work() -> None:
+            try:
+                outcome.set_result(self._matches(password, hashed))
+            except Exception as error:  # noqa: BLE001 -- raised in whoever waits
+                outcome.set_exception(error)
+
+        Thread(target=work, name="passwords", daemon=True).start()
+        return await asyncio.wrap_future(outcome)
+
     def _matches(self, password: bytes, hashed: bytes) -> bool:
-        """In a thread: hashing takes up to a second."""
         if self._check is None:
             # Imported when it is needed: few processes have users.
             from bcrypt import checkpw  # noqa: PLC0415

@@ -9,7 +9,7 @@ _PROGRAM = """
 import asyncio, os, resource
 from contextlib import nullcontext
 import grpc.aio
-from runtime.process import engine_kept
+from runtime.process import grpc_runtime
 
 async def call():
     alone = (("grpc.use_local_subchannel_pool", 1),)
@@ -44,7 +44,7 @@ def _runs_out(context: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_a_process_that_keeps_the_engine_lives_on_without_descriptors() -> None:
-    ended = _runs_out("engine_kept")
+    ended = _runs_out("grpc_runtime")
     assert (ended.returncode, ended.stdout) == (0, "lives\n"), ended.stderr
     # Whenever this fails gRPC has learnt to live without, and nothing needs to be kept any more.
     assert _runs_out("nullcontext").returncode != 0
