@@ -18,8 +18,6 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from exporter.cli.common import DEFAULT_URL
-
 VARIABLE: Final = "_DEVICELENS_COMPLETE"
 SHELLS: Final = ("bash", "zsh", "fish")
 _BREAKS: Final = "=:"
@@ -97,11 +95,6 @@ _TIMEOUT: Final = 0.4
 """Seconds for the query."""
 _LIMIT: Final = 1000
 """Words offered."""
-_SOURCE_PARAMETERS: Final = (
-    *("url", "socket", "prometheus", "node", "selector", "token_file", "ca_file", "cert_file", "key_file"),
-    *("insecure_skip_verify", "timeout"),
-)
-
 Items = list[CompletionItem[str]]
 
 
@@ -160,13 +153,13 @@ def _nodes(ctx: click.Context, *kinds: str) -> Iterable[Any]:
     flags are wrong: completion prints no errors.
     """
     from exporter.cli.query import current_mapping  # noqa: PLC0415 -- imports asyncio and aiohttp
-    from exporter.cli.sources import choose_source  # noqa: PLC0415 -- it imports this module
+    from exporter.cli.sources import SourceFlags, choose_source  # noqa: PLC0415 -- it imports this module
 
-    given = {name: ctx.params.get(name) for name in _SOURCE_PARAMETERS}
-    given |= {"url": given["url"] or DEFAULT_URL, "timeout": _TIMEOUT}
-    given["insecure_skip_verify"] = bool(given["insecure_skip_verify"])
+    parameters: dict[str, Any] = {name: ctx.params.get(name) for name in SourceFlags.__slots__}
+    # Without a value on the line a parameter is None here, whatever its default.
+    given = {name: value for name, value in parameters.items() if value is not None}
     try:
-        source = choose_source(ctx, **given)  # type: ignore[arg-type] # as click parsed them
+        source = choose_source(ctx, SourceFlags(**{**given, "timeout": _TIMEOUT}))
         if source.kind not in (kinds or ("exporter", "prometheus")):
             return ()  # gRPC takes too long to import
         return current_mapping(replace(source, node="")).nodes

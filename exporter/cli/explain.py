@@ -7,7 +7,7 @@ import click
 
 from exporter.cli.common import EPILOG, NoMatchError, as_json, say, warn_unless_fresh
 from exporter.cli.completion import complete_device
-from exporter.cli.sources import choose_source, refuse_prometheus, source_flags
+from exporter.cli.sources import SourceFlags, choose_source, refuse_prometheus, source_flags
 from exporter.views.schema import DeviceEntry, ExplainDocument
 from exporter.views.wording import lasting, ranges, spelled
 from runtime.text import visible
@@ -36,7 +36,7 @@ def explain(ctx: click.Context, /, *, what: str, at: str | None, output: str, **
     if several resources have a device with this id; the part after its slash is enough.
     """
     resource, device = parse_device(what)
-    source = choose_source(ctx, **flags)
+    source = choose_source(ctx, SourceFlags(**flags))
     if source.kind == "prometheus":
         refuse_prometheus(
             ctx, "use --url with the exporter of the device's node, or devicelens who --prometheus URL"

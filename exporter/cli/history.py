@@ -8,7 +8,7 @@ import click
 from exporter.cli.common import EPILOG, TIME_FORMATS, parse_time_flag
 from exporter.cli.completion import complete_pod, complete_what
 from exporter.cli.select import parse_query
-from exporter.cli.sources import choose_source, refuse_prometheus, source_flags
+from exporter.cli.sources import SourceFlags, choose_source, refuse_prometheus, source_flags
 
 
 @click.command(epilog=EPILOG)
@@ -55,7 +55,7 @@ def history(
     id, or the id of the parent device. =DEVICE searches all resources.
     """
     query = parse_query(what, pod)
-    source = choose_source(ctx, **flags)
+    source = choose_source(ctx, SourceFlags(**flags))
     if source.kind == "prometheus":
         refuse_prometheus(
             ctx,

@@ -9,7 +9,7 @@ import msgspec
 
 from exporter.cli.common import NoMatchError, as_json, say
 from exporter.cli.query import history
-from exporter.cli.select import DeviceQuery, devices_like, resource_among, there_are
+from exporter.cli.select import HolderQuery, devices_like, resource_among, there_are
 from exporter.cli.sources import ChosenSource
 from exporter.cli.table import Cell, Row, print_table, unix_time
 from exporter.views.schema import BoundEntry, HistoryDocument, PastEntry
@@ -25,9 +25,9 @@ _EXACT: Final = 1.0
 """Seconds between two bounds that are shown as one time."""
 
 
-def print_holders_at(query: DeviceQuery, at: float, source: ChosenSource, *, output: str) -> None:
+def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, *, output: str) -> None:
     """Print who held which device at unix time `at`. Raises NoMatchError, AskError and BadParameter."""
-    document = _holders_at(history(source, DeviceQuery(pod=query.pod), limit=_ALL, at=at), query)
+    document = _holders_at(history(source, HolderQuery(pod=query.pod), limit=_ALL, at=at), query)
     _say_gaps(document)
     when = f"at {rfc3339(at)}"
     if not document.holdings and (query.filters or not document.complete):
@@ -43,7 +43,7 @@ def print_holders_at(query: DeviceQuery, at: float, source: ChosenSource, *, out
     _print(document, _MOMENT_COLUMNS, rows, output=output)
 
 
-def _holders_at(document: HistoryDocument, query: DeviceQuery) -> HistoryDocument:
+def _holders_at(document: HistoryDocument, query: HolderQuery) -> HistoryDocument:
     """The holdings that `query` matches, with parts of ids as in `devicelens who`."""
     found = list(document.holdings)
     if query.resource:
@@ -61,7 +61,7 @@ def _holders_at(document: HistoryDocument, query: DeviceQuery) -> HistoryDocumen
 
 
 def print_holdings(
-    query: DeviceQuery,
+    query: HolderQuery,
     first: float | None,
     last: float | None,
     source: ChosenSource,

@@ -12,7 +12,7 @@ from exporter.cli import prometheus
 from exporter.cli.client import ServerClient, StatusError, connect, run
 from exporter.cli.common import NoMatchError
 from exporter.cli.select import (
-    DeviceQuery,
+    HolderQuery,
     MappingAnswer,
     MappingDocument,
     NodeMapping,
@@ -109,7 +109,7 @@ def explanation(source: ChosenSource, resource: str, device: str) -> tuple[Expla
 
 
 def history(
-    source: ChosenSource, query: DeviceQuery, *, limit: int, **times: float | None
+    source: ChosenSource, query: HolderQuery, *, limit: int, **times: float | None
 ) -> HistoryDocument:
     """Up to `limit` holdings, newest first, from all pages. `times` are at, from and to, in unix seconds.
 

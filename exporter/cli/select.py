@@ -148,7 +148,7 @@ class NamespacedPod:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceQuery:
+class HolderQuery:
     """The filter of a command line; "" and None match everything.
 
     `resource` is a whole resource name or the part after its slash. `device` is a whole device id, a parent's
@@ -179,7 +179,7 @@ class DeviceQuery:
         return " ".join((*parts, when)).rstrip()
 
 
-def parse_query(what: str, pod: str | None) -> DeviceQuery:
+def parse_query(what: str, pod: str | None) -> HolderQuery:
     """The query of RESOURCE, RESOURCE=DEVICE or =DEVICE, and of --pod. A device id may contain `=`.
 
     Raises BadParameter.
@@ -189,14 +189,14 @@ def parse_query(what: str, pod: str | None) -> DeviceQuery:
         message = f"found {spelled(what)!r}, expected RESOURCE or RESOURCE=DEVICE"
         raise click.BadParameter(message, param_hint="RESOURCE")
     if pod is None:
-        return DeviceQuery(resource, device)
+        return HolderQuery(resource, device)
     namespace, _, name = pod.partition("/")
     if not namespace or not name or "/" in name:
         raise click.BadParameter(f"found {spelled(pod)!r}, expected NAMESPACE/NAME", param_hint="--pod")
-    return DeviceQuery(resource, device, NamespacedPod(namespace, name))
+    return HolderQuery(resource, device, NamespacedPod(namespace, name))
 
 
-def select(answer: MappingAnswer, query: DeviceQuery) -> MappingAnswer:
+def select(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:
     """The entries that `query` matches. Nodes without a match are left out, unless `query` filters nothing.
 
     Exclusive CPUs match unless a device is given. Raises NoMatchError, and BadParameter for an ambiguous
@@ -216,7 +216,7 @@ def select(answer: MappingAnswer, query: DeviceQuery) -> MappingAnswer:
     return replace(answer, nodes=nodes)
 
 
-def narrow(answer: MappingAnswer, query: DeviceQuery) -> MappingAnswer:
+def narrow(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:
     """The same, but with every node, and without an error where nothing matches: for --watch.
 
     Raises BadParameter for an ambiguous resource.

@@ -4,6 +4,7 @@ Flags on the command line take precedence over environment variables. Without an
 on this machine.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from click.core import ParameterSource
 
 from exporter.cli.common import DEFAULT_URL, say
 from exporter.cli.completion import complete_node
-from runtime.flags import DURATION, Address, flag, parse_address, variable
+from runtime.flags import DURATION, FILE, Address, flag, parse_address, setting, variable
 from runtime.text import visible
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,7 +25,7 @@ SourceKind = Literal["exporter", "kubelet", "prometheus"]
 _FLAGS: Final[dict[SourceKind, str]] = {"exporter": "url", "kubelet": "socket", "prometheus": "prometheus"}
 _PROMETHEUS_TIMEOUT: Final = 30.0
 """Seconds: a query over a whole fleet takes longer than one node's documents."""
-_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+_PATH: Final = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,108 +70,86 @@ class ChosenSource:
     node: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFlags:
+    """The flags of the source, as the command line and the environment give them."""
+
+    url: str = setting(
+        "--url", default=DEFAULT_URL, metavar="URL", help="An exporter: http://…, https://… or unix:PATH."
+    )
+    socket: Path | None = setting(
+        "--socket",
+        type=_PATH,
+        metavar="PATH",
+        help="A kubelet's PodResources socket, instead of an exporter.",
+    )
+    prometheus: str | None = setting(
+        "--prometheus",
+        metavar="URL",
+        help="A Prometheus (Thanos, Mimir) with the series of a whole fleet, instead of an exporter.",
+    )
+    node: str | None = setting(
+        "--node", metavar="NAME", help="With --prometheus: only this node.", shell_complete=complete_node
+    )
+    selector: str | None = setting(
+        "--selector",
+        metavar="MATCHERS",
+        help="""With --prometheus: only series with these labels, '{cluster="a"}'.""",
+    )
+    token_file: Path | None = setting(
+        "--token-file",
+        type=FILE,
+        metavar="FILE",
+        help="A file with a bearer token for --url or --prometheus.",
+    )
+    ca_file: Path | None = setting(
+        "--ca-file",
+        type=FILE,
+        metavar="FILE",
+        help="Certificate authorities for https (PEM), instead of the system's.",
+    )
+    cert_file: Path | None = setting(
+        "--cert-file", type=FILE, metavar="FILE", help="A client certificate (PEM)."
+    )
+    key_file: Path | None = setting(
+        "--key-file",
+        type=FILE,
+        metavar="FILE",
+        help="Its private key, if the certificate's file does not contain it.",
+    )
+    insecure_skip_verify: bool = setting(
+        "--insecure-skip-verify",
+        is_flag=True,
+        default=False,
+        help="Accept any server certificate: others can read and forge the answer.",
+    )
+    timeout: float = setting(
+        "--timeout",
+        type=DURATION,
+        default="5s",
+        metavar="DURATION",
+        help="Limit for the whole answer; 30s with --prometheus.",
+    )
+
+
 def source_flags(*, fleet: bool = False) -> Callable[[F], F]:
-    """The flags of the source; the command passes their values to `choose_source`.
+    """The options of SourceFlags; the command passes their values to `choose_source`.
 
     `fleet`: the command can query Prometheus. Other commands refuse --prometheus with the alternatives.
     """
 
     def decorate(command: F) -> F:
-        for option in reversed(_options(fleet=fleet)):
-            command = option(command)
+        for field in reversed(dataclasses.fields(SourceFlags)):
+            hidden = not fleet and field.name in {"prometheus", "node", "selector"}
+            command = flag(field.metadata["flag"], hidden=hidden, **field.metadata["options"])(command)
         return command
 
     return decorate
 
 
-def _options(*, fleet: bool) -> tuple[Callable[[Any], Any], ...]:
-    return (
-        flag(
-            "--url", default=DEFAULT_URL, metavar="URL", help="An exporter: http://…, https://… or unix:PATH."
-        ),
-        flag(
-            "--socket",
-            type=click.Path(path_type=Path),
-            default=None,
-            metavar="PATH",
-            help="A kubelet's PodResources socket, instead of an exporter.",
-        ),
-        flag(
-            "--prometheus",
-            default=None,
-            metavar="URL",
-            hidden=not fleet,
-            help="A Prometheus (Thanos, Mimir) with the series of a whole fleet, instead of an exporter.",
-        ),
-        flag(
-            "--node",
-            default=None,
-            metavar="NAME",
-            hidden=not fleet,
-            help="With --prometheus: only this node.",
-            shell_complete=complete_node,
-        ),
-        flag(
-            "--selector",
-            default=None,
-            metavar="MATCHERS",
-            hidden=not fleet,
-            help="""With --prometheus: only series with these labels, '{cluster="a"}'.""",
-        ),
-        flag(
-            "--token-file",
-            type=_FILE,
-            default=None,
-            metavar="FILE",
-            help="A file with a bearer token for --url or --prometheus.",
-        ),
-        flag(
-            "--ca-file",
-            type=_FILE,
-            default=None,
-            metavar="FILE",
-            help="Certificate authorities for https (PEM), instead of the system's.",
-        ),
-        flag("--cert-file", type=_FILE, default=None, metavar="FILE", help="A client certificate (PEM)."),
-        flag(
-            "--key-file",
-            type=_FILE,
-            default=None,
-            metavar="FILE",
-            help="Its private key, if the certificate's file does not contain it.",
-        ),
-        flag(
-            "--insecure-skip-verify",
-            is_flag=True,
-            default=False,
-            help="Accept any server certificate: others can read and forge the answer.",
-        ),
-        flag(
-            "--timeout",
-            type=DURATION,
-            default="5s",
-            metavar="DURATION",
-            help="Limit for the whole answer; 30s with --prometheus.",
-        ),
-    )
-
-
-def choose_source(
-    ctx: click.Context,
-    *,
-    url: str,
-    socket: Path | None,
-    prometheus: str | None,
-    node: str | None,
-    selector: str | None,
-    token_file: Path | None,
-    ca_file: Path | None,
-    cert_file: Path | None,
-    key_file: Path | None,
-    insecure_skip_verify: bool,
-    timeout: float,
-) -> ChosenSource:
+def choose_source(ctx: click.Context, flags: SourceFlags) -> ChosenSource:
     """The source that the flags and the environment name. Raises UsageError and BadParameter."""
+    timeout = flags.timeout
     if timeout <= 0:
         raise click.BadParameter("found 0, expected a duration above 0", param_hint="--timeout")
     kind = _kind(ctx)
@@ -178,39 +157,32 @@ def choose_source(
         for name in ("node", "selector"):
             if _on_command_line(ctx, name):
                 raise click.UsageError(f"--{name}: expected --prometheus, {kind}s have one node each")
-    credentials = Credentials(token_file, ca_file, cert_file, key_file, insecure_skip_verify)
+    credentials = Credentials(
+        flags.token_file, flags.ca_file, flags.cert_file, flags.key_file, flags.insecure_skip_verify
+    )
     if kind == "kubelet":
-        given = "--token-file" if token_file is not None else credentials.tls_flag
+        given = "--token-file" if flags.token_file is not None else credentials.tls_flag
         if given and _on_command_line(ctx, given):
             raise click.UsageError(f"{given} and --socket: a kubelet's socket uses neither tokens nor TLS")
-        return ChosenSource(kind, socket=socket or Path(), timeout=timeout)
-    address = _address((prometheus if kind == "prometheus" else url) or "", f"--{_FLAGS[kind]}")
+        return ChosenSource(kind, socket=flags.socket or Path(), timeout=timeout)
+    url = flags.prometheus if kind == "prometheus" else flags.url
+    try:
+        address = parse_address(url or "")
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=f"--{_FLAGS[kind]}") from error
     credentials = _usable(ctx, credentials, address)
     if kind == "exporter":
         return ChosenSource(kind, address, credentials=credentials, timeout=timeout)
     if ctx.get_parameter_source("timeout") is ParameterSource.DEFAULT:
         timeout = _PROMETHEUS_TIMEOUT
-    return ChosenSource(
-        kind,
-        address,
-        credentials=credentials,
-        timeout=timeout,
-        selector=_parse_selector(selector or ""),
-        node=node or "",
-    )
+    selector = _parse_selector(flags.selector or "")
+    return ChosenSource(kind, address, Path(), credentials, timeout, selector, flags.node or "")
 
 
 def refuse_prometheus(ctx: click.Context, instead: str) -> NoReturn:
     """Refuse --prometheus in a command that needs an exporter. Raises UsageError."""
     name = "--prometheus" if _on_command_line(ctx, "prometheus") else variable("--prometheus")
     raise click.UsageError(f"{name}: {ctx.info_name} queries exporters: {instead}")
-
-
-def _address(url: str, name: str) -> Address:
-    try:
-        return parse_address(url)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint=name) from error
 
 
 _SELECTOR_LIMIT: Final = 4096

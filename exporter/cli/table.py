@@ -20,7 +20,7 @@ from rich.text import Text
 from exporter.cli.select import (
     CPU,
     CpusEntry,
-    DeviceQuery,
+    HolderQuery,
     MappingAnswer,
     MappingDocument,
     NodeMapping,
@@ -144,7 +144,7 @@ def _labels(answer: MappingAnswer) -> list[str]:
     return sorted({name for node in answer.nodes for name in node.labels})
 
 
-def rows(answer: MappingAnswer, query: DeviceQuery, *, wide: bool) -> list[Row]:
+def rows(answer: MappingAnswer, query: HolderQuery, *, wide: bool) -> list[Row]:
     """One row for each holder (only the pod's, if `query` has one) and for each free device. Exclusive CPUs
     have rows if `query` has a pod or a resource.
     """
@@ -166,7 +166,7 @@ def rows(answer: MappingAnswer, query: DeviceQuery, *, wide: bool) -> list[Row]:
 
 
 def _node_rows(
-    node: NodeMapping, query: DeviceQuery, short: Mapping[str, str], *, wide: bool, exact: bool
+    node: NodeMapping, query: HolderQuery, short: Mapping[str, str], *, wide: bool, exact: bool
 ) -> Iterator[Row]:
     document, pod = node.document, query.pod
     now = _now(document)

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol, TextIO
+from typing import Final, NamedTuple, TextIO
 
 import click
 from rich.console import Group
@@ -21,7 +21,7 @@ from exporter.cli.client import StatusError, open_client, run
 from exporter.cli.common import AskError, say
 from exporter.cli.select import (
     CPU,
-    DeviceQuery,
+    HolderQuery,
     MappingAnswer,
     NamespacedPod,
     NodeMapping,
@@ -46,27 +46,7 @@ _MARKED: Final = 15.0
 _NO_STREAM: Final = frozenset({404, 503})
 
 
-class ChangeView(Protocol):
-    """Shows answers and failures."""
-
-    def update(self, answer: MappingAnswer) -> None:
-        """Show a new answer."""
-        ...
-
-    def fail(self, reason: str) -> None:
-        """Show that the source cannot be queried."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Show a warning."""
-        ...
-
-    def close(self) -> None:
-        """Restore the terminal."""
-        ...
-
-
-def follow(source: ChosenSource, filters: DeviceQuery, *, interval: float, output: str) -> None:
+def follow(source: ChosenSource, filters: HolderQuery, *, interval: float, output: str) -> None:
     """Show the current holders and then each change, until SIGINT or SIGTERM.
 
     Raises AskError if the first query fails, and BadParameter.
@@ -74,7 +54,7 @@ def follow(source: ChosenSource, filters: DeviceQuery, *, interval: float, outpu
     run(_follow(source, filters, interval, output))
 
 
-async def _follow(source: ChosenSource, filters: DeviceQuery, interval: float, output: str) -> None:
+async def _follow(source: ChosenSource, filters: HolderQuery, interval: float, output: str) -> None:
     first = narrow(await query.fetch_mapping(source), filters)
     task = asyncio.current_task()
     if task is not None:
@@ -95,7 +75,7 @@ async def _follow(source: ChosenSource, filters: DeviceQuery, interval: float, o
         view.close()
 
 
-def _open_view(filters: DeviceQuery, output: str) -> ChangeView:
+def _open_view(filters: HolderQuery, output: str) -> "LiveTable | ChangeLines":
     if output == "json" or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         return ChangeLines(sys.stdout, filters.pod, json_lines=output == "json")
     return LiveTable(sys.stdout, filters, wide=output == "wide", clock=time.time)
@@ -186,7 +166,7 @@ class ChangeKind(StrEnum):
     BACK = "back"
 
 
-class HoldingKey(NamedTuple):
+class WatchedHolding(NamedTuple):
     """A device and the container that holds it."""
 
     resource: str
@@ -211,7 +191,7 @@ class NodePlace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class HolderChange:
     """One change, at `time` by the exporter's clock (RFC 3339, "" if unknown).
 
     `resource` and `device` are "" for a change of a node, `pod` is "" for a change without a holder.
@@ -232,7 +212,7 @@ class Change:
 class NodeHoldings:
     """The holdings and unhealthy devices of a node. `known` False: the source has no current mapping."""
 
-    held: Mapping[HoldingKey, HoldingProof]
+    held: Mapping[WatchedHolding, HoldingProof]
     unhealthy: frozenset[tuple[str, str]]
     time: str
     known: bool = True
@@ -244,18 +224,18 @@ _NOTHING: Final = NodeHoldings({}, frozenset(), "")
 def node_holdings(node: NodeMapping, pod: NamespacedPod | None, *, fleet: bool) -> NodeHoldings:
     """The holdings of a node, of all pods or of `pod` alone."""
     document = node.document
-    held: dict[HoldingKey, HoldingProof] = {}
+    held: dict[WatchedHolding, HoldingProof] = {}
     entries: list[tuple[str, str, HolderEntry | ClaimHolderEntry]] = [
         *((d.resource, d.device, holder) for d in document.devices for holder in d.holders),
         *((c.driver, claimed_device(c), holder) for c in document.claims for holder in c.holders),
     ]
     for resource, device, holder in entries:
         if pod is None or pod.holds(holder.namespace, holder.pod):
-            key = HoldingKey(resource, device, holder.namespace, holder.pod, holder.container)
+            key = WatchedHolding(resource, device, holder.namespace, holder.pod, holder.container)
             held[key] = HoldingProof(holder.pod_uid or "", _start(holder, fleet=fleet))
     for cpus in document.cpus if pod is not None else ():
         ids = str(cpus.count) if cpus.cpu_ids is None else ",".join(map(str, cpus.cpu_ids))
-        held[HoldingKey(CPU, ids, cpus.namespace, cpus.pod, cpus.container)] = HoldingProof(
+        held[WatchedHolding(CPU, ids, cpus.namespace, cpus.pod, cpus.container)] = HoldingProof(
             cpus.pod_uid or ""
         )
     unhealthy = frozenset((d.resource, d.device) for d in document.devices if d.healthy is False)
@@ -280,9 +260,9 @@ class ChangeTracker:
     _lost: set[NodePlace] = field(default_factory=set[NodePlace])
     _started: bool = False
 
-    def advance(self, answer: MappingAnswer) -> list[Change]:
+    def advance(self, answer: MappingAnswer) -> list[HolderChange]:
         """The changes since the last answer; for the first one, its holdings and unhealthy devices."""
-        changes: list[Change] = []
+        changes: list[HolderChange] = []
         present: dict[NodePlace, NodeHoldings] = {}
         for node in answer.nodes:
             place = NodePlace(node.document.node, tuple(sorted(node.labels.items())))
@@ -296,39 +276,39 @@ class ChangeTracker:
                 continue
             if place in self._lost:
                 self._lost.discard(place)
-                changes.append(Change(ChangeKind.BACK, place, now.time))
+                changes.append(HolderChange(ChangeKind.BACK, place, now.time))
             began = ChangeKind.ALLOCATED if self._started and before is not None else ChangeKind.HELD
             changes += _differences(place, before or _NOTHING, now, began)
             self._nodes[place] = now
         self._started = True
         return sorted(changes, key=_order)
 
-    def _lose(self, place: NodePlace) -> list[Change]:
+    def _lose(self, place: NodePlace) -> list[HolderChange]:
         if place in self._lost:
             return []
         self._lost.add(place)
-        return [Change(ChangeKind.LOST, place)]
+        return [HolderChange(ChangeKind.LOST, place)]
 
 
 _ORDER: Final = {kind: i for i, kind in enumerate((ChangeKind.LOST, ChangeKind.BACK, ChangeKind.RELEASED))}
 
 
-def _order(change: Change) -> tuple[NodePlace, int, str, str]:
+def _order(change: HolderChange) -> tuple[NodePlace, int, str, str]:
     """By node; releases precede allocations."""
     return change.place, _ORDER.get(change.kind, len(_ORDER)), change.resource, change.device
 
 
 def _differences(
     place: NodePlace, before: NodeHoldings, now: NodeHoldings, began: ChangeKind
-) -> Iterator[Change]:
+) -> Iterator[HolderChange]:
     for key, proof in before.held.items():
         after = now.held.get(key)
         if after is None or _replaced(proof, after):
-            yield Change(ChangeKind.RELEASED, place, now.time, *key, uid=proof.uid)
+            yield HolderChange(ChangeKind.RELEASED, place, now.time, *key, uid=proof.uid)
     for key, proof in now.held.items():
         earlier = before.held.get(key)
         if earlier is None or _replaced(earlier, proof):
-            yield Change(began, place, now.time, *key, uid=proof.uid)
+            yield HolderChange(began, place, now.time, *key, uid=proof.uid)
     for kind, devices in (
         (ChangeKind.UNHEALTHY, now.unhealthy - before.unhealthy),
         (ChangeKind.HEALTHY, before.unhealthy - now.unhealthy),
@@ -337,7 +317,7 @@ def _differences(
             # With its holder if there is only one.
             holders = [key for key in now.held if key[:2] == device]
             names = holders[0][2:] if len(holders) == 1 else ("", "", "")
-            yield Change(kind, place, now.time, *device, *names)
+            yield HolderChange(kind, place, now.time, *device, *names)
 
 
 def _replaced(before: HoldingProof, now: HoldingProof) -> bool:
@@ -350,7 +330,7 @@ def _replaced(before: HoldingProof, now: HoldingProof) -> bool:
 _WIDEST: Final = max(map(len, ChangeKind))
 
 
-def as_line(change: Change, now: str, *, fleet: bool) -> str:
+def as_line(change: HolderChange, now: str, *, fleet: bool) -> str:
     """`2026-11-20T22:41:03Z  allocated  nvidia.com/gpu  GPU-0  ml/llama-0  trainer`."""
     labels = [value for _, value in change.place.labels]
     texts = [
@@ -363,7 +343,7 @@ def as_line(change: Change, now: str, *, fleet: bool) -> str:
     return "  ".join([*time_and_kind, *(Cell.raw(text).text for text in texts if text)])
 
 
-def as_json_line(change: Change, now: str) -> str:
+def as_json_line(change: HolderChange, now: str) -> str:
     """One JSON object on one line, in ASCII; null where unknown."""
     document = {
         "time": change.time or now,
@@ -422,7 +402,7 @@ class ChangeLines:
 class LiveTable:
     """The table of `devicelens who`, redrawn in place. A star marks what changed in the last 15 s."""
 
-    def __init__(self, out: TextIO, filters: DeviceQuery, *, wide: bool, clock: Callable[[], float]) -> None:
+    def __init__(self, out: TextIO, filters: HolderQuery, *, wide: bool, clock: Callable[[], float]) -> None:
         self._filters = filters
         self._wide = wide
         self._clock = clock

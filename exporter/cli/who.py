@@ -8,8 +8,8 @@ import click
 
 from exporter.cli.common import EPILOG, TIME_FORMATS, as_json, parse_time_flag, say, warn_unless_fresh
 from exporter.cli.completion import complete_pod, complete_what
-from exporter.cli.select import DeviceQuery, parse_query, select
-from exporter.cli.sources import ChosenSource, choose_source, source_flags
+from exporter.cli.select import HolderQuery, parse_query, select
+from exporter.cli.sources import ChosenSource, SourceFlags, choose_source, source_flags
 from runtime.flags import parse_duration
 
 AUTO: float = 0.0
@@ -120,7 +120,7 @@ def who(
     resources.
     """
     query = parse_query(what, pod)
-    source = choose_source(ctx, **flags)
+    source = choose_source(ctx, SourceFlags(**flags))
     if at is not None and source.kind == "kubelet":
         raise click.UsageError("--at and --socket: a kubelet has no history, query an exporter")
     if at is not None and watch is not None:
@@ -139,7 +139,7 @@ def who(
     _print_holders(source, query, moment, output=output)
 
 
-def _print_holders(source: ChosenSource, query: DeviceQuery, at: float | None, *, output: str) -> None:
+def _print_holders(source: ChosenSource, query: HolderQuery, at: float | None, *, output: str) -> None:
     from exporter.cli.query import current_mapping  # noqa: PLC0415 -- imports asyncio and aiohttp
 
     answer = current_mapping(source, at)

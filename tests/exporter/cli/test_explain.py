@@ -130,7 +130,7 @@ async def test_what_is_hostile_moves_no_cursor() -> None:
         (
             ("GPU-9::0",),
             3,
-            "devicelens: no device 'GPU-9::0' is known on this node; its id reads as one of GPU-9, ",
+            "devicelens: no device 'GPU-9::0' is known on this node; its id names the parent GPU-9, ",
         ),
         (
             ("tpu/x=a",),
@@ -253,7 +253,7 @@ async def test_a_kubelet_is_asked_directly(root: Path) -> None:
             "gpu-0 is no device that the kubelet knows by itself: 2 that it knows are parts of it."
             in whole.stdout
         )
-        assert "of which 1 is held, by default/p." in whole.stdout
+        assert "gpu-0 has the parts gpu-0::0" in whole.stdout
         unknown = await asyncio.to_thread(explain, "--socket", socket, "gpu-1::1")
         assert (unknown.exit_code, unknown.stdout) == (3, "")
         assert "the most similar ids are gpu-0::1" in unknown.stderr

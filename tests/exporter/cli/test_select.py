@@ -6,7 +6,7 @@ import pytest
 from exporter.cli.common import NoMatchError
 from exporter.cli.select import (
     CpusEntry,
-    DeviceQuery,
+    HolderQuery,
     MappingAnswer,
     NamespacedPod,
     narrow,
@@ -35,19 +35,19 @@ NODE = mapping(
 @pytest.mark.parametrize(
     ("question", "found"),
     [
-        (DeviceQuery(), ["GPU-1", "GPU-10", "GPU-2", "GPU-3::0", "0", "fuse-0"]),
-        (DeviceQuery("nvidia.com/gpu"), ["GPU-1", "GPU-10", "GPU-2"]),
-        (DeviceQuery("fuse"), ["fuse-0"]),
-        (DeviceQuery("gpu.shared"), ["GPU-3::0"]),
-        (DeviceQuery("nvidia.com/gpu", "GPU-1"), ["GPU-1"]),
-        (DeviceQuery("nvidia.com/gpu", "gpu-1"), ["GPU-1", "GPU-10"]),
-        (DeviceQuery("", "GPU-3"), ["GPU-3::0"]),
-        (DeviceQuery("", "-0"), ["fuse-0"]),
-        (DeviceQuery(pod=NamespacedPod("ml", "one")), ["GPU-1", "GPU-3::0"]),
-        (DeviceQuery("gpu.shared", pod=NamespacedPod("other", "two")), ["GPU-3::0"]),
+        (HolderQuery(), ["GPU-1", "GPU-10", "GPU-2", "GPU-3::0", "0", "fuse-0"]),
+        (HolderQuery("nvidia.com/gpu"), ["GPU-1", "GPU-10", "GPU-2"]),
+        (HolderQuery("fuse"), ["fuse-0"]),
+        (HolderQuery("gpu.shared"), ["GPU-3::0"]),
+        (HolderQuery("nvidia.com/gpu", "GPU-1"), ["GPU-1"]),
+        (HolderQuery("nvidia.com/gpu", "gpu-1"), ["GPU-1", "GPU-10"]),
+        (HolderQuery("", "GPU-3"), ["GPU-3::0"]),
+        (HolderQuery("", "-0"), ["fuse-0"]),
+        (HolderQuery(pod=NamespacedPod("ml", "one")), ["GPU-1", "GPU-3::0"]),
+        (HolderQuery("gpu.shared", pod=NamespacedPod("other", "two")), ["GPU-3::0"]),
     ],
 )
-def test_what_is_asked_for_is_found(question: DeviceQuery, found: list[str]) -> None:
+def test_what_is_asked_for_is_found(question: HolderQuery, found: list[str]) -> None:
     assert devices_of(select(NODE, question)) == found
 
 
@@ -55,18 +55,18 @@ def test_what_is_asked_for_is_found(question: DeviceQuery, found: list[str]) -> 
     ("question", "words"),
     [
         (
-            DeviceQuery("tpu"),
+            HolderQuery("tpu"),
             (
                 "no resource 'tpu' on worker-3: there are intel.com/gpu, nvidia.com/gpu, "
                 "nvidia.com/gpu.shared and smarter/fuse"
             ),
         ),
-        (DeviceQuery("GPU-10"), "there is no resource 'GPU-10', but a device: ask for =GPU-10"),
-        (DeviceQuery("fuse", "GPU"), "no device like 'GPU' of fuse on worker-3"),
-        (DeviceQuery(pod=NamespacedPod("ml", "on")), "no device on worker-3 is held by ml/on"),
+        (HolderQuery("GPU-10"), "there is no resource 'GPU-10', but a device: ask for =GPU-10"),
+        (HolderQuery("fuse", "GPU"), "no device like 'GPU' of fuse on worker-3"),
+        (HolderQuery(pod=NamespacedPod("ml", "on")), "no device on worker-3 is held by ml/on"),
     ],
 )
-def test_what_is_not_there_is_said(question: DeviceQuery, words: str) -> None:
+def test_what_is_not_there_is_said(question: HolderQuery, words: str) -> None:
     with pytest.raises(NoMatchError) as caught:
         select(NODE, question)
     assert caught.value.message == words
@@ -74,31 +74,31 @@ def test_what_is_not_there_is_said(question: DeviceQuery, words: str) -> None:
 
 def test_a_short_name_that_two_resources_have_is_ambiguous() -> None:
     with pytest.raises(click.BadParameter, match=r"'gpu' may be intel.com/gpu and nvidia.com/gpu: say which"):
-        select(NODE, DeviceQuery("gpu"))
+        select(NODE, HolderQuery("gpu"))
 
 
 def test_an_empty_node_is_an_answer_but_not_to_a_question() -> None:
-    assert devices_of(select(mapping(), DeviceQuery())) == []
+    assert devices_of(select(mapping(), HolderQuery())) == []
     with pytest.raises(NoMatchError, match="there are none at all"):
-        select(mapping(), DeviceQuery("gpu"))
+        select(mapping(), HolderQuery("gpu"))
 
 
 def test_what_was_copied_from_a_table_is_found() -> None:
     hostile = mapping(device("a\u202eb\x1b", holder("p\x9b", "n\u200b")))
-    assert devices_of(select(hostile, DeviceQuery("", "a\\u202eb\\x1b")))
-    assert devices_of(select(hostile, DeviceQuery(pod=NamespacedPod("n\\u200b", "p\\x9b"))))
+    assert devices_of(select(hostile, HolderQuery("", "a\\u202eb\\x1b")))
+    assert devices_of(select(hostile, HolderQuery(pod=NamespacedPod("n\\u200b", "p\\x9b"))))
 
 
 @pytest.mark.parametrize(
     ("what", "pod", "query"),
     [
-        ("", None, DeviceQuery()),
-        ("gpu", None, DeviceQuery("gpu")),
-        ("a/b=c=d", None, DeviceQuery("a/b", "c=d")),
-        ("=x", "ns/name", DeviceQuery("", "x", NamespacedPod("ns", "name"))),
+        ("", None, HolderQuery()),
+        ("gpu", None, HolderQuery("gpu")),
+        ("a/b=c=d", None, HolderQuery("a/b", "c=d")),
+        ("=x", "ns/name", HolderQuery("", "x", NamespacedPod("ns", "name"))),
     ],
 )
-def test_a_command_line_is_read(what: str, pod: str | None, query: DeviceQuery) -> None:
+def test_a_command_line_is_read(what: str, pod: str | None, query: HolderQuery) -> None:
     assert parse_query(what, pod) == query
 
 
@@ -114,15 +114,15 @@ def test_what_is_no_query_is_refused(what: str, pod: str | None) -> None:
 @pytest.mark.parametrize(
     ("question", "claimed"),
     [
-        (DeviceQuery("gpu.example.com"), ["gpu-7", "gpu-70"]),
-        (DeviceQuery("gpu.example.com", "gpu-7"), ["gpu-7"]),
-        (DeviceQuery("", "worker-3/gpu-70"), ["gpu-70"]),
-        (DeviceQuery("", "PU-7"), ["gpu-7", "gpu-70"]),
-        (DeviceQuery("nvidia.com/gpu"), []),
-        (DeviceQuery("cpu"), []),
+        (HolderQuery("gpu.example.com"), ["gpu-7", "gpu-70"]),
+        (HolderQuery("gpu.example.com", "gpu-7"), ["gpu-7"]),
+        (HolderQuery("", "worker-3/gpu-70"), ["gpu-70"]),
+        (HolderQuery("", "PU-7"), ["gpu-7", "gpu-70"]),
+        (HolderQuery("nvidia.com/gpu"), []),
+        (HolderQuery("cpu"), []),
     ],
 )
-def test_claimed_devices_are_found_by_driver_pool_and_name(question: DeviceQuery, claimed: list[str]) -> None:
+def test_claimed_devices_are_found_by_driver_pool_and_name(question: HolderQuery, claimed: list[str]) -> None:
     cpus = CpusEntry("ml", "one", "main", None, 2, (2, 3), (0,))
     shown = mapping(device("GPU-1"), claims=(claim("gpu-7"), claim("gpu-70")), cpus=(cpus,))
     (told,) = select(shown, question).nodes
@@ -134,9 +134,9 @@ def test_a_fleet_keeps_nodes_with_a_match_and_a_watcher_all_nodes() -> None:
     one = mapping(device("GPU-1"), node="a", labels={"cluster": "x"}).nodes[0]
     other = mapping(device("GPU-2"), node="a", labels={"cluster": "y"}).nodes[0]
     fleet = MappingAnswer((one, other), "Prometheus at x", fleet=True)
-    asked = DeviceQuery("", "GPU-2")
+    asked = HolderQuery("", "GPU-2")
     assert [told.labels["cluster"] for told in select(fleet, asked).nodes] == ["y"]
     assert [len(told.document.devices) for told in narrow(fleet, asked).nodes] == [0, 1]
-    assert narrow(fleet, DeviceQuery("none")).nodes[0].document.devices == ()
+    assert narrow(fleet, HolderQuery("none")).nodes[0].document.devices == ()
     with pytest.raises(NoMatchError, match="on any of 2 nodes"):
-        select(fleet, DeviceQuery("", "GPU-3"))
+        select(fleet, HolderQuery("", "GPU-3"))

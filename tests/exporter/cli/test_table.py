@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from exporter.cli.common import NoMatchError, as_json
-from exporter.cli.select import CpusEntry, DeviceQuery, MappingAnswer, NamespacedPod, select
+from exporter.cli.select import CpusEntry, HolderQuery, MappingAnswer, NamespacedPod, select
 from exporter.cli.table import Cell, columns, print_table, rows
 from exporter.views.schema import ClaimEntry, ClaimHolderEntry, HolderEntry
 from harness.hostile import CORPUS
@@ -37,7 +37,7 @@ def table(
     out: StringIO | None = None,
 ) -> list[str]:
     out = StringIO() if out is None else out
-    cells = rows(shown, DeviceQuery(pod=pod), wide=wide)
+    cells = rows(shown, HolderQuery(pod=pod), wide=wide)
     print_table(columns(shown, wide=wide), cells, out, unlimited=wide)
     return out.getvalue().splitlines()
 
@@ -168,11 +168,11 @@ def test_claims_and_cpus_of_a_pod_are_rows_too() -> None:
         ["gpu.example.com", "worker-3/gpu-7", "held"],
     ]
     pod = NamespacedPod("ml", "one")
-    of_pod = select(shown, DeviceQuery(pod=pod))
+    of_pod = select(shown, HolderQuery(pod=pod))
     assert table(of_pod, pod)[-1].split() == ["cpu", "2-3", "held", "ml/one", "main"]
     assert len(table(of_pod, pod)) == 4
     with pytest.raises(NoMatchError):
-        select(shown, DeviceQuery(pod=NamespacedPod("ml", "two")))
+        select(shown, HolderQuery(pod=NamespacedPod("ml", "two")))
 
 
 @pytest.mark.parametrize("name", CORPUS.values(), ids=CORPUS.keys())
@@ -208,7 +208,7 @@ def test_nothing_from_outside_reaches_a_terminal_as_it_is(name: str, pod: str, h
     entry = HolderEntry(pod, name, pod, name, name, since_exact=True)
     shown = mapping(device(name, entry, resource=pod, parent=name, healthy=healthy))
     for wide in (False, True):
-        for cells in rows(shown, DeviceQuery(), wide=wide):
+        for cells in rows(shown, HolderQuery(), wide=wide):
             assert not any(is_hostile(c) for cell in cells for c in cell.text)
         assert not any(is_hostile(c) for c in "".join(table(shown, wide=wide)))
 

@@ -15,13 +15,13 @@ from aiohttp.test_utils import TestServer
 from msgspec import structs
 
 from exporter.cli.common import AskError
-from exporter.cli.select import DeviceQuery, MappingAnswer, NamespacedPod, NodeMapping
+from exporter.cli.select import HolderQuery, MappingAnswer, NamespacedPod, NodeMapping
 from exporter.cli.sources import ChosenSource
 from exporter.cli.watch import (
-    Change,
     ChangeKind,
     ChangeLines,
     ChangeTracker,
+    HolderChange,
     LiveTable,
     NodePlace,
     Update,
@@ -163,7 +163,7 @@ def test_a_node_that_comes_later_is_told_as_it_is() -> None:
 
 @pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS.keys())
 def test_hostile_names_are_inert_in_lines_and_in_json(text: str) -> None:
-    change = Change(
+    change = HolderChange(
         ChangeKind.ALLOCATED, NodePlace(text, (("cluster", text),)), AT, text, text, text, text, text, text
     )
     line = as_line(change, AT, fleet=True)
@@ -176,10 +176,10 @@ def test_hostile_names_are_inert_in_lines_and_in_json(text: str) -> None:
 
 
 def test_a_line_reads_from_left_to_right() -> None:
-    change = Change(ChangeKind.RELEASED, NodePlace("n"), AT, "x/gpu", "0", "ml", "a", "main")
+    change = HolderChange(ChangeKind.RELEASED, NodePlace("n"), AT, "x/gpu", "0", "ml", "a", "main")
     assert as_line(change, AT, fleet=False) == "2026-10-28T22:41:03Z  released   x/gpu  0  ml/a  main"
     assert as_line(change, AT, fleet=True) == "2026-10-28T22:41:03Z  released   n  x/gpu  0  ml/a  main"
-    lost = Change(ChangeKind.LOST, NodePlace("n"))
+    lost = HolderChange(ChangeKind.LOST, NodePlace("n"))
     assert as_line(lost, AT, fleet=False) == "2026-10-28T22:41:03Z  lost       n"
 
 
@@ -209,7 +209,7 @@ def test_a_live_table_marks_changes_and_says_why_it_is_old(monkeypatch: pytest.M
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("LINES", "30")
     out, now = LiveOutput(), [1000.0]
-    view = LiveTable(out, DeviceQuery(), wide=False, clock=lambda: now[0])
+    view = LiveTable(out, HolderQuery(), wide=False, clock=lambda: now[0])
 
     def drawn() -> list[str]:
         text = out.getvalue()
