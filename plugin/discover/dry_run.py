@@ -439,7 +439,7 @@ async def _health(plan: ResourcePlan, items: Sequence[Identified], host: HostRoo
     def answered(question: Question, reason: str) -> None:
         health.answer(question.device, question.probe, reason, 0.0)
 
-    await ProbeRunner().ask([question for question in every if question.ask is not None], answered)
+    await ProbeRunner().run([question for question in every if question.ask is not None], answered)
     await _request([question for question in every if question.ask is None], answered)
     return {item.device.id: item.absent or health.reason(item.device.id) or "" for item in items}
 

@@ -1,4 +1,4 @@
-"""A program run for its answer: bounded in time and in output, and leaving nothing behind. Blocking."""
+"""Runs a program with limits on its time and output, and kills its process group. Blocking."""
 
 import os
 import selectors
@@ -12,15 +12,15 @@ from typing import IO, Final
 
 _CHUNK: Final = 65_536
 _PIPE: Final = 1 << 20
-"""No pipe of an ordinary user holds more."""
+"""The largest pipe of an unprivileged user."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a program ended. `status`: as a shell has it, 128 + n for signal n; None: it ran past its limit.
+    """How a program ended. `status` is as in a shell, 128 + n for signal n; None: it exceeded its time.
 
-    `output` and `error` hold what came first (or last) of its standard output and error; `cut`: there was
+    `output` and `error` are the first (or last) bytes of its standard output and error; `cut`: there were
     more.
     """
 
@@ -32,7 +32,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Sink:
-    """What one stream gave so far."""
+    """The kept bytes of one stream."""
 
     stream: IO[bytes]
     last: bool
@@ -40,7 +40,7 @@ class _Sink:
     cut: bool = False
 
     def take(self, most: int) -> bool:
-        """Take in what is there, keeping `most` bytes in all; False where the stream has ended."""
+        """Read what is available and keep at most `most` bytes; False at the end of the stream."""
         chunk = self.stream.read(_CHUNK)
         if chunk:
             self.cut = self.cut or len(chunk) > most - len(self.kept)
@@ -60,13 +60,10 @@ def run_command(
     last: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Run `command` without a shell for at most `limit` seconds; keep `most` bytes of each stream.
+    """Run `command` without a shell for at most `limit` seconds. Raises OSError if it cannot be started.
 
-    Its first bytes are kept, or its `last`.
-
-    Its environment is PATH alone and what `environment` adds. It gets a process group of its own, which
-    is killed in the end whatever happens, so that nothing that it began outlives it. Raises OSError
-    where it cannot be started.
+    The first `most` bytes of each stream are kept, or the `last`. The environment is PATH and `environment`.
+    The program gets its own process group, which is killed in the end, with everything it started.
     """
     process = subprocess.Popen(  # noqa: S603 -- a program that the configuration names
         list(command),
@@ -81,9 +78,9 @@ def run_command(
     sinks = [_Sink(stream, last) for stream in streams]
     ended = False
     try:
-        ended = _listen(process.pid, sinks, time.monotonic() + limit, most)
+        ended = _read_until_end(process.pid, sinks, time.monotonic() + limit, most)
     finally:
-        # Before it is waited for: until then nobody else can have its number.
+        # Before the process is reaped: until then its number is not reused.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()
@@ -94,13 +91,13 @@ def run_command(
     return Outcome(shown, bytes(output.kept), bytes(error.kept), output.cut or error.cut)
 
 
-def _listen(pid: int, sinks: Sequence[_Sink], until: float, most: int) -> bool:
-    """Take in what it writes until it ends; whether it did by then."""
+def _read_until_end(pid: int, sinks: Sequence[_Sink], until: float, most: int) -> bool:
+    """Read its output until it ends; whether it ended before the monotonic time `until`."""
     end = os.pidfd_open(pid)
     ended = False
     try:
         with selectors.DefaultSelector() as selector:
-            # A child of its own may keep the streams open for ever: its end is what is waited for.
+            # A child process may keep the streams open: wait for the end of the program.
             selector.register(end, selectors.EVENT_READ)
             for sink in sinks:
                 os.set_blocking(sink.stream.fileno(), False)
@@ -114,7 +111,7 @@ def _listen(pid: int, sinks: Sequence[_Sink], until: float, most: int) -> bool:
     finally:
         os.close(end)
     for sink in sinks:
-        # What it wrote last; no more than a pipe holds, for somebody else may go on writing.
+        # Its last output; at most the contents of a pipe, since a child may still write.
         for _ in range(_PIPE // _CHUNK):
             sink.take(most)
     return ended

@@ -1,11 +1,7 @@
-"""The host's file system below its root: `/` on the host itself, a mount of it in a container.
+"""The host's file system below the host root: `/` on the host, a mount of it in a container.
 
-Paths in a configuration are the host's. They are looked up below the root with symbolic links
-followed as the host would: an absolute link starts at the root again, and none leads out of it.
-
-Files written below the host's root: whole or not at all, through no link that leads elsewhere.
-
-Every path is a host path; what fails raises OSError with that path, not where it is for this process.
+All paths are host paths, and so are the paths in errors. Symbolic links are followed as on the host: an
+absolute link starts at the host root, and no link leads out of it. Files are written completely or not.
 """
 
 import errno
@@ -19,15 +15,15 @@ from pathlib import Path
 from typing import Final
 
 MAX_LINKS: Final = 40
-"""As the kernel: a path with more links is a loop."""
+"""The kernel's limit: a path with more links is a loop."""
 MAX_ENTRIES: Final = 100_000
-"""Entries of one directory that are looked at."""
+"""Entries of one directory that are read."""
 MAX_FILE_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEntry:
-    """One entry of a directory, links followed. `status` is None for one that leads nowhere."""
+    """One entry of a directory, links followed. `status` is None for a dangling link."""
 
     name: str
     is_link: bool
@@ -35,17 +31,17 @@ class DirectoryEntry:
 
 
 class HostRoot:
-    """The host's files. Every method takes host paths and raises OSError as the system does."""
+    """The host's files. Every method takes host paths and raises OSError like the system call."""
 
     def __init__(self, root: Path) -> None:
         self._root = root if root.is_absolute() else root.absolute()
 
     def here(self, path: str) -> Path:
-        """Where a host path is for this process, its links not followed."""
+        """The path of a host path for this process, links not followed."""
         return self._root / path.lstrip("/")
 
     def real(self, path: str) -> str:
-        """The host path with every link in it followed, as far as it is there."""
+        """The host path with all links of its existing part followed."""
         done: list[str] = []
         rest = [part for part in reversed(path.split("/")) if part not in {"", "."}]
         links = 0
@@ -75,18 +71,18 @@ class HostRoot:
             raise
 
     def stat(self, path: str) -> os.stat_result:
-        """The status of what `path` leads to."""
+        """The status of the target of `path`."""
         with _named(path):
             return os.lstat(self.here(self.real(path)))
 
     def is_link(self, path: str) -> bool:
-        """Whether the last component of `path` is a symbolic link. Raises OSError where nothing is there."""
+        """Whether the last component of `path` is a symbolic link. Raises OSError if it does not exist."""
         parent, _, name = path.rstrip("/").rpartition("/")
         with _named(path):
             return stat.S_ISLNK(os.lstat(self.here(self.real(parent or "/")) / name).st_mode)
 
     def exists(self, path: str) -> bool:
-        """Whether `path` leads to something. Raises OSError where that cannot be known."""
+        """Whether the target of `path` exists. Raises OSError if that cannot be determined."""
         try:
             self.stat(path)
         except OSError as error:
@@ -96,7 +92,7 @@ class HostRoot:
         return True
 
     def entries(self, directory: str) -> Iterator[DirectoryEntry]:
-        """What is in a directory, with what each entry leads to."""
+        """The entries of a directory, with the status of their targets."""
         with _named(directory):
             scan = os.scandir(self.here(self.real(directory)))
         with scan as found:
@@ -112,15 +108,15 @@ class HostRoot:
                 yield DirectoryEntry(entry.name, is_link, status)
 
     def read(self, path: str) -> str:
-        """A small text file, such as sysfs has; bytes that are not UTF-8 are replaced."""
+        """The text of a small file, stripped; bytes that are not UTF-8 are replaced."""
         with _named(path), self.here(self.real(path)).open("rb") as file:
             return file.read(MAX_FILE_BYTES).decode(errors="replace").strip()
 
     def make(self, path: str, kind: str) -> None:
-        """See to it that there is a `directory` or a `file` at `path`, making it where nothing is.
+        """Create a `directory` or a `file` at `path` unless it exists; its parent must exist.
 
-        Its parent must be there. Raises OSError for something else at `path`, a link among it: who may
-        write to the parent could point it anywhere.
+        Raises OSError for anything else at `path`, even a link: whoever can write to the parent could
+        make it point anywhere.
         """
         parent, _, name = path.rstrip("/").rpartition("/")
         with _named(path):
@@ -138,7 +134,7 @@ class HostRoot:
 
 @contextmanager
 def _named(path: str) -> Generator[None]:
-    """An OSError from within names the host's path, not where that is for this process."""
+    """Make an OSError name the host path."""
     try:
         yield
     except OSError as error:
@@ -146,13 +142,13 @@ def _named(path: str) -> Generator[None]:
 
 
 def node_of(status: os.stat_result) -> tuple[str, int, int] | None:
-    """("char" or "block", major, minor) of a device node, None for anything else."""
+    """("char" or "block", major, minor) of a device node; None for anything else."""
     kind = "char" if stat.S_ISCHR(status.st_mode) else "block" if stat.S_ISBLK(status.st_mode) else None
     return None if kind is None else (kind, os.major(status.st_rdev), os.minor(status.st_rdev))
 
 
 def os_problem(error: OSError) -> str:
-    """An OSError in words: what failed, and where."""
+    """The text of an OSError: the path and the reason."""
     reason = error.strerror or str(error)
     return f"{error.filename}: {reason}" if error.filename else reason
 
@@ -162,14 +158,14 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write(host: HostRoot, path: str, content: bytes, mode: int) -> tuple[str, ...]:
-    """Put `content` at `path`, with `mode` whatever the umask. Returns the directories made for it.
+    """Write a file with `mode`, whatever the umask. Returns the directories that were created for it.
 
     Readers see the old file or the new one, never a part. A link at `path` is replaced, not followed.
     """
     parent, _, name = path.rstrip("/").rpartition("/")
     made: list[str] = []
-    with _named_host_files(path), _opened(host, parent or "/", made) as directory:
-        # A name that no reader of such directories takes for its own: hidden, and without an ending.
+    with _named(path), _opened(host, parent or "/", made) as directory:
+        # Hidden and without an extension, so that no reader of such directories uses it.
         temporary = f".devicelens-{secrets.token_hex(8)}"
         file = os.open(
             temporary,
@@ -191,10 +187,10 @@ def write(host: HostRoot, path: str, content: bytes, mode: int) -> tuple[str, ..
 
 
 def read(host: HostRoot, path: str) -> tuple[bytes, int] | None:
-    """The content and mode of the regular file at `path` itself; None where there is no such."""
+    """The content and mode of the regular file at `path`; None if there is none."""
     parent, _, name = path.rstrip("/").rpartition("/")
     try:
-        with _named_host_files(path), _opened(host, parent or "/", None) as directory:
+        with _named(path), _opened(host, parent or "/", None) as directory:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
             with open(file, "rb") as stream:  # noqa: PTH123 -- a descriptor
                 status = os.fstat(stream.fileno())
@@ -208,10 +204,10 @@ def read(host: HostRoot, path: str) -> tuple[bytes, int] | None:
 
 
 def remove(host: HostRoot, path: str, directories: tuple[str, ...] = ()) -> None:
-    """Remove the file at `path`, if it is there, then those of `directories` that are empty now."""
+    """Remove the file at `path` if it exists, then those of `directories` that are empty."""
     parent, _, name = path.rstrip("/").rpartition("/")
     gone = suppress(FileNotFoundError, NotADirectoryError)
-    with _named_host_files(path), gone, _opened(host, parent or "/", None) as directory:
+    with _named(path), gone, _opened(host, parent or "/", None) as directory:
         os.unlink(name, dir_fd=directory)
     for empty in sorted(directories, key=len, reverse=True):
         upper, _, last = empty.rstrip("/").rpartition("/")
@@ -221,10 +217,10 @@ def remove(host: HostRoot, path: str, directories: tuple[str, ...] = ()) -> None
 
 @contextmanager
 def _opened(host: HostRoot, directory: str, made: list[str] | None) -> Generator[int]:
-    """A descriptor of `directory`, whose missing parts are made and told in `made`, unless that is None.
+    """A descriptor of `directory`. Missing parts are created and added to `made`, unless that is None.
 
-    Its links are followed below the host's root, then every step is taken without following any: who
-    may write to a part of the path cannot lead elsewhere.
+    Links are resolved below the host root first; then every step refuses links, so that nobody who can
+    write to a part of the path leads the write elsewhere.
     """
     steps = [step for step in host.real(directory).split("/") if step]
     here = os.open(host.here("/"), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -244,11 +240,3 @@ def _opened(host: HostRoot, directory: str, made: list[str] | None) -> Generator
         yield here
     finally:
         os.close(here)
-
-
-@contextmanager
-def _named_host_files(path: str) -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from error

@@ -1,11 +1,6 @@
-"""sysfs read quickly: links followed once and remembered for one look, texts small and clean.
+"""Fast reading of sysfs, NUMA nodes, and device nodes of sysfs directories.
 
-Everything here is one look at the host: make a `SysfsTree` for each, so that nothing of it is stale. What
-vanishes half-way through reads as if it had never been there.
-
-NUMA nodes: from a device's directory, or its node's numbers, up through sysfs.
-
-Device nodes that belong to a directory of sysfs: its own, and those of what is below it.
+A `SysfsTree` serves one scan: it resolves each link once. Files that vanish during the scan read as missing.
 """
 
 import errno
@@ -21,9 +16,9 @@ from plugin.names import path_problem
 from runtime.text import is_hostile
 
 MAX_TEXT: Final = 256
-"""Characters of an attribute; what is longer is cut."""
+"""Characters of an attribute; a longer one is cut."""
 MAX_JOINED: Final = 4096
-"""Characters of an attribute that lists several names."""
+"""Characters of an attribute with several names."""
 
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -31,14 +26,14 @@ _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ELOOP
 
 
 class SysfsTree:
-    """The host's files for the length of one look. Links never lead out of the host's root."""
+    """The host's files during one scan. Links never lead out of the host root."""
 
     def __init__(self, host: HostRoot) -> None:
         self._root = str(host.here("/")).rstrip("/")
         self._real: dict[str, str] = {"": ""}
 
     def directory(self, path: str) -> "SysfsDirectory | None":
-        """The directory that a host path leads to; None where there is none."""
+        """The directory at a host path; None if there is none."""
         try:
             real = self._resolve(path)
         except OSError:
@@ -51,7 +46,7 @@ class SysfsTree:
         return SysfsDirectory(self, real)
 
     def names(self, path: str) -> tuple[str, ...]:
-        """The entries of a directory, sorted. Raises OSError where it cannot be read."""
+        """The entries of a directory, sorted. Raises OSError if it cannot be read."""
         real = self._resolve(path)
         names: list[str] = []
         with os.scandir(self._root + real or "/") as entries:
@@ -63,13 +58,13 @@ class SysfsTree:
         return tuple(names)
 
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> str:
-        """A file's text, at most `limit` bytes of it. Raises OSError where it cannot be read."""
+        """The first `limit` bytes of a file. Raises OSError if it cannot be read."""
         return self.read_here(self._resolve(path), limit, path)
 
     def read_here(self, real: str, limit: int, path: str) -> str:
-        """A file at a path without links; one more link in its place is not followed."""
+        """The first bytes of a file whose path has no links; a link at the path is not followed."""
         try:
-            # Not blocking: a FIFO in a file's place must not hold up the look.
+            # Not blocking: a FIFO instead of a file must not hang the scan.
             descriptor = os.open(self._root + real, _OPEN_FILE)
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from error
@@ -86,7 +81,7 @@ class SysfsTree:
         return b"".join(parts).decode(errors="replace")
 
     def target(self, path: str) -> str:
-        """The last component of what a link names, whether or not that is there; empty: no link."""
+        """The last component of a link's target, which need not exist; empty if `path` is no link."""
         parent, _, name = path.rpartition("/")
         try:
             target = _readlink(f"{self._root}{self._resolve(parent)}/{name}")
@@ -95,7 +90,7 @@ class SysfsTree:
         return target.rstrip("/").rpartition("/")[2]
 
     def real(self, path: str) -> str:
-        """A host path with every link followed, as far as it is there. Raises OSError for a loop."""
+        """A host path with all links of its existing part followed. Raises OSError for a loop."""
         return self._resolve(path) or "/"
 
     def _resolve(self, path: str) -> str:
@@ -113,7 +108,7 @@ class SysfsTree:
         return self._real[path]
 
     def _step(self, base: str, name: str, links: int) -> str:
-        """One component below `base`, which has no links in it."""
+        """Resolve one component below `base`, which has no links."""
         if name in {"", "."}:
             return base
         if name == "..":
@@ -140,49 +135,49 @@ class SysfsTree:
 
 @dataclass(frozen=True, slots=True)
 class SysfsDirectory:
-    """One directory of sysfs, such as a device's. `path` is the host's, without links."""
+    """One directory of sysfs, such as a device's. `path` is its host path without links."""
 
     sysfs: SysfsTree
     path: str
 
     @property
     def name(self) -> str:
-        """Its last component."""
+        """The last component of its path."""
         return self.path.rpartition("/")[2]
 
     def text(self, name: str, limit: int = MAX_TEXT) -> str:
-        """The text of one of its files, made clean; empty where it cannot be read."""
+        """The cleaned text of one of its files; empty if it cannot be read."""
         return clean(self.raw(name), limit)
 
     def raw(self, name: str, limit: int = MAX_FILE_BYTES) -> str:
-        """The text of one of its files as it is; empty where it cannot be read."""
+        """The unchanged text of one of its files; empty if it cannot be read."""
         try:
             return self.sysfs.read_here(f"{self.path}/{name}", limit, name)
         except OSError:
             return ""
 
     def number(self, name: str) -> int | None:
-        """A file's whole number, not negative; None for anything else."""
+        """The non-negative whole number in one of its files; None for anything else."""
         text = self.text(name)
         return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
 
     def link(self, name: str) -> str:
-        """What one of its links is called at its end; empty where there is no such link."""
+        """The last component of the target of one of its links; empty if there is no such link."""
         return clean(self.sysfs.target(f"{self.path}/{name}"))
 
     def names(self) -> tuple[str, ...]:
-        """Its entries, sorted; none where it cannot be read."""
+        """Its entries, sorted; none if it cannot be read."""
         try:
             return self.sysfs.names(self.path)
         except OSError:
             return ()
 
     def sub(self, name: str) -> "SysfsDirectory | None":
-        """The directory that one of its entries is or leads to."""
+        """The directory at one of its entries, links followed."""
         return self.sysfs.directory(f"{self.path}/{name}")
 
     def subs(self, name: str) -> "Iterator[SysfsDirectory]":
-        """The directories in one of its directories."""
+        """The directories below one of its directories."""
         inner = self.sub(name)
         for entry in inner.names() if inner is not None else ():
             found = self.sysfs.directory(f"{self.path}/{name}/{entry}")
@@ -191,7 +186,7 @@ class SysfsDirectory:
 
 
 def clean(text: str, limit: int = MAX_TEXT) -> str:
-    """Text from sysfs without hostile characters and white space at its ends, at most `limit` long."""
+    """At most `limit` characters of `text`, without surrounding white space and hostile characters."""
     text = text.strip()
     if not text.isprintable():
         text = "".join(" " if is_hostile(character) else character for character in text)
@@ -199,19 +194,18 @@ def clean(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def _readlink(path: str) -> str:
-    # Thousands of times in one look: making a Path of each costs more than the system call.
+    # Thousands of calls in one scan: a Path object costs more than the system call.
     return os.readlink(path)  # noqa: PTH115 -- see above
 
 
 MAX_NODE: Final = 1023
-"""Linux knows 1024 nodes at most; a larger number is not one."""
+"""Linux has at most 1024 NUMA nodes."""
 
 
 def numa_nodes(host: HostRoot, found: Found) -> tuple[int, ...]:
-    """The node that a device sits on, by the first `numa_node` from it upwards that says one.
+    """The NUMA node of a device: the first valid `numa_node` of its directory and its parents.
 
-    Linux writes -1 where it does not know: then there is none (kubelet: never send -1). Never fails:
-    what cannot be read is not known.
+    Linux writes -1 for an unknown node, which the kubelet must not get. Unreadable files count as unknown.
     """
     start = found.sysfs
     if not start and found.rdev is not None:
@@ -244,12 +238,12 @@ def _node(host: HostRoot, path: str) -> int | None:
 
 MAX_DIRECTORIES: Final = 512
 MAX_NODES: Final = 128
-"""Of one device; what is beyond is left."""
+"""Device nodes of one device; more are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One thing below a device. `path`: its device node; empty where it has none (a network interface)."""
+    """Something below a device. `path`: its device node; empty for a network interface."""
 
     subsystem: str
     name: str
@@ -257,10 +251,9 @@ class Child:
 
 
 def children(host: HostRoot, sysfs: SysfsTree, directory: SysfsDirectory, depth: int) -> Iterator[Child]:
-    """What has a device node or is a network interface, in the directory and `depth` levels below it.
+    """Device nodes and network interfaces of the directory and of `depth` levels below it.
 
-    Links are not followed. The kernel says in `uevent` what a node is called; where it does not, the node
-    is called as its directory.
+    Links are not followed. The name of a node is in the file `uevent`, otherwise it is the directory's name.
     """
     directories = found = 0
     level = [directory]
@@ -280,7 +273,7 @@ def children(host: HostRoot, sysfs: SysfsTree, directory: SysfsDirectory, depth:
 
 
 def _listed(host: HostRoot, path: str) -> tuple[list[str], frozenset[str]]:
-    """(names of directories, names of all else) in a directory whose path has no links."""
+    """(directories, other entries) of a directory whose path has no links."""
     directories: list[str] = []
     others: list[str] = []
     with suppress(OSError), os.scandir(host.here(path)) as entries:
@@ -300,7 +293,7 @@ def _child(host: HostRoot, directory: SysfsDirectory, files: frozenset[str]) -> 
 
 
 def node_path(host: HostRoot, directory: SysfsDirectory) -> str:
-    """The node in /dev of a directory that has a file `dev`; empty where that cannot be known."""
+    """The node in /dev of a directory with a file `dev`; empty if it cannot be determined."""
     for line in directory.raw("uevent").splitlines():
         key, _, value = line.partition("=")
         if key == "DEVNAME" and value:

@@ -1,7 +1,4 @@
-"""The kernel's uevents: what it says when a device comes, goes or changes. Parsing alone.
-
-The kernel's uevents by its netlink socket: one for a process, opened when somebody wants them.
-"""
+"""The kernel's uevents (a device was added, removed or changed), from one netlink socket per process."""
 
 import asyncio
 import errno
@@ -16,12 +13,12 @@ from typing import Final
 from runtime.log import Episode, Log
 
 MAX_BYTES: Final = 64 * 1024
-"""The kernel sends 2 KiB of variables at most, and a header."""
+"""More than a message of the kernel: a header and at most 2 KiB of variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uevent:
-    """`action`: add, remove, change, bind, unbind, move, online, offline; `devpath` is below /sys."""
+    """`action`: add, remove, change, bind, unbind, move, online or offline; `devpath` is below /sys."""
 
     action: str
     devpath: str
@@ -29,9 +26,9 @@ class Uevent:
 
 
 def parse(message: bytes) -> Uevent | None:
-    """The event in a message of the kernel's; None for anything else, such as what udev sends on.
+    """The event in a message of the kernel; None for anything else, such as udev's messages.
 
-    kernel: `ACTION@DEVPATH`, then `KEY=VALUE` pieces, each ended by a NUL.
+    kernel: `ACTION@DEVPATH`, then `KEY=VALUE` pieces, each terminated by NUL.
     """
     if len(message) > MAX_BYTES:
         return None
@@ -47,17 +44,17 @@ def parse(message: bytes) -> Uevent | None:
 
 NETLINK_KOBJECT_UEVENT: Final = 15
 KERNEL_GROUP: Final = 1
-"""The kernel's own events; what udev makes of them goes to another group."""
+"""The multicast group of the kernel; udev sends to another."""
 BUFFER: Final = 2 * 1024 * 1024
-"""Bytes that may wait: a thousand functions that come at once are half a megabyte."""
+"""Bytes of the receive buffer: a thousand functions that appear at once need half a megabyte."""
 AT_ONCE: Final = 256
-"""Events taken in before anything else gets its turn."""
+"""Events that are read before the event loop goes on."""
 RETRY: Final = 30.0
 """Seconds between attempts to open the socket."""
 AGAIN: Final = 1.0
-"""Seconds after which another is opened in the place of one that failed: the next may fail at once too."""
+"""Seconds between the failure of a socket and the next one."""
 CALM: Final = 60.0
-"""Seconds for which sockets that fail one after another are not told of again."""
+"""Seconds without a failure after which the failure is logged as over."""
 
 _SO_RCVBUFFORCE: Final = 33
 _OF_NAMESPACES: Final = frozenset({"net", "infiniband"})
@@ -67,7 +64,7 @@ _log = Log("uevents")
 
 
 class Uevents:
-    """Calls whoever follows a subsystem when the kernel says something of it. Run `run()`."""
+    """Calls the followers of a subsystem when the kernel reports an event of it. Run `run()`."""
 
     def __init__(
         self,
@@ -76,7 +73,7 @@ class Uevents:
         own: Path = Path("/proc/self"),
         first: Path = Path("/proc/1"),
     ) -> None:
-        """`own`, `first`: the directories in /proc of this process and of the host's first one."""
+        """`own`, `first`: the /proc directories of this process and of the host's process 1."""
         self._open_socket = open_socket or kernel_socket
         self._own = own
         self._first = first
@@ -84,29 +81,29 @@ class Uevents:
         self._wanted = asyncio.Event()
         self._closed = asyncio.Event()
         self._open = False
-        self._refused = Episode(_log, "no uevents, devices are looked for now and then")
+        self._refused = Episode(_log, "no uevents, devices are found by periodic scans")
         self._failed = Episode(_log, "the socket of uevents failed, another is opened", calm=CALM)
 
     @property
     def refused_because(self) -> str | None:
-        """Why there are none, or not all; None while there are, and while nobody wants them."""
+        """Why events are missing; None if none are missing, or without followers."""
         return self._refused.reason
 
     @contextmanager
     def following(self, subsystems: frozenset[str], changed: Callable[[], None]) -> Generator[None]:
-        """Call `changed` after each event of one of `subsystems`, and after events that were lost."""
+        """Call `changed` after each event of one of `subsystems`, and after lost events."""
         key = object()
         self._followers[key] = subsystems, changed
         self._wanted.set()
         if self._open:
-            self._judge()
+            self._report_restriction()
         try:
             yield
         finally:
             del self._followers[key]
 
     async def run(self) -> None:
-        """Deliver events until cancelled. The socket is opened for the first follower, and stays open."""
+        """Deliver events until cancelled. The first follower opens the socket."""
         await self._wanted.wait()
         while True:
             try:
@@ -116,14 +113,14 @@ class Uevents:
                 await asyncio.sleep(RETRY)
                 continue
             self._open = True
-            self._judge()
+            self._report_restriction()
             try:
                 await self._read(kernel)
             finally:
                 self._open = False
             await asyncio.sleep(AGAIN)
 
-    def _judge(self) -> None:
+    def _report_restriction(self) -> None:
         wanted = frozenset(name for names, _ in self._followers.values() for name in names)
         limit = restriction(wanted, self._own, self._first)
         if limit is None:
@@ -138,14 +135,14 @@ class Uevents:
             kernel.setblocking(False)  # noqa: FBT003 -- socket's own
             loop.add_reader(kernel, self._take, kernel)
             try:
-                # Between the first look and now something may have happened.
-                self._tell(None)
+                # Something may have happened since the first scan.
+                self._notify(None)
                 await self._closed.wait()
             finally:
                 loop.remove_reader(kernel)
 
     def _take(self, kernel: socket.socket) -> None:
-        """Take in what is there, and tell each follower once of all of it."""
+        """Read the pending events, then call each follower once."""
         subsystems: set[str] = set()
         for _ in range(AT_ONCE):
             try:
@@ -153,29 +150,29 @@ class Uevents:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
-                # ENOBUFS: more came than was taken in. What it was is not known any more.
+                # ENOBUFS: events were lost, of unknown subsystems.
                 if error.errno != errno.ENOBUFS:
                     self._failed.failed(error.strerror or str(error))
                     self._closed.set()
-                self._tell(None)
+                self._notify(None)
                 return
-            # Anybody with the right may send to the group; the kernel alone has no port.
+            # Privileged processes can send to the group too; only the kernel has port 0.
             if _is_kernel(sender):
                 event = parse(message)
                 if event is not None:
                     subsystems.add(event.subsystem)
         self._failed.recovered()
         if subsystems:
-            self._tell(subsystems)
+            self._notify(subsystems)
 
-    def _tell(self, subsystems: set[str] | None) -> None:
+    def _notify(self, subsystems: set[str] | None) -> None:
         for wanted, changed in tuple(self._followers.values()):
             if subsystems is None or not wanted.isdisjoint(subsystems):
                 changed()
 
 
 def kernel_socket() -> socket.socket:
-    """A socket that receives the kernel's uevents. Raises OSError where there can be none."""
+    """A socket for the kernel's uevents. Raises OSError if it cannot be opened."""
     kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, NETLINK_KOBJECT_UEVENT)
     try:
         try:
@@ -190,19 +187,19 @@ def kernel_socket() -> socket.socket:
 
 
 def restriction(subsystems: frozenset[str], own: Path, first: Path) -> str | None:
-    """What is not told of `subsystems` although there is a socket; None where nothing is known of that.
+    """Why events of `subsystems` do not reach this process's socket; None if they do, as far as known.
 
-    `own`, `first`: the directories in /proc of this process and of the host's first one. kernel: events of
-    network interfaces go to their own network namespace alone; into a namespace that belongs to another
-    user namespace than the first one go no others.
+    `own`, `first`: the /proc directories of this process and of the host's process 1. kernel: events of
+    network interfaces go to their own network namespace only, and a network namespace of another user
+    namespace than the initial one gets no other events.
     """
     with suppress(OSError):
         if (own / "uid_map").read_text().split()[:3] != ["0", "0", _WHOLE_RANGE]:
-            return "the kernel tells nothing in a user namespace of its own"
+            return "the kernel sends no events to other user namespaces"
     with suppress(OSError):
         here, there = (own / "ns/net").stat(), (first / "ns/net").stat()
         if subsystems & _OF_NAMESPACES and not os.path.samestat(here, there):
-            return "not in the host's network namespace, where the kernel tells of interfaces (hostNetwork)"
+            return "not in the host's network namespace, which gets the events of interfaces (hostNetwork)"
     return None
 
 

@@ -1,12 +1,7 @@
-"""Blocking looks at the host in threads of their own, bounded in time.
+"""Blocking calls in daemon threads, bounded in time: single calls (`Offload`) and probes (`ProbeRunner`).
 
-A look may hang for good (a dead network file system, a driver's fault). Then its thread is left
-behind, as a daemon, so that it holds up neither the process nor its end; and it is not joined by
-ever more threads that hang at the same place.
-
-Many blocking questions, each bounded in time: one that hangs has failed, and holds up no other.
-
-A thread that hangs is left behind, and what it hangs at is not asked again before it has come back.
+A call can hang for good (a dead network file system, a faulty driver). Its thread is then abandoned: as a
+daemon it delays neither the process nor its end. The number of abandoned threads is limited.
 """
 
 import asyncio
@@ -24,14 +19,14 @@ T = TypeVar("T")
 
 
 class StuckError(Exception):
-    """A look that did not come back in time; the message says for how long."""
+    """A call did not return in time; the message gives the limit."""
 
 
 class Offload:
-    """Threads for one resource's looks. No more are begun while `most` hang.
+    """Runs blocking calls in threads. While `most` threads hang, further calls fail.
 
-    A thread stays for `linger` seconds after its look: to begin one anew takes a tenth of a millisecond,
-    and now and then four, for the interpreter is handed on.
+    A thread stays for `linger` seconds after its call: starting one takes 0.1 ms, and sometimes 4 ms when
+    another thread holds the interpreter.
     """
 
     def __init__(self, most: int = 4, *, linger: float = 0.0) -> None:
@@ -40,12 +35,12 @@ class Offload:
         self._idle: list[_Thread] = []
         self._stuck: set[_Thread] = set()
 
-    async def run(self, look: Callable[[], T], *, limit: float) -> T:
-        """`look()` in a thread. Raises what it raises, and StuckError after `limit` seconds."""
+    async def run(self, call: Callable[[], T], *, limit: float) -> T:
+        """Run `call()` in a thread. Raises its exception, and StuckError after `limit` seconds."""
         self._stuck = {stuck for stuck in self._stuck if stuck.is_alive()}
         if len(self._stuck) >= self._most:
-            raise StuckError("an earlier look at the host still hangs")
-        job = _Job(look)
+            raise StuckError("an earlier call still hangs")
+        job = _Job(call)
         worker = self._begin(job)
         try:
             async with asyncio.timeout(limit):
@@ -70,21 +65,21 @@ class Offload:
 
 
 class _Job(Generic[T]):
-    """One look, under way."""
+    """One call."""
 
-    def __init__(self, look: Callable[[], T]) -> None:
+    def __init__(self, call: Callable[[], T]) -> None:
         self.done = asyncio.Event()
-        self._look = look
+        self._call = call
         self._loop = asyncio.get_running_loop()
         self._outcome: list[T] = []
         self._error: BaseException | None = None
 
     def run(self) -> None:
         try:
-            self._outcome.append(self._look())
-        except BaseException as error:  # noqa: BLE001 -- raised again where it is waited for
+            self._outcome.append(self._call())
+        except BaseException as error:  # noqa: BLE001 -- raised again in `run`
             self._error = error
-        # RuntimeError: the loop has ended meanwhile, and with it who waited.
+        # RuntimeError: the event loop has ended.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.done.set)
 
@@ -95,24 +90,24 @@ class _Job(Generic[T]):
 
 
 class _Thread(threading.Thread):
-    """A thread that looks, and ends when it had nothing to do for `linger` seconds."""
+    """A thread that runs calls, and ends after `linger` seconds without one."""
 
     def __init__(self, linger: float) -> None:
-        super().__init__(name="look", daemon=True)
+        super().__init__(name="blocking", daemon=True)
         self._linger = linger
         self._jobs: SimpleQueue[_Job[Any]] = SimpleQueue()
         self._lock = threading.Lock()
         self._ended = False
 
     def take(self, job: _Job[Any]) -> bool:
-        """Do this next; False where it is too late."""
+        """Queue a call; False if the thread has ended."""
         with self._lock:
             if not self._ended:
                 self._jobs.put(job)
             return not self._ended
 
     def leave(self) -> None:
-        """End with the look that is under way."""
+        """End after the current call."""
         self._linger = 0.0
 
     def run(self) -> None:
@@ -122,30 +117,30 @@ class _Thread(threading.Thread):
                     self._jobs.get(timeout=self._linger).run()
 
     def _end(self) -> bool:
-        """Whether nothing has come in the last moment; from then on nothing is taken."""
+        """Whether the queue is empty; then no call is accepted any more."""
         with self._lock:
             self._ended = self._jobs.empty()
             return self._ended
 
 
 MOST_THREADS: Final = 8
-"""Threads of one resource that work at the same time."""
+"""Threads of one resource that run probes at the same time."""
 MOST_HANGING: Final = 16
-"""Threads of one resource that may be left behind."""
+"""Abandoned threads of one resource."""
 STALL: Final = 0.05
-"""Seconds with one question after which another thread goes on with the rest."""
+"""Seconds of one probe after which another thread continues with the rest."""
 
 Answered = Callable[[Question, str], None]
 
 
 class ProbeRunner:
-    """Asks the questions of one resource."""
+    """Runs the probes of one resource. A probe that hangs fails, and does not run again before it returns."""
 
     def __init__(self) -> None:
         self._hanging: dict[tuple[str, int], _Worker] = {}
 
-    async def ask(self, asked: Sequence[Question], answered: Answered) -> None:
-        """Ask, and call `answered` with each question and why it fails, as the answers come."""
+    async def run(self, asked: Sequence[Question], answered: Answered) -> None:
+        """Run probes, and call `answered` with each and why it fails, or an empty text, as they end."""
         self._hanging = {key: worker for key, worker in self._hanging.items() if worker.is_alive()}
         rest: deque[Question] = deque()
         for question in asked:
@@ -168,12 +163,12 @@ class ProbeRunner:
                         await wake.wait()
                 wake.clear()
                 for worker in tuple(workers):
-                    self._look_at(worker, workers, answered)
+                    self._collect(worker, workers, answered)
         finally:
             rest.clear()
 
-    def _look_at(self, worker: "_Worker", workers: set["_Worker"], answered: Answered) -> None:
-        """Pass on what it was answered; leave it behind where it hangs."""
+    def _collect(self, worker: "_Worker", workers: set["_Worker"], answered: Answered) -> None:
+        """Report its results; abandon it if it hangs."""
         finished = worker.done
         while worker.answers:
             answered(*worker.answers.popleft())
@@ -193,7 +188,7 @@ class ProbeRunner:
 
 
 class _Worker(threading.Thread):
-    """Asks one question after another until none is left, or until it was too late with one."""
+    """Runs one probe after another until none is left, or until one exceeds its time."""
 
     def __init__(self, rest: deque[Question], wake: asyncio.Event) -> None:
         super().__init__(name="probes", daemon=True)
@@ -206,19 +201,19 @@ class _Worker(threading.Thread):
         self._since = time.monotonic()
         self._given_up = False
         self.done = False
-        """Whether there is nothing left for it."""
+        """Whether no probe is left for it."""
         self.start()
 
     @property
     def stalled(self) -> bool:
-        """Whether it has been with one question for a while."""
+        """Whether its current probe has run for `STALL` seconds."""
         return time.monotonic() - self._since >= STALL
 
     def late(self) -> Question | None:
-        """The question that has not been answered in time; from then on its answer is nobody's."""
+        """The probe that exceeded its time; its result is then ignored."""
         with self._lock:
             question = self._current
-            # A program has its own limit, and is ended at it: a little later it is told more of it.
+            # A program is killed at its own limit, and its message is better: wait a little longer.
             if question is None or time.monotonic() - self._since < question.timeout + STALL:
                 return None
             self._given_up = True
@@ -235,13 +230,13 @@ class _Worker(threading.Thread):
                 self._current, self._since = question, time.monotonic()
             try:
                 reason = question.ask() if question.ask is not None else ""
-            except Exception as error:  # noqa: BLE001 -- whatever it is, it is no good answer
+            except Exception as error:  # noqa: BLE001 -- any exception is a failure
                 reason = f"{question.place}: {type(error).__name__}: {error}"
             with self._lock:
                 if self._given_up:
                     return
                 self._current = None
                 self.answers.append((question, reason))
-        # RuntimeError: the loop has ended meanwhile, and with it who waited.
+        # RuntimeError: the event loop has ended.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake.set)

@@ -58,7 +58,7 @@ class Prober:
         self._clock = clock
         self._spread = spread
         self._changed = changed
-        self._asking = ProbeRunner()
+        self._runner = ProbeRunner()
         self._requests = asyncio.Semaphore(MAX_REQUESTS)
         self._devices: dict[str, tuple[Device, dict[int, Question]]] = {}
         self._by_path: dict[str, set[_ProbeKey]] = {}
@@ -79,7 +79,7 @@ class Prober:
         for device in devices.values():
             self.add(device)
         self._request(
-            (i, q.probe) for i, (_, each) in self._devices.items() for q in each.values() if q.with_looks
+            (i, q.probe) for i, (_, each) in self._devices.items() for q in each.values() if q.with_scans
         )
 
     def add(self, device: Device) -> None:
@@ -93,9 +93,9 @@ class Prober:
         for question in each.values():
             if question.interval:
                 self._schedule(question, self._clock.monotonic())
-            if question.path and question.with_looks:
+            if question.path and question.with_scans:
                 self._by_path.setdefault(question.path, set()).add((device.id, question.probe))
-        self._request((device.id, question.probe) for question in each.values() if question.with_looks)
+        self._request((device.id, question.probe) for question in each.values() if question.with_scans)
 
     def remove(self, device_id: str) -> None:
         """Remove a device, if it is there."""
@@ -192,7 +192,7 @@ class Prober:
             for question in due:
                 if question.ask is None:
                     group.create_task(self._get(question))
-            await self._asking.ask([q for q in due if q.ask is not None], self._answered)
+            await self._runner.run([q for q in due if q.ask is not None], self._answered)
 
     async def _get(self, question: Question) -> None:
         async with self._requests:

@@ -1,4 +1,4 @@
-"""Probes made ready for one device: what is looked at, and what it says. Blocking where they are asked."""
+"""Probes of one device: what to check, and the check itself, which blocks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,22 +21,22 @@ from plugin.names import path_problem
 from plugin.patterns import MAX_TEXT, fullmatch
 from runtime.config_file import quoted
 
-UNTOLD: Final = 10.0
-"""Seconds between looks at what nothing tells of: files of sysfs and proc, carriers."""
+WITHOUT_EVENTS: Final = 10.0
+"""Seconds between runs where the kernel has no events: files of sysfs and proc, carriers."""
 COSTLY: Final = 30.0
-"""Seconds between runs of a program and between requests, where the plan does not say."""
+"""Default seconds between runs of a program and between requests."""
 
 _SILENT: Final = ("/sys/", "/proc/")
-"""Where the kernel changes files without an inotify event."""
+"""Where files change without inotify events."""
 _OUTPUT: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One probe of one device. `ask` gives why it fails, empty where it does not; None: `url` is got.
+    """One probe of one device. `ask` returns why it fails, or an empty text; None: a GET of `url`.
 
-    It is asked every `interval` seconds, if that is not None; `with_looks`: also with each look at the
-    host, and when something happens to `path`.
+    It runs every `interval` seconds unless that is None; `with_scans`: also with each scan of the host, and
+    when `path` changes.
     """
 
     device: str
@@ -44,7 +44,7 @@ class Question:
     place: str
     timeout: float
     interval: float | None
-    with_looks: bool
+    with_scans: bool
     ask: Callable[[], str] | None
     path: str = ""
     url: str = ""
@@ -52,22 +52,22 @@ class Question:
 
 
 def questions(probes: Sequence[ProbePlan], device: Device, host: HostRoot) -> Iterator[Question]:
-    """What is to be asked about a device. A probe whose template fails, fails."""
+    """The probes of a device. A probe fails if its template does."""
     for number, probe in enumerate(probes):
         if isinstance(probe.check, XidCheck):
-            continue  # nothing is asked: it is told
+            continue  # reported by events
         try:
             yield _question(number, probe, {"device": device}, device.id, host)
         except TemplateError as error:
             failed = _always(f"{probe.place}: {error}")
             yield Question(
-                device.id, number, probe.place, probe.timeout, interval=None, with_looks=True, ask=failed
+                device.id, number, probe.place, probe.timeout, interval=None, with_scans=True, ask=failed
             )
 
 
 def asked_at_allocate(probe: ProbePlan) -> bool:
-    """Whether a probe is asked again for what Allocate hands out: it costs next to nothing, and one
-    failure is enough. What the others said last stands.
+    """Whether Allocate runs a probe again: it is cheap, and one failure makes a device unhealthy. For other
+    probes the last result counts.
     """
     return isinstance(probe.check, ExistsCheck | FileCheck) and probe.interval is None and probe.failures == 1
 
@@ -85,7 +85,7 @@ def _question(
             probe.place,
             probe.timeout,
             interval=default if plain else probe.interval,
-            with_looks=plain and isinstance(check, ExistsCheck | FileCheck | CarrierCheck),
+            with_scans=plain and isinstance(check, ExistsCheck | FileCheck | CarrierCheck),
             ask=ask,
             path=path,
             url=url,
@@ -95,14 +95,14 @@ def _question(
     match check:
         case ExistsCheck():
             path = _path(check.path, variables)
-            return made(_untold(path), lambda: _exists(host, path), path)
+            return made(_polling(path), lambda: _exists(host, path), path)
         case FileCheck():
             path = _path(check.path, variables)
             equals = None if check.equals is None else check.equals.render(variables)
-            return made(_untold(path), lambda: _file(host, check, path, equals), path)
+            return made(_polling(path), lambda: _file(host, check, path, equals), path)
         case CarrierCheck():
             interface = check.interface.render(variables)
-            return made(UNTOLD, lambda: _carrier(host, interface))
+            return made(WITHOUT_EVENTS, lambda: _carrier(host, interface))
         case ExecCheck():
             command = [part.render(variables) for part in check.command]
             return made(COSTLY, lambda: _exec(command, probe.timeout))
@@ -124,15 +124,15 @@ def _path(template: Template, variables: Mapping[str, object]) -> str:
     return path
 
 
-def _untold(path: str) -> float | None:
-    return UNTOLD if path.startswith(_SILENT) else None
+def _polling(path: str) -> float | None:
+    return WITHOUT_EVENTS if path.startswith(_SILENT) else None
 
 
 def _exists(host: HostRoot, path: str) -> str:
     try:
         return "" if host.exists(path) else f"{path} is not there"
     except OSError as error:
-        return _words(error, path)
+        return _os_problem(error, path)
 
 
 def _file(host: HostRoot, check: FileCheck, path: str, equals: str | None) -> str:
@@ -141,13 +141,13 @@ def _file(host: HostRoot, check: FileCheck, path: str, equals: str | None) -> st
     except (FileNotFoundError, NotADirectoryError):
         return f"{path} is not there"
     except OSError as error:
-        return _words(error, path)
+        return _os_problem(error, path)
     expected = next(_expected(check, content, equals), None)
     return "" if expected is None else f"{path}: found {quoted(content)}, expected {expected}"
 
 
 def _expected(check: FileCheck, content: str, equals: str | None) -> Iterator[str]:
-    """What was expected instead; nothing where all is as it should be."""
+    """The expectations that the content does not meet."""
     if equals is not None and content != equals:
         yield quoted(equals)
     if check.one_of is not None and content not in check.one_of:
@@ -170,7 +170,7 @@ def _expected(check: FileCheck, content: str, equals: str | None) -> Iterator[st
 
 
 def _number(text: str) -> float | None:
-    """As sysfs writes numbers: decimal, or hexadecimal with 0x; what follows a blank is a unit."""
+    """A number of sysfs: decimal, or hexadecimal with 0x; a unit after a blank is ignored."""
     first = (text.split(maxsplit=1) or [""])[0]
     try:
         return float(int(first, 16)) if first.lower().startswith("0x") else float(first)
@@ -179,7 +179,7 @@ def _number(text: str) -> float | None:
 
 
 def _carrier(host: HostRoot, interface: str) -> str:
-    """An interface that is not there passes: it was moved into a pod, or its function has none."""
+    """A missing interface passes: it is in a pod, or its function has none."""
     if not interface or "/" in interface or interface in {".", ".."}:
         return ""
     path = f"/sys/class/net/{interface}/carrier"
@@ -188,7 +188,7 @@ def _carrier(host: HostRoot, interface: str) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError:
-        # The kernel answers EINVAL for an interface that is down.
+        # The kernel returns EINVAL for an interface that is down.
         return f"{interface} is down"
 
 
@@ -201,10 +201,10 @@ def _exec(command: list[str], timeout: float) -> str:
         return ""
     if outcome.status is None:
         return f"{command[0]}: no end within {timeout:g} s"
-    said = (outcome.error.strip() or outcome.output.strip()).decode(errors="replace").splitlines()
-    words = f": {said[0][:120]}" if said else ""
-    return f"{command[0]}: status {outcome.status}{words}"
+    lines = (outcome.error.strip() or outcome.output.strip()).decode(errors="replace").splitlines()
+    reason = f": {lines[0][:120]}" if lines else ""
+    return f"{command[0]}: status {outcome.status}{reason}"
 
 
-def _words(error: OSError, path: str) -> str:
+def _os_problem(error: OSError, path: str) -> str:
     return f"{error.filename or path}: {error.strerror or error}"

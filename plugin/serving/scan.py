@@ -1,7 +1,4 @@
-"""One look at the devices that a resource has on its host, and at their NUMA nodes.
-
-Directories followed between two surveys: which ones follows from what the last survey said.
-"""
+"""Scans the host for a resource's devices, and follows the directories whose changes call for a scan."""
 
 import asyncio
 import threading
@@ -23,17 +20,17 @@ from plugin.serving.probes import asked_at_allocate, questions
 from runtime.directory import Change, DirectoryWatcher, Kind
 
 MAX_FOLLOWED: Final = 256
-"""Directories followed for one resource; what changes elsewhere is seen at the next rescan."""
+"""Followed directories of one resource; changes in others are found by the next periodic scan."""
 MAX_PATTERNS: Final = 32
-"""Patterns of one directory; of more, every change in it calls for a look."""
+"""Patterns of one directory; with more, every change in it calls for a scan."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What one look saw. `left_out`: (path or name, why) of what cannot be a device.
+    """The result of one scan. `left_out`: (path or name, reason) of what cannot be a device.
 
-    `follow`: host directories, with patterns of the entries, whose changes call for another look;
-    `subsystems`: the kernel's, whose uevents do.
+    `follow`: (host directory, pattern of entries) pairs, and `subsystems`: uevent subsystems, whose changes
+    call for another scan. `notes`: why there may be fewer devices than expected.
     """
 
     devices: tuple[Identified, ...]
@@ -45,18 +42,18 @@ class ScanResult:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Devices as they are at this moment. `faults`: (id, why) of those that cannot be given."""
+    """The current state of devices. `faults`: (id, reason) of those that cannot be allocated."""
 
     devices: tuple[Device, ...]
     faults: tuple[tuple[str, str], ...]
 
 
 class ScanError(Exception):
-    """A look that failed as a whole; the message says at what."""
+    """A scan failed; the message says why."""
 
 
 class SharedSources:
-    """The sources of a plan. Those who share them look together: a look that is new enough serves all."""
+    """The sources of a plan, shared by the resources of a family: a recent scan serves all of them."""
 
     def __init__(
         self, plan: ResourcePlan, host: HostRoot, steady: Callable[[], float] = time.monotonic
@@ -69,9 +66,9 @@ class SharedSources:
         self._findings: tuple[Findings, ...] = ()
 
     def scan(self, not_before: float | None = None) -> tuple[Findings, ...]:
-        """What each source finds, by a look that began at the steady time `not_before` or later.
+        """The findings of each source, from a scan that began at `not_before` (monotonic) or later.
 
-        None: by a look of its own. Blocking. Raises ScanError where a source cannot say.
+        None: from a new scan. Blocking. Raises ScanError if a source fails.
         """
         with self._lock:
             if not_before is None or self._begun < not_before:
@@ -85,10 +82,10 @@ class SharedSources:
 
 
 class DeviceScanner:
-    """Looks for one resource's devices. Blocking; one look at a time."""
+    """Scans for one resource's devices. Blocking; one call at a time."""
 
     def __init__(self, plan: ResourcePlan, host: HostRoot, sources: SharedSources | None = None) -> None:
-        """`sources`: those of the plan, where they are shared."""
+        """`sources`: the plan's sources, if they are shared."""
         self.plan = plan
         self._host = host
         self._sources = sources or SharedSources(plan, host)
@@ -98,7 +95,7 @@ class DeviceScanner:
         self._entrywise: dict[str, EntryScanner] = {}
 
     def scan(self, not_before: float | None = None) -> ScanResult:
-        """Everything as it is now, or as seen since `not_before`. Raises ScanError."""
+        """All devices, by a scan that began at `not_before` or later. Raises ScanError."""
         found: list[Found] = []
         follow: dict[tuple[str, str], None] = {}
         origins: dict[tuple[str, str], Scanner] = {}
@@ -122,9 +119,9 @@ class DeviceScanner:
         )
 
     def scan_entries(self, entries: Iterable[tuple[str, str]]) -> IdentityChange | None:
-        """What became of single entries, by (directory, name), of followed directories.
+        """The changes of single entries, by (directory, name), of followed directories.
 
-        None where that does not tell enough: then everything is to be looked at. Raises ScanError.
+        None if a full scan is needed. Raises ScanError.
         """
         present: dict[tuple[str, str], Found] = {}
         gone: set[tuple[str, str]] = set()
@@ -146,19 +143,18 @@ class DeviceScanner:
         change = self._identifier.update(present.values(), gone, self._numa)
         before = len(self._found)
         self._found = (self._found | present.keys()) - gone
-        # Whether there is anything at all is told by the sources' notes.
+        # The notes of a full scan say why there are no devices.
         return None if change is None or not before or not self._found else change
 
     def resolve(self, devices: Sequence[Device]) -> Resolved:
-        """`devices` as they are at this moment, for Allocate.
+        """The current state of `devices`, for Allocate.
 
-        What discovery saw a moment ago may be gone, or have other nodes: Allocate asks again for what it
-        hands out.
+        Since the last scan a device may have vanished, or have got other nodes.
         """
         present: list[Device] = []
         faults: list[tuple[str, str]] = []
         for device in devices:
-            now, reason = self._as_it_is(device)
+            now, reason = self._current(device)
             reason = reason or self._unhealthy(now)
             if reason:
                 faults.append((device.id, reason))
@@ -166,8 +162,8 @@ class DeviceScanner:
                 present.append(now)
         return Resolved(tuple(present), tuple(faults))
 
-    def _as_it_is(self, device: Device) -> tuple[Device, str]:
-        """A device as its source finds it now, and why it is not there; empty where it is."""
+    def _current(self, device: Device) -> tuple[Device, str]:
+        """The current state of a device, and why it is not there; empty if it is."""
         found = device.found
         if found is None:
             return device, self._absent(device.path) if device.path else ""
@@ -185,7 +181,7 @@ class DeviceScanner:
         return replace(device, path=now.path, attrs=dict(now.attrs), nodes=now.nodes, found=now), ""
 
     def _unhealthy(self, device: Device) -> str:
-        """Why a device is unhealthy by those probes that are asked at Allocate; empty where it is healthy."""
+        """Why the probes that Allocate runs fail for a device; empty if they pass."""
         probes = [probe for probe in self.plan.probes if asked_at_allocate(probe)]
         for question in questions(probes, device, self._host):
             if question.ask is not None and (reason := question.ask()):
@@ -203,7 +199,7 @@ class DeviceScanner:
 
 
 def _entrywise(sources: Iterable[Scanner], every: Iterable[Findings]) -> Iterable[tuple[str, EntryScanner]]:
-    """The directories that one source alone follows, and entry by entry."""
+    """The directories that only one source follows, and whose entries it can scan one by one."""
     followed: dict[str, int] = {}
     each = list(zip(sources, every, strict=True))
     for _, findings in each:
@@ -215,7 +211,7 @@ def _entrywise(sources: Iterable[Scanner], every: Iterable[Findings]) -> Iterabl
 
 
 def bounded(follow: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """At most MAX_FOLLOWED directories, each with few patterns: many of them become one `*`."""
+    """At most MAX_FOLLOWED directories; more than MAX_PATTERNS patterns of one become `*`."""
     patterns: dict[str, list[str]] = {}
     for directory, pattern in follow:
         if directory in patterns or len(patterns) < MAX_FOLLOWED:
@@ -230,14 +226,14 @@ def bounded(follow: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 _COMES_OR_GOES = frozenset({Kind.APPEARED, Kind.VANISHED})
 
 Touched = Callable[[str, str | None], None]
-"""Called with a host directory and the name of the entry that changed, or None: more may have."""
+"""Called with a host directory and the changed entry; None: any entry may have changed."""
 
 _Wanted = frozenset[tuple[str, str, bool]]
-"""(host directory, pattern, contents) of one directory as this process sees it."""
+"""(host directory, pattern, whether writes matter) for one directory of this process."""
 
 
 class DirectoryFollower:
-    """Tells whenever an entry that matters comes or goes in one of the followed directories."""
+    """Calls `touched` when a matching entry of a followed directory appears or vanishes."""
 
     def __init__(self, watcher: DirectoryWatcher, host: HostRoot, touched: Touched) -> None:
         self._watcher = watcher
@@ -247,7 +243,7 @@ class DirectoryFollower:
 
     @property
     def followed(self) -> frozenset[Path]:
-        """The directories that are followed now, as this process sees them."""
+        """The followed directories, as paths of this process."""
         return frozenset(self._tasks)
 
     def follow(
@@ -256,17 +252,17 @@ class DirectoryFollower:
         group: asyncio.TaskGroup,
         contents: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Follow these (directory, pattern) pairs from now on, and nothing else. Tasks go to `group`.
+        """Follow exactly these (directory, pattern) pairs from now on. Tasks go to `group`.
 
-        Of `contents` it is also told when an entry was written.
+        For `contents`, writing an entry is a change too.
         """
         patterns: dict[Path, _Wanted] = {}
-        places: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for pairs, written in ((wanted, False), (contents, True)):
             for directory, pattern in pairs:
-                if directory not in places:
-                    places[directory] = self._place(directory)
-                path = places[directory]
+                if directory not in paths:
+                    paths[directory] = self._path(directory)
+                path = paths[directory]
                 patterns[path] = patterns.get(path, frozenset()) | {(directory, pattern, written)}
         for path in [p for p, (known, _) in self._tasks.items() if patterns.get(p) != known]:
             self._tasks.pop(path)[1].cancel()
@@ -274,23 +270,23 @@ class DirectoryFollower:
             if path not in self._tasks:
                 self._tasks[path] = what, group.create_task(self._follow(path, what))
 
-    def _place(self, directory: str) -> Path:
-        """Where a directory is for this process: below the host's root, its links followed."""
+    def _path(self, directory: str) -> Path:
+        """The path of a host directory for this process, links followed."""
         try:
             return self._host.here(self._host.real(directory))
         except OSError:
             return self._host.here(directory)
 
     async def _follow(self, path: Path, wanted: _Wanted) -> None:
-        # `files` takes every name, hidden ones too: `*` alone stands for all of them.
+        # For `files` hidden names count too: `*` means all names.
         what = [(d, None if p == "*" else compiled(p), contents) for d, p, contents in sorted(wanted)]
         contents = any(written for _, _, written in what)
         async for change in self._watcher.follow(path, contents=contents):
-            for directory in self._meant(change, what):
+            for directory in self._concerned(change, what):
                 self._touched(directory, None if change.kind is Kind.RESCAN else change.name)
 
-    def _meant(self, change: Change, what: Iterable[tuple[str, Pattern[str] | None, bool]]) -> set[str]:
-        """The host directories for which a change matters."""
+    def _concerned(self, change: Change, what: Iterable[tuple[str, Pattern[str] | None, bool]]) -> set[str]:
+        """The host directories that a change concerns."""
         return {
             directory
             for directory, pattern, contents in what

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plugin.discovery import uevents as module
-from plugin.discovery.uevents import Uevents, kernel_socket, restriction
+from plugin.discovery.uevents import MAX_BYTES, Uevent, Uevents, kernel_socket, parse, restriction
 
 
 def message(subsystem: str, devpath: str = "/devices/x") -> bytes:
@@ -193,7 +195,7 @@ async def test_a_kernel_without_a_socket_is_told_once_and_asked_again(
     task.cancel()
     await asyncio.wait({task})
     kernel.close()
-    assert caplog.messages.count("no uevents, devices are looked for now and then") == 1
+    assert caplog.messages.count("no uevents, devices are found by periodic scans") == 1
 
 
 def processes(root: Path, uid_map: str = "0 0 4294967295") -> tuple[Path, Path, Path]:
@@ -237,3 +239,32 @@ def test_the_kernels_own_socket_opens_or_says_why() -> None:
         pytest.skip(f"no socket for the kernel's uevents: {error}")
     with kernel:
         assert kernel.getsockname()[1] == module.KERNEL_GROUP
+
+
+LOOP = b"/devices/virtual/block/loop7"
+ADD = b"add@" + LOOP + b"\0ACTION=add\0DEVPATH=" + LOOP + b"\0SUBSYSTEM=block\0SEQNUM=42\0"
+
+
+def test_an_event_of_the_kernels() -> None:
+    assert parse(ADD) == Uevent("add", "/devices/virtual/block/loop7", "block")
+    assert parse(b"bind@/x\0ACTION=bind\0") == Uevent("bind", "/x", "")
+
+
+def test_anything_else_is_none() -> None:
+    for message in (
+        b"",
+        b"libudev\0\xfe\xed\xca\xfe",
+        b"add@relative\0ACTION=add\0",
+        b"add@/x\0ACTION=remove\0",
+        b"add@/x",
+        b"@/x\0ACTION=\0",
+        b"add /x\0ACTION=add\0",
+        ADD + b"x" * MAX_BYTES,
+    ):
+        assert parse(message) is None
+
+
+@given(st.binary(max_size=300))
+def test_no_message_is_too_odd(message: bytes) -> None:
+    parse(message)
+    parse(b"add@/x\0ACTION=add\0" + message)

@@ -557,7 +557,7 @@ async def test_a_look_that_hangs_is_given_up_and_told_while_everything_is_served
             hanging.setattr(Files, "scan", hang)
             hanging.setattr(Files, "scan_entry", hang)
             (colas / "b").touch()
-            await served.until(lambda: "an earlier look at the host still hangs" in served.status(COLA).state)
+            await served.until(lambda: "an earlier call still hangs" in served.status(COLA).state)
         assert served.status(COLA).ready
         await kubelet.add_pod(pod("p", cola=1))
         await kubelet.restart()

@@ -1,11 +1,13 @@
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 
+from harness.waiting import until
 from plugin.serving import blocking
-from plugin.serving.blocking import ProbeRunner
+from plugin.serving.blocking import Offload, ProbeRunner, StuckError
 from plugin.serving.probes import Question
 
 
@@ -26,7 +28,7 @@ def question(device: str, ask: Callable[[], str] = str, timeout: float = 5.0) ->
         "health[0].exists",
         timeout,
         None,
-        with_looks=True,
+        with_scans=True,
         ask=ask,
     )
 
@@ -39,7 +41,7 @@ async def test_every_question_is_answered_in_order_by_one_thread() -> None:
         threads.add(threading.get_ident())
         return "bad"
 
-    await ProbeRunner().ask([question(str(n), ask) for n in range(1000)], answers)
+    await ProbeRunner().run([question(str(n), ask) for n in range(1000)], answers)
     assert answers.got == [(str(n), "bad") for n in range(1000)]
     assert len(threads) == 1
 
@@ -52,7 +54,7 @@ async def test_one_that_hangs_fails_in_time_and_holds_up_no_other() -> None:
         return "late"
 
     asker = ProbeRunner()
-    task = asyncio.create_task(asker.ask([question("h", hang, 2.0), *map(question, "abc")], answers))
+    task = asyncio.create_task(asker.run([question("h", hang, 2.0), *map(question, "abc")], answers))
     async with asyncio.timeout(20):
         while len(answers.got) < 3:
             await asyncio.sleep(0.005)
@@ -61,12 +63,12 @@ async def test_one_that_hangs_fails_in_time_and_holds_up_no_other() -> None:
     await task
     assert answers.got[3] == ("h", "health[0].exists: no answer within 2 s")
     # It is not asked again while it hangs, and is once it has come back; what it says then is its own.
-    await asker.ask([question("h", hang, 0.3)], answers)
+    await asker.run([question("h", hang, 0.3)], answers)
     assert answers.got[4] == ("h", "health[0].exists: still no answer")
     release.set()
     async with asyncio.timeout(20):
         while answers.got[-1] != ("h", "late"):
-            await asker.ask([question("h", hang, 0.3)], answers)
+            await asker.run([question("h", hang, 0.3)], answers)
             await asyncio.sleep(0.005)
 
 
@@ -76,7 +78,7 @@ async def test_ever_more_hanging_threads_are_not_begun(monkeypatch: pytest.Monke
     before = threading.active_count()
     try:
         many = [question(str(n), lambda: str(release.wait(30)), 0.05) for n in range(50)]
-        await ProbeRunner().ask(many, answers)
+        await ProbeRunner().run(many, answers)
         assert len(answers.got) == 50
         assert all(reason for _, reason in answers.got)
         assert threading.active_count() - before <= 3 + blocking.MOST_THREADS
@@ -91,7 +93,7 @@ async def test_a_question_that_breaks_has_failed() -> None:
     def broken() -> str:
         raise RuntimeError("boom")
 
-    await ProbeRunner().ask([question("a", broken), question("b")], answers)
+    await ProbeRunner().run([question("a", broken), question("b")], answers)
     assert answers.got == [("a", "health[0].exists: RuntimeError: boom"), ("b", "")]
 
 
@@ -103,7 +105,7 @@ async def test_whoever_is_cancelled_leaves_no_thread_at_work() -> None:
         asked.append("")
         return str(release.wait(30))
 
-    task = asyncio.create_task(ProbeRunner().ask([question(str(n), slow) for n in range(100)], answers))
+    task = asyncio.create_task(ProbeRunner().run([question(str(n), slow) for n in range(100)], answers))
     async with asyncio.timeout(20):
         while not asked:
             await asyncio.sleep(0.005)
@@ -115,3 +117,56 @@ async def test_whoever_is_cancelled_leaves_no_thread_at_work() -> None:
         while any(thread.name == "probes" for thread in threading.enumerate()):
             await asyncio.sleep(0.005)
     assert len(asked) <= blocking.MOST_THREADS
+
+
+async def test_what_a_look_gives_or_raises_comes_back() -> None:
+    offload = Offload()
+    assert await offload.run(lambda: 42, limit=20) == 42
+    with pytest.raises(ZeroDivisionError):
+        await offload.run(lambda: 1 // 0, limit=20)
+
+
+async def test_a_thread_stays_for_the_next_look_and_ends_when_there_is_none() -> None:
+    offload = Offload(linger=0.2)
+    first = await offload.run(threading.current_thread, limit=20)
+    assert [await offload.run(threading.current_thread, limit=20) for _ in range(5)] == [first] * 5
+    with pytest.raises(ZeroDivisionError):
+        await offload.run(lambda: 1 // 0, limit=20)
+    assert await offload.run(threading.current_thread, limit=20) is first
+
+    async def ended() -> bool:
+        return not first.is_alive()
+
+    await until("its end", ended, limit=20, pause=0.01)
+    assert await offload.run(threading.current_thread, limit=20) is not first
+
+
+async def test_looks_at_the_same_time_have_threads_of_their_own() -> None:
+    offload = Offload(linger=5)
+    barrier = threading.Barrier(3)
+    await asyncio.gather(*(offload.run(lambda: barrier.wait(20), limit=20) for _ in range(3)))
+
+
+async def test_without_lingering_a_thread_ends_with_its_look() -> None:
+    offload = Offload()
+    thread = await offload.run(threading.current_thread, limit=20)
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+async def test_a_look_that_hangs_is_left_behind_and_no_more_than_few_are() -> None:
+    offload = Offload(1, linger=60)
+    go = threading.Event()
+    with pytest.raises(StuckError, match=r"no answer within 0.05 s"):
+        await offload.run(go.wait, limit=0.05)
+    with pytest.raises(StuckError, match="an earlier call still hangs"):
+        await offload.run(time.time, limit=20)
+    go.set()
+
+    async def again() -> bool:
+        try:
+            return await offload.run(lambda: True, limit=20)
+        except StuckError:
+            return False
+
+    await until("another look", again, limit=20, pause=0.01)

@@ -7,7 +7,7 @@ from plugin.config.load import load
 from plugin.config.plan import ProbePlan
 from plugin.devices.device import Device
 from plugin.discovery.host import HostRoot
-from plugin.serving.probes import COSTLY, UNTOLD, Question, asked_at_allocate, questions
+from plugin.serving.probes import COSTLY, WITHOUT_EVENTS, Question, asked_at_allocate, questions
 
 DEVICE = Device("d0", "d0", "/dev/d0", attrs={"interface": "eth7", "empty": ""})
 
@@ -124,13 +124,13 @@ def test_a_template_that_fails_is_a_failure_with_its_place(host: Path) -> None:
 def test_what_nothing_tells_of_is_asked_again_and_again(host: Path) -> None:
     def when(*written: object) -> tuple[float | None, bool]:
         question = asked(host, *written)
-        return question.interval, question.with_looks
+        return question.interval, question.with_scans
 
     assert when({"exists": "/run/x"}) == (None, True)
     assert when({"file": {"path": "/run/x", "equals": "y"}}) == (None, True)
-    assert when({"exists": "/sys/x"}) == (UNTOLD, True)
-    assert when({"file": {"path": "/proc/x", "equals": "y"}}) == (UNTOLD, True)
-    assert when({"carrier": "eth0"}) == (UNTOLD, True)
+    assert when({"exists": "/sys/x"}) == (WITHOUT_EVENTS, True)
+    assert when({"file": {"path": "/proc/x", "equals": "y"}}) == (WITHOUT_EVENTS, True)
+    assert when({"carrier": "eth0"}) == (WITHOUT_EVENTS, True)
     assert when({"exec": {"command": ["/x"]}}) == (COSTLY, False)
     assert when({"http": {"url": "http://x/"}}) == (COSTLY, False)
     assert when({"exists": "/sys/x", "interval": "2s"}) == (2.0, False)
