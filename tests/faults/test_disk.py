@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.simulated, pytest.mark.timeout(1500)]
 
 GROUP = "History's disk"
 KEPT = "Owners are told as ever; what happens meanwhile is in history afterwards"
-DISK_FULL = Fault("disk-full", GROUP, "It is full while pods come and go for 2 s", KEPT, short=2, full=20)
+DISK_FULL = Fault("disk-full", GROUP, "It is full while pods come and go for 2 s", KEPT, short=1, full=20)
 FAILING = Fault(
     "disk-fails",
     GROUP,
     "Every write to it fails while pods come and go for 2 s",
     KEPT,
-    short=2,
+    short=1,
     full=20,
 )
 READ_ONLY = Fault(

@@ -11,7 +11,7 @@ import pytest
 
 from harness import owners
 from harness.trials.fault import Fault
-from harness.trials.ground import ALLOCATABLE
+from harness.trials.ground import ALLOCATABLE, STALE_AFTER
 from harness.trials.trial import Around, Trial, trying
 from kubelet.paths import KubeletPaths, socket_target
 from simulator import Faults, RegistrationFaults
@@ -25,7 +25,7 @@ RESTART = Fault(
     "It restarts while pods come and go, is away for up to half a second, and hears of its pods sooner or "
     "later",
     "The mapping never disappears, though a kubelet that has just come up lists nobody",
-    short=2,
+    short=1,
     full=100,
 )
 FLAPS = Fault(
@@ -33,7 +33,7 @@ FLAPS = Fault(
     GROUP,
     "It restarts five times, each as soon as it is up",
     "The mapping never disappears; the plugin is registered once in the end",
-    short=2,
+    short=1,
     full=20,
 )
 HANG = Fault(
@@ -83,7 +83,7 @@ CROWDED = Fault(
 async def test_the_kubelet_restarts(source: str) -> None:
     fault = replace(RESTART, name=f"restart-{source}", what=f"{RESTART.what} (--pods.source {source})")
     order = random.Random(source)
-    async with trying(fault, Around(source=source)) as trial:
+    async with trying(fault, Around(source=source, stale_after=14.0)) as trial:
         async for _ in trial.rounds():
             async with trial.churning():
                 await asyncio.sleep(order.random() / 2)
@@ -117,11 +117,11 @@ async def test_the_kubelet_hangs_for_3_seconds() -> None:
         assert trial.observer.seen.withdrawn == 0
 
 
-async def test_the_kubelet_hangs_for_15_seconds() -> None:
+async def test_the_kubelet_hangs_longer_than_stale_after() -> None:
     async with trying(LONG_HANG) as trial:
         async for _ in trial.rounds():
             before = trial.observer.seen.withdrawn
-            await _hang(trial, 15.0)
+            await _hang(trial, STALE_AFTER + 1.0)
             assert trial.observer.seen.withdrawn > before
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from harness.processes import TREE
 from harness.trials.census import Counted
 from harness.trials.churn import GPU, SHARED
-from harness.trials.fault import SOURCE
+from harness.trials.fault import FULL, SOURCE
 
-STALE_AFTER = 14.0
-"""Seconds: more than the exporter may doubt a kubelet that has come back, less than the longer hang."""
+STALE_AFTER = 14.0 if FULL else 8.0
+"""Seconds of --stale-after: more than the restart guard waits, which is 10 s without a source of pods."""
 
 CONFIGURATION = f"""\
 version: 1
@@ -37,6 +37,7 @@ class Around:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     history: Path | None = None
     source: str = SOURCE
+    stale_after: float = STALE_AFTER
     flags: tuple[str, ...] = ()
     tree: Path = TREE
 
@@ -74,7 +75,7 @@ def exporter(directory: Path, around: Around, name: str = "exporter") -> Counted
         "exporter",
         *("--kubelet.root", str(directory / "k"), "--node-name", "n"),
         *("--web.listen-address", "127.0.0.1:0", "--history.path", str(history(directory, around))),
-        *("--poll.interval", "1s", "--poll.timeout", "1s", "--stale-after", f"{STALE_AFTER:g}s"),
+        *("--poll.interval", "1s", "--poll.timeout", "1s", "--stale-after", f"{around.stale_after:g}s"),
         *("--pods.source", around.source, *around.flags),
         directory=directory,
         name=name,

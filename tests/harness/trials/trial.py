@@ -19,7 +19,7 @@ from harness.trials import ground, row, told
 from harness.trials.census import ONCE, Census, Counted, Granted, census, files
 from harness.trials.churn import Churn
 from harness.trials.fault import Fault
-from harness.trials.ground import ALLOCATABLE, STALE_AFTER, Around
+from harness.trials.ground import ALLOCATABLE, Around
 from harness.trials.observer import Observer
 from harness.truth import Truth, devices_of
 from harness.waiting import until
@@ -232,7 +232,7 @@ async def trying(fault: Fault, around: Around | None = None, *, seed: int = 1) -
         trial = Trial(
             *(fault, around, directory, kubelet, truth, Churn(kubelet, seed)),
             *(ground.exporter(directory, around), ground.plugin(directory, around)),
-            *(Observer(truth, lambda: trial.url, STALE_AFTER), stack),
+            *(Observer(truth, lambda: trial.url, around.stale_after), stack),
             plugin_url=ground.plugin_url(directory),
         )
         await stack.enter_async_context(trial.plugin)
