@@ -1,6 +1,6 @@
-"""The command: flags, exit codes, and the one clear line when it cannot.
+"""The command `devicelens discover`, and its output as tables, JSON or YAML.
 
-The document as tables, JSON or YAML. Everything from outside is spelled out; JSON and YAML are ASCII.
+Untrusted text is escaped; JSON and YAML are ASCII.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ import msgspec
 from plugin.config.load import PRESET_SOURCE, load_all
 from plugin.config.plan import ResourcePlan
 from plugin.discover.dry_run import (
-    Allocation,
-    Answer,
-    DeviceDocument,
-    DiscoverDocument,
-    ResourceDocument,
-    Specification,
+    AllocateAnswer,
+    CdiSpecification,
+    DiscoveredDevice,
+    DiscoveredResource,
+    DryAllocation,
+    DryRunDocument,
 )
 from plugin.presets import PRESETS
 from plugin.settings import PluginSettings
@@ -31,14 +31,14 @@ from runtime.text import visible
 
 _EPILOG = """\b
 Exit status:
-  0  looked, whether there are devices or not
-  1  the configuration cannot be used, or the host not be looked at
+  0  scanned, with devices or without
+  1  the configuration is invalid, or a source failed
   2  wrong usage
 """
 
 
-class Containers(click.ParamType[tuple[str, tuple[str, ...]]]):
-    """RESOURCE=ID,ID…: what one container asks for."""
+class ContainerRequest(click.ParamType[tuple[str, tuple[str, ...]]]):
+    """RESOURCE=ID,ID…: the request of one container."""
 
     name = "request"
 
@@ -61,11 +61,11 @@ class Containers(click.ParamType[tuple[str, tuple[str, ...]]]):
 @settings_flag(PluginSettings, "host_root")
 @click.option(
     "--allocate",
-    type=Containers(),
+    type=ContainerRequest(),
     multiple=True,
     metavar="RESOURCE=ID,…",
-    help="What a container asks for; may be given several times. Without it each resource is asked for"
-    " its first healthy id.",
+    help="The request of a container; may be given several times. By default one request for the first"
+    " healthy id of each resource.",
 )
 @click.option(
     "-o",
@@ -73,7 +73,7 @@ class Containers(click.ParamType[tuple[str, tuple[str, ...]]]):
     type=click.Choice(("table", "json", "yaml")),
     default="table",
     show_default=True,
-    help="How to answer.",
+    help="Output format.",
 )
 def discover(
     *,
@@ -85,32 +85,32 @@ def discover(
 ) -> None:
     """A dry run: what would be advertised on this host, and what Allocate would answer.
 
-    Devices are looked for once and every probe is asked once; programs of the configuration that find
-    devices or probe them are run, nothing is written and no kubelet is spoken to.
+    It scans the host once and runs every probe once, including programs of the configuration. It writes
+    nothing and uses no kubelet.
     """
     if config is None and not preset:
-        raise click.UsageError("expected --config FILE or --preset NAME: nothing says what to look for")
+        raise click.UsageError("expected --config FILE or --preset NAME: no resource is configured")
     try:
         plans = _plans(config, preset)
     except ConfigError as error:
         click.echo(f"devicelens: {error}", err=True)
         sys.exit(1)
-    asked: dict[str, list[Sequence[str]]] = {}
+    requests: dict[str, list[Sequence[str]]] = {}
     for resource, ids in allocate:
-        asked.setdefault(resource, []).append(ids)
-    # Imported when it is sure to run: --help and a wrong flag answer at once.
-    from plugin.discover.dry_run import DiscoverDocument, dry_run  # noqa: PLC0415
+        requests.setdefault(resource, []).append(ids)
+    # Imported late, so that --help and errors in flags are fast.
+    from plugin.discover.dry_run import DryRunDocument, dry_run  # noqa: PLC0415
     from plugin.discovery.host import HostRoot  # noqa: PLC0415
 
-    resources = asyncio.run(dry_run(plans, HostRoot(host_root), asked))
+    resources = asyncio.run(dry_run(plans, HostRoot(host_root), requests))
     names = [resource.name for resource in resources]
-    for resource in asked:
+    for resource in requests:
         if resource not in names:
             hint = advice(resource, names) or f", expected one of {', '.join(names)}"
             raise click.BadParameter(
                 f"found no resource {quoted(resource)}{visible(hint)}", param_hint="--allocate"
             )
-    document = DiscoverDocument(1, str(host_root), resources)
+    document = DryRunDocument(1, str(host_root), resources)
     if output == "json":
         click.echo(as_json(document))
     elif output == "yaml":
@@ -127,7 +127,7 @@ def _plans(config: Path | None, presets: Sequence[str]) -> tuple[ResourcePlan, .
 
 
 def _read(path: Path) -> bytes:
-    """A file's content, bounded. Raises ConfigError."""
+    """The first bytes of a file. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
@@ -139,23 +139,23 @@ def _read(path: Path) -> bytes:
 _COLUMNS: Final = ("DEVICE", "HEALTH", "NUMA", "PATH", "ATTRIBUTES", "REASON")
 _INDENT: Final = "  "
 _CUT: Final = 160
-"""Characters of a cell; JSON and YAML have all."""
+"""Characters of a table cell."""
 _MOST: Final = 1000
-"""Devices of a resource that the table shows."""
+"""Devices in the table of a resource."""
 
 
-def as_json(document: DiscoverDocument) -> str:
-    """The document. What is not ASCII is escaped, for a terminal may act upon it."""
+def as_json(document: DryRunDocument) -> str:
+    """The document as JSON. Other characters than ASCII are escaped, as a terminal may interpret them."""
     plain = json.dumps(msgspec.to_builtins(document), indent=2, ensure_ascii=True)
     return plain.replace("\x7f", "\\u007f")
 
 
-def as_yaml(document: DiscoverDocument) -> str:
-    """The document, as YAML."""
+def as_yaml(document: DryRunDocument) -> str:
+    """The document as YAML."""
     import yaml  # noqa: PLC0415 -- for -o yaml alone
 
     class Dumper(yaml.SafeDumper):
-        """Without references: what is said twice is written twice."""
+        """Writes repeated values again instead of references."""
 
         def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 -- as inherited
             return True
@@ -163,8 +163,8 @@ def as_yaml(document: DiscoverDocument) -> str:
     return yaml.dump(msgspec.to_builtins(document), Dumper=Dumper, sort_keys=False, allow_unicode=False)
 
 
-def print_tables(document: DiscoverDocument, out: TextIO) -> None:
-    """Each resource with its devices, and what it would give."""
+def print_tables(document: DryRunDocument, out: TextIO) -> None:
+    """Write each resource with its devices and allocations."""
     for number, resource in enumerate(document.resources):
         if number:
             out.write("\n")
@@ -180,11 +180,11 @@ def print_tables(document: DiscoverDocument, out: TextIO) -> None:
             out.writelines(f"  {line}\n" for line in _specified(resource.cdi))
 
 
-def _headline(resource: ResourceDocument) -> str:
+def _headline(resource: DiscoveredResource) -> str:
     name = visible(resource.name)
     family = "" if resource.family in {None, resource.name} else f" (of {visible(resource.family or '')})"
     if resource.problem is not None:
-        return f"{name}{family}: cannot look: {visible(resource.problem)}"
+        return f"{name}{family}: scan failed: {visible(resource.problem)}"
     if not resource.devices:
         waits = "registered with none" if resource.registers else "waits for some"
         return f"{name}{family}: no devices, {waits}"
@@ -195,7 +195,7 @@ def _headline(resource: ResourceDocument) -> str:
     return f"{name}{family}: {count}, {healthy} healthy{shared}"
 
 
-def _remarks(resource: ResourceDocument) -> Iterator[str]:
+def _remarks(resource: DiscoveredResource) -> Iterator[str]:
     for note in resource.notes:
         yield f"note: {visible(note)}"
     for one in resource.left_out:
@@ -206,7 +206,7 @@ def _remarks(resource: ResourceDocument) -> Iterator[str]:
         yield f"conflict: the id {visible(other.device)} is advertised by {visible(other.resource)} too"
 
 
-def _allocated(allocation: Allocation) -> Iterator[str]:
+def _allocated(allocation: DryAllocation) -> Iterator[str]:
     yield f"Allocate {visible(','.join(allocation.ids))}:"
     if allocation.refused is not None:
         yield f"  refused: {allocation.refused.code}: {visible(allocation.refused.message)}"
@@ -215,14 +215,14 @@ def _allocated(allocation: Allocation) -> Iterator[str]:
     for path in allocation.dropped:
         yield f"  optional, not there: {visible(path)}"
     for made in allocation.makes:
-        yield f"  would make the {made.kind} {visible(made.path)}"
+        yield f"  would create the {made.kind} {visible(made.path)}"
     for written in allocation.writes:
         yield f"  would write {visible(written.path)} ({written.mode}): {visible(written.content, _CUT)}"
     for command in allocation.pre_start:
         yield f"  would run before each start: {visible(' '.join(command))}"
 
 
-def _answered(answer: Answer) -> list[str]:
+def _answered(answer: AllocateAnswer) -> list[str]:
     return [
         *(f"env {visible(name)}={visible(value)}" for name, value in answer.envs.items()),
         *(
@@ -243,7 +243,7 @@ def _at(host: str, container: str) -> str:
     return "" if host == container else f" at {visible(container)}"
 
 
-def _specified(specification: Specification) -> Iterator[str]:
+def _specified(specification: CdiSpecification) -> Iterator[str]:
     path = visible(specification.path)
     if specification.content is None:
         yield f"no CDI specification {path}: it would have no device"
@@ -255,8 +255,8 @@ def _specified(specification: Specification) -> Iterator[str]:
         yield f"not in it: {visible(one.device)}: {visible(one.reason)}"
 
 
-def _table(devices: Iterable[DeviceDocument], out: TextIO) -> None:
-    """In colour and fitted on a terminal, else plain and as wide as it is."""
+def _table(devices: Iterable[DiscoveredDevice], out: TextIO) -> None:
+    """On a terminal coloured and fitted to its width, otherwise plain and as wide as needed."""
     from rich.console import Console  # noqa: PLC0415 -- not for -o json
     from rich.table import Table  # noqa: PLC0415 -- as above
     from rich.text import Text  # noqa: PLC0415 -- as above
@@ -287,7 +287,7 @@ def _table(devices: Iterable[DeviceDocument], out: TextIO) -> None:
     out.writelines(f"{_INDENT}{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def _cells(device: DeviceDocument) -> tuple[str, ...]:
+def _cells(device: DiscoveredDevice) -> tuple[str, ...]:
     return (
         device.id if len(device.ids) == 1 else f"{device.id} ({len(device.ids)} ids)",
         device.health,

@@ -1,13 +1,10 @@
-"""A dry run: one look at everything, each probe asked once, Allocate answered. Nothing is written.
+"""A dry run: one scan of the host, one run of each probe, and the answer to Allocate. It writes nothing.
 
-What Allocate would answer, and the CDI specification that would be written. Nothing is written.
-
-What a dry run found, in the shape that scripts rely on: fields may be added, none is ever renamed.
+Scripts rely on the shape of the documents: fields may be added, none is renamed.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import msgspec
@@ -42,8 +39,8 @@ from runtime.config_file import quoted
 from runtime.text import visible
 
 
-class DeviceDocument(msgspec.Struct, frozen=True):
-    """One physical device. `ids`: what it is advertised by; `reason` is empty while it is healthy."""
+class DiscoveredDevice(msgspec.Struct, frozen=True):
+    """One physical device. `ids`: its advertised ids; `reason` is empty while it is healthy."""
 
     id: str
     ids: tuple[str, ...]
@@ -53,26 +50,26 @@ class DeviceDocument(msgspec.Struct, frozen=True):
     numa_nodes: tuple[int, ...]
     attributes: dict[str, str]
     health: str
-    """`Healthy` or `Unhealthy`, as the kubelet would be told."""
+    """`Healthy` or `Unhealthy`, as for the kubelet."""
     reason: str
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """Something that was found and is not advertised: its path or name, and why."""
+    """Something that was found and is not advertised, by its path or name."""
 
     device: str
     reason: str
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """A device, or an advertised id, that another resource has."""
+    """A device, or an advertised id, of another resource."""
 
     device: str
     resource: str
 
 
 class MountAnswer(msgspec.Struct, frozen=True):
-    """A mount, as the device plugin API has it."""
+    """A mount, as in the device plugin API."""
 
     container_path: str
     host_path: str
@@ -80,7 +77,7 @@ class MountAnswer(msgspec.Struct, frozen=True):
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):
-    """A device node, as the device plugin API has it."""
+    """A device node, as in the device plugin API."""
 
     container_path: str
     host_path: str
@@ -88,12 +85,12 @@ class NodeAnswer(msgspec.Struct, frozen=True):
 
 
 class CdiAnswer(msgspec.Struct, frozen=True):
-    """A CDI name, as the device plugin API has it."""
+    """A CDI name, as in the device plugin API."""
 
     name: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AllocateAnswer(msgspec.Struct, frozen=True):
     """One ContainerAllocateResponse, field by field."""
 
     envs: dict[str, str]
@@ -103,45 +100,45 @@ class Answer(msgspec.Struct, frozen=True):
     cdi_devices: tuple[CdiAnswer, ...]
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """What Allocate would refuse with: a gRPC code's name and its message."""
+class RefusedAllocation(msgspec.Struct, frozen=True):
+    """The gRPC status code and message of a refusal."""
 
     code: str
     message: str
 
 
-class Made(msgspec.Struct, frozen=True):
-    """What would be made where nothing is: a `directory` or a `file`."""
+class CreatedPath(msgspec.Struct, frozen=True):
+    """A missing `directory` or `file` that Allocate would create."""
 
     path: str
     kind: str
 
 
-class Written(msgspec.Struct, frozen=True):
-    """A file that would be written; `mode` in octal digits."""
+class WrittenFile(msgspec.Struct, frozen=True):
+    """A file that Allocate would write; `mode` in octal digits."""
 
     path: str
     mode: str
     content: str
 
 
-class Allocation(msgspec.Struct, frozen=True):
-    """What one container would get that is given `ids`: `answer`, or `refused`.
+class DryAllocation(msgspec.Struct, frozen=True):
+    """What a container with `ids` would get: `answer`, or `refused`.
 
-    `dropped`: optional paths that the host does not have. `pre_start`: the programs that would be run.
+    `dropped`: missing optional paths. `pre_start`: programs that would run.
     """
 
     ids: tuple[str, ...]
-    answer: Answer | None = None
-    refused: Refused | None = None
+    answer: AllocateAnswer | None = None
+    refused: RefusedAllocation | None = None
     dropped: tuple[str, ...] = ()
-    makes: tuple[Made, ...] = ()
-    writes: tuple[Written, ...] = ()
+    makes: tuple[CreatedPath, ...] = ()
+    writes: tuple[WrittenFile, ...] = ()
     pre_start: tuple[tuple[str, ...], ...] = ()
 
 
-class Specification(msgspec.Struct, frozen=True):
-    """The CDI specification that would be written; `content` None: none, for it would have no device.
+class CdiSpecification(msgspec.Struct, frozen=True):
+    """The CDI specification that would be written; `content` None: none, as it would have no device.
 
     `left_out`: devices that cannot be in it.
     """
@@ -151,11 +148,11 @@ class Specification(msgspec.Struct, frozen=True):
     left_out: tuple[LeftOut, ...] = ()
 
 
-class ResourceDocument(msgspec.Struct, frozen=True):
-    """One resource. `family`: the template of its name, where devices name it.
+class DiscoveredResource(msgspec.Struct, frozen=True):
+    """One resource. `family`: the template of its name, if devices name it.
 
-    `problem`: why nothing could be found out; `notes`: why there may be less than one would think.
-    `conflicts`: devices that an earlier resource keeps; `clashes`: ids that another one advertises too.
+    `problem`: why the scan failed. `notes`: why there may be fewer devices than expected. `conflicts`:
+    devices of an earlier resource; `clashes`: ids that another resource advertises too.
     """
 
     name: str
@@ -163,74 +160,163 @@ class ResourceDocument(msgspec.Struct, frozen=True):
     problem: str | None = None
     notes: tuple[str, ...] = ()
     registers: bool = False
-    """Whether it would be registered now; else it waits for devices."""
-    devices: tuple[DeviceDocument, ...] = ()
+    """Whether it would register now, rather than wait for devices."""
+    devices: tuple[DiscoveredDevice, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     clashes: tuple[Conflict, ...] = ()
-    allocations: tuple[Allocation, ...] = ()
-    cdi: Specification | None = None
+    allocations: tuple[DryAllocation, ...] = ()
+    cdi: CdiSpecification | None = None
 
 
-class DiscoverDocument(msgspec.Struct, frozen=True):
-    """A dry run."""
+class DryRunDocument(msgspec.Struct, frozen=True):
+    """The result of a dry run."""
 
     version: int
     host_root: str
-    resources: tuple[ResourceDocument, ...]
+    resources: tuple[DiscoveredResource, ...]
 
 
-LOOK_LIMIT: Final = 20.0
-"""Seconds for one look at the host, as when it is served."""
+SCAN_LIMIT: Final = 20.0
+"""Seconds for one scan, as when serving."""
+REQUESTS: Final = 16
+"""Concurrent requests of HTTP probes."""
+_NOW: Final = Instant(0.0, 0.0)
 
 T = TypeVar("T")
 
-Asked = Mapping[str, Sequence[Sequence[str]]]
-"""Requests for containers, by resource."""
+Requests = Mapping[str, Sequence[Sequence[str]]]
+"""The ids that each container asks for, by resource."""
 
 
-@dataclass(slots=True)
-class Shared:
-    """What resources take from each other."""
+async def dry_run(
+    plans: Sequence[ResourcePlan], host: HostRoot, requests: Requests
+) -> tuple[DiscoveredResource, ...]:
+    """What these plans would advertise on `host`, and how Allocate would answer `requests`.
 
-    host: HostRoot
-    asked: Asked
-    claims: DeviceClaims = field(default_factory=DeviceClaims)
-    device_ids: DeviceIds = field(default_factory=DeviceIds)
-    offload: Offload = field(default_factory=Offload)
-
-    async def look(self, look: Callable[[], T]) -> T:
-        """`look()`, which may block. Raises what it raises, and StuckError."""
-        return await self.offload.run(look, limit=LOOK_LIMIT)
+    A resource without a request gets one for its first healthy id.
+    """
+    run = _DryRun(host, requests)
+    return tuple([resource for plan in plans async for resource in run.resources(plan)])
 
 
-async def allocations(
-    plan: ResourcePlan, scanner: DeviceScanner, inventory: Inventory, shared: Shared
-) -> tuple[Allocation, ...]:
-    """What Allocate would answer to what is asked for, or to the first healthy id."""
-    wanted = shared.asked.get(plan.name)
-    if wanted is None:
-        first = next((entry.id for entry in inventory.advertised() if entry.known.healthy), None)
-        wanted = [] if first is None else [[first]]
-    return tuple([await _allocation(plan, scanner, inventory, ids, shared) for ids in wanted])
+class _DryRun:
+    """One dry run: the claims that resources share, and the calls that may block."""
+
+    def __init__(self, host: HostRoot, requests: Requests) -> None:
+        self._host = host
+        self._requests = requests
+        self._claims = DeviceClaims()
+        self._ids = DeviceIds()
+        self._offload = Offload()
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        return await self._offload.run(call, limit=SCAN_LIMIT)
+
+    async def resources(self, plan: ResourcePlan) -> AsyncIterator[DiscoveredResource]:
+        """The resource of a plan, or those of a family."""
+        sources = SharedSources(plan, self._host)
+        if plan.family is None:
+            yield await self._resource(plan, sources, None)
+            return
+        try:
+            every = await self._call(sources.scan)
+        except (ScanError, StuckError) as error:
+            yield DiscoveredResource(plan.name, plan.name, str(error))
+            return
+        named = members(plan, (found for findings in every for found in findings.found))
+        left_out = tuple(LeftOut(device, reason) for device, reason in named.left_out)
+        if left_out or not named.plans:
+            notes = tuple(dict.fromkeys(note for findings in every for note in findings.notes))
+            yield DiscoveredResource(plan.name, plan.name, notes=notes, left_out=left_out)
+        for name in sorted(named.plans, key=natural):
+            # The members use the scan of the family: no source scans, and no program runs, twice.
+            yield await self._resource(named.plans[name], sources, float("-inf"))
+
+    async def _resource(
+        self, plan: ResourcePlan, sources: SharedSources, not_before: float | None
+    ) -> DiscoveredResource:
+        family = None if plan.member_of is None else plan.member_of.text
+        scanner = DeviceScanner(plan, self._host, sources)
+        try:
+            scan = await self._call(lambda: scanner.scan(not_before))
+        except (ScanError, StuckError) as error:
+            return DiscoveredResource(plan.name, family, str(error))
+        conflicts = self._conflicts(plan, scan)
+        items = [item for item in scan.devices if item.device.id not in conflicts]
+        reasons = await _health(plan, items, self._host)
+        inventory = Inventory(Sharing.of(plan))
+        inventory.survey((ObservedDevice(item.device, reasons[item.device.id]) for item in items), _NOW)
+        advertised = inventory.advertised()
+        clashes = self._ids.advertise(plan.name, [entry.id for entry in advertised])
+        ids: dict[str, list[str]] = {}
+        for entry in advertised:
+            ids.setdefault(entry.known.device.id, []).append(entry.id)
+        return DiscoveredResource(
+            name=plan.name,
+            family=family,
+            notes=scan.notes,
+            registers=bool(advertised) or plan.advertise_empty,
+            devices=tuple(_device(inventory.devices[i], ids[i]) for i in sorted(ids, key=natural)),
+            left_out=tuple(LeftOut(*one) for one in (*scan.left_out, *inventory.left_out.items())),
+            conflicts=_sorted(conflicts),
+            clashes=_sorted(clashes),
+            allocations=await self._allocations(plan, scanner, inventory),
+            cdi=await self._specification(plan, [known.device for known in inventory.devices.values()]),
+        )
+
+    def _conflicts(self, plan: ResourcePlan, scan: ScanResult) -> dict[str, str]:
+        """The earlier resource of each device that it keeps."""
+        if not plan.exclusive:
+            return {}
+        own = {item.device.id: claim_of(item.device.found) for item in scan.devices if item.device.found}
+        others = self._claims.claim(plan.name, {*own.values()} - {""}).refused
+        return {device_id: others[claim] for device_id, claim in own.items() if claim in others}
+
+    async def _allocations(
+        self, plan: ResourcePlan, scanner: DeviceScanner, inventory: Inventory
+    ) -> tuple[DryAllocation, ...]:
+        wanted = self._requests.get(plan.name)
+        if wanted is None:
+            first = next((entry.id for entry in inventory.advertised() if entry.known.healthy), None)
+            wanted = [] if first is None else [[first]]
+        return tuple([await self._allocation(plan, scanner, inventory, ids) for ids in wanted])
+
+    async def _allocation(
+        self, plan: ResourcePlan, scanner: DeviceScanner, inventory: Inventory, ids: Sequence[str]
+    ) -> DryAllocation:
+        try:
+            asked = request(inventory, plan, ids)
+            return await self._call(lambda: _allocate(plan, scanner, self._host, asked))
+        except AllocationError as error:
+            refused = RefusedAllocation(error.refusal.name, visible(str(error), 2048))
+        except StuckError as error:
+            reason = f"{plan.name}: the host's files cannot be read: {error}"
+            refused = RefusedAllocation(Refusal.FAILED_PRECONDITION.name, reason)
+        return DryAllocation(tuple(ids), refused=refused)
+
+    async def _specification(self, plan: ResourcePlan, devices: Sequence[Device]) -> CdiSpecification | None:
+        own = plan.cdi
+        if own is None:
+            return None
+        path = f"{own.directory.rstrip('/')}/{cdi.file_name(own.kind, plan.name)}"
+        problems: list[LeftOut] = []
+
+        def made() -> bytes | None:
+            entries, common = _entries(plan, own, devices, self._host, problems)
+            return cdi.document(own.kind, entries, common)
+
+        try:
+            content = await self._call(made)
+        except (OSError, StuckError, RenderError) as error:
+            return CdiSpecification(path, None, (LeftOut(path, str(error)),))
+        decoded = None if content is None else msgspec.json.decode(content, type=dict[str, object])
+        return CdiSpecification(path, decoded, tuple(problems))
 
 
-async def _allocation(
-    plan: ResourcePlan, scanner: DeviceScanner, inventory: Inventory, ids: Sequence[str], shared: Shared
-) -> Allocation:
-    try:
-        asked = request(inventory, plan, ids)
-        return await shared.look(lambda: _given(plan, scanner, shared.host, asked))
-    except AllocationError as error:
-        return Allocation(tuple(ids), refused=Refused(error.refusal.name, visible(str(error), 2048)))
-    except StuckError as error:
-        reason = f"{plan.name}: the host's files cannot be looked at: {error}"
-        return Allocation(tuple(ids), refused=Refused(Refusal.FAILED_PRECONDITION.name, reason))
-
-
-def _given(
+def _allocate(
     plan: ResourcePlan, scanner: DeviceScanner, host: HostRoot, asked: AllocationRequest
-) -> Allocation:
+) -> DryAllocation:
     """What one container would get. Blocking. Raises AllocationError."""
     given = allocate_on_host(plan, scanner, host, [asked])
     devices = [given.devices[device.id] for device in asked.devices]
@@ -247,26 +333,25 @@ def _given(
     with refusing(plan, "pre_start"):
         commands = () if plan.pre_start is None else runs(plan.pre_start, plan.name, asked.ids, devices)
     with refusing(plan, "allocate.mounts"):
-        makes = tuple(_made(host, mounts))
-    return Allocation(
+        makes = tuple(_created(host, mounts))
+    return DryAllocation(
         ids=asked.ids,
         answer=_answer(made),
         dropped=dropped,
         makes=makes,
-        writes=tuple(Written(f.host, f"{f.mode:04o}", f.content) for f in made.files),
+        writes=tuple(WrittenFile(f.host, f"{f.mode:04o}", f.content) for f in made.files),
         pre_start=tuple(run.command for run in commands),
     )
 
 
-def _made(host: HostRoot, mounts: Sequence[Mount]) -> Iterator[Made]:
+def _created(host: HostRoot, mounts: Sequence[Mount]) -> Iterator[CreatedPath]:
     for path, kind in {mount.host: mount.create for mount in mounts if mount.create}.items():
         if not host.exists(path):
-            yield Made(path, kind)
+            yield CreatedPath(path, kind)
 
 
-def _answer(made: ContainerAllocation) -> Answer:
-    """Field by field what the endpoint would send."""
-    return Answer(
+def _answer(made: ContainerAllocation) -> AllocateAnswer:
+    return AllocateAnswer(
         envs=dict(made.env),
         mounts=(
             *(MountAnswer(m.container, m.host, m.read_only) for m in made.mounts),
@@ -278,28 +363,6 @@ def _answer(made: ContainerAllocation) -> Answer:
     )
 
 
-async def specification(
-    plan: ResourcePlan, devices: Sequence[Device], shared: Shared
-) -> Specification | None:
-    """The CDI specification that would be written; None where none is asked for."""
-    own = plan.cdi
-    if own is None:
-        return None
-    path = f"{own.directory.rstrip('/')}/{cdi.file_name(own.kind, plan.name)}"
-    problems: list[LeftOut] = []
-
-    def made() -> bytes | None:
-        entries, common = _entries(plan, own, devices, shared.host, problems)
-        return cdi.document(own.kind, entries, common)
-
-    try:
-        content = await shared.look(made)
-    except (OSError, StuckError, RenderError) as error:
-        return Specification(path, None, (LeftOut(path, str(error)),))
-    decoded = None if content is None else msgspec.json.decode(content, type=dict[str, object])
-    return Specification(path, decoded, tuple(problems))
-
-
 def _entries(
     plan: ResourcePlan,
     own: CdiPlan,
@@ -307,9 +370,9 @@ def _entries(
     host: HostRoot,
     problems: list[LeftOut] | None,
 ) -> tuple[dict[str, cdi.Edits], cdi.Edits]:
-    """The specification's edits by name, and the common ones, as far as the host has what is optional.
+    """(edits by name, common edits) of the specification, without missing optional nodes and mounts.
 
-    What cannot be in it goes to `problems`. Raises OSError, RenderError.
+    Devices that cannot be in it go to `problems`; None: the first one raises. Raises OSError, RenderError.
     """
     entries: dict[str, cdi.Edits] = {}
     for device in sorted(devices, key=lambda d: natural(d.id)):
@@ -330,93 +393,13 @@ def _own_name(plan: ResourcePlan, own: CdiPlan, device: Device, taken: Collectio
     return name
 
 
-REQUESTS: Final = 16
-"""Requests of HTTP probes at the same time."""
-
-_NOW: Final = Instant(0.0, 0.0)
-
-
-async def dry_run(
-    plans: Sequence[ResourcePlan], host: HostRoot, asked: Asked
-) -> tuple[ResourceDocument, ...]:
-    """What these plans would come to on `host`; `asked`: what Allocate is asked for, by resource.
-
-    Without a request a resource is asked for its first healthy id.
-    """
-    shared = Shared(host, asked)
-    return tuple([made for plan in plans async for made in _resources(plan, shared)])
-
-
-async def _resources(plan: ResourcePlan, shared: Shared) -> AsyncIterator[ResourceDocument]:
-    sources = SharedSources(plan, shared.host)
-    if plan.family is None:
-        yield await _resource(plan, sources, shared, None)
-        return
-    try:
-        every = await shared.look(sources.scan)
-    except (ScanError, StuckError) as error:
-        yield ResourceDocument(plan.name, plan.name, str(error))
-        return
-    named = members(plan, (found for findings in every for found in findings.found))
-    left_out = tuple(LeftOut(device, reason) for device, reason in named.left_out)
-    if left_out or not named.plans:
-        notes = tuple(dict.fromkeys(note for findings in every for note in findings.notes))
-        yield ResourceDocument(plan.name, plan.name, notes=notes, left_out=left_out)
-    for name in sorted(named.plans, key=natural):
-        # What the family found is theirs: nothing is looked for, and no program run, a second time.
-        yield await _resource(named.plans[name], sources, shared, float("-inf"))
-
-
-async def _resource(
-    plan: ResourcePlan, sources: SharedSources, shared: Shared, since: float | None
-) -> ResourceDocument:
-    family = None if plan.member_of is None else plan.member_of.text
-    scanner = DeviceScanner(plan, shared.host, sources)
-    try:
-        survey = await shared.look(lambda: scanner.scan(since))
-    except (ScanError, StuckError) as error:
-        return ResourceDocument(plan.name, family, str(error))
-    conflicts = _conflicts(plan, survey, shared.claims)
-    items = [item for item in survey.devices if item.device.id not in conflicts]
-    reasons = await _health(plan, items, shared.host)
-    inventory = Inventory(Sharing.of(plan))
-    inventory.survey((ObservedDevice(item.device, reasons[item.device.id]) for item in items), _NOW)
-    advertised = inventory.advertised()
-    clashes = shared.device_ids.advertise(plan.name, [entry.id for entry in advertised])
-    devices = [known.device for known in inventory.devices.values()]
-    ids: dict[str, list[str]] = {}
-    for entry in advertised:
-        ids.setdefault(entry.known.device.id, []).append(entry.id)
-    return ResourceDocument(
-        name=plan.name,
-        family=family,
-        notes=survey.notes,
-        registers=bool(advertised) or plan.advertise_empty,
-        devices=tuple(_device(inventory.devices[i], ids[i]) for i in sorted(ids, key=natural)),
-        left_out=tuple(LeftOut(*one) for one in (*survey.left_out, *inventory.left_out.items())),
-        conflicts=_sorted(conflicts),
-        clashes=_sorted(clashes),
-        allocations=await allocations(plan, scanner, inventory, shared),
-        cdi=await specification(plan, devices, shared),
-    )
-
-
 def _sorted(others: Mapping[str, str]) -> tuple[Conflict, ...]:
     return tuple(Conflict(one, others[one]) for one in sorted(others, key=natural))
 
 
-def _conflicts(plan: ResourcePlan, survey: ScanResult, claims: DeviceClaims) -> dict[str, str]:
-    """Devices that an earlier resource keeps, and which one."""
-    if not plan.exclusive:
-        return {}
-    own = {item.device.id: claim_of(item.device.found) for item in survey.devices if item.device.found}
-    others = claims.claim(plan.name, {*own.values()} - {""}).refused
-    return {device_id: others[claim] for device_id, claim in own.items() if claim in others}
-
-
-def _device(known: TrackedDevice, ids: Sequence[str]) -> DeviceDocument:
+def _device(known: TrackedDevice, ids: Sequence[str]) -> DiscoveredDevice:
     device = known.device
-    return DeviceDocument(
+    return DiscoveredDevice(
         id=device.id,
         ids=tuple(ids),
         name=device.name,
@@ -430,7 +413,7 @@ def _device(known: TrackedDevice, ids: Sequence[str]) -> DeviceDocument:
 
 
 async def _health(plan: ResourcePlan, items: Sequence[Identified], host: HostRoot) -> dict[str, str]:
-    """Why each device is unhealthy, empty where it is not: every probe is asked once."""
+    """Why each device is unhealthy, by one run of every probe; empty for a healthy device."""
     health = HealthTracker(plan.probes)
     there = {item.device.id: item.device for item in items if not item.absent}
     health.survey(there, 0.0)
@@ -444,18 +427,18 @@ async def _health(plan: ResourcePlan, items: Sequence[Identified], host: HostRoo
     return {item.device.id: item.absent or health.reason(item.device.id) or "" for item in items}
 
 
-async def _request(asked: Sequence[Question], answered: Callable[[Question, str], None]) -> None:
-    if not asked:
+async def _request(probes: Sequence[Question], answered: Callable[[Question, str], None]) -> None:
+    if not probes:
         return
-    # Imported where it is asked for: aiohttp takes a while.
+    # Imported only for HTTP probes: aiohttp takes a while.
     from plugin.serving.prober import get  # noqa: PLC0415
 
-    room = asyncio.Semaphore(REQUESTS)
+    limit = asyncio.Semaphore(REQUESTS)
 
     async def one(question: Question) -> None:
-        async with room:
+        async with limit:
             answered(question, await get(question))
 
     async with asyncio.TaskGroup() as group:
-        for question in asked:
+        for question in probes:
             group.create_task(one(question))

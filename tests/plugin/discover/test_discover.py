@@ -178,7 +178,7 @@ def test_the_table_says_it_in_words(tmp_path: Path, tree: Path) -> None:
         "device /dev/video0 rw",
         "mount /run/x/video0 at /etc/video0 ro",
         "optional, not there: /dev/mediactl",
-        "would make the directory /run/video0",
+        "would create the directory /run/video0",
         "would write /run/x/video0 (0400): hi",
         "would run before each start: /usr/bin/reset /dev/video0",
     ):
@@ -215,7 +215,7 @@ def test_a_source_that_cannot_look_is_an_error_that_leaves_others_alone(host: Pa
     (host / "etc/colas").touch()
     result = run("--preset", "cola", "--preset", "sample", "--host-root", host)
     assert result.exit_code == 1
-    assert "myway5.com/cola: cannot look: /etc/colas: Not a directory" in result.stdout
+    assert "myway5.com/cola: scan failed: /etc/colas: Not a directory" in result.stdout
     assert "example.com/resource: 2 devices, 2 healthy" in result.stdout
 
 
