@@ -57,6 +57,7 @@ _SCRAPE_LABELS: Final = frozenset(
 """Labels of a target that do not distinguish nodes. All others do: cluster, region."""
 _STALE_AFTER: Final = 300.0
 """Seconds for which Prometheus returns a series without a newer sample."""
+_LARGEST: Final = 1e11
 _RECENT: Final = "1h"
 _MESSAGES: Final = 5
 _NAMES: Final = 5
@@ -142,14 +143,16 @@ async def fetch_mapping(client: ServerClient, *, selector: str, node: str, at: f
     """
     origin = f"Prometheus at {client.address}"
     samples, warnings = await _query(client, _expression(selector, node), at)
-    found, failing = read_series(samples)
-    if not samples or (node and not found and not failing):
-        when = "" if at is None else f" of {rfc3339(at)}"
-        kept = " and ".join([f"{{{selector}}}"] * bool(selector) + [f"node {node}"] * bool(node))
-        if kept:
-            raise NoMatchError(f"{origin} has no devicelens series{when} for {kept}")
-        raise AskError(f"{origin} has no devicelens series{when}: does it scrape the exporters?")
+    nothing = f"{origin} has no devicelens series" + ("" if at is None else f" of {rfc3339(at)}")
+    kept = " and ".join([f"{{{selector}}}"] * bool(selector) + [f"node {node}"] * bool(node))
+    if not samples:
+        raise (
+            NoMatchError(f"{nothing} for {kept}")
+            if kept
+            else AskError(f"{nothing}: does it scrape the exporters?")
+        )
     now = samples[0].value[0]
+    found, failing = read_series(samples)
     nodes, differing = _distinct(found)
     recent = f"last_over_time({{{_matchers(('resource_devices',), selector)}}}[{_RECENT}])"
     earlier, more = await _query(client, recent, now)
@@ -157,6 +160,8 @@ async def fetch_mapping(client: ServerClient, *, selector: str, node: str, at: f
     gone = {
         one.key: one for one in read_series(earlier)[0] if one.key not in known and node in {"", one.key[0]}
     }
+    if node and not nodes and not gone:
+        raise NoMatchError(f"{nothing} for {kept}")
     names = _distinguishing([one.labels for one in (*nodes, *gone.values())])
     remarks = (*differing, *_remarks(nodes, gone.values(), [] if node else failing, names))
     return MappingAnswer(
@@ -275,12 +280,12 @@ def _target(metric: Mapping[str, str]) -> TargetLabels:
 
 
 def _number(text: str) -> float:
-    """A finite number, or NaN."""
+    """A number within the range of times and counts, or NaN."""
     try:
         value = float(text)
     except ValueError:
         return math.nan
-    return value if math.isfinite(value) else math.nan
+    return value if abs(value) < _LARGEST else math.nan
 
 
 def _node(

@@ -13,9 +13,8 @@ from click.testing import CliRunner
 
 from devicelens import COMMANDS, main
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.mapping.state import State, StateStore
-from exporter.web.app import build
-from exporter.web.site import Site
+from exporter.mapping.state import State
+from harness.application import application
 from harness.tools import required
 
 HOLDER = Holder("ml", "llama-0", "trainer")
@@ -31,17 +30,9 @@ SNAPSHOT = Snapshot(
 )
 
 
-class Exposition:
-    async def document(self, form: object, *, compress: bool) -> bytes:
-        return b""
-
-
 @pytest.fixture
 async def url() -> AsyncGenerator[str]:
-    states = StateStore()
-    states.publish(State(1, SNAPSHOT, 5.0, 5.0, api_version="v1"))
-    site = Site(states, "worker-3", 60.0, 5.0, lambda: 6.0, Exposition(), tuple, "1")
-    async with TestServer(build(site)) as server:
+    async with TestServer(application(State(1, SNAPSHOT, 5.0, 5.0, api_version="v1"), 6.0)) as server:
         yield str(server.make_url("/")).rstrip("/")
 
 

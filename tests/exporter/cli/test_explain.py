@@ -27,9 +27,8 @@ from exporter.mapping.model import (
     Snapshot,
     merge_reports,
 )
-from exporter.mapping.state import Failure, State, StateStore
-from exporter.web.app import build
-from exporter.web.site import Site
+from exporter.mapping.state import Failure, State
+from harness.application import application
 from simulator import SimulatedKubelet
 from simulator.devices import Device as Advertises
 from simulator.model import ContainerSpec, PodSpec
@@ -74,22 +73,12 @@ STATE = State(
 )
 
 
-class Exposition:
-    async def document(self, form: object, *, compress: bool) -> bytes:
-        return b""
-
-
 def explain(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["explain", *arguments], env={"DEVICELENS_URL": None})
 
 
 async def against(state: State, *arguments: str) -> Result:
-    states = StateStore()
-    states.publish(state)
-    app: web.Application = build(
-        Site(states, "worker-3", 60.0, 5.0, lambda: START + 2, Exposition(), tuple, "1")
-    )
-    async with TestServer(app) as server:
+    async with TestServer(application(state, START + 2)) as server:
         return await asyncio.to_thread(explain, "--url", str(server.make_url("/")), *arguments)
 
 

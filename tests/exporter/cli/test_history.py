@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
-from aiohttp import web
 from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
@@ -17,18 +16,12 @@ from devicelens import main
 from exporter.history.archive import QueryMoment
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.recorder import HistoryUnavailable
-from exporter.mapping.state import State, StateStore
+from exporter.mapping.state import State
 from exporter.views.wording import parse_time
-from exporter.web.app import build
-from exporter.web.site import Site
+from harness.application import application
 from harness.lives import PATIENCE, Life, key
 
 START = 1_793_227_260.0  # 2026-10-28T22:41:00Z
-
-
-class Exposition:
-    async def document(self, form: object, *, compress: bool) -> bytes:
-        return b""
 
 
 @dataclass
@@ -66,9 +59,7 @@ def past(life: Life) -> Past:
 @pytest.fixture
 async def run(past: Past) -> AsyncGenerator[Run]:
     """Runs a command against an exporter with that past."""
-    site = Site(StateStore(), "worker-3", 60.0, 5.0, lambda: past.life.wall, Exposition(), tuple, "1", past)
-    site.states.publish(State(1, taken_at=past.life.wall))
-    app: web.Application = build(site)
+    app = application(State(1, taken_at=past.life.wall), lambda: past.life.wall, past)
     async with TestServer(app) as server:
 
         async def run(*arguments: str) -> Result:

@@ -180,7 +180,12 @@ async def test_selectors_and_nodes_become_matchers(fake: Fake, scrape: Scrape) -
     assert query.count("cluster='a\"b'") == 3
     # A scrape without honor_labels has renamed the label.
     assert query.count(',node="worker-3"') == query.count('exported_node="worker-3"') == 1
-    fake.samples = []
+    fake.samples = scrape(STATE, "worker-3", NOW)[-2:]
+    fake.before = [{"node": "worker-4", "resource": "x"}]
+    gone = await run(fake, "who", "--node", "worker-4", "gpu")
+    assert gone.exit_code == 3
+    assert "no series of worker-4, but there were some within the hour before" in gone.stderr
+    fake.before = []
     missing = await run(fake, "who", "--node", "worker-4")
     assert missing.exit_code == 3
     assert missing.stderr.endswith("has no devicelens series for node worker-4\n")
@@ -494,6 +499,7 @@ def test_malformed_series_are_no_error() -> None:
             ("devicelens_device_held_since_timestamp_seconds", {**base, "pod": "p"}, "+Inf"),
             ("devicelens_last_refresh_success_timestamp_seconds", {}, "soon"),
             ("devicelens_series_dropped", {}, "NaN"),
+            ("devicelens_device_held_since_timestamp_seconds", {**base, "pod": "q"}, "1e300"),
             ("devicelens_container_exclusive_cpus", {"node": "n"}, "+Inf"),
             ("up", {"instance": "x"}, "1"),
         )

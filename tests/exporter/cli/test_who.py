@@ -21,9 +21,8 @@ from click.testing import CliRunner, Result
 from devicelens import main
 from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.mapping.state import Failure, State, StateStore
-from exporter.web.app import build
-from exporter.web.site import Site
+from exporter.mapping.state import Failure, State
+from harness.application import application
 from harness.recordings import RECORDINGS
 from simulator import Faults, Replay, SimulatedKubelet
 
@@ -90,18 +89,6 @@ def answering() -> Iterator[Answering]:
         connection.close()
 
 
-class Exposition:
-    async def document(self, form: object, *, compress: bool) -> bytes:
-        return b""
-
-
-def application(state: State, *, now: float = START) -> web.Application:
-    states = StateStore()
-    states.publish(state)
-    site = Site(states, "worker-3", 60.0, 5.0, lambda: now, Exposition(), tuple, "1")
-    return build(site)
-
-
 SNAPSHOT = Snapshot(
     (
         Device(DeviceKey("nvidia.com/gpu", "GPU-0"), holders=(Holder("ml", "llama-0", "trainer"),)),
@@ -125,7 +112,7 @@ async def against(app: web.Application, *arguments: str) -> Result:
 
 
 async def test_an_exporter_tells_who_holds_what() -> None:
-    result = await against(application(STATE), "gpu")
+    result = await against(application(STATE, START), "gpu")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "RESOURCE        DEVICE  STATE  NAMESPACE/POD  CONTAINER  SINCE",
@@ -136,7 +123,7 @@ async def test_an_exporter_tells_who_holds_what() -> None:
 
 
 async def test_json_has_the_api_s_shape() -> None:
-    app = application(STATE)
+    app = application(STATE, START)
     async with TestServer(app) as server:
         url = str(server.make_url("/"))
         result = await asyncio.to_thread(who, "--url", url, "nvidia.com/gpu=GPU-0", "-o", "json")
@@ -148,7 +135,7 @@ async def test_json_has_the_api_s_shape() -> None:
 
 
 async def test_an_exporter_on_a_unix_socket_and_by_environment(sockets: Path) -> None:
-    runner = web.AppRunner(application(STATE), access_log=None)
+    runner = web.AppRunner(application(STATE, START), access_log=None)
     await runner.setup()
     await web.UnixSite(runner, sockets / "web.sock").start()
     try:
@@ -162,19 +149,19 @@ async def test_an_exporter_on_a_unix_socket_and_by_environment(sockets: Path) ->
 
 
 async def test_nothing_that_matches_is_3_and_a_node_without_devices_is_0() -> None:
-    nothing = await against(application(STATE), "--pod", "ml/other")
+    nothing = await against(application(STATE, START), "--pod", "ml/other")
     assert nothing.exit_code == 3
     assert nothing.stderr == "devicelens: no device on worker-3 is held by ml/other\n"
-    empty = await against(application(replace(STATE, snapshot=Snapshot())))
+    empty = await against(application(replace(STATE, snapshot=Snapshot()), START))
     assert (empty.exit_code, empty.stdout) == (0, "")
     assert empty.stderr == "devicelens: worker-3 has no devices of device plugins\n"
-    asked = await against(application(replace(STATE, snapshot=Snapshot())), "gpu")
+    asked = await against(application(replace(STATE, snapshot=Snapshot()), START), "gpu")
     assert asked.exit_code == 3
 
 
 async def test_a_mapping_that_is_not_fresh_is_said_on_standard_error() -> None:
     failure = Failure("List", "UNAVAILABLE", "no socket\x1b[2J", START + 5)
-    result = await against(application(replace(STATE, failure=failure), now=START + 20), "-o", "json")
+    result = await against(application(replace(STATE, failure=failure), START + 20), "-o", "json")
     assert result.exit_code == 0
     assert len(json.loads(result.stdout)["devices"]) == 2
     assert result.stderr == (
@@ -184,7 +171,7 @@ async def test_a_mapping_that_is_not_fresh_is_said_on_standard_error() -> None:
 
 
 async def test_an_exporter_without_a_mapping_is_said() -> None:
-    result = await against(application(State()))
+    result = await against(application(State(), START))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "503 Service Unavailable: no mapping yet; the kubelet has not answered" in result.stderr
 
@@ -282,7 +269,8 @@ def test_wrong_usage_is_2_and_says_what_was_expected(arguments: tuple[str, ...],
 async def test_a_short_name_of_two_resources_is_wrong_usage() -> None:
     other = Device(DeviceKey("amd.com/gpu", "0"))
     result = await against(
-        application(replace(STATE, snapshot=replace(SNAPSHOT, devices=(other, *SNAPSHOT.devices)))), "gpu"
+        application(replace(STATE, snapshot=replace(SNAPSHOT, devices=(other, *SNAPSHOT.devices))), START),
+        "gpu",
     )
     assert result.exit_code == 2
     assert "'gpu' may be amd.com/gpu and nvidia.com/gpu: say which" in result.stderr
