@@ -1,4 +1,4 @@
-"""Where the kubelet keeps its sockets: everything follows from its root directory."""
+"""Paths of the kubelet's sockets and directories below its root directory."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,16 +7,16 @@ from typing import Final
 from runtime.flags import UNIX_PATH_BYTES
 
 KUBELET_SOCKET: Final = "kubelet.sock"
-"""What the kubelet calls its socket, in device-plugins and in pod-resources alike."""
+"""File name of the kubelet's socket, in device-plugins and in pod-resources."""
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
-"""What the device manager calls its checkpoint."""
+"""File name of the device manager's checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletPaths:
     """The kubelet's directories and sockets below `root` (its --root-dir, /var/lib/kubelet).
 
-    The directories stay; the sockets in them come and go with each kubelet restart.
+    The kubelet replaces the sockets at each restart; the directories stay.
     """
 
     root: Path
@@ -48,7 +48,7 @@ class KubeletPaths:
 
     @property
     def plugins_registry(self) -> Path:
-        """Directory the kubelet watches for plugins that register by being there."""
+        """Directory in which the kubelet looks for the sockets of plugins."""
         return self.root / "plugins_registry"
 
     @property
@@ -58,7 +58,7 @@ class KubeletPaths:
 
     @property
     def pods_api_socket(self) -> Path:
-        """Where the kubelet serves the Pods API, where it is on."""
+        """Where the kubelet serves the Pods API, if that is enabled."""
         return self.pods_api / "pods-api.sock"
 
 

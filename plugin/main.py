@@ -1,16 +1,15 @@
-"""The plugin's composition root: the one place that makes its parts and puts them together."""
+"""The plugin's composition root: makes the actors of the process and runs them."""
 
 import asyncio
 import secrets
 import signal
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Final
 
 from kubelet.paths import KubeletPaths
-from plugin.config.load import PRESET_SOURCE, load_all
+from plugin.config.load import PRESET_SOURCE
 from plugin.config.plan import ResourcePlan
-from plugin.discovery.host import HostRoot, os_problem
+from plugin.discovery.host import HostRoot
 from plugin.discovery.registry import fault_source
 from plugin.discovery.uevents import Uevents
 from plugin.presets import preset_path
@@ -20,13 +19,12 @@ from plugin.serving.host_files import HostFilesCollector
 from plugin.serving.kubelet_state import KubeletState
 from plugin.serving.ownership import DeviceOwnership
 from plugin.serving.prober import FaultEvents
-from plugin.serving.reload import ConfigRefusedError, Content, Reloader
+from plugin.serving.reload import ConfigRefusedError, Reloader
 from plugin.serving.resource import ServedResource
 from plugin.serving.scan import SharedSources
 from plugin.serving.web import Site, build
 from plugin.settings import PluginSettings
 from runtime.clock import Clock
-from runtime.config_file import MAX_BYTES, ConfigError
 from runtime.directory import DirectoryWatcher
 from runtime.http.server import WebServer
 from runtime.log import Log
@@ -35,7 +33,7 @@ from runtime.process import Actor, Fatal, grpc_runtime, run_actors
 from runtime.version import __version__
 
 TOKEN_BYTES: Final = 4
-"""Eight characters in a socket's name: four thousand million incarnations of a resource."""
+"""Random bytes in a socket's name, as eight characters."""
 
 _log = Log("plugin")
 
@@ -61,8 +59,9 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         method=settings.kubelet_registration,
     )
     fleet = ResourceFleet(context, _maker(context))
-    files = _files(settings)
-    reloader = Reloader(lambda: read(files), parse, fleet=fleet, clock=clock)
+    own = [(str(settings.config), settings.config)] if settings.config is not None else []
+    presets = [(PRESET_SOURCE + name, preset_path(name)) for name in settings.preset]
+    reloader = Reloader([*own, *presets], fleet=fleet, clock=clock)
     try:
         plans = reloader.begin()
     except ConfigRefusedError as error:
@@ -97,32 +96,6 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     ]
     async with grpc_runtime():
         await run_actors(actors, stop)
-
-
-def _files(settings: PluginSettings) -> tuple[tuple[str, Path], ...]:
-    """(what messages call it, path) of the configuration file and of each preset."""
-    own = [(str(settings.config), settings.config)] if settings.config is not None else []
-    return (*own, *((PRESET_SOURCE + name, preset_path(name)) for name in settings.preset))
-
-
-def read(files: Sequence[tuple[str, Path]]) -> Content:
-    """The files' bytes, bounded. Raises ConfigRefusedError."""
-    contents: list[tuple[str, bytes]] = []
-    for source, path in files:
-        try:
-            with path.open("rb") as file:
-                contents.append((source, file.read(MAX_BYTES + 1)))
-        except OSError as error:
-            raise ConfigRefusedError(f"cannot read the configuration: {os_problem(error)}") from error
-    return tuple(contents)
-
-
-def parse(content: Content) -> tuple[ResourcePlan, ...]:
-    """The resources of all files together. Raises ConfigRefusedError."""
-    try:
-        return load_all(content)
-    except ConfigError as error:
-        raise ConfigRefusedError(str(error)) from error
 
 
 def _maker(context: PluginContext) -> MakeResource:

@@ -1,8 +1,8 @@
-"""CDI specifications: what the container runtime adds to a container that is given a device's CDI name.
+"""CDI specifications: what a container runtime adds to a container that has a device's CDI name.
 
-The rules are those of the Container Device Interface, as its Go package checks them when a runtime
-reads a file: a specification has at least one device, a device at least one edit, names are made of
-certain characters and are unique, and `cdiVersion` is at least the version that brought what is used.
+The rules are those that the Go package of the Container Device Interface checks when a runtime reads a
+file: a specification has at least one device, a device has at least one edit, names consist of certain
+characters and are unique, and `cdiVersion` is at least the version that introduced a feature in use.
 """
 
 import threading
@@ -26,7 +26,7 @@ _EACH: Final = frozenset({"device", "node"})
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What is added to a container."""
+    """What a runtime adds to a container."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     nodes: tuple[DeviceNode, ...] = ()
@@ -37,19 +37,19 @@ class Edits:
 
 
 def qualified(kind: str, name: str) -> str:
-    """A device's name as containers ask for it."""
+    """The qualified name of a device."""
     return f"{kind}={name}"
 
 
 def name_of(plan: CdiPlan, resource: str, device: Device) -> str:
-    """What the specification calls a device. Raises RenderError."""
+    """A device's name in the specification. Raises RenderError."""
     renderer = Renderer("cdi", resource, [device])
     (variables,) = renderer.scopes(plan.name)
     return renderer.render(plan.name, variables, "name", names.cdi_device_problem)
 
 
 def names_of(plan: ResourcePlan, devices: Sequence[Device]) -> tuple[str, ...]:
-    """The CDI names that stand for `devices` by the resource's own specification. Raises RenderError."""
+    """The qualified names of `devices` in the resource's own specification. Raises RenderError."""
     if plan.cdi is None:
         return ()
     own = plan.cdi
@@ -57,17 +57,17 @@ def names_of(plan: ResourcePlan, devices: Sequence[Device]) -> tuple[str, ...]:
 
 
 def edits_of(plan: CdiPlan, resource: str, device: Device) -> Edits:
-    """What is added for one device, optional things among it. Raises RenderError."""
+    """The edits of one device, with optional ones. Raises RenderError."""
     return _edits(plan, Renderer("cdi", resource, [device]), own=True)
 
 
 def common_edits(plan: CdiPlan, resource: str) -> Edits:
-    """What is added once, whichever devices a container has. Raises RenderError."""
+    """The edits that apply once, whichever devices a container has. Raises RenderError."""
     return _edits(plan, Renderer("cdi", resource, []), own=False)
 
 
 def _edits(plan: CdiPlan, renderer: Renderer, *, own: bool) -> Edits:
-    # Places in messages are those of the document: every entry keeps its number.
+    # Filtered rather than split: error messages have the index of an entry in the document.
     def mine(entry: Entry | NodeEntry | MountEntry) -> bool:
         templates = (entry.name, entry.value) if isinstance(entry, Entry) else (entry.host, entry.container)
         return any(template.uses & _EACH for template in templates) is own
@@ -80,10 +80,10 @@ def _edits(plan: CdiPlan, renderer: Renderer, *, own: bool) -> Edits:
 
 
 def document(kind: str, devices: Mapping[str, Edits], common: Edits) -> bytes | None:
-    """The specification's JSON; None where it has no device, for such a one is not valid.
+    """The specification's JSON, None where it has no device, since that is invalid.
 
-    `devices`: edits by name. A device without edits of its own gets the common ones, for CDI does not
-    allow it none; where there are none either, it is left out (`listed` says which are in).
+    `devices`: edits by name. CDI requires edits for each device: one without any gets the common ones, and
+    is left out where there are none either.
     """
     entries = [
         {"name": name, "containerEdits": _written(devices[name] or common)}
@@ -102,17 +102,17 @@ def document(kind: str, devices: Mapping[str, Edits], common: Edits) -> bytes | 
 
 
 def listed(devices: Mapping[str, Edits], common: Edits) -> tuple[str, ...]:
-    """The names of the devices that the specification has."""
+    """The names of the devices in the specification."""
     return tuple(name for name, edits in devices.items() if edits or common)
 
 
 def file_name(kind: str, resource: str) -> str:
-    """What the specification's file is called: VENDOR-CLASS_ID.json, as CDI's own producers do."""
+    """The name of the file: VENDOR-CLASS_ID.json, the convention of other CDI producers."""
     return f"{kind.replace('/', '-')}_devicelens_{resource.replace('/', '_')}.json"
 
 
 def _version(kind: str, devices: Mapping[str, Edits], common: Edits) -> str:
-    """The least that the specification needs: an older container runtime refuses a newer one."""
+    """The lowest version with all features in use: an older container runtime refuses a newer one."""
     if "." in kind.partition("/")[2]:
         return _DOTS_IN_CLASSES
     nodes = (node for edits in (common, *devices.values()) for node in edits.nodes)
@@ -131,7 +131,7 @@ def _written(edits: Edits) -> dict[str, Any]:
 
 
 def _node(node: DeviceNode) -> dict[str, str]:
-    # Neither type nor numbers: the runtime takes them from the node as it is when the container starts.
+    # Without type and numbers: the runtime reads them from the host when the container starts.
     written = {"path": node.container, "permissions": node.permissions}
     if node.host != node.container:
         written["hostPath"] = node.host

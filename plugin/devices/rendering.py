@@ -1,6 +1,6 @@
-"""What a plan's templates give for devices: nodes, mounts, named values, each checked as it is rendered.
+"""Renders the templates of a resource for devices: nodes, mounts, files, named values, pre_start commands.
 
-What is run before a container starts.
+Every rendered value is checked: a template may give a path or name that the kubelet or a runtime refuses.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _PERMISSIONS: Final = "rwm"
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A device node as a container gets it; `optional`: only where the host has it."""
+    """A device node for a container. `optional`: left out where the host does not have it."""
 
     host: str
     container: str
@@ -32,7 +32,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mount as a container gets it; `create` is what to make at the host path where nothing is."""
+    """A mount for a container. `create`: what to create at a host path that does not exist."""
 
     host: str
     container: str
@@ -43,9 +43,9 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file to be written on the host at `host`, and mounted read-only at `container`.
+    """A file that is written at `host` on the host, and mounted read-only at `container`.
 
-    `device`: the id of the device that it is for; empty: for all that the container gets.
+    `device`: the id of its device; empty for a file that all devices of the container share.
     """
 
     host: str
@@ -56,26 +56,26 @@ class File:
 
 
 class RenderError(ValueError):
-    """A template that gives nothing that could be used; the message says where it is written, and why."""
+    """A template fails or gives an invalid value; the message has its place in the configuration."""
 
 
 class Renderer:
-    """Renders the entries of one part of a plan for some devices.
+    """Renders the entries of one part of the configuration for some devices.
 
-    `part` is that part's place in the document, such as `allocate`. Every method raises RenderError.
+    `part` is its place in the document, such as `allocate`. Every method raises RenderError.
     """
 
     def __init__(
         self, part: str, resource: str, devices: Sequence[Device], ids: Sequence[str] | None = None
     ) -> None:
-        """`ids`: as the kubelet asked for them; None where a part is not rendered for a container."""
+        """`ids`: the advertised ids of a container; None for a part that is not rendered for a container."""
         self._part = part
         container = {} if ids is None else {"devices": list(devices), "ids": list(ids)}
         self._whole: Mapping[str, object] = {"resource": resource, **container}
         self._each: Sequence[Mapping[str, object]] = [{**self._whole, "device": d} for d in devices]
 
     def entries(self, key: str, entries: Iterable[Entry], check: Check) -> dict[str, str]:
-        """Named values. A name that two devices give different values is an error."""
+        """Named values. Different values for one name are an error."""
         made: dict[str, str] = {}
         for entry in entries:
             place = f"{key}.{entry.name.text}"
@@ -89,10 +89,7 @@ class Renderer:
     def nodes(
         self, entries: Iterable[NodeEntry], wanted: Callable[[NodeEntry], bool] = lambda _: True
     ) -> tuple[DeviceNode, ...]:
-        """Device nodes of the `wanted` entries.
-
-        One that is asked for twice is given once, with the permissions of both.
-        """
+        """Device nodes of the `wanted` entries. Entries for one node give it the permissions of all."""
         made: dict[str, DeviceNode] = {}
         for index, entry in enumerate(entries):
             if not wanted(entry):
@@ -123,7 +120,7 @@ class Renderer:
         return tuple(made.values())
 
     def files(self, entries: Iterable[FileEntry]) -> tuple[File, ...]:
-        """Files to be written, each once."""
+        """Files, each once."""
         made: dict[str, File] = {}
         placed: dict[str, str] = {}
         for index, entry in enumerate(entries):
@@ -153,7 +150,7 @@ class Renderer:
         )
 
     def scopes(self, *templates: Template) -> Sequence[Mapping[str, object]]:
-        """The variables for each rendering: for each node or device where a template names it, else once."""
+        """Variables for each rendering: for each node or device where a template uses it, else once."""
         uses = frozenset[str]().union(*(template.uses for template in templates))
         if "node" in uses:
             return [{**variables, "node": node} for variables in self._each for node in _nodes(variables)]
@@ -173,7 +170,7 @@ class Renderer:
         return text
 
     def failed(self, place: str, problem: str) -> RenderError:
-        """The error `problem` at a place of this part."""
+        """A RenderError for a place in this part."""
         return RenderError(f"{self._part}.{place}: {problem}")
 
     def _paths(self, place: str, host: Template, container: Template) -> Iterator[tuple[str, str]]:
@@ -184,7 +181,7 @@ class Renderer:
             )
 
     def _twice(self, place: str, container: str, first: str, second: str) -> RenderError:
-        """kubelet: of two things at one path of a container it takes the first, and only logs the other."""
+        """Of two mounts at one container path the kubelet uses the first, and only logs the other."""
         return self.failed(
             place,
             f"gives {quoted(container)} in the container twice, for {quoted(first)} and {quoted(second)}",
@@ -224,7 +221,7 @@ def _text_problem(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One program to run. `device`: the id of the device that it is for; empty: for all of them."""
+    """One program to run. `device`: the id of its device; empty for one that all devices share."""
 
     command: tuple[str, ...]
     device: str = ""
@@ -233,7 +230,7 @@ class Run:
 def runs(
     plan: PreStartPlan, resource: str, asked: Sequence[str], devices: Sequence[Device]
 ) -> tuple[Run, ...]:
-    """The programs for a container: one for each device where the command names it, else one.
+    """The `pre_start` programs of a container: one for each device where the command uses it, else one.
 
     Raises RenderError.
     """

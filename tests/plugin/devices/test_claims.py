@@ -2,7 +2,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plugin.devices.claims import ClaimResult, DeviceClaims, claim_of
+from plugin.devices.claims import ClaimResult, DeviceClaims, DeviceIds, claim_of
 from plugin.discovery.source import Found
 
 
@@ -47,6 +47,17 @@ def test_earlier_resources_are_waited_for_until_they_have_scanned() -> None:
     # One that went and came back has not scanned yet.
     claims.release("a")
     assert claims.awaited("b") == ("a",)
+
+
+def test_an_id_that_two_resources_have_is_told_to_the_second_until_the_first_lets_go() -> None:
+    identities = DeviceIds()
+    assert identities.advertise("a.b/x", ["1", "2"]) == {}
+    assert identities.advertise("a.b/y", ["2", "3"]) == {"2": "a.b/x"}
+    assert identities.advertise("a.b/x", ["1"]) == {}
+    assert identities.advertise("a.b/y", ["2", "3"]) == {}
+    identities.release("a.b/y")
+    identities.release("a.b/none")
+    assert identities.advertise("a.b/x", ["2"]) == {}
 
 
 RESOURCES = st.sampled_from(["a", "b", "c"])

@@ -1,6 +1,6 @@
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +9,7 @@ import pytest
 from harness.served import Served, serving
 from harness.waiting import until
 from plugin.config.plan import ResourcePlan
-from plugin.main import parse, read
-from plugin.serving.reload import ConfigRefusedError, Content, Reloader
+from plugin.serving.reload import ConfigRefusedError, Reloader
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 from simulator import SimulatedKubelet
@@ -23,6 +22,16 @@ def text(*resources: str) -> str:
         f"  - name: {name}\n    discover: [{{static: {{devices: [{{name: {name[-3:]}}}]}}}}]\n"
         for name in resources
     )
+
+
+@dataclass
+class Applied:
+    """A fleet that keeps what it is given."""
+
+    plans: list[object]
+
+    def apply(self, plans: Sequence[ResourcePlan]) -> None:
+        self.plans.append(plans)
 
 
 @dataclass
@@ -42,7 +51,7 @@ async def followed(kubelet: SimulatedKubelet, root: Path, host: Path) -> AsyncIt
     watcher = DirectoryWatcher(poll_interval=0.1)
     async with serving(root / "k", host, text(ONE)) as served:
         files = (("plugin.yaml", file),)
-        reloader = Reloader(lambda: read(files), parse, fleet=served.fleet, clock=Clock())
+        reloader = Reloader(files, fleet=served.fleet, clock=Clock())
         reloader.begin()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(watcher.run()), group.create_task(reloader.run(file, watcher))]
@@ -97,7 +106,7 @@ async def test_a_config_map_that_is_swapped_is_followed(
     watcher = DirectoryWatcher(poll_interval=0.1)
     async with serving(root / "k", host, text(ONE)) as served:
         file = volume / "plugin.yaml"
-        reloader = Reloader(lambda: read((("c", file),)), parse, fleet=served.fleet, clock=Clock())
+        reloader = Reloader([("c", file)], fleet=served.fleet, clock=Clock())
         reloader.begin()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(watcher.run()), group.create_task(reloader.run(file, watcher))]
@@ -110,23 +119,27 @@ async def test_a_config_map_that_is_swapped_is_followed(
 
 
 async def test_it_is_read_when_it_is_asked_for(kubelet: SimulatedKubelet, root: Path, host: Path) -> None:
-    contents = [text(ONE)]
+    file = root / "plugin.yaml"
+    file.write_text(text(ONE))
     async with serving(root / "k", host, text(ONE)) as served:
-        reloader = Reloader(lambda: (("c", contents[-1].encode()),), parse, fleet=served.fleet, clock=Clock())
+        reloader = Reloader([("c", file)], fleet=served.fleet, clock=Clock())
         reloader.begin()
         run = asyncio.create_task(reloader.run(None, DirectoryWatcher()))
-        contents.append(text(TWO))
+        file.write_text(text(TWO))
         reloader.ask()
         await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1)
         run.cancel()
         await asyncio.wait({run})
 
 
-def test_what_cannot_be_read_at_the_start_is_refused(root: Path) -> None:
-    with pytest.raises(ConfigRefusedError, match="No such file"):
-        read((("c", root / "none"),))
-    with pytest.raises(ConfigRefusedError, match="c:1: found an empty file"):
-        parse((("c", b""),))
+@pytest.mark.parametrize(("name", "words"), [("none", "No such file"), ("empty", "c:1: found an empty file")])
+def test_a_start_without_a_valid_file_is_refused(name: str, words: str, root: Path) -> None:
+    (root / "empty").touch()
+    fleet: list[object] = []
+    reloader = Reloader([("c", root / name)], fleet=Applied(fleet), clock=Clock())
+    with pytest.raises(ConfigRefusedError, match=words):
+        reloader.begin()
+    assert fleet == []
 
 
 async def test_probes_and_metrics_tell_of_a_refused_file(followed: Followed) -> None:
@@ -150,19 +163,17 @@ async def test_probes_and_metrics_tell_of_a_refused_file(followed: Followed) -> 
         assert "devicelens_plugin_config_last_reload_successful 0.0" in metrics
 
 
-async def test_a_defect_in_reading_a_file_ends_nothing(followed: Followed, kubelet: SimulatedKubelet) -> None:
-    whole, broken = followed.reloader._parse, True  # pyright: ignore[reportPrivateUsage] -- as in main
+async def test_a_defect_in_reading_a_file_ends_nothing(
+    followed: Followed, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_content: object) -> None:
+        raise RecursionError("a defect")
 
-    def parsed(content: Content) -> tuple[ResourcePlan, ...]:
-        if broken:
-            raise RecursionError("nobody foresaw this")
-        return whole(content)
-
-    followed.reloader._parse = parsed  # pyright: ignore[reportPrivateUsage] -- as above
-    followed.file.write_text(text(ONE, TWO))
-    await followed.served.until(lambda: not followed.reloader.status.successful)
-    assert followed.reloader.status.problem == "RecursionError: nobody foresaw this"
-    assert kubelet.allocatable(ONE) == 1
-    broken = False
+    with monkeypatch.context() as patch:
+        patch.setattr("plugin.serving.reload.load_all", broken)
+        followed.file.write_text(text(ONE, TWO))
+        await followed.served.until(lambda: not followed.reloader.status.successful)
+        assert followed.reloader.status.problem == "RecursionError: a defect"
+        assert kubelet.allocatable(ONE) == 1
     followed.reloader.ask()
     await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1)

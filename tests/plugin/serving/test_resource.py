@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import random
 import shutil
 import socket
 import statistics
@@ -110,22 +109,6 @@ async def test_a_kubelet_that_restarts_is_registered_with_at_once(
             assert [h.device for h in kubelet.holdings()] == ["a"]
         # A machine that is busy with others may be late once.
         assert statistics.median(took) < 0.5
-
-
-async def test_restarts_at_any_moment_leave_every_resource_registered(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path
-) -> None:
-    for n in range(5):
-        (colas / str(n)).touch()
-    names = [f"a.b/r{n}" for n in range(8)]
-    moments = random.Random(1)
-    async with serve(configuration(*(cola(name) for name in names))) as served:
-        for n in range(12):
-            await asyncio.sleep(moments.choice([0.0, 0.001, 0.01, 0.03]))
-            (colas / f"new{n}").touch()
-            await kubelet.restart(down_for=moments.choice([0.0, 0.0, 0.01, 0.05]))
-        await kubelet.wait_until(lambda k: all(k.allocatable(name) == 17 for name in names))
-        await served.until(lambda: all(s.registered and s.streams == 1 for s in served.fleet.statuses()))
 
 
 async def test_a_kubelet_that_is_not_there_yet_is_waited_for(root: Path, serve: Serve, colas: Path) -> None:
@@ -483,35 +466,6 @@ def gone(_scanner: DeviceScanner, devices: Sequence[Device]) -> Resolved:
     return Resolved((), tuple((device.id, "it is not there") for device in devices))
 
 
-async def test_ending_leaves_nothing_behind_and_nothing_of_others_is_touched(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path
-) -> None:
-    (colas / "a").touch()
-    directory = root / "k/device-plugins"
-    (directory / ".devicelens-of-another.lock").touch()
-    async with ScriptedPlugin(root / "k", "a.b/other"):
-        before = {path.name for path in directory.iterdir()}
-        async with serve(configuration(cola(), cola("a.b/second"))):
-            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.allocatable("a.b/second") == 1)
-            assert len(sockets(root)) == 2
-        assert {path.name for path in directory.iterdir()} == before | {"kubelet_internal_checkpoint"}
-
-
-async def test_reloading_disturbs_only_what_changed(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path
-) -> None:
-    (colas / "a").touch()
-    same, changed, removed, new = (f"a.b/{n}" for n in ("same", "changed", "removed", "new"))
-    async with serve(configuration(cola(same), cola(changed), cola(removed))) as served:
-        await kubelet.wait_until(lambda k: all(k.allocatable(n) == 1 for n in (same, changed, removed)))
-        await served.registered(same)
-        served.apply(configuration(cola(new), cola(changed, "    share: {replicas: 3}\n"), cola(same)))
-        await kubelet.wait_until(lambda k: k.allocatable(changed) == 3 and k.allocatable(new) == 1)
-        await kubelet.wait_until(lambda k: k.allocatable(removed) == 0)
-        assert [status.name for status in served.fleet.statuses()] == [new, changed, same]
-        assert served.status(same).counters.registrations == 1
-
-
 async def test_a_directory_that_is_replaced_is_found_again(root: Path, serve: Serve, colas: Path) -> None:
     (colas / "a").touch()
     async with serve(configuration(cola())) as served:
@@ -574,3 +528,17 @@ async def test_ids_that_another_resource_has_too_are_told(
     async with SimulatedKubelet(root / "k") as kubelet, serve(text):
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.allocatable("a.b/twin") == 1)
     assert "ids of another resource too" in caplog.messages
+
+
+async def test_ending_leaves_nothing_behind_and_nothing_of_others_is_touched(
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path
+) -> None:
+    (colas / "a").touch()
+    directory = root / "k/device-plugins"
+    (directory / ".devicelens-of-another.lock").touch()
+    async with ScriptedPlugin(root / "k", "a.b/other"):
+        before = {path.name for path in directory.iterdir()}
+        async with serve(configuration(cola(), cola("a.b/second"))):
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.allocatable("a.b/second") == 1)
+            assert len(sockets(root)) == 2
+        assert {path.name for path in directory.iterdir()} == before | {"kubelet_internal_checkpoint"}

@@ -1,7 +1,6 @@
 """Registered by directory: the kubelet finds the socket, and finds it again."""
 
 import asyncio
-import socket as sockets
 from pathlib import Path
 from typing import Any
 
@@ -94,19 +93,6 @@ async def test_a_stream_that_broke_is_had_again_by_a_new_socket_of_the_same_name
         await served.until(lambda: served.status(GPU).registered)
 
 
-async def test_a_socket_that_somebody_removes_is_made_anew(
-    kubelet: SimulatedKubelet, serve: Serve, root: Path
-) -> None:
-    async with serve(configuration(GPU), method="registry") as served:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        # It is gone for a moment only: whoever looks for that must look all the time.
-        gone = asyncio.create_task(kubelet.wait_until(lambda k: k.allocatable(GPU) == 0))
-        only_socket(root).unlink()
-        await gone
-        await served.until(lambda: len(registry(root)) == 1)
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-
-
 async def test_another_process_of_the_resource_stands_by_and_takes_over(
     kubelet: SimulatedKubelet, serve: Serve, root: Path
 ) -> None:
@@ -123,22 +109,6 @@ async def test_another_process_of_the_resource_stands_by_and_takes_over(
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
     finally:
         await second.__aexit__(None, None, None)
-
-
-async def test_what_a_killed_process_left_is_removed(
-    kubelet: SimulatedKubelet, serve: Serve, root: Path
-) -> None:
-    async with serve(configuration(GPU), method="registry") as served:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        socket = only_socket(root)
-        left = socket.with_name(f".{socket.stem}-00000000.sock")
-        del served
-    for path in (socket, left):
-        with sockets.socket(sockets.AF_UNIX) as dead:
-            dead.bind(str(path))
-    async with serve(configuration(GPU), method="registry"):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        assert registry(root) == [socket.name]
 
 
 async def test_a_refusal_is_told_in_the_kubelet_s_words_and_others_are_left_alone(

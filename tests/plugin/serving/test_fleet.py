@@ -93,18 +93,6 @@ async def test_a_sources_defect_is_told_and_leaves_the_others_alone(
         await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)
 
 
-async def test_a_kubelet_that_restarts_gets_every_member_back(
-    kubelet: SimulatedKubelet, serve: Serve, dev: Path
-) -> None:
-    for device in ("one1", "two1", "six1"):
-        (dev / device).touch()
-    names = ("a.b/one", "a.b/two", "a.b/six")
-    async with serve(configuration(family())):
-        await kubelet.wait_until(lambda k: all(k.allocatable(name) == 1 for name in names))
-        await kubelet.restart()
-        await kubelet.wait_until(lambda k: all(k.allocatable(name) == 1 for name in names))
-
-
 async def test_sources_are_asked_once_for_the_whole_family(
     kubelet: SimulatedKubelet, serve: Serve, dev: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,15 +252,3 @@ async def test_a_device_that_is_gone_and_may_be_held_is_not_another_resources(
         served.hands.ahead += 100.0
         await kubelet.wait_until(lambda k: k.allocatable("a.b/r1") == 1)
         assert kubelet.capacity("a.b/r0") == 0
-
-
-async def test_a_device_that_nobody_ever_had_changes_its_resource_at_once(
-    kubelet: SimulatedKubelet, serve: Serve, dev: Path
-) -> None:
-    for name in "xy":
-        (dev / name).touch()
-    lead(dev, "x")
-    async with serve(by_target()):
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 1)
-        lead(dev, "y")
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 0 and k.allocatable("a.b/r1") == 1)
