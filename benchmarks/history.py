@@ -23,6 +23,7 @@ from exporter.history.archive import Archive, HistoryLimits, QueryMoment
 from exporter.history.coverage import PollSequence, PollTimes
 from exporter.history.query import HistoryQuery
 from exporter.history.record import HoldingFacts, HoldingKey, HoldingRow, Present
+from runtime.clock import Clock
 
 _DAY: Final = 86400.0
 _DAYS: Final = 30
@@ -47,7 +48,7 @@ class Churn:
         """The exporter, anew."""
         self.sight = PollSequence(_PATIENCE)
         self.archive = Archive(
-            self._path, self._limits, doubt=10.0, wall=lambda: self.wall, steady=lambda: self.wall
+            self._path, self._limits, doubt=10.0, clock=Clock(lambda: self.wall, lambda: self.wall)
         )
         self.archive.open()
 
@@ -55,11 +56,11 @@ class Churn:
         """One look, so many seconds later."""
         self.wall += after
         found: Present = {key: (facts,) for key, facts in self.held.values()}
-        look = self.sight.look(PollTimes(self.wall, self.wall + 0.003, self.wall), found, told=told)
+        look = self.sight.add(PollTimes(self.wall, self.wall + 0.003, self.wall), found, by_event=told)
         began = time.perf_counter()
         self.archive.take([look], None)
         self.taken.append(time.perf_counter() - began)
-        self.archive.tend()
+        self.archive.maintain()
 
     def change(self, number: int) -> None:
         """Another pod takes the devices of one that goes."""

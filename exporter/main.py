@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -202,16 +201,14 @@ def _historian(
         settings.history_path,
         HistoryLimits(settings.history_retention, settings.history_max_bytes),
         doubt=DISTRUST,
-        wall=clock.wall,
-        steady=time.monotonic,
+        clock=clock,
     )
     return HistoryRecorder(
         archive,
         states,
         node=settings.node_name,
         clock=clock,
-        steady=time.monotonic,
-        # A timer's look may begin so late after the one before, if both take as long as they may.
+        # The longest time between two polls by the timer, if both take as long as their timeouts allow.
         patience=2 * (settings.poll_interval + 2 * settings.poll_timeout),
         inotify=lambda: watcher.polling_because is None,
     )

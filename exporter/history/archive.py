@@ -1,12 +1,10 @@
-"""The book kept in a store, through whatever happens to it. For one thread alone.
+"""Keeps the journal in a store through every failure, and answers queries from both. Used by one thread.
 
-What cannot be written waits in memory, within bounds, and is written when it can be. Where the file cannot
-be used at all, history is kept in memory until it can; then both are joined. A damaged file is moved aside.
-
-What a store and a book answer to a question: the rows, and which times nobody looked at.
+Changes that cannot be written wait in memory, within bounds. If the file cannot be used at all, history is
+kept in memory until it can; then both are joined. A damaged file is moved aside.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,16 +16,17 @@ from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import HoldingRow
 from exporter.history.sql import DamagedError
 from exporter.history.store import STEPS, FileLocked, HistoryFile, Pruned, Store, StoreError, prune
+from runtime.clock import Clock
 from runtime.log import Episode, Log
 
-_WATCHES: Final = 1000
-"""Times without gaps that are looked into; of more, the latest."""
+_SPANS: Final = 1000
+"""Covered spans that a query reads; of more, the latest."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryMoment:
-    """The moment of a question: the last good look, whether the kubelet answers since, the time (unix), and
-    the seconds for which a look counts as of the present.
+    """The moment of a query: the last good poll, whether polls fail since, the unix time, and the seconds for
+    which a poll counts as the present.
     """
 
     last: PollTimes | None
@@ -37,58 +36,58 @@ class QueryMoment:
 
     @property
     def fresh(self) -> bool:
-        """Whether what the last look showed counts as of the present."""
+        """Whether the last poll counts as the present."""
         return self.last is not None and not self.failing and self.time - self.last.answered <= self.patience
 
 
-def answer(store: Store, book: Journal, question: HistoryQuery, now: QueryMoment) -> HistoryResult:
-    """The answer, all of it as it is written. Raises as the store does."""
-    rows, more = store.find(question)
-    watches = store.watches(question.since, question.until, _WATCHES)
-    since = question.since
-    if len(watches) == _WATCHES and since != question.until:
-        since = max(since or 0.0, watches[0].since)
-    latest, looked_at, after = _up_to_now(book, watches, store.latest(), now)
-    until = now.time if question.until is None else question.until
+def answer(store: Store, journal: Journal, query: HistoryQuery, now: QueryMoment) -> HistoryResult:
+    """Answer `query` from what is written. Raises the store's errors."""
+    rows, more = store.find(query)
+    spans = store.spans(query.since, query.until, _SPANS)
+    since = query.since
+    if len(spans) == _SPANS and since != query.until:
+        since = max(since or 0.0, spans[0].since)
+    latest, covered, after = _up_to_now(journal, spans, store.latest(), now)
+    until = now.time if query.until is None else query.until
     return HistoryResult(
         rows=rows,
         next=more,
         earliest=store.earliest(),
         latest=latest,
-        unseen=tuple(coverage_gaps(looked_at, since, until, after)),
+        unseen=tuple(coverage_gaps(covered, since, until, after)),
         resources=store.resources(),
         kept_in="file" if store.path is not None else "memory",
     )
 
 
 def _up_to_now(
-    book: Journal, watches: Sequence[CoveredSpan], written: float | None, now: QueryMoment
+    journal: Journal, spans: Sequence[CoveredSpan], written: float | None, now: QueryMoment
 ) -> tuple[float | None, Sequence[CoveredSpan], GapReason]:
-    """When the last look was that is written, the times that were looked at, the present one up to that look,
-    and why nobody has looked since.
+    """The time of the last written poll, the spans with the present one up to it, and the reason of the gap
+    that follows.
     """
-    present = book.watch
+    present = journal.span
     if present is None or now.last is None:
-        return written, watches, GapReason.SILENT if now.failing else GapReason.DOWN
-    if book.pending.changes:
-        return written, watches, GapReason.LOST
+        return written, spans, GapReason.SILENT if now.failing else GapReason.DOWN
+    if journal.pending.changes:
+        return written, spans, GapReason.LOST
     latest = max(present.until, now.last.asked)
-    # What the last look showed holds until the next one is due.
+    # The last poll holds until the next one is due.
     end = max(latest, now.time) if now.fresh else latest
     after = GapReason.LATER if now.fresh else GapReason.SILENT if now.failing else GapReason.PAUSED
-    lengthened = [replace(w, until=max(w.until, end)) if w.id == present.id else w for w in watches]
-    return latest, lengthened, after
+    extended = [replace(s, until=max(s.until, end)) if s.id == present.id else s for s in spans]
+    return latest, extended, after
 
 
 PENDING_LIMIT: Final = 4096
-"""Holdings that ended and wait to be written; some 2 MiB."""
+"""Ended holdings that may wait to be written; about 2 MiB."""
 
 RETRY: Final = 5.0
 """Seconds between two attempts to use a file that cannot be used."""
 
 STEADY_FOR: Final = 600.0
-"""Seconds for which the clock must not have been set before anything is deleted for its age: at a node's
-start the time may be years ahead, until it is set right.
+"""Seconds for which the wall clock must not have been set before rows are deleted for their age: when a node
+boots, its clock may be years ahead until it is synchronised.
 """
 
 
@@ -97,7 +96,7 @@ _log = Log("history")
 
 @dataclass(frozen=True, slots=True)
 class HistoryLimits:
-    """What is kept: nothing that ended more than `age` seconds ago, and not more than `size` bytes."""
+    """Limits: nothing that ended more than `age` seconds ago, and at most `size` bytes."""
 
     age: float
     size: int
@@ -105,7 +104,7 @@ class HistoryLimits:
 
 @dataclass(frozen=True, slots=True)
 class HistoryStatus:
-    """How history is. `written`: nothing waits, and it is where it should be. Bytes, unix times, counts."""
+    """The condition of history. `written`: nothing waits, and it is in its file. Unix times, bytes."""
 
     written: bool = False
     pending: int = 0
@@ -118,7 +117,7 @@ class HistoryStatus:
 
 
 class Archive:
-    """History at `path`, in memory for None. `wall` tells unix time, `steady` seconds that nobody sets."""
+    """History in the file `path`, or in memory for None."""
 
     def __init__(
         self,
@@ -126,250 +125,244 @@ class Archive:
         limits: HistoryLimits,
         *,
         doubt: float,
-        wall: Callable[[], float],
-        steady: Callable[[], float],
+        clock: Clock,
         pending_limit: int = PENDING_LIMIT,
         retry: float = RETRY,
     ) -> None:
-        self._place = None if path is None else HistoryFile(path)
+        """`doubt`: see Journal."""
+        self._file = None if path is None else HistoryFile(path)
         self._limits = limits
-        self._wall, self._steady = wall, steady
+        self._clock = clock
         self._pending_limit = pending_limit
         self._retry, self._retry_at = retry, 0.0
-        self._book = Journal(doubt)
         self._doubt = doubt
+        self._journal = Journal(doubt)
         self._store: Store | None = None
         self._last: PollTimes | None = None
-        self._clock_set = steady()
+        self._clock_set = clock.monotonic()
         self._rows = self._errors = self._dropped = self._expired = 0
-        self._homeless = Episode(_log, "history is kept in memory, for its file cannot be used", path=path)
+        self._in_memory = Episode(_log, "history is kept in memory, for its file cannot be used", path=path)
         self._unwritten = Episode(_log, "history cannot be written", path=path)
         self.condition = HistoryStatus()
-        self.places = 0
-        """How often history has moved to another place, where older beginnings may be known."""
+        self.moves = 0
+        """How often history has moved to another store, which may have older starts of holdings."""
 
     def open(self) -> tuple[HoldingRow, ...]:
-        """Open it as well as it can be. The rows that were open when it was last written."""
+        """Open the file, or memory if it cannot be used. Returns the rows that were open."""
         store, stored = self._open_file() or (Store(None), StoredHistory())
-        self._book = Journal(self._doubt, stored)
-        self._settle_in(store)
+        self._journal = Journal(self._doubt, stored)
+        self._use(store)
         return stored.rows
 
     def _open_file(self) -> tuple[Store, StoredHistory] | None:
-        """The file's database and what is in it; None where it cannot be used."""
-        if self._place is None:
+        """The file's database and its content; None if it cannot be used."""
+        if self._file is None:
             return None
-        self._retry_at = self._steady() + self._retry
+        self._retry_at = self._clock.monotonic() + self._retry
         try:
-            self._place.take()
+            self._file.lock()
             try:
-                found = _read(self._place.path)
+                found = _read(self._file.path)
             except DamagedError as error:
-                found = self._replaced(self._place, error), StoredHistory()
-        except Exception as error:  # noqa: BLE001 -- whatever is there: the exporter must serve
-            self._place.release()
+                found = self._replaced(self._file, error), StoredHistory()
+        except Exception as error:  # noqa: BLE001 -- the exporter must serve whatever the file contains
+            self._file.unlock()
             self._errors += 1
-            self._homeless.failed(_told(error), level="warn" if isinstance(error, FileLocked) else "error")
+            self._in_memory.failed(_words(error), level="warn" if isinstance(error, FileLocked) else "error")
             return None
-        self._homeless.recovered()
+        self._in_memory.recovered()
         return found
 
-    def _replaced(self, place: HistoryFile, error: DamagedError) -> Store:
+    def _replaced(self, file: HistoryFile, error: DamagedError) -> Store:
         """A new database in place of a damaged one. Raises StoreError and DamagedError."""
-        aside = place.set_aside(self._wall())
+        aside = file.set_aside(self._clock.wall())
         _log.error(
-            "history was damaged: moved aside, a new one begins", path=place.path, to=aside, reason=error
+            "history was damaged: moved aside, a new one begins", path=file.path, to=aside, reason=error
         )
-        place.take()
-        return Store(place.path)
+        file.lock()
+        return Store(file.path)
 
-    def _settle_in(self, store: Store) -> None:
+    def _use(self, store: Store) -> None:
         if self._store is not None:
             self._store.close()
         self._store = store
         self._rows = store.count()
-        self._tell()
+        self._update_condition()
 
-    @property
-    def _in_file(self) -> bool:
-        return self._store is not None and self._store.path is not None
+    def take(self, polls: Iterable[PollRecord], unchanged: PollTimes | None) -> None:
+        """Take in polls, and `unchanged`, a later one without changes; write them."""
+        for poll in polls:
+            if poll.gap is GapReason.CLOCK or self._last is None:
+                self._clock_set = poll.times.steady
+            self._journal.take(poll)
+            self._last = poll.times
+        if unchanged is not None and self._last is not None:
+            self._journal.extend(unchanged)
+            self._last = unchanged
+        self._write()
 
-    def take(self, looks: Iterable[PollRecord], latest: PollTimes | None) -> None:
-        """Take in looks, and `latest`, a later one that showed nothing new; write what came of it."""
-        for look in looks:
-            if look.gap is GapReason.CLOCK or self._last is None:
-                self._clock_set = look.times.steady
-            self._book.take(look)
-            self._last = look.times
-        if latest is not None and self._last is not None:
-            self._book.extend(latest)
-            self._last = latest
-        self._flush()
-
-    def _flush(self) -> None:
-        pending = self._book.pending
-        if self._store is None or not (pending.changes or pending.watches):
+    def _write(self) -> None:
+        pending = self._journal.pending
+        if self._store is None or not (pending.changes or pending.spans):
             return
         try:
-            if self._place is not None and self._in_file:
-                self._check_place(self._place)
-                pending = self._book.pending
+            if self._file is not None and self._store.path is not None:
+                self._check_file(self._file)
+                pending = self._journal.pending
             self._store.write(pending)
         except DamagedError as error:
             self._rescue(error)
-        except Exception as error:  # noqa: BLE001 -- what waits must stay bounded whatever happens
+        except Exception as error:  # noqa: BLE001 -- what waits must stay bounded
             self._errors += 1
-            self._unwritten.failed(_told(error), level="error")
-            self._drop()
+            self._unwritten.failed(_words(error), level="error")
+            dropped = self._journal.trim(self._pending_limit)
+            if dropped:
+                self._dropped += dropped
+                _log.error("holdings are dropped: too many wait to be written", number=dropped)
         else:
             self._rows += len(pending.fresh)
-            self._book.written()
+            self._journal.written()
             self._unwritten.recovered()
-        self._tell()
+        self._update_condition()
 
-    def _drop(self) -> None:
-        dropped = self._book.trim(self._pending_limit)
-        if dropped:
-            self._dropped += dropped
-            _log.error("holdings are forgotten: too many wait to be written", number=dropped)
-
-    def _check_place(self, place: HistoryFile) -> None:
-        """Go on in a new file where somebody took the old one away."""
+    def _check_file(self, file: HistoryFile) -> None:
+        """Continue in a new file if the old one was deleted or replaced."""
         try:
-            place.check()
+            file.check()
         except StoreError as error:
             self._errors += 1
-            _log.error("history's file was taken away: what was in it is lost", path=place.path, reason=error)
-            self._move(
-                *(self._open_file() or (Store(None), StoredHistory())), self._waiting(), self._only_now()
+            _log.error(
+                "the history file was deleted or replaced: its content is lost", path=file.path, reason=error
             )
+            self._move_without_past(self._open_file() or (Store(None), StoredHistory()))
 
     def _rescue(self, error: DamagedError) -> None:
-        """The store is damaged: begin a new one with all that is known without it. Raises nothing."""
+        """Replace a damaged store by a new one with everything in memory. Raises nothing."""
         self._errors += 1
         if self._store is not None:
             self._store.close()
         store = None
-        if self._place is not None:
+        if self._file is not None:
             try:
-                store = self._replaced(self._place, error)
+                store = self._replaced(self._file, error)
             except (StoreError, DamagedError) as failure:
-                self._homeless.failed(str(failure), level="error")
-        self._move(store or Store(None), StoredHistory(), self._waiting(), self._only_now())
+                self._in_memory.failed(str(failure), level="error")
+        self._move_without_past((store or Store(None), StoredHistory()))
 
-    def _waiting(self) -> list[HoldingRow]:
-        return list(self._book.pending.ended.values())
-
-    def _only_now(self) -> list[CoveredSpan]:
-        """The present watch from the last look on: what ended before is not known any more."""
-        watch = self._book.watch
-        return [] if watch is None else [replace(watch, since=watch.until, gap=None)]
+    def _move_without_past(self, found: tuple[Store, StoredHistory]) -> None:
+        """Continue in another store with what the journal has: its coverage begins at the last poll."""
+        span = self._journal.span
+        spans = [] if span is None else [replace(span, since=span.until, gap=None)]
+        self._move(*found, list(self._journal.pending.ended.values()), spans)
 
     def _move(
-        self, store: Store, stored: StoredHistory, past: Iterable[HoldingRow], watches: Iterable[CoveredSpan]
+        self,
+        store: Store,
+        stored: StoredHistory,
+        past: Iterable[HoldingRow],
+        spans: Iterable[CoveredSpan],
     ) -> None:
-        """Go on in another store."""
-        self._book.join(stored, past, watches)
+        """Continue in another store."""
+        self._journal.join(stored, past, spans)
         try:
-            store.write(self._book.pending)
-            self._book.written()
+            store.write(self._journal.pending)
+            self._journal.written()
         except (StoreError, DamagedError) as error:
-            # All of it waits in the book, and is tried again.
+            # All of it waits in the journal and is written later.
             self._unwritten.failed(str(error), level="error")
-        self.places += 1
-        self._settle_in(store)
+        self.moves += 1
+        self._use(store)
 
-    def tend(self) -> bool:
-        """What is to be done now and then; whether there is more of it to be done soon."""
+    def maintain(self) -> bool:
+        """Return to the file, write again, and delete what is beyond the limits. Whether more is to be
+        deleted soon.
+        """
         if self._store is None:
             return False
         more = False
         try:
-            if self._place is not None and not self._in_file and self._steady() >= self._retry_at:
-                self._come_home(self._store)
-            self._flush_again()
+            due = self._clock.monotonic() >= self._retry_at
+            if self._file is not None and self._store.path is None and due:
+                self._return_to_file(self._store)
+            elif self._journal.pending.changes and due:
+                self._retry_at = self._clock.monotonic() + self._retry
+                self._write()
             more = self._prune(self._store)
         except DamagedError as error:
             self._rescue(error)
         except StoreError as error:
             self._errors += 1
             self._unwritten.failed(str(error), level="error")
-        self._tell()
+        self._update_condition()
         return more
 
-    def _come_home(self, memory: Store) -> None:
+    def _return_to_file(self, memory: Store) -> None:
         """Try the file again, and take along what was kept in memory."""
         found = self._open_file()
         if found is None:
             return
-        memory.write(self._book.pending)
-        self._book.written()
+        memory.write(self._journal.pending)
+        self._journal.written()
         past = list(memory.past())
-        self._move(*found, past, memory.watches(None, None))
+        self._move(*found, past, memory.spans(None, None))
         _log.info("history is in its file again", taken_along=len(past))
 
-    def _flush_again(self) -> None:
-        if self._book.pending.changes and self._steady() >= self._retry_at:
-            self._retry_at = self._steady() + self._retry
-            self._flush()
-
     def _prune(self, store: Store) -> bool:
-        """Delete some of what is too old or too much; whether there may be more of it."""
+        """Delete some rows beyond the limits; whether there may be more."""
         before = None
         if self._last is not None and self._last.steady - self._clock_set >= STEADY_FOR:
             before = self._last.answered - self._limits.age
-        cuts = 0
-        for cut in prune(store, self._limits.size, before):
-            self._forget(cut)
-            cuts += 1
-        return cuts == STEPS
+        steps = 0
+        for pruned in prune(store, self._limits.size, before):
+            self._count_pruned(pruned)
+            steps += 1
+        return steps == STEPS
 
-    def _forget(self, cut: Pruned) -> None:
-        self._book.forget(cut.before)
-        self._rows -= cut.rows
-        self._expired += cut.rows
+    def _count_pruned(self, pruned: Pruned) -> None:
+        self._journal.forget(pruned.before)
+        self._rows -= pruned.rows
+        self._expired += pruned.rows
 
-    def find(self, question: HistoryQuery, now: QueryMoment) -> HistoryResult:
-        """The answer to `question`. Raises StoreError and TooLong."""
+    def find(self, query: HistoryQuery, now: QueryMoment) -> HistoryResult:
+        """Answer `query`. Raises StoreError and QueryTimeout."""
         for _ in range(2):
             if self._store is None:
                 break
             try:
-                found = answer(self._store, self._book, question, now)
+                found = answer(self._store, self._journal, query, now)
             except DamagedError as error:
                 self._rescue(error)
             else:
-                return replace(found, trouble=self._homeless.reason or self._unwritten.reason or "")
+                return replace(found, trouble=self._in_memory.reason or self._unwritten.reason or "")
         raise StoreError("history cannot be read")
 
     @property
     def doubting(self) -> bool:
-        """Whether looks are awaited by which what is missing can be told to be gone."""
-        return self._book.doubting
+        """Whether missing holdings are not ended yet."""
+        return self._journal.doubting
 
     def open_rows(self) -> tuple[HoldingRow, ...]:
-        """What is held, with its beginning as history knows it."""
-        return tuple(self._book.rows())
+        """The open rows."""
+        return tuple(self._journal.rows())
 
     def close(self) -> None:
-        """Write what waits, and let another process have the file."""
-        self._flush()
+        """Write what waits, and unlock the file."""
+        self._write()
         if self._store is not None:
             self._store.close()
             self._store = None
-        if self._place is not None:
-            self._place.release()
+        if self._file is not None:
+            self._file.unlock()
 
-    def _tell(self) -> None:
-        store = self._store
+    def _update_condition(self) -> None:
         size, earliest = self.condition.size, self.condition.earliest
-        if store is not None:
-            # Whoever uses it next finds out.
+        if self._store is not None:
+            # The next use of the store reports the error.
             with suppress(StoreError, DamagedError):
-                size, earliest = store.size(), store.earliest()
+                size, earliest = self._store.size(), self._store.earliest()
         self.condition = HistoryStatus(
-            written=self._homeless.reason is None and self._unwritten.reason is None,
-            pending=self._book.pending.changes,
+            written=self._in_memory.reason is None and self._unwritten.reason is None,
+            pending=self._journal.pending.changes,
             rows=self._rows,
             size=size,
             earliest=earliest,
@@ -379,7 +372,7 @@ class Archive:
         )
 
 
-def _told(error: Exception) -> str:
+def _words(error: Exception) -> str:
     known = isinstance(error, StoreError | DamagedError)
     return str(error) if known else f"{type(error).__name__}: {error}"
 

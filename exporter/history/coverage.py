@@ -1,4 +1,4 @@
-"""Which times were looked at: without it "nobody held it" could not be told from "nobody looked"."""
+"""Coverage of history: which times were polled. Without it, "no holding" could not be told from "no poll"."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -8,36 +8,34 @@ from typing import Final, NamedTuple
 from exporter.history.record import Certainty, Present
 
 CLOCK_STEP: Final = 2.0
-"""Seconds by which the wall clock may go its own way between two looks before it counts as set anew."""
+"""Seconds by which the wall clock may drift between two polls before it counts as set."""
 
 EVENT_LAG: Final = 0.75
-"""Seconds, amply, between an allocation and the look that its event brings about."""
+"""Upper bound, in seconds, from an allocation to the poll that its event triggers."""
 
 AT_WORK: Final = 0.5
-"""Seconds, amply, in which a reason for a look that waited for the one before is acted upon."""
+"""Upper bound, in seconds, for which a trigger waits for the poll before."""
 
 
 class GapReason(StrEnum):
-    """Why nobody looked for a while."""
+    """Why a time was not polled."""
 
     DOWN = "exporter_down"
     SILENT = "kubelet_silent"
     PAUSED = "paused"
-    """The exporter ran, yet did not get to look: the machine slept, or had no time for it."""
+    """The exporter ran but could not poll: the machine slept or was overloaded."""
     CLOCK = "clock_set"
-    """The clock was set: times before and after cannot be compared."""
+    """The wall clock was set: times before and after are not comparable."""
     LOST = "not_recorded"
-    """It was looked, but history could not be written, and there was too much to keep in memory."""
+    """Polled, but history could not be written, and too much waited in memory."""
     BEFORE = "before_history"
-    """History does not go back so far, or was cleared by its limits."""
+    """Before the first poll, or deleted by history's limits."""
     LATER = "not_yet"
-    """Later than the last look."""
+    """After the last poll."""
 
 
 class PollTimes(NamedTuple):
-    """When the kubelet was asked and when its answer was there (unix); `steady` is the latter on a clock
-    that nobody sets.
-    """
+    """When List was called and when its answer arrived (unix); `steady` is the latter, monotonic."""
 
     asked: float
     answered: float
@@ -46,79 +44,75 @@ class PollTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PollRecord:
-    """One good answer of the kubelet. `before` is the good answer before it in this process; `gap` tells what
-    lay between the two, None if they followed one another.
+    """One good answer. `before` is the good answer before it in this process; `gap` lies between the two.
 
-    `told`: the event of an allocation asked for it. `present` is None if it shows what the one before did.
+    `by_event`: the event of an allocation triggered it. `present` is None if it is unchanged.
     """
 
     times: PollTimes
     before: PollTimes | None = None
     gap: GapReason | None = None
-    told: bool = False
+    by_event: bool = False
     present: Present | None = None
 
     def not_before(self) -> float | None:
-        """The earliest time of a device plugin's allocation that this look is the first to show.
+        """The earliest time of an allocation of a device plugin's device that this poll is the first to show.
 
-        The device manager writes its checkpoint after each allocation, and that event is acted upon at
-        once; only if the look before was under way just then it may have had to wait for it.
+        The device manager writes its checkpoint after each allocation, and this event triggers a poll at
+        once, unless the poll before was in progress.
         """
         if self.before is None:
             return None
-        if self.told and self.gap is None and self.times.asked - self.before.answered > AT_WORK:
+        if self.by_event and self.gap is None and self.times.asked - self.before.answered > AT_WORK:
             return max(self.before.asked, self.times.asked - EVENT_LAG)
         return self.before.asked
 
 
 class PollSequence:
-    """Puts looks in a row. `patience` in seconds: looks farther apart than that leave a gap."""
+    """Connects polls. Those that are more than `patience` seconds apart leave a gap."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._last: PollTimes | None = None
-        self._look: PollRecord | None = None
+        self._record: PollRecord | None = None
         self._failed = False
 
     @property
     def last(self) -> PollTimes | None:
-        """The last good look."""
+        """The last good poll."""
         return self._last
 
     @property
     def failing(self) -> bool:
-        """Whether the kubelet has not answered since."""
+        """Whether a poll failed since."""
         return self._failed
 
     def fail(self) -> None:
-        """The kubelet did not answer as it should."""
+        """Record a failed poll."""
         self._failed = True
 
-    def look(self, times: PollTimes, present: Present | None, *, told: bool) -> PollRecord:
-        """A good answer. An event that `told` of an allocation counts if the look before was good too."""
-        self._look = look = self._next(times, present, told=told)
-        return look
-
-    def again(self, present: Present) -> PollRecord | None:
-        """The last look once more, for it is known by now that it showed this. None before the first."""
-        return None if self._look is None else replace(self._look, gap=None, present=present)
-
-    def _next(self, times: PollTimes, present: Present | None, *, told: bool) -> PollRecord:
+    def add(self, times: PollTimes, present: Present | None, *, by_event: bool) -> PollRecord:
+        """Record a good poll. `by_event` counts only if the poll before was good too."""
         before, failed = self._last, self._failed
         self._last, self._failed = times, False
-        if before is None:
-            return PollRecord(times, present=present)
-        passed = times.steady - before.steady
         gap = None
-        if passed > self._patience:
-            gap = GapReason.SILENT if failed else GapReason.PAUSED
-        elif abs((times.answered - before.answered) - passed) > CLOCK_STEP:
-            gap = GapReason.CLOCK
-        return PollRecord(times, before, gap, told=told and not failed, present=present)
+        if before is not None:
+            passed = times.steady - before.steady
+            if passed > self._patience:
+                gap = GapReason.SILENT if failed else GapReason.PAUSED
+            elif abs((times.answered - before.answered) - passed) > CLOCK_STEP:
+                gap = GapReason.CLOCK
+        by_event = by_event and before is not None and not failed
+        self._record = PollRecord(times, before, gap, by_event, present)
+        return self._record
+
+    def again(self, present: Present) -> PollRecord | None:
+        """The last poll with `present` as it is known by now. None before the first."""
+        return None if self._record is None else replace(self._record, gap=None, present=present)
 
 
 def certainty(gap: GapReason | None) -> Certainty:
-    """How sure a change is that came to be known over `gap`."""
+    """The certainty of a change that is first seen after `gap`."""
     match gap:
         case None | GapReason.CLOCK:
             return Certainty.BETWEEN_POLLS
@@ -130,9 +124,7 @@ def certainty(gap: GapReason | None) -> Certainty:
 
 @dataclass(frozen=True, slots=True)
 class CoveredSpan:
-    """A time without gaps: looks followed one another from `since` to `until`. `gap` tells what lay before
-    it, None if nothing is known of the time before.
-    """
+    """A time without gaps, from poll to poll. `gap` lies before it, None if the time before is unknown."""
 
     id: int
     since: float
@@ -141,7 +133,7 @@ class CoveredSpan:
 
 
 class CoverageGap(NamedTuple):
-    """A time at which nobody looked, and why. None is without end."""
+    """A time without polls. None is without end."""
 
     since: float | None
     until: float | None
@@ -149,42 +141,42 @@ class CoverageGap(NamedTuple):
 
 
 def coverage_gaps(
-    watches: Iterable[CoveredSpan], since: float | None, until: float, after: GapReason
+    spans: Iterable[CoveredSpan], since: float | None, until: float, after: GapReason
 ) -> Iterator[CoverageGap]:
-    """The gaps between `since` (None: as early as it was ever looked) and `until`, in order of time. Of one
-    moment, the gap that it lies in, whole.
+    """The gaps between `since` (None: from the first poll on) and `until`, in order. If both are the same
+    moment: the whole gap that contains it.
 
-    `watches` are sorted by `since`, with those before and after the range; they may overlap where the clock
-    was set. `after` tells why nobody looked after the last of them.
+    `spans` are sorted by `since` and include those next to the range; they may overlap where the clock was
+    set. `after` is the reason of the gap after the last span.
     """
     if since == until:
-        yield from _around(watches, until, after)
+        yield from _around(spans, until, after)
         return
-    seen, first = since, True
-    for watch in watches:
-        why = GapReason.BEFORE if first else watch.gap or GapReason.BEFORE
+    covered, first = since, True
+    for span in spans:
+        why = GapReason.BEFORE if first else span.gap or GapReason.BEFORE
         first = False
-        if watch.since >= until:
-            if seen is None or seen < until:
-                yield CoverageGap(seen, until, why)
+        if span.since >= until:
+            if covered is None or covered < until:
+                yield CoverageGap(covered, until, why)
             return
-        if seen is None:
-            seen = watch.since
-        elif watch.since > seen:
-            yield CoverageGap(seen, watch.since, why)
-        seen = max(seen, watch.until)
-    if seen is None or seen < until:
-        yield CoverageGap(seen, until, after)
+        if covered is None:
+            covered = span.since
+        elif span.since > covered:
+            yield CoverageGap(covered, span.since, why)
+        covered = max(covered, span.until)
+    if covered is None or covered < until:
+        yield CoverageGap(covered, until, after)
 
 
-def _around(watches: Iterable[CoveredSpan], at: float, after: GapReason) -> Iterator[CoverageGap]:
+def _around(spans: Iterable[CoveredSpan], at: float, after: GapReason) -> Iterator[CoverageGap]:
     before: float | None = None
-    for watch in watches:
-        if watch.since <= at <= watch.until:
+    for span in spans:
+        if span.since <= at <= span.until:
             return
-        if watch.since > at:
-            why = watch.gap if before is not None else None
-            yield CoverageGap(before, watch.since, why or GapReason.BEFORE)
+        if span.since > at:
+            why = span.gap if before is not None else None
+            yield CoverageGap(before, span.since, why or GapReason.BEFORE)
             return
-        before = max(watch.until, before or watch.until)
+        before = max(span.until, before or span.until)
     yield CoverageGap(before, None, after)

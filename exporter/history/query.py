@@ -1,7 +1,7 @@
-"""What history can be asked, and the shapes in which it answers.
+"""Queries of history and their results.
 
-A point in time is a range of no length. Rows come newest first by the earliest time at which they may have
-begun, then by number: an order that does not change while rows come and go, so that a cursor stays valid.
+A moment is a range without length. Rows are sorted newest first by the earliest time at which they may have
+begun, then by id: this order is stable while rows are added and deleted, so a cursor stays valid.
 """
 
 import math
@@ -17,27 +17,27 @@ LIMIT: Final = 200
 MAX_LIMIT: Final = 1000
 
 SPANS: Final = 27
-"""Classes of length: rows of class k lasted at most 2^k seconds, the last class any length.
+"""Classes of length: rows of class k lasted at most 2^k seconds, those of the last class any time.
 
-A row overlaps a range if it begins before the range's end and ends after its beginning, and no index
-answers both. By class it does: of class k only rows that began within 2^k seconds before the range count.
+A row overlaps a range if it begins before the range's end and ends after its beginning. One index cannot
+answer both. With classes it can: of class k only rows that began within 2^k seconds before the range overlap.
 """
 
 
 def span_of(seconds: float) -> int:
-    """The class of a row that lasted at most so long."""
+    """The class of a row that lasted at most `seconds`."""
     if seconds <= 1.0:
         return 0
     return min(SPANS - 1, math.ceil(math.log2(seconds)))
 
 
 def reach(span: int) -> float:
-    """How long rows of a class may last, in seconds."""
+    """The longest duration of a class, in seconds."""
     return math.inf if span >= SPANS - 1 else float(2**span)
 
 
 class Cursor(NamedTuple):
-    """The last row of a page: what follows is earlier, or of the same time and of a lower number."""
+    """The last row of a page: the next rows are earlier, or have the same time and a lower id."""
 
     low: float
     id: int
@@ -49,7 +49,7 @@ def write_cursor(cursor: Cursor) -> str:
 
 
 def read_cursor(text: str) -> Cursor:
-    """The cursor of a text. Raises ValueError for any other text, also for one that means the same."""
+    """The cursor of a text. Raises ValueError for any text that `write_cursor` does not return."""
     low, _, number = text.replace("_", "+").rpartition(".")
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
         raise ValueError(f"found {text!r}, expected what an earlier answer gave as next")
@@ -67,10 +67,10 @@ def read_cursor(text: str) -> Cursor:
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """Which rows: "" is any. Names are whole; `device` finds the shares and slices of a physical device too.
+    """Filters: "" matches everything. Names are whole. `device` also matches the shares and slices of a
+    physical device. A name with spelled-out control characters also matches its raw form.
 
-    `since` and `until` are unix times, None for no limit; the same for both asks for that moment. For
-    what is not a name any more when it is shown, both spellings are found.
+    `since` and `until` are unix times, None for no limit; equal values query a moment.
     """
 
     resource: str = ""
@@ -88,12 +88,11 @@ class HistoryQuery:
 
 @dataclass(frozen=True, slots=True)
 class HistoryResult:
-    """An answer. Everything in it is written where it is kept, and so of one moment.
+    """A result, consistent as of one moment.
 
-    `earliest` is since when it is known who held what, `latest` until when, None for not at all; `unseen`
-    are the times of the question at which nobody looked. `next` continues the answer. `resources` are all
-    that history knows. `kept_in` is file or memory; `trouble` says why it is not the file that it should
-    be, or why that is behind.
+    Coverage reaches from `earliest` to `latest`, None without any; `unseen` are its gaps in the range of the
+    query. `next` is the cursor of the next page. `resources` are all resources of history. `kept_in` is file
+    or memory; `trouble` says why history is not in its file, or why the file is behind.
     """
 
     rows: Sequence[HoldingRow]
@@ -111,8 +110,8 @@ _SHORT: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def spellings(shown: str) -> tuple[str, ...]:
-    """The texts that look like `shown` (runtime.text.visible): itself, and what it stands for where hostile
-    characters are spelled out in it.
+    """The texts that are displayed as `shown` (runtime.text.visible): itself, and the text in which
+    spelled-out characters are raw.
     """
     raw = _SPELLED.sub(_unspelled, shown)
     return (shown,) if raw == shown else (shown, raw)

@@ -1,7 +1,7 @@
-"""History's data: one row for each holding, with the bounds of its start and of its end.
+"""Rows of history: one for each holding, with the bounds of its start and its end.
 
-Nobody sees a holding begin: it is there in one look at the kubelet and was not in the look before. So
-each end of a row is a pair of times, and a word for how it came to be known. Times are unix, in seconds.
+The start of a holding is not observed: one poll of the kubelet shows the holding, and the poll before did
+not. So each end of a row has two times and a certainty. Times are unix, in seconds.
 """
 
 import math
@@ -16,32 +16,32 @@ from exporter.mapping.identity import Workload
 from exporter.mapping.model import DeviceKey, HeldKey, Holder, Snapshot
 
 AT_ONCE_WITHIN: Final = 1.0
-"""Seconds between two bounds up to which a change counts as seen at once."""
+"""Seconds between two bounds up to which a change counts as observed at once."""
 
 TEXT_LIMIT: Final = 1024
-"""Characters of a name that are kept: names in Kubernetes have 253 at most, device ids any number."""
+"""Characters of a name that are kept: Kubernetes names have at most 253, device ids any number."""
 
 
 class Certainty(StrEnum):
-    """How an end of a holding came to be known."""
+    """How precisely the start or the end of a holding is known."""
 
     AT_ONCE = "at_once"
-    """Within a second: an event told of it, or two looks lay so close together."""
+    """Within a second: by an event, or between two polls that close together."""
     BETWEEN_POLLS = "between_polls"
-    """Between two looks that followed one another."""
+    """Between two consecutive polls."""
     WHILE_SILENT = "while_silent"
     """While the kubelet did not answer."""
     WHILE_DOWN = "while_down"
-    """While the exporter was down, or could not look."""
+    """While the exporter was down, or could not poll."""
     HELD_ALREADY = "held_already"
-    """Of a start: it was there in the very first look, and began nobody knows when."""
+    """Of a start: held in the first poll; the start is unknown."""
     IN_DOUBT = "in_doubt"
-    """Of an end: the exporter has just started and does not see it, but the kubelet may not list all yet."""
+    """Of an end: missing just after the exporter's start, when the kubelet may not list all pods yet."""
 
 
 class Bound(NamedTuple):
-    """When something happened: after `not_before`, the last look that did not show it, and before
-    `not_after`, the first that did. None where there was no such look.
+    """When something happened: after `not_before`, the last poll that did not show it, and before
+    `not_after`, the first poll that did. None if there was no such poll.
     """
 
     not_before: float | None
@@ -50,10 +50,10 @@ class Bound(NamedTuple):
 
 
 class HoldingKey(NamedTuple):
-    """What is held and by which container, whichever pod of that name it is.
+    """A device and the names of its holder, whichever pod of that name it is.
 
-    A device plugin's device has a `resource`, a claimed one (DRA) `driver`, `pool` and the claim; what
-    does not apply is "".
+    A device plugin's device has a `resource`; a claimed one (DRA) has `driver`, `pool` and the claim. The
+    other fields are "".
     """
 
     resource: str
@@ -69,8 +69,8 @@ class HoldingKey(NamedTuple):
 
 
 class HoldingFacts(NamedTuple):
-    """What else is known of a holding: the pod's uid and workload, "" until they are known, the physical
-    device behind a replica or a slice, "" for a whole one, and the node's name.
+    """Facts about a holding: the pod's uid and workload, "" until known, the physical device behind a replica
+    or a slice, "" for a whole device, and the node's name.
     """
 
     uid: str = ""
@@ -84,11 +84,11 @@ class HoldingFacts(NamedTuple):
 class HoldingRow:
     """One holding. `end` is None while it is held.
 
-    `missed`: when it may have ended, of a row that is in doubt: the exporter has started and does not see
-    it, but the kubelet may not list all yet.
+    `missed`: when it may have ended. It is missing just after the exporter's start, when the kubelet may not
+    list all pods yet.
 
-    `assumed`: nobody looked for a while in the midst of it, and no uid proves that it is still the same
-    pod; another one of its name may have taken its place unseen.
+    `assumed`: there was a gap without polls in it, and no uid proves that the pod is still the same: another
+    one of its name may have taken its place.
     """
 
     id: int
@@ -112,20 +112,20 @@ class HoldingRow:
         return math.inf if self.end is None or self.end.not_after is None else self.end.not_after
 
     def surely_held_at(self, at: float) -> bool:
-        """Whether a look before `at` and one after it showed the holding, or the last look if it goes on."""
+        """Whether a poll before `at` and one after it showed the holding, or the last poll if it is open."""
         began = self.start.not_after is not None and self.start.not_after <= at
         end = self.end or self.missed
         return began and (end is None or (end.not_before or 0.0) >= at)
 
 
 Present = Mapping[HoldingKey, tuple[HoldingFacts, ...]]
-"""The holdings of one snapshot. Several facts: pods of one name at the same time, told apart by uid."""
+"""The holdings of one snapshot. Several facts: pods of one name at the same time, with different uids."""
 
 
 def present(snapshot: Snapshot, workload: Callable[[Holder], Workload], node: str = "") -> Present:
-    """The holdings of `snapshot`, of device plugins' devices and of claimed ones, on `node`."""
+    """The holdings of `snapshot` on `node`, of device plugins' devices and of claimed devices."""
     found: dict[HoldingKey, tuple[HoldingFacts, ...]] = {}
-    # A container's names and facts are the same for all that it holds.
+    # A container's names and facts are the same for all its devices.
     known: dict[tuple[Holder, str], tuple[tuple[str, str, str], tuple[HoldingFacts]]] = {}
     for device in snapshot.devices:
         for holder in device.holders:
@@ -134,10 +134,10 @@ def present(snapshot: Snapshot, workload: Callable[[Holder], Workload], node: st
                 facts = _facts(holder, workload(holder), node, device.parent)
                 of = known[holder, device.parent] = (_names(holder), (facts,))
             resource, name = device.key
-            names, told = of
+            names, same = of
             key = HoldingKey(bounded(resource), "", "", bounded(name), "", "", "", *names)
-            if found.setdefault(key, told) is not told:
-                found[key] = (*found[key], *told)
+            if found.setdefault(key, same) is not same:
+                found[key] = (*found[key], *same)
     for claimed in snapshot.claims:
         for through in claimed.holders:
             key = key_of(claimed.held(through), through.holder)
@@ -147,7 +147,7 @@ def present(snapshot: Snapshot, workload: Callable[[Holder], Workload], node: st
 
 
 def key_of(held: HeldKey, holder: Holder) -> HoldingKey:
-    """What history calls it that `holder` holds `held`."""
+    """The key of the holding of `held` by `holder`."""
     if isinstance(held, DeviceKey):
         return HoldingKey(bounded(held.resource), "", "", bounded(held.device), "", "", "", *_names(holder))
     return HoldingKey("", *map(bounded, (*held, *holder[:3])))
@@ -163,9 +163,7 @@ def _names(holder: Holder) -> tuple[str, str, str]:
 
 
 def bounded(text: str) -> str:
-    """`text` as history keeps it: whole in all likelihood; one that is too long is cut, and told from others
-    that begin alike by a hash. Always valid UTF-8.
-    """
+    """`text` as history keeps it: valid UTF-8, and cut with a hash at its end if it is too long."""
     if len(text) <= TEXT_LIMIT and text.isascii():
         return text
     clean = text.encode(errors="backslashreplace").decode()
@@ -176,7 +174,7 @@ def bounded(text: str) -> str:
 
 
 def between(not_before: float, not_after: float, certainty: Certainty) -> Bound:
-    """A bound in which a clock that was set back turns nothing round; AT_ONCE if it is narrow enough."""
+    """A bound, in order even if the clock was set back; AT_ONCE if it is narrow enough."""
     first = min(not_before, not_after)
     if certainty is Certainty.BETWEEN_POLLS and not_after - first <= AT_ONCE_WITHIN:
         certainty = Certainty.AT_ONCE
@@ -184,7 +182,7 @@ def between(not_before: float, not_after: float, certainty: Certainty) -> Bound:
 
 
 def ended(row: HoldingRow, end: Bound) -> HoldingRow:
-    """`row` with its end, which is never before its start whatever the clock did."""
+    """`row` with its end, which is never before its start even if the clock was set back."""
     began = row.start.not_before
     first = row.low if end.not_before is None else end.not_before
     first = first if began is None else max(first, began)

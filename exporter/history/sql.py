@@ -1,9 +1,8 @@
-"""What is said to SQLite: the schema, and the query. Pure.
+"""SQL of history: the schema, the query, and the conversion of rows. Pure.
 
-Rows that are held are in `present`, few, and change; rows that ended are in `past`, many, and never
-change: each index of theirs is written once. `id` is the same in both.
-
-Rows and times as SQLite's values, and back. Nothing that is read is trusted to be what was written.
+The table `present` has the few rows that are held, and changes. The table `past` has the many rows that
+ended, and never changes: each of its index entries is written once. `id` is the same in both. The table
+`watches` has the covered spans. Values that are read are checked: the file may be damaged.
 """
 
 import math
@@ -26,7 +25,7 @@ _NAMES: Final = (
 _START: Final = ("start_not_before", "start_not_after", "start_certainty")
 _END: Final = ("end_not_before", "end_not_after", "end_certainty")
 
-# Of what is present, the end is when it was missed.
+# A present row has the bounds of `missed` in the columns of the end.
 PRESENT_COLUMNS: Final = ("id", *_NAMES, *_START, *_END, "assumed", "low")
 PAST_COLUMNS: Final = (*PRESENT_COLUMNS, "span")
 TABLES: Final = {"past": PAST_COLUMNS, "present": PRESENT_COLUMNS}
@@ -60,7 +59,7 @@ _INDEXES: Final = {
     "past_uid": "uid, span, low",
     "past_end": "end_not_after",
 }
-# What most rows do not have is not indexed for them.
+# Columns that are empty in most rows have partial indexes.
 _PARTIAL: Final = {"past_driver": "driver", "past_parent": "parent", "past_uid": "uid"}
 
 SCHEMA: Final = (
@@ -85,7 +84,7 @@ def _insert(table: str, columns: tuple[str, ...]) -> str:
 
 WRITE_PRESENT: Final = _insert("present", PRESENT_COLUMNS)
 WRITE_PAST: Final = _insert("past", PAST_COLUMNS)
-WRITE_WATCH: Final = _insert("watches", ("id", "since", "until", "gap"))
+WRITE_SPAN: Final = _insert("watches", ("id", "since", "until", "gap"))
 DELETE_PRESENT: Final = "DELETE FROM present WHERE id = ?"
 
 RESOURCES: Final = """\
@@ -98,7 +97,7 @@ WITH RECURSIVE known(name) AS (
 SELECT name FROM known WHERE name IS NOT NULL
 UNION SELECT resource FROM present WHERE resource > ''
 ORDER BY 1 LIMIT 1000"""
-"""Every resource that history knows: a step in the index for each, whatever number of rows it has."""
+"""All resources: one step in the index for each, whatever its number of rows."""
 
 SPANS: Final = """\
 WITH RECURSIVE known(span) AS (
@@ -108,7 +107,7 @@ WITH RECURSIVE known(span) AS (
   FROM known WHERE known.span IS NOT NULL
 )
 SELECT span FROM known WHERE span IS NOT NULL"""
-"""Every class of length that there is a row of."""
+"""All classes of length."""
 
 _CHOICES: Final = (
     ("uid", "past_uid"),
@@ -118,12 +117,12 @@ _CHOICES: Final = (
     ("namespace", "past_namespace"),
     ("resource", "past_resource"),
 )
-"""Filters by how few rows they leave, and their indexes."""
+"""Filters, the most selective first, and their indexes."""
 
 
 def find(question: HistoryQuery, spans: Iterable[int]) -> tuple[str, dict[str, object]]:
-    """The query for the numbers of limit + 1 rows, in order, each with `low`; and its parameters. `spans` are
-    the classes of length that there are: a row passes through a step for each of them.
+    """The query for the ids of limit + 1 rows, in order, each with `low`, and its parameters. `spans` are the
+    existing classes of length: the query has a search for each.
     """
     parameters: dict[str, object] = {"rows": question.limit + 1}
     wanted = [
@@ -133,7 +132,7 @@ def find(question: HistoryQuery, spans: Iterable[int]) -> tuple[str, dict[str, o
     ]
     if question.until is not None:
         parameters["until"] = question.until
-        # At the moment of the last look without it, it was not held.
+        # At the moment of the last poll without it, it was not held.
         wanted.append("low <= :until AND (start_not_before IS NULL OR start_not_before < :until)")
     if question.after is not None:
         parameters |= {"low": question.after.low, "number": question.after.id}
@@ -155,7 +154,7 @@ def find(question: HistoryQuery, spans: Iterable[int]) -> tuple[str, dict[str, o
 
 
 def fetch(table: str, columns: tuple[str, ...], count: int) -> str:
-    """The query for so many rows by their numbers."""
+    """The query for `count` rows by their ids."""
     marks = ", ".join("?" * count)
     return f"SELECT {', '.join(columns)} FROM {table} WHERE id IN ({marks})"  # noqa: S608 -- constants
 
@@ -164,7 +163,7 @@ def _is(column: str, asked: str, parameters: dict[str, object]) -> str:
     texts = spellings(asked)
     names = [f"{column}_{number}" for number in range(len(texts))]
     parameters.update(zip(names, texts, strict=True))
-    # The second condition is what a partial index asks for.
+    # A partial index requires the second condition.
     condition = f"{column} = :{names[0]}" if len(names) == 1 else f"{column} IN (:{', :'.join(names)})"
     return f"{condition} AND {column} > ''"
 
@@ -194,12 +193,11 @@ def _part(table: str, conditions: list[str]) -> str:
 
 
 class DamagedError(Exception):
-    """The file is not a whole database; the message says what was found."""
+    """The file is damaged; the message says what was found."""
 
 
 def read_text(raw: bytes) -> str:
-    """Text, whatever it is made of."""
-    # A damaged text is shown as what it is, rather than making the whole answer fail.
+    """Decode text. Damaged text is shown as it is, instead of failing the whole answer."""
     return raw.decode(errors="replace")
 
 
@@ -239,7 +237,7 @@ def _bound(bound: Bound) -> tuple[float | None, float | None, str]:
 
 
 def read_row(values: Sequence[object]) -> HoldingRow:
-    """A row of PRESENT_COLUMNS or PAST_COLUMNS. Raises DamagedError for what never was written."""
+    """A row of PRESENT_COLUMNS or PAST_COLUMNS. Raises DamagedError."""
     try:
         number, *rest = values
         texts = [_string(value) for value in rest[:15]]
@@ -256,7 +254,7 @@ def read_row(values: Sequence[object]) -> HoldingRow:
             assumed=bool(rest[21]),
         )
     except (TypeError, ValueError, IndexError) as error:
-        raise DamagedError(f"a row does not read: {error}") from error
+        raise DamagedError(f"a row is invalid: {error}") from error
 
 
 def _string(value: object) -> str:
@@ -270,12 +268,12 @@ def _read_bound(values: Sequence[object]) -> Bound:
     return Bound(optional(first), optional(last), Certainty(_string(certainty)))
 
 
-def read_watch(values: Sequence[object]) -> CoveredSpan:
-    """A time that was looked at. Raises DamagedError."""
+def read_span(values: Sequence[object]) -> CoveredSpan:
+    """A covered span. Raises DamagedError."""
     number, since, until, gap = values
     try:
         return CoveredSpan(
             int(str(number)), real(since), real(until), None if gap is None else GapReason(_string(gap))
         )
     except (TypeError, ValueError) as error:
-        raise DamagedError(f"a time that was looked at does not read: {error}") from error
+        raise DamagedError(f"a covered span is invalid: {error}") from error

@@ -1,11 +1,7 @@
-"""One database: written to, asked, and kept within its limits. For one thread alone.
+"""The SQLite database of history, its limits, and its file. Used by one thread.
 
-Keeping a store within its limits, in small steps.
-
-The file: whose it is, and where it goes when it is damaged.
-
-One process writes it at a time. During an upgrade two exporters may run side by side: the second stands by,
-for a lock beside the file, which ends with its process whatever ends that, tells it so.
+One process writes the file at a time. During an upgrade two exporters may run side by side: a lock file
+beside the database keeps the second one waiting. The kernel releases the lock with its process.
 """
 
 import fcntl
@@ -27,31 +23,31 @@ from exporter.history.record import HoldingRow
 from exporter.history.sql import DamagedError
 
 QUERY_LIMIT: Final = 2.0
-"""Seconds of work after which a query is given up."""
+"""Seconds after which a query is interrupted."""
 
 STEP: Final = 256
-"""Rows that are deleted at a time: nothing waits for longer than such a step."""
+"""Rows that are deleted in one step: other work waits for one step at most."""
 
 _BUSY_MS: Final = 500
 _CACHE_KIB: Final = 512
 _WAL_BYTES: Final = 1 << 20
 _PAGES_FREED: Final = 512
 _SLACK: Final = 3600.0
-"""Seconds of having looked that are forgotten at a time, where no row has to go."""
+"""Seconds of coverage that are deleted at a time if no row is."""
 _CHECK_EVERY: Final = 20_000
-"""Instructions of SQLite's machine between two looks at the clock: some milliseconds."""
+"""Instructions of SQLite's virtual machine between two checks of the time: some milliseconds."""
 
 
 class StoreError(Exception):
-    """It cannot be read or written at present; the message says why, in words for a person."""
+    """The database cannot be read or written at present; the message says why."""
 
 
 class QueryTimeout(Exception):  # noqa: N818 -- as above
-    """The query was given up."""
+    """The query was interrupted."""
 
 
 class Pruned(NamedTuple):
-    """What was deleted: the number of rows, and the time before which nothing is known any more."""
+    """Deleted: the number of rows, and the time before which history is empty now."""
 
     rows: int
     before: float
@@ -71,7 +67,7 @@ _WORDS: Final = {
 
 @contextmanager
 def _explained() -> Generator[None]:
-    """SQLite's errors as this module's own."""
+    """Translate SQLite's errors."""
     try:
         yield
     except sqlite3.Error as error:
@@ -91,7 +87,7 @@ class Store:
     """
 
     def __init__(self, path: Path | None) -> None:
-        """Open it; an empty one gets its tables."""
+        """Open it, and create the tables of an empty one."""
         self.path = path
         with _explained():
             self._db = sqlite3.connect(
@@ -143,7 +139,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close it, whatever state it is in."""
+        """Close it in any condition."""
         try:
             self._db.close()
         except sqlite3.Error:
@@ -165,7 +161,7 @@ class Store:
         return int(value or 0)
 
     def stored(self) -> StoredHistory:
-        """What the last run left."""
+        """What the last process left."""
         with _explained():
             columns = ", ".join(sql.PRESENT_COLUMNS)
             rows = self._db.execute(f"SELECT {columns} FROM present ORDER BY id").fetchall()  # noqa: S608 -- constants
@@ -182,8 +178,8 @@ class Store:
         )
 
     def write(self, pending: PendingWrites) -> None:
-        """Write all of it or nothing. Holdings are on the disk when this returns; how long it was looked is
-        with the kernel, for which this process may die but the machine may not.
+        """Write all or nothing. Rows are synced to the disk when this returns. Coverage alone is not synced:
+        it survives the process, but not a crash of the machine.
         """
         with _explained():
             self._db.execute(f"PRAGMA synchronous = {'FULL' if pending.changes else 'NORMAL'}")
@@ -192,14 +188,14 @@ class Store:
                 self._db.executemany(sql.DELETE_PRESENT, ((number,) for number in pending.ended))
                 self._db.executemany(sql.WRITE_PAST, map(sql.past_values, pending.ended.values()))
                 self._db.executemany(
-                    sql.WRITE_WATCH,
-                    ((w.id, w.since, w.until, w.gap) for w in pending.watches.values()),
+                    sql.WRITE_SPAN,
+                    ((w.id, w.since, w.until, w.gap) for w in pending.spans.values()),
                 )
 
         self._spans.update(map(sql.span, pending.ended.values()))
 
     def find(self, question: HistoryQuery) -> tuple[list[HoldingRow], Cursor | None]:
-        """The rows that are asked for, and where to go on if there are more. Raises QueryTimeout."""
+        """The rows of `query`, and the cursor of the next page if there is one. Raises QueryTimeout."""
         statement, parameters = sql.find(question, sorted(self._spans))
         with _explained(), self._limited():
             numbers = [number for number, _ in self._db.execute(statement, parameters)]
@@ -216,7 +212,7 @@ class Store:
             yield from map(sql.read_row, self._db.execute(statement, numbers))
 
     def resources(self) -> list[str]:
-        """Every resource that any row is of."""
+        """The resources of all rows."""
         with _explained(), self._limited():
             return [name for (name,) in self._db.execute(sql.RESOURCES)]
 
@@ -229,9 +225,9 @@ class Store:
         finally:
             self._db.set_progress_handler(None, _CHECK_EVERY)
 
-    def watches(self, since: float | None, until: float | None, limit: int = 1000) -> list[CoveredSpan]:
-        """The times that were looked at, from the one before `since` to the one after `until`, in order, the
-        latest `limit` of them.
+    def spans(self, since: float | None, until: float | None, limit: int = 1000) -> list[CoveredSpan]:
+        """The covered spans from the one before `since` to the one after `until`, in order, the latest
+        `limit` of them.
         """
         low, high = (-math.inf if since is None else since), (math.inf if until is None else until)
         with _explained():
@@ -242,33 +238,33 @@ class Store:
                 "ORDER BY since DESC, id DESC LIMIT ?",
                 (high, low, limit),
             ).fetchall()
-        return [sql.read_watch(values) for values in reversed(found)]
+        return [sql.read_span(values) for values in reversed(found)]
 
     def latest(self) -> float | None:
-        """Until when it was looked, as far as it is written."""
+        """The end of the written coverage."""
         with _explained():
             (until,) = self._db.execute("SELECT max(until) FROM watches").fetchone()
         return sql.optional(until)
 
     def earliest(self) -> float | None:
-        """Since when it was ever looked."""
+        """The beginning of the coverage."""
         with _explained():
             (since,) = self._db.execute("SELECT min(since) FROM watches").fetchone()
         return sql.optional(since)
 
     def count(self) -> int:
-        """Rows, held and past."""
+        """The number of rows, present and past."""
         with _explained():
             return self._number("SELECT (SELECT count(*) FROM past) + (SELECT count(*) FROM present)")
 
     def size(self) -> int:
-        """Bytes in use, without those that are free to be used again."""
+        """Bytes in use, without free pages."""
         with _explained():
             pages = self._number("PRAGMA page_count") - self._number("PRAGMA freelist_count")
             return pages * self._number("PRAGMA page_size")
 
     def expire(self, before: float) -> Pruned | None:
-        """Delete some of what ended before, and all memory of having looked then. None if there is none."""
+        """Delete some rows that ended before, and the coverage before. None if there is nothing to delete."""
         with _explained():
             old = self._number(
                 "SELECT count(*) FROM (SELECT 1 FROM past WHERE end_not_after < ? LIMIT 1)", before
@@ -282,11 +278,11 @@ class Store:
                     "(SELECT id FROM past WHERE end_not_after < ? ORDER BY end_not_after LIMIT ?)",
                     (before, STEP),
                 ).rowcount
-                self._forget_watches(before)
+                self._delete_spans(before)
         return Pruned(rows, before)
 
     def shrink(self) -> Pruned | None:
-        """Delete some of the oldest, and all memory of having looked then. None if there is nothing."""
+        """Delete some of the oldest rows and their coverage. None if there is nothing to delete."""
         with _explained(), self._transaction():
             (before,) = self._db.execute(
                 "SELECT max(end_not_after) FROM "
@@ -294,7 +290,7 @@ class Store:
                 (STEP,),
             ).fetchone()
             if before is None:
-                # Nothing has ended: what takes the room are times that were looked at.
+                # Nothing has ended: the space is taken by coverage.
                 (before,) = self._db.execute(
                     "SELECT max(until) FROM (SELECT until FROM watches WHERE id < "
                     "(SELECT max(id) FROM watches) ORDER BY until LIMIT ?)",
@@ -305,10 +301,10 @@ class Store:
             rows = self._db.execute(
                 "DELETE FROM past WHERE id IN (SELECT id FROM past ORDER BY end_not_after LIMIT ?)", (STEP,)
             ).rowcount
-            self._forget_watches(sql.real(before))
+            self._delete_spans(sql.real(before))
         return Pruned(rows, sql.real(before))
 
-    def _forget_watches(self, before: float) -> None:
+    def _delete_spans(self, before: float) -> None:
         self._db.execute(
             "DELETE FROM watches WHERE until <= ? AND id < (SELECT max(id) FROM watches)", (before,)
         )
@@ -318,33 +314,34 @@ class Store:
         )
 
     def give_back(self) -> None:
-        """Return some of what is free to the file system."""
+        """Return free pages to the file system."""
         with _explained():
-            # It gives a row of no columns for each page; of those, `execute` takes the first alone.
+            # It returns a row without columns for each page, of which `execute` would step through the first
+            # only.
             self._db.executescript(f"PRAGMA incremental_vacuum({_PAGES_FREED})")
             if self.path is not None:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def past(self) -> Iterable[HoldingRow]:
-        """Every row that ended."""
+        """Every past row."""
         with _explained():
             columns = ", ".join(sql.PAST_COLUMNS)
             return [sql.read_row(values) for values in self._db.execute(f"SELECT {columns} FROM past")]  # noqa: S608 -- constants
 
 
 MEMORY_BYTES: Final = 8 << 20
-"""What history takes at most where it is kept in memory: some ten thousand holdings."""
+"""Limit of a history in memory: about ten thousand holdings."""
 
 STEPS: Final = 4
-"""Steps that are made before anybody else has a turn."""
+"""Steps that are made at a time."""
 
 _BESIDE: Final = 2 << 20
-"""Bytes of the limit that are left for what lies beside the file: the write-ahead log."""
+"""Bytes of the limit that are reserved for the write-ahead log."""
 
 
 def prune(store: Store, size: int, before: float | None) -> Iterator[Pruned]:
-    """Delete some of what goes beyond `size` bytes, or ended before unix time `before` (None: not by age);
-    each step as it is made.
+    """Delete some rows beyond `size` bytes, or that ended before unix time `before` (None: not by age).
+    Yields each step.
     """
     limit = min(size, MEMORY_BYTES) if store.path is None else size - _BESIDE
     cut: Pruned | None = None
@@ -365,25 +362,25 @@ def prune(store: Store, size: int, before: float | None) -> Iterator[Pruned]:
 MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 DAMAGED_KEPT: Final = 3
-"""Damaged files that are kept, the newest: a disk that goes on failing must not be filled with them."""
+"""Damaged files that are kept, the newest ones: they must not fill a failing disk."""
 
 _COMPANIONS: Final = ("-wal", "-shm")
 
 
-class FileLocked(StoreError):  # noqa: N818
-    """Another process has it, as while one exporter follows another."""
+class FileLocked(StoreError):  # noqa: N818 -- usual while one exporter replaces another
+    """Another process has the file."""
 
 
 class HistoryFile:
-    """The file at `path`, and the lock beside it."""
+    """The file `path`, and the lock file beside it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: int | None = None
         self._identity: tuple[int, int] | None = None
 
-    def take(self) -> None:
-        """Make the directory and the file where they are not there, and lock it. Raises StoreError."""
+    def lock(self) -> None:
+        """Create the directory and the file if needed, and lock it. Raises StoreError."""
         try:
             self.path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
             if self._lock is None:
@@ -411,7 +408,7 @@ class HistoryFile:
             raise StoreError("another file was put in its place")
 
     def set_aside(self, wall: float) -> Path:
-        """Move a damaged file out of the way, under a name with the time in it. Raises StoreError."""
+        """Rename a damaged file to a name with the time. Raises StoreError."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(wall))
         aside = Path(f"{self.path}.damaged-{stamp}")
         number = 1
@@ -423,14 +420,14 @@ class HistoryFile:
             for companion in _COMPANIONS:
                 if (beside := Path(f"{self.path}{companion}")).exists():
                     beside.rename(f"{aside}{companion}")
-            self._thin_out()
+            self._delete_old()
         except OSError as error:
             raise StoreError(
                 f"it is damaged, and cannot be moved aside: {error.strerror or error}"
             ) from error
         return aside
 
-    def _thin_out(self) -> None:
+    def _delete_old(self) -> None:
         found = sorted(
             (
                 file
@@ -444,8 +441,8 @@ class HistoryFile:
             for companion in _COMPANIONS:
                 Path(f"{old}{companion}").unlink(missing_ok=True)
 
-    def release(self) -> None:
-        """Let another process have it."""
+    def unlock(self) -> None:
+        """Unlock it for another process."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -7,6 +7,7 @@ from exporter.history.archive import Archive, HistoryLimits, QueryMoment
 from exporter.history.coverage import PollRecord, PollSequence, PollTimes
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import HoldingFacts, HoldingKey, Present
+from runtime.clock import Clock
 
 PATIENCE = 16.0
 
@@ -33,8 +34,7 @@ class Life:
             self.path,
             self.limits,
             doubt=10.0,
-            wall=lambda: self.wall,
-            steady=lambda: self.steady,
+            clock=Clock(lambda: self.wall, lambda: self.steady),
             pending_limit=self.pending_limit,
             retry=5.0,
         )
@@ -52,7 +52,7 @@ class Life:
         """Look so many seconds later, and see `keys` held, by pods of `uid` or of all `facts`."""
         self.pass_time(after)
         found: Present = {name: (facts or HoldingFacts(uid),) for name in keys}
-        look = self.sight.look(PollTimes(self.wall, self.wall, self.steady), found, told=False)
+        look = self.sight.add(PollTimes(self.wall, self.wall, self.steady), found, by_event=False)
         self.archive.take([look], None)
         return look
 
@@ -70,5 +70,5 @@ class Life:
         archive = self.archive
         if archive._store is not None:  # pyright: ignore[reportPrivateUsage]
             archive._store.close()  # pyright: ignore[reportPrivateUsage]
-        if archive._place is not None:  # pyright: ignore[reportPrivateUsage]
-            archive._place.release()  # pyright: ignore[reportPrivateUsage]
+        if archive._file is not None:  # pyright: ignore[reportPrivateUsage]
+            archive._file.unlock()  # pyright: ignore[reportPrivateUsage]

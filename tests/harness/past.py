@@ -30,7 +30,7 @@ class Past:
         life = self.life
         life.pass_time(after)
         found: Present = {key: (facts,) for key, facts in held}
-        look = life.sight.look(PollTimes(life.wall, life.wall, life.steady), found, told=False)
+        look = life.sight.add(PollTimes(life.wall, life.wall, life.steady), found, by_event=False)
         life.archive.take([look], None)
 
     def silent(self, seconds: float) -> None:

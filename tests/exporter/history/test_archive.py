@@ -61,7 +61,7 @@ def test_what_is_shown_is_what_is_written(live: Start) -> None:
     life = live()
     life.look(A)
     life.look(B)
-    with closing(sqlite3.connect(life.archive._place.path)) as other:  # type: ignore[union-attr] # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+    with closing(sqlite3.connect(life.archive._file.path)) as other:  # type: ignore[union-attr] # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
         assert other.execute("SELECT device FROM past").fetchall() == [("gpu-0",)]
         assert other.execute("SELECT device FROM present").fetchall() == [("gpu-1",)]
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
@@ -115,7 +115,7 @@ def test_a_full_disk_holds_nothing_up_and_loses_nothing_that_was_shown(
     assert life.archive.condition.pending > 0
     room()
     life.pass_time(6.0)
-    life.archive.tend()
+    life.archive.maintain()
     assert life.devices(device="gpu-2") == [("gpu-2", True)]
     assert life.archive.condition.pending == life.archive.condition.dropped == 0
     assert life.ask(since=life.wall, until=life.wall).unseen == ()
@@ -135,7 +135,7 @@ def test_what_waits_is_bounded_and_what_is_forgotten_is_a_gap(live: Start) -> No
     assert life.archive.condition.pending <= 30 + 31 + 20
     room()
     life.pass_time(6.0)
-    life.archive.tend()
+    life.archive.maintain()
     # The one that had been shown is closed, whatever else was forgotten.
     assert life.devices(device="gpu-0") == [("gpu-0", True)]
     found = life.ask()
@@ -194,7 +194,7 @@ def test_a_program_that_locks_the_file_is_waited_for(live: Start, tmp_path: Path
         assert life.devices() == [("gpu-0", False)]
         other.execute("ROLLBACK")
     life.pass_time(6.0)
-    life.archive.tend()
+    life.archive.maintain()
     assert _written(life)
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
 
@@ -207,7 +207,7 @@ def test_a_file_system_that_is_read_only(small_disk: Path, live: Start) -> None:
     assert life.devices() == [("gpu-0", False)]
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
     life.pass_time(6.0)
-    life.archive.tend()
+    life.archive.maintain()
     assert life.ask().kept_in == "file"
     assert life.devices() == [("gpu-0", False)]
 
@@ -311,7 +311,7 @@ def test_a_file_that_cannot_be_used_is_said_and_history_goes_on_in_memory_until_
     life.look(B)
     for _ in range(3):
         life.pass_time(6.0)
-        life.archive.tend()
+        life.archive.maintain()
     found = life.ask()
     assert [row.key for row in found.rows] == [B, A]
     assert found.kept_in == "memory"
@@ -328,7 +328,7 @@ def test_a_file_that_cannot_be_used_is_said_and_history_goes_on_in_memory_until_
             path.unlink()
     life.pass_time(6.0)
     life.look(B)
-    life.archive.tend()
+    life.archive.maintain()
     assert life.ask().kept_in == "file"
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
     assert _written(life)
@@ -350,14 +350,14 @@ def test_the_second_of_two_exporters_waits_and_then_takes_over_without_telling_a
         life.look(A, B, uid="u")
         life.look(A, uid="u")
     new.pass_time(6.0)
-    new.archive.tend()
+    new.archive.maintain()
     assert new.ask().kept_in == "memory"
     old.die()
     new.look(A, C, uid="u", after=0.5)
     new.pass_time(6.0)
-    places = new.archive.places
-    new.archive.tend()
-    assert new.archive.places == places + 1
+    places = new.archive.moves
+    new.archive.maintain()
+    assert new.archive.moves == places + 1
     found = new.ask()
     assert (found.kept_in, found.trouble) == ("file", "")
     assert sorted((row.key.device, row.end is not None) for row in found.rows) == [
@@ -389,11 +389,11 @@ def test_what_is_too_old_is_deleted_only_when_the_clock_has_been_steady(live: St
     # The node's clock was years behind, or is years ahead: who knows.
     life.wall += 10 * 365 * 86400
     life.look(B)
-    life.archive.tend()
+    life.archive.maintain()
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
     for _ in range(int(STEADY_FOR // 5) + 1):
         life.look(B)
-    life.archive.tend()
+    life.archive.maintain()
     assert life.devices() == [("gpu-1", False)]
     found = life.ask()
     assert found.earliest == pytest.approx(life.wall - 3600.0, abs=3600.0)
@@ -413,7 +413,7 @@ def test_the_file_shrinks_when_what_was_in_it_is_too_old(live: Start, tmp_path: 
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     full = path.stat().st_size
-    while life.archive.tend():
+    while life.archive.maintain():
         pass
     assert life.archive.condition.expired == 2000
     assert path.stat().st_size < full // 4
@@ -426,7 +426,7 @@ def test_the_file_stays_within_its_size_while_holdings_come_and_go(live: Start, 
     largest = 0
     for number in range(60):
         life.look(*(key(f"{'d' * 900}{number}-{n}", pod="p" * 250) for n in range(100)))
-        while life.archive.tend():
+        while life.archive.maintain():
             pass
         files = [path, Path(f"{path}-wal")]
         largest = max(largest, sum(file.stat().st_size for file in files if file.exists()))
@@ -493,7 +493,7 @@ def test_a_look_that_showed_nothing_new_tells_until_when_it_was_looked(live: Sta
     life.look(A)
     life.pass_time(10.0)
     times = PollTimes(life.wall, life.wall, life.steady)
-    look = life.sight.look(times, None, told=False)
+    look = life.sight.add(times, None, by_event=False)
     assert look == PollRecord(times, look.before)
     life.archive.take([], times)
     life.die()

@@ -93,15 +93,15 @@ def test_every_moment_is_either_in_a_watch_or_in_a_gap(
 
 def test_looks_follow_one_another_until_too_much_time_has_passed() -> None:
     sight = PollSequence(16.0)
-    assert sight.look(PollTimes(0.0, 0.1, 0.1), {}, told=False).before is None
-    assert sight.look(PollTimes(5.0, 5.1, 5.1), None, told=False).gap is None
+    assert sight.add(PollTimes(0.0, 0.1, 0.1), {}, by_event=False).before is None
+    assert sight.add(PollTimes(5.0, 5.1, 5.1), None, by_event=False).gap is None
     failing = [sight.failing]
     sight.fail()
     failing.append(sight.failing)
-    assert sight.look(PollTimes(15.0, 15.1, 15.1), None, told=True).gap is None
+    assert sight.add(PollTimes(15.0, 15.1, 15.1), None, by_event=True).gap is None
     assert [*failing, sight.failing] == [False, True, False]
-    assert sight.look(PollTimes(40.0, 40.1, 40.1), None, told=False).gap is GapReason.PAUSED
+    assert sight.add(PollTimes(40.0, 40.1, 40.1), None, by_event=False).gap is GapReason.PAUSED
     sight.fail()
-    assert sight.look(PollTimes(70.0, 70.1, 70.1), None, told=False).gap is GapReason.SILENT
-    assert sight.look(PollTimes(75.0, 3675.1, 75.1), None, told=False).gap is GapReason.CLOCK
+    assert sight.add(PollTimes(70.0, 70.1, 70.1), None, by_event=False).gap is GapReason.SILENT
+    assert sight.add(PollTimes(75.0, 3675.1, 75.1), None, by_event=False).gap is GapReason.CLOCK
     assert sight.last == PollTimes(75.0, 3675.1, 75.1)

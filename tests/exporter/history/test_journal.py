@@ -55,7 +55,7 @@ class Exporter:
         for number, row in pending.ended.items():
             self.rows.pop(number, None)
             self.past[number] = row
-        self.watches.update(pending.watches)
+        self.watches.update(pending.spans)
         self.book.written()
 
     def look(self, found: Present, *, after: float = 5.0, told: bool = False) -> PollRecord:
@@ -63,7 +63,7 @@ class Exporter:
         self.wall += after
         self.steady += after
         times = PollTimes(self.wall, self.wall + self.answering, self.steady + self.answering)
-        look = self.sight.look(times, found, told=told)
+        look = self.sight.add(times, found, by_event=told)
         self.book.take(look)
         self.write()
         return look
@@ -300,7 +300,7 @@ def test_of_what_waits_too_long_only_what_was_never_shown_is_forgotten() -> None
         exporter.steady += 5.0
         exporter.wall += 5.0
         times = PollTimes(exporter.wall, exporter.wall, exporter.steady)
-        exporter.book.take(exporter.sight.look(times, found, told=False))
+        exporter.book.take(exporter.sight.add(times, found, by_event=False))
 
     for number in range(10):
         look(held(key(f"x{number}")))
@@ -472,7 +472,7 @@ def test_a_row_is_not_changed_by_what_is_known_already() -> None:
     exporter.look(held(A, uid="u1"))
     row = exporter.open(A)
     exporter.book.take(
-        exporter.sight.look(PollTimes(1e4, 1e4, exporter.steady + 5), held(A, uid="u1"), told=False)
+        exporter.sight.add(PollTimes(1e4, 1e4, exporter.steady + 5), held(A, uid="u1"), by_event=False)
     )
     assert exporter.book.pending.changes == 0
     assert exporter.open(A) == replace(row)

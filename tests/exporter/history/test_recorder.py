@@ -15,7 +15,7 @@ from exporter.history.archive import Archive, HistoryLimits
 from exporter.history.coverage import GapReason
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import Certainty
-from exporter.history.recorder import WAITING_LOOKS, HistoryRecorder, HistoryUnavailable
+from exporter.history.recorder import WAITING_POLLS, HistoryRecorder, HistoryUnavailable
 from exporter.history.store import StoreError
 from exporter.mapping.holdings import HoldingTracker, OpenHoldings, holdings
 from exporter.mapping.identity import PodIdentity, Workload
@@ -98,15 +98,12 @@ async def running(path: Path | None, *, now: float = 1_800_000_000.0) -> AsyncGe
     states, remembering = StateStore(), Remembering()
     found: list[Running] = []
     clock = Clock(lambda: found[0].now if found else now, lambda: found[0].now if found else now)
-    archive = Archive(
-        path, HistoryLimits(30 * 86400.0, 64 << 20), doubt=10.0, wall=clock.wall, steady=clock.now, retry=0.01
-    )
+    archive = Archive(path, HistoryLimits(30 * 86400.0, 64 << 20), doubt=10.0, clock=clock, retry=0.01)
     recorder = HistoryRecorder(
         archive,
         states,
         node="worker-3",
         clock=clock,
-        steady=clock.now,
         patience=16.0,
         inotify=lambda: True,
     )
@@ -251,18 +248,18 @@ async def test_a_disk_that_hangs_holds_nothing_up_and_costs_only_precision(
         monkeypatch.setattr(module, "ANSWER_WITHIN", 0.05)
         life.refresh(held("x"))
         await asyncio.to_thread(hung.wait, 20)
-        for number in range(3 * WAITING_LOOKS):
+        for number in range(3 * WAITING_POLLS):
             life.refresh(held(f"d{number}"))
-        assert len(life.recorder._looks) == WAITING_LOOKS  # pyright: ignore[reportPrivateUsage]
+        assert len(life.recorder._waiting) == WAITING_POLLS  # pyright: ignore[reportPrivateUsage]
         with pytest.raises(HistoryUnavailable, match="no answer within"):
             await life.ask()
         over.set()
         monkeypatch.undo()
         rows = (await life.ask(limit=1000)).rows
     # What came and went while too many looks waited is not known; the rest is, and the last is held.
-    assert [row.key.device for row in rows if row.end is None] == [f"d{3 * WAITING_LOOKS - 1}"]
+    assert [row.key.device for row in rows if row.end is None] == [f"d{3 * WAITING_POLLS - 1}"]
     # The disk may have hung with a look in hand.
-    assert WAITING_LOOKS <= len(rows) <= WAITING_LOOKS + 1
+    assert WAITING_POLLS <= len(rows) <= WAITING_POLLS + 1
 
 
 async def test_the_book_is_read_in_the_thread_that_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +273,7 @@ async def test_the_book_is_read_in_the_thread_that_writes_it(monkeypatch: pytest
     monkeypatch.setattr(Archive, "open_rows", open_rows)
     async with running(None) as life:
         await until("history is open", _told(life))
-        life.recorder._archive.places += 1  # pyright: ignore[reportPrivateUsage] -- as when a disk is back
+        life.recorder._archive.moves += 1  # pyright: ignore[reportPrivateUsage] -- as when a disk is back
         life.refresh(held("a"))
 
         async def told_again() -> bool:
@@ -292,7 +289,7 @@ async def test_too_many_questions_at_once_are_refused() -> None:
         life.refresh(held("a"))
         answers = await asyncio.gather(*(life.ask() for _ in range(30)), return_exceptions=True)
         refused = [answer for answer in answers if isinstance(answer, HistoryUnavailable)]
-        assert len(refused) == 30 - module.WAITING_QUESTIONS
+        assert len(refused) == 30 - module.WAITING_QUERIES
         assert str(refused[0]) == "too many questions are waiting"
         assert (await life.ask()).rows
     with pytest.raises(HistoryUnavailable, match="ending"):
