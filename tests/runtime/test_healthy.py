@@ -19,29 +19,31 @@ from click.testing import CliRunner
 
 from runtime import healthy as module
 from runtime.flags import ListenAddress
-from runtime.healthy import Ill, Served, ask, healthy, process_1, served
+from runtime.healthy import ProbeTarget, Unhealthy, command_line_of_process_1, healthy, probe, target_of
 
 
 @pytest.mark.parametrize(
     ("line", "place"),
     [
-        ("python /opt/devicelens/bin/devicelens exporter", Served(ListenAddress(port=10190))),
-        ("devicelens plugin --preset cola", Served(ListenAddress(port=10191))),
+        ("python /opt/devicelens/bin/devicelens exporter", ProbeTarget(ListenAddress(port=10190))),
+        ("devicelens plugin --preset cola", ProbeTarget(ListenAddress(port=10191))),
         (
             "devicelens exporter --plugin.url=http://127.0.0.1:10191 --web.listen-address :9",
-            Served(ListenAddress(port=9)),
+            ProbeTarget(ListenAddress(port=9)),
         ),
         (
             "devicelens plugin --config c.yaml --web.config.file=w.yaml --web.listen-address=unix:/run/x",
-            Served(ListenAddress(path=Path("/run/x")), configured=True),
+            ProbeTarget(ListenAddress(path=Path("/run/x")), configured=True),
         ),
         ("sleep infinity", None),
         ("devicelens demo", None),
         ("", None),
     ],
 )
-def test_the_address_is_read_from_the_process_s_own_command_line(line: str, place: Served | None) -> None:
-    assert served(line.split(" ")) == place
+def test_the_address_is_read_from_the_process_s_own_command_line(
+    line: str, place: ProbeTarget | None
+) -> None:
+    assert target_of(line.split(" ")) == place
 
 
 def test_the_environment_counts_as_it_does_for_the_process_and_a_flag_wins(
@@ -49,21 +51,23 @@ def test_the_environment_counts_as_it_does_for_the_process_and_a_flag_wins(
 ) -> None:
     monkeypatch.setenv("DEVICELENS_WEB_LISTEN_ADDRESS", "127.0.0.1:7")
     monkeypatch.setenv("DEVICELENS_WEB_CONFIG_FILE", "/etc/web.yaml")
-    assert served(["devicelens", "exporter"]) == Served(ListenAddress("127.0.0.1", 7), configured=True)
-    flagged = served(["devicelens", "exporter", "--web.listen-address", ":8"])
-    assert flagged == Served(ListenAddress(port=8), configured=True)
+    assert target_of(["devicelens", "exporter"]) == ProbeTarget(
+        ListenAddress("127.0.0.1", 7), configured=True
+    )
+    flagged = target_of(["devicelens", "exporter", "--web.listen-address", ":8"])
+    assert flagged == ProbeTarget(ListenAddress(port=8), configured=True)
 
 
 def test_an_address_that_the_process_cannot_have_taken_is_an_error() -> None:
     with pytest.raises(click.UsageError):
-        served(["devicelens", "exporter", "--web.listen-address", "nonsense"])
+        target_of(["devicelens", "exporter", "--web.listen-address", "nonsense"])
 
 
 def test_process_1_is_read_from_proc(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1/cmdline").write_bytes(b"devicelens\0plugin\0--x=\xff\0")
-    assert process_1(tmp_path)[:2] == ["devicelens", "plugin"]
-    assert process_1(tmp_path / "gone") == []
+    assert command_line_of_process_1(tmp_path)[:2] == ["devicelens", "plugin"]
+    assert command_line_of_process_1(tmp_path / "gone") == []
 
 
 async def _answered(request: web.Request) -> web.Response:
@@ -92,11 +96,11 @@ async def server(
         await runner.cleanup()
 
 
-async def told(place: Served, *, ready: bool = False, login: str | None = None) -> str:
-    """The reason why it is ill; empty where it is well."""
+async def told(place: ProbeTarget, *, ready: bool = False, login: str | None = None) -> str:
+    """The reason; empty where it is healthy."""
     try:
-        await asyncio.to_thread(ask, place, ready=ready, login=login, timeout=5.0)
-    except Ill as error:
+        await asyncio.to_thread(probe, place, ready=ready, login=login, timeout=5.0)
+    except Unhealthy as error:
         return str(error)
     return ""
 
@@ -115,7 +119,7 @@ async def test_the_answer_decides(status: int, live: str, ready: str) -> None:
     async with server(status) as address:
         # A web configuration without TLS: found out by asking.
         for configured in (False, True):
-            place = Served(address, configured=configured)
+            place = ProbeTarget(address, configured=configured)
             assert await told(place) == live
             assert await told(place, ready=True) == ready
             assert await told(place, ready=True, login="u:p") == ""
@@ -125,12 +129,12 @@ async def test_the_answer_decides(status: int, live: str, ready: str) -> None:
 async def test_a_unix_socket_is_asked_as_well() -> None:
     with tempfile.TemporaryDirectory(prefix="dl") as directory:
         async with server(200, path=Path(directory) / "s") as address:
-            assert await told(Served(address)) == ""
+            assert await told(ProbeTarget(address)) == ""
             assert address.path is not None
             address.path.rename(address.path.with_name("kept"))
         # Python 3.13 and newer remove the socket of a server that ends; a killed one's stays.
         left = replace(address, path=address.path.with_name("kept"))
-        assert "Connection refused" in await told(Served(left))
+        assert "Connection refused" in await told(ProbeTarget(left))
 
 
 @pytest.fixture(scope="module")
@@ -150,16 +154,16 @@ def tls(authority: trustme.CA, *, client: bool = False) -> ssl.SSLContext:
 @pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
 async def test_tls_is_spoken_whatever_the_certificate_says(authority: trustme.CA) -> None:
     async with server(200, tls(authority)) as address:
-        assert await told(Served(address, configured=True)) == ""
-        assert await told(Served(address, configured=True), ready=True) == ""
+        assert await told(ProbeTarget(address, configured=True)) == ""
+        assert await told(ProbeTarget(address, configured=True), ready=True) == ""
         # Without a web configuration there is no TLS: whoever answers so is somebody else.
-        assert await told(Served(address)) != ""
+        assert await told(ProbeTarget(address)) != ""
 
 
 @pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
 async def test_a_server_that_wants_a_certificate_lives_and_may_not_be_ready(authority: trustme.CA) -> None:
     async with server(200, tls(authority, client=True)) as address:
-        place = Served(address, configured=True)
+        place = ProbeTarget(address, configured=True)
         assert await told(place) == ""
         assert "client's certificate" in await told(place, ready=True)
 
@@ -192,14 +196,14 @@ def silent(answer: bytes | None) -> Generator[ListenAddress]:
 
 @pytest.mark.parametrize("answer", [b"", b"hello\r\n", b"HTTP/9 200\r\n", b"x" * 100_000])
 def test_what_is_no_http_is_not_healthy(answer: bytes) -> None:
-    with silent(answer) as address, pytest.raises(Ill, match="no HTTP"):
-        ask(Served(address), ready=False)
+    with silent(answer) as address, pytest.raises(Unhealthy, match="no HTTP"):
+        probe(ProbeTarget(address), ready=False)
 
 
 @pytest.mark.parametrize("configured", [False, True])
 def test_a_process_that_hangs_is_not_healthy(configured: bool) -> None:
-    with silent(None) as address, pytest.raises(Ill, match="timed out"):
-        ask(Served(address, configured=configured), ready=False, timeout=0.2)
+    with silent(None) as address, pytest.raises(Unhealthy, match="timed out"):
+        probe(ProbeTarget(address, configured=configured), ready=False, timeout=0.2)
 
 
 @pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
@@ -219,7 +223,7 @@ async def test_the_command_says_it_in_one_line_and_by_its_status(
         assert await run(*at, "--ready") == (1, "/-/ready: it wants a password: say --login-file\n")
         assert await run(*at, "--ready", "--login-file", str(login)) == (0, "ready\n")
         line = ["devicelens", "exporter", *at]
-        monkeypatch.setattr(module, "process_1", lambda: line)
+        monkeypatch.setattr(module, "command_line_of_process_1", lambda: line)
         assert await run() == (0, "healthy\n")
     assert (await run(*at))[0] == 1
     login.write_text("nonsense")
@@ -227,7 +231,7 @@ async def test_the_command_says_it_in_one_line_and_by_its_status(
         1,
         f"--login-file {login}: expected one line USER:PASSWORD\n",
     )
-    monkeypatch.setattr(module, "process_1", lambda: ["sleep"])
+    monkeypatch.setattr(module, "command_line_of_process_1", lambda: ["sleep"])
     status, output = await run()
     assert status == 2
     assert "say --web.listen-address" in output
