@@ -114,7 +114,7 @@ lock: ## The lock files made anew (needs uv)
 	$(LOCK) $(UPGRADE) pyproject.toml --extra nvidia -c requirements/runtime.txt -o requirements/image.txt
 	$(LOCK) $(UPGRADE) pyproject.toml --group dev -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt
 
-VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' runtime/version.py)
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' runtime/__init__.py)
 # The time of the last commit stands for now, so that what is built twice is equal.
 EPOCH = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null),1577836800)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null)$(shell git diff --quiet HEAD 2>/dev/null || echo -dirty)
@@ -133,7 +133,7 @@ image-test: $(VENV)/.dev ## The image built on a bare Debian and run as the mani
 
 tag-test:
 	@for tag in $$(git tag --points-at HEAD 'v*' 2>/dev/null); do \
-	  test "$$tag" = "v$(VERSION)" || { echo "HEAD is tagged $$tag, and runtime/version.py says $(VERSION)"; exit 1; }; done
+	  test "$$tag" = "v$(VERSION)" || { echo "HEAD is tagged $$tag, and runtime/__init__.py says $(VERSION)"; exit 1; }; done
 
 dist: $(VENV)/.runtime tag-test ## The wheel and the sdist, equal to the byte whenever they are built
 	rm -rf dist

@@ -1,17 +1,19 @@
 """The front door: the command `devicelens` and its table of sub-commands.
 
-Each sub-command is imported only when it is asked for: the two processes that run on every node pay
-for what they use alone.
+Each sub-command is imported only when it is called: the two processes that run on every node load only what
+they use.
 """
 
 import os
+import re
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import click
 
-from runtime.version import described
+from runtime import __version__
 
 
 class Entry(NamedTuple):
@@ -45,7 +47,14 @@ COMMANDS: Final[dict[str, Entry]] = {
 
 
 _PIPE: Final = 128 + 13
-"""The status of a process that ended by SIGPIPE, as shells have it."""
+"""The exit status of a process that SIGPIPE ended, as shells report it."""
+_REVISION: Final = re.compile(r"[0-9a-f]{7,64}(-dirty)?")
+
+
+def version(environment: Mapping[str, str]) -> str:
+    """The version, with the revision that the image was built of (Dockerfile: DEVICELENS_REVISION)."""
+    revision = environment.get("DEVICELENS_REVISION", "")
+    return f"{__version__} (revision {revision})" if _REVISION.fullmatch(revision) else __version__
 
 
 class FrontDoor(click.Group):
@@ -67,7 +76,7 @@ class FrontDoor(click.Group):
         return command
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """As click does; where a shell asks for completion, with what bash needs."""
+        """As click does; for shell completion, with what bash needs."""
         if "_DEVICELENS_COMPLETE" in os.environ:
             import_module("exporter.cli.completion")
         return super().main(*args, **extra)
@@ -81,7 +90,7 @@ class FrontDoor(click.Group):
         return [*(CompletionItem(name, help=COMMANDS[name].summary) for name in names), *flags]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the sub-command. Where nobody reads its output any more it ends, and says nothing of it."""
+        """Run the sub-command. It ends without a message when the reader of its output is gone."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -100,7 +109,7 @@ class FrontDoor(click.Group):
 @click.group(
     cls=FrontDoor, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
-@click.version_option(described(os.environ), prog_name="devicelens")
+@click.version_option(version(os.environ), prog_name="devicelens")
 def main() -> None:
     """Which pod holds which device, on every Kubernetes node, right now."""
     # gRPC's C core would write lines of its own among the structured log's.

@@ -15,7 +15,7 @@ from typing import Any, Final
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from runtime.version import __version__
+from runtime import __version__
 
 ROOT: Final = Path(__file__).parents[1]
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE)

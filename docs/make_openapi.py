@@ -19,8 +19,8 @@ import msgspec  # noqa: E402 -- found only with the path above
 from exporter.history.query import LIMIT, MAX_LIMIT  # noqa: E402
 from exporter.views import schema  # noqa: E402
 from exporter.views.query import TEXT_LIMIT, DeviceState  # noqa: E402
+from runtime import __version__  # noqa: E402
 from runtime.exposition import Format  # noqa: E402
-from runtime.version import __version__  # noqa: E402
 
 DOCUMENT: Final = _ROOT / "exporter" / "web" / "openapi.json"
 

@@ -32,13 +32,13 @@ from exporter.web.app import build
 from exporter.web.site import Site
 from kubelet.paths import KubeletPaths
 from kubelet.podresources import KubeletClient
+from runtime import __version__
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 from runtime.http.server import WebServer
 from runtime.log import Log
 from runtime.preflight import Need, Use, log_preflight
 from runtime.process import Actor, Fatal, grpc_runtime, run_actors, share_one_arena
-from runtime.version import __version__
 
 if TYPE_CHECKING:
     from exporter.plugins.poller import PluginPoller

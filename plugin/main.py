@@ -24,13 +24,13 @@ from plugin.serving.resource import ServedResource
 from plugin.serving.scan import SharedSources
 from plugin.serving.web import Site, build
 from plugin.settings import PluginSettings
+from runtime import __version__
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 from runtime.http.server import WebServer
 from runtime.log import Log
 from runtime.preflight import Need, Use, log_preflight
 from runtime.process import Actor, Fatal, grpc_runtime, run_actors
-from runtime.version import __version__
 
 TOKEN_BYTES: Final = 4
 """Random bytes in a socket's name, as eight characters."""

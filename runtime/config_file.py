@@ -1,15 +1,9 @@
-"""A YAML document read with its line numbers, bounded in size, and without YAML's surprises.
+"""Configuration files: YAML with line numbers, checked against a msgspec model, with one clear error.
 
-Scalars are read as in YAML 1.2's core schema (`off`, `no` and `1:30` are text). Tags, merge keys,
-duplicate keys and several documents in one file are refused; aliases work, but what they expand to
-is counted.
-
-One clear error for a configuration: which file, which line, which path in it, found, expected.
-
-A document checked against the model: keys, kinds and limits, each error with its place and advice.
-
-The decoder is msgspec; what it says about a wrong value is put into words that name what was found
-and what was expected, and where in the file.
+`parse` reads one bounded document. Scalars follow YAML 1.2's core schema (`off`, `no` and `1:30` are text);
+tags, merge keys, duplicate keys and several documents in a file are refused; an alias counts with what it
+expands to. `convert` checks keys, types and limits. An error names the file, the line, the path in it, what
+was found and what was expected.
 """
 
 import re
@@ -26,11 +20,11 @@ from yaml import events as ev
 from runtime.text import visible
 
 Path = tuple[str | int, ...]
-"""Where in a document: keys and indexes from its root."""
+"""A place in a document: keys and indexes from its root."""
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used. Its text is one line that a person can act upon."""
+    """A configuration that cannot be used. Its text is one line."""
 
     def __init__(self, source: str, line: int | None, path: Path, problem: str) -> None:
         self.source = source
@@ -99,8 +93,8 @@ _FLOAT: Final = re.compile(
 class Node:
     """One value of a document with the line it starts on (from 1), and for mappings their keys' lines.
 
-    `source` says where a value came from that the file asked for rather than wrote down itself; its
-    line is then the line that asked.
+    `source` names the origin of a value that the file includes rather than writes down; its line is then the
+    line of the inclusion.
     """
 
     value: "Scalar | tuple[Node, ...] | dict[str, Node]"
@@ -122,8 +116,7 @@ class Node:
 class Document:
     """A whole file: where it came from, for messages, and its root.
 
-    `moved` has the places of what was put elsewhere than it is written: from where it is to where the
-    file has it.
+    `moved` maps the paths of values that were moved to their paths in the file.
     """
 
     source: str
@@ -131,7 +124,7 @@ class Document:
     moved: Mapping[Path, Path] = field(default_factory=dict)
 
     def node(self, path: Path) -> Node:
-        """The node at `path`, or its nearest ancestor that is there."""
+        """The node at `path`, or its nearest ancestor that exists."""
         node = self.root
         for step in path:
             children = node.value
@@ -146,7 +139,7 @@ class Document:
         return node
 
     def line(self, path: Path) -> int:
-        """The line of the key or item at `path`, or of its nearest ancestor that is there."""
+        """The line of the key or item at `path`, or of its nearest ancestor that exists."""
         if path and isinstance(path[-1], str):
             parent = self.node(path[:-1])
             if path[-1] in parent.key_lines:
@@ -156,8 +149,8 @@ class Document:
     def error(self, path: Path, problem: str) -> ConfigError:
         """The error `problem` at `path`."""
         source = self.node(path).source
-        told = f"{problem} ({source})" if source else problem
-        return ConfigError(self.source, self.line(path), self._written(path), told)
+        problem = f"{problem} ({source})" if source else problem
+        return ConfigError(self.source, self.line(path), self._written(path), problem)
 
     def _written(self, path: Path) -> Path:
         for length in range(len(path), 0, -1):
@@ -303,43 +296,36 @@ _WORDS: Final = {
 }
 
 
-Planned = Mapping[type, frozenset[str]]
-"""Keys that a language will have, by the struct that will have them."""
+FurtherKeys = Mapping[type, frozenset[str]]
+"""Keys that a file may have beside those of a struct: they are replaced before the document is converted."""
 
 
-def convert(document: Document, model: type[T], planned: Planned | None = None) -> T:
+def convert(document: Document, model: type[T], further: FurtherKeys | None = None) -> T:
     """The document as `model`. Raises ConfigError for the first thing in it that does not fit.
 
-    A key that is `planned` is told apart from one that is mistyped.
+    The advice for a mistyped key includes the `further` keys.
     """
     info = inspect.type_info(model)
-    _check_keys(document, document.root, info, (), planned or {})
+    _check_keys(document, document.root, info, (), further or {})
     try:
         return msgspec.convert(document.root.plain(), model, strict=True)
     except msgspec.ValidationError as error:
         raise _explained(document, info, str(error)) from None
 
 
-def _check_keys(document: Document, node: Node, info: inspect.Type, path: Path, planned: Planned) -> None:
-    """Refuse unknown keys, before anything else: a mistyped key explains most other errors."""
+def _check_keys(document: Document, node: Node, info: inspect.Type, path: Path, further: FurtherKeys) -> None:
+    """Refuse unknown keys before anything else: a mistyped key explains most other errors."""
     if isinstance(info, inspect.StructType) and isinstance(node.value, dict):
         fields = {field.encode_name: field.type for field in info.fields}
         for key, child in node.value.items():
             if key not in fields:
-                soon = planned.get(info.cls, frozenset[str]())
-                raise _unknown(document, (*path, key), sorted(fields), soon)
-            _check_keys(document, child, fields[key], (*path, key), planned)
+                known = [*sorted(fields), *sorted(further.get(info.cls, ()))]
+                hint = advice(key, known) or f", expected one of {', '.join(sorted(fields))}"
+                raise document.error((*path, key), f"found an unknown key {quoted(key)}{hint}")
+            _check_keys(document, child, fields[key], (*path, key), further)
     elif isinstance(info, inspect.ListType) and isinstance(node.value, tuple):
         for index, child in enumerate(node.value):
-            _check_keys(document, child, info.item_type, (*path, index), planned)
-
-
-def _unknown(document: Document, path: Path, fields: list[str], planned: frozenset[str]) -> ConfigError:
-    built, key = ", ".join(fields), str(path[-1])
-    if key in planned:
-        return document.error(path, f"{quoted(key)} is not supported yet; this version has {built}")
-    hint = advice(key, [*fields, *sorted(planned)]) or f", expected one of {built}"
-    return document.error(path, f"found an unknown key {quoted(key)}{hint}")
+            _check_keys(document, child, info.item_type, (*path, index), further)
 
 
 def _explained(document: Document, info: inspect.Type, text: str) -> ConfigError:
@@ -370,7 +356,7 @@ def _explained(document: Document, info: inspect.Type, text: str) -> ConfigError
 
 
 def _path(document: Document, place: str, problem: str) -> Path:
-    """The path that msgspec tells; where it says only `[...]`, the first entry that has the fault."""
+    """The path in msgspec's message; for `[...]` the first entry of the wrong type."""
     path: Path = ()
     got = problem.rpartition("got `")[2].removesuffix("`")
     for name, index in _STEP.findall(place):

@@ -1,9 +1,9 @@
-"""Prometheus exposition: which format a client gets, and renderings that are kept between scrapes.
+"""Prometheus exposition: the format for a client, and renderings that are cached between scrapes.
 
-A rendering has two parts. The body is large and changes seldom (a snapshot's series): it is
-rendered and compressed once. The tail is small and changes often (a process's own counters): it is
-rendered and compressed for each scrape. Both leave as one document, and as one gzip member, for the
-compressed body ends on a byte boundary (Z_FULL_FLUSH) and its checksum can be carried on.
+A document has two parts. The body is large and rarely changes (a snapshot's series): it is rendered and
+compressed once. The tail is small and often changes (the process's own counters): it is rendered and
+compressed for each scrape. Together they are one gzip member: the compressed body ends on a byte boundary
+(Z_FULL_FLUSH), and its checksum is continued.
 """
 
 import struct
@@ -19,9 +19,9 @@ from prometheus_client.openmetrics.exposition import generate_latest as render_o
 
 _GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 LARGE: Final = 12 << 20
-"""Bytes of text above which only its compressed form is kept."""
+"""Bytes of text above which only the compressed form is kept."""
 _LEVEL: Final = 1
-"""zlib's quickest: exposition text shrinks to a tenth even so."""
+"""zlib's fastest level: exposition text still shrinks to a tenth."""
 
 
 class Format(Enum):
@@ -32,17 +32,18 @@ class Format(Enum):
 
 
 class Collector(Protocol):
-    """What prometheus_client renders: anything with metric families."""
+    """What prometheus_client renders."""
 
     def collect(self) -> Iterable[Metric]:
-        """The families, whole, at this moment."""
+        """The families at this moment."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A rendered part: deflated up to a byte boundary, with the CRC-32 and the size of its text, which has no
-    end mark; and the text, None where it is so large that it is made again when it is asked for.
+    """A rendered part without an end mark: deflated up to a byte boundary, with CRC-32 and size of its text.
+
+    `kept` is the text, None for a large one, which is decompressed when needed.
     """
 
     deflated: bytes
@@ -63,11 +64,10 @@ EMPTY: Final = Body(b"", 0, 0, b"")
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A large family of gauges: `family` without samples, and theirs as lines, ready to be sent, piece by
-    piece.
+    """A large family of gauges: `family` without samples, and the samples as rendered lines, in pieces.
 
-    A gauge's lines are the same in both formats. Whoever writes them escapes with `escaped`, and names
-    labels in their order, as prometheus_client does.
+    A gauge's lines are the same in both formats. Their writer escapes values with `escaped` and keeps the
+    order of the labels, as prometheus_client does.
     """
 
     family: Metric
@@ -76,7 +76,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class _Families:
-    """Families that are there already, as a collector."""
+    """Families as a collector."""
 
     families: Sequence[Metric]
 
@@ -87,10 +87,10 @@ class _Families:
 def negotiate(accept: str | None) -> Format:
     """The format for an Accept header: OpenMetrics 1.0 where it is preferred, else text.
 
-    Never fails: what cannot be read counts as no wish at all, and an unknown version of OpenMetrics
-    is answered in text (RFC 9110, section 12.5.1, for q-values).
+    Never fails: a clause that cannot be read is ignored, and an unknown version of OpenMetrics is answered in
+    text (RFC 9110, section 12.5.1, for q-values).
     """
-    wishes = {Format.TEXT: 0.0, Format.OPENMETRICS: 0.0}
+    quality_of = {Format.TEXT: 0.0, Format.OPENMETRICS: 0.0}
     for clause in (accept or "*/*").split(","):
         media, *raw = (part.strip() for part in clause.split(";"))
         parameters = {
@@ -100,12 +100,12 @@ def negotiate(accept: str | None) -> Format:
         version = parameters.get("version")
         match media.lower():
             case "application/openmetrics-text" if version in {None, "1.0.0", "0.0.1"}:
-                wishes[Format.OPENMETRICS] = max(wishes[Format.OPENMETRICS], quality)
+                quality_of[Format.OPENMETRICS] = max(quality_of[Format.OPENMETRICS], quality)
             case "text/plain" | "text/*" | "*/*":
-                wishes[Format.TEXT] = max(wishes[Format.TEXT], quality)
+                quality_of[Format.TEXT] = max(quality_of[Format.TEXT], quality)
             case _:
                 continue
-    better = wishes[Format.OPENMETRICS] > 0 and wishes[Format.OPENMETRICS] >= wishes[Format.TEXT]
+    better = quality_of[Format.OPENMETRICS] > 0 and quality_of[Format.OPENMETRICS] >= quality_of[Format.TEXT]
     return Format.OPENMETRICS if better else Format.TEXT
 
 
@@ -127,12 +127,12 @@ def accepts_gzip(accept_encoding: str | None) -> bool:
 
 
 def escaped(value: str) -> str:
-    """A label's value as both formats have it between quotes."""
+    """A label's value escaped for the quotes of both formats."""
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def render(families: Sequence[Metric | Lines], form: Format) -> Body:
-    """Render and compress families that will be served many times. Pure; may run in a thread."""
+    """Render and compress families that are served many times. May run in a thread."""
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     deflated, crc, size = bytearray(), 0, 0
     kept: list[bytes] | None = []
@@ -157,7 +157,7 @@ def _pieces(families: Iterable[Metric | Lines], form: Format) -> Iterator[bytes]
 
 
 def assemble(body: Body, tail: Collector, form: Format, *, compress: bool) -> bytes:
-    """The whole document: a kept `body`, the families of `tail` as they are now, and the end mark."""
+    """The whole document: a cached `body`, the families of `tail` at this moment, and the end mark."""
     end = _render(tail, form) + (b"# EOF\n" if form is Format.OPENMETRICS else b"")
     if not compress:
         return body.text + end
@@ -170,7 +170,7 @@ def assemble(body: Body, tail: Collector, form: Format, *, compress: bool) -> by
 
 def _render(collector: Collector, form: Format) -> bytes:
     if form is Format.OPENMETRICS:
-        # prometheus_client leaves this renderer without types.
+        # This function of prometheus_client has no types.
         document: bytes = render_openmetrics(collector)  # type: ignore[no-untyped-call]
         return document.removesuffix(b"# EOF\n")
     return render_text(collector)

@@ -1,7 +1,4 @@
-"""Text from outside, made harmless for a terminal or a log line.
-
-Moments in words, for sentences that are made where nothing is shown.
-"""
+"""Text from outside made harmless for a terminal or a log line, and times as text."""
 
 import unicodedata
 from datetime import UTC, datetime
@@ -19,7 +16,7 @@ def is_hostile(character: str) -> bool:
 
 
 def visible(text: str, limit: int = 1024) -> str:
-    r"""`text` with hostile characters spelled out (`\x1b`, `\u202e`) and cut to `limit` characters."""
+    r"""`text` with hostile characters escaped (`\x1b`, `\u202e`) and cut to `limit` characters."""
     if text.isascii() and text.isprintable() and len(text) <= limit:
         return text
     cut = text if len(text) <= limit else text[: limit - 1] + "…"

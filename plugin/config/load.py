@@ -135,7 +135,7 @@ def _names(resources: tuple[Node, ...]) -> str:
 PRESET_SOURCE: Final = "preset "
 """How messages name a preset that is a source of its own: with its name behind it."""
 
-_EXPANDED: Final[config_file.Planned] = {model.Resource: frozenset({PRESET, OF})}
+_EXPANDED: Final[config_file.FurtherKeys] = {model.Resource: frozenset({PRESET, OF})}
 """Keys that are gone when a document is decoded, and are what a mistyped one may have meant."""
 
 

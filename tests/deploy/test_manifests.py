@@ -26,7 +26,7 @@ from plugin.config.load import load
 from plugin.discovery.files import Files
 from plugin.discovery.glob import Glob
 from plugin.discovery.nvidia import Nvidia
-from runtime.version import __version__
+from runtime import __version__
 
 BASE = DEPLOY / "base"
 OVERLAYS = sorted(path.parent for path in DEPLOY.glob("overlays/*/kustomization.yaml"))

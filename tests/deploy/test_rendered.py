@@ -22,7 +22,7 @@ from harness.manifests import (
     pod_of,
     variables,
 )
-from runtime.version import __version__
+from runtime import __version__
 
 OLD, FIRST = "1.28", "1.30"
 LATEST = kubernetes_validate.latest_version()

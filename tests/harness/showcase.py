@@ -33,8 +33,8 @@ from exporter.mapping.state import State, StateStore
 from exporter.web.site import Site
 from harness.lives import Life
 from harness.past import Past
+from runtime import __version__
 from runtime.exposition import Format
-from runtime.version import __version__
 
 NODE: Final = "gpu-worker-3"
 NOW: Final = datetime(2026, 11, 20, 3, 14, 7, 250_000, UTC).timestamp()

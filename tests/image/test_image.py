@@ -21,7 +21,7 @@ import yaml
 from harness.oci import Container, Store, content, debian, pip_like_here, runtime
 from harness.tree import ROOT, copied
 from harness.waiting import until
-from runtime.version import __version__
+from runtime import __version__
 from simulator import SimulatedKubelet
 from simulator.model import ContainerSpec, PodSpec
 

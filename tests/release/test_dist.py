@@ -20,7 +20,7 @@ import pytest
 
 from harness.tree import ROOT, copied, listed
 from harness.waiting import until
-from runtime.version import __version__
+from runtime import __version__
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -183,7 +183,7 @@ def tagged(place: Path, *tags: str) -> subprocess.CompletedProcess[str]:
     """`make tag-test` in a repository whose only commit has these tags."""
     (place / "runtime").mkdir()
     shutil.copyfile(ROOT / "Makefile", place / "Makefile")
-    shutil.copyfile(ROOT / "runtime/version.py", place / "runtime/version.py")
+    shutil.copyfile(ROOT / "runtime/__init__.py", place / "runtime/__init__.py")
     git = ["git", "-C", str(place), "-c", "user.name=n", "-c", "user.email=e@example.com"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "m"], *(["tag", tag] for tag in tags)):
         subprocess.run([*git, *command], check=True, capture_output=True)
@@ -198,4 +198,4 @@ def test_a_tag_that_says_another_version_stops_the_release(
     told = tagged(tmp_path, *tags)
     assert (told.returncode == 0) == right, told.stderr
     if not right:
-        assert f"HEAD is tagged v99.0.0, and runtime/version.py says {__version__}" in told.stdout
+        assert f"HEAD is tagged v99.0.0, and runtime/__init__.py says {__version__}" in told.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.make_sbom import SbomError, locked, main, normal, shipped
-from runtime.version import __version__
+from runtime import __version__
 
 ROOT = Path(__file__).parents[2]
 HERE = {

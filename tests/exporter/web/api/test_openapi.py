@@ -24,7 +24,7 @@ from exporter.views.schema import KINDS
 from exporter.web import api
 from exporter.web.app import build
 from harness.openapi_reference import DOCUMENT
-from runtime.version import __version__
+from runtime import __version__
 
 Client = TestClient[web.Request, web.Application]
 
