@@ -1,8 +1,8 @@
-"""Regular expressions of a configuration: compiled, and held to forms that end soon.
+"""Regular expressions of a configuration, restricted to forms whose matching time is bounded.
 
-Python's engine backtracks, in one piece and with the interpreter's lock held: an expression such as
-`(a+)+b` on the wrong name would stop the whole process for years. So where one piece of text could be
-read in exponentially many ways, the expression is refused when it is loaded, and texts are bounded.
+Python's engine backtracks while it holds the interpreter's lock: `(a+)+b` on an unlucky name would stop the
+process for years. So expressions that can match a text in exponentially many ways are refused when they are
+loaded, and texts are bounded.
 """
 
 import importlib
@@ -13,15 +13,15 @@ from typing import Any, Final
 
 MAX_PATTERN: Final = 1024
 MAX_TEXT: Final = 512
-"""Characters of a text that is matched at all; a longer one matches nothing."""
+"""Characters of a text; a longer text matches nothing."""
 MAX_AMBIGUOUS: Final = 3
-"""Repeats that may end at several places; the time is the text's length to this power at most."""
+"""Repeats with several possible ends. The time is at most the length of the text to this power."""
 _MANY: Final = 16
-"""Repeats that end by then cost little, however often they are tried."""
+"""Repeats of at most this count are cheap."""
 
 _parser: Final[Any] = importlib.import_module("re._parser")
 _ALL: Final = frozenset(range(257))
-"""Latin-1's characters, and 256 for all others."""
+"""The characters of Latin-1, and 256 for all others."""
 _REPEATS: Final = frozenset({"MAX_REPEAT", "MIN_REPEAT"})
 _ONE: Final = frozenset({"LITERAL", "NOT_LITERAL", "IN", "ANY"})
 _CATEGORIES: Final = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
@@ -30,7 +30,7 @@ _Item = tuple[Any, Any]
 
 
 def pattern_problem(text: str) -> str | None:
-    """What makes `text` unfit as a regular expression, in words; None where it is fit."""
+    """Check a regular expression."""
     if len(text) > MAX_PATTERN:
         return f"expected a regular expression of at most {MAX_PATTERN} characters"
     try:
@@ -44,13 +44,13 @@ def pattern_problem(text: str) -> str | None:
 
 
 def fullmatch(pattern: str, text: str) -> re.Match[str] | None:
-    """The match of a whole text, None for one that is too long. `pattern` has no problem."""
+    """Match a whole text with a valid pattern; None for a text that is too long."""
     return compiled(pattern).fullmatch(text) if len(text) <= MAX_TEXT else None
 
 
 @lru_cache(maxsize=256)
 def prefix(pattern: str) -> str:
-    """What every text that matches begins with, as far as it is plain to see."""
+    """The literal text with which every match begins."""
     if compiled(pattern).flags & re.IGNORECASE or "(?" in pattern.replace("(?P<", "("):
         return ""
     start = ""
@@ -72,7 +72,7 @@ def _problems(tree: list[_Item]) -> Iterator[str]:
     if any(str(op).startswith("GROUPREF") for op, _ in _walk(tree)):
         yield "expected a regular expression without references to its own groups"
     for op, value in _walk(tree):
-        if str(op) in _REPEATS and value[1] > _MANY and not _clear(_flat(value[2])):
+        if str(op) in _REPEATS and value[1] > _MANY and not _splits_uniquely(_flat(value[2])):
             yield "expected a regular expression without repeats in repeats, which may never end"
     ambiguous = _ambiguous(tree, [])
     if ambiguous > MAX_AMBIGUOUS:
@@ -90,7 +90,7 @@ def _walk(tree: Sequence[_Item]) -> Iterator[_Item]:
 
 
 def _inner(item: _Item) -> Iterator[list[_Item]]:
-    """The sequences within an item."""
+    """The sequences inside an item."""
     op, value = str(item[0]), item[1]
     if op in _REPEATS or op == "POSSESSIVE_REPEAT":
         yield _flat(value[2])
@@ -105,7 +105,7 @@ def _inner(item: _Item) -> Iterator[list[_Item]]:
 
 
 def _flat(tree: Any) -> list[_Item]:
-    """A sequence with its groups dissolved, for a group changes nothing in how a text is read."""
+    """A sequence with its groups replaced by their contents: groups do not affect matching."""
     items: list[_Item] = []
     for op, value in tree:
         if str(op) == "SUBPATTERN":
@@ -115,11 +115,11 @@ def _flat(tree: Any) -> list[_Item]:
     return items
 
 
-def _clear(body: list[_Item]) -> bool:
-    """Whether a text can be cut into repeats of `body` in one way only, as far as can be told.
+def _splits_uniquely(body: list[_Item]) -> bool:
+    """Whether a text can be split into repeats of `body` in only one way; False if in doubt.
 
-    Either every reading of the body is equally long, and its alternatives begin differently; or it
-    begins with a character that can be nowhere else in it.
+    It can if all matches of the body have the same length and its alternatives begin differently, or if the
+    body begins with a character that occurs nowhere else in it.
     """
     if len(body) == 1 and str(body[0][0]) == "BRANCH":
         branches = [_flat(branch) for branch in body[0][1][1]]
@@ -131,11 +131,11 @@ def _clear(body: list[_Item]) -> bool:
     first = _chars(body[0]) if body else frozenset()
     if not first or any(first & _chars(item) for item in _walk(body[1:])):
         return False
-    return all(_settled(body[index:]) for index in range(len(body)))
+    return all(_matches_uniquely(body[index:]) for index in range(len(body)))
 
 
-def _settled(items: list[_Item]) -> bool:
-    """Whether the first of `items` takes what it takes in one way only, whatever the text."""
+def _matches_uniquely(items: list[_Item]) -> bool:
+    """Whether the first of `items` has only one possible match in every text."""
     op, value = str(items[0][0]), items[0][1]
     if op not in _REPEATS:
         return op in _ONE or op == "AT"
@@ -158,7 +158,7 @@ def _fixed(body: Sequence[_Item]) -> bool:
 
 
 def _first(body: Sequence[_Item]) -> frozenset[int]:
-    """What a sequence must begin with; nothing where that cannot be told from its first item."""
+    """The possible first characters of a sequence; empty if its first item does not decide."""
     if not body:
         return frozenset()
     op, value = body[0]
@@ -170,7 +170,7 @@ def _first(body: Sequence[_Item]) -> frozenset[int]:
 
 
 def _ambiguous(tree: list[_Item], after: list[_Item]) -> int:
-    """How many repeats of `tree` are not ended by what comes next, each as often as it is itself repeated."""
+    """Count the repeats of `tree` that the next item does not end, multiplied by their own repeats."""
     count = 0
     for index, item in enumerate(tree):
         op, value = str(item[0]), item[1]
@@ -186,12 +186,12 @@ def _ambiguous(tree: list[_Item], after: list[_Item]) -> int:
 
 
 def _chars_of(item: _Item) -> frozenset[int]:
-    """All characters that may be in what an item takes."""
+    """All characters that a match of an item can contain."""
     return frozenset().union(*(_chars(inner) for inner in _walk([item])))
 
 
 def _chars(item: _Item) -> frozenset[int]:
-    """The characters that an item for one character takes; nothing for any other item."""
+    """The characters that a single-character item matches; empty for other items."""
     op, value = str(item[0]), item[1]
     match op:
         case "ANY":

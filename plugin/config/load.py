@@ -1,9 +1,7 @@
-"""From configuration files' texts to the resources that they ask for, each template compiled.
+"""Loads configuration files: parse, expand presets, decode, compile, and check the resources together.
 
-Resources that begin with a preset: `preset: NAME`, what is written beside it merged over it.
-
-Mappings are merged, key by key and all the way down. Everything else (text, numbers, lists) replaces
-what the preset has, and a key with nothing in it takes the preset's away.
+`preset: NAME` adds a preset's resources; the keys beside it are merged over each. Mappings are merged key by
+key at all levels, other values replace the preset's, and a key without a value removes the preset's key.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +21,9 @@ OF: Final = "of"
 
 
 def expand(document: Document, presets: Mapping[str, bytes]) -> Document:
-    """The document with each resource that begins with a preset written out.
+    """The document with all presets expanded. Raises ConfigError.
 
-    What does not look like a document of resources is left to be refused later. Raises ConfigError.
+    A document without a list of resources is returned as it is; the decoder refuses it.
     """
     root = document.root
     if not isinstance(root.value, dict):
@@ -65,13 +63,13 @@ def _expanded(document: Document, node: Node, path: Path, presets: Mapping[str, 
         raise document.error((*path, "name"), problem)
     own = replace(node, value=written)
     source, line = f"with preset {quoted(name)}", node.key_lines[PRESET]
-    return tuple(_merged(document, _placed(base, source, line), own, path, name) for base in bases)
+    return tuple(_merged(document, _relocated(base, source, line), own, path, name) for base in bases)
 
 
 def _chosen(
     document: Document, written: Mapping[str, Node], path: Path, resources: tuple[Node, ...]
 ) -> tuple[Node, ...]:
-    """The preset's resources: all of them, or the one that `of` names, by enough of its beginning."""
+    """All of the preset's resources, or the one whose name begins with `of`."""
     if OF not in written:
         return resources
     wanted = written[OF].value
@@ -93,18 +91,18 @@ def _resources_adjust(content: bytes, name: str) -> tuple[Node, ...]:
     return resources
 
 
-def _placed(node: Node, source: str, line: int) -> Node:
-    """A preset's node as if it stood where the file asks for it."""
+def _relocated(node: Node, source: str, line: int) -> Node:
+    """A preset's node with the line of the file that uses the preset."""
     value = node.value
     if isinstance(value, dict):
-        value = {key: _placed(child, source, line) for key, child in value.items()}
+        value = {key: _relocated(child, source, line) for key, child in value.items()}
     elif isinstance(value, tuple):
-        value = tuple(_placed(child, source, line) for child in value)
+        value = tuple(_relocated(child, source, line) for child in value)
     return replace(node, value=value, line=line, source=source, key_lines=dict.fromkeys(node.key_lines, line))
 
 
 def _merged(document: Document, base: Node, own: Node, path: Path, preset: str) -> Node:
-    """`own`, which is at `path`, over `base`."""
+    """`own`, the node at `path`, merged over `base`."""
     if not isinstance(base.value, dict) or not isinstance(own.value, dict):
         return own
     merged = dict(base.value)
@@ -116,7 +114,7 @@ def _merged(document: Document, base: Node, own: Node, path: Path, preset: str) 
             hint = advice(key, sorted(base.value)) or f", only of {', '.join(sorted(base.value))}"
             raise document.error(
                 (*path, key),
-                f"found nothing, which takes a preset's key away, but preset {quoted(preset)} has no "
+                f"found nothing, which removes a preset's key, but preset {quoted(preset)} has no "
                 f"{quoted(key)}{hint}",
             )
     size = 1 + sum(child.size for child in merged.values())
@@ -133,16 +131,16 @@ def _names(resources: tuple[Node, ...]) -> str:
 
 
 PRESET_SOURCE: Final = "preset "
-"""How messages name a preset that is a source of its own: with its name behind it."""
+"""The prefix of a preset's name as the source of a document."""
 
 _EXPANDED: Final[config_file.FurtherKeys] = {model.Resource: frozenset({PRESET, OF})}
-"""Keys that are gone when a document is decoded, and are what a mistyped one may have meant."""
+"""Keys that `expand` removes; advice on mistyped keys includes them."""
 
 
 def load(content: bytes, source: str, presets: Mapping[str, bytes] = PRESETS) -> tuple[ResourcePlan, ...]:
-    """The resources of a configuration file, which `source` names in messages.
+    """The resources of one configuration file; messages call it `source`.
 
-    Raises ConfigError for the first thing wrong in it.
+    Raises ConfigError for the first problem.
     """
     return load_all([(source, content)], presets)
 
@@ -150,9 +148,9 @@ def load(content: bytes, source: str, presets: Mapping[str, bytes] = PRESETS) ->
 def load_all(
     files: Sequence[tuple[str, bytes]], presets: Mapping[str, bytes] = PRESETS
 ) -> tuple[ResourcePlan, ...]:
-    """The resources of several files together, given as (source, content).
+    """The resources of several (source, content) files together.
 
-    Raises ConfigError for the first thing wrong in them, such as a resource that two of them ask for.
+    Raises ConfigError for the first problem, such as a resource in two of them.
     """
     first: dict[str, tuple[str, int]] = {}
     plans: list[ResourcePlan] = []
@@ -169,14 +167,14 @@ def load_all(
 
 
 def decoded(document: Document) -> model.Configuration:
-    """An expanded document as the model has it. Raises ConfigError where it does not fit."""
+    """Decode an expanded document. Raises ConfigError."""
     return config_file.convert(document, model.Configuration, _EXPANDED)
 
 
 def _resources(
     content: bytes, source: str, presets: Mapping[str, bytes]
 ) -> Iterator[tuple[ResourcePlan, Document, Path]]:
-    """The resources of one file, each with the place of its name."""
+    """(resource, document, path of its name) for each resource of one file."""
     document = parse(content, source)
     if not isinstance(document.root.value, dict):
         found = quoted(document.root.plain())
@@ -188,9 +186,9 @@ def _resources(
 
 
 def _same_devices(plan: ResourcePlan, earlier: ResourcePlan) -> bool:
-    """Whether an earlier resource keeps every device that this one could ever find.
+    """Whether an earlier resource keeps every device that this one can find.
 
-    Devices that are written down or printed by a program may be nothing that can be told apart.
+    Listed and printed devices may be different devices under equal configurations.
     """
     return (
         plan.exclusive

@@ -1,7 +1,7 @@
-"""The JSON Schema of configuration files, made from the model: what an editor can know while one types.
+"""The JSON Schema of configuration files, generated from the model, for editors.
 
-It accepts every file that the plugin accepts. What needs more than a schema can say (templates, names
-that devices make, what contradicts what) the plugin refuses, and `devicelens check`.
+It accepts every valid file. Templates and contradictions are beyond a schema: the plugin and
+`devicelens check` refuse these.
 """
 
 import ast
@@ -27,7 +27,7 @@ _ADJUSTABLE: Final = (model.Share, model.Allocate, model.CdiSpec, model.PreStart
 
 
 def schema(presets: Iterable[str]) -> Json:
-    """The schema; `presets` are the names that `preset` may have."""
+    """The schema; `presets` are the possible values of `preset`."""
     made = msgspec.json.schema(model.Configuration)
     defs: dict[str, Json] = made["$defs"]
     for struct in structs():
@@ -45,7 +45,7 @@ def schema(presets: Iterable[str]) -> Json:
 
 
 def structs() -> tuple[type[Struct], ...]:
-    """Every struct that a document may hold, the document itself first."""
+    """All structs of the model, `Configuration` first."""
     found: list[type[Struct]] = []
 
     def visit(info: msgspec.inspect.Type) -> None:
@@ -65,7 +65,7 @@ def structs() -> tuple[type[Struct], ...]:
 
 
 def field_texts(struct: type[Struct]) -> dict[str, str]:
-    """What the text below each field says, of the struct and of those that it comes from."""
+    """The docstring of each field of a struct, also of inherited fields."""
     texts: dict[str, str] = {}
     for cls in reversed(struct.__mro__):
         if not issubclass(cls, Struct) or cls is Struct:
@@ -113,7 +113,7 @@ def _improve(struct: type[Struct], definition: Json) -> None:
 
 
 def _nullable(written: Json) -> Json:
-    """The same, or null, with the description where editors look for it."""
+    """The same schema, or null; the description stays at the top, where editors read it."""
     if "enum" in written:
         return {**written, "enum": [*written["enum"], None]}
     if isinstance(written.get("type"), str):
@@ -125,7 +125,7 @@ def _nullable(written: Json) -> Json:
 
 
 def _adjusted(defs: dict[str, Json], presets: list[str]) -> None:
-    """A resource is written out, or begins with a preset: then nothing is needed, and null takes away."""
+    """Add variants for resources with a preset: no key is required, and null removes a key."""
     for struct in (model.Resource, *_ADJUSTABLE):
         definition = deepcopy(defs[struct.__name__])
         definition["title"] = f"Adjusted{struct.__name__}"
@@ -140,14 +140,14 @@ def _adjusted(defs: dict[str, Json], presets: list[str]) -> None:
             definition["properties"][name] = _nullable(written)
         defs[definition["title"]] = definition
     adjusted = defs["AdjustedResource"]
-    adjusted["description"] = "Resources of a preset, with what is written here merged over each."
+    adjusted["description"] = "Resources of a preset, each merged with these keys."
     adjusted["required"] = [PRESET]
     adjusted["properties"] = {
-        PRESET: {"enum": presets, "description": "A ready-made configuration to begin with."},
+        PRESET: {"enum": presets, "description": "The preset."},
         OF: {
             "type": "string",
             "minLength": 1,
-            "description": "The one resource of the preset that is meant, by enough of its name's beginning.",
+            "description": "One resource of the preset, by the beginning of its name.",
         },
         **adjusted["properties"],
     }

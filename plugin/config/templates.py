@@ -1,9 +1,7 @@
-"""Templates of the configuration: Jinja2, sandboxed, strict, compiled once, bounded when rendered.
+"""Templates of the configuration: Jinja2, sandboxed, strict, compiled once, and bounded when rendered.
 
-What a template may contain, and the names that it may use: checked when it is loaded.
-
-Jinja2's sandbox keeps a template from the process's insides, not from eating its time and memory, so
-the language is cut down to what describing devices needs: expressions, if, and for over what is given.
+Jinja2's sandbox protects the process's objects, but not its time and memory. So the language is reduced to
+expressions, if, and for over the given variables; unknown names are found when a template is compiled.
 """
 
 import json
@@ -33,12 +31,12 @@ ALLOWED_METHODS: Final = frozenset(
         *("isdigit", "isalpha", "isalnum", "index"),
     }
 )
-"""Methods of text and mappings; nothing else can be called."""
+"""Methods of texts and mappings. Nothing else can be called."""
 
 _MAPPING_METHODS: Final = frozenset({"get", "items", "keys", "values"})
 
 MAX_LOOPS: Final = 2
-"""Loops within loops: more would let a short template run for ever."""
+"""Nested loops; with more, a short template could run for hours."""
 
 _ALLOWED_NODES: Final = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Name, nodes.NSRef),
@@ -65,17 +63,17 @@ def problem(
     fields: frozenset[str],
     attributes: frozenset[str] | None = None,
 ) -> str | None:
-    """What a template must not contain, in words; None where all is well.
+    """The first problem of a template, or None.
 
-    `variables` are the names it is rendered with, `fields` what a `device` among them has, `attributes`
-    what its `attrs` may have; None where that cannot be told.
+    `variables` are the names that it may use, `fields` the fields of a `device`, `attributes` the names in
+    its `attrs`; None: any name is possible.
     """
     checker = _Checker(variables, fields, attributes)
     return next(checker.check(tree, {}, 0), None)
 
 
 class _Checker:
-    """Walks a template's tree. `scope` says which loop variables there are and which are devices."""
+    """Walks a template's tree. `scope` maps loop variables to `device`, or to None for other values."""
 
     def __init__(
         self, variables: frozenset[str], fields: frozenset[str], attributes: frozenset[str] | None
@@ -114,11 +112,9 @@ class _Checker:
     def _own(self, node: nodes.Node, scope: dict[str, str | None]) -> Iterator[str]:
         match node:
             case nodes.Name(name=name, ctx="load") if name not in scope and name not in self._variables:
-                known = sorted(self._variables)
-                yield f"found the unknown name {quoted(name)}" + (advice(name, known) or _one_of(known))
+                yield f"found the unknown name {quoted(name)}{_hint(name, self._variables)}"
             case nodes.Filter(name=name) if name not in ALLOWED_FILTERS:
-                known = sorted(ALLOWED_FILTERS)
-                yield f"found the unknown filter {quoted(name)}" + (advice(name, known) or _one_of(known))
+                yield f"found the unknown filter {quoted(name)}{_hint(name, ALLOWED_FILTERS)}"
             case nodes.Filter():
                 yield from self._filtered(node, scope)
             case nodes.Getattr(node=base, attr=attr) if self._kind(base, scope) == _DEVICE:
@@ -142,13 +138,10 @@ class _Checker:
         if not isinstance(called, nodes.Getattr):
             yield "found a call of something that is not a method"
         elif called.attr not in ALLOWED_METHODS:
-            known = sorted(ALLOWED_METHODS)
-            yield f"found the unknown method {quoted(called.attr)}" + (
-                advice(called.attr, known) or _one_of(known)
-            )
+            yield f"found the unknown method {quoted(called.attr)}{_hint(called.attr, ALLOWED_METHODS)}"
 
     def _filtered(self, node: nodes.Filter, scope: dict[str, str | None]) -> Iterator[str]:
-        """`devices | map(attribute='pth')`: an attribute's name in a filter is checked as well."""
+        """Check names of attributes in filters: `devices | map(attribute='pth')`."""
         if node.name not in _ATTRIBUTE_FILTERS or node.node is None:
             return
         if self._kind(node.node, scope) != _DEVICES:
@@ -165,17 +158,12 @@ class _Checker:
 
     def _field(self, name: str) -> Iterator[str]:
         if name not in self._fields:
-            known = sorted(self._fields)
-            yield f"found device.{name}, which a device does not have" + (
-                advice(name, known) or _one_of(known)
-            )
+            yield f"found device.{name}, which a device does not have{_hint(name, self._fields)}"
 
     def _attribute(self, name: str) -> Iterator[str]:
         if self._attributes is not None and name not in self._attributes:
-            known = sorted(self._attributes)
-            yield f"found device.attrs.{name}, which devices of these sources do not have" + (
-                (advice(name, known) or _one_of(known)) if known else ": they have no attributes"
-            )
+            hint = _hint(name, self._attributes) if self._attributes else ": they have no attributes"
+            yield f"found device.attrs.{name}, which devices of these sources do not have{hint}"
 
     def _is_attrs(self, node: nodes.Node, scope: dict[str, str | None]) -> bool:
         match node:
@@ -188,7 +176,7 @@ class _Checker:
                 return False
 
     def _kind(self, node: nodes.Node, scope: dict[str, str | None]) -> str | None:
-        """Whether an expression is a device, a list of devices, or something else."""
+        """`device`, `devices`, or None for the value of any other expression."""
         kind: str | None = None
         match node:
             case nodes.Name(name=name) if name in scope:
@@ -212,24 +200,25 @@ def _is_text(node: nodes.Node) -> bool:
     return isinstance(node, nodes.Const) and isinstance(node.value, str)
 
 
-def _one_of(known: list[str]) -> str:
-    return f", expected one of {', '.join(known)}"
+def _hint(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    return advice(name, names) or f", expected one of {', '.join(names)}"
 
 
 MAX_OUTPUT: Final = 128 * 1024 - 1
-"""The longest text a template may render to: the kernel takes no longer argument or variable."""
+"""The longest output: the kernel accepts no longer argument or variable."""
 
 DEVICE_FIELDS: Final = frozenset({"id", "name", "path", "attrs", "numa_nodes", "nodes"})
 FOUND_FIELDS: Final = frozenset({"name", "path", "attrs", "nodes"})
-"""What is known of a device before it has an id."""
+"""The fields of a device that has no id yet."""
 
 
 class TemplateError(ValueError):
-    """A template that cannot be compiled, or not be rendered; the message says why, without its place."""
+    """A template cannot be compiled or rendered; the message says why."""
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with the operations that can make much of little held back."""
+    """The sandbox, with limits on operations whose result can be much larger than their operands."""
 
     intercepted_binops = frozenset({"*", "%", "+"})
 
@@ -270,7 +259,7 @@ def _to_json(value: object) -> str:
 
 
 def _only_text(value: object) -> object:
-    """What `{{ … }}` may show: text and numbers, for `None` or `<map object>` is never what was meant."""
+    """Allow only texts and numbers in `{{ … }}`: `None` or `<map object>` is always a mistake."""
     if value is None:
         raise TemplateError("an expression gives nothing (None)")
     if not isinstance(value, (str, int, float, jinja2.Undefined)):
@@ -303,15 +292,15 @@ _ENVIRONMENT: Final = _environment()
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A compiled template. `uses` are the variables that it reads."""
+    """A compiled template. `uses`: its variables. Templates with equal text are equal."""
 
     text: str
     uses: frozenset[str]
     compiled: jinja2.Template | None = field(compare=False)
-    """None: the text is rendered as it is. Templates of the same text are equal."""
+    """None: a constant text."""
 
     def render(self, variables: Mapping[str, object]) -> str:
-        """The text for `variables`. Raises TemplateError, whatever goes wrong in it."""
+        """The text for `variables`. Raises TemplateError for every failure."""
         if self.compiled is None:
             return self.text
         parts: list[str] = []
@@ -330,7 +319,7 @@ class Template:
         return "".join(parts)
 
     def holds(self, variables: Mapping[str, object]) -> bool:
-        """Whether a condition renders as true. Raises TemplateError where it renders as neither."""
+        """Whether a condition renders as true. Raises TemplateError if it is neither true nor false."""
         text = self.render(variables).strip()
         match text.lower():
             case "true" | "1" | "yes":
@@ -347,11 +336,10 @@ def compile_template(
     fields: frozenset[str],
     attributes: frozenset[str] | None = None,
 ) -> Template:
-    """Compile a template that may use `variables`, a device of which has `fields`.
+    """Compile a template. Raises TemplateError for bad syntax, unknown names and forbidden constructs.
 
-    `attributes` are the names that its `attrs` may have; None where that cannot be told.
-
-    Raises TemplateError for bad syntax, unknown names and what these templates must not do.
+    `variables` are the names that it may use, `fields` the fields of a `device`, `attributes` the names in
+    its `attrs`; None: any name is possible.
     """
     try:
         tree = _ENVIRONMENT.parse(text)

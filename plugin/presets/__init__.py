@@ -1,4 +1,4 @@
-"""Ready-made configurations, one YAML file for each device system, in the language that users write."""
+"""Presets: a YAML configuration for each common device system."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ _DIRECTORY = Path(__file__).parent
 
 
 class _Presets(Mapping[str, bytes]):
-    """The presets' texts by name, read when they are asked for."""
+    """The presets' texts by name, read on access."""
 
     def __getitem__(self, name: str) -> bytes:
         return preset_path(name).read_bytes()
@@ -27,12 +27,12 @@ PRESETS: Final[Mapping[str, bytes]] = _Presets()
 
 
 def preset_names() -> tuple[str, ...]:
-    """The presets that there are."""
+    """The names of all presets."""
     return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.yaml")))
 
 
 def preset_path(name: str) -> Path:
-    """The file of one of `preset_names()`. Raises KeyError for any other name."""
+    """The file of a preset. Raises KeyError for an unknown name."""
     if name not in preset_names():
         raise KeyError(name)
     return _DIRECTORY / f"{name}.yaml"

@@ -87,7 +87,7 @@ def test_who_asks_for_a_preset_and_for_its_resource_is_told_how_to_adjust_it() -
     with pytest.raises(ConfigError) as caught:
         load_all([("mine.yaml", EXAMPLE + b"  - preset: cola\n"), ("preset cola", cola)])
     assert str(caught.value) == (
-        "preset cola:4: resources[0].name: found 'myway5.com/cola', which mine.yaml:19 has too: "
+        "preset cola:5: resources[0].name: found 'myway5.com/cola', which mine.yaml:19 has too: "
         "begin the file's resource with the key 'preset' to adjust a preset"
     )
 
