@@ -158,8 +158,9 @@ def _nodes(ctx: click.Context, *kinds: str) -> Iterable[Any]:
     parameters: dict[str, Any] = {name: ctx.params.get(name) for name in SourceFlags.__slots__}
     # Without a value on the line a parameter is None here, whatever its default.
     given = {name: value for name, value in parameters.items() if value is not None}
+    given["timeout"] = _TIMEOUT
     try:
-        source = choose_source(ctx, SourceFlags(**{**given, "timeout": _TIMEOUT}))
+        source = choose_source(ctx, SourceFlags(**given))
         if source.kind not in (kinds or ("exporter", "prometheus")):
             return ()  # gRPC takes too long to import
         return current_mapping(replace(source, node="")).nodes

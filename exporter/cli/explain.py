@@ -79,7 +79,7 @@ def parse_device(text: str) -> tuple[str, str]:
 
 
 def facts(document: ExplainDocument, *, relatives: int | None = None) -> Iterator[tuple[str, str]]:
-    """What the sentences say, as names and values; of siblings and parts no more than `relatives`."""
+    """The facts behind the sentences, as names and values, with at most `relatives` siblings and parts."""
     yield "device", document.device
     if document.resource is not None:
         yield "resource", document.resource
@@ -94,11 +94,11 @@ def facts(document: ExplainDocument, *, relatives: int | None = None) -> Iterato
     if document.entry is not None:
         yield from _of_device(document.entry)
     if document.numa is not None and document.numa.told_by is not None:
-        yield "numa", f"{ranges(document.numa.nodes)} (told by the {document.numa.told_by})"
+        yield "numa", f"{ranges(document.numa.nodes)} (from the {document.numa.told_by})"
     for name, known in (("sibling", document.siblings), ("part", document.parts)):
         for relative in known[:relatives]:
             holders = ", ".join(f"{h.namespace}/{h.pod}" for h in relative.holders)
-            yield name, f"{relative.device} {holders or '(nobody)'}"
+            yield name, f"{relative.device} {holders or '(no holder)'}"
         if relatives is not None and len(known) > relatives:
             yield name, f"… and {len(known) - relatives} more: -o wide"
     for claim in document.claims:
@@ -123,9 +123,9 @@ def _of_device(entry: DeviceEntry) -> Iterator[tuple[str, str]]:
     if plugin is None:
         return
     reason = "" if plugin.reason is None else f": {plugin.reason}"
-    silent = "" if plugin.answers else " (its last word)"
+    silent = "" if plugin.answers else " (last report)"
     yield "plugin", f"{plugin.health}{reason}, by {plugin.source}{silent}"
     if plugin.last_allocated is not None:
-        yield "given out", plugin.last_allocated
+        yield "allocated", plugin.last_allocated
     for name, value in plugin.attributes.items():
         yield "attribute", f"{name}={value}"

@@ -95,8 +95,8 @@ async def test_sentences_come_first_and_facts_after() -> None:
         "allocatable  yes",
         "holder       ml/llama-0 trainer, since 2026-10-28T22:31:03.250Z",
         "  uid        uid-1",
-        "numa         1 (told by the kubelet)",
-        "sibling      GPU-0::1 (nobody)",
+        "numa         1 (from the kubelet)",
+        "sibling      GPU-0::1 (no holder)",
         "mapping      fresh, 2 s old, of worker-3",
     ]
 

@@ -433,7 +433,11 @@ def _snapshots(draw: st.DrawFn) -> Snapshot:
     return Snapshot(tuple(devices))
 
 
-@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=60)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=60,
+)
 @given(_snapshots(), st.booleans())
 def test_any_names_come_back(scrape: Scrape, snapshot: Snapshot, honour: bool) -> None:
     state = State(
