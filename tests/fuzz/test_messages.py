@@ -123,7 +123,7 @@ class _Exporter:
             moment = Moment(state, "n", self.at, 60.0)
             page = status_page(moment, PageQuery(), tag="t", triggers=())
             shown = [row(item, moment) for _, items in page.sections for item in items]
-            assert sum(len(one.holders) for one in shown if not one.claimed) <= len(held)
+            assert sum(len(one.holdings) for one in shown if one.claim is None) <= len(held)
             assert bool(shown) == bool(snapshot.devices or snapshot.claims)
         return "read"
 

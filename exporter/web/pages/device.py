@@ -6,12 +6,13 @@ from typing import Final
 
 from exporter.history.record import HoldingRow, bounded
 from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
-from exporter.mapping.model import ClaimDevice, Device, DeviceKey
+from exporter.mapping.model import ClaimDevice, Device, DeviceKey, Holder
 from exporter.mapping.state import State
 from exporter.views.documents import Moment
 from exporter.views.explain import (
     AmbiguousDevice,
     DeviceFacts,
+    Health,
     UnknownDevice,
     explain,
     sentences,
@@ -23,18 +24,14 @@ from exporter.web.pages import times
 from exporter.web.pages.parts import (
     ID_LENGTH,
     NO_FINDINGS,
-    UNHEALTHY_HELD,
-    DeviceLine,
     Fact,
     FindingList,
     Frame,
-    HolderLine,
     NotFound,
     Suggestion,
     device_order,
     findings,
     frame,
-    holder_line,
     resource_address,
     row_key,
 )
@@ -47,11 +44,9 @@ from exporter.web.pages.past import (
     past_section,
 )
 from exporter.web.pages.timeline import Lane
-from exporter.web.pages.times import Stamp
 
 HOLDERS: Final = 100
 """Holders, siblings and parts on a page, of each; the API has all."""
-CLAIM_HOLDERS: Final = 200
 _SENTENCE: Final = 700
 """Characters of a sentence."""
 
@@ -60,44 +55,29 @@ ClaimName = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class HealthLine:
-    """A device's health: `kind` is healthy, unhealthy or unknown; `source` reports it."""
-
-    kind: str
-    words: str
-    reason: Text | None
-    since: Stamp | None
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class Family:
     """Devices of one physical device, and `more` that are left out."""
 
     heading: str
-    members: tuple[DeviceLine, ...]
+    members: tuple[Device, ...]
     more: int
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePage:
-    """What device.html shows. `divided`: the kubelet knows only its parts, which come first then. A device
-    that only history has is `kind` gone.
+    """What device.html shows, of all `holders` at most HOLDERS. `divided`: the kubelet knows only its parts,
+    which come first then. A device that only history has is `kind` gone.
     """
 
     frame: Frame
-    name: Text
-    whole: str
-    resource: Text
-    resource_href: str
+    key: DeviceKey
     headline: str
     kind: str
     past: PastSection
     facts: tuple[Fact, ...]
     nobody: str = ""
-    holders: tuple[HolderLine, ...] = ()
-    more_holders: int = 0
-    health: HealthLine | None = None
+    holders: tuple[Holder, ...] = ()
+    health: Health | None = None
     findings: FindingList = NO_FINDINGS
     family: tuple[Family, ...] = ()
     divided: bool = False
@@ -172,10 +152,7 @@ def _gone(
         part = Fact("Read as", Text(reading_words(reader(key.device, key.resource))))
     return DevicePage(
         frame=frame(moment, key.device, tag=tag, path=device_link(*key)),
-        name=text(key.device, limit=ID_LENGTH),
-        whole=spelled(key.device),
-        resource=text(key.resource),
-        resource_href=resource_address(key.resource),
+        key=key,
         headline=f"{absent}; last held by {who}, until {'the last refresh' if end is None else end}.",
         kind="gone",
         past=_past(key, answer, span, moment.now),
@@ -188,24 +165,19 @@ def _present(
 ) -> DevicePage:
     state, now, device = moment.state, moment.now, found.device
     key = DeviceKey(found.key.resource or asked.resource, found.key.device)
-    holders = () if device is None else device.holders
     lines = sentences(found, state, now=now, stale_after=moment.stale_after)
     return DevicePage(
         frame=frame(moment, key.device, tag=tag, path=device_link(*key)),
-        name=text(key.device, limit=ID_LENGTH),
-        whole=spelled(key.device),
-        resource=text(key.resource),
-        resource_href=resource_address(key.resource),
+        key=key,
         headline=_headline(found),
         kind=_kind(found),
         past=_past(key, answer, span, now),
         facts=(*map(_claim_fact, found.claimed[:HOLDERS]), *_facts(found, key, now)),
         nobody=_sentence(found.why_nobody),
-        holders=tuple(holder_line(key, holder, moment) for holder in holders[:HOLDERS]),
-        more_holders=max(0, len(holders) - HOLDERS),
-        health=_health(found, now),
+        holders=() if device is None else device.holders,
+        health=found.health,
         findings=findings(found.anomalies, now),
-        family=tuple(_families(found, moment)),
+        family=tuple(_families(found)),
         divided=device is None and bool(found.parts),
         sentences=tuple(text(line, limit=_SENTENCE).shown for line in lines),
     )
@@ -231,19 +203,6 @@ def _kind(found: DeviceFacts) -> str:
         return "unhealthy"
     holders = bool(found.claimed) if found.device is None else bool(found.device.holders)
     return "held" if holders or any(part.holders for part in found.parts) else "free"
-
-
-def _health(found: DeviceFacts, now: float) -> HealthLine | None:
-    health = found.health
-    if health is None:
-        return None
-    return HealthLine(
-        kind=health.kind,
-        words=health.words,
-        reason=text(health.reason, limit=300) if health.reason else None,
-        since=times.optional(health.since, now),
-        source=spelled(health.source),
-    )
 
 
 def _facts(found: DeviceFacts, key: DeviceKey, now: float) -> Iterator[Fact]:
@@ -291,29 +250,12 @@ def _claim_fact(claimed: ClaimDevice) -> Fact:
     return Fact("Claimed as", shown, claim_link(*names), counted(len(claimed.holders), "holder"))
 
 
-def _families(found: DeviceFacts, moment: Moment) -> Iterator[Family]:
+def _families(found: DeviceFacts) -> Iterator[Family]:
     named = f"Others of {text(found.parent, limit=60).shown}"
     for heading, devices in ((named, found.siblings), ("Its shares and parts", found.parts)):
         if devices:
             shown = sorted(devices, key=device_order)[:HOLDERS]
-            members = tuple(_relative(device, moment) for device in shown)
-            yield Family(heading, members, max(0, len(devices) - HOLDERS))
-
-
-def _relative(device: Device, moment: Moment) -> DeviceLine:
-    key = device.key
-    unhealthy = moment.state.snapshot.complete and not device.allocatable
-    held = "held" if device.holders else "free"
-    return DeviceLine(
-        key=row_key("relative", *key),
-        device=text(key.device, limit=ID_LENGTH),
-        href=device_link(*key),
-        of=text(key.resource),
-        kind="unhealthy" if unhealthy else held,
-        words=(UNHEALTHY_HELD if device.holders else "unhealthy") if unhealthy else held,
-        holders=tuple(holder_line(key, holder, moment) for holder in device.holders[:5]),
-        more=max(0, len(device.holders) - 5),
-    )
+            yield Family(heading, tuple(shown), max(0, len(devices) - HOLDERS))
 
 
 def _past(key: DeviceKey, answer: HistoryAnswer, span: TimeRange, now: float) -> PastSection:
@@ -338,18 +280,12 @@ def _sentence(words: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClaimPage:
-    """What claim.html shows. `present`: a pod holds it now."""
+    """What claim.html shows: the device's driver, pool and id, and its present shares with their holders."""
 
     frame: Frame
-    name: Text
-    whole: str
-    driver: Text
-    pool: Text
-    present: bool
+    name: ClaimName
     headline: str
-    cdi: tuple[Text, ...]
-    holders: tuple[HolderLine, ...]
-    more_holders: int
+    claimed: tuple[ClaimDevice, ...]
     past: PastSection
 
 
@@ -361,33 +297,16 @@ def claim_page(
     claims = moment.state.snapshot.claims
     claimed = tuple(c for c in claims if c.key[:3] == name or tuple(map(bounded, c.key[:3])) == name)
     rows = () if answer.found is None else tuple(r for r in answer.found.rows if r.key[1:4] == short)
-    driver, pool, device = name
+    device = name[2]
     if not claimed and not rows:
         words = "No pod on this node holds this device through a claim, now or in recorded history."
         shown = text("/".join(name), limit=ID_LENGTH)
         return NotFound("Unknown claimed device", shown, words, _similar_claims(claims, name))
-    holders = [
-        holder_line(
-            one.held(through),
-            through.holder,
-            moment,
-            claim=text(f"{through.claim_namespace}/{through.claim}"),
-            share=spelled(one.key.share_id)[:ID_LENGTH],
-        )
-        for one in claimed
-        for through in one.holders
-    ]
     return ClaimPage(
         frame=frame(moment, device, tag=tag, path=claim_link(*name)),
-        name=text(device, limit=ID_LENGTH),
-        whole=spelled(device),
-        driver=text(driver),
-        pool=text(pool),
-        present=bool(claimed),
+        name=name,
         headline=_claim_headline(claimed, rows, now),
-        cdi=tuple(text(cdi, limit=160) for one in claimed for cdi in one.cdi_devices)[:CLAIM_HOLDERS],
-        holders=tuple(holders[:CLAIM_HOLDERS]),
-        more_holders=max(0, len(holders) - CLAIM_HOLDERS),
+        claimed=claimed,
         past=past_section(
             *(answer, span, now),
             lane=_lane_of_share,

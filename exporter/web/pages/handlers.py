@@ -100,7 +100,7 @@ class Pages:
 
     def _status(self, moment: Moment, tag: str, query: PageQuery) -> bytes:
         page = status_page(moment, query, tag=tag, triggers=self._site.triggers())
-        rendered = partial(self._templates.rows.rendered, moment=moment)
+        rendered = partial(self._templates.rows.rendered, frame=page.frame)
         return self._templates.render("status.html", page=page, rendered=rendered)
 
     def message(self, status: int, headline: str, detail: str) -> web.Response:

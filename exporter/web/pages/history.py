@@ -237,7 +237,7 @@ def _headline(form: HistoryForm, past: PastSection, now: float) -> str:
     if not count:
         known = "no known holdings: there was a gap in observation" if past.gaps else "no holdings"
         return f"{when} there were {known}."
-    sure = sum(row.kind == "held" for row in past.rows)
+    sure = sum(past.certain.values())
     also = f", and {count - sure} possible" if count > sure else ""
     return f"{when} there {'was' if sure == 1 else 'were'} {more}{counted(sure, 'holding')}{also}."
 

@@ -10,12 +10,12 @@ from typing import Final
 from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.holdings import Holding
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import Container, Device, HeldKey, Holder, PodKey
+from exporter.mapping.model import Device, HeldKey, Holder, PodKey
 from exporter.mapping.state import Freshness
 from exporter.views.documents import Moment
 from exporter.views.links import device_link, pod_link
 from exporter.views.query import TEXT_LIMIT, Filters, address
-from exporter.views.wording import Text, counted, lasting, listed, ranges, reason, size, spelled, text
+from exporter.views.wording import Text, lasting, listed, reason, spelled, text
 from exporter.web.pages.times import NOW, Stamp, optional, stamp
 
 ID_LENGTH: Final = 200
@@ -63,14 +63,42 @@ class FreshnessBanner:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What every page has: node, title, the ETag, its own address, and the freshness."""
+    """What every page has, and what its template asks about the moment. `seconds` as in `stamp`."""
 
-    node: str
+    moment: Moment
     title: str
     tag: str
     path: str
     freshness: FreshnessBanner
+    seconds: bool = True
     now: str = NOW
+
+    @property
+    def node(self) -> str:
+        """The node, as it is shown."""
+        return spelled(self.moment.node)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the kubelet reports allocatable devices."""
+        return self.moment.state.snapshot.complete
+
+    def stamp(self, at: float | None) -> Stamp | None:
+        """A unix time; None for None."""
+        return optional(at, self.moment.now, seconds=self.seconds)
+
+    def since(self, held: HeldKey, holder: Holder) -> Stamp | None:
+        """Since when `holder` holds `held`; None where unknown."""
+        since = self.moment.state.since.get(Holding(held, holder))
+        return (
+            None
+            if since is None
+            else stamp(since.at, self.moment.now, exact=since.exact, seconds=self.seconds)
+        )
+
+    def workload(self, holder: Holder) -> str:
+        """The owner of the holder's pod: `Deployment llama`; "" where unknown, or the pod itself."""
+        return workload(self.moment.state.pods, holder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,55 +119,6 @@ class Fact:
     href: str = ""
     source: str = ""
     copied: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HolderLine:
-    """One holder, with its pod's page. `workload` and `since` are None where unknown; `claim` and `share` are
-    those of a claimed device.
-    """
-
-    key: str
-    namespace: Text
-    pod: Text
-    href: str
-    container: Text
-    workload: Text | None
-    uid: str
-    since: Stamp | None
-    claim: Text | None = None
-    share: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceLine:
-    """One device in a list, with its page; `of` is its resource or its claim."""
-
-    key: str
-    device: Text
-    href: str
-    of: Text
-    kind: str
-    words: str
-    numa: str = ""
-    since: Stamp | None = None
-    holders: tuple[HolderLine, ...] = ()
-    more: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerRow:
-    """One container with exclusive CPUs or pinned memory, and its pod's page."""
-
-    key: str
-    namespace: Text
-    pod: Text
-    container: Text
-    href: str
-    cpus: str
-    cpu_count: str
-    memory: tuple[Text, ...]
-    numa: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +206,7 @@ def freshness_banner(moment: Moment, *, seconds: bool = True) -> FreshnessBanner
 def frame(moment: Moment, name: str, *, tag: str, path: str) -> Frame:
     """The frame of the page of the object `name`."""
     title = f"{text(name, limit=40).shown} · {text(moment.node).shown} · devicelens"
-    return Frame(spelled(moment.node), title, tag, path, freshness_banner(moment))
+    return Frame(moment, title, tag, path, freshness_banner(moment))
 
 
 def resource_address(resource: str) -> str:
@@ -246,41 +225,25 @@ def life_link(namespace: str, pod: str, uid: str) -> str:
     return f"{link}#{life_id(uid)}" if uid and link.startswith("/pods/") else link
 
 
-def workload(pods: Mapping[PodKey, PodIdentity], holder: Holder) -> Text | None:
-    """The owner of the holder's pod: `Deployment llama`; None where unknown, or the pod itself."""
+def workload(pods: Mapping[PodKey, PodIdentity], holder: Holder) -> str:
+    """The owner of the holder's pod: `Deployment llama`; "" where unknown, or the pod itself."""
     identity = pods.get((holder.namespace, holder.pod))
     if identity is None or identity.workload.kind in {"", "Pod"}:
-        return None
-    return text(f"{identity.workload.kind} {identity.workload.name}")
+        return ""
+    return f"{identity.workload.kind} {identity.workload.name}"
 
 
-def held_since(held: HeldKey, holder: Holder, moment: Moment, *, seconds: bool = True) -> Stamp | None:
-    """Since when `holder` holds `held`; None where unknown."""
-    since = moment.state.since.get(Holding(held, holder))
-    return None if since is None else stamp(since.at, moment.now, exact=since.exact, seconds=seconds)
+def device_state(device: Device, *, complete: bool) -> str:
+    """held, free, unhealthy, or UNHEALTHY_HELD; `complete` as in Snapshot."""
+    if complete and not device.allocatable:
+        return UNHEALTHY_HELD if device.holders else "unhealthy"
+    return "held" if device.holders else "free"
 
 
-def holder_line(
-    held: HeldKey, holder: Holder, moment: Moment, *, claim: Text | None = None, share: str = ""
-) -> HolderLine:
-    """One holder of `held`, on a device's page."""
-    return HolderLine(
-        key=row_key("holder", *held, *holder),
-        namespace=text(holder.namespace),
-        pod=text(holder.pod),
-        href=life_link(holder.namespace, holder.pod, holder.pod_uid),
-        container=text(holder.container),
-        workload=workload(moment.state.pods, holder),
-        uid=spelled(holder.pod_uid),
-        since=held_since(held, holder, moment),
-        claim=claim,
-        share=share,
-    )
-
-
-def row_key(*parts: str) -> str:
+def row_key(*parts: str | tuple[str, ...]) -> str:
     """A short, stable name for an element, by which the page's module finds it again."""
-    joined = "\0".join(parts).encode(errors="surrogatepass")
+    texts = (text for part in parts for text in ((part,) if isinstance(part, str) else part))
+    joined = "\0".join(texts).encode(errors="surrogatepass")
     return sha1(joined, usedforsecurity=False).hexdigest()[:12]
 
 
@@ -388,28 +351,3 @@ def _pieces(sentence: str, group: list[Anomaly]) -> Iterator[tuple[str, str]]:
 
 def _holder(holder: Holder) -> str:
     return f"{text(holder.namespace).shown}/{text(holder.pod).shown} ({text(holder.container).shown})"
-
-
-def container_row(container: Container) -> ContainerRow:
-    """The row of a container with exclusive CPUs or pinned memory."""
-    holder = container.holder
-    return ContainerRow(
-        key=row_key("container", *holder),
-        namespace=text(holder.namespace),
-        pod=text(holder.pod),
-        container=text(holder.container),
-        href=pod_link(holder.namespace, holder.pod),
-        cpus=text(ranges(container.cpu_ids), limit=120).shown,
-        cpu_count=counted(len(container.cpu_ids), "CPU") if container.cpu_ids else "",
-        memory=pinned_memory(container),
-        numa=ranges(container.numa_nodes),
-    )
-
-
-def pinned_memory(container: Container) -> tuple[Text, ...]:
-    """A container's pinned memory: `8 GiB memory on NUMA 0`."""
-    found: list[Text] = []
-    for block in container.memory[:20]:
-        nodes = f" on NUMA {ranges(block.numa_nodes)}" if block.numa_nodes else ""
-        found.append(text(f"{size(block.size_bytes)} {block.memory_type}{nodes}"))
-    return tuple(found)

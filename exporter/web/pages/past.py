@@ -1,19 +1,19 @@
 """Holdings of the past, as pages show them: a table, a drawing, and the gaps in observation. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Final
 
-from exporter.history.coverage import GapReason
+from exporter.history.coverage import CoverageGap, GapReason
 from exporter.history.query import HistoryResult
 from exporter.history.record import HoldingKey, HoldingRow
 from exporter.views.links import claim_link, device_link
-from exporter.views.wording import LOOSELY, Text, parse_time, spelled, text
+from exporter.views.wording import LOOSELY, parse_time, spelled, text
 from exporter.web.pages import times
 from exporter.web.pages.parts import Choice, life_link, natural, row_key
 from exporter.web.pages.timeline import Lane, Shade, Stretch, Timeline, timeline
-from exporter.web.pages.times import Gap, HoldingEnd, Stamp
+from exporter.web.pages.times import Stamp
 
 ROWS: Final = 200
 """Holdings that a page queries."""
@@ -56,35 +56,10 @@ class HistoryAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class PastRow:
-    """One holding. `kind` is held, ended or doubt, `words` its text. `resource` is a claimed device's driver;
-    `under` is the parent, or the pool, share and claim.
-    """
-
-    key: str
-    device: Text
-    device_href: str
-    resource: Text
-    under: Text | None
-    namespace: Text
-    pod: Text
-    href: str
-    container: Text
-    workload: Text | None
-    uid: str
-    kind: str
-    words: str
-    began: HoldingEnd
-    ended: HoldingEnd | None
-    lasted: str
-    assumed: bool
-
-
-@dataclass(frozen=True, slots=True)
 class PastSection:
     """The past from `since` to `until`. `trouble` says why there is no answer, `behind` why the answer may be
     incomplete. `reach` is the beginning of history. `more` is the address of further holdings ("" for none),
-    `whole` of all.
+    `whole` of all. `certain` says of rows, by number, whether they were surely held at the queried moment.
     """
 
     trouble: str
@@ -95,8 +70,9 @@ class PastSection:
     until: Stamp | None = None
     live: bool = True
     drawn: Timeline | None = None
-    rows: tuple[PastRow, ...] = ()
-    gaps: tuple[Gap, ...] = ()
+    rows: tuple[HoldingRow, ...] = ()
+    certain: Mapping[int, bool] = field(default_factory=dict[int, bool])
+    gaps: tuple[CoverageGap, ...] = ()
     gaps_left_out: int = 0
     reach: Stamp | None = None
     more: str = ""
@@ -176,57 +152,35 @@ def past_section(
         until=times.stamp(shown.until, now),
         live=span.until >= now,
         drawn=drawing(found, shown, now, lane=lane, named=named, rows=kept, at=at),
-        rows=tuple(past_row(row, now, certain=certain.get(row.id) if certain else None) for row in kept),
-        gaps=tuple(times.gap(gap, now) for gap in gaps[-GAPS:]),
+        rows=kept,
+        certain=certain or {},
+        gaps=tuple(gaps[-GAPS:]),
         gaps_left_out=max(0, len(gaps) - GAPS),
         reach=times.optional(found.earliest, now),
         more=more if found.next is not None else "",
     )
 
 
-def past_row(row: HoldingRow, now: float, *, certain: bool | None = None) -> PastRow:
-    """A holding at unix time `now`; `certain` says whether it was surely held at the queried moment."""
-    key, facts = row.key, row.facts
-    kind, words = _state(row)
+def past_state(row: HoldingRow, certain: bool | None = None) -> tuple[str, str]:  # noqa: FBT001 -- of a template
+    """A holding's state: held, ended or doubt, and its text; `certain` as in PastSection."""
     if certain is not None:
-        kind, words = ("held", "held") if certain else ("doubt", "perhaps")
-    owned = facts.workload_kind not in {"", "Pod"}
-    return PastRow(
-        key=f"h{row.id}",
-        device=text(key.device, limit=_NAME),
-        device_href=_held_link(key),
-        resource=text(key.resource or key.driver, limit=_NAME),
-        under=_under(row),
-        namespace=text(key.namespace),
-        pod=text(key.pod),
-        href=life_link(key.namespace, key.pod, facts.uid),
-        container=text(key.container),
-        workload=text(f"{facts.workload_kind} {facts.workload}") if owned else None,
-        uid=spelled(facts.uid),
-        kind=kind,
-        words=words,
-        began=times.began(row, now),
-        ended=times.ended(row, now),
-        lasted=times.lasted(row, now),
-        assumed=row.assumed,
-    )
-
-
-def _state(row: HoldingRow) -> tuple[str, str]:
+        return ("held", "held") if certain else ("doubt", "perhaps")
     if row.missed is not None:
         return "doubt", "in doubt"
     return ("held", "held") if row.end is None else ("ended", "ended")
 
 
-def _under(row: HoldingRow) -> Text | None:
+def held_details(row: HoldingRow) -> str:
+    """A device's parent, or a claimed device's pool, share and claim; "" for a whole device."""
     key = row.key
     if not key.driver:
-        return text(f"of {row.facts.parent}", limit=_NAME) if row.facts.parent else None
+        return f"of {row.facts.parent}" if row.facts.parent else ""
     share = f", share {key.share_id}" if key.share_id else ""
-    return text(f"pool {key.pool}{share}, claim {key.claim_namespace}/{key.claim}", limit=120)
+    return f"pool {key.pool}{share}, claim {key.claim_namespace}/{key.claim}"
 
 
-def _held_link(key: HoldingKey) -> str:
+def held_link(key: HoldingKey) -> str:
+    """The page of what is held."""
     if key.driver:
         return claim_link(key.driver, key.pool, key.device)
     return device_link(key.resource, key.device)
@@ -280,7 +234,7 @@ def _stretch(row: HoldingRow, lane: str, names: tuple[str, str, str], known: flo
     if end is not None:
         until = since if end.not_before is None else end.not_before
         latest = now if end.not_after is None or row.missed is not None else end.not_after
-    kind, words = _state(row)
+    kind, words = past_state(row)
     who = spelled(f"{row.key.namespace}/{row.key.pod}")
     return Stretch(
         key=f"b{row.id}",
@@ -311,7 +265,7 @@ def lane_of_device(row: HoldingRow) -> Lane:
     """A lane for each device."""
     key = row.key
     name = f"{text(key.device, limit=_NAME).shown} · {text(key.resource or key.driver, limit=_NAME).shown}"
-    return Lane(row_key("bar", key.resource, key.driver, key.pool, key.device), name, _held_link(key))
+    return Lane(row_key("bar", key.resource, key.driver, key.pool, key.device), name, held_link(key))
 
 
 def by_pod(row: HoldingRow) -> tuple[str, str, str]:

@@ -16,38 +16,30 @@ from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import ClaimDevice, ClaimHolder, Container, Device, Holder, PodKey
 from exporter.mapping.state import State
 from exporter.views.documents import Moment
-from exporter.views.links import claim_link, device_link, history_link, pod_link
+from exporter.views.links import history_link, pod_link
 from exporter.views.query import TEXT_LIMIT
-from exporter.views.wording import Text, counted, ranges, spelled, text
+from exporter.views.wording import Text, counted, spelled, text
 from exporter.web.pages import times
 from exporter.web.pages.numa import NumaPicture, numa_picture
 from exporter.web.pages.parts import (
     ID_LENGTH,
-    ContainerRow,
-    DeviceLine,
     Fact,
     FindingList,
     Frame,
     NotFound,
     Suggestion,
-    container_row,
     device_order,
     findings,
     frame,
-    held_since,
     life_id,
-    row_key,
 )
 from exporter.web.pages.past import (
     HistoryAnswer,
-    PastRow,
     PastSection,
     TimeRange,
     lane_of_device,
-    past_row,
     past_section,
 )
-from exporter.web.pages.times import HoldingEnd
 
 HELD: Final = 500
 """Devices of one container on the page."""
@@ -117,36 +109,29 @@ class LifeSection:
     `newer` and `older` are the anchors of its neighbours.
     """
 
+    life: Life
     anchor: str
     number: int
-    uid: str
-    present: bool
-    workload: Text | None
-    began: HoldingEnd | None
-    ended: HoldingEnd | None
-    rows: tuple[PastRow, ...]
+    workload: str
     newer: str
     older: str
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerBox:
-    """One container: its devices, `more` that are left out, and its exclusive CPUs and pinned memory."""
+    """One container, and the devices and claimed devices that it holds."""
 
-    row: ContainerRow
-    devices: tuple[DeviceLine, ...]
-    more: int
+    container: Container
+    devices: tuple[Device, ...]
+    claimed: tuple[tuple[ClaimDevice, ClaimHolder], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PodPage:
-    """What pod.html shows. `present`: a pod of the name holds something now."""
+    """What pod.html shows. `containers` are empty where no pod of the name holds anything now."""
 
     frame: Frame
-    namespace: Text
-    name: Text
-    whole: str
-    present: bool
+    pod: PodKey
     headline: str
     uids: tuple[str, ...]
     facts: tuple[Fact, ...]
@@ -188,17 +173,14 @@ def pod_page(
     concerned = (a for a in state.anomalies if _concerns(a.holder, a.pods, pod))
     return PodPage(
         frame=frame(moment, name, tag=tag, path=pod_link(*pod)),
-        namespace=text(namespace),
-        name=text(name, limit=ID_LENGTH),
-        whole=f"{spelled(namespace)}/{spelled(name)}",
-        present=bool(containers),
+        pod=pod,
         headline=_headline(containers, devices, known, now),
         uids=tuple(spelled(uid) for uid in uids if uid),
         facts=tuple(_facts(state.pods.get(pod), known, now)),
         findings=findings(concerned, now),
-        containers=tuple(_container(c, devices, moment) for c in containers),
+        containers=tuple(_container(c, devices, state) for c in containers),
         numa=numa_picture(containers, devices, cpu_nodes, nodes | set(cpu_nodes.values())),
-        lives=tuple(_life(number, known, now) for number in range(min(len(known), LIVES))),
+        lives=tuple(_life(number, known) for number in range(min(len(known), LIVES))),
         lives_left_out=max(0, len(known) - LIVES),
         past=_past(pod, answer, span or _whole_range(rows, now), now, known),
     )
@@ -264,65 +246,27 @@ def _facts(identity: PodIdentity | None, known: tuple[Life, ...], now: float) ->
 # --- what it holds --------------------------------------------------------------------------------------
 
 
-def _container(container: Container, devices: Iterable[Device], moment: Moment) -> ContainerBox:
+def _container(container: Container, devices: Iterable[Device], state: State) -> ContainerBox:
     """A container with those of its pod's `devices` that it holds."""
     holder = container.holder
     own = sorted((d for d in devices if holder in d.holders), key=device_order)
-    held = [_held(device, holder, moment) for device in own]
-    held += [
-        _claimed(claimed, through, moment)
-        for claimed in moment.state.snapshot.claims
-        for through in claimed.holders
-        if through.holder == holder
-    ]
-    return ContainerBox(container_row(container), tuple(held[:HELD]), max(0, len(held) - HELD))
-
-
-def _held(device: Device, holder: Holder, moment: Moment) -> DeviceLine:
-    key, complete = device.key, moment.state.snapshot.complete
-    unhealthy = complete and not device.allocatable
-    return DeviceLine(
-        key=row_key("held", *key, *holder),
-        device=text(key.device, limit=ID_LENGTH),
-        href=device_link(*key),
-        of=text(key.resource),
-        kind="unhealthy" if unhealthy else "held",
-        words="unhealthy" if unhealthy else "healthy" if complete else "held",
-        numa=ranges(device.numa_nodes),
-        since=held_since(key, holder, moment),
+    claimed = (
+        (one, through) for one in state.snapshot.claims for through in one.holders if through.holder == holder
     )
-
-
-def _claimed(claimed: ClaimDevice, through: ClaimHolder, moment: Moment) -> DeviceLine:
-    key, held = claimed.key, claimed.held(through)
-    share = f", share {key.share_id}" if key.share_id else ""
-    return DeviceLine(
-        key=row_key("claimed", *held, *through.holder),
-        device=text(key.device, limit=ID_LENGTH),
-        href=claim_link(key.driver, key.pool, key.device),
-        of=text(f"{key.driver}, pool {key.pool}{share}, claim {through.claim}", limit=160),
-        kind="held",
-        words="claimed",
-        since=held_since(held, through.holder, moment),
-    )
+    return ContainerBox(container, tuple(own[:HELD]), tuple(claimed)[:HELD])
 
 
 # --- what it held ---------------------------------------------------------------------------------------
 
 
-def _life(index: int, known: tuple[Life, ...], now: float) -> LifeSection:
+def _life(index: int, known: tuple[Life, ...]) -> LifeSection:
     life = known[index]
-    first, last = life.first, life.last
     facts = next((row.facts for row in life.rows if row.facts.workload_kind), None)
     return LifeSection(
+        life=life,
         anchor=_anchor(known, index),
         number=len(known) - index,
-        uid=spelled(life.uid),
-        present=life.present,
-        workload=None if facts is None else text(f"{facts.workload_kind} {facts.workload}"),
-        began=None if first is None else times.began(first, now),
-        ended=None if last is None else times.ended(last, now),
-        rows=tuple(past_row(row, now) for row in life.rows),
+        workload="" if facts is None else f"{facts.workload_kind} {facts.workload}",
         newer=_anchor(known, index - 1) if index > 0 else "",
         older=_anchor(known, index + 1) if index + 1 < min(len(known), LIVES) else "",
     )

@@ -10,21 +10,19 @@ from exporter.mapping.model import AdvertisedDevice, ClaimDevice, Device, Holder
 from exporter.mapping.state import State
 from exporter.views.documents import Moment
 from exporter.views.explain import health
-from exporter.views.links import claim_link, device_link, pod_link
+from exporter.views.links import claim_link, device_link
 from exporter.views.matching import Matcher
 from exporter.views.query import Group, Sort, SortColumn
-from exporter.views.wording import Text, ranges, spelled, text
+from exporter.views.wording import Text, spelled, text
 from exporter.web.pages.parts import (
     UNHEALTHY_HELD,
-    HolderLine,
     Natural,
     device_order,
-    held_since,
+    device_state,
     natural,
     row_key,
-    workload,
 )
-from exporter.web.pages.times import Stamp, day, optional
+from exporter.web.pages.times import day
 
 HOLDERS: Final = 50
 """Holders in one device's row; its own page and the API have all."""
@@ -71,8 +69,8 @@ class RowItem:
     def state(self, *, complete: bool) -> str:
         """held, free, unhealthy, or UNHEALTHY_HELD; `complete` as in Snapshot."""
         item = self.item
-        if complete and isinstance(item, Device) and not item.allocatable:
-            return UNHEALTHY_HELD if item.holders else "unhealthy"
+        if isinstance(item, Device):
+            return device_state(item, complete=complete)
         return "held" if item.holders else "free"
 
 
@@ -216,8 +214,9 @@ class Row:
     """What one row shows. The id is `stem` and `tail` where it begins with its parent's or its pool's name,
     else `tail` alone; `whole` is the uncut id. `parent` is set only where the id does not contain it.
 
-    `state` is held, free or unhealthy, `words` its text; `reason` and `ill` say why and since when it is
-    unhealthy. `mark` changes when the page's module highlights the row.
+    `state` is held, free or unhealthy, `words` its text; `reason` and `ill` (unix time) say why and since
+    when it is unhealthy. `mark` changes when the page's module highlights the row. `claim` is the claimed
+    device.
     """
 
     key: str
@@ -225,20 +224,18 @@ class Row:
     address: str
     tail: str
     whole: str
-    resource: Text
+    resource: str
     state: str
     words: str
-    holders: tuple[HolderLine, ...]
+    holdings: tuple[Holding, ...]
     more: int
     stem: str = ""
     parent: Text | None = None
-    share: Text | None = None
-    claimed: bool = False
     attributes: tuple[Text, ...] = ()
-    cdi: tuple[Text, ...] = ()
     reason: Text | None = None
-    ill: Stamp | None = None
-    numa: str = ""
+    ill: float | None = None
+    numa_nodes: tuple[int, ...] = ()
+    claim: ClaimDevice | None = None
 
 
 def row_inputs(item: RowItem, moment: Moment) -> tuple[object, ...]:
@@ -254,9 +251,9 @@ def row_inputs(item: RowItem, moment: Moment) -> tuple[object, ...]:
 
 
 def row(item: RowItem, moment: Moment) -> Row:
-    """The row of `item`, with placeholders for its ages."""
+    """The row of `item`."""
     if isinstance(item.item, ClaimDevice):
-        return _claim_row(item, item.item, moment)
+        return _claim_row(item, item.item)
     return _device_row(item, item.item, moment)
 
 
@@ -264,7 +261,7 @@ def _device_row(item: RowItem, device: Device, moment: Moment) -> Row:
     found = health(device, moment.state)
     unhealthy = found.kind == "unhealthy"
     stem, tail, parent = _id(device)
-    holders = item.holders
+    holdings = tuple(item.held())
     words = item.state(complete=moment.state.snapshot.complete)
     shown = "unhealthy" if unhealthy else words
     why = found.words if found.words == "its plugin does not answer" else found.reason
@@ -274,23 +271,22 @@ def _device_row(item: RowItem, device: Device, moment: Moment) -> Row:
         address=device_link(*device.key),
         tail=tail.shown,
         whole=tail.whole,
-        resource=text(device.key.resource, limit=_ID_LENGTH),
+        resource=device.key.resource,
         state=shown,
         words=_state_words(words, len(device.holders)),
-        holders=tuple(_holder_line(Holding(device.key, h), moment) for h in holders[:HOLDERS]),
-        more=max(0, len(holders) - HOLDERS),
+        holdings=holdings[:HOLDERS],
+        more=max(0, len(holdings) - HOLDERS),
         stem=stem,
         parent=parent,
         attributes=_attributes(moment.state.advertised.devices.get(device.key)),
         reason=text(why, limit=120) if unhealthy and why else None,
-        ill=optional(found.since, moment.now, seconds=False) if unhealthy else None,
-        numa=ranges(device.numa_nodes),
+        ill=found.since if unhealthy else None,
+        numa_nodes=device.numa_nodes,
     )
 
 
-def _claim_row(item: RowItem, device: ClaimDevice, moment: Moment) -> Row:
-    key, wanted = device.key, set(item.holders)
-    through = [one for one in device.holders if one.holder in wanted]
+def _claim_row(item: RowItem, device: ClaimDevice) -> Row:
+    key, holdings = device.key, tuple(item.held())
     name = text(f"{key.pool}/{key.device}", limit=_ID_LENGTH)
     stem = f"{spelled(key.pool)}/"
     split = not name.whole and name.shown.startswith(stem)
@@ -302,28 +298,14 @@ def _claim_row(item: RowItem, device: ClaimDevice, moment: Moment) -> Row:
         address=claim_link(key.driver, key.pool, key.device),
         tail=name.shown.removeprefix(stem) if split else name.shown,
         whole=name.whole,
-        resource=text(key.driver, limit=_ID_LENGTH),
+        resource=key.driver,
         state=words,
         words=_state_words(words, len(holders)),
-        holders=tuple(
-            _holder_line(
-                Holding(device.held(one), one.holder),
-                moment,
-                _claim_name(one.claim_namespace, one.claim, one.holder),
-            )
-            for one in through[:HOLDERS]
-        ),
-        more=max(0, len(through) - HOLDERS),
+        holdings=holdings[:HOLDERS],
+        more=max(0, len(holdings) - HOLDERS),
         stem=stem if split else "",
-        share=text(key.share_id) if key.share_id else None,
-        claimed=True,
-        cdi=tuple(text(cdi, limit=120) for cdi in device.cdi_devices[:HOLDERS]),
+        claim=device,
     )
-
-
-def _claim_name(namespace: str, claim: str, holder: Holder) -> str:
-    # A claim is in its pod's namespace; an unexpected other namespace is shown.
-    return claim if namespace == holder.namespace else f"{namespace}/{claim}"
 
 
 def _mark(state: str, holders: tuple[Holder, ...]) -> str:
@@ -359,18 +341,3 @@ def _id(device: Device) -> tuple[str, Text, Text | None]:
     if not shown.whole and shown.shown.startswith(stem) and shown.shown != stem:
         return stem, Text(shown.shown.removeprefix(stem), shown.shown), None
     return "", shown, text(parent, limit=_ID_LENGTH)
-
-
-def _holder_line(holding: Holding, moment: Moment, claim: str = "") -> HolderLine:
-    held, holder = holding
-    return HolderLine(
-        key=row_key(*held, *holder),
-        namespace=text(holder.namespace),
-        pod=text(holder.pod),
-        href=pod_link(holder.namespace, holder.pod),
-        container=text(holder.container),
-        workload=workload(moment.state.pods, holder),
-        uid="",
-        since=held_since(held, holder, moment, seconds=False),
-        claim=text(claim) if claim else None,
-    )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from exporter.mapping.model import ClaimDevice, Device, ResourceCounts, Snapshot
+from exporter.mapping.model import ClaimDevice, Container, Device, ResourceCounts, Snapshot
 from exporter.mapping.state import Freshness, State
 from exporter.views.documents import Moment
 from exporter.views.links import device_link, pod_link
@@ -23,10 +23,8 @@ from exporter.views.wording import Text, counted, listed, spelled, text
 from exporter.web.pages.parts import (
     UNHEALTHY_HELD,
     Choice,
-    ContainerRow,
     FindingList,
     Frame,
-    container_row,
     findings,
     freshness_banner,
     row_key,
@@ -82,21 +80,19 @@ class GroupHeader:
     continued: bool
     address: str = ""
     before: Text | None = None
-    of: Text | None = None
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceRow:
-    """One resource's counts, "?" where the kubelet does not report them; `bars` are (x, width, state)."""
+    """One resource's counts; `bars` are (x, width, state). `alarming`: a device is unhealthy, or all are
+    gone.
+    """
 
     key: str
     name: Text
     address: str
-    known: str
-    allocatable: str
-    held: str
-    free: str
-    unhealthy: str
+    counts: ResourceCounts
     alarming: bool
     bars: tuple[tuple[int, int, str], ...]
     selected: bool
@@ -134,7 +130,7 @@ class StatusPage:
     next: str
     sections: tuple[tuple[GroupHeader | None, tuple[RowItem, ...]], ...]
     nothing: str
-    containers: tuple[ContainerRow, ...] | None
+    containers: tuple[Container, ...] | None
     containers_left_out: int
 
 
@@ -150,12 +146,11 @@ def status_page(moment: Moment, query: PageQuery, *, tag: str, triggers: tuple[s
     page = min(query.page, pages)
     shown = clusters(kept, query.group, (page - 1) * query.per_page, query.per_page)
     found = findings(state.anomalies, moment.now, seconds=False)
+    banner = freshness_banner(moment, seconds=False)
     pinned = any(c.cpu_ids or c.memory for c in snapshot.containers)
     containers = matcher.containers(snapshot) if pinned else []
     return StatusPage(
-        frame=Frame(
-            spelled(moment.node), _title(moment, found), tag, "/", freshness_banner(moment, seconds=False)
-        ),
+        frame=Frame(moment, _title(moment, found), tag, "/", banner, seconds=False),
         query=query,
         triggers=", ".join(text(trigger, limit=120).shown for trigger in triggers) or "nothing",
         notes=tuple(text(note, limit=300).shown for note in state.notes),
@@ -171,7 +166,7 @@ def status_page(moment: Moment, query: PageQuery, *, tag: str, triggers: tuple[s
         next=address(query.at_page(page + 1)) if page < pages else "",
         sections=tuple((group_header(cluster, state), cluster.shown) for cluster in shown),
         nothing="" if shown else _nothing(state, query),
-        containers=tuple(map(container_row, containers[:CONTAINERS])) if pinned else None,
+        containers=tuple(containers[:CONTAINERS]) if pinned else None,
         containers_left_out=max(0, len(containers) - CONTAINERS),
     )
 
@@ -309,7 +304,9 @@ def resources(state: State, query: PageQuery) -> ResourceList:
     ]
     if len(rows) <= _RESOURCES + 2:
         return ResourceList(tuple(rows))
-    wanted = sorted(rows, key=lambda row: (not row.selected, not row.alarming, -int(row.held)))[:_RESOURCES]
+    wanted = sorted(rows, key=lambda row: (not row.selected, not row.alarming, -row.counts.allocated))[
+        :_RESOURCES
+    ]
     seen = {row.key for row in wanted}
     further = tuple(row for row in rows if row.key not in seen)
     alarming = sum(row.alarming for row in further)
@@ -332,11 +329,7 @@ def _resource_row(
         key=row_key("resource", name),
         name=text(name),
         address=address(replace(query, filters=link, page=1)),
-        known=str(counts.known),
-        allocatable=str(counts.allocatable) if complete else "?",
-        held=str(counts.allocated),
-        free=str(counts.free) if complete else "?",
-        unhealthy=str(counts.unhealthy) if complete else "?",
+        counts=counts,
         alarming=complete and (counts.unhealthy > 0 or gone),
         bars=bars(counts, complete=complete),
         selected=selected,

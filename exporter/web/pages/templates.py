@@ -9,13 +9,24 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from exporter.mapping.model import PodKey
-from exporter.views.documents import Moment
-from exporter.views.wording import spelled
+from exporter.views.links import claim_link, device_link, pod_link
+from exporter.views.wording import counted, lasting, ranges, size, spelled, text
+from exporter.web.pages.parts import Frame, device_state, life_link, resource_address, row_key
+from exporter.web.pages.past import held_details, held_link, past_state
 from exporter.web.pages.rows import Row, RowItem, row, row_inputs
+from exporter.web.pages.times import REASONS, began, ended, lasted
 
 _DIRECTORY: Final = Path(__file__).parent / "templates"
 _ROWS_KEPT: Final = 1000
 """Rows in the cache, about 2 KiB each: those of a few pages."""
+_FUNCTIONS: Final[dict[str, object]] = {
+    **{one.__name__: one for one in (claim_link, device_link, pod_link, life_link, row_key, device_state)},
+    **{one.__name__: one for one in (began, ended, lasted, counted, held_link, held_details)},
+    **{one.__name__: one for one in (past_state, resource_address)},
+    "lasting_time": lasting,
+    "reasons": REASONS,
+}
+"""What templates call: links, times and states of what they show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +41,19 @@ class RenderedRow:
 class RowCache:
     """Renders rows, and keeps them while their inputs are equal: a change of the mapping affects few rows."""
 
-    def __init__(self, render: Callable[[Row], str], limit: int = _ROWS_KEPT) -> None:
+    def __init__(self, render: Callable[[Row, Frame], str], limit: int = _ROWS_KEPT) -> None:
         self._render = render
         self._limit = limit
         self._kept: dict[tuple[tuple[str, ...], PodKey | None], RenderedRow] = {}
 
-    def rendered(self, item: RowItem, moment: Moment) -> RenderedRow:
-        """The row of `item` at `moment`."""
+    def rendered(self, item: RowItem, frame: Frame) -> RenderedRow:
+        """The row of `item` on the page of `frame`."""
         name = (tuple(item.item.key), item.pod)
-        inputs = row_inputs(item, moment)
+        inputs = row_inputs(item, frame.moment)
         found = self._kept.pop(name, None)
         if found is None or found.inputs != inputs:
-            view = row(item, moment)
-            found = RenderedRow(inputs, view, Markup(self._render(view)))  # noqa: S704 -- a template's
+            view = row(item, frame.moment)
+            found = RenderedRow(inputs, view, Markup(self._render(view, frame)))  # noqa: S704 -- a template's
         self._kept[name] = found
         while len(self._kept) > self._limit:
             del self._kept[next(iter(self._kept))]
@@ -62,7 +73,8 @@ class Templates:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.globals.update(asset=asset, version=spelled(version))
+        self._environment.filters.update(text=text, spelled=spelled, ranges=ranges, size=size)
+        self._environment.globals.update(_FUNCTIONS, asset=asset, version=spelled(version))
         render = self._environment.get_template("row.html").module.row  # type: ignore[attr-defined] # pyright: ignore -- a macro
         self.rows = RowCache(render)
 

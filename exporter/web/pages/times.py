@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from exporter.history.coverage import CoverageGap, GapReason
+from exporter.history.coverage import GapReason
 from exporter.history.record import AT_ONCE_WITHIN, Bound, Certainty, HoldingRow
 from exporter.views.wording import clock_time, lasting, rfc3339
 
@@ -71,16 +71,6 @@ class HoldingEnd:
         if self.until is not None:
             when = f"between {self.at.clock} and {self.until.clock}"
         return f"{when} ({self.why})" if self.why else when
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A gap in observation, None for an open end; why, and its length in words."""
-
-    since: Stamp | None
-    until: Stamp | None
-    why: str
-    lasted: str
 
 
 def stamp(at: float, now: float, *, exact: bool = True, seconds: bool = True) -> Stamp:
@@ -155,9 +145,3 @@ def lasted(row: HoldingRow, now: float) -> str:
     if last <= first:
         return f"at most {most}"
     return least if least == most else f"{least} to {most}"
-
-
-def gap(found: CoverageGap, now: float) -> Gap:
-    """A gap in observation."""
-    span = "" if found.since is None or found.until is None else lasting(found.until - found.since)
-    return Gap(optional(found.since, now), optional(found.until, now), REASONS[found.why], span)

@@ -108,7 +108,7 @@ def test_headings_count_and_name() -> None:
     assert pod is not None
     assert free is not None
     assert (pod.before and pod.before.shown, pod.name.shown, pod.address) == ("ml", "a-0", "/pods/ml/a-0")
-    assert (pod.of and pod.of.shown, pod.counts) == (
+    assert (pod.of, pod.counts) == (
         "StatefulSet a",
         "1 device of other.com/gpu and 2 of v.com/gpu.shared",
     )

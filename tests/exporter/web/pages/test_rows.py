@@ -16,11 +16,9 @@ from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
-    Container,
     Device,
     DeviceKey,
     Holder,
-    PinnedMemory,
     PluginReport,
     PodKey,
     ResourceCounts,
@@ -32,7 +30,7 @@ from exporter.views.documents import Moment
 from exporter.views.links import device_link, pod_link
 from exporter.views.query import Filters, Group, PageQuery, parse_page
 from exporter.web.pages import rows
-from exporter.web.pages.parts import Finding, container_row, findings
+from exporter.web.pages.parts import Finding, Frame, findings, freshness_banner
 from exporter.web.pages.rows import RowItem
 from exporter.web.pages.status import bars, resources, status_page
 from exporter.web.pages.times import filled
@@ -85,22 +83,18 @@ def test_what_a_share_has_in_common_with_its_device_is_set_apart() -> None:
 
 def test_a_device_of_very_many_pods_shows_some_and_counts_the_rest() -> None:
     found = row(device("d", holders=rows.HOLDERS + 7))
-    assert len(found.holders) == rows.HOLDERS
+    assert len(found.holdings) == rows.HOLDERS
     assert found.more == 7
 
 
-def test_claims_and_containers_have_rows_of_their_own() -> None:
+def test_a_claimed_device_has_a_row_with_a_holding_for_each_claim() -> None:
     holders = (ClaimHolder(HOLDER, "ml", "mine"), ClaimHolder(HOLDER, "other", "theirs"))
-    claim = row(ClaimDevice(ClaimDeviceKey("drv", "pool", "gpu-0", "s1"), holders, ("cdi=1",)))
-    assert [line.claim and line.claim.shown for line in claim.holders] == ["mine", "other/theirs"]
-    assert claim.share is not None
-    assert (claim.stem, claim.tail, claim.resource.shown) == ("pool/", "gpu-0", "drv")
+    device = ClaimDevice(ClaimDeviceKey("drv", "pool", "gpu-0", "s1"), holders, ("cdi=1",))
+    claim = row(device)
+    assert claim.claim is device
+    assert [one.key[-2:] for one in claim.holdings] == [("ml", "mine"), ("other", "theirs")]
+    assert (claim.stem, claim.tail, claim.resource) == ("pool/", "gpu-0", "drv")
     assert (claim.state, claim.words, claim.address) == ("held", "held by 2", "/claims/drv/pool/gpu-0")
-    assert [line.since for line in claim.holders] == [None, None]
-    memory = (PinnedMemory("hugepages-1Gi", (0, 1), 4 << 30), PinnedMemory("memory", (), 1 << 20))
-    container = container_row(Container(HOLDER, {}, (0, 1, 2, 9), memory, (0, 1)))
-    assert (container.cpus, container.cpu_count, container.numa) == ("0-2,9", "4 CPUs", "0-1")
-    assert [m.shown for m in container.memory] == ["4 GiB hugepages-1Gi on NUMA 0-1", "1 MiB memory"]
 
 
 @given(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000))
@@ -316,8 +310,7 @@ def test_a_row_tells_what_its_plugin_knows_of_the_device_as_far_as_it_fits() -> 
     state = State(snapshot=Snapshot((ill,)), taken_at=0, advertised=advertised)
     found = rows.row(RowItem(ill), seen(state, 100.0))
     assert [value.shown for value in found.attributes] == ["H100", "0000:3b:00.0"]
-    assert found.ill is not None
-    assert filled(found.ill.ago.encode(), 100.0) == b"1 min"
+    assert found.ill == 40.0
 
 
 def test_since_when_it_is_unhealthy_is_else_since_when_it_was_seen() -> None:
@@ -325,8 +318,7 @@ def test_since_when_it_is_unhealthy_is_else_since_when_it_was_seen() -> None:
     anomaly = Anomaly("unhealthy_held", *ill.key, ill.holders[0], "…", since=70.0)
     state = State(snapshot=Snapshot((ill,)), taken_at=0, anomalies=(anomaly,))
     found = rows.row(RowItem(ill), seen(state, 100.0))
-    assert found.ill is not None
-    assert filled(found.ill.ago.encode(), 100.0) == b"30 s"
+    assert found.ill == 70.0
 
 
 def test_a_claimed_device_is_held_since_as_others_are_each_claim_by_itself() -> None:
@@ -335,11 +327,12 @@ def test_a_claimed_device_is_held_since_as_others_are_each_claim_by_itself() -> 
     first, second, _ = (Holding(claimed.held(one), HOLDER) for one in through)
     none = State(snapshot=Snapshot(claims=(claimed,)), taken_at=0)
     some = replace(none, since={first: HeldSince(40.0), second: HeldSince(70.0, exact=False)})
-    known = seen(some, 100.0)
-    found = [line.since for line in rows.row(RowItem(claimed), known).holders]
+    moment = seen(some, 100.0)
+    frame = Frame(moment, "", "", "/", freshness_banner(moment))
+    found = [frame.since(*holding) for holding in rows.row(RowItem(claimed), moment).holdings]
     ago = [when and (filled(when.ago.encode(), 100.0), when.exact) for when in found]
     assert ago == [(b"1 min", True), (b"30 s", False), None]
-    assert rows.row_inputs(RowItem(claimed), known) != rows.row_inputs(RowItem(claimed), seen(none, 100.0))
+    assert rows.row_inputs(RowItem(claimed), moment) != rows.row_inputs(RowItem(claimed), seen(none, 100.0))
 
 
 def test_the_inputs_of_a_row_change_with_all_that_it_tells() -> None:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.history.coverage import CoverageGap, GapReason
 from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
 from exporter.views.wording import lasting, text
 from exporter.web.pages import times
@@ -87,25 +86,6 @@ def test_how_long_it_lasted_has_two_bounds(
 ) -> None:
     last = None if end is None else Bound(*end, Certainty.BETWEEN_POLLS)
     assert times.lasted(row(Bound(*start, Certainty.BETWEEN_POLLS), last), NOW) == words
-
-
-@pytest.mark.parametrize(
-    ("since", "until", "when"),
-    [
-        (NOW - 60, NOW, ("22:40:03", "22:41:03")),
-        (None, NOW, (None, "22:41:03")),
-        (NOW, None, ("22:41:03", None)),
-        (None, None, (None, None)),
-    ],
-)
-@pytest.mark.parametrize("why", list(GapReason))
-def test_a_gap_is_told_with_its_reason(
-    since: float | None, until: float | None, when: tuple[str | None, str | None], why: GapReason
-) -> None:
-    found = times.gap(CoverageGap(since, until, why), NOW)
-    assert found.why == times.REASONS[why]
-    assert (found.since and found.since.clock, found.until and found.until.clock) == when
-    assert found.lasted == ("1 min" if all(when) else "")
 
 
 BOUNDS = st.none() | st.floats(0, 4e9)
