@@ -18,7 +18,7 @@ import msgspec  # noqa: E402 -- found only with the path above
 
 from exporter.history.query import LIMIT, MAX_LIMIT  # noqa: E402
 from exporter.views import schema  # noqa: E402
-from exporter.views.query import TEXT_LIMIT, DeviceState  # noqa: E402
+from exporter.views.query import TEXT_LIMIT, StateFilter  # noqa: E402
 from runtime import __version__  # noqa: E402
 from runtime.exposition import Format  # noqa: E402
 
@@ -96,7 +96,7 @@ _DEVICE: Final = _parameter("device", "Part of a device id, case-insensitive.", 
 _DRIVER: Final = _parameter("driver", "The whole name of a DRA driver.", "gpu.nvidia.com")
 _STATE: Final = _parameter(
     *("state", "The state of the device. A held device may be unhealthy too.", "held"),
-    {"type": "string", "enum": [*DeviceState]},
+    {"type": "string", "enum": [*StateFilter]},
 )
 _CLAIM_FILTERS: Final = [
     *(_Q, _DRIVER, _parameter("pool", "The whole name of a pool.", "worker-3"), _DEVICE),

@@ -17,7 +17,6 @@ from exporter.mapping.state import State
 from exporter.views import documents
 from exporter.views.documents import Moment, explained
 from exporter.views.explain import AmbiguousDevice, UnknownDevice
-from exporter.views.matching import Wanted
 from exporter.views.query import Filters
 from exporter.views.schema import ExplainDocument
 from kubelet.podresources import KubeletClient, KubeletError
@@ -31,7 +30,7 @@ async def fetch_mapping(source: ChosenSource) -> MappingAnswer:
     devices = documents.devices(moment, Filters())
     document = MappingDocument(
         **{name: getattr(devices, name) for name in devices.__struct_fields__},
-        claims=documents.claims(moment, Wanted()).claims,
+        claims=documents.claims(moment, Filters()).claims,
         cpus=exclusive_cpus(documents.pods(moment, Filters()).pods),
     )
     return MappingAnswer(

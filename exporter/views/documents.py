@@ -27,42 +27,10 @@ from exporter.mapping.model import (
     Snapshot,
 )
 from exporter.mapping.state import Freshness, State
+from exporter.views import schema
 from exporter.views.explain import DeviceFacts, explain, sentences
-from exporter.views.matching import Matcher
+from exporter.views.matching import ItemMatcher
 from exporter.views.query import Filters, HistoryRequest
-from exporter.views.schema import (
-    AnomaliesDocument,
-    AnomalyEntry,
-    AnomalyHolderEntry,
-    BoundEntry,
-    ClaimEntry,
-    ClaimHolderEntry,
-    ClaimsDocument,
-    ContainerEntry,
-    Counts,
-    DeviceEntry,
-    DevicesDocument,
-    ErrorEntry,
-    ExplainDocument,
-    HeldClaimEntry,
-    HeldDeviceEntry,
-    HistoryDocument,
-    HolderEntry,
-    MemoryEntry,
-    NumaEntry,
-    PastEntry,
-    PluginEntry,
-    PluginStatusEntry,
-    PodEntry,
-    PodName,
-    PodsDocument,
-    ReadingEntry,
-    ResourceEntry,
-    ResourcesDocument,
-    StatusDocument,
-    UnseenEntry,
-    WorkloadEntry,
-)
 from exporter.views.wording import lasting, rfc3339, spelled
 
 _RELATIVES: Final = 100
@@ -86,20 +54,21 @@ class Moment:
         return self.state.freshness(self.now, self.stale_after)
 
 
-def devices(moment: Moment, filters: Filters) -> DevicesDocument:
+def devices(moment: Moment, filters: Filters) -> schema.DevicesDocument:
     """The devices that match."""
     state = moment.state
-    kept = Matcher.of(state, filters).devices(state.snapshot)
-    return DevicesDocument(**_envelope(moment), devices=tuple(device_entry(d, state) for d in kept))
+    kept = ItemMatcher.of(state, filters).devices(state.snapshot)
+    entries = tuple(device_entry(device, state) for device in kept)
+    return schema.DevicesDocument(**_envelope(moment), devices=entries)
 
 
-def pods(moment: Moment, filters: Filters) -> PodsDocument:
+def pods(moment: Moment, filters: Filters) -> schema.PodsDocument:
     """The pods that match, with all that they hold."""
     state = moment.state
-    kept = Matcher.of(state, filters).pods(state.snapshot)
+    kept = ItemMatcher.of(state, filters).pods(state.snapshot)
     held, claimed = _held_devices(state), _held_claims(state)
     uids: dict[PodKey, str] = {}
-    found: dict[PodKey, list[ContainerEntry]] = {key: [] for key in sorted(kept)}
+    found: dict[PodKey, list[schema.ContainerEntry]] = {key: [] for key in sorted(kept)}
     for container in state.snapshot.containers:
         holder = container.holder
         key = (holder.namespace, holder.pod)
@@ -107,24 +76,26 @@ def pods(moment: Moment, filters: Filters) -> PodsDocument:
             found[key].append(_container(container, held.get(holder, ()), claimed.get(holder, ())))
             uids[key] = uids.get(key, "") or holder.pod_uid
     entries = (_pod(key, uids[key], tuple(containers), state) for key, containers in found.items())
-    return PodsDocument(**_envelope(moment), pods=tuple(entries))
+    return schema.PodsDocument(**_envelope(moment), pods=tuple(entries))
 
 
-def claims(moment: Moment, filters: Filters) -> ClaimsDocument:
+def claims(moment: Moment, filters: Filters) -> schema.ClaimsDocument:
     """The claimed devices that match, with every holder."""
     state = moment.state
-    kept = Matcher.of(state, filters).claims(state.snapshot)
-    return ClaimsDocument(**_envelope(moment), claims=tuple(claim_entry(claim, state) for claim in kept))
+    kept = ItemMatcher.of(state, filters).claims(state.snapshot)
+    return schema.ClaimsDocument(
+        **_envelope(moment), claims=tuple(claim_entry(claim, state) for claim in kept)
+    )
 
 
-def resources(moment: Moment, filters: Filters) -> ResourcesDocument:
+def resources(moment: Moment, filters: Filters) -> schema.ResourcesDocument:
     """The counts of the resources that match."""
     state = moment.state
-    complete, matcher = state.snapshot.complete, Matcher.of(state, filters)
-    return ResourcesDocument(
+    complete, matcher = state.snapshot.complete, ItemMatcher.of(state, filters)
+    return schema.ResourcesDocument(
         **_envelope(moment),
         resources=tuple(
-            ResourceEntry(
+            schema.ResourceEntry(
                 resource=name,
                 known=counts.known,
                 allocatable=counts.allocatable if complete else None,
@@ -138,7 +109,7 @@ def resources(moment: Moment, filters: Filters) -> ResourcesDocument:
     )
 
 
-def anomalies(moment: Moment, filters: Filters) -> AnomaliesDocument:
+def anomalies(moment: Moment, filters: Filters) -> schema.AnomaliesDocument:
     """The anomalies that match, including that of a stale mapping."""
     state = moment.state
     found = list(state.anomalies)
@@ -147,16 +118,16 @@ def anomalies(moment: Moment, filters: Filters) -> AnomaliesDocument:
         evidence = f"the mapping is {age} old; more than {lasting(moment.stale_after)} is too old"
         since = (state.taken_at or 0.0) + moment.stale_after
         found.append(Anomaly("stale", "", evidence=evidence, since=since))
-    kept = filter(Matcher.of(state, filters).anomaly, sorted(found, key=order))
-    return AnomaliesDocument(**_envelope(moment), anomalies=tuple(map(anomaly, kept)))
+    kept = filter(ItemMatcher.of(state, filters).anomaly, sorted(found, key=order))
+    return schema.AnomaliesDocument(**_envelope(moment), anomalies=tuple(map(anomaly, kept)))
 
 
 def status(
     moment: Moment, *, triggers: tuple[str, ...], poll_interval: float, version: str
-) -> StatusDocument:
+) -> schema.StatusDocument:
     """The exporter itself."""
     state = moment.state
-    return StatusDocument(
+    return schema.StatusDocument(
         **_envelope(moment),
         api_version=state.api_version or None,
         notes=state.notes,
@@ -175,7 +146,7 @@ class _Envelope(TypedDict):
     taken_at: str | None
     age_seconds: float | None
     freshness: str
-    error: ErrorEntry | None
+    error: schema.ErrorEntry | None
 
 
 def _envelope(moment: Moment) -> _Envelope:
@@ -191,32 +162,34 @@ def _envelope(moment: Moment) -> _Envelope:
         "freshness": moment.freshness.value,
         "error": None
         if failure is None
-        else ErrorEntry(failure.method, failure.code, failure.message, rfc3339(failure.since)),
+        else schema.ErrorEntry(failure.method, failure.code, failure.message, rfc3339(failure.since)),
     }
 
 
-def anomaly(found: Anomaly) -> AnomalyEntry:
+def anomaly(found: Anomaly) -> schema.AnomalyEntry:
     """One anomaly."""
     h = found.holder
-    return AnomalyEntry(
+    return schema.AnomalyEntry(
         kind=found.kind,
         resource=found.resource or None,
         device=found.device or None,
-        holder=None if h is None else AnomalyHolderEntry(h.namespace, h.pod, h.container, h.pod_uid or None),
+        holder=None
+        if h is None
+        else schema.AnomalyHolderEntry(h.namespace, h.pod, h.container, h.pod_uid or None),
         evidence=spelled(found.evidence),
         since=_time(found.since),
         devices=found.devices,
-        pods=tuple(PodName(namespace, pod) for namespace, pod in found.pods),
+        pods=tuple(schema.PodName(namespace, pod) for namespace, pod in found.pods),
         numa_nodes=found.numa_nodes,
     )
 
 
-def _plugin(key: DeviceKey, advertised: PluginReports) -> PluginEntry | None:
+def _plugin(key: DeviceKey, advertised: PluginReports) -> schema.PluginEntry | None:
     """What its plugin reports of a device; None where no plugin does."""
     device, plugin = advertised.devices.get(key), advertised.resources.get(key.resource)
     if device is None or plugin is None:
         return None
-    return PluginEntry(
+    return schema.PluginEntry(
         source=plugin.report.source,
         answers=plugin.report.answers,
         health="Healthy" if device.healthy else "Unhealthy",
@@ -227,8 +200,8 @@ def _plugin(key: DeviceKey, advertised: PluginReports) -> PluginEntry | None:
     )
 
 
-def _plugin_status(report: PluginReport) -> PluginStatusEntry:
-    return PluginStatusEntry(
+def _plugin_status(report: PluginReport) -> schema.PluginStatusEntry:
+    return schema.PluginStatusEntry(
         source=report.source,
         answers=report.answers,
         resources=tuple(sorted(report.resources)),
@@ -247,16 +220,16 @@ def _since(held: HeldKey, holder: Holder, state: State) -> tuple[str | None, boo
     return (None, False) if since is None else (rfc3339(since.at), since.exact)
 
 
-def device_entry(device: Device, state: State) -> DeviceEntry:
+def device_entry(device: Device, state: State) -> schema.DeviceEntry:
     """One device."""
-    return DeviceEntry(
+    return schema.DeviceEntry(
         resource=device.key.resource,
         device=device.key.device,
         parent=device.parent or None,
         numa_nodes=device.numa_nodes,
         healthy=_healthy(device, state.snapshot),
         holders=tuple(
-            HolderEntry(
+            schema.HolderEntry(
                 *(h.namespace, h.pod, h.container, h.pod_uid or None),
                 *_since(device.key, h, state),
                 _workload(state.pods.get((h.namespace, h.pod))),
@@ -267,11 +240,13 @@ def device_entry(device: Device, state: State) -> DeviceEntry:
     )
 
 
-def _pod(key: PodKey, uid: str, containers: tuple[ContainerEntry, ...], state: State) -> PodEntry:
+def _pod(
+    key: PodKey, uid: str, containers: tuple[schema.ContainerEntry, ...], state: State
+) -> schema.PodEntry:
     identity = state.pods.get(key)
     if identity is None:
-        return PodEntry(*key, uid or None, containers)
-    return PodEntry(
+        return schema.PodEntry(*key, uid or None, containers)
+    return schema.PodEntry(
         *(*key, uid or None, containers),
         workload=_workload(identity),
         phase=identity.phase or None,
@@ -280,29 +255,29 @@ def _pod(key: PodKey, uid: str, containers: tuple[ContainerEntry, ...], state: S
     )
 
 
-def _workload(identity: PodIdentity | None) -> WorkloadEntry | None:
+def _workload(identity: PodIdentity | None) -> schema.WorkloadEntry | None:
     if identity is None or not identity.workload.kind:
         return None
-    return WorkloadEntry(identity.workload.kind, identity.workload.name)
+    return schema.WorkloadEntry(identity.workload.kind, identity.workload.name)
 
 
-def _held_devices(state: State) -> Mapping[Holder, list[HeldDeviceEntry]]:
-    held: dict[Holder, list[HeldDeviceEntry]] = {}
+def _held_devices(state: State) -> Mapping[Holder, list[schema.HeldDeviceEntry]]:
+    held: dict[Holder, list[schema.HeldDeviceEntry]] = {}
     for device in state.snapshot.devices:
         key, well = device.key, _healthy(device, state.snapshot)
         for holder in device.holders:
             since = _since(key, holder, state)
-            entry = HeldDeviceEntry(key.resource, key.device, device.parent or None, well, *since)
+            entry = schema.HeldDeviceEntry(key.resource, key.device, device.parent or None, well, *since)
             held.setdefault(holder, []).append(entry)
     return held
 
 
-def _held_claims(state: State) -> Mapping[Holder, list[HeldClaimEntry]]:
-    held: dict[Holder, list[HeldClaimEntry]] = {}
+def _held_claims(state: State) -> Mapping[Holder, list[schema.HeldClaimEntry]]:
+    held: dict[Holder, list[schema.HeldClaimEntry]] = {}
     for claim in state.snapshot.claims:
         key = claim.key
         for through in claim.holders:
-            entry = HeldClaimEntry(
+            entry = schema.HeldClaimEntry(
                 *(through.claim_namespace, through.claim, key.driver, key.pool, key.device),
                 key.share_id or None,
                 *_since(claim.held(through), through.holder, state),
@@ -312,23 +287,23 @@ def _held_claims(state: State) -> Mapping[Holder, list[HeldClaimEntry]]:
 
 
 def _container(
-    container: Container, held: Iterable[HeldDeviceEntry], claimed: Iterable[HeldClaimEntry]
-) -> ContainerEntry:
-    return ContainerEntry(
+    container: Container, held: Iterable[schema.HeldDeviceEntry], claimed: Iterable[schema.HeldClaimEntry]
+) -> schema.ContainerEntry:
+    return schema.ContainerEntry(
         name=container.holder.container,
         devices=tuple(held),
         claims=tuple(claimed),
         cpu_ids=container.cpu_ids,
-        memory=tuple(MemoryEntry(m.memory_type, m.numa_nodes, m.size_bytes) for m in container.memory),
+        memory=tuple(schema.MemoryEntry(m.memory_type, m.numa_nodes, m.size_bytes) for m in container.memory),
         numa_nodes=container.numa_nodes,
     )
 
 
-def claim_entry(claim: ClaimDevice, state: State) -> ClaimEntry:
+def claim_entry(claim: ClaimDevice, state: State) -> schema.ClaimEntry:
     """One claimed device."""
     key = claim.key
     holders = tuple(
-        ClaimHolderEntry(
+        schema.ClaimHolderEntry(
             *(through.claim_namespace, through.claim),
             *(through.holder.namespace, through.holder.pod, through.holder.container),
             through.holder.pod_uid or None,
@@ -336,13 +311,15 @@ def claim_entry(claim: ClaimDevice, state: State) -> ClaimEntry:
         )
         for through in claim.holders
     )
-    return ClaimEntry(key.driver, key.pool, key.device, key.share_id or None, claim.cdi_devices, holders)
+    return schema.ClaimEntry(
+        key.driver, key.pool, key.device, key.share_id or None, claim.cdi_devices, holders
+    )
 
 
-def _counts(state: State) -> Counts:
+def _counts(state: State) -> schema.Counts:
     snapshot = state.snapshot
     by_resource = snapshot.resources().values()
-    return Counts(
+    return schema.Counts(
         resources=len(by_resource),
         devices=len(snapshot.devices),
         held=sum(c.allocated for c in by_resource),
@@ -355,11 +332,11 @@ def _counts(state: State) -> Counts:
     )
 
 
-def explained(moment: Moment, device: str, resource: str, *, reader: IdReader) -> ExplainDocument:
+def explained(moment: Moment, device: str, resource: str, *, reader: IdReader) -> schema.ExplainDocument:
     """One device explained. Raises UnknownDevice and AmbiguousDevice of exporter.views.explain."""
     state = moment.state
     facts = explain(state, device, resource, reader=reader)
-    return ExplainDocument(
+    return schema.ExplainDocument(
         **_envelope(moment),
         sentences=sentences(facts, state, now=moment.now, stale_after=moment.stale_after),
         subject=facts.subject.value,
@@ -380,8 +357,8 @@ def explained(moment: Moment, device: str, resource: str, *, reader: IdReader) -
     )
 
 
-def _reading(reading: IdReading) -> ReadingEntry:
-    return ReadingEntry(
+def _reading(reading: IdReading) -> schema.ReadingEntry:
+    return schema.ReadingEntry(
         rule=reading.rule,
         kind=reading.kind.value,
         parent=reading.parent or None,
@@ -390,17 +367,17 @@ def _reading(reading: IdReading) -> ReadingEntry:
     )
 
 
-def _numa(device: Device, facts: DeviceFacts) -> NumaEntry:
+def _numa(device: Device, facts: DeviceFacts) -> schema.NumaEntry:
     if not device.numa_nodes:
-        return NumaEntry((), None)
-    return NumaEntry(device.numa_nodes, "plugin" if facts.numa_by_plugin else "kubelet")
+        return schema.NumaEntry((), None)
+    return schema.NumaEntry(device.numa_nodes, "plugin" if facts.numa_by_plugin else "kubelet")
 
 
-def history(moment: Moment, query: HistoryRequest, found: HistoryResult) -> HistoryDocument:
+def history(moment: Moment, query: HistoryRequest, found: HistoryResult) -> schema.HistoryDocument:
     """The answer to a history query."""
     question = query.question
     ranged = query.at is None
-    return HistoryDocument(
+    return schema.HistoryDocument(
         **_envelope(moment),
         at=_time(query.at),
         since=_time(question.since) if ranged else None,
@@ -418,7 +395,7 @@ def history(moment: Moment, query: HistoryRequest, found: HistoryResult) -> Hist
     )
 
 
-def history_tag(document: HistoryDocument, query: HistoryRequest, found: HistoryResult) -> str:
+def history_tag(document: schema.HistoryDocument, query: HistoryRequest, found: HistoryResult) -> str:
     """The ETag of a history document, made of its content except ages.
 
     The time of the last refresh (`latest`) counts only where the queried time extends to it.
@@ -431,9 +408,9 @@ def history_tag(document: HistoryDocument, query: HistoryRequest, found: History
     return blake2s(repr(content).encode(errors="surrogatepass"), digest_size=9).hexdigest()
 
 
-def _past(row: HoldingRow, at: float | None, found: HistoryResult) -> PastEntry:
+def _past(row: HoldingRow, at: float | None, found: HistoryResult) -> schema.PastEntry:
     key, facts = row.key, row.facts
-    return PastEntry(
+    return schema.PastEntry(
         id=row.id,
         node=facts.node,
         resource=key.resource or None,
@@ -457,7 +434,7 @@ def _past(row: HoldingRow, at: float | None, found: HistoryResult) -> PastEntry:
     )
 
 
-def _end(row: HoldingRow) -> BoundEntry | None:
+def _end(row: HoldingRow) -> schema.BoundEntry | None:
     if row.missed is not None:
         return _bound(Bound(row.missed.not_before, None, Certainty.IN_DOUBT))
     return None if row.end is None else _bound(row.end)
@@ -472,12 +449,12 @@ def surely_held(row: HoldingRow, at: float, found: HistoryResult) -> bool:
     return not (row.assumed and found.unseen)
 
 
-def _bound(bound: Bound) -> BoundEntry:
-    return BoundEntry(_time(bound.not_before), _time(bound.not_after), bound.certainty.value)
+def _bound(bound: Bound) -> schema.BoundEntry:
+    return schema.BoundEntry(_time(bound.not_before), _time(bound.not_after), bound.certainty.value)
 
 
-def _unseen(unseen: CoverageGap) -> UnseenEntry:
-    return UnseenEntry(_time(unseen.since), _time(unseen.until), unseen.why.value)
+def _unseen(unseen: CoverageGap) -> schema.UnseenEntry:
+    return schema.UnseenEntry(_time(unseen.since), _time(unseen.until), unseen.why.value)
 
 
 def _time(at: float | None) -> str | None:

@@ -63,7 +63,7 @@ class AmbiguousDevice(ValueError):  # noqa: N818 -- a wrong use
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class DeviceHealth:
     """A device's health: `kind` is healthy, unhealthy or unknown. `words` and `reason` say why ("" without a
     reason), `since` is unix time, `source` names who reports it.
     """
@@ -92,7 +92,7 @@ class DeviceFacts:
     reading: IdReading
     parent_reading: IdReading | None = None
     device: Device | None = None
-    health: Health | None = None
+    health: DeviceHealth | None = None
     siblings: tuple[Device, ...] = ()
     parts: tuple[Device, ...] = ()
     elsewhere: tuple[str, ...] = ()
@@ -109,27 +109,27 @@ class DeviceFacts:
         return self.reading.parent if self.device is None else self.device.parent
 
 
-def health(device: Device, state: State) -> Health:
+def health(device: Device, state: State) -> DeviceHealth:
     """The health of a device, by the kubelet and by its plugin."""
     reported = state.advertised.devices.get(device.key)
     plugin = state.advertised.resources.get(device.key.resource)
     since = None if reported is None else reported.since
     if not state.snapshot.complete:
-        return Health("unknown", "unknown", source="this kubelet does not report allocatable devices")
+        return DeviceHealth("unknown", "unknown", source="this kubelet does not report allocatable devices")
     if device.allocatable:
-        return Health("healthy", "healthy", since=since, source="the kubelet offers it")
+        return DeviceHealth("healthy", "healthy", since=since, source="the kubelet offers it")
     source = "" if plugin is None else plugin.report.source
     if plugin is not None and not plugin.report.answers:
         report = plugin.report
         words = "its plugin does not answer"
-        return Health("unhealthy", words, report.problem, report.silent_since, f"plugin at {source}")
+        return DeviceHealth("unhealthy", words, report.problem, report.silent_since, f"plugin at {source}")
     if reported is not None and not reported.healthy:
-        return Health("unhealthy", "unhealthy", reported.reason, since, f"its plugin, at {source}")
+        return DeviceHealth("unhealthy", "unhealthy", reported.reason, since, f"its plugin, at {source}")
     why = "its plugin calls it healthy" if reported is not None else ""
     if plugin is not None and not plugin.resource.served:
         why = "the kubelet does not follow its plugin"
     found = (a.since for a in _concerning(state.anomalies, device) if a.since is not None)
-    return Health(
+    return DeviceHealth(
         "unhealthy", "not allocatable", why, min(found, default=None), "the kubelet does not offer it"
     )
 

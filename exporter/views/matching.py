@@ -26,14 +26,11 @@ from exporter.mapping.model import (
     Snapshot,
 )
 from exporter.mapping.state import State
-from exporter.views.query import DeviceState, Filters
+from exporter.views.query import Filters, StateFilter
 from exporter.views.wording import spelled
 
 _NO_PODS: Final[Mapping[PodKey, PodIdentity]] = MappingProxyType({})
 _NO_PLUGINS: Final[Mapping[DeviceKey, AdvertisedDevice]] = MappingProxyType({})
-
-
-Wanted = Filters
 
 
 def folded(raw: str) -> str:
@@ -41,19 +38,19 @@ def folded(raw: str) -> str:
     return spelled(raw).casefold()
 
 
-def states(device: Device, *, complete: bool) -> frozenset[DeviceState]:
+def states(device: Device, *, complete: bool) -> frozenset[StateFilter]:
     """The states of a device; neither free nor unhealthy where the snapshot is not `complete`."""
-    found: set[DeviceState] = set()
+    found: set[StateFilter] = set()
     if device.holders:
-        found.add(DeviceState.HELD)
+        found.add(StateFilter.HELD)
     elif device.allocatable:
-        found.add(DeviceState.FREE)
+        found.add(StateFilter.FREE)
     if complete and not device.allocatable:
-        found.add(DeviceState.UNHEALTHY)
+        found.add(StateFilter.UNHEALTHY)
     return frozenset(found)
 
 
-class Matcher:
+class ItemMatcher:
     """Filters prepared for many items.
 
     `pods` identifies holders' workloads and `plugins` has what plugins report of devices: `q` also searches
@@ -74,7 +71,7 @@ class Matcher:
         self._pod = filters.pod.casefold()
 
     @classmethod
-    def of(cls, state: State, filters: Filters) -> "Matcher":
+    def of(cls, state: State, filters: Filters) -> "ItemMatcher":
         """The matcher that searches all texts of `state`."""
         return cls(filters, state.pods, state.advertised.devices)
 
@@ -131,7 +128,7 @@ class Matcher:
         names = ((key.driver, f.resource), (key.driver, f.driver), (key.pool, f.pool))
         if not all(_whole(raw, wanted) for raw, wanted in names):
             return False
-        if f.state in {DeviceState.FREE, DeviceState.UNHEALTHY}:
+        if f.state in {StateFilter.FREE, StateFilter.UNHEALTHY}:
             return False
         if self._device and self._device not in folded(key.device):
             return False

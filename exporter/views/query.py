@@ -32,7 +32,7 @@ class QueryError(ValueError):
         super().__init__(f"query parameter '{self.parameter}': found '{self.found}', expected {expected}")
 
 
-class DeviceState(StrEnum):
+class StateFilter(StrEnum):
     """The states that devices are filtered by. A held device may be unhealthy too."""
 
     HELD = "held"
@@ -52,7 +52,7 @@ class Filters:
     namespace: str = ""
     pod: str = ""
     device: str = ""
-    state: DeviceState | None = None
+    state: StateFilter | None = None
     driver: str = ""
     pool: str = ""
     claim: str = ""
@@ -94,7 +94,7 @@ class Sort:
         return f"{'-' if self.descending else ''}{self.column}"
 
 
-class Group(StrEnum):
+class RowGroup(StrEnum):
     """What the status page groups rows by."""
 
     NONE = "none"
@@ -112,12 +112,12 @@ class PageQuery:
     page: int = 1
     per_page: int = PER_PAGE
     sort: Sort | None = None
-    group: Group = Group.NONE
+    group: RowGroup = RowGroup.NONE
 
     @property
     def order(self) -> Sort:
         """The sort order in effect: by default by resource, or by pod where rows are grouped by pod."""
-        return self.sort or Sort(SortColumn.POD if self.group is Group.POD else SortColumn.RESOURCE)
+        return self.sort or Sort(SortColumn.POD if self.group is RowGroup.POD else SortColumn.RESOURCE)
 
     def at_page(self, page: int) -> "PageQuery":
         """The same rows at another page."""
@@ -180,7 +180,7 @@ def address(query: PageQuery | Filters) -> str:
     pairs = {name: str(value) for name, value in asdict(query.filters).items() if value}
     if query.sort is not None:
         pairs["sort"] = str(query.sort)
-    if query.group is not Group.NONE:
+    if query.group is not RowGroup.NONE:
         pairs["group"] = query.group
     if query.page > 1:
         pairs["page"] = str(query.page)
@@ -221,11 +221,11 @@ def _filters(found: Mapping[str, str]) -> Filters:
     return Filters(**texts, state=_state(found.get("state", "").strip()))
 
 
-def _state(value: str) -> DeviceState | None:
+def _state(value: str) -> StateFilter | None:
     try:
-        return DeviceState(value) if value else None
+        return StateFilter(value) if value else None
     except ValueError:
-        raise QueryError("state", value, f"one of {', '.join(DeviceState)}") from None
+        raise QueryError("state", value, f"one of {', '.join(StateFilter)}") from None
 
 
 def _sort(value: str) -> Sort | None:
@@ -236,11 +236,11 @@ def _sort(value: str) -> Sort | None:
         raise QueryError("sort", value, expected) from None
 
 
-def _group(value: str) -> Group:
+def _group(value: str) -> RowGroup:
     try:
-        return Group(value) if value else Group.NONE
+        return RowGroup(value) if value else RowGroup.NONE
     except ValueError:
-        raise QueryError("group", value, f"one of {', '.join(Group)}") from None
+        raise QueryError("group", value, f"one of {', '.join(RowGroup)}") from None
 
 
 def number(name: str, value: str, default: int, limit: int) -> int:

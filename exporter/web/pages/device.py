@@ -12,7 +12,7 @@ from exporter.views.documents import Moment
 from exporter.views.explain import (
     AmbiguousDevice,
     DeviceFacts,
-    Health,
+    DeviceHealth,
     UnknownDevice,
     explain,
     sentences,
@@ -55,7 +55,7 @@ ClaimName = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class DeviceFamily:
     """Devices of one physical device, and `more` that are left out."""
 
     heading: str
@@ -77,9 +77,9 @@ class DevicePage:
     facts: tuple[Fact, ...]
     nobody: str = ""
     holders: tuple[Holder, ...] = ()
-    health: Health | None = None
+    health: DeviceHealth | None = None
     findings: FindingList = NO_FINDINGS
-    family: tuple[Family, ...] = ()
+    family: tuple[DeviceFamily, ...] = ()
     divided: bool = False
     sentences: tuple[str, ...] = ()
 
@@ -250,12 +250,12 @@ def _claim_fact(claimed: ClaimDevice) -> Fact:
     return Fact("Claimed as", shown, claim_link(*names), counted(len(claimed.holders), "holder"))
 
 
-def _families(found: DeviceFacts) -> Iterator[Family]:
+def _families(found: DeviceFacts) -> Iterator[DeviceFamily]:
     named = f"Others of {text(found.parent, limit=60).shown}"
     for heading, devices in ((named, found.siblings), ("Its shares and parts", found.parts)):
         if devices:
             shown = sorted(devices, key=device_order)[:HOLDERS]
-            yield Family(heading, tuple(shown), max(0, len(devices) - HOLDERS))
+            yield DeviceFamily(heading, tuple(shown), max(0, len(devices) - HOLDERS))
 
 
 def _past(key: DeviceKey, answer: HistoryAnswer, span: TimeRange, now: float) -> PastSection:

@@ -13,7 +13,7 @@ from exporter.views.links import history_link
 from exporter.views.query import HISTORY_PARAMETERS, NAMES, Pairs, QueryError, number, single
 from exporter.views.wording import counted, lasting, rfc3339, spelled
 from exporter.web.pages import times
-from exporter.web.pages.parts import Choice, Frame, frame, natural
+from exporter.web.pages.parts import Frame, PageChoice, frame, natural
 from exporter.web.pages.past import (
     PRESETS,
     ROWS,
@@ -140,8 +140,8 @@ class HistoryPage:
     frame: Frame
     form: HistoryForm
     choices: Mapping[str, tuple[str, ...]]
-    ranges: tuple[Choice, ...]
-    around: tuple[Choice, ...]
+    ranges: tuple[PageChoice, ...]
+    around: tuple[PageChoice, ...]
     at: Stamp | None
     headline: str
     notes: tuple[str, ...]
@@ -209,16 +209,16 @@ def _names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({spelled(name) for name in set(names) if len(name) <= 256}))[:CHOICES]
 
 
-def _preset(form: HistoryForm, label: str) -> Choice:
+def _preset(form: HistoryForm, label: str) -> PageChoice:
     selected = form.at is None and form.span.label == label
     address = form.address(**{"from": preset_value(label), "to": "", "at": ""})
-    return Choice(address, f"last {label}", selected)
+    return PageChoice(address, f"last {label}", selected)
 
 
-def _around(at: float, form: HistoryForm, now: float) -> Iterator[Choice]:
+def _around(at: float, form: HistoryForm, now: float) -> Iterator[PageChoice]:
     for label, seconds in _STEPS.items():
         if at + seconds <= now:
-            yield Choice(form.address(at=rfc3339(at + seconds)), label)
+            yield PageChoice(form.address(at=rfc3339(at + seconds)), label)
 
 
 def _headline(form: HistoryForm, past: PastSection, now: float) -> str:

@@ -102,7 +102,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PageChoice:
     """One of several links or options: its address or value, and its label."""
 
     value: str

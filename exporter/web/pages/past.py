@@ -11,7 +11,7 @@ from exporter.history.record import HoldingKey, HoldingRow
 from exporter.views.links import claim_link, device_link
 from exporter.views.wording import LOOSELY, parse_time, spelled, text
 from exporter.web.pages import times
-from exporter.web.pages.parts import Choice, life_link, natural, row_key
+from exporter.web.pages.parts import PageChoice, life_link, natural, row_key
 from exporter.web.pages.timeline import Lane, Shade, Stretch, Timeline, timeline
 from exporter.web.pages.times import Stamp
 
@@ -64,7 +64,7 @@ class PastSection:
 
     trouble: str
     whole: str
-    presets: tuple[Choice, ...]
+    presets: tuple[PageChoice, ...]
     behind: str = ""
     since: Stamp | None = None
     until: Stamp | None = None
@@ -136,7 +136,7 @@ def past_section(
     name and its address. `more` is the address of further holdings, `rows` those to show (None: all).
     `certain` says of rows, by number, whether they were surely held `at` the queried moment.
     """
-    choices = tuple(Choice(preset_value(label), label, label == span.label) for label in PRESETS)
+    choices = tuple(PageChoice(preset_value(label), label, label == span.label) for label in PRESETS)
     found = answer.found
     if found is None:
         return PastSection(answer.trouble, more, choices)

@@ -50,7 +50,7 @@ _COMPARED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class PodLife:
     """One pod of a name: its `uid` ("" if unknown), and its holdings, the newest first. `present`: it is on
     the node now.
     """
@@ -70,7 +70,7 @@ class Life:
         return max(self.rows, key=lambda row: (row.high, row.id), default=None)
 
 
-def lives(rows: Iterable[HoldingRow], present: Sequence[str]) -> tuple[Life, ...]:
+def lives(rows: Iterable[HoldingRow], present: Sequence[str]) -> tuple[PodLife, ...]:
     """The pods of one name, the newest first. `present` are the uids of those on the node now, "" for an
     unknown one; history may have no holding of theirs.
     """
@@ -85,16 +85,16 @@ def lives(rows: Iterable[HoldingRow], present: Sequence[str]) -> tuple[Life, ...
             unknown.append([])
         unknown[-1].append(row)
         reached = max(reached, row.high)
-    found = [Life(uid, tuple(reversed(own)), uid in present) for uid, own in by_uid.items()]
+    found = [PodLife(uid, tuple(reversed(own)), uid in present) for uid, own in by_uid.items()]
     for own in unknown:
         lasts = any(row.end is None for row in own)
-        found.append(Life("", tuple(reversed(own)), "" in present and lasts))
+        found.append(PodLife("", tuple(reversed(own)), "" in present and lasts))
     here = {life.uid for life in found if life.present}
-    found += [Life(uid, (), present=True) for uid in dict.fromkeys(present) if uid not in here]
+    found += [PodLife(uid, (), present=True) for uid in dict.fromkeys(present) if uid not in here]
     return tuple(sorted(found, key=_life_order, reverse=True))
 
 
-def _life_order(life: Life) -> tuple[bool, float, float]:
+def _life_order(life: PodLife) -> tuple[bool, float, float]:
     first, last = life.first, life.last
     return (
         life.present,
@@ -109,7 +109,7 @@ class LifeSection:
     `newer` and `older` are the anchors of its neighbours.
     """
 
-    life: Life
+    life: PodLife
     anchor: str
     number: int
     workload: str
@@ -208,7 +208,7 @@ def _concerns(holder: Holder | None, pods: Iterable[PodKey], pod: PodKey) -> boo
 
 
 def _headline(
-    containers: tuple[Container, ...], devices: tuple[Device, ...], known: tuple[Life, ...], now: float
+    containers: tuple[Container, ...], devices: tuple[Device, ...], known: tuple[PodLife, ...], now: float
 ) -> str:
     if containers:
         parts = [counted(len(devices), "device")] if devices else []
@@ -222,7 +222,7 @@ def _headline(
     return f"It holds nothing on this node now{'' if end is None else f'; its last holding ended {end}'}."
 
 
-def _facts(identity: PodIdentity | None, known: tuple[Life, ...], now: float) -> Iterator[Fact]:
+def _facts(identity: PodIdentity | None, known: tuple[PodLife, ...], now: float) -> Iterator[Fact]:
     newest = next((row.facts for life in known for row in life.rows if row.facts.workload_kind), None)
     if identity is not None and identity.workload.kind:
         yield Fact("Workload", text(f"{identity.workload.kind} {identity.workload.name}"))
@@ -259,7 +259,7 @@ def _container(container: Container, devices: Iterable[Device], state: State) ->
 # --- what it held ---------------------------------------------------------------------------------------
 
 
-def _life(index: int, known: tuple[Life, ...]) -> LifeSection:
+def _life(index: int, known: tuple[PodLife, ...]) -> LifeSection:
     life = known[index]
     facts = next((row.facts for row in life.rows if row.facts.workload_kind), None)
     return LifeSection(
@@ -272,7 +272,7 @@ def _life(index: int, known: tuple[Life, ...]) -> LifeSection:
     )
 
 
-def _anchor(known: tuple[Life, ...], index: int) -> str:
+def _anchor(known: tuple[PodLife, ...], index: int) -> str:
     life = known[index]
     return life_id(life.uid) if life.uid else f"life-{len(known) - index}"
 
@@ -286,7 +286,7 @@ def _whole_range(rows: tuple[HoldingRow, ...], now: float) -> TimeRange:
 
 
 def _past(
-    pod: PodKey, answer: HistoryAnswer, span: TimeRange, now: float, known: tuple[Life, ...]
+    pod: PodKey, answer: HistoryAnswer, span: TimeRange, now: float, known: tuple[PodLife, ...]
 ) -> PastSection:
     """The drawing, with bars named by container and life; each life has its own table."""
     numbers = {row.id: len(known) - i for i, life in enumerate(known) for row in life.rows}

@@ -11,8 +11,8 @@ from exporter.mapping.state import State
 from exporter.views.documents import Moment
 from exporter.views.explain import health
 from exporter.views.links import claim_link, device_link
-from exporter.views.matching import Matcher
-from exporter.views.query import Group, Sort, SortColumn
+from exporter.views.matching import ItemMatcher
+from exporter.views.query import RowGroup, Sort, SortColumn
 from exporter.views.wording import Text, spelled, text
 from exporter.web.pages.parts import (
     UNHEALTHY_HELD,
@@ -74,14 +74,14 @@ class RowItem:
         return "held" if item.holders else "free"
 
 
-def row_items(items: Iterable[Device | ClaimDevice], group: Group, matcher: Matcher) -> list[RowItem]:
+def row_items(items: Iterable[Device | ClaimDevice], group: RowGroup, matcher: ItemMatcher) -> list[RowItem]:
     """A row for each item; grouped by pod, a row for each item and matching pod."""
-    if group is not Group.POD:
+    if group is not RowGroup.POD:
         return [RowItem(item) for item in items]
     return [RowItem(item, pod) for item in items for pod in _pods(RowItem(item).holders, matcher)]
 
 
-def _pods(holders: tuple[Holder, ...], matcher: Matcher) -> Sequence[PodKey | None]:
+def _pods(holders: tuple[Holder, ...], matcher: ItemMatcher) -> Sequence[PodKey | None]:
     if not holders:
         return (None,)
     return list(dict.fromkeys((h.namespace, h.pod) for h in holders if matcher.holder(h)))
@@ -153,11 +153,11 @@ class Cluster:
     continued: bool = False
 
 
-def clusters(items: Sequence[RowItem], group: Group, first: int, number: int) -> tuple[Cluster, ...]:
+def clusters(items: Sequence[RowItem], group: RowGroup, first: int, number: int) -> tuple[Cluster, ...]:
     """`number` rows from row `first` (from 0), in their groups. Groups are in the order of their first rows;
     free devices come last.
     """
-    if group is Group.NONE:
+    if group is RowGroup.NONE:
         shown = tuple(items[first : first + number])
         return (Cluster((), tuple(items), shown),) if shown else ()
     gathered: dict[ClusterKey, list[RowItem]] = {}
@@ -196,9 +196,9 @@ def _ungrouped_joined(found: Iterable[Cluster]) -> Iterator[Cluster]:
         yield Cluster((), shown, shown)
 
 
-def _cluster_key(row: RowItem, group: Group) -> ClusterKey:
+def _cluster_key(row: RowItem, group: RowGroup) -> ClusterKey:
     item = row.item
-    if group is Group.POD:
+    if group is RowGroup.POD:
         return ("pod", *row.pod) if row.pod is not None else _FREE
     if isinstance(item, Device):
         # Shares and slices of one device may have several resources, but of one vendor.

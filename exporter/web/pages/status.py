@@ -9,22 +9,22 @@ from exporter.mapping.model import ClaimDevice, Container, Device, ResourceCount
 from exporter.mapping.state import Freshness, State
 from exporter.views.documents import Moment
 from exporter.views.links import device_link, pod_link
-from exporter.views.matching import Matcher
+from exporter.views.matching import ItemMatcher
 from exporter.views.query import (
     TEXT_LIMIT,
-    DeviceState,
-    Group,
     PageQuery,
+    RowGroup,
     Sort,
     SortColumn,
+    StateFilter,
     address,
 )
 from exporter.views.wording import Text, counted, listed, spelled, text
 from exporter.web.pages.parts import (
     UNHEALTHY_HELD,
-    Choice,
     FindingList,
     Frame,
+    PageChoice,
     findings,
     freshness_banner,
     row_key,
@@ -44,7 +44,7 @@ _COLUMNS: Final = (
     ("since", "Held since", SortColumn.SINCE),
     ("numa", "NUMA", SortColumn.NUMA),
 )
-_GROUPS: Final = {Group.NONE: "nothing", Group.DEVICE: "device", Group.POD: "pod"}
+_GROUPS: Final = {RowGroup.NONE: "nothing", RowGroup.DEVICE: "device", RowGroup.POD: "pod"}
 _CELLS: Final = 32
 """Devices up to which a resource's bar has a cell for each."""
 _BAR: Final = 1000
@@ -120,7 +120,7 @@ class StatusPage:
     notes: tuple[str, ...]
     findings: FindingList
     resources: ResourceList
-    options: dict[str, tuple[Choice, ...]]
+    options: dict[str, tuple[PageChoice, ...]]
     unfiltered: str
     headings: tuple[Heading, ...]
     summary: str
@@ -139,7 +139,7 @@ def status_page(moment: Moment, query: PageQuery, *, tag: str, triggers: tuple[s
     refresh.
     """
     state, snapshot = moment.state, moment.state.snapshot
-    matcher = Matcher.of(state, query.filters)
+    matcher = ItemMatcher.of(state, query.filters)
     items: list[Device | ClaimDevice] = [*matcher.devices(snapshot), *matcher.claims(snapshot)]
     kept = arranged(row_items(items, query.group, matcher), query.order, state)
     pages = max(1, -(-len(kept) // query.per_page))
@@ -195,7 +195,7 @@ def _summary(
         known = counted(_known(state), "device")
         of = f"{found} of {known}" if query.filters.any else known
     span = "" if rows <= query.per_page else f"{first} to {first + number - 1} of "
-    if span and query.group is Group.POD:
+    if span and query.group is RowGroup.POD:
         span = f"rows {span}{rows}: "
     return f"{span}{of}"
 
@@ -214,29 +214,29 @@ def _nothing(state: State, query: PageQuery) -> str:
 # --- the form and the headings --------------------------------------------------------------------------
 
 
-def _options(snapshot: Snapshot, query: PageQuery) -> dict[str, tuple[Choice, ...]]:
+def _options(snapshot: Snapshot, query: PageQuery) -> dict[str, tuple[PageChoice, ...]]:
     filters = query.filters
     resources = {d.key.resource for d in snapshot.devices} | {c.key.driver for c in snapshot.claims}
     namespaces = {c.holder.namespace for c in snapshot.containers}
     return {
         "resource": _choices(resources, filters.resource),
         "namespace": _choices(namespaces, filters.namespace),
-        "state": tuple(Choice(state, state, state is filters.state) for state in DeviceState),
+        "state": tuple(PageChoice(state, state, state is filters.state) for state in StateFilter),
         "group": tuple(
-            Choice("" if group is Group.NONE else group, label, group is query.group)
+            PageChoice("" if group is RowGroup.NONE else group, label, group is query.group)
             for group, label in _GROUPS.items()
         ),
     }
 
 
-def _choices(names: Iterable[str], selected: str) -> tuple[Choice, ...]:
+def _choices(names: Iterable[str], selected: str) -> tuple[PageChoice, ...]:
     """The present names, and the selected one."""
     found = sorted({spelled(name) for name in names})[:_OPTIONS]
     if selected and selected not in found:
         found.append(selected)
     # A query refuses longer names; `q` finds them.
     return tuple(
-        Choice(name, text(name).shown, name == selected) for name in found if len(name) <= TEXT_LIMIT
+        PageChoice(name, text(name).shown, name == selected) for name in found if len(name) <= TEXT_LIMIT
     )
 
 

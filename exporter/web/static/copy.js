@@ -1,5 +1,4 @@
-// A button behind each element with data-copy, which copies the attribute's value; where it has none, the
-// element's whole text (its title, where what is shown was cut).
+// A button after each element with data-copy, which copies the attribute's value, or the element's whole text.
 
 import { say } from "./say.js";
 
@@ -43,7 +42,7 @@ function shortened(text) {
   return text.length > 80 ? text.slice(0, 50) + "…" + text.slice(-25) : text;
 }
 
-// A page that is not served over TLS has no clipboard: the older way works there.
+// Pages without TLS have no clipboard API.
 async function copied(text) {
   try {
     await navigator.clipboard.writeText(text);

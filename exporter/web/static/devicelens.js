@@ -1,14 +1,14 @@
-// Keeps a page live. The server renders; this fetches the same address again when the server says that there
-// is something new, and changes in <main data-events> what differs. Without it the page works as well.
+// Keeps a page live. The server renders; this module fetches the same address again when the server sends an
+// event, and changes what differs in <main data-events>. The page works without it too.
 
-import { address, fill, follow } from "./asking.js";
+import { address, fill, follow } from "./address.js";
 import { offerCopies } from "./copy.js";
 import { morph } from "./morph.js";
-import { before, tell } from "./news.js";
+import { announce, before } from "./changes.js";
 import { clockOf, clocks, now, offerZone, setNow, tick } from "./times.js";
 
-const SPACING = 500; // ms between two fetches: the first at once, those behind it share the next
-const RETRY = 5000; // ms until the event stream is opened again where the browser does not do it itself
+const SPACING = 500; // ms between two fetches
+const RETRY = 5000; // ms until a closed event stream is opened again
 
 const main = document.querySelector("main");
 const link = document.getElementById("link");
@@ -25,7 +25,7 @@ let wanted = address();
 let shown = wanted;
 let fields = false;
 
-// --- the event stream: open only while somebody looks, for browsers allow few connections to a host
+// --- the event stream: open only while the page is visible, because browsers allow few connections to a host
 
 function open() {
   clearTimeout(retry);
@@ -38,7 +38,7 @@ function open() {
   source.addEventListener("refreshed", (event) => {
     found();
     answered(event.data);
-    // What is shown of the past may have been written since, which no generation tells.
+    // History may have changed, which does not change the generation.
     if ("past" in main.dataset) refresh();
   });
   source.onerror = () => {
@@ -63,7 +63,7 @@ function lost() {
   if (lostSince) return;
   lostSince = now();
   link.textContent =
-    "Not live since " + clockOf(lostSince) + ": the exporter does not answer. What you see is what it said last.";
+    "Not live since " + clockOf(lostSince) + ": the exporter does not answer. This is its last answer.";
   document.documentElement.classList.add("lost");
 }
 
@@ -95,14 +95,14 @@ async function load() {
   lastFetch = Date.now();
   const asked = wanted;
   const headers = { Accept: "text/html" };
-  // What is shown already need not be sent again.
+  // An unchanged page is not sent again.
   if (asked === shown && main.dataset.tag) headers["If-None-Match"] = 'W/"' + main.dataset.tag + '"';
   try {
     const response = await fetch(asked, { headers, cache: "no-store" });
     if (response.status !== 304) {
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
       if (!response.ok) throw new Error(String(response.status));
-      // Another filter was typed meanwhile: what came is not what is asked for any longer.
+      // Another filter may have been typed meanwhile.
       if (asked === wanted) show(page, asked);
     }
     found();
@@ -133,7 +133,7 @@ function show(page, asked) {
     const place = focused.isConnected ? focused : main.querySelector("input[type=search]") || main;
     place.focus({ preventScroll: true });
   }
-  if (old) tell(main, old);
+  if (old) announce(main, old);
 }
 
 function dress() {

@@ -1,7 +1,6 @@
-// Makes a part of the page like another one, node by node, so that focus, selection, scroll and opened
-// details stay as they are. Children with data-key are found again by it, the others by their place. What a
-// person changed stays: values of fields, opened details. So does what the page's own modules put there:
-// elements of class "own", attributes data-own-…, and times, which they keep (times.js).
+// Changes a part of the page into another one, node by node, so that focus, selection, scroll position and open
+// details stay. Children are matched by data-key, others by position. User input stays: values of fields, open
+// details. So do additions of the page's modules: elements of class "own", attributes data-own-…, and times.
 
 export function morph(from, to) {
   if (from.nodeType !== Node.ELEMENT_NODE) {

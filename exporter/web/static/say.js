@@ -1,4 +1,4 @@
-// Says something to a person who listens to the page, politely and once.
+// Announces a text to screen readers, politely and once.
 
 let queued = 0;
 
@@ -6,7 +6,7 @@ export function say(text) {
   const said = document.getElementById("said");
   if (!said) return;
   cancelAnimationFrame(queued);
-  said.textContent = ""; // the same words twice are news twice
+  said.textContent = ""; // so that an equal text is announced again
   queued = requestAnimationFrame(() => {
     said.textContent = text;
   });

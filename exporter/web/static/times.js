@@ -1,6 +1,6 @@
-// Times: ages count on by themselves, and what the server tells in UTC is shown in the browser's own zone
-// where a person wants it so. An element time[data-lasting] is how long ago its datetime was; time[data-at] is
-// when, with data-at="seconds" never shortened; [data-zone] names the zone, [data-zone-name] in a sentence.
+// Times: ages advance, and the server's UTC times are shown in the browser's zone on request. time[data-lasting] is
+// the age of its datetime; time[data-at] is a clock time, with data-at="seconds" always with seconds; [data-zone]
+// names the zone, [data-zone-name] in a sentence.
 
 const KEY = "devicelens.zone";
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -23,7 +23,7 @@ export function tick(root = document) {
   }
 }
 
-// Every clock anew: after the page changed, and after the zone was switched.
+// Updates every clock: after the page or the zone changed.
 export function clocks(root = document) {
   const present = new Date(now());
   for (const time of root.querySelectorAll("time[data-at]")) {
@@ -36,7 +36,7 @@ export function clockOf(at) {
   return clock(new Date(at), new Date(now()), false) + " " + (local ? zoneName() : "UTC");
 }
 
-// A button for the zone, beside the page's own links.
+// Adds a button for the zone.
 export function offerZone(place) {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "";
   if (!place || /^(Etc\/)?(UTC|GMT|Zulu|Universal)?$/.test(zone)) {
@@ -65,7 +65,7 @@ export function offerZone(place) {
   show();
 }
 
-// The same rules as `clock_time` in words.py.
+// The same rules as `clock_time` in wording.py.
 function clock(at, present, seconds) {
   const of = local ? "get" : "getUTC";
   const two = (part) => String(at[of + part]()).padStart(2, "0");
@@ -84,7 +84,7 @@ function zoneName() {
   return parts.find((part) => part.type === "timeZoneName").value;
 }
 
-// The same rules as `lasting` in words.py.
+// The same rules as `lasting` in wording.py.
 function lasting(seconds) {
   const whole = Math.trunc(Math.max(0, seconds));
   if (whole < 60) return whole + " s";
@@ -101,7 +101,7 @@ function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// Where nothing may be kept (private windows, policies), the choice lasts as long as the page.
+// Without storage (private windows, policies) the choice lasts as long as the page.
 function remembered() {
   try {
     return localStorage.getItem(KEY);

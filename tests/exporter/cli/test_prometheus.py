@@ -32,7 +32,6 @@ from exporter.mapping.model import (
 from exporter.mapping.state import State
 from exporter.views import documents
 from exporter.views.documents import Moment
-from exporter.views.matching import Wanted
 from exporter.views.query import Filters
 from harness.hostile import CORPUS
 
@@ -401,7 +400,7 @@ async def test_a_fleet_s_node_is_as_its_exporter_has_it(
     assert {name: node[name] for name in expected if name != "generation"} == {
         name: value for name, value in expected.items() if name != "generation"
     }
-    assert node["claims"] == json.loads(encode(documents.claims(moment, Wanted()).claims))
+    assert node["claims"] == json.loads(encode(documents.claims(moment, Filters()).claims))
     assert [
         (a["kind"], a["resource"], a["device"], a["holder"] and a["holder"]["pod"]) for a in node["anomalies"]
     ] == [

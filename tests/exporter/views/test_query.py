@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.views.query import (
-    DeviceState,
     Filters,
-    Group,
     PageQuery,
     QueryError,
+    RowGroup,
     Sort,
     SortColumn,
+    StateFilter,
     address,
     no_parameters,
     parse_filters,
@@ -29,12 +29,12 @@ QUERIES = st.builds(
     st.builds(
         Filters,
         **{name: TEXTS.map(visible) for name in ("q", "resource", "namespace", "pod", "device")},
-        state=st.none() | st.sampled_from(DeviceState),
+        state=st.none() | st.sampled_from(StateFilter),
     ),
     page=st.integers(1, 1_000_000),
     per_page=st.integers(1, 1000),
     sort=st.none() | st.builds(Sort, st.sampled_from(SortColumn), descending=st.booleans()),
-    group=st.sampled_from(Group),
+    group=st.sampled_from(RowGroup),
 )
 
 
@@ -111,13 +111,13 @@ def test_an_order_or_a_group_that_there_is_not_is_named(name: str, value: str, e
 
 
 def test_another_order_begins_at_the_first_page_and_keeps_the_rest() -> None:
-    query = PageQuery(Filters(q="x"), page=3, group=Group.POD)
+    query = PageQuery(Filters(q="x"), page=3, group=RowGroup.POD)
     assert address(query.sorted_by(Sort(SortColumn.SINCE, descending=True))) == "/?q=x&sort=-since&group=pod"
     assert address(query.unfiltered()) == "/?group=pod"
 
 
 def test_where_nothing_is_said_rows_are_sorted_by_what_they_stand_together_for() -> None:
     assert PageQuery().order == Sort(SortColumn.RESOURCE)
-    assert PageQuery(group=Group.DEVICE).order == Sort(SortColumn.RESOURCE)
-    assert PageQuery(group=Group.POD).order == Sort(SortColumn.POD)
-    assert PageQuery(group=Group.POD, sort=Sort(SortColumn.NUMA)).order == Sort(SortColumn.NUMA)
+    assert PageQuery(group=RowGroup.DEVICE).order == Sort(SortColumn.RESOURCE)
+    assert PageQuery(group=RowGroup.POD).order == Sort(SortColumn.POD)
+    assert PageQuery(group=RowGroup.POD, sort=Sort(SortColumn.NUMA)).order == Sort(SortColumn.NUMA)

@@ -36,7 +36,7 @@ def test_what_is_imported_names_what_imports_it_too(folder: Path) -> None:
 
 def test_the_pages_own_modules_import_nothing_that_is_not_there() -> None:
     assets = Assets()
-    for name in ("devicelens.js", "morph.js", "times.js", "copy.js", "say.js", "news.js", "asking.js"):
+    for name in ("devicelens.js", "morph.js", "times.js", "copy.js", "say.js", "changes.js", "address.js"):
         for imported in re.findall(r'from "([^"]+)"', assets.named(name).plain.decode()):
             assert re.fullmatch(r"\./[a-z]+\.[0-9a-f]{12}\.js", imported)
 

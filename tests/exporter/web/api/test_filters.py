@@ -16,7 +16,7 @@ import exporter.mapping
 from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Holder
-from exporter.views.matching import Matcher
+from exporter.views.matching import ItemMatcher
 from exporter.views.query import CLAIM_FILTERS, Filters, QueryError, parse_filters
 from exporter.views.schema import KINDS
 from exporter.views.wording import spelled
@@ -153,7 +153,7 @@ def test_the_kinds_are_those_that_the_code_makes() -> None:
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_what_is_shown_finds_its_own(name: str, other: str) -> None:
     shown = spelled(name).strip()
-    matcher = Matcher(Filters(driver=spelled(name), device=shown, q=shown))
+    matcher = ItemMatcher(Filters(driver=spelled(name), device=shown, q=shown))
     claim = ClaimDevice(ClaimDeviceKey(name, other, name), ())
     assert matcher.claim(claim)
     try:

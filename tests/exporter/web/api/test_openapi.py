@@ -19,7 +19,7 @@ from exporter.mapping.device_ids import DeviceKind
 from exporter.mapping.state import Freshness
 from exporter.views import links, query
 from exporter.views.explain import Subject
-from exporter.views.query import DeviceState
+from exporter.views.query import StateFilter
 from exporter.views.schema import KINDS
 from exporter.web import api
 from exporter.web.app import build
@@ -106,7 +106,7 @@ def test_its_enumerations_are_those_of_the_code(document: Any) -> None:
     assert words("ExplainDocument", "subject") == {subject.value for subject in Subject}
     assert words("AnomalyEntry", "kind") == set(KINDS)
     (state,) = (p for p in document["paths"]["/api/v1/pods"]["get"]["parameters"] if p.get("name") == "state")
-    assert state["schema"]["enum"] == [*DeviceState]
+    assert state["schema"]["enum"] == [*StateFilter]
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path.startswith("/api/")])

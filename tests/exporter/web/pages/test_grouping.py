@@ -17,8 +17,8 @@ from exporter.mapping.model import (
     Snapshot,
 )
 from exporter.mapping.state import State
-from exporter.views.matching import Matcher
-from exporter.views.query import Filters, Group, Sort, SortColumn
+from exporter.views.matching import ItemMatcher
+from exporter.views.query import Filters, RowGroup, Sort, SortColumn
 from exporter.web.pages.rows import Cluster, arranged, clusters, row_items
 from exporter.web.pages.status import GroupHeader, group_header
 
@@ -48,9 +48,9 @@ STATE = State(
 
 
 def grouped(
-    group: Group, *, first: int = 0, number: int = 100, filters: Filters = ALL, sort: Sort = BY_RESOURCE
+    group: RowGroup, *, first: int = 0, number: int = 100, filters: Filters = ALL, sort: Sort = BY_RESOURCE
 ) -> tuple[Cluster, ...]:
-    found = arranged(row_items(ITEMS, group, Matcher(filters)), sort, STATE)
+    found = arranged(row_items(ITEMS, group, ItemMatcher(filters)), sort, STATE)
     return clusters(found, group, first, number)
 
 
@@ -67,7 +67,7 @@ def headers(found: tuple[Cluster, ...]) -> list[GroupHeader | None]:
 
 
 def test_by_device_shares_and_slices_of_any_resource_stand_under_what_is_behind_them() -> None:
-    assert shown(grouped(Group.DEVICE)) == [
+    assert shown(grouped(RowGroup.DEVICE)) == [
         ("", ["G-2"]),  # another vendor's, of the same name
         ("v.com/pool/g-7", ["g-7"]),
         ("", ["g-8", "G-1"]),
@@ -76,35 +76,35 @@ def test_by_device_shares_and_slices_of_any_resource_stand_under_what_is_behind_
 
 
 def test_by_pod_all_that_a_pod_holds_stands_together_and_what_is_free_is_last() -> None:
-    assert shown(grouped(Group.POD, sort=Sort(SortColumn.POD))) == [
+    assert shown(grouped(RowGroup.POD, sort=Sort(SortColumn.POD))) == [
         ("ml/a-0", ["G-2", "G-2::0", "G-2::1"]),
         ("ml/b-0", ["g-7", "g-8", "G-2::1"]),
         ("free", ["G-1", "MIG-1"]),
     ]
-    assert shown(grouped(Group.POD, sort=Sort(SortColumn.STATE, descending=True)))[-1] == (
+    assert shown(grouped(RowGroup.POD, sort=Sort(SortColumn.STATE, descending=True)))[-1] == (
         "free",
         ["G-1", "MIG-1"],
     )
 
 
 def test_by_pod_a_filter_s_pods_alone_have_rows() -> None:
-    found = grouped(Group.POD, filters=Filters(pod="B-"))
+    found = grouped(RowGroup.POD, filters=Filters(pod="B-"))
     assert [key for key, _ in shown(found)] == ["ml/b-0", "free"]
 
 
 def test_a_shared_device_shows_under_each_pod_with_that_pod_alone() -> None:
-    found = grouped(Group.POD, sort=Sort(SortColumn.POD))
+    found = grouped(RowGroup.POD, sort=Sort(SortColumn.POD))
     assert [e.holders for c in found for e in c.shown if e.item.key.device == "G-2::1"] == [(A,), (B,)]
 
 
 def test_headings_count_and_name() -> None:
-    device_heads = headers(grouped(Group.DEVICE))
+    device_heads = headers(grouped(RowGroup.DEVICE))
     assert device_heads[0] is None
     gpu = device_heads[-1]
     assert gpu is not None
     assert (gpu.name.shown, gpu.address) == ("G-2", "/devices/v.com/gpu.shared/G-2")
     assert gpu.counts == "2 devices of v.com/gpu.shared and 1 of v.com/mig: 2 held · 1 free"
-    pod, _, free = headers(grouped(Group.POD, sort=Sort(SortColumn.POD)))
+    pod, _, free = headers(grouped(RowGroup.POD, sort=Sort(SortColumn.POD)))
     assert pod is not None
     assert free is not None
     assert (pod.before and pod.before.shown, pod.name.shown, pod.address) == ("ml", "a-0", "/pods/ml/a-0")
@@ -118,15 +118,15 @@ def test_headings_count_and_name() -> None:
 def test_an_unhealthy_device_is_counted_as_such() -> None:
     well = device("G-2::0", "G-2", A), device("G-2::1", "G-2", B)
     items = (replace(well[0], allocatable=False), well[1])
-    found = clusters(row_items(items, Group.DEVICE, Matcher(ALL)), Group.DEVICE, 0, 9)
+    found = clusters(row_items(items, RowGroup.DEVICE, ItemMatcher(ALL)), RowGroup.DEVICE, 0, 9)
     (heading,) = headers(found)
     assert heading is not None
     assert heading.counts == "2 devices of v.com/gpu: 1 unhealthy, held · 1 held"
 
 
-@pytest.mark.parametrize("group", Group)
+@pytest.mark.parametrize("group", RowGroup)
 @given(first=st.integers(0, 12), number=st.integers(1, 12))
-def test_pages_follow_one_another_without_gap_or_repetition(group: Group, first: int, number: int) -> None:
+def test_pages_follow_one_another_without_gap_or_repetition(group: RowGroup, first: int, number: int) -> None:
     whole = [row for cluster in grouped(group) for row in cluster.shown]
     part = grouped(group, first=first, number=number)
     assert [row for cluster in part for row in cluster.shown] == whole[first : first + number]
@@ -134,7 +134,7 @@ def test_pages_follow_one_another_without_gap_or_repetition(group: Group, first:
 
 
 def test_a_group_that_goes_on_from_the_page_before_says_so_and_counts_all_of_it() -> None:
-    found = grouped(Group.POD, sort=Sort(SortColumn.POD), first=1, number=3)
+    found = grouped(RowGroup.POD, sort=Sort(SortColumn.POD), first=1, number=3)
     assert shown(found) == [("ml/a-0", ["G-2::0", "G-2::1"]), ("ml/b-0", ["g-7"])]
     assert [cluster.continued for cluster in found] == [True, False]
     assert [len(cluster.every) for cluster in found] == [3, 3]

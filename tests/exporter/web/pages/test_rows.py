@@ -28,7 +28,7 @@ from exporter.mapping.model import (
 from exporter.mapping.state import State
 from exporter.views.documents import Moment
 from exporter.views.links import device_link, pod_link
-from exporter.views.query import Filters, Group, PageQuery, parse_page
+from exporter.views.query import Filters, PageQuery, RowGroup, parse_page
 from exporter.web.pages import rows
 from exporter.web.pages.parts import Finding, Frame, findings, freshness_banner
 from exporter.web.pages.rows import RowItem
@@ -396,7 +396,7 @@ def test_eight_resources_are_not_worth_folding() -> None:
 def test_a_heading_sorts_then_turns_then_lets_go() -> None:
     page = status_page(seen(State(), 1.0), PageQuery(), tag="", triggers=())
     assert [h.name for h in page.headings if not h.address] == ["container"]
-    query, found = PageQuery(Filters(q="x"), page=4, group=Group.POD), list[tuple[str, str]]()
+    query, found = PageQuery(Filters(q="x"), page=4, group=RowGroup.POD), list[tuple[str, str]]()
     for _ in range(4):
         page = status_page(seen(State(), 1.0), query, tag="", triggers=())
         heading = next(h for h in page.headings if h.name == "since")

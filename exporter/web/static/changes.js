@@ -1,21 +1,20 @@
-// What a live update brought: what became wrong is said once, and the rows that changed are marked for a
-// moment.
+// What a live update changed: new findings are announced once, and changed rows are marked for a moment.
 
 import { say } from "./say.js";
 
 const MARKED = 6000; // ms
-const SAID = 3; // sentences at once
+const ANNOUNCED = 3; // sentences per announcement
 
 export function before(main) {
   return { wrong: wrong(main), marks: marks(main) };
 }
 
-export function tell(main, old) {
+export function announce(main, old) {
   const present = wrong(main);
   const fresh = [...present].filter(([key]) => !old.wrong.has(key)).map(([, sentence]) => sentence);
   if (fresh.length) {
-    const rest = fresh.length - SAID;
-    say("Wrong now: " + fresh.slice(0, SAID).join(" ") + (rest > 0 ? " And " + rest + " more." : ""));
+    const rest = fresh.length - ANNOUNCED;
+    say("Wrong now: " + fresh.slice(0, ANNOUNCED).join(" ") + (rest > 0 ? " And " + rest + " more." : ""));
   } else if (old.wrong.size && !present.size) {
     say("Nothing is wrong any longer.");
   }

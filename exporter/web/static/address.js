@@ -1,13 +1,13 @@
-// What is asked for is in the address, and can be sent to a colleague: filters are applied while they are
-// typed, and links to other rows of the same page (data-here) are followed without loading it anew.
+// The address has the whole query, and can be sent to a colleague: filters apply while they are typed, and links
+// to other rows of the same page (data-here) are followed without loading it again.
 
-const TYPING = 150; // ms of silence after which a filter that is being typed is applied
+const TYPING = 150; // ms after the last key until a typed filter is applied
 
 export function address() {
   return location.pathname + location.search;
 }
 
-// `go(address, fields)` is called for each other address; with `fields`, the form is to show what that asks.
+// `go(address, fields)` is called for each new address; with `fields`, the form has to show its filters.
 export function follow(main, go) {
   let typing = 0;
 
@@ -46,7 +46,7 @@ export function follow(main, go) {
   });
 }
 
-// The form shows what `next` says was asked for.
+// Copies the values of the form `next`.
 export function fill(form, next) {
   if (!form || !next) return;
   for (const field of next.elements) {
