@@ -9,7 +9,7 @@ import msgspec
 
 from exporter.cli.common import NoMatchError, as_json, say
 from exporter.cli.query import history
-from exporter.cli.select import HolderQuery, devices_like, resource_among, there_are
+from exporter.cli.select import HolderQuery, device_matcher, resource_among, there_are
 from exporter.cli.sources import ChosenSource
 from exporter.cli.table import Cell, Row, print_table, unix_time
 from exporter.views.schema import BoundEntry, HistoryDocument, PastEntry
@@ -56,7 +56,8 @@ def _holders_at(document: HistoryDocument, query: HolderQuery) -> HistoryDocumen
             )
         found = [entry for entry in found if name in {entry.resource, entry.driver}]
     if query.device:
-        found = devices_like(found, query.device)
+        matches = device_matcher([(one.device, one.parent, one.device) for one in found], query.device)
+        found = [one for one in found if matches(one.device, one.parent, one.device)]
     return msgspec.structs.replace(document, holdings=tuple(found))
 
 

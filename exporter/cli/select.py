@@ -4,9 +4,9 @@ Every source answers in the shape of the exporter's API documents, so selection 
 exporter, a kubelet and Prometheus.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 import click
 import msgspec
@@ -226,14 +226,16 @@ def narrow(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:
     resource: str | None = None
     if query.resource:
         resource = resource_among(_resources(answer), query.resource) or query.resource
-    matches = _device_matcher(answer, resource, query.device) if query.device else None
+    matches = device_matcher(_device_names(answer, resource), query.device) if query.device else None
     return replace(
         answer, nodes=tuple(_narrowed(node, query.pod, resource, matches) for node in answer.nodes)
     )
 
 
+DeviceNames = tuple[str, str | None, str]
+"""A device's id, its parent's id, and its id with pool and share."""
 DeviceMatcher = Callable[[str, str | None, str], bool]
-"""Whether a device matches, by its id, its parent's id, and its id with pool and share."""
+"""Whether a device matches, by its DeviceNames."""
 
 
 def _narrowed(
@@ -257,26 +259,26 @@ def _narrowed(
     return replace(node, document=narrowed)
 
 
-def _device_matcher(answer: MappingAnswer, resource: str | None, device: str) -> DeviceMatcher:
-    """Matches whole ids and parents if there are any, or else parts of ids."""
+def device_matcher(known: Iterable[DeviceNames], given: str) -> DeviceMatcher:
+    """Matches whole ids and parents if `known` has any, or else parts of ids."""
 
     def whole(name: str, parent: str | None, full: str) -> bool:
-        return same(name, device) or same(full, device) or bool(parent and same(parent, device))
+        return same(name, given) or same(full, given) or bool(parent and same(parent, given))
 
     def part(name: str, parent: str | None, full: str) -> bool:  # noqa: ARG001 -- DeviceMatcher's
-        return folded(device) in folded(full)
+        return folded(given) in folded(full)
 
+    return whole if any(whole(*names) for names in known) else part
+
+
+def _device_names(answer: MappingAnswer, resource: str | None) -> Iterator[DeviceNames]:
     for node in answer.nodes:
-        document = node.document
-        if any(
-            resource in {None, d.resource} and whole(d.device, d.parent, d.device) for d in document.devices
-        ):
-            return whole
-        if any(
-            resource in {None, c.driver} and whole(c.device, None, claimed_device(c)) for c in document.claims
-        ):
-            return whole
-    return part
+        for device in node.document.devices:
+            if resource in {None, device.resource}:
+                yield device.device, device.parent, device.device
+        for claim in node.document.claims:
+            if resource in {None, claim.driver}:
+                yield claim.device, None, claimed_device(claim)
 
 
 def claimed_device(claim: ClaimEntry) -> str:
@@ -336,26 +338,3 @@ def _unknown_resource(answer: MappingAnswer, given: str) -> str:
     if any(same(device, given) for device in ids):
         return f"there is no resource {spelled(given)!r}, but a device: ask for ={spelled(given)}"
     return f"no resource {spelled(given)!r} on {spelled(answer.place)}: {there_are(_resources(answer))}"
-
-
-class DeviceNamed(Protocol):
-    """An entry with a device id and a parent."""
-
-    @property
-    def device(self) -> str:
-        """The device id."""
-        ...
-
-    @property
-    def parent(self) -> str | None:
-        """The parent's id."""
-        ...
-
-
-N = TypeVar("N", bound=DeviceNamed)
-
-
-def devices_like(devices: Sequence[N], given: str) -> list[N]:
-    """The entries whose id or parent is `given`; if there are none, those whose id contains it."""
-    whole = [d for d in devices if same(d.device, given) or (d.parent and same(d.parent, given))]
-    return whole or [d for d in devices if folded(given) in folded(d.device)]
