@@ -17,7 +17,6 @@ from runtime.text import is_hostile
 DIRECTORY = Path("/etc/web")
 HASH = "$2y$10$mDwo.lAisC94iLAyP81MCesa29IzH37oigHC/42V2pdJlUprsJPze"
 TLS = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
-REFERENCE = Path(__file__).parents[3] / "docs" / "web-configuration.md"
 
 
 def read(text: str) -> Any:
@@ -44,12 +43,6 @@ basic_auth_users:
     assert config.tls.clients is ClientAuth.NONE
     assert (config.tls.oldest, config.tls.newest) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
     assert list(config.users) == ["alice", "bob"]
-
-
-def test_every_key_of_exporter_toolkit_is_known_and_told_of() -> None:
-    text = REFERENCE.read_text()
-    for key in (*KEYS, *TlsServerConfig.__struct_fields__, *HEADERS):
-        assert f"`{key}`" in text or f"`{key}." in text, key
 
 
 def test_all_that_can_be_honoured_together() -> None:
