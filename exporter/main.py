@@ -6,8 +6,6 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prometheus_client import disable_created_metrics
-
 from exporter.history.archive import Archive, HistoryLimits
 from exporter.history.recorder import HistoryRecorder
 from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, read_id
@@ -49,7 +47,6 @@ _log = Log("exporter")
 async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     """Run the exporter until `stop` is set. Raises Fatal where it cannot."""
     share_one_arena()
-    disable_created_metrics()  # type: ignore[no-untyped-call] # prometheus_client leaves it so
     paths = KubeletPaths(settings.kubelet_root)
     clock = Clock()
     states = StateStore()

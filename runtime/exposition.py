@@ -8,14 +8,18 @@ compressed for each scrape. Together they are one gzip member: the compressed bo
 
 import struct
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 from typing import Final, Protocol
 
 from prometheus_client import Metric
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import generate_latest as render_text
 from prometheus_client.openmetrics.exposition import generate_latest as render_openmetrics
+from prometheus_client.utils import floatToGoString
 
 _GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 LARGE: Final = 12 << 20
@@ -57,6 +61,35 @@ class Body:
         if self.kept is not None:
             return self.kept
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(self.deflated)
+
+
+class HistogramCounts:
+    """Observations counted by bucket. Counts are plain numbers, made into metric families at the scrape."""
+
+    __slots__ = ("_bounds", "_counts", "_total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: the upper bounds of the buckets, ascending; a last bucket has everything above."""
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many observations there were."""
+        return sum(self._counts)
+
+    def observe(self, value: float) -> None:
+        """Count one observation."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
+        """Add these observations to a family, under these values of its labels."""
+        names = (*map(floatToGoString, self._bounds), "+Inf")
+        family.add_metric(
+            labels, list(zip(names, accumulate(self._counts), strict=True)), sum_value=self._total
+        )
 
 
 EMPTY: Final = Body(b"", 0, 0, b"")

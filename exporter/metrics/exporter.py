@@ -3,12 +3,14 @@
 import asyncio
 import platform
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from exporter.mapping.holdings import HoldingChanges
 from exporter.mapping.model import DeviceKey
@@ -18,7 +20,7 @@ from exporter.metrics.families import of_snapshot, of_stale
 from exporter.refresh.pipeline import UNSETTLED
 from exporter.refresh.protocols import PodSource, Trigger
 from kubelet.podresources import METHODS, UNDECODABLE
-from runtime.exposition import EMPTY, LARGE, Body, Collector, Format, assemble, render
+from runtime.exposition import EMPTY, LARGE, Body, Collector, Format, HistogramCounts, assemble, render
 
 _HOLD_BUCKETS: Final = (10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400, 30 * 86400)
 _REFRESH_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -28,58 +30,28 @@ MAX_RESOURCES: Final = 1000
 _FORESEEN: Final = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", UNDECODABLE)
 
 
-class Counters:
-    """The exporter's counters. Implements the refresh loop's Observer."""
+@dataclass(slots=True)
+class _ResourceCounts:
+    """Counts of one resource; `held`: how long released devices were held."""
 
-    def __init__(self, node: str, registry: CollectorRegistry) -> None:
+    allocations: int = 0
+    releases: int = 0
+    held: HistogramCounts = field(default_factory=lambda: HistogramCounts(_HOLD_BUCKETS))
+
+
+class Counters:
+    """Counts of the exporter, and the collector of their families. Implements the refresh loop's Observer."""
+
+    def __init__(self, node: str) -> None:
         self._node = node
-        self._allocations = Counter(
-            "devicelens_allocations_total",
-            "Allocations seen since the exporter started, one for each device and holder. [STABLE]",
-            ("node", "resource"),
-            registry=registry,
-        )
-        self._releases = Counter(
-            "devicelens_releases_total",
-            "Releases seen since the exporter started, one for each device and holder. [STABLE]",
-            ("node", "resource"),
-            registry=registry,
-        )
-        self._held = Histogram(
-            "devicelens_allocation_hold_seconds",
-            "How long released devices were held, as far as it was seen, in seconds. [ALPHA]",
-            ("node", "resource"),
-            buckets=_HOLD_BUCKETS,
-            registry=registry,
-        )
-        self._refreshes = Counter(
-            "devicelens_refreshes_total",
-            "Refreshes by what asked for them; one that several asked for counts for each. [ALPHA]",
-            ("trigger",),
-            registry=registry,
-        )
-        self._errors = Counter(
-            "devicelens_refresh_errors_total",
-            "Refreshes that failed, by the kubelet's method and the gRPC code; UNDECODABLE for nonsense. "
-            "[ALPHA]",
-            ("method", "code"),
-            registry=registry,
-        )
-        self._duration = Histogram(
-            "devicelens_refresh_duration_seconds",
-            "How long a refresh took, from asking the kubelet to the published snapshot, in seconds. [ALPHA]",
-            buckets=_REFRESH_BUCKETS,
-            registry=registry,
-        )
-        self._resources: dict[str, None] = {}
-        self._changes = 0
+        self._resources: dict[str, _ResourceCounts] = {}
+        """By resource; the latest are at the end."""
         # Prometheus sees no increase from "no series" to 1: foreseeable series begin at 0.
-        for trigger in Trigger:
-            self._refreshes.labels(trigger.value)
-        for method in METHODS:
-            for code in _FORESEEN:
-                self._errors.labels(method, code)
-        self._errors.labels(METHODS[0], UNSETTLED)
+        self._refreshes = Counter({trigger.value: 0 for trigger in Trigger})
+        self._errors = Counter({(method, code): 0 for method in METHODS for code in _FORESEEN})
+        self._errors[METHODS[0], UNSETTLED] = 0
+        self._duration = HistogramCounts(_REFRESH_BUCKETS)
+        self._changes = 0
 
     @property
     def changes(self) -> int:
@@ -89,8 +61,7 @@ class Counters:
     def refreshed(self, triggers: Iterable[Trigger], seconds: float) -> None:
         """Count one refresh for each of its triggers."""
         self._changes += 1
-        for trigger in triggers:
-            self._refreshes.labels(trigger.value).inc()
+        self._refreshes.update(trigger.value for trigger in triggers)
         self._duration.observe(seconds)
 
     def reread(self) -> None:
@@ -99,7 +70,7 @@ class Counters:
     def failed(self, method: str, code: str) -> None:
         """Count a failed call."""
         self._changes += 1
-        self._errors.labels(method, code).inc()
+        self._errors[method, code] += 1
 
     def changed(self, state: State, changes: HoldingChanges) -> None:
         """Count allocations and releases. Every known resource has counters, from 0 on. Claimed devices have
@@ -108,30 +79,68 @@ class Counters:
         self._changes += 1
         present = state.snapshot.resources()
         for resource in present:
-            self._add(resource)
+            self._counts(resource)
         for holding in changes.change.began:
             if isinstance(holding.key, DeviceKey):
-                self._allocations.labels(self._node, holding.key.resource).inc()
+                self._counts(holding.key.resource).allocations += 1
         for release in changes.released:
             if isinstance(release.holding.key, DeviceKey):
-                resource = release.holding.key.resource
-                self._add(resource)
-                self._releases.labels(self._node, resource).inc()
-                self._held.labels(self._node, resource).observe(release.seconds)
+                counts = self._counts(release.holding.key.resource)
+                counts.releases += 1
+                counts.held.observe(release.seconds)
         excess = max(0, len(self._resources) - MAX_RESOURCES)
         for resource in [name for name in self._resources if name not in present][:excess]:
             del self._resources[resource]
-            for counter in (self._allocations, self._releases, self._held):
-                counter.remove(self._node, resource)
 
-    def _add(self, resource: str) -> None:
-        """Create the counters of a resource; the latest resources are at the end."""
-        if resource not in self._resources:
-            self._allocations.labels(self._node, resource)
-            self._releases.labels(self._node, resource)
-            self._held.labels(self._node, resource)
-        self._resources.pop(resource, None)
-        self._resources[resource] = None
+    def _counts(self, resource: str) -> _ResourceCounts:
+        counts = self._resources.pop(resource, None) or _ResourceCounts()
+        self._resources[resource] = counts
+        return counts
+
+    def collect(self) -> Iterable[Metric]:
+        """The families at this moment."""
+        by_resource = ("node", "resource")
+        allocations = CounterMetricFamily(
+            "devicelens_allocations",
+            "Allocations seen since the exporter started, one for each device and holder. [STABLE]",
+            labels=by_resource,
+        )
+        releases = CounterMetricFamily(
+            "devicelens_releases",
+            "Releases seen since the exporter started, one for each device and holder. [STABLE]",
+            labels=by_resource,
+        )
+        held = HistogramMetricFamily(
+            "devicelens_allocation_hold_seconds",
+            "How long released devices were held, as far as it was seen, in seconds. [ALPHA]",
+            labels=by_resource,
+        )
+        for resource, counts in self._resources.items():
+            allocations.add_metric((self._node, resource), counts.allocations)
+            releases.add_metric((self._node, resource), counts.releases)
+            counts.held.add_to(held, (self._node, resource))
+        yield from (allocations, releases, held)
+        refreshes = CounterMetricFamily(
+            "devicelens_refreshes",
+            "Refreshes by what asked for them; one that several asked for counts for each. [ALPHA]",
+            labels=("trigger",),
+        )
+        for trigger, count in self._refreshes.items():
+            refreshes.add_metric((trigger,), count)
+        errors = CounterMetricFamily(
+            "devicelens_refresh_errors",
+            "Refreshes that failed, by the kubelet's method and the gRPC code; UNDECODABLE for nonsense. "
+            "[ALPHA]",
+            labels=("method", "code"),
+        )
+        for labels, count in self._errors.items():
+            errors.add_metric(labels, count)
+        duration = HistogramMetricFamily(
+            "devicelens_refresh_duration_seconds",
+            "How long a refresh took, from asking the kubelet to the published snapshot, in seconds. [ALPHA]",
+        )
+        self._duration.add_to(duration)
+        yield from (refreshes, errors, duration)
 
 
 class _ScrapeFamilies:
@@ -213,7 +222,8 @@ class Metrics:
         self._stale_after = stale_after
         self._clock = clock
         self._registry = CollectorRegistry(auto_describe=False)
-        self.counters = Counters(node, self._registry)
+        self.counters = Counters(node)
+        self._registry.register(self.counters)
         self._registry.register(_ScrapeFamilies(self, version, pods))
         self._pods = pods
         self._limit = limit or SeriesLimit(sys.maxsize)

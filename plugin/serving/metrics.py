@@ -96,13 +96,7 @@ def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -
     for status in statuses:
         for to in ("healthy", "unhealthy"):
             transitions.add_metric([status.name, to], status.counters.transitions[to])
-        histogram = status.counters.allocation_seconds
-        buckets: list[tuple[str, float]] = []
-        count = 0
-        for bound, found in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-            count += found
-            buckets.append(("+Inf" if bound == float("inf") else str(bound), count))
-        durations.add_metric([status.name], buckets, sum_value=histogram.total)
+        status.counters.allocation_seconds.add_to(durations, [status.name])
     successful = GaugeMetricFamily(
         "devicelens_plugin_config_last_reload_successful",
         "1 if the configuration was read when it was last tried, 0 if it was refused. [ALPHA]",

@@ -1,6 +1,5 @@
 """What a resource reports about itself: counters, log events and its state in words."""
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from typing import Final
 
 from plugin.devices.inventory import AdvertisedDevice, HealthTransition, Inventory
 from plugin.names import natural
+from runtime.exposition import HistogramCounts
 from runtime.log import Episode, Log
 
 ALLOCATION_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
@@ -16,23 +16,6 @@ MAX_NAMED: Final = 8
 """Devices that one log event names; further ones are counted."""
 
 _log = Log("resource")
-
-
-@dataclass(slots=True)
-class Histogram:
-    """Observations by bucket, not cumulated; the last bucket has those above every bound."""
-
-    bounds: tuple[float, ...] = ALLOCATION_BUCKETS
-    counts: list[int] = field(default_factory=list)
-    total: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.counts = [0] * (len(self.bounds) + 1)
-
-    def observe(self, value: float) -> None:
-        """Count one observation."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
 
 
 @dataclass(slots=True)
@@ -49,7 +32,7 @@ class ResourceCounters:
     discovery_errors: int = 0
     transitions: Counter[str] = field(default_factory=Counter[str])
     health_flaps: int = 0
-    allocation_seconds: Histogram = field(default_factory=Histogram)
+    allocation_seconds: HistogramCounts = field(default_factory=lambda: HistogramCounts(ALLOCATION_BUCKETS))
 
 
 class ResourceLog:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import disable_created_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.history.archive import HistoryStatus
@@ -243,5 +242,4 @@ def document() -> str:
 
 
 if __name__ == "__main__":
-    disable_created_metrics()  # type: ignore[no-untyped-call] # as the exporter does
     DOCUMENT.write_text(document())
