@@ -17,7 +17,7 @@ from plugin.config.load import PRESET_SOURCE, load_all
 from plugin.config.plan import ResourcePlan
 from plugin.discover.dry_run import (
     AllocateAnswer,
-    CdiSpecification,
+    DryRunSpecification,
     DiscoveredDevice,
     DiscoveredResource,
     DryAllocation,
@@ -243,7 +243,7 @@ def _at(host: str, container: str) -> str:
     return "" if host == container else f" at {visible(container)}"
 
 
-def _specified(specification: CdiSpecification) -> Iterator[str]:
+def _specified(specification: DryRunSpecification) -> Iterator[str]:
     path = visible(specification.path)
     if specification.content is None:
         yield f"no CDI specification {path}: it would have no device"

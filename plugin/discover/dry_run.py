@@ -137,7 +137,7 @@ class DryAllocation(msgspec.Struct, frozen=True):
     pre_start: tuple[tuple[str, ...], ...] = ()
 
 
-class CdiSpecification(msgspec.Struct, frozen=True):
+class DryRunSpecification(msgspec.Struct, frozen=True):
     """The CDI specification that would be written; `content` None: none, as it would have no device.
 
     `left_out`: devices that cannot be in it.
@@ -166,7 +166,7 @@ class DiscoveredResource(msgspec.Struct, frozen=True):
     conflicts: tuple[Conflict, ...] = ()
     clashes: tuple[Conflict, ...] = ()
     allocations: tuple[DryAllocation, ...] = ()
-    cdi: CdiSpecification | None = None
+    cdi: DryRunSpecification | None = None
 
 
 class DryRunDocument(msgspec.Struct, frozen=True):
@@ -295,7 +295,9 @@ class _DryRun:
             refused = RefusedAllocation(Refusal.FAILED_PRECONDITION.name, reason)
         return DryAllocation(tuple(ids), refused=refused)
 
-    async def _specification(self, plan: ResourcePlan, devices: Sequence[Device]) -> CdiSpecification | None:
+    async def _specification(
+        self, plan: ResourcePlan, devices: Sequence[Device]
+    ) -> DryRunSpecification | None:
         own = plan.cdi
         if own is None:
             return None
@@ -309,9 +311,9 @@ class _DryRun:
         try:
             content = await self._call(made)
         except (OSError, StuckError, RenderError) as error:
-            return CdiSpecification(path, None, (LeftOut(path, str(error)),))
+            return DryRunSpecification(path, None, (LeftOut(path, str(error)),))
         decoded = None if content is None else msgspec.json.decode(content, type=dict[str, object])
-        return CdiSpecification(path, decoded, tuple(problems))
+        return DryRunSpecification(path, decoded, tuple(problems))
 
 
 def _allocate(
