@@ -17,11 +17,11 @@ from plugin.config.load import PRESET_SOURCE, load_all
 from plugin.config.plan import ResourcePlan
 from plugin.discover.dry_run import (
     AllocateAnswer,
-    DryRunSpecification,
     DiscoveredDevice,
     DiscoveredResource,
     DryAllocation,
     DryRunDocument,
+    DryRunSpecification,
 )
 from plugin.presets import PRESETS
 from plugin.settings import PluginSettings
