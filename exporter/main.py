@@ -1,4 +1,4 @@
-"""The exporter's composition root: the one place that makes its parts and puts them together."""
+"""The exporter's composition root: creates all parts and connects them."""
 
 import asyncio
 import os
@@ -45,14 +45,14 @@ _log = Log("exporter")
 
 
 async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
-    """Run the exporter until `stop` is set. Raises Fatal where it cannot."""
+    """Run the exporter until `stop` is set. Raises Fatal for settings that cannot work."""
     share_one_arena()
     paths = KubeletPaths(settings.kubelet_root)
     clock = Clock()
     states = StateStore()
     watcher = DirectoryWatcher()
     reader = _reader(settings.id_rules)
-    identities = _identities(settings, paths)
+    pods = _pods(settings, paths)
     plugins = _plugins(settings, states, clock)
     limit = SeriesLimit(settings.metrics_max_series)
     metrics = Metrics(
@@ -61,28 +61,25 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         version=__version__,
         stale_after=settings.stale_after,
         clock=clock.now,
-        pods=identities,
+        pods=pods,
         limit=limit,
     )
-    try:
-        client = KubeletClient(paths.pod_resources_socket, timeout=settings.poll_timeout, wall=clock.wall)
-    except ValueError as error:
-        raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
-    historian = _historian(settings, states, clock, watcher)
+    kubelet = _kubelet(settings, paths, clock)
+    history = _history(settings, states, clock, watcher)
     cpu_nodes = numa_of_cpus()
-    metrics.register(HistoryFamilies(lambda: historian.condition), lambda: historian.condition)
+    metrics.register(HistoryFamilies(lambda: history.condition), lambda: history.condition)
     web = WebServer(settings.web_listen_address, settings.web_config_file, prefix="devicelens")
     await web.start()
     metrics.register(web.families, web.families.condition)
     refresher = Refresher(
-        client,
+        kubelet,
         states,
-        (metrics.counters, historian),
+        (metrics.counters, history),
         timing=RefreshTiming(settings.poll_interval, settings.stale_after),
         clock=clock,
         cpu_numa=cpu_nodes,
         node=settings.node_name,
-        pods=identities,
+        pods=pods,
         plugins=plugins,
         reader=reader,
         notes=limit,
@@ -94,12 +91,38 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         poll_interval=settings.poll_interval,
         clock=clock.now,
         metrics=metrics,
-        triggers=lambda: _triggers(watcher, settings, identities),
+        triggers=lambda: _triggers(watcher, settings, pods),
         version=__version__,
-        history=historian,
+        history=history,
         reader=reader,
         cpu_nodes=cpu_nodes,
     )
+    _log_start(settings, paths)
+    actors: list[Actor] = [
+        log_preflight(needs(paths, pods_source=settings.pods_source, history=settings.history_path)),
+        watcher.run(),
+        history.run(refresher),
+        refresher.run(),
+        follow_device_plugins(watcher, paths, refresher.trigger),
+        follow_pod_resources(watcher, paths, refresher.trigger),
+        web.run(build(site), watcher, purpose="status page, API and metrics"),
+    ]
+    if settings.web_config_file is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, web.reload)
+    if pods is not None:
+        pods.bind(refresher)
+        actors += [pods.run(), follow_pods_api(watcher, paths, pods.retry)]
+    if plugins is not None:
+        plugins.bind(refresher)
+        actors.append(plugins.run())
+    async with grpc_runtime(), kubelet:
+        try:
+            await run_actors(actors, stop)
+        finally:
+            metrics.close()
+
+
+def _log_start(settings: ExporterSettings, paths: KubeletPaths) -> None:
     _log.info(
         "starting",
         version=__version__,
@@ -108,46 +131,32 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         poll_interval_seconds=settings.poll_interval,
         pods_source=settings.pods_source,
     )
-    actors: list[Actor] = [
-        log_preflight(needs(paths, pods_source=settings.pods_source, history=settings.history_path)),
-        watcher.run(),
-        historian.run(refresher),
-        refresher.run(),
-        follow_device_plugins(watcher, paths, refresher.trigger),
-        follow_pod_resources(watcher, paths, refresher.trigger),
-        web.run(build(site), watcher, purpose="status page, API and metrics"),
-    ]
-    if settings.web_config_file is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, web.reload)
-    if identities is not None:
-        identities.bind(refresher)
-        actors += [identities.run(), follow_pods_api(watcher, paths, identities.retry)]
-    if plugins is not None:
-        plugins.bind(refresher)
-        actors.append(plugins.run())
-    async with grpc_runtime(), client:
-        try:
-            await run_actors(actors, stop)
-        finally:
-            metrics.close()
 
 
-def _identities(settings: ExporterSettings, paths: KubeletPaths) -> PodTracker | None:
-    """Who knows the pods; None where nobody is to be asked. Raises Fatal."""
+def _kubelet(settings: ExporterSettings, paths: KubeletPaths, clock: Clock) -> KubeletClient:
+    """The PodResources client. Raises Fatal for a path that is too long."""
+    try:
+        return KubeletClient(paths.pod_resources_socket, timeout=settings.poll_timeout, wall=clock.wall)
+    except ValueError as error:
+        raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
+
+
+def _pods(settings: ExporterSettings, paths: KubeletPaths) -> PodTracker | None:
+    """The pod source of --pods.source, None for none. Raises Fatal."""
     allowed = LabelFilter(settings.pod_labels)
     match settings.pods_source:
         case "none":
             return None
         case "apiserver":
-            # Imported where it is asked for: TLS and a client of HTTP are for few.
+            # Imported on demand: an HTTP client and TLS, which other sources do not need.
             from exporter.pods.api_server import ApiServer  # noqa: PLC0415
             from exporter.pods.kubeconfig import ApiServerAccessError, api_server_access  # noqa: PLC0415
 
             try:
-                way = api_server_access(settings.kubeconfig, os.environ)
+                access = api_server_access(settings.kubeconfig, os.environ)
             except ApiServerAccessError as error:
                 raise Fatal(f"--pods.source apiserver: {error}") from error
-            return PodTracker(ApiServer(way, settings.node_name, allowed), expected=True)
+            return PodTracker(ApiServer(access, settings.node_name, allowed), expected=True)
         case source:
             try:
                 pods_api = PodsApi(paths.pods_api_socket, allowed, timeout=settings.poll_timeout)
@@ -157,10 +166,10 @@ def _identities(settings: ExporterSettings, paths: KubeletPaths) -> PodTracker |
 
 
 def _plugins(settings: ExporterSettings, states: StateStore, clock: Clock) -> "PluginPoller | None":
-    """Who asks plugins; None where none is to be asked."""
+    """The poller of --plugin.url, None without any."""
     if not settings.plugin_url:
         return None
-    # Imported where it is asked for: few exporters are told of plugins.
+    # Imported on demand: an HTTP client, which most exporters do not need.
     from exporter.plugins.client import PluginAccess, PluginClient  # noqa: PLC0415
     from exporter.plugins.poller import PluginPoller  # noqa: PLC0415
 
@@ -175,10 +184,10 @@ def _plugins(settings: ExporterSettings, states: StateStore, clock: Clock) -> "P
 
 
 def _reader(path: Path | None) -> IdReader:
-    """Who reads device ids. Raises Fatal for rules that cannot be used."""
+    """The reader of device ids. Raises Fatal for invalid rules."""
     if path is None:
         return read_id
-    # Imported where it is asked for: YAML is for few.
+    # Imported on demand: YAML.
     from exporter.mapping.device_ids import load_rules  # noqa: PLC0415
     from runtime.config_file import MAX_BYTES, ConfigError  # noqa: PLC0415
 
@@ -191,7 +200,7 @@ def _reader(path: Path | None) -> IdReader:
         raise Fatal(f"--id-rules: {error}") from error
 
 
-def _historian(
+def _history(
     settings: ExporterSettings, states: StateStore, clock: Clock, watcher: DirectoryWatcher
 ) -> HistoryRecorder:
     archive = Archive(
@@ -212,14 +221,14 @@ def _historian(
 
 
 def _triggers(
-    watcher: DirectoryWatcher, settings: ExporterSettings, identities: PodTracker | None
+    watcher: DirectoryWatcher, settings: ExporterSettings, pods: PodTracker | None
 ) -> tuple[str, ...]:
     timer = f"timer every {settings.poll_interval:g} s"
-    pods = () if identities is None else (identities.words,)
+    watched = () if pods is None else (pods.words,)
     reason = watcher.polling_because
     if reason is None:
-        return (timer, "inotify on device-plugins", "inotify on pod-resources", *pods)
-    return (timer, f"device-plugins and pod-resources are polled every second: {reason}", *pods)
+        return (timer, "inotify on device-plugins", "inotify on pod-resources", *watched)
+    return (timer, f"device-plugins and pod-resources are polled every second: {reason}", *watched)
 
 
 def needs(paths: KubeletPaths, *, pods_source: str, history: Path | None) -> tuple[Need, ...]:

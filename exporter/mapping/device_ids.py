@@ -1,10 +1,8 @@
-r"""Device ids: which physical device is behind a replica or a slice.
+r"""Device ids: the physical device behind a replica or a slice.
 
-Plugins put the relation into the id's text, each in its own way. The forms are a table of rules,
-tried in order; the first that is of the device's resource and matches the whole id tells what it is. An
-id that no rule matches is a whole device and has no parent. id_rules reads further rules from a file.
-
-Id rules of the user's own, read from a YAML file and tried before those that are built in.
+Plugins encode the relation in the id, each in its own form. The forms are a table of rules, tried in order:
+the first one for the device's resource that matches the whole id applies. An id without a rule is a whole
+device and has no parent. Rules of a YAML file (--id-rules) are tried before the built-in ones:
 
 ```yaml
 version: 1
@@ -16,9 +14,9 @@ rules:
     kind: replica                                    # optional: replica, partition or whole
 ```
 
-The expressions are the operator's own, but the ids that they meet are anybody's. So ids longer than
-LONGEST are not read by them, and an expression that could take exponential time (a repetition or a
-choice within a repetition) is refused, as is one with many more than VARIABLE repetitions.
+The operator writes the expressions, but any plugin chooses the ids. So an expression that could take
+exponential time (a repetition or a choice within a repetition) is refused, as is one with more than about
+VARIABLE repetitions, and ids longer than LONGEST are not matched.
 """
 
 import re
@@ -35,21 +33,21 @@ from runtime.config_file import Document, convert, parse, quoted
 
 
 class DeviceKind(StrEnum):
-    """What a device is of the one behind it."""
+    """The relation of a device to its parent."""
 
     WHOLE = "whole"
     """A device by itself."""
     REPLICA = "replica"
-    """One of several shares of the same device, none of them more real than another."""
+    """One of several equal shares of a device."""
     PARTITION = "partition"
-    """A part of a device with means of its own, such as a MIG instance."""
+    """A part of a device with resources of its own, such as a MIG instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdReading:
-    """How an id was read: the `rule`'s name, the `parent` ("" for a whole device, and for a partition whose
-    id does not tell), the `replica` ("" where the id is not a numbered share), what `kind` it is, and the
-    `partition` of the parent ("" where the id names none).
+    """The parts of an id: the `rule`'s name, the `parent` ("" for a whole device, and for a partition whose
+    id does not contain it), the number of the `replica` ("" if none), the `kind`, and the name of the
+    `partition` ("" if none).
     """
 
     rule: str
@@ -63,7 +61,7 @@ WHOLE: Final = IdReading("whole")
 
 
 class IdRuleError(ValueError):
-    """A rule that cannot work. `key` is the part that is at fault: pattern, parent or resource."""
+    """An invalid rule. `key` is the invalid part: pattern, parent or resource."""
 
     def __init__(self, name: str, key: str, problem: str) -> None:
         super().__init__(f"id rule {name}: {problem}")
@@ -75,11 +73,10 @@ class IdRuleError(ValueError):
 class IdRule:
     """One form of id.
 
-    `pattern` matches the whole id; of its groups `replica` is a share's number and `partition` a part's
-    name. `parent` is a template of the parent's id in which {group} stands for what a group matched.
-    `resource`, where given, matches the whole name of the resources whose ids have this form. Ids of more
-    than `longest` characters are not of it. An id whose group `replica` took part is a REPLICA, whatever
-    `kind` says.
+    `pattern` matches the whole id; its group `replica` is a share's number and `partition` a part's name.
+    `parent` is a template of the parent's id in which {group} is replaced. `resource`, if given, matches the
+    whole name of the resources with this form. Ids longer than `longest` characters do not match. An id with
+    the group `replica` is a REPLICA, whatever `kind` is.
     """
 
     name: str
@@ -90,11 +87,11 @@ class IdRule:
     longest: int | None = None
 
     def is_of(self, resource: str) -> bool:
-        """Whether the ids of `resource` may have this form."""
+        """Whether the rule is for `resource`."""
         return self.resource is None or self.resource.fullmatch(resource) is not None
 
     def read(self, device: str) -> IdReading | None:
-        """How the id reads by this rule, None if it is not of its form."""
+        """The parts of the id, None if it does not match."""
         if self.longest is not None and len(device) > self.longest:
             return None
         match = self.pattern.fullmatch(device)
@@ -123,9 +120,9 @@ def rule(
     resource: str = "",
     longest: int | None = None,
 ) -> IdRule:
-    """A rule from regular expressions and a template; `resource` "" is for those of any resource.
+    """Compile a rule; `resource` "" is any resource.
 
-    Raises IdRuleError for an expression that does not compile, and for a template that names no group.
+    Raises IdRuleError for an expression that does not compile and for a template with an unknown group.
     """
     compiled = _compiled(name, "pattern", pattern)
     guard = _compiled(name, "resource", resource) if resource else None
@@ -142,9 +139,9 @@ def rule(
 def _compiled(name: str, key: str, pattern: str) -> re.Pattern[str]:
     try:
         with warnings.catch_warnings():
-            # What re may read otherwise one day.
+            # Syntax that a later version of re may read differently.
             warnings.simplefilter("error")
-            # Digits are 0 to 9, and a line break in an id is a character like another.
+            # Digits are 0 to 9, and a line break is a character like any other.
             return re.compile(pattern, re.ASCII | re.DOTALL)
     except (re.error, OverflowError, RecursionError, Warning) as error:
         raise IdRuleError(name, key, f"{pattern!r} is not a regular expression: {error}") from error
@@ -161,16 +158,16 @@ BUILT_IN_RULES: Final = (
         r"MIG-(?P<parent>GPU-[0-9a-fA-F-]+)/(?P<partition>\d+/\d+)(?:::(?P<replica>\d+))?",
         kind=DeviceKind.PARTITION,
     ),
-    # The newer one is an id of its own.
+    # The newer one does not.
     rule(
         "mig",
         r"MIG-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
         parent="",
         kind=DeviceKind.PARTITION,
     ),
-    # NVIDIA's plugin and this project's own: id::n is one of n shares of id.
+    # NVIDIA's plugin and devicelens: id::n is a share of id.
     rule("replica", r"(?P<parent>.+)::(?P<replica>\d+)"),
-    # Intel's plugins: -n is the number of a share, but only there: card0-1 may be a name like another.
+    # Intel's plugins: -n is the number of a share, for these resources only.
     rule(
         "intel-gpu-share",
         r"(?P<parent>card\d+)-(?P<replica>\d+)",
@@ -187,19 +184,19 @@ BUILT_IN_RULES: Final = (
         resource=r"sgx\.intel\.com/(enclave|provision)",
     ),
 )
-"""The forms known without configuration, the more particular first."""
+"""The built-in rules, the more specific first."""
 
 
 _REMEMBERED: Final = 16_384
-"""Readings kept: more than the devices of a node, so that each is read once; 5 MiB at the usual length."""
+"""Cached readings: more than the devices of a node; 5 MiB at the usual length."""
 _RESOURCES: Final = 256
-"""Resources whose rules are kept: more than a node has."""
+"""Cached rule tables: more than the resources of a node."""
 _LONGEST: Final = 128
-"""Characters of an id that is remembered. The kubelet would pass on megabytes; real ids have 60 at most."""
+"""Characters of a cached id. The kubelet accepts megabytes; real ids have at most 60."""
 
 
 class _Table:
-    """The rules of some resources, in order. Told apart by being another object: hashed in no time."""
+    """The rules for some resources, in order. Hashed by identity, for the cache."""
 
     __slots__ = ("rules",)
 
@@ -208,7 +205,7 @@ class _Table:
 
 
 class IdReader:
-    """Reads ids by a table of rules, tried in order. What was read is remembered: ids come again."""
+    """Reads ids by a table of rules, with a cache."""
 
     def __init__(self, rules: Sequence[IdRule] = BUILT_IN_RULES) -> None:
         self._rules = tuple(rules)
@@ -217,12 +214,12 @@ class IdReader:
         self._remembered = lru_cache(maxsize=_REMEMBERED)(_read)
 
     def __call__(self, device: str, resource: str = "") -> IdReading:
-        """How `device`'s id reads, as one of `resource`."""
+        """Read the id `device` of `resource`."""
         table = self._table(resource) if len(resource) <= _LONGEST else self._table_of(resource)
         return self._remembered(table, device) if len(device) <= _LONGEST else _read(table, device)
 
     def _table_of(self, resource: str) -> _Table:
-        # Resources to which the same rules apply share a table, and with it what is remembered.
+        # Resources with the same rules share a table and its cached readings.
         applies = tuple(candidate.is_of(resource) for candidate in self._rules)
         kept = self._tables.get(applies)
         if kept is None:
@@ -240,13 +237,13 @@ def _read(table: _Table, device: str) -> IdReading:
 
 
 read_id: Final = IdReader()
-"""Reads ids by the forms that are known without configuration."""
+"""Reads ids by the built-in rules."""
 
 
 LONGEST: Final = 128
-"""Characters of an id that a rule of the user's own is tried on; real ids have 60 at most."""
+"""Characters of an id that a rule of --id-rules is tried on; real ids have at most 60."""
 VARIABLE: Final = 4
-"""Repetitions of varying length in one expression: each may multiply the time by an id's length."""
+"""Repetitions of varying length in one expression: each may multiply the time by the id's length."""
 
 
 class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -263,9 +260,9 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_rules(content: bytes, source: str) -> tuple[IdRule, ...]:
-    """The rules in `content`, in their order; `source` names the file in messages.
+    """Read the rules of a YAML file; `source` names it in messages.
 
-    Raises ConfigError: which line and place, what was found, what was expected.
+    Raises ConfigError with the line, what was found and what was expected.
     """
     document = parse(content, source)
     known = {built_in.name for built_in in BUILT_IN_RULES}
@@ -273,7 +270,7 @@ def load_rules(content: bytes, source: str) -> tuple[IdRule, ...]:
     for index, entry in enumerate(convert(document, _File).rules):
         found = _rule(document, index, entry)
         if found.name in known:
-            why = "there is a rule of that name, built in or above"
+            why = "a rule above or a built-in one has this name"
             raise document.error(("rules", index, "name"), f"found {quoted(found.name)}: {why}")
         known.add(found.name)
         rules.append(found)
@@ -283,7 +280,7 @@ def load_rules(content: bytes, source: str) -> tuple[IdRule, ...]:
 def _rule(document: Document, index: int, entry: _Entry) -> IdRule:
     kind = DeviceKind(entry.kind)
     if kind is DeviceKind.WHOLE and entry.parent is not UNSET:
-        problem = f"found {quoted(entry.parent)}, but what is whole has no parent: leave it out"
+        problem = f"found {quoted(entry.parent)}, but a whole device has no parent: leave it out"
         raise document.error(("rules", index, "parent"), problem)
     default = "" if kind is DeviceKind.WHOLE else "{parent}"
     resource = "" if entry.resource is UNSET else entry.resource
@@ -305,15 +302,15 @@ def _rule(document: Document, index: int, entry: _Entry) -> IdRule:
 
 
 _REPEATED: Final = 6
-"""Bits of freedom of a repetition of varying length: it may end at any of LONGEST characters, after the
-one before it. What may be left out, and each choice, has one.
+"""Bits of freedom of a repetition of varying length: it may end at any of LONGEST characters. An optional
+part and each choice have one.
 """
 _FREEDOM: Final = VARIABLE * _REPEATED + 1
 
 
 @dataclass(slots=True)
 class _Group:
-    """What is known of a group while it is read: its bits of freedom, and whether anything in it varies."""
+    """A group of an expression: its bits of freedom, and whether anything in it varies."""
 
     freedom: int = 0
     varies: bool = False
@@ -334,21 +331,21 @@ _TIMES: Final = re.compile(r"(?:(?P<sign>[*+?])|\{(?P<least>\d*)(?P<comma>,(?P<m
 
 
 def slow(expression: str) -> str:
-    """Why matching `expression` may take for ever on an id that nearly matches; "" if it does not.
+    """Why `expression` may take exponential time on an id that nearly matches; "" if it cannot.
 
-    Counted is in how many ways a matcher that steps back could try, at most.
+    Counts, as bits, the ways in which a backtracking matcher could try.
     """
     groups = [_Group()]
     at = 0
     while at < len(expression):
         token = _TOKEN.match(expression, at)
         if token is None:
-            return ""  # not an expression: re says so better
+            return ""  # not an expression: re reports it
         at = token.end()
         atom = _Group()
         match token.lastgroup:
             case "flags":
-                return "flags within an expression are not taken"
+                return "flags within an expression are not supported"
             case "open":
                 groups.append(_Group())
                 continue
@@ -362,28 +359,26 @@ def slow(expression: str) -> str:
         times = _TIMES.match(expression, at)
         if times is not None:
             at = times.end()
-            if atom.varies and _may_be_any_number(times):
+            if atom.varies and _varies(times):
                 return "a repetition or a choice within a repetition may take for ever"
             atom = _repeated(atom, times)
         groups[-1].freedom += atom.freedom
         groups[-1].varies = groups[-1].varies or atom.varies
     if groups[0].freedom > _FREEDOM:
-        return (
-            f"it has too many repetitions and choices: {VARIABLE} of varying length, not many more, will do"
-        )
+        return f"it has too many repetitions and choices: expected about {VARIABLE} of varying length"
     return ""
 
 
 def _repeated(atom: _Group, times: re.Match[str]) -> _Group:
-    if _may_be_any_number(times):
+    if _varies(times):
         return _Group(_REPEATED, varies=True)
     if times["sign"] == "?":
         return _Group(atom.freedom + 1, varies=True)
     return _Group(atom.freedom * int((times["least"] or "1")[:6]), atom.varies)
 
 
-def _may_be_any_number(times: re.Match[str]) -> bool:
-    """Whether it is a repetition of no fixed number."""
+def _varies(times: re.Match[str]) -> bool:
+    """Whether the number of repetitions is not fixed."""
     if times["sign"] is not None:
         return times["sign"] != "?"
     return times["comma"] is not None and (times["least"] != times["most"] or not times["most"])

@@ -1,13 +1,7 @@
-"""One plugin, asked for its document over HTTP or a unix socket, within bounds of time and size.
+"""Client of one plugin's /api/v1/devices, over HTTP or a unix socket, with limits of time and size.
 
-The files by which plugins let the exporter in, read again when they change: certificates are renewed.
-
-How the exporter is let in by plugins that are protected: which files say so.
-
-A plugin's document (its /api/v1/devices), checked and bounded. Pure.
-
-Keys that are not known are ignored, keys that may be missing are missed. What is of the wrong kind, or of
-another version, is refused as a whole, with the place in it.
+Credential files are read again when they change. In a document, unknown keys are ignored and missing keys
+have defaults. A value of the wrong type or another version makes the whole document invalid.
 """
 
 import asyncio
@@ -33,7 +27,7 @@ from runtime.text import visible
 
 @dataclass(frozen=True, slots=True)
 class PluginAccess:
-    """The files of flags, None where there are none: whom to trust, what to show, USER:PASSWORD."""
+    """Credential files by flag: trusted CAs, client certificate and key, USER:PASSWORD; None if not given."""
 
     ca_file: Path | None = None
     cert_file: Path | None = None
@@ -42,7 +36,7 @@ class PluginAccess:
 
 
 NO_ACCESS = PluginAccess()
-"""Plugins ask for nothing, and certificates are those of public authorities."""
+"""No credentials; certificates are verified with public CAs."""
 
 
 _PASSWORD_BYTES: Final = 1024
@@ -51,18 +45,18 @@ _Seen = tuple[tuple[int, int, int], ...]
 
 
 class PluginAccessError(Exception):
-    """A file that cannot be used; the message names its flag, and says why."""
+    """A credential file cannot be used; the message names its flag and the reason."""
 
 
 class PluginCredentials:
-    """What `files` say at a moment."""
+    """The present content of credential files."""
 
     def __init__(self, files: PluginAccess) -> None:
         self._files = files
         self._context: tuple[_Seen, ssl.SSLContext] | None = None
 
     def authorization(self) -> str:
-        """The header for the name and the password; "" without them. Raises PluginAccessError."""
+        """The Authorization header, "" without a password file. Raises PluginAccessError."""
         path = self._files.password_file
         if path is None:
             return ""
@@ -70,14 +64,14 @@ class PluginCredentials:
             with path.open("rb") as file:
                 content = file.read(_PASSWORD_BYTES + 1)
         except OSError as error:
-            raise _refused_access("--plugin.password-file", path, error.strerror or str(error)) from None
+            raise _unusable("--plugin.password-file", path, error.strerror or str(error)) from None
         pair = content.strip(b"\r\n")
         if b":" not in pair or b"\n" in pair or len(content) > _PASSWORD_BYTES:
-            raise _refused_access("--plugin.password-file", path, "expected one line USER:PASSWORD")
+            raise _unusable("--plugin.password-file", path, "expected one line USER:PASSWORD")
         return f"Basic {b64encode(pair).decode()}"
 
     def tls(self) -> ssl.SSLContext:
-        """How https is spoken. Raises PluginAccessError."""
+        """The TLS context, built again when a file changes. Raises PluginAccessError."""
         files = self._files
         named = [path for path in (files.ca_file, files.cert_file, files.key_file) if path is not None]
         seen = tuple(map(_state, named))
@@ -90,18 +84,18 @@ class PluginCredentials:
         try:
             made = ssl.create_default_context(cafile=files.ca_file)
         except (OSError, ValueError) as error:
-            raise _refused_access("--plugin.ca-file", files.ca_file, _why(error)) from None
+            raise _unusable("--plugin.ca-file", files.ca_file, _why(error)) from None
         if files.cert_file is not None:
             try:
-                # An encrypted key would be asked about on the terminal.
+                # Without a password OpenSSL would ask for one on the terminal.
                 made.load_cert_chain(files.cert_file, files.key_file, password="")
             except (OSError, ValueError) as error:
-                raise _refused_access("--plugin.cert-file", files.cert_file, _why(error)) from None
+                raise _unusable("--plugin.cert-file", files.cert_file, _why(error)) from None
         return made
 
 
 def _state(path: Path) -> tuple[int, int, int]:
-    """What tells a file from itself before; a missing one is told of when it is read."""
+    """A file's version. A missing file fails when it is read."""
     try:
         status = path.stat()
     except OSError:
@@ -109,7 +103,7 @@ def _state(path: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _refused_access(flag: str, path: Path | None, why: str) -> PluginAccessError:
+def _unusable(flag: str, path: Path | None, why: str) -> PluginAccessError:
     return PluginAccessError(f"{flag} {visible(str(path))}: {why}")
 
 
@@ -123,19 +117,19 @@ def _why(error: OSError | ValueError) -> str:
 
 VERSION: Final = 1
 MAX_DEVICES: Final = 100_000
-"""Devices of one document; the kubelet's own answers end at 16 MiB."""
+"""Devices of one document; the kubelet's own answers are limited to 16 MiB."""
 _MAX_ATTRIBUTES: Final = 64
 """Attributes of a device that are kept, by name."""
 _MAX_TEXT: Final = 1024
 """Characters of a reason, of an attribute's name and of its value that are kept."""
 _MAX_NODES: Final = 1024
 _LATEST: Final = 32_503_680_000.0
-"""Unix time of the year 3000: what is later cannot be shown, and is none."""
+"""Unix time of the year 3000; later times are ignored."""
 _HEALTHY: Final = "Healthy"
 
 
 class DocumentError(ValueError):
-    """It is not a plugin's document; the message says what was found and what was expected."""
+    """An invalid document; the message says what was found and expected."""
 
 
 class _Version(msgspec.Struct):
@@ -164,9 +158,9 @@ class _Document(msgspec.Struct):
 
 
 def parse(body: bytes) -> Mapping[str, AdvertisedResource]:
-    """The resources in a document, by name. Raises DocumentError.
+    """The resources of a document, by name. Raises DocumentError.
 
-    A time that is none counts as not told, a negative NUMA node as no node; texts are cut.
+    Invalid times and negative NUMA nodes are left out; long texts are cut.
     """
     try:
         version = msgspec.json.decode(body, type=_Version).version
@@ -174,39 +168,39 @@ def parse(body: bytes) -> Mapping[str, AdvertisedResource]:
             raise DocumentError(f"found version {version}, expected {VERSION}")
         document = msgspec.json.decode(body, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        told = visible(str(error), limit=200)
-        raise DocumentError(f"expected the devices of a devicelens plugin: {told}") from None
+        why = visible(str(error), limit=200)
+        raise DocumentError(f"expected the devices of a devicelens plugin: {why}") from None
     count = sum(len(resource.devices) for resource in document.resources)
     if count > MAX_DEVICES:
         raise DocumentError(f"found {count} devices, expected at most {MAX_DEVICES}")
     return MappingProxyType({resource.name: _resource(resource) for resource in document.resources})
 
 
-def _resource(told: _Resource) -> AdvertisedResource:
-    devices = {device.id: _device(device) for device in told.devices}
-    return AdvertisedResource(told.registered, max(0, told.streams), MappingProxyType(devices))
+def _resource(found: _Resource) -> AdvertisedResource:
+    devices = {device.id: _device(device) for device in found.devices}
+    return AdvertisedResource(found.registered, max(0, found.streams), MappingProxyType(devices))
 
 
-def _device(told: _Device) -> AdvertisedDevice:
-    attributes = sorted((_cut(name), _cut(value)) for name, value in told.attributes.items())
-    healthy = told.health == _HEALTHY
-    reason = _cut(told.reason)
-    if not healthy and not reason and told.health != "Unhealthy":
-        reason = f"its health is {visible(told.health, limit=80)!r}"
+def _device(device: _Device) -> AdvertisedDevice:
+    attributes = sorted((_cut(name), _cut(value)) for name, value in device.attributes.items())
+    healthy = device.health == _HEALTHY
+    reason = _cut(device.reason)
+    if not healthy and not reason and device.health != "Unhealthy":
+        reason = f"its health is {visible(device.health, limit=80)!r}"
     return AdvertisedDevice(
         healthy=healthy,
         reason=reason,
-        since=_time(told.since),
-        numa_nodes=tuple(sorted({node for node in told.numa_nodes[:_MAX_NODES] if node >= 0})),
+        since=_time(device.since),
+        numa_nodes=tuple(sorted({node for node in device.numa_nodes[:_MAX_NODES] if node >= 0})),
         attributes=tuple(attributes[:_MAX_ATTRIBUTES]),
-        last_allocated=_time(told.last_allocated),
-        parent=_parent(told),
+        last_allocated=_time(device.last_allocated),
+        parent=_parent(device),
     )
 
 
-def _parent(told: _Device) -> str:
-    parent = told.attributes.get("parent", "")
-    return parent if parent != told.id and len(parent) <= _MAX_TEXT else ""
+def _parent(device: _Device) -> str:
+    parent = device.attributes.get("parent", "")
+    return parent if parent != device.id and len(parent) <= _MAX_TEXT else ""
 
 
 def _cut(text: str) -> str:
@@ -226,28 +220,28 @@ def _time(text: str | None) -> float | None:
 
 
 MAX_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of a document: as many as the kubelet's own answers may have."""
+"""Bytes of a document, as many as the kubelet's own answers may have."""
 WITHIN: Final = 3.0
-"""Seconds in which the whole document must have come."""
+"""Seconds within which the whole document must arrive."""
 _WHERE: Final = "/api/v1/devices"
 _IN_THREAD: Final = 64 * 1024
-"""Bytes of a document from which reading it would hold up the event loop for milliseconds."""
+"""Bytes of a document above which decoding would block the event loop for milliseconds."""
 
 
 class PluginError(Exception):
-    """A plugin did not tell what it should; the message says why, in one line."""
+    """A plugin's report cannot be fetched; the message says why, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginDocument:
-    """A document. `digest` tells it from another one."""
+    """A document and its digest."""
 
     resources: Mapping[str, AdvertisedResource]
     digest: bytes
 
 
 class PluginClient:
-    """Asks the plugin at `address`."""
+    """Fetches the report of the plugin at `address`."""
 
     def __init__(
         self,
@@ -265,11 +259,11 @@ class PluginClient:
 
     @property
     def source(self) -> str:
-        """The plugin's address, without what is secret in it."""
+        """The plugin's address, without credentials."""
         return str(self._address)
 
     async def fetch(self, known: bytes = b"") -> PluginDocument | None:
-        """What the plugin tells; None if it is the document of the digest `known`. Raises PluginError."""
+        """Fetch the report; None if its digest is `known`. Raises PluginError."""
         try:
             async with asyncio.timeout(self._within):
                 body, tag = await self._body(known)
@@ -287,28 +281,28 @@ class PluginClient:
             raise PluginError(f"it does not answer as it should: it closed the connection{hint}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = visible(str(error) or type(error).__name__, limit=200)
-            raise PluginError(f"it does not answer as it should: {why}") from error
+            raise PluginError(f"its answer is invalid: {why}") from error
         if body is None:
             return None
         try:
             large = len(body) >= _IN_THREAD
-            told = await asyncio.to_thread(_read, body, known) if large else _read(body, known)
+            document = await asyncio.to_thread(_read, body, known) if large else _read(body, known)
         except DocumentError as error:
             raise PluginError(f"{_WHERE}: {error}") from error
         self._tag = tag
-        return told
+        return document
 
     async def _body(self, known: bytes) -> tuple[bytes | None, str]:
-        """The answer's body and its ETag; no body if the plugin says that it is the one before."""
+        """The answer's body and its ETag; no body for 304 Not Modified."""
         address = self._address
-        # Nothing is decompressed, which could make much of little.
+        # Nothing is decompressed: a small answer could become huge.
         headers = {hdrs.ACCEPT: "application/json", hdrs.ACCEPT_ENCODING: "identity"}
         authorization = address.authorization or self._access.authorization()
         if authorization:
             headers[hdrs.AUTHORIZATION] = authorization
         if known and self._tag:
             headers[hdrs.IF_NONE_MATCH] = self._tag
-        # A connection for each question: what serves at an address may be another process by the next.
+        # A connection for each poll: another process may serve the address by the next one.
         connector: aiohttp.BaseConnector
         if address.scheme == "unix":
             connector, base = aiohttp.UnixConnector(address.path, force_close=True), "http://localhost"
@@ -331,11 +325,11 @@ class PluginClient:
             return bytes(body), answer.headers.get(hdrs.ETAG, "")[:256]
 
     async def _refusal(self, answer: aiohttp.ClientResponse) -> str:
-        """What an answer that is none means, in words to act upon."""
+        """The message for a status other than 200."""
         said = f"{_WHERE}: {answer.status} {visible(answer.reason or '', limit=80)}".rstrip()
         if answer.status == 401:
             given = self._address.authorization or self._access.authorization()
-            wants = "takes another name or password" if given else "wants a name and a password"
+            wants = "refuses this name and password" if given else "requires a name and a password"
             return f"{said}: it {wants} (--plugin.password-file)"
         return said
 

@@ -82,7 +82,7 @@ def test_an_id_longer_than_any_real_one_is_not_tried() -> None:
         ),
         (
             "version: 1\nrules:\n- name: x\n  pattern: x\n  parent: y\n  kind: whole",
-            "f:5: rules[0].parent: found 'y', but what is whole has no parent: leave it out",
+            "f:5: rules[0].parent: found 'y', but a whole device has no parent: leave it out",
         ),
         (
             "version: 1\nrules:\n- name: x\n  pattern: x\n  kind: slice",
@@ -90,11 +90,11 @@ def test_an_id_longer_than_any_real_one_is_not_tried() -> None:
         ),
         (
             "version: 1\nrules:\n- {name: x, pattern: x, kind: whole}\n- {name: x, pattern: x, kind: whole}",
-            "f:4: rules[1].name: found 'x': there is a rule of that name",
+            "f:4: rules[1].name: found 'x': a rule above or a built-in one has this name",
         ),
         (
             "version: 1\nrules:\n- {name: mig, pattern: x, kind: whole}",
-            "there is a rule of that name, built in",
+            "a rule above or a built-in one",
         ),
         (
             "version: 1\nrules:\n- name: x\n  pattern: (?P<parent>(a+)+)",

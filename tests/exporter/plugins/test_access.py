@@ -40,14 +40,14 @@ async def test_a_plugin_with_tls_and_a_password_is_asked(
         assert list(told.resources) == ["r"]
         assert await client(served, trust, login="exporter:swordfish@").fetch() is not None
         assert await problem(client(served, trust)) == (
-            "/api/v1/devices: 401 Unauthorized: it wants a name and a password (--plugin.password-file)"
+            "/api/v1/devices: 401 Unauthorized: it requires a name and a password (--plugin.password-file)"
         )
         assert await problem(client(served, trust, login="exporter:wrong@")) == (
-            "/api/v1/devices: 401 Unauthorized: it takes another name or password (--plugin.password-file)"
+            "/api/v1/devices: 401 Unauthorized: it refuses this name and password (--plugin.password-file)"
         )
         assert (await problem(client(served, PluginAccess()))).startswith("its certificate is not trusted: ")
         assert await problem(client(served, PluginAccess(), "http")) == (
-            "it does not answer as it should: it closed the connection; does it speak TLS (https://)?"
+            "its answer is invalid: it closed the connection; does it speak TLS (https://)?"
         )
     assert "swordfish" not in "".join(record.getMessage() for record in caplog.records)
 

@@ -159,7 +159,7 @@ async def test_a_password_is_sent_and_never_shown() -> None:
         assert "secret" not in asked.source
         assert (
             await problem(client(url))
-            == "/api/v1/devices: 401 Unauthorized: it wants a name and a password (--plugin.password-file)"
+            == "/api/v1/devices: 401 Unauthorized: it requires a name and a password (--plugin.password-file)"
         )
 
 
@@ -217,4 +217,4 @@ async def test_what_is_no_http_is_said(answer: bytes) -> None:
     server = await asyncio.start_server(speak, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        assert (await problem(client(url))).startswith("it does not answer as it should: ")
+        assert (await problem(client(url))).startswith("its answer is invalid: ")
