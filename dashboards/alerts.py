@@ -41,7 +41,7 @@ _OWNERS: Final = "holding:devicelens_owner:info{cluster=%[1]q, node=%[2]q, resou
 _PODS: Final = (
     "{{ range query (printf `group by (namespace, pod) ("
     f"{_OWNERS}, parent=%[4]q}} or {_OWNERS}, device=%[4]q}})` "
-    "$labels.cluster $labels.node $labels.resource $labels.parent) }}"
+    "$labels.cluster $labels.node $labels.resource $labels.parent) | sortByLabel `pod` }}"
     " {{ .Labels.namespace }}/{{ .Labels.pod }}{{ end }}"
 )
 """The pods that hold the alert's device or a share of it: " ml/llama-0 web/q-1"."""
