@@ -1,4 +1,4 @@
-"""What Prometheus makes of what an exporter tells."""
+"""Series of an exporter as Prometheus returns them."""
 
 from collections.abc import Callable, Mapping
 

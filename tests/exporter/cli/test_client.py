@@ -1,4 +1,4 @@
-"""How a server lets in: tokens, names with passwords, TLS with certificates of one's own."""
+"""exporter.cli.client: tokens, passwords, TLS, and addresses."""
 
 import asyncio
 import base64
@@ -40,7 +40,7 @@ async def who(*arguments: str, **environment: str | None) -> Result:
 async def serving(
     authorization: str = "", context: ssl.SSLContext | None = None
 ) -> AsyncGenerator[tuple[str, list[str]]]:
-    """A server that answers who says `authorization`; its address, and what it was told."""
+    """A server that requires `authorization`; its address, and the headers it received."""
     told: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -117,7 +117,7 @@ async def test_a_name_and_a_password_are_sent_and_never_shown() -> None:
         (b"x" * 70_000, "found something else, expected one line, a token"),
     ],
 )
-async def test_a_token_that_is_none_is_said(tmp_path: Path, content: bytes | None, words: str) -> None:
+async def test_a_malformed_token_is_reported(tmp_path: Path, content: bytes | None, words: str) -> None:
     token = tmp_path / "token"
     if content is not None:
         token.write_bytes(content)
@@ -176,7 +176,7 @@ async def test_a_client_s_certificate(authority: trustme.CA, ca_file: str, tmp_p
     assert "expected the certificate, --cert-file, beside it" in alone.stderr
 
 
-async def test_files_that_cannot_be_used_are_said(tmp_path: Path) -> None:
+async def test_unusable_files_are_reported(tmp_path: Path) -> None:
     nonsense = tmp_path / "ca.pem"
     nonsense.write_text("hello")
     for path, words in ((nonsense, "found no certificate in it"), (tmp_path / "none", "No such file")):
@@ -231,6 +231,6 @@ def test_a_password_is_sent_and_never_shown() -> None:
         *("unix:" + "x" * 108, "unix:a\0b", "http://node/\x1b[2J"),
     ],
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_malformed_addresses_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^found "):
         parse_address(text)

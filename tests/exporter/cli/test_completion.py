@@ -1,4 +1,4 @@
-"""devicelens completion: in a real bash, asking a real exporter; quick, and silent where nothing answers."""
+"""devicelens completion, in a real bash with a real exporter; silent if nothing answers."""
 
 import asyncio
 import os
@@ -100,7 +100,7 @@ ASKED = {
 }
 
 
-async def test_names_are_completed_by_asking(url: str) -> None:
+async def test_names_are_completed_from_the_exporter(url: str) -> None:
     assert dict(zip(ASKED, await typed(*ASKED, DEVICELENS_URL=url), strict=True)) == ASKED
     (offered,) = await typed(f"devicelens who --url {url} =card")
     assert offered == ["card0-1"]

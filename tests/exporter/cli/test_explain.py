@@ -101,7 +101,7 @@ async def test_sentences_come_first_and_facts_after() -> None:
     ]
 
 
-async def test_what_is_hostile_moves_no_cursor() -> None:
+async def test_hostile_texts_are_spelled_out() -> None:
     result = await against(STATE, "bad\\x1b[2J")
     assert result.exit_code == 0
     assert "for its plugin calls it unhealthy: dust\\x07." in result.stdout
@@ -151,7 +151,7 @@ async def test_a_resource_may_be_named_before_the_device() -> None:
     assert json.loads(result.stdout)["elsewhere"] == ["other.example/x"]
 
 
-async def test_a_resource_may_be_told_by_what_follows_its_slash() -> None:
+async def test_a_resource_may_be_the_part_after_its_slash() -> None:
     assert json.loads((await against(STATE, "gpu=0::1", "-o", "json")).stdout)["device"] == "GPU-0::1"
     result = await against(STATE, "gpu=none")
     assert (result.exit_code, result.stdout) == (3, "")
@@ -178,7 +178,7 @@ async def test_a_resource_may_be_told_by_what_follows_its_slash() -> None:
         ("a=", ("", "a=")),
     ],
 )
-def test_what_is_a_resource_and_what_belongs_to_the_id(text: str, parsed: tuple[str, str]) -> None:
+def test_resource_and_id_are_separated(text: str, parsed: tuple[str, str]) -> None:
     assert parse_device(text) == parsed
 
 
@@ -188,7 +188,7 @@ def test_no_device_at_all_is_wrong_usage(text: str) -> None:
         parse_device(text)
 
 
-async def test_an_exporter_that_does_not_know_the_way_is_not_taken_for_an_answer() -> None:
+async def test_an_unknown_path_is_a_failed_query() -> None:
     async with TestServer(web.Application()) as server:
         result = await asyncio.to_thread(explain, "--url", str(server.make_url("/")), "GPU-0")
     assert result.exit_code == 1
@@ -205,7 +205,7 @@ async def test_an_exporter_that_does_not_know_the_way_is_not_taken_for_an_answer
     assert "404 Not Found: nothing is at /api/v1/explain" in result.stderr
 
 
-async def test_a_mapping_that_is_not_fresh_or_not_there_is_said() -> None:
+async def test_an_old_or_missing_mapping_is_reported() -> None:
     failure = Failure("List", "UNSETTLED", "it does not list all pods yet", START + 1)
     result = await against(replace(STATE, failure=failure), "GPU-0::1")
     assert result.exit_code == 0
@@ -224,7 +224,7 @@ def root() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-async def test_a_kubelet_is_asked_directly(root: Path) -> None:
+async def test_a_kubelet_is_queried(root: Path) -> None:
     shares = [Advertises("gpu-0::0"), Advertises("gpu-0::1")]
     async with (
         SimulatedKubelet(root) as kubelet,

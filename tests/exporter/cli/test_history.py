@@ -1,4 +1,4 @@
-"""devicelens history and devicelens who --at: the past, in words."""
+"""devicelens history and devicelens who --at."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ Run = Callable[..., "asyncio.Future[Result]"]
 
 @pytest.fixture
 def life() -> Life:
-    """Looks every 5 s from 22:41:05 on: A, A and B, then B alone."""
+    """Polls every 5 s from 22:41:05 on: A, A and B, then B alone."""
     life = Life(None, wall=START).start()
     a, b = key("GPU-0", "train-0"), key("GPU-1::0", "serve-1")
     for keys in ((), (a,), (a, b), (b,), (b,)):
@@ -91,7 +91,7 @@ async def test_history_is_a_table_of_holdings_with_both_ends(run: Run) -> None:
     assert result.stderr == ""
 
 
-async def test_who_at_tells_who_held_it_surely_and_who_perhaps(run: Run) -> None:
+async def test_who_at_shows_certain_and_possible_holders(run: Run) -> None:
     result = await run("who", "--at", AT)
     assert result.exit_code == 0, result.output
     assert _cells(result) == [
@@ -112,9 +112,7 @@ async def test_who_at_tells_who_held_it_surely_and_who_perhaps(run: Run) -> None
     ],
 )
 @pytest.mark.parametrize("command", [("history",), ("who", "--at", AT)])
-async def test_what_is_asked_for_is_found(
-    run: Run, command: tuple[str, ...], what: str, devices: list[str]
-) -> None:
+async def test_matches_are_found(run: Run, command: tuple[str, ...], what: str, devices: list[str]) -> None:
     result = await run(*command, what, "-o", "json")
     assert result.exit_code == 0, result.output
     assert [entry["device"] for entry in json.loads(result.stdout)["holdings"]] == devices
@@ -143,7 +141,7 @@ async def test_who_at_takes_a_part_of_an_id_as_who_does(run: Run) -> None:
         ),
     ],
 )
-async def test_nothing_that_matches_is_3_and_what_is_not_known_is_not_nothing(
+async def test_no_match_and_an_unknown_time_exit_with_3(
     run: Run, arguments: tuple[str, ...], words: str
 ) -> None:
     result = await run(*arguments)
@@ -151,7 +149,7 @@ async def test_nothing_that_matches_is_3_and_what_is_not_known_is_not_nothing(
     assert words in result.stderr
 
 
-async def test_the_gaps_are_told_on_standard_error(run: Run, life: Life) -> None:
+async def test_gaps_are_reported_on_standard_error(run: Run, life: Life) -> None:
     life.sight.fail()
     life.pass_time(3600.0)
     life.look(key("GPU-2"))
@@ -166,7 +164,7 @@ async def test_the_gaps_are_told_on_standard_error(run: Run, life: Life) -> None
     assert "nobody looked before 2026-10-28T22:41:05.000Z (history begins later)" in before.stderr
 
 
-async def test_an_empty_answer_is_said(run: Run, life: Life) -> None:
+async def test_an_empty_answer_is_reported(run: Run, life: Life) -> None:
     life.look()
     life.look()
     result = await run("who", "--at", "now")
@@ -181,7 +179,7 @@ async def test_an_empty_answer_is_said(run: Run, life: Life) -> None:
     assert ranged.stderr == "devicelens: no device was held on worker-3 in that time\n"
 
 
-async def test_all_pages_are_asked_for_up_to_the_limit(run: Run, life: Life) -> None:
+async def test_all_pages_are_fetched_up_to_the_limit(run: Run, life: Life) -> None:
     life.look(*(key(f"x{number}") for number in range(2500)))
     limited = await run("history", "--limit", "1200", "-o", "json")
     found = json.loads(limited.stdout)["holdings"]
@@ -200,7 +198,7 @@ async def test_names_from_outside_cannot_move_the_cursor(run: Run, life: Life) -
         assert "\u202e" not in result.output
 
 
-async def test_an_exporter_that_cannot_answer_is_1(run: Run, past: Past) -> None:
+async def test_an_exporter_without_history_exits_with_1(run: Run, past: Past) -> None:
     past.error = "no answer within 5 s: is the disk slow?"
     for arguments in (("history",), ("who", "--at", AT)):
         result = await run(*arguments)
@@ -269,6 +267,6 @@ def test_a_clock_time_of_a_day_that_is_longer_is_found_too() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "25:00", "3:1", "yesterday", "2026-13-01", "0000-00-00", "\u0663:00"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_malformed_times_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="found"):
         parse_time(text, NOW, BERLIN)

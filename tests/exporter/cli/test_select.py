@@ -47,7 +47,7 @@ NODE = mapping(
         (HolderQuery("gpu.shared", pod=NamespacedPod("other", "two")), ["GPU-3::0"]),
     ],
 )
-def test_what_is_asked_for_is_found(question: HolderQuery, found: list[str]) -> None:
+def test_matches_are_found(question: HolderQuery, found: list[str]) -> None:
     assert devices_of(select(NODE, question)) == found
 
 
@@ -66,7 +66,7 @@ def test_what_is_asked_for_is_found(question: HolderQuery, found: list[str]) -> 
         (HolderQuery(pod=NamespacedPod("ml", "on")), "no device on worker-3 is held by ml/on"),
     ],
 )
-def test_what_is_not_there_is_said(question: HolderQuery, words: str) -> None:
+def test_no_match_is_reported(question: HolderQuery, words: str) -> None:
     with pytest.raises(NoMatchError) as caught:
         select(NODE, question)
     assert caught.value.message == words
@@ -106,7 +106,7 @@ def test_a_command_line_is_read(what: str, pod: str | None, query: HolderQuery) 
     ("what", "pod"),
     [("gpu=", None), ("=", None), *(("", pod) for pod in ("", "name", "/name", "ns/", "a/b/c"))],
 )
-def test_what_is_no_query_is_refused(what: str, pod: str | None) -> None:
+def test_malformed_queries_are_refused(what: str, pod: str | None) -> None:
     with pytest.raises(click.BadParameter, match=r"expected (RESOURCE or RESOURCE=DEVICE|NAMESPACE/NAME)"):
         parse_query(what, pod)
 

@@ -149,7 +149,7 @@ def test_a_table_that_does_not_fit_uses_short_forms(setenv: Callable[..., None])
         (False, True, "before 2026-10-28T22:31:03.250Z (10 min)"),
     ],
 )
-def test_since_when_a_claimed_device_is_held_is_told_as_of_others(
+def test_the_start_of_a_claimed_device_is_shown_as_of_others(
     exact: bool,
     wide: bool,
     words: str,

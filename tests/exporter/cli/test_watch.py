@@ -1,4 +1,4 @@
-"""devicelens who --watch: changes between answers, how they are shown, and when the source is asked."""
+"""devicelens who --watch: changes between answers, their output, and when the source is queried."""
 
 import asyncio
 import json
@@ -65,14 +65,14 @@ def advance(tracker: ChangeTracker, *nodes: NodeMapping, fleet: bool = False) ->
     return [(c.kind.value, c.device, c.pod) for c in tracker.advance(answer(*nodes, fleet=fleet))]
 
 
-def test_the_first_answer_tells_what_is_held_and_ill() -> None:
+def test_the_first_answer_has_holdings_and_unhealthy_devices() -> None:
     tracker = ChangeTracker()
     first = node(device("0", held_by("a")), device("1"), device("2", held_by("b"), healthy=False))
     assert advance(tracker, first) == [("held", "0", "a"), ("held", "2", "b"), ("unhealthy", "2", "b")]
     assert advance(tracker, first) == []
 
 
-def test_what_is_given_back_and_taken() -> None:
+def test_releases_and_allocations() -> None:
     tracker = ChangeTracker()
     advance(tracker, node(device("0", held_by("a")), device("1")))
     assert advance(tracker, node(device("0"), device("1", held_by("b")))) == [
@@ -125,7 +125,7 @@ def test_of_a_pod_only_what_it_holds() -> None:
     assert advance(tracker, node(device("0", held_by("a")))) == [("released", "p/7", "a")]
 
 
-def test_a_claimed_device_that_was_given_back_and_got_again_is_told_by_when_it_began() -> None:
+def test_a_claimed_device_that_was_released_and_allocated_again_has_another_start() -> None:
     def claimed(since: str | None, *, exact: bool = True) -> NodeMapping:
         through = ClaimHolderEntry("ml", "w", "ml", "a", "main", None, since, exact)
         return node(claims=(ClaimEntry("d", "p", "7", None, (), (through,)),))
@@ -138,7 +138,7 @@ def test_a_claimed_device_that_was_given_back_and_got_again_is_told_by_when_it_b
 
 
 @pytest.mark.parametrize("how", ["gone", "stale"])
-def test_a_node_of_which_nothing_is_known_has_given_nothing_back(how: str) -> None:
+def test_a_node_without_data_has_released_nothing(how: str) -> None:
     tracker = ChangeTracker()
     one, other = node(device("0", held_by("a")), name="n1"), node(device("0", held_by("b")), name="n2")
     advance(tracker, one, other, fleet=True)
@@ -154,7 +154,7 @@ def test_a_node_of_which_nothing_is_known_has_given_nothing_back(how: str) -> No
     ]
 
 
-def test_a_node_that_comes_later_is_told_as_it_is() -> None:
+def test_the_devices_of_a_new_node_are_already_held() -> None:
     tracker = ChangeTracker()
     advance(tracker, node(name="n1"), fleet=True)
     later = node(device("0", held_by("a")), name="n2")
@@ -323,7 +323,7 @@ async def test_an_exporter_without_events_is_polled(status: int) -> None:
     assert isinstance(update, MappingAnswer)
 
 
-async def test_a_source_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_source_is_queried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exporter.cli.watch.RETRIES", (0.0,))
     exporter = Exporter(500)
     async with exporter.serve() as source:

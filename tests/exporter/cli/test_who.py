@@ -1,4 +1,4 @@
-"""devicelens who: the command, against servers that answer and servers that do not."""
+"""devicelens who, with servers that answer and servers that do not."""
 
 import asyncio
 import json
@@ -111,7 +111,7 @@ async def against(app: web.Application, *arguments: str) -> Result:
         return await asyncio.to_thread(who, "--url", str(server.make_url("/")), *arguments)
 
 
-async def test_an_exporter_tells_who_holds_what() -> None:
+async def test_an_exporter_s_holders_are_a_table() -> None:
     result = await against(application(STATE, START), "gpu")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
@@ -159,7 +159,7 @@ async def test_nothing_that_matches_is_3_and_a_node_without_devices_is_0() -> No
     assert asked.exit_code == 3
 
 
-async def test_a_mapping_that_is_not_fresh_is_said_on_standard_error() -> None:
+async def test_an_old_mapping_is_reported_on_standard_error() -> None:
     failure = Failure("List", "UNAVAILABLE", "no socket\x1b[2J", START + 5)
     result = await against(application(replace(STATE, failure=failure), START + 20), "-o", "json")
     assert result.exit_code == 0
@@ -170,7 +170,7 @@ async def test_a_mapping_that_is_not_fresh_is_said_on_standard_error() -> None:
     )
 
 
-async def test_an_exporter_without_a_mapping_is_said() -> None:
+async def test_an_exporter_without_a_mapping_is_a_failed_query() -> None:
     result = await against(application(State(), START))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "503 Service Unavailable: no mapping yet; the kubelet has not answered" in result.stderr
@@ -201,7 +201,7 @@ async def test_an_exporter_without_a_mapping_is_said() -> None:
         ),
     ],
 )
-def test_what_is_not_an_exporter_is_said_in_one_line(answering: Answering, answer: bytes, words: str) -> None:
+def test_other_servers_are_reported_in_one_line(answering: Answering, answer: bytes, words: str) -> None:
     url = answering(answer)
     result = who("--url", url, "--timeout", "5s")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -226,7 +226,7 @@ def test_the_answer_may_not_take_longer_however_it_comes(
     assert (result.exit_code, result.stderr) == (1, f"devicelens: {url}: no answer within 0.3 s\n")
 
 
-def test_where_nothing_listens(sockets: Path) -> None:
+def test_closed_ports_and_missing_sockets_are_reported(sockets: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
     refused = who("--url", f"http://127.0.0.1:{port}")
@@ -285,7 +285,7 @@ def recorded() -> Replay:
     )
 
 
-async def test_a_kubelet_is_asked_straight(sockets: Path, recorded: Replay) -> None:
+async def test_a_kubelet_is_queried(sockets: Path, recorded: Replay) -> None:
     path = str(sockets / "pod-resources" / "kubelet.sock")
     async with SimulatedKubelet(sockets, replay=recorded) as kubelet:
         table = await asyncio.to_thread(
@@ -318,7 +318,7 @@ async def test_a_kubelet_is_asked_straight(sockets: Path, recorded: Replay) -> N
     assert "no answer within 0.3 s" in hung.stderr
 
 
-async def test_a_kubelet_that_is_not_there_is_said(sockets: Path) -> None:
+async def test_a_missing_kubelet_is_reported(sockets: Path) -> None:
     result = await asyncio.to_thread(who, "--socket", f"{sockets}/kubelet.sock")
     assert result.exit_code == 1
     assert result.stderr.startswith(
