@@ -282,12 +282,8 @@ def _nearest(asked: str, known: list[Device]) -> tuple[DeviceKey, ...]:
 
 def _common(one: str, other: str) -> int:
     """The length of the common prefix."""
-    count = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _cut(text: str) -> str:

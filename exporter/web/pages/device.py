@@ -20,21 +20,8 @@ from exporter.views.explain import (
 from exporter.views.links import claim_link, device_link, history_link
 from exporter.views.query import TEXT_LIMIT
 from exporter.views.wording import Text, counted, ranges, spelled, text
-from exporter.web.pages import times
-from exporter.web.pages.parts import (
-    ID_LENGTH,
-    NO_FINDINGS,
-    Fact,
-    FindingList,
-    Frame,
-    NotFound,
-    Suggestion,
-    device_order,
-    findings,
-    frame,
-    resource_address,
-    row_key,
-)
+from exporter.web.pages import parts, times
+from exporter.web.pages.parts import ID_LENGTH, Fact, Suggestion
 from exporter.web.pages.past import (
     HistoryAnswer,
     PastSection,
@@ -69,7 +56,7 @@ class DevicePage:
     which come first then. A device that only history has is `kind` gone.
     """
 
-    frame: Frame
+    frame: parts.Frame
     key: DeviceKey
     headline: str
     kind: str
@@ -78,7 +65,7 @@ class DevicePage:
     nobody: str = ""
     holders: tuple[Holder, ...] = ()
     health: DeviceHealth | None = None
-    findings: FindingList = NO_FINDINGS
+    findings: parts.FindingList = parts.NO_FINDINGS
     family: tuple[DeviceFamily, ...] = ()
     divided: bool = False
     sentences: tuple[str, ...] = ()
@@ -92,7 +79,7 @@ def device_page(
     *,
     tag: str,
     reader: IdReader,
-) -> DevicePage | NotFound:
+) -> DevicePage | parts.NotFound:
     """The page of the device `key`; `answer` is history's for its id."""
     try:
         facts = _facts_of(moment.state, key, reader)
@@ -120,13 +107,13 @@ def _facts_of(state: State, key: DeviceKey, reader: IdReader) -> DeviceFacts:
     return found
 
 
-def _not_found(error: UnknownDevice | AmbiguousDevice, key: DeviceKey) -> NotFound:
+def _not_found(error: UnknownDevice | AmbiguousDevice, key: DeviceKey) -> parts.NotFound:
     keys = error.nearest if isinstance(error, UnknownDevice) else error.devices
     others = (
         Suggestion(text(k.device, limit=ID_LENGTH), device_link(*k), text(k.resource).shown) for k in keys
     )
     name = text(key.device, limit=ID_LENGTH)
-    return NotFound("No such device", name, _sentence(str(error)), tuple(others))
+    return parts.NotFound("No such device", name, _sentence(str(error)), tuple(others))
 
 
 def _gone(
@@ -151,12 +138,12 @@ def _gone(
     else:
         part = Fact("Read as", Text(reading_words(reader(key.device, key.resource))))
     return DevicePage(
-        frame=frame(moment, key.device, tag=tag, path=device_link(*key)),
+        frame=parts.frame(moment, key.device, tag=tag, path=device_link(*key)),
         key=key,
         headline=f"{absent}; last held by {who}, until {'the last refresh' if end is None else end}.",
         kind="gone",
         past=_past(key, answer, span, moment.now),
-        facts=(Fact("Resource", text(key.resource), resource_address(key.resource)), part),
+        facts=(Fact("Resource", text(key.resource), parts.resource_address(key.resource)), part),
     )
 
 
@@ -167,7 +154,7 @@ def _present(
     key = DeviceKey(found.key.resource or asked.resource, found.key.device)
     lines = sentences(found, state, now=now, stale_after=moment.stale_after)
     return DevicePage(
-        frame=frame(moment, key.device, tag=tag, path=device_link(*key)),
+        frame=parts.frame(moment, key.device, tag=tag, path=device_link(*key)),
         key=key,
         headline=_headline(found),
         kind=_kind(found),
@@ -176,7 +163,7 @@ def _present(
         nobody=_sentence(found.why_nobody),
         holders=() if device is None else device.holders,
         health=found.health,
-        findings=findings(found.anomalies, now),
+        findings=parts.findings(found.anomalies, now),
         family=tuple(_families(found)),
         divided=device is None and bool(found.parts),
         sentences=tuple(text(line, limit=_SENTENCE).shown for line in lines),
@@ -207,12 +194,15 @@ def _kind(found: DeviceFacts) -> str:
 
 def _facts(found: DeviceFacts, key: DeviceKey, now: float) -> Iterator[Fact]:
     device, reported, plugin = found.device, found.plugin_device, found.plugin
-    yield Fact("Resource", text(key.resource), resource_address(key.resource))
+    yield Fact("Resource", text(key.resource), parts.resource_address(key.resource))
     if found.parent:
         whole = found.reading.kind is DeviceKind.WHOLE
         source = "by its plugin" if whole else reading_words(found.reading)
         yield Fact(
-            "Part of", text(found.parent, limit=ID_LENGTH), device_link(key.resource, found.parent), source
+            "Part of",
+            text(found.parent, limit=ID_LENGTH),
+            device_link(key.resource, found.parent),
+            source,
         )
     else:
         yield Fact("Read as", Text(reading_words(found.reading)))
@@ -244,7 +234,7 @@ def reading_words(reading: IdReading) -> str:
             return f"{part} ({rule})"
 
 
-def _claim_fact(claimed: ClaimDevice) -> Fact:
+def _claim_fact(claimed: ClaimDevice) -> parts.Fact:
     names = claimed.key[:3]
     shown = text("/".join(names), limit=ID_LENGTH)
     return Fact("Claimed as", shown, claim_link(*names), counted(len(claimed.holders), "holder"))
@@ -254,7 +244,7 @@ def _families(found: DeviceFacts) -> Iterator[DeviceFamily]:
     named = f"Others of {text(found.parent, limit=60).shown}"
     for heading, devices in ((named, found.siblings), ("Its shares and parts", found.parts)):
         if devices:
-            shown = sorted(devices, key=device_order)[:HOLDERS]
+            shown = sorted(devices, key=parts.device_order)[:HOLDERS]
             yield DeviceFamily(heading, tuple(shown), max(0, len(devices) - HOLDERS))
 
 
@@ -263,7 +253,7 @@ def _past(key: DeviceKey, answer: HistoryAnswer, span: TimeRange, now: float) ->
 
     def lane(row: HoldingRow) -> Lane:
         if (row.key.resource, row.key.device) == own:
-            return Lane(row_key("own", *own))
+            return Lane(parts.row_key("own", *own))
         return lane_of_device(row)
 
     more = history_link(device=spelled(key.device)[:TEXT_LIMIT])
@@ -282,7 +272,7 @@ def _sentence(words: str) -> str:
 class ClaimPage:
     """What claim.html shows: the device's driver, pool and id, and its present shares with their holders."""
 
-    frame: Frame
+    frame: parts.Frame
     name: ClaimName
     headline: str
     claimed: tuple[ClaimDevice, ...]
@@ -291,7 +281,7 @@ class ClaimPage:
 
 def claim_page(
     moment: Moment, name: ClaimName, span: TimeRange, answer: HistoryAnswer, *, tag: str
-) -> ClaimPage | NotFound:
+) -> ClaimPage | parts.NotFound:
     """The page of a claimed device, with all its shares."""
     now, short = moment.now, tuple(map(bounded, name))
     claims = moment.state.snapshot.claims
@@ -301,9 +291,9 @@ def claim_page(
     if not claimed and not rows:
         words = "No pod on this node holds this device through a claim, now or in recorded history."
         shown = text("/".join(name), limit=ID_LENGTH)
-        return NotFound("Unknown claimed device", shown, words, _similar_claims(claims, name))
+        return parts.NotFound("Unknown claimed device", shown, words, _similar_claims(claims, name))
     return ClaimPage(
-        frame=frame(moment, device, tag=tag, path=claim_link(*name)),
+        frame=parts.frame(moment, device, tag=tag, path=claim_link(*name)),
         name=name,
         headline=_claim_headline(claimed, rows, now),
         claimed=claimed,
@@ -317,7 +307,7 @@ def claim_page(
     )
 
 
-def _similar_claims(claims: tuple[ClaimDevice, ...], name: ClaimName) -> tuple[Suggestion, ...]:
+def _similar_claims(claims: tuple[ClaimDevice, ...], name: ClaimName) -> tuple[parts.Suggestion, ...]:
     """Claimed devices with the same device, pool or driver."""
     scored = [
         (-2 * (key.device == name[2]) - (key.pool == name[1]) - (key.driver == name[0]), key[:3])
@@ -338,4 +328,4 @@ def _claim_headline(claimed: tuple[ClaimDevice, ...], rows: tuple[HoldingRow, ..
 
 def _lane_of_share(row: HoldingRow) -> Lane:
     share = row.key.share_id
-    return Lane(row_key("share", share), f"share {text(share, limit=60).shown}" if share else "")
+    return Lane(parts.row_key("share", share), f"share {text(share, limit=60).shown}" if share else "")

@@ -19,20 +19,9 @@ from exporter.views.documents import Moment
 from exporter.views.links import history_link, pod_link
 from exporter.views.query import TEXT_LIMIT
 from exporter.views.wording import Text, counted, spelled, text
-from exporter.web.pages import times
+from exporter.web.pages import parts, times
 from exporter.web.pages.numa import NumaPicture, numa_picture
-from exporter.web.pages.parts import (
-    ID_LENGTH,
-    Fact,
-    FindingList,
-    Frame,
-    NotFound,
-    Suggestion,
-    device_order,
-    findings,
-    frame,
-    life_id,
-)
+from exporter.web.pages.parts import ID_LENGTH, Fact
 from exporter.web.pages.past import (
     HistoryAnswer,
     PastSection,
@@ -130,12 +119,12 @@ class ContainerBox:
 class PodPage:
     """What pod.html shows. `containers` are empty where no pod of the name holds anything now."""
 
-    frame: Frame
+    frame: parts.Frame
     pod: PodKey
     headline: str
     uids: tuple[str, ...]
     facts: tuple[Fact, ...]
-    findings: FindingList
+    findings: parts.FindingList
     containers: tuple[ContainerBox, ...]
     numa: NumaPicture
     lives: tuple[LifeSection, ...]
@@ -151,7 +140,7 @@ def pod_page(
     *,
     tag: str,
     cpu_nodes: Mapping[int, int],
-) -> PodPage | NotFound:
+) -> PodPage | parts.NotFound:
     """The page of the pods named `pod`. `span` is the range to draw, None for all; `answer` is history's for
     the name; `cpu_nodes` maps CPUs to NUMA nodes.
     """
@@ -165,19 +154,19 @@ def pod_page(
             "recorded history."
         )
         shown = text(f"{namespace}/{name}", limit=ID_LENGTH)
-        return NotFound("Unknown pod", shown, words, _similar(state, pod))
+        return parts.NotFound("Unknown pod", shown, words, _similar(state, pod))
     uids = tuple(dict.fromkeys(c.holder.pod_uid for c in containers))
     known = lives(rows, uids)
     devices = tuple(d for d in state.snapshot.devices if any(_is_named(h, pod) for h in d.holders))
     nodes = {node for device in state.snapshot.devices for node in device.numa_nodes}
     concerned = (a for a in state.anomalies if _concerns(a.holder, a.pods, pod))
     return PodPage(
-        frame=frame(moment, name, tag=tag, path=pod_link(*pod)),
+        frame=parts.frame(moment, name, tag=tag, path=pod_link(*pod)),
         pod=pod,
         headline=_headline(containers, devices, known, now),
         uids=tuple(spelled(uid) for uid in uids if uid),
         facts=tuple(_facts(state.pods.get(pod), known, now)),
-        findings=findings(concerned, now),
+        findings=parts.findings(concerned, now),
         containers=tuple(_container(c, devices, state) for c in containers),
         numa=numa_picture(containers, devices, cpu_nodes, nodes | set(cpu_nodes.values())),
         lives=tuple(_life(number, known) for number in range(min(len(known), LIVES))),
@@ -186,7 +175,7 @@ def pod_page(
     )
 
 
-def _similar(state: State, pod: PodKey) -> tuple[Suggestion, ...]:
+def _similar(state: State, pod: PodKey) -> tuple[parts.Suggestion, ...]:
     """The holding pods with the most similar names."""
     known = {
         f"{c.holder.namespace}/{c.holder.pod}": c.holder[:2] for c in state.snapshot.containers[:_COMPARED]
@@ -195,7 +184,7 @@ def _similar(state: State, pod: PodKey) -> tuple[Suggestion, ...]:
     same = [name for name, key in known.items() if key[1] == pod[1]]
     like = get_close_matches(wanted, [name for name in known if len(name) <= 512], n=_NEAREST, cutoff=0.5)
     names = list(dict.fromkeys((*same, *like)))[:_NEAREST]
-    return tuple(Suggestion(text(name, limit=120), pod_link(*known[name])) for name in names)
+    return tuple(parts.Suggestion(text(name, limit=120), pod_link(*known[name])) for name in names)
 
 
 def _is_named(holder: Holder, pod: PodKey) -> bool:
@@ -211,12 +200,12 @@ def _headline(
     containers: tuple[Container, ...], devices: tuple[Device, ...], known: tuple[PodLife, ...], now: float
 ) -> str:
     if containers:
-        parts = [counted(len(devices), "device")] if devices else []
+        held = [counted(len(devices), "device")] if devices else []
         cpus = sum(len(c.cpu_ids) for c in containers)
-        parts += [counted(cpus, "exclusive CPU")] if cpus else []
+        held += [counted(cpus, "exclusive CPU")] if cpus else []
         unhealthy = sum(not device.allocatable for device in devices)
         also = f", {unhealthy} of them unhealthy" if unhealthy else ""
-        return f"It holds {' and '.join(parts) or 'what is listed below'}{also}."
+        return f"It holds {' and '.join(held) or 'what is listed below'}{also}."
     last = known[0].last if known else None
     end = None if last is None else times.ended(last, now)
     return f"It holds nothing on this node now{'' if end is None else f'; its last holding ended {end}'}."
@@ -249,7 +238,7 @@ def _facts(identity: PodIdentity | None, known: tuple[PodLife, ...], now: float)
 def _container(container: Container, devices: Iterable[Device], state: State) -> ContainerBox:
     """A container with those of its pod's `devices` that it holds."""
     holder = container.holder
-    own = sorted((d for d in devices if holder in d.holders), key=device_order)
+    own = sorted((d for d in devices if holder in d.holders), key=parts.device_order)
     claimed = (
         (one, through) for one in state.snapshot.claims for through in one.holders if through.holder == holder
     )
@@ -274,7 +263,7 @@ def _life(index: int, known: tuple[PodLife, ...]) -> LifeSection:
 
 def _anchor(known: tuple[PodLife, ...], index: int) -> str:
     life = known[index]
-    return life_id(life.uid) if life.uid else f"life-{len(known) - index}"
+    return parts.life_id(life.uid) if life.uid else f"life-{len(known) - index}"
 
 
 def _whole_range(rows: tuple[HoldingRow, ...], now: float) -> TimeRange:

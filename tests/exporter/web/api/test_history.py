@@ -23,7 +23,6 @@ from exporter.views.schema import HistoryDocument
 from exporter.views.wording import parse_moment, rfc3339
 from exporter.web.app import build
 from harness.lives import PATIENCE, Life, key
-from runtime.text import visible
 
 Client = TestClient[web.Request, web.Application]
 START = 1_793_227_263.25
@@ -224,12 +223,6 @@ async def test_the_past_does_not_wait_for_the_kubelet(client: Client, world: Sim
     world.states.publish(State())
     document = await get(client)
     assert (document["freshness"], len(document["holdings"])) == ("unknown", 2)
-
-
-async def test_hostile_names_are_found_as_they_are_shown(client: Client, past: Past) -> None:
-    past.life.look(key(HOSTILE, HOSTILE))
-    (entry,) = (await get(client, device=visible(HOSTILE), pod=visible(HOSTILE)))["holdings"]
-    assert entry["device"] == HOSTILE
 
 
 def test_a_plus_sign_that_was_lost_in_an_address_is_found_again() -> None:

@@ -1,37 +1,27 @@
 """/api/v1/…: what programs get."""
 
 import asyncio
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.mapping.anomalies import Anomaly
-from exporter.mapping.holdings import holdings
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
-    Container,
-    Device,
-    DeviceKey,
     Holder,
     PluginReport,
     PluginReports,
-    Snapshot,
     merge_reports,
 )
 from exporter.mapping.state import Failure, State
-from exporter.views import documents, schema
-from exporter.views.documents import Moment
-from exporter.views.query import Filters
+from exporter.views import schema
 from exporter.web.app import build
 
 Client = TestClient[web.Request, web.Application]
@@ -372,84 +362,6 @@ async def test_where_the_kubelet_cannot_tell_what_is_allocatable_neither_does_th
     assert (counts["free"], counts["unhealthy"], counts["held"]) == (None, None, 4)
 
 
-@pytest.mark.parametrize(
-    ("query", "devices"),
-    [
-        ("?state=unhealthy", ["GPU-2"]),
-        ("?namespace=ml", ["GPU-0", "GPU-1"]),
-        ("?q=VLLM", ["GPU-7::0"]),
-        ("?resource=nvidia.com/gpu.shared&state=free", ["GPU-7::1"]),
-        ("?device=nothing", []),
-        ("?q=&state=", None),
-    ],
-)
-async def test_devices_are_filtered(
-    client: Client, world: SimpleNamespace, query: str, devices: list[str] | None
-) -> None:
-    world.publish()
-    found = [d["device"] for d in (await get(client, f"/api/v1/devices{query}"))["devices"]]
-    assert found == (devices if devices is not None else [d.key.device for d in world.snapshot.devices])
-
-
-async def test_pods_are_filtered(client: Client, world: SimpleNamespace) -> None:
-    world.publish()
-    (pod,) = (await get(client, "/api/v1/pods?device=GPU-1"))["pods"]
-    assert pod["name"] == "llama-0"
-    assert [d["device"] for d in pod["containers"][0]["devices"]] == ["GPU-0", "GPU-1"]
-
-
-@pytest.mark.parametrize(
-    ("path", "parameter"),
-    [
-        ("/api/v1/devices?sate=held", "sate"),
-        ("/api/v1/devices?state=HELD", "state"),
-        ("/api/v1/pods?page=1", "page"),
-        ("/api/v1/claims?state=held", "state"),
-        ("/api/v1/resources?namespace=ml", "namespace"),
-        ("/api/v1/anomalies?kind=unhealthy", "kind"),
-        ("/api/v1/status?q", "q"),
-        ("/api/v1/devices?q=" + "x" * 513, "q"),
-    ],
-)
-async def test_what_is_asked_wrongly_is_said(
-    client: Client, world: SimpleNamespace, path: str, parameter: str
-) -> None:
-    world.publish()
-    problem = await get(client, path, 400)
-    assert problem["parameter"] == parameter
-    assert problem["detail"].startswith(f"query parameter '{parameter}': found ")
-    assert problem["expected"]
-
-
-async def test_nothing_new_is_not_sent_again(client: Client, world: SimpleNamespace) -> None:
-    state = world.publish()
-    first = await client.get("/api/v1/devices")
-    tag = first.headers["ETag"]
-    assert tag.startswith('W/"1-')
-
-    async def again(known: str = tag) -> int:
-        answer = await client.get("/api/v1/devices", headers={"If-None-Match": known})
-        assert (await answer.read() == b"") == (answer.status == 304)
-        return answer.status
-
-    assert await again() == 304
-    assert await again('"other", ' + tag) == 304
-    assert await again("*") == 304
-    world.now += 10
-    assert await again() == 304, "time alone changes nothing"
-    world.states.publish(replace(state, taken_at=world.now))
-    assert await again() == 304, "the kubelet said the same again"
-    world.states.publish(replace(state, failure=FAILURE))
-    assert await again() == 200, "it fails now"
-    world.states.publish(state)
-    assert await again() == 304
-    world.now += 60
-    assert await again() == 200, "it is stale now"
-    world.publish()
-    assert await again() == 200, "it changed"
-    assert await again("nonsense") == 200
-
-
 async def test_generations_of_two_runs_are_not_taken_for_each_other(world: SimpleNamespace) -> None:
     world.publish()
     other = replace(world.site, run="another")
@@ -466,11 +378,6 @@ async def test_large_answers_are_compressed_for_those_who_take_it(
     assert squeezed.headers["Content-Encoding"] == "gzip"
     assert squeezed.headers["Vary"] == plain.headers["Vary"] == "Accept-Encoding"
     assert await plain.json() == await squeezed.json()
-
-
-async def test_an_address_below_api_that_nothing_is_at_is_a_problem(client: Client) -> None:
-    problem = await get(client, "/api/v1/gpus", 404)
-    assert problem["detail"].startswith("nothing is at /api/v1/gpus: below /api/v1/ there are devices, pods")
 
 
 async def test_nothing_changes_state_over_http(client: Client) -> None:
@@ -499,20 +406,3 @@ HOSTILE = st.text(
     ),
     max_size=40,
 )
-
-
-@given(HOSTILE, HOSTILE, HOSTILE, HOSTILE)
-def test_any_name_passes_through_the_api_as_it_is(resource: str, name: str, namespace: str, pod: str) -> None:
-    holder = Holder(namespace, pod, name)
-    device = Device(DeviceKey(resource, name), resource, (), True, (holder,))
-    snapshot = Snapshot((device,), (), (Container(holder, {resource: 1}),), 1)
-    assert holdings(snapshot)
-    moment = Moment(State(1, snapshot, START), "node", START, 60)
-    read = json.loads(msgspec.json.encode(documents.devices(moment, Filters())))
-    (entry,) = read["devices"]
-    assert (entry["resource"], entry["device"]) == (resource, name)
-    assert (entry["holders"][0]["namespace"], entry["holders"][0]["pod"]) == (namespace, pod)
-    again = msgspec.json.decode(
-        msgspec.json.encode(documents.pods(moment, Filters())), type=schema.PodsDocument
-    )
-    assert again.pods[0].containers[0].devices[0].device == name

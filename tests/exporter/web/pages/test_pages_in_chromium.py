@@ -94,33 +94,6 @@ def answered(there: SimpleNamespace) -> None:
     there.complaints[:] = [one for one in there.complaints if "Failed to load resource" not in one]
 
 
-async def test_who_held_a_device_an_hour_ago_is_found(visit: Visit, story: SimpleNamespace) -> None:
-    page: Page = (await visit("/")).page
-    await page.get_by_role("link", name="History").click()
-    await page.get_by_label("Device", exact=True).fill("GPU-0")
-    await page.get_by_label("At", exact=True).fill("-50m")
-    await page.get_by_role("button", name="Ask").click()
-    rows = page.locator("table.past tbody tr")
-    await expect(rows).to_have_count(1)
-    await expect(rows).to_contain_text("llama-0")
-    await expect(page.get_by_role("heading", name="there was 1 holding")).to_be_visible()
-    assert "at=-50m" in page.url, "what is seen can be sent to a colleague"
-    await page.get_by_role("link", name="last 24 h").click()
-    await expect(rows).to_have_count(3)
-    await expect(page.get_by_label("Device", exact=True)).to_have_value("GPU-0")
-
-
-async def test_a_pod_that_is_made_anew_is_followed(visit: Visit, story: SimpleNamespace) -> None:
-    page: Page = (await visit("/history?at=-50m")).page
-    await page.locator("table.past a.pod").click()
-    old = page.locator("section.life:target")
-    await expect(old).to_contain_text("uid-0")
-    await old.get_by_role("link", name="Made anew after it").click()
-    new = page.locator("section.life:target")
-    await expect(new).to_contain_text("uid-1")
-    await expect(new).to_contain_text("on this node now")
-
-
 async def test_a_bar_leads_to_its_pod_by_keyboard_and_says_what_it_is(
     visit: Visit, story: SimpleNamespace
 ) -> None:
@@ -161,18 +134,6 @@ async def test_labels_are_readable_at_any_width(visit: Visit, story: SimpleNames
         for other in boxes:
             if one[3] != other[3] and abs(one[2] - other[2]) < 5:
                 assert one[1] <= other[0] + 1 or other[1] <= one[0] + 1, (one, other)
-
-
-async def test_without_javascript_everything_is_there(visit: Visit, story: SimpleNamespace) -> None:
-    page: Page = (await visit(DEVICE, java_script_enabled=False)).page
-    await expect(page.locator(".answer")).to_contain_text("Held by 1 pod.")
-    assert await page.locator("a.stretch").count() == 3
-    await page.locator(".ranges a", has_text="7 d").click()
-    await expect(page.locator(".ranges a[aria-current]")).to_have_text("7 d")
-    await page.goto(page.url.partition("/devices")[0] + "/history")
-    await page.get_by_label("Pod", exact=True).fill("evaluation-run-9")
-    await page.get_by_role("button", name="Ask").click()
-    await expect(page.locator("table.past tbody tr")).to_have_count(1)
 
 
 async def test_a_wrong_time_is_told_at_its_field_and_nothing_typed_is_lost(
