@@ -45,7 +45,7 @@ class _File:
     help="What the files are: configurations of the plugin, or web configurations.",
 )
 @click.option(
-    "--syntax-only", is_flag=True, help="Do not look at the certificates that a web configuration names."
+    "--syntax-only", is_flag=True, help="Do not read the certificates that a web configuration names."
 )
 @click.option(
     "--schema", is_flag=True, help="Print the JSON Schema of the plugin's configuration files, for editors."

@@ -111,7 +111,7 @@ class ExporterSettings(ProcessSettings):
         "--plugin.url",
         type=URL,
         multiple=True,
-        help="A devicelens plugin on this node, which knows what devices are and why they are unhealthy: "
+        help="A devicelens plugin on this node, the source of devices' attributes and health reasons: "
         "http://HOST:PORT or unix:PATH. May be given several times.",
     )
     plugin_ca_file: Path | None = setting(

@@ -1,10 +1,8 @@
-"""Directories followed by inotify, or by polling where the kernel gives no inotify instance.
+"""Directories watched by inotify, or by polling where the kernel has no inotify instance left.
 
-A process has one DirectoryWatcher with one inotify instance (they are few: 128 a user by default),
-whatever number of directories it follows. A directory may be missing, may come and go, may be
-replaced by another of the same name: it is found again, and its followers are told to look anew.
-
-What can be told of a directory by looking at it twice: the part of following it that needs no inotify.
+A process has one DirectoryWatcher with one inotify instance (a user has 128 by default) for all directories.
+A directory may be missing, come and go, or be replaced by another of the same name: the watcher finds it
+again, and its followers get RESCAN.
 """
 
 import asyncio
@@ -33,7 +31,7 @@ class Kind(Enum):
     WRITTEN = "written"
     ATTRIBUTES = "attributes"
     RESCAN = "rescan"
-    """Anything may have changed: at the start, when the directory came or went, when events were lost."""
+    """Anything may have changed: at the start, when the directory comes or goes, when events are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +42,14 @@ class Change:
     name: str = ""
 
 
-class Facts(NamedTuple):
-    """What an entry is known by. `being` tells whether it is still the same one: a file system gives a
-    freed inode's number to the next file, so a socket, which is never written to, is another one when
-    its modification time is another.
+class EntryState(NamedTuple):
+    """The state of an entry. `identity` differs for another file of the same name.
+
+    A file system gives a freed inode's number to the next file, so the identity of a socket, which is never
+    written to, includes its modification time.
     """
 
-    being: tuple[int, int, int]
+    identity: tuple[int, int, int]
     contents: tuple[int, int]
     changed: int
 
@@ -59,16 +58,16 @@ class Facts(NamedTuple):
 class Listing:
     """A directory at one moment: when it was `modified` (nanoseconds of unix time), and its entries by name.
 
-    One that is missing, or cannot be read, has no `entries`, and was `modified` when the nearest
-    directory above it was: it may have come and gone since then, but not later.
+    A directory that is missing or cannot be read has no `entries`; its `modified` is that of the nearest
+    parent directory that exists, since it can only have come and gone with a change of that one.
     """
 
     modified: int
-    entries: dict[str, Facts] | None
+    entries: dict[str, EntryState] | None
 
 
 def identity_of(directory: Path) -> tuple[int, int] | None:
-    """Device and inode of what is at the path; None where nothing can be seen."""
+    """Device and inode of the file at the path; None where it cannot be read."""
     try:
         status = directory.stat()
     except OSError:
@@ -76,27 +75,29 @@ def identity_of(directory: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def look(directory: Path) -> Listing:
+def list_directory(directory: Path) -> Listing:
     """The directory at this moment."""
-    # Before the entries: what changes while they are read shows as another time at the next look.
+    # Read before the entries: a change during the scan shows as another time in the next listing.
     above = _modified_above(directory)
-    found: dict[str, Facts] = {}
+    found: dict[str, EntryState] = {}
     try:
         modified = directory.stat().st_mtime_ns
         with os.scandir(directory) as scanned:
             for entry in scanned:
                 try:
-                    found[entry.name] = _facts(entry.stat(follow_symlinks=False))
+                    found[entry.name] = _entry_state(entry.stat(follow_symlinks=False))
                 except OSError:
-                    continue  # gone since
+                    continue  # removed meanwhile
     except OSError:
         return Listing(above, None)
     return Listing(modified, found)
 
 
 def differences(old: Listing, new: Listing) -> Iterator[Change]:
-    """The changes that make `new` of `old`. RESCAN where the directory came or went, and where it was
-    modified though its entries are the same: something came and went between the two looks.
+    """The changes from `old` to `new`.
+
+    RESCAN where the directory came or went, and where it was modified though its entries are the same: an
+    entry came and went in between.
     """
     if old == new or (old.entries is None and new.entries is None):
         return
@@ -105,13 +106,13 @@ def differences(old: Listing, new: Listing) -> Iterator[Change]:
         return
     for name in old.entries.keys() - new.entries.keys():
         yield Change(Kind.VANISHED, name)
-    for name, facts in new.entries.items():
+    for name, state in new.entries.items():
         before = old.entries.get(name)
-        if before is None or before.being != facts.being:
+        if before is None or before.identity != state.identity:
             yield Change(Kind.APPEARED, name)
-        elif before.contents != facts.contents:
+        elif before.contents != state.contents:
             yield Change(Kind.WRITTEN, name)
-        elif before.changed != facts.changed:
+        elif before.changed != state.changed:
             yield Change(Kind.ATTRIBUTES, name)
 
 
@@ -124,10 +125,14 @@ def _modified_above(directory: Path) -> int:
     return 0
 
 
-def _facts(status: os.stat_result) -> Facts:
+def _entry_state(status: os.stat_result) -> EntryState:
     written = status.st_mtime_ns
-    return Facts(
-        being=(status.st_ino, stat.S_IFMT(status.st_mode), written if stat.S_ISSOCK(status.st_mode) else 0),
+    return EntryState(
+        identity=(
+            status.st_ino,
+            stat.S_IFMT(status.st_mode),
+            written if stat.S_ISSOCK(status.st_mode) else 0,
+        ),
         contents=(written, status.st_size),
         changed=status.st_ctime_ns,
     )
@@ -143,21 +148,21 @@ _ITSELF: Final = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
 _LOST: Final = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.IGNORED | Mask.UNMOUNT
 
 _FILE_CLOCK: Final = 0.02
-"""Seconds, amply, by which the kernel tells the times of two changes apart: its tick is 1 to 10 ms."""
+"""Seconds after which a second change has another file time for sure: the kernel's tick is 1 to 10 ms."""
 
 _PENDING_LIMIT: Final = 4096
-"""Changes kept for a follower that is busy; more become one RESCAN."""
+"""Changes queued for a busy follower; more become one RESCAN."""
 
 
 _OF_CONTENTS: Final = frozenset({Kind.WRITTEN, Kind.ATTRIBUTES})
 _RESCAN: Final = Change(Kind.RESCAN)
-_NEVER: Final = Listing(-1, {})
-"""No directory's: equal to none that is looked at."""
+_NO_LISTING: Final = Listing(-1, {})
+"""Equal to no listing of a directory."""
 
 
 @dataclass(slots=True, eq=False)
 class _Follower:
-    """One subscription: what it follows, what it has not been told yet, and how it is followed now."""
+    """One subscription: its directory, its queued changes, and its inotify watch or last listing."""
 
     directory: Path
     contents: bool
@@ -167,9 +172,9 @@ class _Follower:
     identity: tuple[int, int] | None = None
     refused: str | None = None
     settled: bool = False
-    listing: Listing = _NEVER
+    listing: Listing = _NO_LISTING
 
-    def tell(self, change: Change) -> None:
+    def queue(self, change: Change) -> None:
         if change.kind is Kind.RESCAN or len(self.pending) >= _PENDING_LIMIT:
             self.pending.clear()
             change = _RESCAN
@@ -181,7 +186,7 @@ class _Follower:
 
 
 class DirectoryWatcher:
-    """Follows directories for a whole process. Run `run()` as an actor; `follow()` from anywhere."""
+    """Watches directories for a whole process: run `run` as an actor, and call `follow` from others."""
 
     def __init__(
         self,
@@ -191,9 +196,8 @@ class DirectoryWatcher:
         retry_interval: float = 30.0,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`poll_interval`: seconds between looks at what inotify cannot tell (and at all, without it);
-        `retry_interval`: seconds between two tries to have an inotify instance; `wall`: unix time in
-        seconds, as files have it.
+        """`poll_interval`: seconds between two polls of missing directories, and of all without inotify;
+        `retry_interval`: seconds between two attempts to get an inotify instance; `wall`: unix time.
         """
         self._wall = wall
         self._poll_interval = poll_interval
@@ -205,7 +209,7 @@ class DirectoryWatcher:
 
     @property
     def polling_because(self) -> str | None:
-        """Why directories are polled rather than followed by inotify; None while inotify works."""
+        """Why directories are polled; None while inotify works."""
         return self._episode.reason if self._use_inotify else "inotify is switched off"
 
     async def run(self) -> None:
@@ -227,16 +231,16 @@ class DirectoryWatcher:
                 self._inotify = None
 
     async def follow(self, directory: Path, *, contents: bool = True) -> AsyncIterator[Change]:
-        """Every change in `directory`, RESCAN first. A directory that is missing is waited for.
+        """Every change in `directory`, RESCAN first; a missing directory may appear later.
 
-        Without `contents` only what appears and vanishes is told: a follower of /dev would otherwise be
-        woken whenever somebody closes /dev/null.
+        Without `contents` only entries that appear and vanish: a follower of /dev would otherwise wake up
+        whenever a process closes /dev/null.
         """
         with self._following(directory, contents=contents) as follower:
             while True:
                 while follower.pending:
                     change = follower.pending.popleft()
-                    # It will look for itself, and may see what comes and goes between two looks here.
+                    # The follower lists the directory itself, and may see what two polls here miss.
                     follower.settled &= change.kind is not Kind.RESCAN
                     yield change
                     follower.settled &= change.kind is not Kind.RESCAN
@@ -253,7 +257,7 @@ class DirectoryWatcher:
         finally:
             self._followers.discard(follower)
             self._detach(follower)
-            self._judge()
+            self._report()
 
     def _open(self) -> Inotify | None:
         if self._inotify is None and self._use_inotify:
@@ -263,9 +267,9 @@ class DirectoryWatcher:
                 self._episode.failed(_inotify_advice(error))
                 return None
             for follower in self._followers:
-                follower.settled, follower.listing = False, _NEVER
+                follower.settled, follower.listing = False, _NO_LISTING
                 self._attach(follower)
-            self._judge()
+            self._report()
         return self._inotify
 
     async def _read(self, inotify: Inotify) -> None:
@@ -275,38 +279,38 @@ class DirectoryWatcher:
 
     def _deliver(self, event: Event) -> None:
         if Mask.Q_OVERFLOW in event.mask:
-            _log.warn("inotify events were lost, looking at every directory anew")
-            # The end of a directory may be among what was lost: its watch cannot be relied upon either.
+            _log.warn("inotify events were lost, every directory is rescanned")
+            # The lost events may include the end of a directory, whose watch is then gone.
             for follower in self._followers:
-                follower.tell(_RESCAN)
+                follower.queue(_RESCAN)
                 self._detach(follower)
                 self._attach(follower)
             return
         watch = event.watch
         for follower in [f for f in self._followers if f.watch is not None and f.watch is watch]:
             if event.mask & _LOST:
-                follower.tell(_RESCAN)
+                follower.queue(_RESCAN)
                 self._detach(follower)
                 self._attach(follower)
             elif event.name is not None:
                 kind = _kind(event.mask)
                 if kind is not None and (follower.contents or kind not in _OF_CONTENTS):
-                    follower.tell(Change(kind, str(event.name)))
+                    follower.queue(Change(kind, str(event.name)))
 
     async def _poll_for(self, seconds: float | None) -> None:
-        """Look at what inotify does not tell, for `seconds` (None: until cancelled)."""
+        """Poll what inotify does not report, for `seconds` (None: until cancelled)."""
         loop = asyncio.get_running_loop()
         end = None if seconds is None else loop.time() + seconds
         while end is None or loop.time() < end:
             for follower in tuple(self._followers):
-                self._look(follower)
+                self._poll(follower)
             await asyncio.sleep(self._poll_interval)
 
-    def _look(self, follower: _Follower) -> None:
-        """One look: attach to a directory that came, notice one that was replaced, list the unwatched."""
+    def _poll(self, follower: _Follower) -> None:
+        """Watch a directory that came, notice one that was replaced, list one that is not watched."""
         if follower.watch is not None:
             if identity_of(follower.directory) != follower.identity:
-                follower.tell(_RESCAN)
+                follower.queue(_RESCAN)
                 self._detach(follower)
                 self._attach(follower)
             return
@@ -320,24 +324,24 @@ class DirectoryWatcher:
         follower.refused = None
         identity = identity_of(follower.directory)
         if identity is None:
-            self._judge()
+            self._report()
             return
-        # MASK_ADD: a directory has one watch, which other followers may want more of.
+        # MASK_ADD: a directory has one watch, which other followers share with other masks.
         mask = _ENTRIES | _ITSELF | Mask.MASK_ADD | (_CONTENTS if follower.contents else Mask(0))
         try:
             follower.watch = self._inotify.add_watch(follower.directory, mask)
         except OSError as error:
             if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
                 follower.refused = _inotify_advice(error)
-            self._judge()
+            self._report()
             return
         follower.identity = identity
-        follower.settled, follower.listing = False, _NEVER
-        follower.tell(_RESCAN)
-        self._judge()
+        follower.settled, follower.listing = False, _NO_LISTING
+        follower.queue(_RESCAN)
+        self._report()
 
-    def _judge(self) -> None:
-        """Tell when inotify is refused for a directory, and when it is for none any more."""
+    def _report(self) -> None:
+        """Log when inotify refuses a directory, and when it refuses none any more."""
         if self._inotify is None:
             return
         reasons = sorted({follower.refused for follower in self._followers if follower.refused is not None})
@@ -347,7 +351,7 @@ class DirectoryWatcher:
             self._episode.recovered()
 
     def _detach(self, follower: _Follower) -> None:
-        """Give the follower's watch back, unless another follows the same directory by it."""
+        """Remove the follower's watch, unless another follower shares it."""
         watch, follower.watch, follower.identity = follower.watch, None, None
         if watch is None or self._inotify is None or any(f.watch is watch for f in self._followers):
             return
@@ -359,18 +363,18 @@ class DirectoryWatcher:
                 raise
 
     def _compare(self, follower: _Follower) -> None:
-        new = look(follower.directory)
+        new = list_directory(follower.directory)
         old, follower.listing = follower.listing, new
         if not follower.settled:
-            # What the follower saw may lie between these two looks. It is well only if they are equal, and
-            # if a change between them would have shown as another time.
+            # The follower's own scan lies between the two listings: they must be equal, and old enough for a
+            # change in between to show as another time.
             follower.settled = new == old and abs(self._wall() - new.modified / 1e9) > _FILE_CLOCK
             if not follower.settled:
-                follower.tell(_RESCAN)
+                follower.queue(_RESCAN)
             return
         for change in differences(old, new):
             if follower.contents or change.kind not in _OF_CONTENTS:
-                follower.tell(change)
+                follower.queue(change)
 
 
 def _kind(mask: Mask) -> Kind | None:

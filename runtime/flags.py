@@ -277,9 +277,10 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`scheme` is http, https or unix. `path` is the socket's for unix, else what all paths begin with.
+    """Where an exporter or a plugin serves: `scheme` is http, https or unix.
 
-    `authorization` is the header's value, "" for none; it is never shown.
+    `path` is the socket's for unix, otherwise the prefix of all paths. `authorization` is the header's value,
+    "" for none; it is never shown.
     """
 
     scheme: str
@@ -296,7 +297,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """The address that `text` says. Raises ValueError: what was found, what was expected."""
+    """The address in `text`. Raises ValueError for anything else."""
     if text.startswith("unix:"):
         return _unix(text)
     try:

@@ -275,7 +275,7 @@ class Connection(web.RequestHandler):
         if status == HTTPStatus.INTERNAL_SERVER_ERROR:
             self.log_exception("Error handling request from %s", request.remote, exc_info=exc)
         else:
-            # Not a warning: whoever reaches the port could fill the log.
+            # Not a warning: any client could fill the log.
             server_log.debug("not a request, from %s", request.remote, exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("part of an answer is out: only an early end can follow")

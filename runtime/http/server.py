@@ -245,7 +245,7 @@ class _Server:
             )
             await connection.closed.wait()
         except (OSError, TimeoutError) as error:
-            # Not a warning: whoever reaches the port could fill the log.
+            # Not a warning: any client could fill the log.
             self._traffic.ended["handshake"] += 1
             _log.debug("connection not established", error=f"{type(error).__name__}: {error}")
         finally:
