@@ -47,26 +47,15 @@ _log = Log("exporter")
 async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
     """Run the exporter until `stop` is set. Raises Fatal for settings that cannot work."""
     share_one_arena()
-    paths = KubeletPaths(settings.kubelet_root)
-    clock = Clock()
-    states = StateStore()
-    watcher = DirectoryWatcher()
+    paths, clock = KubeletPaths(settings.kubelet_root), Clock()
+    states, watcher = StateStore(), DirectoryWatcher()
     reader = _reader(settings.id_rules)
     pods = _pods(settings, paths)
-    plugins = _plugins(settings, states, clock)
+    plugins, cpu_numa = _plugins(settings, states, clock), numa_of_cpus()
     limit = SeriesLimit(settings.metrics_max_series)
-    metrics = Metrics(
-        states,
-        node=settings.node_name,
-        version=__version__,
-        stale_after=settings.stale_after,
-        clock=clock.now,
-        pods=pods,
-        limit=limit,
-    )
+    metrics = _metrics(settings, states, clock, pods, limit)
     kubelet = _kubelet(settings, paths, clock)
     history = _history(settings, states, clock, watcher)
-    cpu_nodes = numa_of_cpus()
     metrics.register(HistoryFamilies(lambda: history.condition), lambda: history.condition)
     web = WebServer(settings.web_listen_address, settings.web_config_file, prefix="devicelens")
     await web.start()
@@ -77,7 +66,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         (metrics.counters, history),
         timing=RefreshTiming(settings.poll_interval, settings.stale_after),
         clock=clock,
-        cpu_numa=cpu_nodes,
+        cpu_numa=cpu_numa,
         node=settings.node_name,
         pods=pods,
         plugins=plugins,
@@ -95,9 +84,11 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         version=__version__,
         history=history,
         reader=reader,
-        cpu_nodes=cpu_nodes,
+        cpu_nodes=cpu_numa,
     )
     _log_start(settings, paths)
+    if settings.web_config_file is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, web.reload)
     actors: list[Actor] = [
         log_preflight(needs(paths, pods_source=settings.pods_source, history=settings.history_path)),
         watcher.run(),
@@ -106,20 +97,31 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         follow_device_plugins(watcher, paths, refresher.trigger),
         follow_pod_resources(watcher, paths, refresher.trigger),
         web.run(build(site), watcher, purpose="status page, API and metrics"),
+        *_source_actors(refresher, pods, plugins, watcher, paths),
     ]
-    if settings.web_config_file is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, web.reload)
+    async with grpc_runtime(), kubelet:
+        try:
+            await run_actors(actors, stop)
+        finally:
+            metrics.close()
+
+
+def _source_actors(
+    refresher: Refresher,
+    pods: PodTracker | None,
+    plugins: "PluginPoller | None",
+    watcher: DirectoryWatcher,
+    paths: KubeletPaths,
+) -> list[Actor]:
+    """The actors of the pod source and of the plugin poller, bound to the refresh loop."""
+    actors: list[Actor] = []
     if pods is not None:
         pods.bind(refresher)
         actors += [pods.run(), follow_pods_api(watcher, paths, pods.retry)]
     if plugins is not None:
         plugins.bind(refresher)
         actors.append(plugins.run())
-    async with grpc_runtime(), kubelet:
-        try:
-            await run_actors(actors, stop)
-        finally:
-            metrics.close()
+    return actors
 
 
 def _log_start(settings: ExporterSettings, paths: KubeletPaths) -> None:
@@ -130,6 +132,20 @@ def _log_start(settings: ExporterSettings, paths: KubeletPaths) -> None:
         socket=paths.pod_resources_socket,
         poll_interval_seconds=settings.poll_interval,
         pods_source=settings.pods_source,
+    )
+
+
+def _metrics(
+    settings: ExporterSettings, states: StateStore, clock: Clock, pods: PodTracker | None, limit: SeriesLimit
+) -> Metrics:
+    return Metrics(
+        states,
+        node=settings.node_name,
+        version=__version__,
+        stale_after=settings.stale_after,
+        clock=clock.now,
+        pods=pods,
+        limit=limit,
     )
 
 

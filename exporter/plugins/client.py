@@ -278,7 +278,7 @@ class PluginClient:
             raise PluginError(_refused(error.os_error)) from error
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
             hint = "; does it speak TLS (https://)?" if self._address.scheme == "http" else ""
-            raise PluginError(f"it does not answer as it should: it closed the connection{hint}") from error
+            raise PluginError(f"its answer is invalid: it closed the connection{hint}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = visible(str(error) or type(error).__name__, limit=200)
             raise PluginError(f"its answer is invalid: {why}") from error
