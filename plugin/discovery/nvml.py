@@ -302,23 +302,23 @@ class NvidiaEvents:
         self._monotonic = monotonic
 
     def listen(
-        self, tell: Callable[[Fault], None], say: Callable[[str], None], stop: threading.Event
+        self, report: Callable[[Fault], None], state: Callable[[str], None], stop: threading.Event
     ) -> None:
         """Report faults until `stop` is set; retry whenever NVML or the driver fails."""
         while not stop.is_set():
             try:
-                self._listen(tell, say, stop)
+                self._listen(report, state, stop)
             except NvmlMissingError as error:
-                say(f"no XID events: {error}")
+                state(f"no XID events: {error}")
                 stop.wait(RETRY)
             except NvmlError as error:
-                say(f"no XID events: {error}")
+                state(f"no XID events: {error}")
                 if error.lost:
                     self._nvml.reset()
                 stop.wait(RETRY)
 
     def _listen(
-        self, tell: Callable[[Fault], None], say: Callable[[str], None], stop: threading.Event
+        self, report: Callable[[Fault], None], state: Callable[[str], None], stop: threading.Event
     ) -> None:
         """Report faults until `stop` is set, or NVML or the driver fails."""
         events: _EventSet | None = None
@@ -331,10 +331,10 @@ class NvidiaEvents:
                 if now >= events.renew_at:
                     events.renew_at = now + RENEW
                     problems = _register(module, events)
-                    say("" if events.gpus else f"no XID events: {'; '.join(problems) or 'there is no GPU'}")
+                    state("" if events.gpus else f"no XID events: {'; '.join(problems) or 'there is no GPU'}")
                 fault = self._wait(module, events.handle)
             if fault is not None:
-                tell(fault)
+                report(fault)
         if events is not None and events.generation == self._nvml.generation:
             with self._nvml.session(self._host, self._library) as module:
                 module.nvmlEventSetFree(events.handle)

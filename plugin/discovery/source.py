@@ -109,11 +109,11 @@ class FaultSource(Protocol):
     """Receives fault events from a driver, in a thread of its own."""
 
     def listen(
-        self, tell: Callable[[Fault], None], say: Callable[[str], None], stop: threading.Event
+        self, report: Callable[[Fault], None], state: Callable[[str], None], stop: threading.Event
     ) -> None:
-        """Call `tell` for each fault until `stop` is set, which is checked at least once a second.
+        """Call `report` for each fault until `stop` is set, which is checked at least once a second.
 
-        `say` gets the reason while no events can be received (no library, no driver), and an empty text
+        `state` gets the reason while no events can be received (no library, no driver), and an empty text
         once they can; repeated calls with the same text are fine. Expected failures are not raised.
         """
         ...
