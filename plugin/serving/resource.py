@@ -6,7 +6,7 @@ are not affected.
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from plugin.config.plan import ResourcePlan
@@ -88,20 +88,26 @@ class ServedResource:
     def _make_registration(self, names: SocketNames) -> Registration:
         """The lease is in device-plugins with either method, so that the two exclude each other."""
         context = self._context
-        by_directory = context.method == "registry"
-        registry: SocketNames | None = None
-        with nullcontext() if by_directory else suppress(ValueError):
-            registry = SocketNames(context.paths.plugins_registry, self.plan.name, context.token, hidden=True)
-        make = DirectoryRegistration if by_directory else SocketRegistration
+        make: type[Registration] = SocketRegistration
+        own, other = names, None
+        if context.method == "registry":
+            make, own, other = DirectoryRegistration, self._registry_names(), names
+        else:
+            with suppress(ValueError):
+                other = self._registry_names()
         return make(
             self.plan.name,
             context,
-            names=registry if by_directory and registry is not None else names,
-            other_names=names if by_directory else registry,
+            names=own,
+            other_names=other,
             lease=names.lease,
             make_endpoint=self._make_endpoint,
             counters=self._counters,
         )
+
+    def _registry_names(self) -> SocketNames:
+        directory = self._context.paths.plugins_registry
+        return SocketNames(directory, self.plan.name, self._context.token, hidden=True)
 
     def _make_endpoint(self, path: Path, on_streams: Callable[[], None]) -> Endpoint:
         return Endpoint(path, publisher=self._publisher, allocator=self._allocator, on_streams=on_streams)
