@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kubelet.paths import KubeletPaths
-from plugin.config.load import PRESET_SOURCE
+from plugin.config.load import PRESET_SOURCE, load_all
 from plugin.config.plan import ResourcePlan
 from plugin.discovery.host import HostRoot
 from plugin.discovery.registry import fault_source
@@ -22,7 +22,7 @@ from plugin.serving.prober import FaultEvents
 from plugin.serving.reload import ConfigRefusedError, Reloader
 from plugin.serving.resource import ServedResource
 from plugin.serving.scan import SharedSources
-from plugin.serving.web import Site, build
+from plugin.serving.web import PluginSite, build
 from plugin.settings import PluginSettings
 from runtime import __version__
 from runtime.clock import Clock
@@ -61,7 +61,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     fleet = ResourceFleet(context, _maker(context))
     own = [(str(settings.config), settings.config)] if settings.config is not None else []
     presets = [(PRESET_SOURCE + name, preset_path(name)) for name in settings.preset]
-    reloader = Reloader([*own, *presets], fleet=fleet, clock=clock)
+    reloader = Reloader([*own, *presets], load_all, fleet=fleet, clock=clock)
     try:
         plans = reloader.begin()
     except ConfigRefusedError as error:
@@ -84,7 +84,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         host_root=settings.host_root,
     )
     collector = HostFilesCollector(paths.device_plugins, host, lambda: fleet.plans, clock)
-    site = Site(fleet, lambda: reloader.status, web=web.families)
+    site = PluginSite(fleet, lambda: reloader.status, web=web.families)
     actors: list[Actor] = [
         log_preflight(needs(paths, host, plans, method=settings.kubelet_registration)),
         watcher.run(),

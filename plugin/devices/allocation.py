@@ -17,7 +17,7 @@ from plugin.config.plan import Prefer, ResourcePlan
 from plugin.devices import cdi
 from plugin.devices.device import Device
 from plugin.devices.inventory import Inventory
-from plugin.devices.rendering import DeviceNode, File, Mount, Renderer, RenderError, distinct
+from plugin.devices.rendering import ContainerNode, File, Mount, Renderer, RenderError, distinct
 from plugin.names import natural
 from runtime.config_file import quoted
 
@@ -48,7 +48,7 @@ class ContainerAllocation:
     """What one container gets. `files` are written on the host first, and mounted read-only."""
 
     env: Mapping[str, str]
-    devices: tuple[DeviceNode, ...]
+    devices: tuple[ContainerNode, ...]
     mounts: tuple[Mount, ...]
     annotations: Mapping[str, str]
     cdi: tuple[str, ...]

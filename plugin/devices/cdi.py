@@ -15,7 +15,7 @@ import msgspec
 from plugin import names
 from plugin.config.plan import CdiPlan, Entry, MountEntry, NodeEntry, ResourcePlan
 from plugin.devices.device import Device
-from plugin.devices.rendering import DeviceNode, Mount, Renderer, distinct
+from plugin.devices.rendering import ContainerNode, Mount, Renderer, distinct
 
 _BASE: Final = "0.3.0"
 _HOST_PATHS_AND_DIGITS: Final = "0.5.0"
@@ -29,7 +29,7 @@ class Edits:
     """What a runtime adds to a container."""
 
     env: Mapping[str, str] = field(default_factory=dict)
-    nodes: tuple[DeviceNode, ...] = ()
+    nodes: tuple[ContainerNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
 
     def __bool__(self) -> bool:
@@ -130,7 +130,7 @@ def _written(edits: Edits) -> dict[str, Any]:
     return {key: value for key, value in parts.items() if value}
 
 
-def _node(node: DeviceNode) -> dict[str, str]:
+def _node(node: ContainerNode) -> dict[str, str]:
     # Without type and numbers: the runtime reads them from the host when the container starts.
     written = {"path": node.container, "permissions": node.permissions}
     if node.host != node.container:

@@ -42,7 +42,7 @@ class TrackedDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class AdvertisedDevice:
+class ListEntry:
     """One entry of the list for the kubelet: a device, or one of its replicas."""
 
     id: str
@@ -90,7 +90,7 @@ class Inventory:
         self._devices: dict[str, TrackedDevice] = {}
         self._ids: dict[str, tuple[str, ...]] = {}
         self._order: list[tuple[tuple[tuple[str, int], ...], str]] = []
-        self._entries: dict[str, tuple[AdvertisedDevice, ...]] = {}
+        self._entries: dict[str, tuple[ListEntry, ...]] = {}
         self._orphans: dict[str, TrackedDevice] = {}
         self._shown: set[str] = set()
         self._adopted: set[str] = set()
@@ -98,7 +98,7 @@ class Inventory:
         self._given: dict[str, float] = {}
         self._parents: dict[str, str] = {}
         self._bytes = 0
-        self._advertised: tuple[AdvertisedDevice, ...] | None = ()
+        self._advertised: tuple[ListEntry, ...] | None = ()
         self._left_out: dict[str, str] = {}
         self.generation = 0
 
@@ -115,11 +115,11 @@ class Inventory:
         """Present devices that cannot be advertised, with the reason."""
         return self._left_out
 
-    def advertised(self) -> tuple[AdvertisedDevice, ...]:
+    def advertised(self) -> tuple[ListEntry, ...]:
         """The whole list in natural order of ids. Unchanged entries are the same objects as before."""
         if self._advertised is None:
             entries = [entry for _, device_id in self._order for entry in self._entries[device_id]]
-            entries += [AdvertisedDevice(i, self._orphans[i]) for i in sorted(self._orphans, key=natural)]
+            entries += [ListEntry(i, self._orphans[i]) for i in sorted(self._orphans, key=natural)]
             self._advertised = tuple(entries)
         return self._advertised
 
@@ -133,7 +133,7 @@ class Inventory:
         return any(i in self._named or i in self._adopted for i in self._ids.get(device_id, ()))
 
     def maybe_held(self) -> Iterator[tuple[str, Device]]:
-        """AdvertisedDevice ids that a pod may hold, each with its device."""
+        """ListEntry ids that a pod may hold, each with its device."""
         for advertised_id in {*self._named, *self._adopted}:
             known = self.find(advertised_id)
             if known is not None:
@@ -267,7 +267,7 @@ class Inventory:
 
     def _set(self, device_id: str, known: TrackedDevice) -> None:
         self._devices[device_id] = known
-        self._entries[device_id] = tuple(AdvertisedDevice(i, known) for i in self._ids[device_id])
+        self._entries[device_id] = tuple(ListEntry(i, known) for i in self._ids[device_id])
         self._changed()
 
     def _vanish(self, device_id: str, now: Instant, transitions: list[HealthTransition]) -> None:

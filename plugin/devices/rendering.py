@@ -21,7 +21,7 @@ _PERMISSIONS: Final = "rwm"
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNode:
+class ContainerNode:
     """A device node for a container. `optional`: left out where the host does not have it."""
 
     host: str
@@ -88,15 +88,15 @@ class Renderer:
 
     def nodes(
         self, entries: Iterable[NodeEntry], wanted: Callable[[NodeEntry], bool] = lambda _: True
-    ) -> tuple[DeviceNode, ...]:
+    ) -> tuple[ContainerNode, ...]:
         """Device nodes of the `wanted` entries. Entries for one node give it the permissions of all."""
-        made: dict[str, DeviceNode] = {}
+        made: dict[str, ContainerNode] = {}
         for index, entry in enumerate(entries):
             if not wanted(entry):
                 continue
             place = f"devices[{index}]"
             for host, container in self._paths(place, entry.host, entry.container):
-                node = DeviceNode(host, container, entry.permissions, entry.optional)
+                node = ContainerNode(host, container, entry.permissions, entry.optional)
                 known = made.setdefault(container, node)
                 if known.host != host:
                     raise self._twice(place, container, known.host, host)
@@ -198,7 +198,7 @@ def _nodes(variables: Mapping[str, object]) -> tuple[str, ...]:
     return device.nodes if isinstance(device, Device) else ()
 
 
-def _joined(first: DeviceNode, second: DeviceNode) -> DeviceNode:
+def _joined(first: ContainerNode, second: ContainerNode) -> ContainerNode:
     if first == second:
         return first
     permissions = set(first.permissions) | set(second.permissions)

@@ -16,7 +16,7 @@ from kubelet.paths import socket_target
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from plugin.devices.allocation import AllocationError, ContainerAllocation
-from plugin.devices.inventory import AdvertisedDevice
+from plugin.devices.inventory import ListEntry
 from plugin.serving.sockets import SocketIdentity, socket_identity
 from runtime.text import visible
 
@@ -39,12 +39,12 @@ class DeviceListPublisher:
         """The list as a serialized ListAndWatchResponse."""
         self.version = 0
         self.on_send = on_send
-        self._entries: dict[str, tuple[AdvertisedDevice, bytes]] = {}
+        self._entries: dict[str, tuple[ListEntry, bytes]] = {}
         self._streams: set[DeviceListStream] = set()
 
-    def publish(self, advertised: Iterable[AdvertisedDevice]) -> None:
+    def publish(self, advertised: Iterable[ListEntry]) -> None:
         """Send this list to every stream, unless it equals the last one."""
-        entries: dict[str, tuple[AdvertisedDevice, bytes]] = {}
+        entries: dict[str, tuple[ListEntry, bytes]] = {}
         for entry in advertised:
             known = self._entries.get(entry.id)
             entries[entry.id] = known if known is not None and known[0] is entry else (entry, _encode(entry))
@@ -97,7 +97,7 @@ class DeviceListStream:
         self._wake.set()
 
 
-def _encode(entry: AdvertisedDevice) -> bytes:
+def _encode(entry: ListEntry) -> bytes:
     """One device as a list of its own: serialized lists can be joined end to end.
 
     The kubelet takes a present but empty topology for one; without NUMA nodes the field is left out.

@@ -14,7 +14,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from plugin.devices.inventory import AdvertisedDevice
+from plugin.devices.inventory import ListEntry
 from plugin.serving.status import ResourceStatus
 from runtime.exposition import Body, Format, assemble, render
 
@@ -118,7 +118,7 @@ class _Families:
         return self.families
 
 
-_Shown = tuple[str, tuple[AdvertisedDevice, ...]]
+_Shown = tuple[str, tuple[ListEntry, ...]]
 
 
 class Exposition:

@@ -4,12 +4,11 @@ A configuration with an error is logged and changes nothing: the last valid one 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from plugin.config.load import load_all
 from plugin.config.plan import ResourcePlan
 from plugin.discovery.host import os_problem
 from plugin.serving.blocking import Offload, StuckError
@@ -29,6 +28,10 @@ _Content = tuple[tuple[str, bytes], ...]
 """(source, bytes) of each file."""
 
 
+LoadPlans = Callable[[Sequence[tuple[str, bytes]]], tuple[ResourcePlan, ...]]
+"""Makes the resources of all files, given as (name in messages, content). Raises ConfigError."""
+
+
 class ConfigRefusedError(Exception):
     """The configuration cannot be read or has an error; the message says where and why, in one line."""
 
@@ -44,9 +47,12 @@ class ConfiguredFleet(Protocol):
 class Reloader:
     """Applies the configuration to the fleet."""
 
-    def __init__(self, files: Sequence[tuple[str, Path]], *, fleet: ConfiguredFleet, clock: Clock) -> None:
+    def __init__(
+        self, files: Sequence[tuple[str, Path]], load: LoadPlans, *, fleet: ConfiguredFleet, clock: Clock
+    ) -> None:
         """`files`: (name in messages, path) of the configuration file and of each preset."""
         self._files = files
+        self._load = load
         self._fleet = fleet
         self._clock = clock
         self._offload = Offload(1)
@@ -58,7 +64,7 @@ class Reloader:
     def begin(self) -> tuple[ResourcePlan, ...]:
         """Load the configuration for the first time. Raises ConfigRefusedError."""
         content = _read(self._files)
-        plans = _parse(content)
+        plans = self._parse(content)
         self._accept(content, plans)
         return plans
 
@@ -104,7 +110,7 @@ class Reloader:
                     _log.debug("configuration unchanged")
                 self._refused.recovered()
                 return
-            plans = _parse(content)
+            plans = self._parse(content)
         except (ConfigRefusedError, StuckError) as error:
             self._refused.failed(str(error), level="error")
             return
@@ -114,6 +120,12 @@ class Reloader:
         self._refused.recovered()
         self._accept(content, plans)
         _log.info("configuration read", resources=",".join(plan.name for plan in plans))
+
+    def _parse(self, content: _Content) -> tuple[ResourcePlan, ...]:
+        try:
+            return self._load(content)
+        except ConfigError as error:
+            raise ConfigRefusedError(str(error)) from error
 
     def _accept(self, content: _Content, plans: tuple[ResourcePlan, ...]) -> None:
         self._content = content
@@ -130,10 +142,3 @@ def _read(files: Sequence[tuple[str, Path]]) -> _Content:
         except OSError as error:
             raise ConfigRefusedError(f"cannot read the configuration: {os_problem(error)}") from error
     return tuple(contents)
-
-
-def _parse(content: _Content) -> tuple[ResourcePlan, ...]:
-    try:
-        return load_all(content)
-    except ConfigError as error:
-        raise ConfigRefusedError(str(error)) from error

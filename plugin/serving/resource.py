@@ -11,7 +11,7 @@ from pathlib import Path
 
 from plugin.config.plan import ResourcePlan
 from plugin.devices.device import Sharing
-from plugin.devices.inventory import AdvertisedDevice, Inventory
+from plugin.devices.inventory import Inventory, ListEntry
 from plugin.serving.allocate import Allocator
 from plugin.serving.context import PluginContext
 from plugin.serving.device_tracker import DeviceTracker
@@ -82,7 +82,7 @@ class ServedResource:
             registration=self._registration,
             context=context,
         )
-        self._published: tuple[AdvertisedDevice, ...] | None = None
+        self._published: tuple[ListEntry, ...] | None = None
         self._ready_to_register = asyncio.Event()
 
     def _make_registration(self, names: SocketNames) -> Registration:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from plugin.devices.inventory import AdvertisedDevice, HealthTransition, Inventory
+from plugin.devices.inventory import HealthTransition, Inventory, ListEntry
 from plugin.names import natural
 from runtime.exposition import HistogramCounts
 from runtime.log import Episode, Log
@@ -103,7 +103,7 @@ class ResourceStatus:
     streams: int
     ready: bool
     state: str
-    advertised: tuple[AdvertisedDevice, ...]
+    advertised: tuple[ListEntry, ...]
     last_allocated: Callable[[str], float | None]
     counters: ResourceCounters
 

@@ -31,7 +31,7 @@ class StatusSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class PluginSite:
     """What the responses are made of. `web`: metrics of the HTTP server itself."""
 
     fleet: StatusSource
@@ -41,7 +41,7 @@ class Site:
     rendering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-_SITE: web.AppKey[Site] = web.AppKey("site", Site)
+_SITE: web.AppKey[PluginSite] = web.AppKey("site", PluginSite)
 
 
 class PluginDeviceDocument(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class PluginDevicesDocument(msgspec.Struct, frozen=True):
     resources: list[PluginResourceDocument]
 
 
-def build(site: Site) -> web.Application:
+def build(site: PluginSite) -> web.Application:
     """The application."""
     app = application()
     app[_SITE] = site

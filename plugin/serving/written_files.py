@@ -20,7 +20,7 @@ from plugin.devices import cdi
 from plugin.devices.cdi import CdiNames, Edits
 from plugin.devices.device import Device
 from plugin.devices.inventory import RELEASE_AFTER
-from plugin.devices.rendering import DeviceNode, File, Mount, RenderError
+from plugin.devices.rendering import ContainerNode, File, Mount, RenderError
 from plugin.discovery import host as host_access
 from plugin.discovery.host import HostRoot
 from plugin.names import natural
@@ -150,7 +150,7 @@ def try_each(items: Iterable[T], do: Callable[[T], object]) -> None:
         raise first
 
 
-def present_nodes(host: HostRoot, nodes: Iterable[DeviceNode]) -> tuple[DeviceNode, ...]:
+def present_nodes(host: HostRoot, nodes: Iterable[ContainerNode]) -> tuple[ContainerNode, ...]:
     """`nodes` without the optional ones that the host does not have."""
     return tuple(node for node in nodes if not node.optional or host.exists(node.host))
 
@@ -160,7 +160,7 @@ def present_mounts(host: HostRoot, mounts: Iterable[Mount]) -> tuple[Mount, ...]
     return tuple(mount for mount in mounts if not mount.optional or host.exists(mount.host))
 
 
-def missing_nodes(host: HostRoot, nodes: Iterable[DeviceNode]) -> Iterator[str]:
+def missing_nodes(host: HostRoot, nodes: Iterable[ContainerNode]) -> Iterator[str]:
     """Paths of required device nodes that the host does not have.
 
     Only below top-level directories that --host-root shows, such as /dev: nothing is known of the others.

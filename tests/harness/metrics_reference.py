@@ -37,7 +37,7 @@ from exporter.metrics.exporter import Metrics
 from exporter.metrics.families import HistoryFamilies
 from exporter.refresh.protocols import NoPods
 from plugin.devices.device import Device as PluginDevice
-from plugin.devices.inventory import AdvertisedDevice, TrackedDevice
+from plugin.devices.inventory import ListEntry, TrackedDevice
 from plugin.serving.metrics import ConfigStatus, Exposition
 from plugin.serving.status import ResourceCounters, ResourceStatus
 from runtime.exposition import Format
@@ -167,7 +167,7 @@ def plugin_text() -> str:
         streams=1,
         ready=True,
         state="",
-        advertised=(AdvertisedDevice("gpu-0", known),),
+        advertised=(ListEntry("gpu-0", known),),
         last_allocated=lambda _: None,
         counters=ResourceCounters(),
     )

@@ -5,7 +5,7 @@ from plugin.config.plan import ResourcePlan
 from plugin.devices.allocation import AllocationError, ContainerAllocation, Refusal, render, request
 from plugin.devices.device import Device, Sharing
 from plugin.devices.inventory import Inventory, ObservedDevice
-from plugin.devices.rendering import DeviceNode, Mount
+from plugin.devices.rendering import ContainerNode, Mount
 from plugin.presets import preset_path
 from runtime.clock import Instant
 
@@ -61,9 +61,9 @@ def test_the_answer_is_exactly_what_the_configuration_says() -> None:
             "CAMERA_VIDEO10": "/dev/video10",
         },
         devices=(
-            DeviceNode("/dev/mediactl", "/dev/mediactl", "rw"),
-            DeviceNode("/dev/video2", "/dev/cam/video2", "mrw"),
-            DeviceNode("/dev/video10", "/dev/cam/video10", "mrw"),
+            ContainerNode("/dev/mediactl", "/dev/mediactl", "rw"),
+            ContainerNode("/dev/video2", "/dev/cam/video2", "mrw"),
+            ContainerNode("/dev/video10", "/dev/cam/video10", "mrw"),
         ),
         mounts=(
             Mount("/etc/cameras/c9", "/etc/cameras/model", read_only=True, create=None),

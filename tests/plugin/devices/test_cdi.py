@@ -15,7 +15,7 @@ from plugin.devices import cdi
 from plugin.devices.allocation import render
 from plugin.devices.cdi import Edits
 from plugin.devices.device import Device
-from plugin.devices.rendering import DeviceNode, Mount, RenderError
+from plugin.devices.rendering import ContainerNode, Mount, RenderError
 
 CAMERA = """\
 version: 1
@@ -176,14 +176,14 @@ def test_a_device_without_edits_of_its_own_gets_the_common_ones() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "node", "version"),
     [
-        ("a.b/c", "x", DeviceNode("/dev/x", "/dev/x", "rw"), "0.3.0"),
-        ("a.b/c", "0x", DeviceNode("/dev/x", "/dev/x", "rw"), "0.5.0"),
-        ("a.b/c", "x", DeviceNode("/dev/x", "/dev/y", "rw"), "0.5.0"),
-        ("a.b/c.d", "x", DeviceNode("/dev/x", "/dev/x", "rw"), "0.6.0"),
+        ("a.b/c", "x", ContainerNode("/dev/x", "/dev/x", "rw"), "0.3.0"),
+        ("a.b/c", "0x", ContainerNode("/dev/x", "/dev/x", "rw"), "0.5.0"),
+        ("a.b/c", "x", ContainerNode("/dev/x", "/dev/y", "rw"), "0.5.0"),
+        ("a.b/c.d", "x", ContainerNode("/dev/x", "/dev/x", "rw"), "0.6.0"),
     ],
 )
 def test_the_version_is_the_least_that_is_needed(
-    kind: str, name: str, node: DeviceNode, version: str
+    kind: str, name: str, node: ContainerNode, version: str
 ) -> None:
     content = cdi.document(kind, {name: Edits(nodes=(node,))}, Edits())
     assert content is not None
@@ -205,7 +205,7 @@ def test_the_file_is_called_after_the_kind_and_the_resource() -> None:
 
 
 _paths = st.builds("/dev/{}".format, st.text("abc", min_size=1, max_size=3))
-_nodes = st.builds(DeviceNode, _paths, _paths, st.sampled_from(["r", "rw", "rwm"]))
+_nodes = st.builds(ContainerNode, _paths, _paths, st.sampled_from(["r", "rw", "rwm"]))
 _mounts = st.builds(Mount, _paths, _paths, st.booleans(), st.none())
 _edits = st.builds(
     Edits,

@@ -3,12 +3,12 @@ from hypothesis import strategies as st
 
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from plugin.devices.device import Device
-from plugin.devices.inventory import AdvertisedDevice, TrackedDevice
+from plugin.devices.inventory import ListEntry, TrackedDevice
 from plugin.serving.endpoint import DeviceListPublisher
 
 
-def entry(name: str, reason: str = "", numa: tuple[int, ...] = ()) -> AdvertisedDevice:
-    return AdvertisedDevice(name, TrackedDevice(Device(name, name, numa_nodes=numa), reason, 0.0))
+def entry(name: str, reason: str = "", numa: tuple[int, ...] = ()) -> ListEntry:
+    return ListEntry(name, TrackedDevice(Device(name, name, numa_nodes=numa), reason, 0.0))
 
 
 def devices(message: bytes) -> list[pb.Device]:

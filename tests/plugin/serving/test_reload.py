@@ -8,6 +8,7 @@ import pytest
 
 from harness.served import Served, serving
 from harness.waiting import until
+from plugin.config.load import load_all
 from plugin.config.plan import ResourcePlan
 from plugin.serving.reload import ConfigRefusedError, Reloader
 from runtime.clock import Clock
@@ -51,7 +52,7 @@ async def followed(kubelet: SimulatedKubelet, root: Path, host: Path) -> AsyncIt
     watcher = DirectoryWatcher(poll_interval=0.1)
     async with serving(root / "k", host, text(ONE)) as served:
         files = (("plugin.yaml", file),)
-        reloader = Reloader(files, fleet=served.fleet, clock=Clock())
+        reloader = Reloader(files, load_all, fleet=served.fleet, clock=Clock())
         reloader.begin()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(watcher.run()), group.create_task(reloader.run(file, watcher))]
@@ -106,7 +107,7 @@ async def test_a_config_map_that_is_swapped_is_followed(
     watcher = DirectoryWatcher(poll_interval=0.1)
     async with serving(root / "k", host, text(ONE)) as served:
         file = volume / "plugin.yaml"
-        reloader = Reloader([("c", file)], fleet=served.fleet, clock=Clock())
+        reloader = Reloader([("c", file)], load_all, fleet=served.fleet, clock=Clock())
         reloader.begin()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(watcher.run()), group.create_task(reloader.run(file, watcher))]
@@ -122,7 +123,7 @@ async def test_it_is_read_when_it_is_asked_for(kubelet: SimulatedKubelet, root: 
     file = root / "plugin.yaml"
     file.write_text(text(ONE))
     async with serving(root / "k", host, text(ONE)) as served:
-        reloader = Reloader([("c", file)], fleet=served.fleet, clock=Clock())
+        reloader = Reloader([("c", file)], load_all, fleet=served.fleet, clock=Clock())
         reloader.begin()
         run = asyncio.create_task(reloader.run(None, DirectoryWatcher()))
         file.write_text(text(TWO))
@@ -136,7 +137,7 @@ async def test_it_is_read_when_it_is_asked_for(kubelet: SimulatedKubelet, root: 
 def test_a_start_without_a_valid_file_is_refused(name: str, words: str, root: Path) -> None:
     (root / "empty").touch()
     fleet: list[object] = []
-    reloader = Reloader([("c", root / name)], fleet=Applied(fleet), clock=Clock())
+    reloader = Reloader([("c", root / name)], load_all, fleet=Applied(fleet), clock=Clock())
     with pytest.raises(ConfigRefusedError, match=words):
         reloader.begin()
     assert fleet == []
@@ -145,11 +146,11 @@ def test_a_start_without_a_valid_file_is_refused(name: str, words: str, root: Pa
 async def test_probes_and_metrics_tell_of_a_refused_file(followed: Followed) -> None:
     from aiohttp.test_utils import TestClient, TestServer  # noqa: PLC0415 -- this test alone needs it
 
-    from plugin.serving.web import Site, build  # noqa: PLC0415
+    from plugin.serving.web import PluginSite, build  # noqa: PLC0415
 
     followed.file.write_text("version: 2\n")
     await followed.served.until(lambda: not followed.reloader.status.successful)
-    site = Site(followed.served.fleet, lambda: followed.reloader.status)
+    site = PluginSite(followed.served.fleet, lambda: followed.reloader.status)
     async with TestClient(TestServer(build(site))) as client:
 
         async def ready() -> bool:
@@ -170,7 +171,7 @@ async def test_a_defect_in_reading_a_file_ends_nothing(
         raise RecursionError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr("plugin.serving.reload.load_all", broken)
+        patch.setattr(followed.reloader, "_load", broken)
         followed.file.write_text(text(ONE, TWO))
         await followed.served.until(lambda: not followed.reloader.status.successful)
         assert followed.reloader.status.problem == "RecursionError: a defect"

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from harness.served import Serve, Served
 from harness.tools import required
 from plugin.serving.metrics import ConfigStatus
-from plugin.serving.web import Site, build
+from plugin.serving.web import PluginSite, build
 from simulator import SimulatedKubelet
 from simulator.model import ContainerSpec, PodSpec
 
@@ -50,7 +50,7 @@ async def served(kubelet: SimulatedKubelet, serve: Serve, colas: Path) -> AsyncI
 @pytest.fixture
 async def client(served: Served) -> AsyncIterator[Client]:
     config = ConfigStatus(successful=True, succeeded_at=1.5)
-    async with TestClient(TestServer(build(Site(served.fleet, lambda: config)))) as made:
+    async with TestClient(TestServer(build(PluginSite(served.fleet, lambda: config)))) as made:
         yield made
 
 
@@ -100,7 +100,7 @@ async def test_without_a_kubelet_it_is_healthy_but_not_ready_and_says_why(
     async with serve(CONFIGURATION) as served:
         await served.until(lambda: "is not there" in served.status(COLA).state)
         config = ConfigStatus(successful=True, succeeded_at=1.5)
-        async with TestClient(TestServer(build(Site(served.fleet, lambda: config)))) as client:
+        async with TestClient(TestServer(build(PluginSite(served.fleet, lambda: config)))) as client:
             answer = await client.get("/-/ready")
             assert answer.status == 503
             assert f"not ready {COLA}: {root}/k/device-plugins is not there" in await answer.text()
