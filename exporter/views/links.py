@@ -1,12 +1,11 @@
-"""The pages' addresses, written and read: of a device, a pod, a claimed device, and the past. Pure.
+"""The pages' addresses, written and parsed. Pure.
 
-    /devices/{resource}/{id}            the resource's own "/" stays: /devices/nvidia.com/gpu/GPU-1
-    /pods/{namespace}/{name}
-    /claims/{driver}/{pool}/{device}
-    /history?resource=&device=&namespace=&pod=&from=&to=&at=&limit=&cursor=
+/devices/{resource}/{id}            the resource's own "/" stays: /devices/nvidia.com/gpu/GPU-1
+/pods/{namespace}/{name} /claims/{driver}/{pool}/{device}
+/history?resource=&device=&namespace=&pod=&from=&to=&at=&limit=&cursor=
 
-A name is one segment, percent-encoded: a "/" in it is %2F. What no segment can be (nothing, "." and "..",
-which browsers resolve even as %2E) is written behind a "~", and so is what begins with a "~" itself.
+A name is one percent-encoded segment: a "/" in it is %2F. A name that no segment can be ("", "." and "..",
+which browsers resolve even as %2E) has a "~" before it, and so has a name that begins with "~".
 """
 
 from collections.abc import Iterable
@@ -17,13 +16,13 @@ from exporter.views.query import TEXT_LIMIT, Filters, address
 from exporter.views.wording import spelled
 
 ADDRESS_LIMIT: Final = 8000
-"""Characters of an address that this server, and proxies before it, take."""
+"""Characters of an address that this server and proxies accept."""
 
 _DEVICES, _PODS, _CLAIMS, _HISTORY = "/devices", "/pods", "/claims", "/history"
 
 
 class LinkError(ValueError):
-    """A path that none of these functions writes: what was found, what was expected."""
+    """An invalid path: what was found, and what was expected."""
 
     def __init__(self, found: str, expected: str) -> None:
         self.found = spelled(found[:200])
@@ -32,7 +31,7 @@ class LinkError(ValueError):
 
 
 def device_link(resource: str, device: str) -> str:
-    """The page of one device. A name too long for any address leads to the rows that its beginning finds."""
+    """The page of one device. For a name too long for an address: the rows that match its beginning."""
     path = _path(_DEVICES, (*resource.split("/"), device))
     if len(path) <= ADDRESS_LIMIT:
         return path
@@ -40,7 +39,7 @@ def device_link(resource: str, device: str) -> str:
 
 
 def pod_link(namespace: str, pod: str) -> str:
-    """The page of one pod; as device_link for what is too long."""
+    """The page of one pod; for long names as device_link."""
     path = _path(_PODS, (namespace, pod))
     if len(path) <= ADDRESS_LIMIT:
         return path
@@ -48,7 +47,7 @@ def pod_link(namespace: str, pod: str) -> str:
 
 
 def claim_link(driver: str, pool: str, device: str) -> str:
-    """The page of one claimed device; as device_link for what is too long."""
+    """The page of one claimed device; for long names as device_link."""
     path = _path(_CLAIMS, (driver, pool, device))
     return path if len(path) <= ADDRESS_LIMIT else address(Filters(q=_part(device)))
 
@@ -65,9 +64,7 @@ def history_link(
     limit: int = 0,
     cursor: str = "",
 ) -> str:
-    """The past, of what is asked for alone; `since` is the address's `from`, `until` its `to`. "" and 0 ask
-    for nothing.
-    """
+    """The history page with these parameters; `since` is `from`, `until` is `to`. "" and 0 are left out."""
     asked = {
         "resource": resource,
         "device": device,
@@ -84,7 +81,7 @@ def history_link(
 
 
 def read_device(raw_path: str) -> tuple[str, str]:
-    """The resource and the id in the path of a device's page, as it came, still encoded. Raises LinkError."""
+    """The resource and the id in the encoded path of a device's page. Raises LinkError."""
     found = _read(raw_path, _DEVICES)
     if len(found) < 2:
         raise LinkError(raw_path, f"{_DEVICES}/RESOURCE/ID")
@@ -92,7 +89,7 @@ def read_device(raw_path: str) -> tuple[str, str]:
 
 
 def read_pod(raw_path: str) -> tuple[str, str]:
-    """The namespace and the name in the path of a pod's page, still encoded. Raises LinkError."""
+    """The namespace and the name in the encoded path of a pod's page. Raises LinkError."""
     found = _read(raw_path, _PODS)
     if len(found) != 2:
         raise LinkError(raw_path, f"{_PODS}/NAMESPACE/NAME")
@@ -100,10 +97,7 @@ def read_pod(raw_path: str) -> tuple[str, str]:
 
 
 def read_claim(raw_path: str) -> tuple[str, str, str]:
-    """The driver, the pool and the device in the path of a claimed device's page, still encoded.
-
-    Raises LinkError.
-    """
+    """The driver, pool and device in the encoded path of a claimed device's page. Raises LinkError."""
     found = _read(raw_path, _CLAIMS)
     if len(found) != 3:
         raise LinkError(raw_path, f"{_CLAIMS}/DRIVER/POOL/DEVICE")
@@ -126,7 +120,7 @@ def _read(raw_path: str, root: str) -> list[str]:
 
 
 def _name(segment: str, raw_path: str) -> str:
-    # "%7E" is the "~" that a client encoded although it need not.
+    # Some clients encode "~" as "%7E".
     try:
         name = unquote_to_bytes(segment).decode(errors="surrogatepass")
     except UnicodeDecodeError:
@@ -137,5 +131,5 @@ def _name(segment: str, raw_path: str) -> str:
 
 
 def _part(name: str) -> str:
-    """What a filter takes of a name: as much as a query may have, as it is shown."""
+    """A name as a filter's value: as it is shown, cut to the limit of a query."""
     return spelled(name)[:TEXT_LIMIT]

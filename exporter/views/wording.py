@@ -1,10 +1,6 @@
-"""Times, ages, sizes and text from outside, as a person reads them. Pure.
+"""Times, ages, sizes, untrusted text and the mapping's freshness, as people read and write them. Pure.
 
-The page's module counts ages on by itself; static/devicelens.js has the same rules as `lasting`.
-
-Times as people and programs write them. Pure.
-
-How far the mapping can be trusted, in words: for the page, /-/ready and `devicelens who`. Pure.
+static/times.js has the same rules as `clock_time` and `lasting`, because it advances the ages on a page.
 """
 
 import re
@@ -20,7 +16,7 @@ if TYPE_CHECKING:  # the commands start quickly without the mapping
     from exporter.mapping.state import Failure, Freshness, State
 
 WHOLE_LIMIT: Final = 8192
-"""Characters of a text from outside that are shown at all, on a hint or in a search."""
+"""Characters of an untrusted text that are shown or searched at most."""
 
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -28,15 +24,15 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text from outside: `shown` with nothing hidden in it, `whole` where what is shown was cut, else ""."""
+    """Untrusted text: `shown` without hidden characters, and `whole` where `shown` is cut, else ""."""
 
     shown: str
     whole: str = ""
 
 
 def text(raw: str, limit: int = 72) -> Text:
-    """`raw` with control and bidirectional characters spelled out; cut in the middle to `limit` characters,
-    for the ends of two ids differ more often than their beginnings.
+    """`raw` with control and bidirectional characters spelled out, cut in the middle to `limit` characters,
+    because ids often differ only at their ends.
     """
     whole = spelled(raw)
     if len(whole) <= limit:
@@ -57,7 +53,7 @@ def rfc3339(at: float) -> str:
 
 
 def clock_time(at: float, now: float) -> str:
-    """Unix time `at` in UTC, as short as `now` allows: `22:41:03`, `19 Nov 22:41`, `2025-11-19 22:41`."""
+    """Unix time `at` in UTC, short for `now`: `22:41:03`, `19 Nov 22:41`, `2025-11-19 22:41`."""
     then, today = datetime.fromtimestamp(at, UTC), datetime.fromtimestamp(now, UTC)
     if then.date() == today.date():
         return f"{then:%H:%M:%S}"
@@ -67,7 +63,7 @@ def clock_time(at: float, now: float) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """A length of time in at most two units: `7 s`, `4 min`, `2 h 5 min`, `3 d 1 h`. Never negative."""
+    """A duration in at most two units: `7 s`, `4 min`, `2 h 5 min`, `3 d 1 h`. Never negative."""
     whole = int(max(0.0, seconds))
     if whole < _MINUTE:
         return f"{whole} s"
@@ -97,7 +93,7 @@ def listed(items: Sequence[str], limit: int = 5) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers in the kernel's list format, as `taskset -c` takes it: `0-3,8`."""
+    """Numbers in the kernel's list format, as for `taskset -c`: `0-3,8`."""
     runs: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if runs and runs[-1][1] == number - 1:
@@ -108,7 +104,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes in the largest binary unit of which there is at least one: `200 MiB`, `1.5 GiB`."""
+    """Bytes in the largest binary unit: `200 MiB`, `1.5 GiB`."""
     value, unit = float(number), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
         if value < 1024:
@@ -122,11 +118,11 @@ EXPECTED: Final = (
 )
 
 LOOSELY: Final = "2026-11-20T03:12:00Z, '2026-11-20 03:12' or 03:12 ({zone}), seconds since 1970, or -1h30m"
-"""What parse_time takes, for a message: `zone` says in words which one a time without its own is in."""
+"""The times that parse_time accepts, for a message: `zone` names the zone of times without one."""
 
 _CLOCK: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 _UNIX: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
-# A plus sign that was not escaped in an address arrives as a space.
+# An unescaped plus sign in an address arrives as a space.
 _LOST_PLUS: Final = re.compile(r" ([0-9]{2}:?[0-9]{2})")
 _LAST: Final = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
 
@@ -160,10 +156,10 @@ def parse_moment(text: str, now: float) -> float:
 
 
 def parse_time(text: str, now: float, zone: tzinfo | None = None) -> float:
-    """Unix time of `text` as people type it: what parse_moment takes, a time without a zone in `zone` (None:
-    this machine's), or a clock time, the last one that has been by `now`.
+    """Unix time of `text` as people type it: any time of parse_moment, a time without a zone in `zone` (None:
+    this machine's), or a clock time, the latest before `now`.
 
-    Raises ValueError for anything else, with what was found.
+    Raises ValueError for anything else, with the text.
     """
     clock = _CLOCK.fullmatch(text.strip())
     if clock is not None:
@@ -187,15 +183,15 @@ def parse_time(text: str, now: float, zone: tzinfo | None = None) -> float:
 
 
 def _local(moment: datetime, zone: tzinfo | None) -> float:
-    """Unix time of a clock's reading in `zone`, whatever offset was in force then."""
+    """Unix time of a local time in `zone`, with the offset of that time."""
     plain = moment.replace(tzinfo=None)
     return (plain.replace(tzinfo=zone) if zone is not None else plain.astimezone()).timestamp()
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`headline` is steady while nothing changes, so that it may be read aloud; ages are in `detail` and
-    `error` ("" where nothing failed).
+    """The mapping's freshness in words. `headline` is steady while nothing changes; ages are in `detail` and
+    `error` ("" without a failure).
     """
 
     freshness: "Freshness"
@@ -205,12 +201,12 @@ class Standing:
 
     @property
     def line(self) -> str:
-        """All of it in one line."""
+        """Everything in one line."""
         return "; ".join(part for part in (self.headline, self.detail, self.error) if part)
 
 
 def judge(state: "State", now: float, stale_after: float) -> Standing:
-    """How `state` stands at unix time `now`; `stale_after` in seconds."""
+    """The freshness of `state` at unix time `now`; `stale_after` in seconds."""
     freshness = state.freshness(now, stale_after)
     error = "" if state.failure is None else failing(state.failure, now)
     if state.taken_at is None:
@@ -241,5 +237,5 @@ def failing(failure: "Failure", now: float) -> str:
 
 
 def reason(failure: "Failure") -> str:
-    """`UNAVAILABLE: there is no socket …`: the gRPC code's name, and what it means here."""
+    """`UNAVAILABLE: there is no socket …`: the gRPC code and the message."""
     return ": ".join(spelled(part) for part in (failure.code, failure.message) if part)

@@ -89,7 +89,7 @@ class Pages:
         where = address(query)
         kept = self._kept.pop(where, None)
         if kept is None or kept.key != key:
-            kept = _KeptPage(key, self._status(moment, tag, query))
+            kept = _KeptPage(key, self.status_html(moment, tag, query))
         if kept.second != second:
             plain = filled(kept.template, moment.now)
             kept = _KeptPage(key, kept.template, second, plain, await compressed(plain))
@@ -98,7 +98,8 @@ class Pages:
             del self._kept[next(iter(self._kept))]
         return kept
 
-    def _status(self, moment: Moment, tag: str, query: PageQuery) -> bytes:
+    def status_html(self, moment: Moment, tag: str, query: PageQuery) -> bytes:
+        """The status page at `moment`, with placeholders for ages."""
         page = status_page(moment, query, tag=tag, triggers=self._site.triggers())
         rendered = partial(self._templates.rows.rendered, frame=page.frame)
         return self._templates.render("status.html", page=page, rendered=rendered)

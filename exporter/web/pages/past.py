@@ -109,7 +109,7 @@ def time_range(found: Mapping[str, str], now: float) -> TimeRange:
     return TimeRange(first, end, "" if until is not None else label)
 
 
-def _fitted(span: TimeRange, earliest: float | None) -> TimeRange:
+def fitted(span: TimeRange, earliest: float | None) -> TimeRange:
     """A preset's range without the time before the beginning of history."""
     if not span.label or earliest is None or earliest <= span.since:
         return span
@@ -141,7 +141,7 @@ def past_section(
     if found is None:
         return PastSection(answer.trouble, more, choices)
     kept = tuple(found.rows if rows is None else rows)
-    shown = _fitted(span, found.earliest)
+    shown = fitted(span, found.earliest)
     gaps = [gap for gap in found.unseen if not span.label or gap.why is not GapReason.BEFORE]
     return PastSection(
         trouble="",

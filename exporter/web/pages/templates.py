@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -73,8 +73,10 @@ class Templates:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters.update(text=text, spelled=spelled, ranges=ranges, size=size)
-        self._environment.globals.update(_FUNCTIONS, asset=asset, version=spelled(version))
+        filters: Any = {"text": text, "spelled": spelled, "ranges": ranges, "size": size}
+        self._environment.filters.update(filters)
+        functions: Any = _FUNCTIONS | {"asset": asset, "version": spelled(version)}
+        self._environment.globals.update(functions)
         render = self._environment.get_template("row.html").module.row  # type: ignore[attr-defined] # pyright: ignore -- a macro
         self.rows = RowCache(render)
 

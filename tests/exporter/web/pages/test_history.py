@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from exporter.history.query import HistoryQuery
 from exporter.web.pages.history import read_form
-from exporter.web.pages.past import PRESETS, MomentError, _fitted, preset_value, time_range
+from exporter.web.pages.past import PRESETS, MomentError, fitted, preset_value, time_range
 
 NOW = datetime(2026, 10, 28, 22, 41, 3, tzinfo=UTC).timestamp()
 
@@ -125,14 +125,14 @@ def test_a_preset_is_recognised_by_its_value() -> None:
 
 def test_the_time_before_history_is_not_drawn_for_a_preset() -> None:
     day = time_range({}, NOW)
-    drawn = _fitted(day, NOW - 100)
+    drawn = fitted(day, NOW - 100)
     assert drawn.until == NOW
     assert NOW - 110 < drawn.since < NOW - 100
-    assert _fitted(day, NOW - 1e6) == day
-    assert _fitted(day, None) == day
+    assert fitted(day, NOW - 1e6) == day
+    assert fitted(day, None) == day
     typed = time_range({"from": "-2h"}, NOW)
-    assert _fitted(typed, NOW - 100) == typed
-    assert _fitted(day, NOW).since < NOW
+    assert fitted(typed, NOW - 100) == typed
+    assert fitted(day, NOW).since < NOW
 
 
 def test_a_range_that_is_none_is_refused() -> None:

@@ -289,7 +289,7 @@ def render(state: State, query: PageQuery) -> str:
     states.publish(state)
     site = Site(states, "node", 60.0, 5.0, lambda: START, None, lambda: state.notes, "1")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- no metrics here
     moment = site.moment()
-    return filled(Pages(site, Assets())._status(moment, site.tag(moment), query), START).decode()
+    return filled(Pages(site, Assets()).status_html(moment, site.tag(moment), query), START).decode()
 
 
 PLAIN = [f"name-{i}" for i in range(10)]
