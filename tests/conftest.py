@@ -1,4 +1,4 @@
-"""What holds for all tests: how hypothesis looks for examples, and that what takes long begins first."""
+"""Settings of all tests: hypothesis, default signals, the order of tests for xdist."""
 
 import itertools
 import os
@@ -7,7 +7,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-from harness.dealing import dealt
+from harness.worker_order import ordered_for
 
 # Whoever reaches the world by a proxy has none between this machine and itself.
 for _name in ("no_proxy", "NO_PROXY"):
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers > 1:
         modules = [list(found) for _, found in itertools.groupby(items, lambda item: item.path)]
-        items[:] = dealt(
+        items[:] = ordered_for(
             [module for module in modules if any(item.get_closest_marker("timeout") for item in module)],
             [module for module in modules if not any(item.get_closest_marker("timeout") for item in module)],
             workers,

@@ -14,7 +14,7 @@ from exporter.pods import api_server
 from exporter.pods.api_server import ApiServer
 from exporter.pods.kubeconfig import ApiServerAccess, api_server_access
 from exporter.pods.source import LabelFilter, PodGone, PodSeen, PodsListed, PodsUnchanged, StreamOpened
-from harness.telling import Listener, following
+from harness.pod_listener import Listener, following
 from harness.waiting import until
 from simulator import SimulatedKubelet
 from simulator import apiserver as simulated

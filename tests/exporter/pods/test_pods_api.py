@@ -24,7 +24,7 @@ from exporter.pods.source import (
     StreamOpened,
     UnreadableEvent,
 )
-from harness.telling import following
+from harness.pod_listener import following
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2
 from simulator import SimulatedKubelet

@@ -2,7 +2,7 @@
 
 fault      a fault, declared: what is done, how often, what must hold
 ground     what it stands on: directories, devices, both processes
-told       everything that an exporter tells of owners, compared with who they are
+owners_check all holders that an exporter reports, compared with the true ones
 trial      a simulated kubelet here, the plugin and the exporter as processes, rounds of a fault, the verdict
 churn      pods that come and go meanwhile
 observer   a steady reader of /metrics and the API, who knows the truth

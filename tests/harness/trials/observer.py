@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from harness.trials.told import owners_in
+from harness.trials.owners_check import owners_in
 from harness.truth import CLOCKS, Owner, Scrape, Truth
 
 PACE = 0.05

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import owners
-from harness.trials import ground, row, told
+from harness.trials import ground, owners_check, row
 from harness.trials.census import ONCE, Census, Counted, Granted, census, files
 from harness.trials.churn import Churn
 from harness.trials.fault import Fault
@@ -113,9 +113,9 @@ class Trial:
         proven = self.around.source == "pods-api"
         wanted = frozenset(one if proven else one._replace(uid="") for one in self.truth.present)
         known = devices_of(kubelet.pod_resources(), kubelet.allocatable_resources())
-        await told.metrics_tell(self.url, wanted, {key: one.healthy for key, one in known.items()})
-        await told.api_tells(self.url, wanted)
-        await told.history_tells(self.url, wanted, time.time() + max(self.observer.ahead))
+        await owners_check.metrics_tell(self.url, wanted, {key: one.healthy for key, one in known.items()})
+        await owners_check.api_tells(self.url, wanted)
+        await owners_check.history_tells(self.url, wanted, time.time() + max(self.observer.ahead))
         self.truth.look()
         assert changes == self.truth.changes, "it had not settled"
         return True

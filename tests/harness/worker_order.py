@@ -1,4 +1,4 @@
-"""Which tests each of pytest-xdist's workers begins with."""
+"""The order of tests for pytest-xdist: each worker starts with long tests."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -6,10 +6,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def dealt(first: Iterable[Sequence[T]], then: Iterable[Sequence[T]], workers: int) -> list[T]:
-    """All items, so that each of `workers` equal parts of the list begins with some of the `first`.
+def ordered_for(first: Iterable[Sequence[T]], then: Iterable[Sequence[T]], workers: int) -> list[T]:
+    """All items, ordered so that each of `workers` equal parts of the list starts with some of `first`.
 
-    xdist: with worksteal each worker begins with such a part.
+    With `--dist worksteal` each worker of xdist starts with such a part.
     """
     hands: list[list[T]] = [[] for _ in range(workers)]
     for group in first:

@@ -1,4 +1,4 @@
-"""Everything that an exporter tells of owners, compared with who they are."""
+"""Compares all holders that an exporter reports with the true ones."""
 
 from collections.abc import Mapping
 from typing import Any

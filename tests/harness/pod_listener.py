@@ -1,4 +1,4 @@
-"""A source of identity, followed: what it has told by now."""
+"""Collects the events of a source of pods."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -10,21 +10,21 @@ LIMIT = 20.0
 
 
 class Listener:
-    """What a source has told since it is followed, and how it ended."""
+    """The events of a source so far, and its error."""
 
     def __init__(self) -> None:
         self.told: list[PodEvent] = []
         self.error: PodWatchError | None = None
 
     async def until(self, condition: Callable[[list[PodEvent]], object]) -> None:
-        """Wait until what was told is so."""
+        """Wait until the events satisfy a condition."""
         async with asyncio.timeout(LIMIT):
             while not condition(self.told):
                 assert self.error is None, self.error
                 await asyncio.sleep(0.005)
 
     async def failure(self) -> PodWatchError:
-        """Wait until it falls silent."""
+        """Wait until the source fails."""
         async with asyncio.timeout(LIMIT):
             while self.error is None:
                 await asyncio.sleep(0.005)
