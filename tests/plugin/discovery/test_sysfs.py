@@ -1,107 +1,219 @@
-import os
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from harness.hosttree import HostTree
+from harness.machines import Machine
+from harness.usb import UsbBus
 from plugin.discovery.host import HostRoot
-from plugin.discovery.sysfs_tree import MAX_TEXT, SysfsTree, clean
+from plugin.discovery.source import Findings
+from plugin.discovery.sysfs import Sysfs, SysfsFile
+from plugin.discovery.sysfs_tree import numa_nodes
 
-NAMES = st.sampled_from(["a", "b", "c"])
-PATHS = st.lists(st.one_of(NAMES, st.just(".."), st.just(".")), min_size=1, max_size=6).map("/".join)
-LINKS = st.dictionaries(
-    st.lists(NAMES, min_size=1, max_size=3).map("/".join),
-    st.tuples(st.booleans(), PATHS).map(lambda made: ("/" if made[0] else "") + made[1]),
-    max_size=6,
-)
+QUEUES = "/sys/bus/dsa/devices/dsa*/wq*"
+DSA = "/sys/devices/pci0000:6a/0000:6a:01.0/dsa0"
 
 
-@given(LINKS, st.lists(PATHS, min_size=1, max_size=4))
-def test_links_are_followed_as_the_host_root_does_and_never_out_of_it(
-    links: dict[str, str], paths: list[str]
-) -> None:
-    with tempfile.TemporaryDirectory(prefix="dl", dir="/tmp") as made:
-        root = Path(made)
-        for path, target in links.items():
-            place = root / path
-            if any(parent.is_symlink() for parent in (place, *place.parents)):
-                continue
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if not place.exists():
-                place.symlink_to(target)
-        host, sysfs = HostRoot(root), SysfsTree(HostRoot(root))
-        for path in paths:
-            try:
-                expected = host.real(f"/{path}")
-            except OSError:
-                with pytest.raises(OSError, match="Too many levels"):
-                    sysfs.real(f"/{path}")
-            else:
-                assert sysfs.real(f"/{path}") == expected
+@pytest.fixture
+def tree(host: Path) -> HostTree:
+    made = HostTree(host)
+    made.link("/sys/bus/dsa/devices/dsa0", DSA)
+    made.files(DSA, numa_node=1)
+    for name, state in (
+        ("wq0.0", "enabled"),
+        ("wq0.1", "disabled"),
+        ("wq0.10", "enabled"),
+        ("wq0.2", "enabled"),
+    ):
+        made.files(f"{DSA}/{name}", state=state, type="user", mode="shared", size=16)
+        made.link(f"{DSA}/{name}/subsystem", "/sys/bus/dsa")
+    return made
 
 
-def test_a_path_of_a_thousand_parts_is_no_trouble(host: Path) -> None:
-    assert SysfsTree(HostRoot(host)).real("/a" * 2000) == "/a" * 2000
-    assert SysfsTree(HostRoot(host)).directory("/a" * 2000) is None
+def look(tree: HostTree, written: Sysfs) -> Findings:
+    return written.scan(HostRoot(tree.root))
 
 
-def test_the_root_itself_is_a_directory() -> None:
-    sysfs = SysfsTree(HostRoot(Path("/")))
-    assert "sys" in sysfs.names("/") or "proc" in sysfs.names("/")
-    assert sysfs.directory("/") is not None
-    assert sysfs.real("/") == "/"
+def names(findings: Findings) -> list[str]:
+    return [found.name for found in findings.found]
+
+
+def test_directories_are_kept_where_their_files_are_as_expected(tree: HostTree) -> None:
+    findings = look(tree, Sysfs([QUEUES], keep=[SysfsFile("state", equals="enabled")]))
+    assert names(findings) == ["wq0.0", "wq0.2", "wq0.10"]
+    assert findings.subsystems == {"dsa"}
+    assert findings.follow == ()
+    found = findings.found[0]
+    assert (found.path, found.sysfs) == ("/sys/bus/dsa/devices/dsa0/wq0.0", f"{DSA}/wq0.0")
+    assert found.claim == f"sysfs:{DSA}/wq0.0"
+    assert numa_nodes(HostRoot(tree.root), found) == (1,)
+    assert look(tree, Sysfs([QUEUES], keep=[SysfsFile("state", equals="x")])).notes == (
+        "none of 4 directories is kept",
+    )
+    assert look(tree, Sysfs(["/sys/bus/nope/devices/*"])).notes == (
+        "nothing matches /sys/bus/nope/devices/*",
+    )
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
+    ("keep", "expected"),
     [
-        (b"0x8086\n", "0x8086"),
-        (b"", ""),
-        (b"  x \n\n", "x"),
-        (b"\x1b[2Jred\x07", "[2Jred"),
-        (b"a\nb", "a b"),
-        (b"\xff\xfe", "��"),
-        ("a\u202eb\u2028c".encode(), "a b c"),
-        (b"\x00" * 5000, ""),
-        (b"x" * 5000, "x" * MAX_TEXT),
+        (SysfsFile("state"), 4),
+        (SysfsFile("nope"), 0),
+        (SysfsFile("state", one_of=["disabled", "x"]), 1),
+        (SysfsFile("state", matches="(en|dis)abled"), 4),
+        (SysfsFile("state", matches="able"), 0),
+        (SysfsFile("../numa_node", equals="1"), 4),
+        (SysfsFile("st*e", equals="disabled"), 1),
+        (SysfsFile("subsystem", equals="dsa"), 4),
     ],
 )
-def test_texts_are_small_and_clean(host: Path, content: bytes, expected: str) -> None:
-    tree = HostTree(host)
-    tree.file("/sys/x/text", content)
-    directory = SysfsTree(HostRoot(host)).directory("/sys/x")
-    assert directory is not None
-    assert directory.text("text") == expected
-    assert directory.text("nothing") == ""
+def test_what_may_be_expected_of_a_file(tree: HostTree, keep: SysfsFile, expected: int) -> None:
+    assert len(look(tree, Sysfs([QUEUES], keep=[keep])).found) == expected
 
 
-@given(st.text(max_size=400))
-def test_clean_text_stays_as_it_is(text: str) -> None:
-    once = clean(text)
-    assert clean(once) == once
-    assert len(once) <= MAX_TEXT
-    assert "\x1b" not in once
-    assert "\n" not in once
+def test_attributes_come_from_paths_files_and_links(tree: HostTree) -> None:
+    tree.link(f"{DSA}/wq0.0/driver", "/sys/bus/dsa/drivers/user")
+    tree.directory("/sys/bus/dsa/drivers/user")
+    tree.link(f"{DSA}/wq0.0/dangling", "/sys/nowhere/there")
+    tree.file(f"{DSA}/wq0.0/hostile", "a\x1b[31m\x00b\n" + "x" * 9000)
+    written = Sysfs(
+        [QUEUES],
+        pattern=r".*/dsa(?P<dsa>\d+)/wq\d+\.(?P<queue>[01])(?P<none>x)?",
+        keep=[SysfsFile("mode", matches="(?P<mode_start>s)hared")],
+        attrs={
+            "driver": "driver",
+            "missing": "nope",
+            "dangling": "dangling",
+            "size": ["nope", "si*", "mode"],
+            "hostile": "hostile",
+            "node": "../numa_node",
+            "directory": "../wq0.1",
+        },
+        locate={"state_file": ["nope", "st*"], "nothing": "nope"},
+    )
+    findings = look(tree, written)
+    assert names(findings) == ["wq0.0", "wq0.1"]
+    attrs = dict(findings.found[0].attrs)
+    assert attrs.pop("hostile") == ("a [31m b " + "x" * 9000)[:256]
+    assert attrs == {
+        "dsa": "0",
+        "queue": "0",
+        "none": "",
+        "mode_start": "s",
+        "driver": "user",
+        "missing": "",
+        "dangling": "",
+        "size": "16",
+        "node": "1",
+        "directory": "",
+        "state_file": f"{DSA}/wq0.0/state",
+        "nothing": "",
+    }
 
 
-@pytest.mark.parametrize(
-    ("text", "number"), [("7\n", 7), ("-1", None), ("", None), ("0x7", None), ("٣", None), ("9" * 30, None)]
-)
-def test_numbers_are_whole_and_not_negative(host: Path, text: str, number: int | None) -> None:
-    HostTree(host).file("/sys/x/n", text)
-    directory = SysfsTree(HostRoot(host)).directory("/sys/x")
-    assert directory is not None
-    assert directory.number("n") == number
+def test_nodes_are_those_of_the_directory_and_below_it(tree: HostTree) -> None:
+    base = f"{DSA}/wq0.0"
+    tree.files(f"{base}/dsa!wq0.0", dev="237:0")
+    tree.file(f"{base}/dsa!wq0.0/uevent", "MAJOR=237\nMINOR=0\nDEVNAME=dsa/wq0.0\n")
+    tree.files(f"{base}/a/b/deep", dev="237:9")
+    tree.files(f"{base}/plain!name", dev="237:8")
+    tree.link(f"{base}/linked", f"{DSA}/wq0.2")
+    tree.files(f"{DSA}/wq0.2", dev="237:2")
+
+    def nodes(depth: int) -> tuple[str, ...]:
+        return look(tree, Sysfs([QUEUES], pattern=r".*wq0\.0", depth=depth)).found[0].nodes
+
+    assert nodes(0) == ()
+    assert nodes(1) == ("/dev/dsa/wq0.0", "/dev/plain/name")
+    assert nodes(3) == ("/dev/deep", "/dev/dsa/wq0.0", "/dev/plain/name")
 
 
-def test_names_that_are_not_utf_8_are_no_trouble(host: Path) -> None:
-    HostTree(host).directory("/sys/class/net")
-    os.mkdir(bytes(host) + b"/sys/class/net/\xff")  # noqa: PTH102 -- a name that no str has
-    sysfs = SysfsTree(HostRoot(host))
-    (name,) = sysfs.names("/sys/class/net")
-    found = sysfs.directory(f"/sys/class/net/{name}")
-    assert found is not None
-    assert clean(found.name) == ""
+def test_a_node_is_found_by_its_numbers_where_the_kernel_does_not_say_its_name(tree: HostTree) -> None:
+    tree.files(f"{DSA}/wq0.0", dev="237:0")
+    tree.file("/dev/somewhere/queue")
+    tree.link("/dev/char/237:0", "/dev/somewhere/queue")
+    assert look(tree, Sysfs([QUEUES])).found[0].nodes == ("/dev/somewhere/queue",)
+
+
+def test_one_directory_that_several_paths_lead_to_is_one_device(tree: HostTree) -> None:
+    tree.link("/sys/bus/dsa/devices/wq0.0", f"{DSA}/wq0.0")
+    findings = look(tree, Sysfs(["/sys/bus/dsa/devices/wq*", QUEUES]))
+    assert [f.path for f in findings.found] == [
+        "/sys/bus/dsa/devices/wq0.0",
+        *(f"/sys/bus/dsa/devices/dsa0/wq0.{n}" for n in (1, 2, 10)),
+    ]
+
+
+def test_a_pci_function_is_claimed_as_all_sources_do(host: Path) -> None:
+    machine = Machine(HostTree(host))
+    path = machine.function("0000:3b:00.0", "10de", "20b0", "030200")
+    machine.tree.link(f"{path}/subsystem", "/sys/bus/pci")
+    machine.tree.directory("/sys/bus/pci")
+    (found,) = look(machine.tree, Sysfs(["/sys/bus/pci/devices/*"])).found
+    assert found.claim == "pci:0000:3b:00.0"
+
+
+def test_a_usb_device_is_claimed_as_all_sources_do(tree: HostTree) -> None:
+    UsbBus(tree).plug("1-2", "0403", "6001")
+    tree.directory("/sys/bus/usb")
+    claims = {f.claim for f in look(tree, Sysfs(["/sys/bus/usb/devices/*"])).found}
+    assert "usb:1-2" in claims
+    assert len(claims) == 2  # and its interface, which is none
+
+
+def test_what_is_allocated_is_kept_at_this_moment(tree: HostTree) -> None:
+    source = Sysfs([QUEUES], keep=[SysfsFile("state", equals="enabled")], attrs={"size": "size"})
+    here = HostRoot(tree.root)
+    found = source.scan(here).found[0]
+    assert source.resolve(here, found) == found
+    tree.files(f"{DSA}/wq0.0", size=32)
+    now = source.resolve(here, found)
+    assert now is not None
+    assert now.attrs["size"] == "32"
+    tree.files(f"{DSA}/wq0.0", state="disabled")
+    assert source.resolve(here, found) is None
+    (tree.root / "sys/bus/dsa/devices/dsa0").unlink()
+    assert source.resolve(here, found) is None
+
+
+def test_outside_of_sysfs_directories_are_followed(tree: HostTree) -> None:
+    tree.file("/opt/cards/one/ready", "yes")
+    tree.file("/opt/cards/two")
+    findings = look(tree, Sysfs(["/opt/cards/*"], keep=[SysfsFile("ready")]))
+    assert names(findings) == ["one"]
+    assert findings.follow == (("/opt/cards", "*"),)
+
+
+def test_links_and_steps_up_do_not_leave_the_hosts_root(tree: HostTree) -> None:
+    (tree.root.parent / "secret").write_text("s")
+    tree.link(f"{DSA}/wq0.0/out", "../../../../../../../../secret")
+    written = Sysfs([QUEUES], attrs={"a": "../../../../../../../secret", "b": "out"})
+    assert dict(look(tree, written).found[0].attrs) == {"a": "", "b": ""}
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    written = Sysfs(
+        ["sys", "/sys/**"],
+        pattern="(",
+        keep=[
+            SysfsFile("/state"),
+            SysfsFile("a", equals="x", one_of=["y"]),
+            SysfsFile("a", matches="(a*)*b"),
+        ],
+        attrs={"Bad": "x", "good": ["a", "/b"]},
+        locate={"good": "a", "other": "/a"},
+        subsystems=[],
+    )
+    assert [place for place, _ in written.problems()] == [
+        ("paths", 0),
+        ("paths", 1),
+        ("pattern",),
+        ("keep", 0, "file"),
+        ("keep", 1, "one_of"),
+        ("keep", 2, "matches"),
+        ("attrs", "Bad"),
+        ("attrs", "good", 1),
+        ("locate", "other"),
+        ("locate", "good"),
+    ]
