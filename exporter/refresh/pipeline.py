@@ -92,6 +92,7 @@ class SnapshotPipeline:
         self._holdings = HoldingTracker()
         self._recorded: OpenHoldings | None = None
         self._last: _Answer | None = None
+        self._poll = Poll(-NEVER, -NEVER)
         self._update: Update | None = None
         self._allocatable_at = -NEVER
         self._asked, self._offset = 0.0, 0.0
@@ -124,7 +125,7 @@ class SnapshotPipeline:
         self._asked, self._offset = now - (poll.answered - poll.asked), now - poll.answered
         last, update = self._last, self._update
         if last is not None and update is not None and self._unchanged(raw, view, advertised, last):
-            self._last = replace(last, poll=poll)
+            self._poll = poll
             if raw.asked_allocatable:
                 self._allocatable_at = poll.answered
             # Some anomalies depend on time alone.
@@ -148,7 +149,7 @@ class SnapshotPipeline:
         """Read the last answer again with the present pods and plugin reports; None if there is none."""
         if self._last is None:
             return None
-        answer = replace(self._last, view=view, advertised=advertised)
+        answer = replace(self._last, poll=self._poll, view=view, advertised=advertised)
         return self._updated(answer, *self._identified(answer), now)
 
     def _unchanged(self, raw: Raw, view: PodView, advertised: PluginReports, last: _Answer) -> bool:
@@ -245,7 +246,7 @@ class SnapshotPipeline:
         )
         if answer.raw.asked_allocatable and answer.error is None:
             self._allocatable_at = answer.poll.answered
-        self._last = replace(answer, raw=_comparable(answer.raw))
+        self._last, self._poll = replace(answer, raw=_comparable(answer.raw)), answer.poll
         return self._update
 
 

@@ -1,4 +1,4 @@
-"""exporter.history.coverage: "nobody held it" is never claimed of a time at which nobody looked."""
+"""exporter.history.coverage: covered spans and their gaps."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""exporter.history.journal: open rows are the present holders, whatever happens to the exporter."""
+"""exporter.history.journal: rows and their bounds, over polls, restarts and gaps."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

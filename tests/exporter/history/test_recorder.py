@@ -1,4 +1,4 @@
-"""exporter.history.recorder: follows the refresh loop, and never holds it up."""
+"""exporter.history.recorder: observes the refresh loop without delaying it."""
 
 import asyncio
 import threading

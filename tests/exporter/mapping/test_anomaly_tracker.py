@@ -1,4 +1,4 @@
-"""exporter.mapping.anomalies: since when something is wrong, and what only time tells."""
+"""exporter.mapping.anomaly_tracker: since when an anomaly lasts, and those that depend on time."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""exporter.mapping.identity: which pod a holding belongs to, whatever List and the watch say when."""
+"""exporter.mapping.identity: when a uid is proven, continued or in doubt."""
 
 import itertools
 from collections.abc import Mapping

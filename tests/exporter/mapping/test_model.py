@@ -1,4 +1,4 @@
-"""exporter.mapping.model: what several plugins tell, put together."""
+"""exporter.mapping.model: merging the reports of several plugins."""
 
 from exporter.mapping.model import (
     AdvertisedDevice,

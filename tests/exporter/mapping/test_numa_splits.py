@@ -1,4 +1,4 @@
-"""exporter.mapping.anomalies: containers that are split over NUMA nodes without need."""
+"""exporter.mapping.anomaly_tracker: devices on several NUMA nodes."""
 
 import random
 

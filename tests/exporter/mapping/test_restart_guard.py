@@ -1,4 +1,4 @@
-"""exporter.mapping.restart_guard: when a kubelet that has just come up is believed."""
+"""exporter.mapping.restart_guard: when a List is not believed."""
 
 from dataclasses import replace
 

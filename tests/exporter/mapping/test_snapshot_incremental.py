@@ -1,4 +1,4 @@
-"""exporter.mapping.snapshot and listing: what is taken from before is what would be made anew."""
+"""exporter.mapping.snapshot and listing: an incremental build equals a whole one."""
 
 import random
 from collections.abc import Sequence

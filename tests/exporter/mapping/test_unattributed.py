@@ -1,4 +1,4 @@
-"""exporter.mapping.unattributed: what a plugin gave out and no pod lists, and what only looks so."""
+"""exporter.mapping.unattributed: allocated devices that no pod lists."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""exporter.plugins.poller with scripted plugins: when they are asked, and what becomes of it."""
+"""exporter.plugins.poller: when plugins are polled, and what their reports lead to."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""exporter.pods.tracker with a scripted source: what it asks for, and when."""
+"""exporter.pods.tracker: what the events of a pod watcher lead to."""
 
 # A test may look inside.
 # pyright: reportPrivateUsage=false

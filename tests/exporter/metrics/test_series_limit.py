@@ -1,4 +1,4 @@
-"""exporter.metrics.devices: how many series a mapping makes, and what goes where there are too many."""
+"""exporter.metrics.devices: the limit on series."""
 
 import asyncio
 import re

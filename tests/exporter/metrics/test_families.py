@@ -1,14 +1,17 @@
-"""exporter.metrics.families: labels' names as kube-state-metrics has them."""
+"""exporter.metrics.families: pods and history."""
 
 import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
+from exporter.history.archive import HistoryStatus
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.state import State
-from exporter.metrics.families import label_names, pod_info, pod_labels
+from exporter.metrics.families import HistoryFamilies, label_names, pod_info, pod_labels
+from runtime.exposition import EMPTY, Format, assemble
 
 PROMETHEUS = re.compile(r"label_[a-zA-Z0-9_]*")
 
@@ -54,3 +57,30 @@ def test_pods_without_labels_have_no_series_of_labels() -> None:
     assert [sample.labels["pod"] for sample in pod_labels(state, "node").samples] == ["labelled"]
     assert [sample.labels["pod"] for sample in pod_info(state, "node").samples] == ["bare", "labelled"]
     assert pod_labels(State(), "node").samples == []
+
+
+def _values(condition: HistoryStatus) -> dict[str, float]:
+    text = assemble(EMPTY, HistoryFamilies(lambda: condition), Format.OPENMETRICS, compress=False).decode()
+    found = list(parse(text))  # type: ignore[no-untyped-call] # prometheus_client leaves it so
+    assert all(family.documentation.endswith("[ALPHA]") for family in found)
+    return {sample.name: sample.value for family in found for sample in family.samples}
+
+
+def test_every_part_of_the_condition_is_told() -> None:
+    condition = HistoryStatus(True, 1, 2, 3, 4.5, 6, 7, 8)
+    assert _values(condition) == {
+        "devicelens_history_up": 1,
+        "devicelens_history_pending_holdings": 1,
+        "devicelens_history_holdings": 2,
+        "devicelens_history_size_bytes": 3,
+        "devicelens_history_earliest_timestamp_seconds": 4.5,
+        "devicelens_history_errors_total": 6,
+        "devicelens_history_dropped_holdings_total": 7,
+        "devicelens_history_expired_holdings_total": 8,
+    }
+
+
+def test_a_history_without_any_look_has_no_beginning() -> None:
+    values = _values(HistoryStatus())
+    assert values["devicelens_history_up"] == 0
+    assert "devicelens_history_earliest_timestamp_seconds" not in values

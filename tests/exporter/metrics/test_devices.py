@@ -1,4 +1,4 @@
-"""exporter.metrics.devices: lines as prometheus_client writes them, kept while they still hold."""
+"""exporter.metrics.devices: the lines of devices."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""exporter.pods.kubeconfig: the way to the API server, and what is wrong with it."""
+"""exporter.pods.kubeconfig: access by a service account and by a kubeconfig."""
 
 import base64
 import json
