@@ -163,7 +163,7 @@ async def test_wrong_usage_is_status_2(arguments: tuple[str, ...], words: str) -
         (
             "version: 1\nresources: [{name: myway5.com/cola, discover: [{files: {directory: /x}}]}]\n",
             (
-                "preset cola:4: resources[0].name: found 'myway5.com/cola', which {file}:2 has too: "
+                "preset cola:5: resources[0].name: found 'myway5.com/cola', which {file}:2 has too: "
                 "begin the file's resource with the key 'preset' to adjust a preset"
             ),
         ),
