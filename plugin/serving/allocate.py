@@ -161,7 +161,7 @@ class Allocator:
         try:
             return await self._offload.run(lambda: self._on_host(requests), limit=HOST_LIMIT)
         except StuckError as error:
-            raise unavailable(self._plan, [f"the host's files cannot be looked at: {error}"]) from None
+            raise unavailable(self._plan, [f"the host's files cannot be read: {error}"]) from None
 
     def _needs_host(self, devices: Iterable[Device]) -> bool:
         """Whether the answer depends on files of the host, whose access may block."""

@@ -454,7 +454,7 @@ class DirectoryRegistration(Registration):
                 return
             elif _accepts(self._paths.registration_socket):
                 self._renewals += 1
-                self._failing.failed("the kubelet does not follow it, its socket is made anew", level="warn")
+                self._failing.failed("the kubelet opens no stream: serving on a new socket", level="warn")
                 return
             else:
                 # A kubelet that does not run cannot have noticed the socket: start counting again.
