@@ -169,12 +169,13 @@ def setting(name: str, *, default: Any = None, at_least: Any = None, **options: 
     `default` is a value, the text of one as a user writes it, or a function that makes one. `at_least` is the
     least value, or the name of another field that has it. `options` are click's.
     """
-    kind = options.get("type")
-    metadata = {"flag": name, "options": {"default": default, **options}, "at_least": at_least}
+    kind, several = options.get("type"), options.get("multiple", False)
+    shown = None if several else default
+    metadata = {"flag": name, "options": {"default": shown, **options}, "at_least": at_least}
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
-    if options.get("multiple"):
-        default, metadata["options"]["default"] = (), None
+    if several:
+        default = ()
     elif isinstance(kind, Parsed) and isinstance(default, str):
         default = kind.parse(default)
     return dataclasses.field(default=default, metadata=metadata)
