@@ -248,7 +248,11 @@ class Connection(web.RequestHandler):
         head, self._buffer = self._buffer[: end + len(HEAD_END)], self._buffer[end + len(HEAD_END) :]
         self._busy = True
         self._on_request()
+        requests = self._request_count
         super().data_received(head)
+        if self._request_count == requests:
+            # The parser wants more, as after the preface of HTTP/2.
+            self._refuse("head_late", HTTPStatus.BAD_REQUEST, "only HTTP/1.1 is supported")
 
     def discard_body(self) -> None:
         """The present request is the last one: ignore whatever follows its head."""

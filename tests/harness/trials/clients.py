@@ -1,6 +1,7 @@
 """Clients of HTTP as nobody wants them: too many, silent, half-said, slow to read, too long."""
 
 import asyncio
+import itertools
 import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable
@@ -20,6 +21,7 @@ class Crowd:
         parts = urlsplit(url)
         self._address = (parts.hostname or "", parts.port or 0)
         self._all: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._numbers = itertools.count()
         self.refused = 0
 
     def __len__(self) -> int:
@@ -41,6 +43,8 @@ class Crowd:
 
     async def _say(self, words: bytes, *, ends: bool) -> None:
         made = socket.socket()
+        # Eight addresses: one alone may have half of the connections.
+        made.bind((f"127.0.0.{2 + next(self._numbers) % 8}", 0))
         # Small, so that who does not read is noticed soon.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         made.setblocking(False)

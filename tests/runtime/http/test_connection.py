@@ -403,3 +403,9 @@ async def test_the_table_takes_from_the_address_with_the_most_the_least_recently
     for task in tasks.values():
         task.cancel()
     await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+
+async def test_the_preface_of_http_2_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(caplog) as served:
+        received = await served.exchange(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(64))
+        assert received.startswith(b"HTTP/1.1 400 ")
