@@ -59,7 +59,7 @@ class HistoryUnavailable(Exception):  # noqa: N818 -- an answer, not a defect
 class HoldingRestorer(Protocol):
     """Takes over the starts of holdings: the refresh loop."""
 
-    def restore(self, recorded: OpenHoldings) -> None:
+    def restore(self, recorded: OpenHoldings, /) -> None:
         """Take over the starts from history."""
         ...
 

@@ -38,7 +38,7 @@ class Trigger(Enum):
 class RefreshRequests(Protocol):
     """The refresh loop, for those who cause refreshes. No method blocks."""
 
-    def trigger(self, cause: Trigger) -> None:
+    def trigger(self, cause: Trigger, /) -> None:
         """Request a refresh."""
         ...
 
@@ -80,7 +80,7 @@ class Observer(Protocol):
         """A call to the kubelet failed."""
         ...
 
-    def changed(self, state: State, changes: HoldingChanges) -> None:
+    def changed(self, state: State, changes: HoldingChanges, /) -> None:
         """A refresh published `state` with these changes of holdings."""
         ...
 
@@ -102,7 +102,7 @@ class PodSource(Protocol):
         """The present view."""
         ...
 
-    def polled(self, state: State, poll: Poll) -> None:
+    def polled(self, state: State, poll: Poll, /) -> None:
         """`state` was published by the List of `poll`."""
         ...
 

@@ -16,7 +16,7 @@ from runtime.exposition import Format
 class HistorySource(Protocol):
     """Answers history queries."""
 
-    async def find(self, question: HistoryQuery) -> HistoryResult:
+    async def find(self, question: HistoryQuery, /) -> HistoryResult:
         """The holdings that match. Raises exporter.history.recorder.HistoryUnavailable."""
         ...
 

@@ -255,8 +255,6 @@ def test_a_uid_that_changes_is_another_holding_and_one_that_is_in_doubt_is_the_s
         assert set(step.since) == set(holdings(_snapshot(*held)))
 
 
-A, B = DeviceKey("r", "a"), DeviceKey("r", "b")
-P = Holder("n", "p", "c")
 NOW = 1000.0
 
 
