@@ -1,6 +1,7 @@
 """/metrics: the mapping, rendered once for each state and format, and the exporter's own metrics."""
 
 import asyncio
+import itertools
 import platform
 import sys
 from collections import Counter
@@ -34,6 +35,8 @@ _FORESEEN: Final = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", UN
 class _ResourceCounts:
     """Counts of one resource; `held`: how long released devices were held."""
 
+    number: int
+    """In the order in which resources appeared: the order of their series."""
     allocations: int = 0
     releases: int = 0
     held: HistogramCounts = field(default_factory=lambda: HistogramCounts(_HOLD_BUCKETS))
@@ -46,6 +49,7 @@ class Counters:
         self._node = node
         self._resources: dict[str, _ResourceCounts] = {}
         """By resource; the latest are at the end."""
+        self._numbers = itertools.count()
         # Prometheus sees no increase from "no series" to 1: foreseeable series begin at 0.
         self._refreshes = Counter({trigger.value: 0 for trigger in Trigger})
         self._errors = Counter({(method, code): 0 for method in METHODS for code in _FORESEEN})
@@ -93,7 +97,7 @@ class Counters:
             del self._resources[resource]
 
     def _counts(self, resource: str) -> _ResourceCounts:
-        counts = self._resources.pop(resource, None) or _ResourceCounts()
+        counts = self._resources.pop(resource, None) or _ResourceCounts(next(self._numbers))
         self._resources[resource] = counts
         return counts
 
@@ -115,7 +119,7 @@ class Counters:
             "How long released devices were held, as far as it was seen, in seconds. [ALPHA]",
             labels=by_resource,
         )
-        for resource, counts in self._resources.items():
+        for resource, counts in sorted(self._resources.items(), key=lambda item: item[1].number):
             allocations.add_metric((self._node, resource), counts.allocations)
             releases.add_metric((self._node, resource), counts.releases)
             counts.held.add_to(held, (self._node, resource))
