@@ -12,7 +12,7 @@ from plugin.config.plan import ResourcePlan
 from plugin.discovery.host import HostRoot
 from plugin.discovery.registry import fault_source
 from plugin.discovery.uevents import Uevents
-from plugin.presets import preset_path
+from plugin.presets import PRESETS
 from plugin.serving.context import PluginContext, RegistrationMethod
 from plugin.serving.fleet import MakeResource, ResourceFleet
 from plugin.serving.host_files import HostFilesCollector
@@ -60,7 +60,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     )
     fleet = ResourceFleet(context, _maker(context))
     own = [(str(settings.config), settings.config)] if settings.config is not None else []
-    presets = [(PRESET_SOURCE + name, preset_path(name)) for name in settings.preset]
+    presets = [(PRESET_SOURCE + name, PRESETS[name]) for name in settings.preset]
     reloader = Reloader([*own, *presets], load_all, fleet=fleet, clock=clock)
     try:
         plans = reloader.begin()

@@ -7,6 +7,7 @@ key at all levels, other values replace the preset's, and a key without a value 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path as FilePath
 from typing import Final
 
 from plugin.config import model
@@ -19,8 +20,11 @@ from runtime.config_file import Document, Node, Path, advice, parse, quoted
 PRESET: Final = "preset"
 OF: Final = "of"
 
+PresetFiles = Mapping[str, FilePath]
+"""The file of each preset, by name."""
 
-def expand(document: Document, presets: Mapping[str, bytes]) -> Document:
+
+def expand(document: Document, presets: PresetFiles) -> Document:
     """The document with all presets expanded. Raises ConfigError.
 
     A document without a list of resources is returned as it is; the decoder refuses it.
@@ -42,7 +46,7 @@ def expand(document: Document, presets: Mapping[str, bytes]) -> Document:
     return Document(document.source, replace(root, value=value), moved)
 
 
-def _expanded(document: Document, node: Node, path: Path, presets: Mapping[str, bytes]) -> tuple[Node, ...]:
+def _expanded(document: Document, node: Node, path: Path, presets: PresetFiles) -> tuple[Node, ...]:
     if not isinstance(node.value, dict):
         return (node,)
     if PRESET not in node.value:
@@ -56,7 +60,7 @@ def _expanded(document: Document, node: Node, path: Path, presets: Mapping[str, 
         raise document.error(
             (*path, PRESET), f"found {found}{hint}, expected one of {', '.join(sorted(presets))}"
         )
-    bases = _chosen(document, node.value, path, _resources_adjust(presets[name], name))
+    bases = _chosen(document, node.value, path, _preset_resources(presets[name], name))
     written = {key: child for key, child in node.value.items() if key not in {PRESET, OF}}
     if "name" in written and len(bases) > 1:
         problem = f"found one name for {len(bases)} resources, expected of: one of {_names(bases)}"
@@ -84,8 +88,8 @@ def _chosen(
 
 
 @lru_cache(maxsize=64)
-def _resources_adjust(content: bytes, name: str) -> tuple[Node, ...]:
-    resources = parse(content, f"preset {name}").node(("resources",)).value
+def _preset_resources(file: FilePath, name: str) -> tuple[Node, ...]:
+    resources = parse(file.read_bytes(), f"preset {name}").node(("resources",)).value
     if not isinstance(resources, tuple):
         raise TypeError(f"preset {name} has no resources")
     return resources
@@ -137,7 +141,7 @@ _EXPANDED: Final[config_file.FurtherKeys] = {model.Resource: frozenset({PRESET, 
 """Keys that `expand` removes; advice on mistyped keys includes them."""
 
 
-def load(content: bytes, source: str, presets: Mapping[str, bytes] = PRESETS) -> tuple[ResourcePlan, ...]:
+def load(content: bytes, source: str, presets: PresetFiles = PRESETS) -> tuple[ResourcePlan, ...]:
     """The resources of one configuration file; messages call it `source`.
 
     Raises ConfigError for the first problem.
@@ -145,9 +149,7 @@ def load(content: bytes, source: str, presets: Mapping[str, bytes] = PRESETS) ->
     return load_all([(source, content)], presets)
 
 
-def load_all(
-    files: Sequence[tuple[str, bytes]], presets: Mapping[str, bytes] = PRESETS
-) -> tuple[ResourcePlan, ...]:
+def load_all(files: Sequence[tuple[str, bytes]], presets: PresetFiles = PRESETS) -> tuple[ResourcePlan, ...]:
     """The resources of several (source, content) files together.
 
     Raises ConfigError for the first problem, such as a resource in two of them.
@@ -172,7 +174,7 @@ def decoded(document: Document) -> model.Configuration:
 
 
 def _resources(
-    content: bytes, source: str, presets: Mapping[str, bytes]
+    content: bytes, source: str, presets: PresetFiles
 ) -> Iterator[tuple[ResourcePlan, Document, Path]]:
     """(resource, document, path of its name) for each resource of one file."""
     document = parse(content, source)

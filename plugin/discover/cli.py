@@ -123,7 +123,7 @@ def discover(
 
 def _plans(config: Path | None, presets: Sequence[str]) -> tuple[ResourcePlan, ...]:
     files = [(str(config), _read(config))] if config is not None else []
-    return load_all([*files, *((PRESET_SOURCE + name, PRESETS[name]) for name in presets)])
+    return load_all([*files, *((PRESET_SOURCE + name, PRESETS[name].read_bytes()) for name in presets)])
 
 
 def _read(path: Path) -> bytes:

@@ -1,10 +1,9 @@
 """The source `exec`: a program that prints the devices as JSON."""
 
 import errno
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
 import msgspec
@@ -12,7 +11,7 @@ from msgspec import Meta, Struct
 
 from plugin.discovery.command import Outcome, run_command
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, Found, Scanner, SharedState, SourceConfig, same_path
+from plugin.discovery.source import Findings, Found, Scanner, Shared, SharedState, SourceConfig, same_path
 from plugin.discovery.sysfs_tree import clean
 from plugin.fields import Duration, Problem, TemplateText, duration_problem
 from plugin.names import attribute_problem, path_problem
@@ -78,14 +77,13 @@ class PrintedDevice(Struct, frozen=True, forbid_unknown_fields=True):
     unhealthy: str = ""
 
 
-@dataclass(slots=True, weakref_slot=True)
+@dataclass(slots=True)
 class _Run:
     """The last run: its start, and its devices or its failure."""
 
     began: float | None = None
     found: tuple[Found, ...] = ()
     problem: str = ""
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 _STATE: Final = SharedState(_Run)
@@ -99,12 +97,13 @@ class ExecScanner:
         self._timeout = parse_duration(config.timeout)
         self._interval = parse_duration(config.interval)
         self._monotonic = monotonic
-        self._run: _Run | None = None
+        self._run: Shared[_Run] | None = None
 
     def scan(self, host: HostRoot) -> Findings:
         """The printed devices; those of the last run if it began less than `interval` ago."""
-        self._run = run = _STATE.of(host, (self._command, self._timeout, self._interval))
-        with run.lock:
+        self._run = shared = _STATE.of(host, (self._command, self._timeout, self._interval))
+        with shared.lock:
+            run = shared.value
             now = self._monotonic()
             if run.began is None or now - run.began >= self._interval:
                 run.began = now

@@ -1,16 +1,15 @@
 """The source `group`: several paths together are one device."""
 
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, UnsetType
 
 from plugin.discovery.glob import Glob
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings, Found, Scanner, SharedState, SourceConfig
+from plugin.discovery.source import Findings, Found, Scanner, Shared, SharedState, SourceConfig
 from plugin.fields import AttributeName, ConfigStruct, HostGlob, Problem
 from plugin.names import natural
 from runtime.config_file import quoted
@@ -139,15 +138,8 @@ def _free(paths: Sequence[str], uses: Counter[str], limit: int) -> str:
     return least if least and uses[least] < limit else ""
 
 
-@dataclass(slots=True, weakref_slot=True)
-class _Groups:
-    """The groups of the last scan."""
-
-    paths: Mapping[Key, Sequence[str]] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
-_STATE: Final = SharedState(_Groups)
+_STATE: Final[SharedState[Mapping[Key, tuple[str, ...]]]] = SharedState(dict)
+"""The groups of the last scan."""
 
 
 class GroupScanner:
@@ -159,7 +151,7 @@ class GroupScanner:
         self._count = config.count
         self._globs = tuple(Glob([member.path]) for member in self._members)
         self._leader = leader_of(self._members)
-        self._state: _Groups | None = None
+        self._state: Shared[Mapping[Key, tuple[str, ...]]] | None = None
 
     def scan(self, host: HostRoot) -> Findings:
         """The complete groups, and as absent those that were complete before."""
@@ -167,8 +159,8 @@ class GroupScanner:
         present = [{item.path: item for item in each.found} for each in scans]
         self._state = state = _STATE.of(host, self._members)
         with state.lock:
-            groups = assign(self._members, [tuple(items) for items in present], state.paths)
-            state.paths = groups
+            groups = assign(self._members, [tuple(items) for items in present], state.value)
+            state.value = groups
         found = [
             copy
             for key in sorted(groups, key=lambda key: (natural(key[0]), key[1]))

@@ -19,6 +19,8 @@ MAX_LINKS: Final = 40
 MAX_ENTRIES: Final = 100_000
 """Entries of one directory that are read."""
 MAX_FILE_BYTES: Final = 4096
+_NO_LINK: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ELOOP, errno.EINVAL, errno.EIO})
+"""What `readlink` reports for a path that is missing, is no link, or vanishes during the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,64 @@ class DirectoryEntry:
     name: str
     is_link: bool
     status: os.stat_result | None
+
+
+class LinkResolver:
+    """Follows links below the host root as the host does. Each link is read once, so use it for one scan."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        """The directory of the host's files, without a slash at its end."""
+        self._real: dict[str, str] = {"": ""}
+
+    def resolve(self, path: str) -> str:
+        """The host path with all links of its existing part followed; empty for the host root.
+
+        Raises OSError for a loop of links, and if a link cannot be read.
+        """
+        known = self._real.get(path)
+        if known is not None:
+            return known
+        parent, _, name = path.rpartition("/")
+        real = self._real.get(parent)
+        if real is None:
+            real = ""
+            for part in parent.split("/"):
+                real = self._step(real, part, 0)
+            self._real[parent] = real
+        self._real[path] = self._step(real, name, 0)
+        return self._real[path]
+
+    def _step(self, base: str, name: str, links: int) -> str:
+        """Resolve one component below `base`, which has no links."""
+        if name in {"", "."}:
+            return base
+        if name == "..":
+            return base.rpartition("/")[0]
+        path = f"{base}/{name}"
+        known = self._real.get(path)
+        if known is not None:
+            return known
+        try:
+            target = read_link(self.root + path)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise OSError(error.errno, error.strerror, path) from error
+            self._real[path] = path
+            return path
+        if links >= MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        real = "" if target.startswith("/") else base
+        for part in target.split("/"):
+            real = self._step(real, part, links + 1)
+        self._real[path] = real
+        return real
+
+
+def read_link(path: str) -> str:
+    """The target of a link. Raises OSError."""
+    # Thousands of calls in one scan: a Path object costs more than the system call.
+    return os.readlink(path)  # noqa: PTH115 -- see above
 
 
 class HostRoot:
@@ -40,35 +100,13 @@ class HostRoot:
         """The path of a host path for this process, links not followed."""
         return self._root / path.lstrip("/")
 
+    def links(self) -> "LinkResolver":
+        """A resolver of links that reads each link once."""
+        return LinkResolver(str(self._root).rstrip("/"))
+
     def real(self, path: str) -> str:
         """The host path with all links of its existing part followed."""
-        done: list[str] = []
-        rest = [part for part in reversed(path.split("/")) if part not in {"", "."}]
-        links = 0
-        while rest:
-            part = rest.pop()
-            if part == "..":
-                del done[-1:]
-                continue
-            target = self._link("/".join([*done, part]))
-            if target is None:
-                done.append(part)
-                continue
-            links += 1
-            if links > MAX_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            if target.startswith("/"):
-                done = []
-            rest += [step for step in reversed(target.split("/")) if step not in {"", "."}]
-        return "/" + "/".join(done)
-
-    def _link(self, path: str) -> str | None:
-        try:
-            return str((self._root / path).readlink())
-        except OSError as error:
-            if error.errno in {errno.EINVAL, errno.ENOENT, errno.ENOTDIR}:
-                return None
-            raise
+        return self.links().resolve(path) or "/"
 
     def stat(self, path: str) -> os.stat_result:
         """The status of the target of `path`."""

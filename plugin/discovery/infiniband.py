@@ -38,10 +38,6 @@ class RdmaDevice:
     nodes: tuple[str, ...]
     """Its nodes in /dev/infiniband, in natural order."""
 
-    def node(self, kind: str) -> str:
-        """Its first node of a kind (uverbs, umad, issm); empty if it has none."""
-        return next((n for n in self.nodes if n.rpartition("/")[2].startswith(kind)), "")
-
     def ports(self) -> tuple[SysfsDirectory, ...]:
         """Its ports, in natural order."""
         return tuple(sorted(self.directory.subs("ports"), key=lambda port: natural(port.name)))
@@ -54,6 +50,11 @@ class RdmaDevice:
     def states(self) -> str:
         """The states of its ports: `ACTIVE,DOWN`."""
         return ",".join(port.text("state").rpartition(":")[2].strip() for port in self.ports())
+
+
+def node_of_kind(nodes: Iterable[str], kind: str) -> str:
+    """The first node of a kind (uverbs, umad, issm); empty if there is none."""
+    return next((node for node in nodes if node.rpartition("/")[2].startswith(kind)), "")
 
 
 class RdmaDevices:
@@ -195,9 +196,7 @@ class Infiniband(PciSelection, frozen=True):
             "node_guid": device.directory.text("node_guid"),
             "board": device.directory.text("board_id"),
             "firmware": device.directory.text("fw_ver"),
-            "uverbs": device.node("uverbs"),
-            "umad": device.node("umad"),
-            "issm": device.node("issm"),
+            **{kind: node_of_kind(device.nodes, kind) for kind in ("uverbs", "umad", "issm")},
         }
         return Found(
             device.name,

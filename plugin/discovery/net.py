@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
-from plugin.discovery.infiniband import SUBSYSTEMS, RdmaDevice, RdmaDevices
+from plugin.discovery.infiniband import SUBSYSTEMS, RdmaDevice, RdmaDevices, node_of_kind
 from plugin.discovery.pci import FunctionFilter, PciSelection
 from plugin.discovery.pci_bus import (
     DEVICES,
@@ -102,9 +102,6 @@ class _Attached:
     link_type: str = ""
     rdma: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
-    uverbs: str = ""
-    umad: str = ""
-    issm: str = ""
 
     def attributes(self, kind: str) -> dict[str, str]:
         return {
@@ -113,9 +110,7 @@ class _Attached:
             "interfaces": clean(",".join(self.interfaces), MAX_JOINED),
             "link_type": self.link_type,
             "rdma": ",".join(self.rdma),
-            "uverbs": self.uverbs,
-            "umad": self.umad,
-            "issm": self.issm,
+            **{node_kind: node_of_kind(self.nodes, node_kind) for node_kind in ("uverbs", "umad", "issm")},
         }
 
 
@@ -253,9 +248,6 @@ class _NetScan:
             next((t for i in interfaces if (t := i.link_type())), "") or before.link_type,
             tuple(d.name for d in devices) or before.rdma,
             tuple(n for d in devices for n in d.nodes) if devices else before.nodes,
-            _node(devices, "uverbs") if devices else before.uverbs,
-            _node(devices, "umad") if devices else before.umad,
-            _node(devices, "issm") if devices else before.issm,
         )
         self._attached[function.address] = now
         return now if now.link_type else replace(now, link_type=self._assumed_link_type(function, devices))
@@ -265,10 +257,6 @@ class _NetScan:
         of_port = next((t for device in devices if (t := device.link_type())), "")
         of_physical = next((t for i in self.bus.interfaces.of(function.pf) if (t := i.link_type())), "")
         return of_port or of_physical or _LINK_TYPES.get(function.class_code[:4], "")
-
-
-def _node(devices: tuple[RdmaDevice, ...], kind: str) -> str:
-    return next((node for device in devices if (node := device.node(kind))), "")
 
 
 def _claim(interface: NetworkInterface) -> str:
@@ -303,26 +291,17 @@ def _below(sysfs: SysfsTree, name: str) -> Iterator[str]:
 
 def default_routes(table: str) -> frozenset[str]:
     """The interfaces of the default routes in /proc/net/route."""
-    names: set[str] = set()
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) < 8 or fields[1] != "00000000" or fields[7] != "00000000":
-            continue
-        if _usable(fields[3]):
-            names.add(fields[0])
-    return frozenset(names)
+    rows = (line.split() for line in table.splitlines()[1:])
+    return frozenset(
+        row[0] for row in rows if len(row) >= 8 and row[1] == row[7] == "00000000" and _usable(row[3])
+    )
 
 
 def default_routes_6(table: str) -> frozenset[str]:
     """The interfaces of the default routes in /proc/net/ipv6_route, without reject routes."""
-    names: set[str] = set()
-    for line in table.splitlines():
-        fields = line.split()
-        if len(fields) < 10 or fields[1] != "00" or fields[0].strip("0"):
-            continue
-        if _usable(fields[8]) and fields[9] != "lo":
-            names.add(fields[9])
-    return frozenset(names)
+    rows = (line.split() for line in table.splitlines())
+    default = (row for row in rows if len(row) >= 10 and row[1] == "00" and not row[0].strip("0"))
+    return frozenset(row[9] for row in default if row[9] != "lo" and _usable(row[8]))
 
 
 def _usable(flags: str) -> bool:

@@ -2,7 +2,6 @@
 
 import errno
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal
@@ -12,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from plugin.discovery.host import HostRoot
 from plugin.discovery.nvml import NVML, Gpu, NvidiaEvents, Nvml, NvmlError, NvmlMissingError, Slice
 from plugin.discovery.selectors import ADDRESS
-from plugin.discovery.source import FaultSource, Findings, Found, Scanner, SharedState, SourceConfig
+from plugin.discovery.source import FaultSource, Findings, Found, Scanner, Shared, SharedState, SourceConfig
 from plugin.discovery.sysfs_tree import SysfsTree, clean
 from plugin.fields import HostPath
 from plugin.names import natural
@@ -68,18 +67,6 @@ class Nvidia(SourceConfig, frozen=True):
         return NvidiaEvents(host, None if self.library is UNSET else self.library)
 
 
-@dataclass(frozen=True, slots=True)
-class ShownGpu:
-    """A GPU by the driver's files; `uuid` and `address` are empty if these do not have them."""
-
-    minor: int
-    uuid: str = ""
-    model: str = ""
-    address: str = ""
-    slices: tuple[tuple[int, int], ...] = ()
-    """(GPU instance, compute instance) of its MIG slices, in order."""
-
-
 @dataclass(slots=True)
 class DriverFiles:
     """The driver's files during one scan."""
@@ -87,12 +74,12 @@ class DriverFiles:
     sysfs: SysfsTree
     _table: Mapping[str, int] | None = field(default=None)
 
-    def gpus(self) -> Iterator[ShownGpu]:
+    def gpus(self) -> Iterator[Gpu]:
         """The GPUs in /proc, by their minor numbers. Raises OSError if the directory cannot be read."""
         shown = [gpu for name in self.sysfs.names(GPUS) if (gpu := self.gpu(name)) is not None]
-        yield from sorted(shown, key=lambda gpu: gpu.minor)
+        yield from sorted(shown, key=lambda gpu: gpu.minor or 0)
 
-    def gpu(self, address: str) -> ShownGpu | None:
+    def gpu(self, address: str) -> Gpu | None:
         """The GPU at a PCI address; None if it is not there or excluded."""
         try:
             text = self.sysfs.read(f"{GPUS}/{address}/information") if ADDRESS.fullmatch(address) else ""
@@ -107,29 +94,24 @@ class DriverFiles:
             return None
         # Before the first use of a GPU, its UUID is all question marks.
         uuid = values.get("GPU UUID", "")
-        number = int(minor)
-        return ShownGpu(
-            number,
-            uuid if _UUID.fullmatch(uuid) else "",
-            values.get("Model", ""),
-            address,
-            tuple(self.slices(number)),
-        )
+        known = uuid if _UUID.fullmatch(uuid) else ""
+        return self._gpu(int(minor), known, values.get("Model", ""), address)
 
-    def nodes(self) -> Iterator[ShownGpu]:
+    def nodes(self) -> Iterator[Gpu]:
         """The GPUs with a node in /dev. Raises OSError."""
         for name in sorted(self.sysfs.names("/dev"), key=natural):
             found = _NODE.fullmatch(name)
             if found is not None:
-                minor = int(found[1])
-                yield ShownGpu(minor, slices=tuple(self.slices(minor)))
+                yield self._gpu(int(found[1]))
 
-    def slices(self, minor: int) -> Iterator[tuple[int, int]]:
-        """(GPU instance, compute instance) of each slice of a GPU."""
+    def _gpu(self, minor: int, uuid: str = "", model: str = "", address: str = "") -> Gpu:
         base = f"{CAPABILITIES}/gpu{minor}/mig"
-        for gi in self._numbered(base, "gi"):
-            for ci in self._numbered(f"{base}/gi{gi}", "ci"):
-                yield gi, ci
+        slices = tuple(
+            Slice(gi, ci)
+            for gi in self._numbered(base, "gi")
+            for ci in self._numbered(f"{base}/gi{gi}", "ci")
+        )
+        return Gpu(minor, uuid, model, address, mig=True if slices else None, slices=slices)
 
     def _numbered(self, directory: str, prefix: str) -> list[int]:
         try:
@@ -167,15 +149,10 @@ _FOLLOWED: Final = (("/dev", "nvidia*"), ("/dev/nvidia-caps", "*"))
 _SUBSYSTEMS: Final = frozenset({"pci", "module"})
 
 
-@dataclass(slots=True, weakref_slot=True)
-class _LastScan:
-    """The devices of the last scan with NVML, by name; None if there was none."""
+_LastScan = Shared[dict[str, Found]]
+"""The devices of the last scan with NVML, by name; none if there was none."""
 
-    by_nvml: dict[str, Found] | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
-_STATE: Final = SharedState(_LastScan)
+_STATE: Final[SharedState[dict[str, Found]]] = SharedState(dict)
 
 
 class NvidiaScanner:
@@ -197,15 +174,15 @@ class NvidiaScanner:
             return self._by_driver(driver, seen, str(error))
         except NvmlError as error:
             raise OSError(errno.EIO, str(error)) from error
-        found = {item.name: item for gpu in gpus for item in self._by_nvml(driver, gpu)}
+        found = {item.name: item for gpu in gpus for item in self._devices(driver, gpu, "nvml")}
         with seen.lock:
-            before = seen.by_nvml or {}
+            before = seen.value
             if problems:
                 # NVML counts a lost GPU but cannot name it: it keeps its last name.
                 reason = "; ".join(problems)
                 for name in before.keys() - found.keys():
                     found[name] = replace(before[name], absent=reason)
-            seen.by_nvml = found
+            seen.value = found
         notes = problems or (() if found else (f"NVML has {len(gpus)} GPUs, and no {self._wanted}",))
         return _findings(found.values(), notes)
 
@@ -224,10 +201,10 @@ class NvidiaScanner:
             except OSError:
                 shown = ()
             source = "nodes"
-        if seen.by_nvml and shown and self._kind != "gpus":
+        if seen.value and shown and self._kind != "gpus":
             # The files name slices differently: a held device would change its id.
             raise OSError(errno.EIO, f"NVML named the slices before, and is not there now: {reason}")
-        found = [item for gpu in shown for item in self._by_files(driver, gpu, source)]
+        found = [item for gpu in shown for item in self._devices(driver, gpu, source)]
         notes = [f"NVML is not used: {reason}"]
         if not shown:
             notes.append(f"{GPUS} and /dev/nvidia0 are not there: no driver is loaded")
@@ -235,38 +212,22 @@ class NvidiaScanner:
             notes.append(f"the driver shows {len(shown)} GPUs, and no {self._wanted}")
         return _findings(found, notes)
 
-    def _by_nvml(self, driver: DriverFiles, gpu: Gpu) -> Iterator[Found]:
-        slices = {(item.gi, item.ci): item for item in gpu.slices}
+    def _devices(self, driver: DriverFiles, gpu: Gpu, source: str) -> Iterator[Found]:
+        """The GPU, or its slices. `source`: the attribute, where the GPU was read."""
         base = {
             "uuid": gpu.uuid,
             "gpu_uuid": gpu.uuid,
             "model": gpu.model,
-            "memory_mib": "" if gpu.memory_mib is None else str(gpu.memory_mib),
+            "memory_mib": _text(gpu.memory_mib),
             "mig": "" if gpu.mig is None else "enabled" if gpu.mig else "disabled",
-            "source": "nvml",
-        }
-        yield from self._wanted_of(driver, _Parent(gpu.minor, gpu.address, base), slices)
-
-    def _by_files(self, driver: DriverFiles, gpu: ShownGpu, source: str) -> Iterator[Found]:
-        base = {
-            "uuid": gpu.uuid,
-            "gpu_uuid": gpu.uuid,
-            "model": gpu.model,
-            "memory_mib": "",
-            "mig": "enabled" if gpu.slices else "",
             "source": source,
         }
-        yield from self._wanted_of(driver, _Parent(gpu.minor, gpu.address, base), dict.fromkeys(gpu.slices))
-
-    def _wanted_of(
-        self, driver: DriverFiles, parent: "_Parent", slices: Mapping[tuple[int, int], Slice | None]
-    ) -> Iterator[Found]:
-        divided = parent.base["mig"] == "enabled"
-        if self._kind == "gpus" or (self._kind == "both" and not divided):
+        parent = _Parent(gpu.minor, gpu.address, base)
+        if self._kind == "gpus" or (self._kind == "both" and not gpu.mig):
             yield parent.found()
-        elif parent.minor is not None:
-            for (gi, ci), by_nvml in sorted(slices.items(), key=lambda item: item[0]):
-                yield parent.slice(driver, gi, ci, by_nvml)
+        elif gpu.minor is not None:
+            for part in sorted(gpu.slices, key=lambda part: (part.gi, part.ci)):
+                yield parent.slice(driver, part)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:
         """The device with its current nodes, by the driver's files; None if it is gone.
@@ -283,12 +244,10 @@ class NvidiaScanner:
         if not found.attrs["gi"]:
             now = parent.found()
         else:
-            gi, ci = int(found.attrs["gi"]), int(found.attrs["ci"])
-            by_nvml = None
-            if found.attrs["source"] == "nvml":
-                memory = int(found.attrs["memory_mib"] or 0)
-                by_nvml = Slice(found.attrs["uuid"], gi, ci, found.attrs["profile"], memory)
-            now = parent.slice(driver, gi, ci, by_nvml)
+            attrs = found.attrs
+            memory = int(attrs["memory_mib"]) if attrs["memory_mib"] else None
+            part = Slice(int(attrs["gi"]), int(attrs["ci"]), attrs["uuid"], attrs["profile"], memory)
+            now = parent.slice(driver, part)
         return replace(now, name=found.name)
 
 
@@ -306,8 +265,14 @@ class _Parent:
 
     def _attrs(self, **own: str) -> dict[str, str]:
         empty = dict.fromkeys(_OF_SLICE, "")
-        minor = "" if self.minor is None else str(self.minor)
-        return {**self.base, "minor": minor, "gpu": self._name, "address": self.address, **empty, **own}
+        return {
+            **self.base,
+            "minor": _text(self.minor),
+            "gpu": self._name,
+            "address": self.address,
+            **empty,
+            **own,
+        }
 
     @property
     def _sysfs(self) -> str:
@@ -328,26 +293,31 @@ class _Parent:
             claim=f"pci:{self.address}" if self.address else "",
         )
 
-    def slice(self, driver: DriverFiles, gi: int, ci: int, by_nvml: Slice | None) -> Found:
-        """One of its slices, as NVML has it if `by_nvml` is given, otherwise by the driver's files."""
-        label = f"{self._name}/gi{gi}" + (f"/ci{ci}" if ci else "")
-        minors = [driver.capability(f"gpu{self.minor}/gi{gi}{more}") for more in ("", f"/ci{ci}")]
+    def slice(self, driver: DriverFiles, part: Slice) -> Found:
+        """One of its slices, named after the UUID if NVML gives one."""
+        label = f"{self._name}/gi{part.gi}" + (f"/ci{part.ci}" if part.ci else "")
+        minors = [driver.capability(f"gpu{self.minor}/gi{part.gi}{more}") for more in ("", f"/ci{part.ci}")]
         caps = [f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors if minor is not None]
         attrs = self._attrs(
-            uuid="" if by_nvml is None else by_nvml.uuid,
-            memory_mib="" if by_nvml is None else str(by_nvml.memory_mib),
-            profile="" if by_nvml is None else by_nvml.profile,
+            uuid=part.uuid,
+            memory_mib=_text(part.memory_mib),
+            profile=part.profile,
             slice=label,
-            gi=str(gi),
-            ci=str(ci),
-            gi_minor="" if minors[0] is None else str(minors[0]),
-            ci_minor="" if minors[1] is None else str(minors[1]),
+            gi=str(part.gi),
+            ci=str(part.ci),
+            gi_minor=_text(minors[0]),
+            ci_minor=_text(minors[1]),
         )
-        name = label if by_nvml is None else by_nvml.uuid or label
         absent = "" if None not in minors else f"{label}: its numbers in /dev/nvidia-caps are not known"
         nodes = (self._path, *caps)
-        claim = f"nvidia:{self.address or self._name}/gi{gi}/ci{ci}"
-        return Found(name, self._path, attrs, absent, nodes=nodes, sysfs=self._sysfs, claim=claim)
+        claim = f"nvidia:{self.address or self._name}/gi{part.gi}/ci{part.ci}"
+        return Found(
+            part.uuid or label, self._path, attrs, absent, nodes=nodes, sysfs=self._sysfs, claim=claim
+        )
+
+
+def _text(number: int | None) -> str:
+    return "" if number is None else str(number)
 
 
 def _findings(found: Iterable[Found], notes: Sequence[str]) -> Findings:

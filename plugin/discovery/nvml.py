@@ -40,26 +40,32 @@ _ABSENT: Final = ("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A MIG compute instance. `profile` is NVIDIA's: `1g.10gb`, `1c.3g.40gb`."""
+    """A MIG compute instance, with its GPU instance `gi`. `profile` is NVIDIA's: `1g.10gb`, `1c.3g.40gb`.
 
-    uuid: str
+    Without NVML only the numbers are known.
+    """
+
     gi: int
     ci: int
-    profile: str
-    memory_mib: int
+    uuid: str = ""
+    profile: str = ""
+    memory_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU. `address` is written as by Linux; `mig`: whether MIG mode is on, None if the GPU has none."""
+    """A GPU. `address` is written as by Linux; `mig`: whether MIG mode is on, None if the GPU has none.
 
-    uuid: str
+    `uuid`, `model` and `address` are empty if the driver's files do not have them.
+    """
+
     minor: int | None
-    model: str
-    address: str
-    memory_mib: int | None
-    mig: bool | None
-    slices: tuple[Slice, ...]
+    uuid: str = ""
+    model: str = ""
+    address: str = ""
+    memory_mib: int | None = None
+    mig: bool | None = None
+    slices: tuple[Slice, ...] = ()
 
 
 class NvmlMissingError(Exception):

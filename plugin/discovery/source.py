@@ -171,6 +171,14 @@ def same_path(host: HostRoot, found: Found) -> Found | None:
 S = TypeVar("S")
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Shared(Generic[S]):
+    """A value that several threads use; hold `lock` meanwhile."""
+
+    value: S
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
 class SharedState(Generic[S]):
     """State that equal scanners share, across the resources of a family and across reloads.
 
@@ -180,13 +188,13 @@ class SharedState(Generic[S]):
     def __init__(self, make: Callable[[], S]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._hosts: WeakKeyDictionary[HostRoot, WeakValueDictionary[object, S]] = WeakKeyDictionary()
+        self._hosts: WeakKeyDictionary[HostRoot, WeakValueDictionary[object, Shared[S]]] = WeakKeyDictionary()
 
-    def of(self, host: HostRoot, key: object) -> S:
+    def of(self, host: HostRoot, key: object) -> Shared[S]:
         """The state for `key` on `host`. The caller keeps it for as long as it is needed."""
         with self._lock:
             states = self._hosts.setdefault(host, WeakValueDictionary())
             state = states.get(key)
             if state is None:
-                state = states[key] = self._make()
+                state = states[key] = Shared(self._make())
             return state

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from plugin.discovery.host import MAX_ENTRIES, MAX_FILE_BYTES, MAX_LINKS, HostRoot
+from plugin.discovery.host import MAX_ENTRIES, MAX_FILE_BYTES, HostRoot, read_link
 from plugin.discovery.source import Found
 from plugin.names import path_problem
 from runtime.text import is_hostile
@@ -22,20 +22,19 @@ MAX_JOINED: Final = 4096
 
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ELOOP, errno.EINVAL, errno.EIO})
 
 
 class SysfsTree:
     """The host's files during one scan. Links never lead out of the host root."""
 
     def __init__(self, host: HostRoot) -> None:
-        self._root = str(host.here("/")).rstrip("/")
-        self._real: dict[str, str] = {"": ""}
+        self._links = host.links()
+        self._root = self._links.root
 
     def directory(self, path: str) -> "SysfsDirectory | None":
         """The directory at a host path; None if there is none."""
         try:
-            real = self._resolve(path)
+            real = self._links.resolve(path)
         except OSError:
             return None
         try:
@@ -47,7 +46,7 @@ class SysfsTree:
 
     def names(self, path: str) -> tuple[str, ...]:
         """The entries of a directory, sorted. Raises OSError if it cannot be read."""
-        real = self._resolve(path)
+        real = self._links.resolve(path)
         names: list[str] = []
         with os.scandir(self._root + real or "/") as entries:
             for entry in entries:
@@ -59,7 +58,7 @@ class SysfsTree:
 
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> str:
         """The first `limit` bytes of a file. Raises OSError if it cannot be read."""
-        return self.read_here(self._resolve(path), limit, path)
+        return self.read_here(self._links.resolve(path), limit, path)
 
     def read_here(self, real: str, limit: int, path: str) -> str:
         """The first bytes of a file whose path has no links; a link at the path is not followed."""
@@ -84,53 +83,14 @@ class SysfsTree:
         """The last component of a link's target, which need not exist; empty if `path` is no link."""
         parent, _, name = path.rpartition("/")
         try:
-            target = _readlink(f"{self._root}{self._resolve(parent)}/{name}")
+            target = read_link(f"{self._root}{self._links.resolve(parent)}/{name}")
         except OSError:
             return ""
         return target.rstrip("/").rpartition("/")[2]
 
     def real(self, path: str) -> str:
         """A host path with all links of its existing part followed. Raises OSError for a loop."""
-        return self._resolve(path) or "/"
-
-    def _resolve(self, path: str) -> str:
-        known = self._real.get(path)
-        if known is not None:
-            return known
-        parent, _, name = path.rpartition("/")
-        real = self._real.get(parent)
-        if real is None:
-            real = ""
-            for part in parent.split("/"):
-                real = self._step(real, part, 0)
-            self._real[parent] = real
-        self._real[path] = self._step(real, name, 0)
-        return self._real[path]
-
-    def _step(self, base: str, name: str, links: int) -> str:
-        """Resolve one component below `base`, which has no links."""
-        if name in {"", "."}:
-            return base
-        if name == "..":
-            return base.rpartition("/")[0]
-        path = f"{base}/{name}"
-        known = self._real.get(path)
-        if known is not None:
-            return known
-        try:
-            target = _readlink(self._root + path)
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise OSError(error.errno, error.strerror, path) from error
-            self._real[path] = path
-            return path
-        if links >= MAX_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        real = "" if target.startswith("/") else base
-        for part in target.split("/"):
-            real = self._step(real, part, links + 1)
-        self._real[path] = real
-        return real
+        return self._links.resolve(path) or "/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +151,6 @@ def clean(text: str, limit: int = MAX_TEXT) -> str:
     if not text.isprintable():
         text = "".join(" " if is_hostile(character) else character for character in text)
     return text[:limit].strip()
-
-
-def _readlink(path: str) -> str:
-    # Thousands of calls in one scan: a Path object costs more than the system call.
-    return os.readlink(path)  # noqa: PTH115 -- see above
 
 
 MAX_NODE: Final = 1023

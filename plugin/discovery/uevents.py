@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,17 +15,10 @@ MAX_BYTES: Final = 64 * 1024
 """More than a message of the kernel: a header and at most 2 KiB of variables."""
 
 
-@dataclass(frozen=True, slots=True)
-class Uevent:
-    """`action`: add, remove, change, bind, unbind, move, online or offline; `devpath` is below /sys."""
+def subsystem_of(message: bytes) -> str | None:
+    """The subsystem of the event in a message of the kernel; empty if it has none.
 
-    action: str
-    devpath: str
-    subsystem: str
-
-
-def parse(message: bytes) -> Uevent | None:
-    """The event in a message of the kernel; None for anything else, such as udev's messages.
+    None for anything else, such as udev's messages.
 
     kernel: `ACTION@DEVPATH`, then `KEY=VALUE` pieces, each terminated by NUL.
     """
@@ -39,7 +31,7 @@ def parse(message: bytes) -> Uevent | None:
     values = {key: value for key, _, value in (piece.partition("=") for piece in pieces)}
     if values.get("ACTION") != action:
         return None
-    return Uevent(action, devpath, values.get("SUBSYSTEM", ""))
+    return values.get("SUBSYSTEM", "")
 
 
 NETLINK_KOBJECT_UEVENT: Final = 15
@@ -158,9 +150,9 @@ class Uevents:
                 return
             # Privileged processes can send to the group too; only the kernel has port 0.
             if _is_kernel(sender):
-                event = parse(message)
-                if event is not None:
-                    subsystems.add(event.subsystem)
+                subsystem = subsystem_of(message)
+                if subsystem is not None:
+                    subsystems.add(subsystem)
         self._failed.recovered()
         if subsystems:
             self._notify(subsystems)

@@ -1,7 +1,6 @@
 """The source `usb`: USB devices with their child nodes, named after their serial numbers."""
 
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final
@@ -10,7 +9,7 @@ from msgspec import Meta
 
 from plugin.discovery.host import HostRoot
 from plugin.discovery.selectors import MAX_PATTERN, UNIQUE, HexIds, NamePatterns, any_matches, hex_id
-from plugin.discovery.source import Findings, Found, Scanner, SharedState, SourceConfig
+from plugin.discovery.source import Findings, Found, Scanner, Shared, SharedState, SourceConfig
 from plugin.discovery.sysfs_tree import MAX_JOINED, SysfsDirectory, SysfsTree, children
 from plugin.names import id_problem, matching, natural
 
@@ -212,13 +211,7 @@ _SUBSYSTEMS: Final = frozenset({"usb", "usbmisc", *CHILD_KINDS})
 _BUSES: Final = "/dev/bus/usb"
 
 
-@dataclass(slots=True, weakref_slot=True)
-class _SharedNames:
-    names: SerialNames = field(default_factory=SerialNames)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
-_STATE: Final = SharedState(_SharedNames)
+_STATE: Final = SharedState(SerialNames)
 
 
 class UsbScanner:
@@ -229,7 +222,7 @@ class UsbScanner:
         self._vendors = frozenset(map(hex_id, config.vendors))
         self._products = frozenset(map(hex_id, config.products))
         self._classes = frozenset(map(hex_id, config.classes))
-        self._state: _SharedNames | None = None
+        self._state: Shared[SerialNames] | None = None
 
     def scan(self, host: HostRoot) -> Findings:
         """The selected devices."""
@@ -242,7 +235,7 @@ class UsbScanner:
         # Of all devices, not only of the selected ones: a serial number must differ from all others.
         self._state = state = _STATE.of(host, None)
         with state.lock:
-            names = state.names.names([Plugged(d.port, (d.vendor, d.product), d.serial) for d in present])
+            names = state.value.names([Plugged(d.port, (d.vendor, d.product), d.serial) for d in present])
         found = [item for d in present if (item := self._found(host, sysfs, d, names[d.port])) is not None]
         found.sort(key=lambda item: natural(item.name))
         notes = () if found else (f"none of {len(present)} USB devices is selected",)

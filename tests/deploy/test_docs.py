@@ -19,7 +19,7 @@ from plugin.config.load import load
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import STANDARD_DIRECTORIES
 from plugin.main import needs as plugin_needs
-from plugin.presets import preset_path
+from plugin.presets import PRESETS
 from runtime.preflight import Need, PathState, ProcessLimits, Use, assess
 
 ROOT = DEPLOY.parent
@@ -92,7 +92,7 @@ def test_presets_are_there() -> None:
     assert rows
     assert len(named) > 8
     for name in named:
-        assert preset_path(name).is_file()
+        assert PRESETS[name].is_file()
 
 
 @every

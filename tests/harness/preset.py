@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.served import Served, serving
-from plugin.presets import preset_path
+from plugin.presets import PRESETS
 from simulator import SimulatedKubelet
 from simulator.devices import HEALTHY
 from simulator.endpoint import PluginClient
@@ -85,5 +85,5 @@ async def serving_text(root: Path, host: Path, configuration: str) -> AsyncGener
 @asynccontextmanager
 async def serving_preset(root: Path, host: Path, preset: str) -> AsyncGenerator[Serving]:
     """Serve a preset alone, as `devicelens plugin --preset NAME` does."""
-    async with serving_text(root, host, preset_path(preset).read_text()) as made:
+    async with serving_text(root, host, PRESETS[preset].read_text()) as made:
         yield made

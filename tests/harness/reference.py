@@ -105,8 +105,8 @@ def _line(text: str) -> str:
 
 def _presets() -> str:
     rows: list[str] = []
-    for name, content in sorted(PRESETS.items()):
-        text = content.decode()
+    for name, file in sorted(PRESETS.items()):
+        text = file.read_text()
         comment = re.match(r"(?:#[^\n]*\n)*?(?=#\n|version:)", text)
         first = " ".join(line.lstrip("# ") for line in comment[0].splitlines()) if comment else ""
         purpose, tried = first.rstrip(".").rsplit(". ", 1)

@@ -123,9 +123,7 @@ def test_the_command_runs_from_the_wheel_and_from_nowhere_else(installed: Path, 
 def test_presets_and_the_schema_come_with_it(installed: Path, tmp_path: Path) -> None:
     presets = [Path(name).stem for name in listed() if re.fullmatch(r"plugin/presets/[^/]+\.yaml", name)]
     assert len(presets) > 10
-    code = (
-        "import sys; from plugin.presets import preset_path; print(*(preset_path(p) for p in sys.argv[1:]))"
-    )
+    code = "import sys; from plugin.presets import PRESETS; print(*(PRESETS[p] for p in sys.argv[1:]))"
     for file in ran(installed / "python", "-c", code, *presets, cwd=tmp_path).split():
         assert Path(file).is_file()
         assert Path(file).is_relative_to(installed.parent)

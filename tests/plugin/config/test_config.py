@@ -1,11 +1,9 @@
-from pathlib import Path
-
 import pytest
 
 from plugin.config.load import load, load_all
 from plugin.discovery.glob import Glob
 from plugin.discovery.static import Static, StaticDevice
-from plugin.presets import preset_names, preset_path
+from plugin.presets import PRESETS
 from runtime.config_file import ConfigError
 
 EXAMPLE = b"""\
@@ -83,7 +81,7 @@ def test_a_resource_that_two_files_ask_for_is_refused_with_both_places() -> None
 
 
 def test_who_asks_for_a_preset_and_for_its_resource_is_told_how_to_adjust_it() -> None:
-    cola = preset_path("cola").read_bytes()
+    cola = PRESETS["cola"].read_bytes()
     with pytest.raises(ConfigError) as caught:
         load_all([("mine.yaml", EXAMPLE + b"  - preset: cola\n"), ("preset cola", cola)])
     assert str(caught.value) == (
@@ -92,13 +90,6 @@ def test_who_asks_for_a_preset_and_for_its_resource_is_told_how_to_adjust_it() -
     )
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_preset_can_be_read(name: str) -> None:
-    assert load(preset_path(name).read_bytes(), name)
-
-
-def test_a_preset_is_found_by_its_name_alone() -> None:
-    with pytest.raises(KeyError):
-        preset_path("../core/config")
-    assert {"cola", "sample"} <= set(preset_names())
-    assert all(Path(preset_path(name)).is_file() for name in preset_names())
+    assert load(PRESETS[name].read_bytes(), name)

@@ -1,5 +1,7 @@
 """Presets that a configuration begins from: what is merged over them, and where errors point."""
 
+from pathlib import Path
+
 import pytest
 
 from plugin.config.load import load
@@ -38,8 +40,16 @@ version: 1
 resources:
   - {name: vendor.example/near, discover: [{glob: {paths: [/dev/n*]}}], prefer: numa}
 """
-PRESETS = {"one": ONE, "two": TWO, "near": NEAR}
+PRESETS: dict[str, Path] = {}
 HEAD = "version: 1\nresources:\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _presets(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("presets")
+    for name, content in {"one": ONE, "two": TWO, "near": NEAR}.items():
+        PRESETS[name] = directory / f"{name}.yaml"
+        PRESETS[name].write_bytes(content)
 
 
 def plans(text: str) -> tuple[ResourcePlan, ...]:

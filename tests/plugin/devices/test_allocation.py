@@ -6,7 +6,7 @@ from plugin.devices.allocation import AllocationError, ContainerAllocation, Refu
 from plugin.devices.device import Device, Sharing
 from plugin.devices.inventory import Inventory, ObservedDevice
 from plugin.devices.rendering import ContainerNode, Mount
-from plugin.presets import preset_path
+from plugin.presets import PRESETS
 from runtime.clock import Instant
 
 CAMERA = """\
@@ -146,7 +146,7 @@ resources:
 
 
 def test_the_preset_cola_gives_the_ids_joined() -> None:
-    cola = plan(preset_path("cola").read_text())
+    cola = plan(PRESETS["cola"].read_text())
     devices = request(inventory(replicas=None), cola, ["video3", "video10"]).devices
     made = render(cola, ["video3", "video10"], devices)
     assert made.env == {"COLA_DEVICES": "video3,video10"}
@@ -154,6 +154,6 @@ def test_the_preset_cola_gives_the_ids_joined() -> None:
 
 
 def test_the_preset_sample_mounts_a_directory_for_each_device() -> None:
-    sample = plan(preset_path("sample").read_text())
+    sample = plan(PRESETS["sample"].read_text())
     made = render(sample, ["Dev-2"], [Device("Dev-2", "Dev-2")])
     assert made.mounts == (Mount("/tmp/Dev-2", "/tmp/Dev-2", read_only=False, create="directory"),)

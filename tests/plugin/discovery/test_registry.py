@@ -97,7 +97,7 @@ def test_the_component_for_hardware_mounts_what_a_preset_scans(name: str) -> Non
     pod = pod_of("hardware")
     assert container(pod, "plugin")
     mounted = [PurePosixPath(mount["mountPath"]) for part, mount, _ in mounts(pod) if part == "plugin"]
-    for plan in load(PRESETS[name], name):
+    for plan in load(PRESETS[name].read_bytes(), name):
         for directory in {directory for source in plan.sources for directory in source.host_directories()}:
             inside = PurePosixPath(f"/host{directory}")
             assert any(inside.is_relative_to(mount) for mount in mounted), f"{directory} is not mounted"

@@ -15,7 +15,7 @@ def shown(name: str) -> list[str]:
     """The pieces of YAML that a preset's comment shows."""
     return [
         "".join(line.removeprefix("#   ") for line in block.splitlines(keepends=True))
-        for block in _SHOWN.findall(PRESETS[name].decode())
+        for block in _SHOWN.findall(PRESETS[name].read_text())
     ]
 
 
@@ -25,7 +25,7 @@ def test_what_a_comment_shows_adjusts_the_preset(name: str, text: str) -> None:
     written = "".join(f"  {line}\n" for line in beside.splitlines())
     adjusted = load(f"version: 1\nresources:\n{written}".encode(), name)
     assert adjusted
-    assert adjusted != load(PRESETS[name], name)
+    assert adjusted != load(PRESETS[name].read_bytes(), name)
 
 
 def test_comments_show_something() -> None:

@@ -8,7 +8,7 @@ from harness.hosttree import HostTree
 from harness.nvml import without_nvml
 from harness.preset import Answer, Listed, nodes, serving_preset, serving_text
 from harness.usb import UsbBus
-from plugin.presets import preset_names
+from plugin.presets import PRESETS
 from simulator.rpc import RpcError
 
 
@@ -184,7 +184,7 @@ resources:
         )
 
 
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", sorted(PRESETS))
 async def test_on_a_host_that_has_none_every_preset_is_ready_and_says_what_it_waits_for(
     root: Path, host: Path, preset: str
 ) -> None:
