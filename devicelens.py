@@ -29,7 +29,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "exporter.cli.exporter:exporter", "The sidecar: who holds what, for Prometheus and people."
     ),
     "plugin": Entry("plugin.cli:plugin", "The device plugin, driven by configuration."),
-    "who": Entry("exporter.cli:who", "Which pod holds which device."),
+    "who": Entry("exporter.cli.who:who", "Which pod holds which device."),
     "discover": Entry(
         "plugin.discover:discover", "A dry run: devices, health, and what Allocate would give."
     ),

@@ -19,7 +19,3 @@ common      exit codes, errors and notes on standard error
 aiohttp, rich, gRPC and asyncio are imported by `query`, `table`, `kubelet` and `watch` alone. The commands
 import those modules when they use them, so that --help and completion of flags start quickly.
 """
-
-from exporter.cli.who import who
-
-__all__ = ["who"]

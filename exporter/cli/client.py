@@ -1,24 +1,34 @@
 """HTTP requests to one server, with a limit on time and size. Errors say what the user can do."""
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
-import aiohttp
 import click
 import msgspec
 from yarl import URL
 
 from exporter.cli.common import AskError
-from exporter.cli.sources import ChosenSource, Credentials
+from exporter.cli.sources import ChosenSource, SourceFlags
 from runtime.flags import Address
 from runtime.text import visible
+
+# aiohttp makes a TLS context when it is imported. Reading the system's certificate authorities for it takes
+# most of the command's time, and is useless here: this module makes its contexts itself.
+_AUTHORITIES: Final = os.environ.get("SSL_CERT_FILE")
+os.environ["SSL_CERT_FILE"] = os.devnull
+import aiohttp  # noqa: E402
+
+if _AUTHORITIES is None:
+    del os.environ["SSL_CERT_FILE"]
+else:
+    os.environ["SSL_CERT_FILE"] = _AUTHORITIES
 
 LIMIT: Final = 64 * 1024 * 1024
 """Bytes of an answer: ten times the documents of the fullest node."""
@@ -31,35 +41,18 @@ T = TypeVar("T")
 D = TypeVar("D", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerReply:
-    """A complete answer of any status. `media` is its content type without parameters."""
-
-    status: int
-    reason: str
-    media: str
-    location: str
-    body: bytes
-
-
-class ServerEvent(NamedTuple):
-    """A server-sent event."""
-
-    name: str
-    data: str
-
-
 class StatusError(AskError):
-    """The server answered with another status than 200. `detail` is the explanation of an exporter, "" if the
-    answer has none. `nothing_found`: the exporter has no such device; otherwise a 404 means that the path
-    does not exist.
+    """The server answered with another status than 200, and with `body`. `detail` is the explanation of an
+    exporter, "" if the answer has none. `nothing_found`: the exporter has no such device; otherwise a 404
+    means that the path does not exist.
     """
 
-    def __init__(self, message: str, status: int, detail: str = "", *, nothing_found: bool = False) -> None:
+    def __init__(self, message: str, status: int, body: bytes, problem: "_Problem | None" = None) -> None:
         super().__init__(message)
         self.status = status
-        self.detail = detail
-        self.nothing_found = nothing_found
+        self.body = body
+        self.detail = "" if problem is None else visible(problem.detail)
+        self.nothing_found = status == 404 and problem is not None and problem.nearest is not None
 
 
 class _Problem(msgspec.Struct):
@@ -109,53 +102,47 @@ class ServerClient:
         self.timeout = source.timeout
         self.product = "a Prometheus" if source.kind == "prometheus" else "a devicelens exporter"
 
-    async def get(self, path: str, query: Mapping[str, str] | None = None) -> ServerReply:
-        """The answer for `path`. Raises AskError."""
-        try:
-            async with self._request(path, query, "application/json") as response:
-                return await self._read(response)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._failed(error) from error
-
     async def document(self, path: str, kind: type[D], query: Mapping[str, str] | None = None) -> D:
-        """An exporter's document. Unknown members are ignored, because a newer exporter has more of them.
+        """The JSON document at `path`. Unknown members are ignored: a newer exporter has more of them.
 
         Raises StatusError and AskError.
         """
-        reply = await self.get(path, query)
-        if reply.status != 200:
-            raise self.refused(path, reply)
         try:
-            return msgspec.json.decode(reply.body, type=kind)
+            async with self._request(path, query, "application/json") as response:
+                body = await self._read(response)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self._failed(error) from error
+        if response.status != 200:
+            raise self._refused(path, response, body)
+        try:
+            return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            found = f"{path} is {reply.media}: {visible(str(error), limit=200)}"
+            found = f"{path} is {visible(response.content_type, 60)}: {visible(str(error), limit=200)}"
             message = f"{self.address}: this is not {self.product}, or not of this version; {found}"
             raise AskError(message) from None
 
-    async def events(self, path: str) -> AsyncIterator[ServerEvent]:
-        """The server-sent events of `path` until the server ends the stream. Raises StatusError and AskError.
+    async def generations(self) -> AsyncIterator[int]:
+        """The numbers in the exporter's events `generation`, until it ends the stream. Other events are left
+        out. Raises StatusError and AskError.
 
         https://html.spec.whatwg.org/multipage/server-sent-events.html
         """
+        path, timeout = "/api/v1/events", self.timeout
         try:
-            async with asyncio.timeout(self._source.timeout) as limit:
+            async with asyncio.timeout(timeout) as limit:
                 async with self._request(path, None, "text/event-stream") as response:
                     if response.status != 200 or response.content_type != "text/event-stream":
-                        raise self.refused(path, await self._read(response))
+                        raise self._refused(path, response, await self._read(response))
                     limit.reschedule(None)
-                    name, data = "", ""
+                    name = ""
                     async for line in self._lines(response):
                         field, _, value = line.partition(":")
-                        value = value.removeprefix(" ")
                         if field == "event":
-                            name = value
-                        elif field == "data":
-                            data = f"{data}\n{value}" if data else value
-                        elif not line and (name or data):
-                            yield ServerEvent(name, data)
-                            name, data = "", ""
+                            name = value.strip()
+                        elif field == "data" and name == "generation":
+                            yield int(value[:18])
         except TimeoutError:
-            raise AskError(f"{self.address}: no answer within {self._source.timeout:g} s") from None
+            raise AskError(f"{self.address}: no answer within {timeout:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._failed(error) from error
 
@@ -170,33 +157,33 @@ class ServerClient:
                 return
             yield line.decode("utf-8", errors="replace").rstrip("\r\n")
 
-    def refused(self, path: str, reply: ServerReply) -> StatusError:
-        """The error for an answer with another status than 200."""
-        hint = self._hint(path, reply)
-        status = f"{self.address}: {visible(f'{reply.status} {reply.reason}', limit=100)}"
-        if reply.media != "application/problem+json" or reply.status == 401:
-            return StatusError(f"{status}{hint}", reply.status)
-        try:
-            problem = msgspec.json.decode(reply.body, type=_Problem)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return StatusError(status, reply.status)
-        detail = visible(problem.detail)
-        found = reply.status == 404 and problem.nearest is not None
-        return StatusError(f"{status}: {detail}", reply.status, detail, nothing_found=found)
+    def _refused(self, path: str, response: aiohttp.ClientResponse, body: bytes) -> StatusError:
+        status = f"{self.address}: {visible(f'{response.status} {response.reason}', limit=100)}"
+        problem = None
+        if response.content_type == "application/problem+json" and response.status != 401:
+            try:
+                problem = msgspec.json.decode(body, type=_Problem)
+                return StatusError(f"{status}: {visible(problem.detail)}", response.status, body, problem)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                pass
+        return StatusError(f"{status}{self._hint(path, response, body)}", response.status, body)
 
-    def _hint(self, path: str, reply: ServerReply) -> str:
-        if reply.status == 400 and b"HTTPS server" in reply.body[:1000]:
+    def _hint(self, path: str, response: aiohttp.ClientResponse, body: bytes) -> str:
+        if response.status == 400 and b"HTTPS server" in body[:1000]:
             return f": it serves https, ask {str(self.address).replace('http://', 'https://', 1)}"
-        if reply.status == 401 and self.address.authorization:
+        if response.status == 401 and self.address.authorization:
             return ": it does not accept this name and password"
-        hint = _STATUS_HINTS.get(reply.status, "")
-        return hint.format(product=self.product, path=path, location=reply.location)
+        hint = _STATUS_HINTS.get(response.status, "")
+        if "Location" in response.headers and 300 <= response.status < 400:
+            hint = ": it redirects to {location}"
+        location = visible(response.headers.get("Location", ""), limit=200)
+        return hint.format(product=self.product, path=path, location=location)
 
     def _request(
         self, path: str, query: Mapping[str, str] | None, accept: str
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         headers = {"Accept": accept, "Accept-Encoding": "gzip"}
-        authorization = self.address.authorization or _bearer(self._source.credentials)
+        authorization = self.address.authorization or _bearer(self._source.flags.token_file)
         if authorization:
             headers["Authorization"] = authorization
         address = self.address
@@ -209,19 +196,13 @@ class ServerClient:
             url.with_query(query), headers=headers, allow_redirects=False, ssl=self._context or True
         )
 
-    async def _read(self, response: aiohttp.ClientResponse) -> ServerReply:
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         body = bytearray()
         async for chunk in response.content.iter_chunked(_CHUNK):
             body += chunk
             if len(body) > LIMIT:
                 raise AskError(f"{self.address}: the answer is larger than {LIMIT >> 20} MiB")
-        return ServerReply(
-            status=response.status,
-            reason=response.reason or "",
-            media=visible(response.content_type, limit=60),
-            location=visible(response.headers.get("Location", "?"), limit=200),
-            body=bytes(body),
-        )
+        return bytes(body)
 
     def _failed(self, error: Exception) -> AskError:
         return AskError(f"{self.address}: {_reason(self.address, error)}")
@@ -243,14 +224,14 @@ async def connect(source: ChosenSource) -> AsyncGenerator[ServerClient]:
 @asynccontextmanager
 async def open_client(source: ChosenSource) -> AsyncGenerator[ServerClient]:
     """A client without a limit on time, for event streams. Raises BadParameter."""
-    address, credentials = source.address, source.credentials
-    if credentials.tls_flag and address.scheme != "https":
-        raise click.BadParameter(f"found with {address}, expected https://", param_hint=credentials.tls_flag)
-    if credentials.token_file is not None and address.authorization:
+    address, flags = source.address, source.flags
+    if flags.tls_flag and address.scheme != "https":
+        raise click.BadParameter(f"found with {address}, expected https://", param_hint=flags.tls_flag)
+    if flags.token_file is not None and address.authorization:
         raise click.BadParameter(
             f"found beside a name and a password for {address}", param_hint="--token-file"
         )
-    context = _tls_context(credentials) if address.scheme == "https" else None
+    context = _tls_context(flags) if address.scheme == "https" else None
     connector = aiohttp.UnixConnector(address.path) if address.scheme == "unix" else None
     async with aiohttp.ClientSession(
         connector=connector,
@@ -261,11 +242,10 @@ async def open_client(source: ChosenSource) -> AsyncGenerator[ServerClient]:
         yield ServerClient(session, source, context)
 
 
-def _bearer(credentials: Credentials) -> str:
+def _bearer(path: Path | None) -> str:
     """The Authorization header for the token, "" without one. The file is read for each request, because
     tokens are rotated.
     """
-    path = credentials.token_file
     if path is None:
         return ""
     try:
@@ -280,55 +260,36 @@ def _bearer(credentials: Credentials) -> str:
     return f"Bearer {token.decode('ascii')}"
 
 
-def _tls_context(credentials: Credentials) -> ssl.SSLContext:
+def _tls_context(flags: SourceFlags) -> ssl.SSLContext:
     """Raises BadParameter for a file that cannot be used."""
-    context = ssl.create_default_context()
-    if credentials.ca_file is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        try:
-            context.load_verify_locations(credentials.ca_file)
-        except (OSError, ValueError) as error:
-            raise click.BadParameter(
-                _unreadable(credentials.ca_file, error), param_hint="--ca-file"
-            ) from error
-    if credentials.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    certificate, key = credentials.cert_file, credentials.key_file
-    if certificate is None:
-        if key is not None:
-            raise click.BadParameter(
-                "expected the certificate, --cert-file, beside it", param_hint="--key-file"
-            )
-        return context
+    if flags.key_file is not None and flags.cert_file is None:
+        raise click.BadParameter("expected the certificate, --cert-file, beside it", param_hint="--key-file")
+    name, path = "--ca-file", flags.ca_file
     try:
-        # An empty password: OpenSSL would ask for an encrypted key's password on the terminal.
-        context.load_cert_chain(certificate, key, password="")
+        context = ssl.create_default_context(cafile=path)
+        if flags.insecure_skip_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if flags.cert_file is not None:
+            name, path = "--cert-file and --key-file" if flags.key_file else "--cert-file", flags.cert_file
+            # An empty password: OpenSSL would ask for an encrypted key's password on the terminal.
+            context.load_cert_chain(flags.cert_file, flags.key_file, password="")
     except (OSError, ValueError) as error:
-        flag = "--cert-file" if key is None else "--cert-file and --key-file"
-        raise click.BadParameter(_unreadable(certificate, error), param_hint=flag) from error
+        raise click.BadParameter(_unreadable(path or Path(), error), param_hint=name) from error
     return context
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> str:
-    shown = visible(str(path))
+    reason = getattr(error, "strerror", None) or str(error)
     if isinstance(error, ssl.SSLError):
-        known = {
+        reason = {
             "KEY_VALUES_MISMATCH": "the key belongs to another certificate",
             "NO_CERTIFICATE_OR_CRL_FOUND": "found no certificate in it, expected PEM",
-        }
-        other = f"found no PEM that can be used ({error.reason or error})"
-        return f"{shown}: {known.get(error.reason or '', other)}"
-    return f"{shown}: {getattr(error, 'strerror', None) or error}"
+        }.get(error.reason or "", f"found no PEM that can be used ({error.reason or error})")
+    return f"{visible(str(path))}: {reason}"
 
 
-_REDIRECT: Final = ": it redirects to {location}"
 _STATUS_HINTS: Final[Mapping[int, str]] = {
-    301: _REDIRECT,
-    302: _REDIRECT,
-    303: _REDIRECT,
-    307: _REDIRECT,
-    308: _REDIRECT,
     401: ": it requires a name and a password, https://NAME:PASSWORD@HOST:PORT, or --token-file",
     403: ": authenticated, but not authorized",
     404: ": this is not {product}, or there is another path before {path}",
@@ -347,11 +308,6 @@ _CLOSED: Final[Mapping[str, str]] = {
     "http": ": does it serve https?",
     "https": ": does it require a client certificate (--cert-file)?",
 }
-_OS_ERRORS: Final[tuple[tuple[type[BaseException], str], ...]] = (
-    (ConnectionRefusedError, "connection refused: nothing listens there"),
-    (FileNotFoundError, "there is no such socket"),
-    (PermissionError, "no permission to connect to this socket"),
-)
 
 
 def _reason(address: Address, error: Exception) -> str:
@@ -364,11 +320,8 @@ def _reason(address: Address, error: Exception) -> str:
             return f"the host name cannot be resolved: {error.os_error.strerror}"
         case aiohttp.ClientPayloadError():
             undecodable = "encoding" in str(error).lower() or "decompress" in str(error).lower()
-            return (
-                "its answer is not gzip, although its header says so"
-                if undecodable
-                else "its answer is cut off"
-            )
+            reason = "not gzip, although its header says so" if undecodable else "cut off"
+            return f"its answer is {reason}"
         case aiohttp.ClientResponseError():
             hint = _CLOSED.get(address.scheme, "")
             return f"it does not speak HTTP: {visible(error.message, limit=200)}{hint}"
@@ -377,17 +330,22 @@ def _reason(address: Address, error: Exception) -> str:
 
 
 def _connection_reason(address: Address, error: BaseException) -> str:
-    for kind, words in _OS_ERRORS:
-        if isinstance(error, kind):
-            return words
-    alert = next((words for name, words in _TLS_ALERTS.items() if name in str(error).upper()), None)
-    if alert is not None:
-        return alert
+    alerts = [words for name, words in _TLS_ALERTS.items() if name in str(error).upper()]
     match error:
+        case ConnectionRefusedError():
+            return "connection refused: nothing listens there"
+        case FileNotFoundError():
+            return "there is no such socket"
+        case PermissionError():
+            return "no permission to connect to this socket"
         case ssl.SSLError():
-            return f"TLS fails ({visible(error.reason or str(error))}): does it serve https at all?"
+            return (
+                *alerts,
+                f"TLS fails ({visible(error.reason or str(error))}): does it serve https at all?",
+            )[0]
         case aiohttp.ServerDisconnectedError() | ConnectionResetError() | BrokenPipeError():
             # A TLS 1.3 server may reject a client after the handshake and close the connection at once.
-            return f"it closed the connection without an answer{_CLOSED.get(address.scheme, '')}"
+            closed = f"it closed the connection without an answer{_CLOSED.get(address.scheme, '')}"
+            return (*alerts, closed)[0]
         case _:
-            return visible(getattr(error, "strerror", None) or repr(error), limit=200)
+            return (*alerts, visible(getattr(error, "strerror", None) or repr(error), limit=200))[0]

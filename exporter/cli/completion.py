@@ -18,6 +18,8 @@ from click.shell_completion import (
     split_arg_string,
 )
 
+from exporter.cli.sources import SourceFlags, choose_source
+
 VARIABLE: Final = "_DEVICELENS_COMPLETE"
 SHELLS: Final = ("bash", "zsh", "fish")
 _BREAKS: Final = "=:"
@@ -153,7 +155,6 @@ def _nodes(ctx: click.Context, *kinds: str) -> Iterable[Any]:
     flags are wrong: completion prints no errors.
     """
     from exporter.cli.query import current_mapping  # noqa: PLC0415 -- imports asyncio and aiohttp
-    from exporter.cli.sources import SourceFlags, choose_source  # noqa: PLC0415 -- it imports this module
 
     parameters: dict[str, Any] = {name: ctx.params.get(name) for name in SourceFlags.__slots__}
     # Without a value on the line a parameter is None here, whatever its default.

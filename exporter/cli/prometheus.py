@@ -1,24 +1,23 @@
-"""Queries of Prometheus: the mapping of a whole fleet at one moment, from the series of its exporters.
+"""An instant query of Prometheus: the mapping of a whole fleet at one moment, from its exporters' series.
 
-One instant query has all families, so all series are of the same moment. A second one finds nodes whose
-series ended within the last hour. Only /api/v1/query is used, so Thanos and Mimir work too.
-
-A scrape without honor_labels renames an exporter's label to `exported_…` if the target has the same label.
+One query has all families, so all series are of the same moment. Only /api/v1/query is used, so Thanos and
+Mimir work too. A scrape without honor_labels renames an exporter's label to `exported_…` if the target has
+the same label.
 """
 
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Literal, NamedTuple
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
-from exporter.cli.client import ServerClient, ServerReply
+from exporter.cli.client import ServerClient, StatusError
 from exporter.cli.common import AskError, NoMatchError
-from exporter.cli.select import CpusEntry, MappingAnswer, MappingDocument, NodeMapping, place
+from exporter.cli.select import CpusEntry, MappingAnswer, MappingDocument, NodeMapping
 from exporter.views.schema import (
     AnomalyEntry,
     AnomalyHolderEntry,
@@ -32,6 +31,7 @@ from exporter.views.schema import (
 from exporter.views.wording import counted, lasting, listed, rfc3339
 from runtime.text import visible
 
+_PATH: Final = "/api/v1/query"
 _PREFIX: Final = "devicelens_"
 _NODE_FAMILIES: Final = (
     *("device_info", "device_owner_info", "device_healthy", "device_held_since_timestamp_seconds"),
@@ -58,22 +58,8 @@ _SCRAPE_LABELS: Final = frozenset(
 _STALE_AFTER: Final = 300.0
 """Seconds for which Prometheus returns a series without a newer sample."""
 _LARGEST: Final = 1e11
-_RECENT: Final = "1h"
-_MESSAGES: Final = 5
+_NOT_UP: Final = "its exporter cannot query the kubelet"
 _NAMES: Final = 5
-
-TargetLabels = tuple[tuple[str, str], ...]
-
-
-class ApiReply(Struct):
-    """https://prometheus.io/docs/prometheus/latest/querying/api/#format-overview"""
-
-    status: str
-    data: Raw = Raw()
-    errorType: str = ""  # noqa: N815 -- its name in the API
-    error: str = ""
-    warnings: tuple[str, ...] = ()
-    infos: tuple[str, ...] = ()
 
 
 class InstantSample(Struct):
@@ -83,57 +69,55 @@ class InstantSample(Struct):
     value: tuple[float, str]
 
 
-class InstantVector(Struct):
-    """The result of an instant query."""
-
-    resultType: str  # noqa: N815 -- its name in the API
+class _InstantVector(Struct):
+    resultType: Literal["vector"]  # noqa: N815 -- its name in the API
     result: tuple[InstantSample, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """A series with the exporter's own labels under their own names. `labels` are "" where not set."""
+class _ApiReply(Struct):
+    """https://prometheus.io/docs/prometheus/latest/querying/api/#format-overview"""
+
+    status: str
+    data: _InstantVector | None = None
+    errorType: str = "error"  # noqa: N815 -- its name in the API
+    error: str = "no reason given"
+    warnings: tuple[str, ...] = ()
+    infos: tuple[str, ...] = ()
+
+
+class _Series(NamedTuple):
+    """A series with the exporter's own labels under their own names, "" where not set."""
 
     labels: Mapping[str, str]
     value: float
 
-    def __getitem__(self, name: str) -> str:
-        return self.labels.get(name, "")
-
     @property
     def device(self) -> tuple[str, str]:
-        """Resource and device."""
-        return self["resource"], self["device"]
+        return self.labels["resource"], self.labels["device"]
+
+    @property
+    def pod(self) -> tuple[str, str]:
+        return self.labels["namespace"], self.labels["pod"]
 
     @property
     def holder(self) -> tuple[str, str, str]:
-        """Namespace, pod and container."""
-        return self["namespace"], self["pod"], self["container"]
+        return *self.pod, self.labels["container"]
 
 
-Families = Mapping[str, Sequence[Series]]
-"""The series of one target and node, by family."""
-Pods = Mapping[tuple[str, str], Series]
+_Families = Mapping[str, Sequence[_Series]]
+_Pods = Mapping[tuple[str, str], _Series]
 """The series of devicelens_pod_info, by namespace and name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScrapedNode:
-    """One node as one scrape target has it. `labels` are the target's, without those of the scrape itself.
+class ScrapedNode(NamedTuple):
+    """One node as the scrape target with the labels `target` has it.
 
     `dropped` is the number of series that --metrics.max-series left out.
     """
 
-    document: MappingDocument
-    labels: Mapping[str, str]
-    target: TargetLabels
-    anomalies: tuple[AnomalyEntry, ...]
-    dropped: int
-
-    @property
-    def key(self) -> tuple[str, TargetLabels]:
-        """Name and labels: the same for all targets of the node."""
-        return self.document.node, tuple(sorted(self.labels.items()))
+    mapping: NodeMapping
+    target: tuple[tuple[str, str], ...]
+    dropped: float
 
 
 async def fetch_mapping(client: ServerClient, *, selector: str, node: str, at: float | None) -> MappingAnswer:
@@ -143,140 +127,99 @@ async def fetch_mapping(client: ServerClient, *, selector: str, node: str, at: f
     """
     origin = f"Prometheus at {client.address}"
     samples, warnings = await _query(client, _expression(selector, node), at)
-    nothing = f"{origin} has no devicelens series" + ("" if at is None else f" of {rfc3339(at)}")
-    kept = " and ".join([f"{{{selector}}}"] * bool(selector) + [f"node {node}"] * bool(node))
-    if not samples:
-        raise (
-            NoMatchError(f"{nothing} for {kept}")
-            if kept
-            else AskError(f"{nothing}: does it scrape the exporters?")
+    scraped, failing = read_series(samples)
+    if not samples or (node and not scraped):
+        nothing = f"{origin} has no devicelens series" + ("" if at is None else f" of {rfc3339(at)}")
+        kept = " and ".join([f"{{{selector}}}"] * bool(selector) + [f"node {node}"] * bool(node))
+        if kept:
+            raise NoMatchError(f"{nothing} for {kept}")
+        raise AskError(f"{nothing}: does it scrape the exporters?")
+    notes: list[str] = []
+    if failing and not node:
+        count = counted(len(failing), "exporter")
+        notes.append(
+            f"{count} could not query the kubelet yet ({listed(failing, _NAMES)}): the holders are unknown"
         )
-    now = samples[0].value[0]
-    found, failing = read_series(samples)
-    nodes, differing = _distinct(found)
-    recent = f"last_over_time({{{_matchers(('resource_devices',), selector)}}}[{_RECENT}])"
-    earlier, more = await _query(client, recent, now)
-    known = {one.key for one in nodes}
-    gone = {
-        one.key: one for one in read_series(earlier)[0] if one.key not in known and node in {"", one.key[0]}
-    }
-    if node and not nodes and not gone:
-        raise NoMatchError(f"{nothing} for {kept}")
-    names = _distinguishing([one.labels for one in (*nodes, *gone.values())])
-    remarks = (*differing, *_remarks(nodes, gone.values(), [] if node else failing, names))
-    return MappingAnswer(
-        tuple(
-            NodeMapping(
-                one.document, {name: v for name, v in one.labels.items() if name in names}, one.anomalies
-            )
-            for one in nodes
-        ),
-        origin,
-        fleet=True,
-        notes=tuple(dict.fromkeys((*remarks, *warnings, *more))),
-        at=now,
-    )
-
-
-def _matchers(families: Iterable[str], *others: str) -> str:
-    names = "|".join(f"{_PREFIX}{name}" for name in families)
-    return ",".join([f'__name__=~"{names}"', *filter(None, others)])
+    nodes = list(_distinct(scraped, notes))
+    notes += [f"Prometheus says: {visible(text, 300)}" for text in warnings]
+    unique = tuple(dict.fromkeys(notes))
+    return MappingAnswer(tuple(nodes), origin, fleet=True, notes=unique, at=samples[0].value[0])
 
 
 def _expression(selector: str, node: str) -> str:
+    def series(families: Sequence[str], label: str = "") -> str:
+        names = "|".join(f"{_PREFIX}{name}" for name in families)
+        of_node = f"{label}={json.dumps(node)}" if label else ""
+        return "{" + ",".join(filter(None, (f'__name__=~"{names}"', selector, of_node))) + "}"
+
     if not node:
-        return f"{{{_matchers((*_NODE_FAMILIES, *_EXPORTER_FAMILIES), selector)}}}"
-    name = json.dumps(node)
-    return " or ".join(
-        f"{{{matchers}}}"
-        for matchers in (
-            _matchers(_NODE_FAMILIES, selector, f"node={name}"),
-            _matchers(_NODE_FAMILIES, selector, f"exported_node={name}"),
-            _matchers(_EXPORTER_FAMILIES, selector),
-        )
-    )
+        return series((*_NODE_FAMILIES, *_EXPORTER_FAMILIES))
+    own, renamed = series(_NODE_FAMILIES, "node"), series(_NODE_FAMILIES, "exported_node")
+    return f"{own} or {renamed} or {series(_EXPORTER_FAMILIES)}"
 
 
 async def _query(
     client: ServerClient, expression: str, at: float | None
 ) -> tuple[Sequence[InstantSample], tuple[str, ...]]:
     """The samples of an instant query, and Prometheus' warnings. Raises AskError."""
-    path = "/api/v1/query"
     query = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
-    reply = await client.get(path, query)
     try:
-        answer = msgspec.json.decode(reply.body, type=ApiReply)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _not_prometheus(client, path, reply, error) from None
-    if answer.status != "success":
-        text = f"{answer.errorType or 'error'}: {answer.error or 'no reason given'}"
-        status = "" if reply.status == 200 else f"{reply.status} "
-        hint = ""
-        if answer.errorType == "timeout" or "timed out" in text:
-            hint = f"; --timeout is {client.timeout:g} s"
-        elif any(word in text.lower() for word in ("too many", "limit", "exceeded maximum")):
-            hint = "; ask for less: --node, --selector"
-        raise AskError(f"{client.address}: {status}{visible(text, 600)}{hint}")
-    try:
-        vector = msgspec.json.decode(answer.data, type=InstantVector)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f"{client.address}: {path} is not an instant vector: {visible(str(error), 200)}"
-        raise AskError(message) from None
-    messages = (*answer.warnings, *answer.infos)[:_MESSAGES]
-    return vector.result, tuple(f"Prometheus says: {visible(text, 300)}" for text in messages)
+        answer = await client.document(_PATH, _ApiReply, query)
+    except StatusError as error:
+        if error.detail:
+            message = f"{client.address}: this is a devicelens process and not a Prometheus: use --url"
+            raise AskError(message) from error
+        try:
+            answer = msgspec.json.decode(error.body, type=_ApiReply)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise error from None
+    if answer.status == "success" and answer.data is not None:
+        return answer.data.result, (*answer.warnings, *answer.infos)
+    text = f"{answer.errorType}: {answer.error}"
+    hint = ""
+    if "timeout" in text or "timed out" in text:
+        hint = f"; --timeout is {client.timeout:g} s"
+    elif any(word in text.lower() for word in ("too many", "limit", "exceeded maximum")):
+        hint = "; ask for less: --node, --selector"
+    raise AskError(f"{client.address}: {visible(text, 600)}{hint}")
 
 
-def _not_prometheus(client: ServerClient, path: str, reply: ServerReply, error: Exception) -> AskError:
-    if reply.status == 404 and reply.media == "application/problem+json":
-        return AskError(
-            f"{client.address}: this is a devicelens process and not a Prometheus: ask an exporter with --url"
-        )
-    if reply.status != 200:
-        text = visible(reply.body[:300].decode(errors="replace").strip(), 300)
-        plain = reply.status >= 500 and reply.media == "text/plain"
-        return AskError(client.refused(path, reply).message + (f": {text}" if plain else ""))
-    return AskError(
-        f"{client.address}: this is not a Prometheus; {path} is {reply.media}: {visible(str(error), 200)}"
-    )
-
-
-def read_series(samples: Sequence[InstantSample]) -> tuple[list[ScrapedNode], list[TargetLabels]]:
-    """The nodes, sorted, and the targets that have no node because the exporter cannot query its kubelet."""
-    targets: dict[TargetLabels, list[InstantSample]] = defaultdict(list)
+def read_series(samples: Sequence[InstantSample]) -> tuple[list[ScrapedNode], list[str]]:
+    """The nodes, sorted, and the instances without a node because the exporter cannot query its kubelet."""
+    targets: dict[tuple[tuple[str, str], ...], list[InstantSample]] = defaultdict(list)
     for sample in samples:
-        targets[_target(sample.metric)].append(sample)
+        labels = sample.metric.items()
+        own = {name: v for name, v in labels if not (name in _EXPORTER_LABELS or name[:9] == "exported_")}
+        targets[tuple(sorted(own.items()))].append(sample)
     nodes: list[ScrapedNode] = []
-    failing: list[TargetLabels] = []
-    for target, own in targets.items():
-        clashing = {name for sample in own for name in sample.metric if name.startswith("exported_")}
-        of_node: dict[str, dict[str, list[Series]]] = {}
-        exporter: dict[str, float] = {}
-        for sample in own:
-            family = sample.metric.get("__name__", f"{_PREFIX}resource_devices").removeprefix(_PREFIX)
-            labels = {
-                name: sample.metric.get(f"exported_{name}" if f"exported_{name}" in clashing else name, "")
+    failing: list[str] = []
+    for target, scraped in targets.items():
+        renamed = {name for sample in scraped for name in sample.metric if name.startswith("exported_")}
+        # By node, then by family. The exporter's own families have the node "".
+        families: dict[str, dict[str, list[_Series]]] = defaultdict(lambda: defaultdict(list))
+        for sample in scraped:
+            labels_of = {
+                name: sample.metric.get(f"exported_{name}" if f"exported_{name}" in renamed else name, "")
                 for name in _EXPORTER_LABELS
             }
-            series = Series(labels, _number(sample.value[1]))
-            if family in _EXPORTER_FAMILIES:
-                exporter[family] = series.value
-            elif family in _NODE_FAMILIES:
-                of_node.setdefault(series["node"], defaultdict(list))[family].append(series)
-        now = own[0].value[0]
-        nodes.extend(_node(name, target, families, exporter, now) for name, families in of_node.items())
-        if not of_node and exporter.get("up", 1.0) != 1.0:
-            failing.append(target)
-    return sorted(nodes, key=lambda node: (*node.key, node.target)), sorted(failing)
+            family = sample.metric.get("__name__", "").removeprefix(_PREFIX)
+            node = "" if family in _EXPORTER_FAMILIES else labels_of["node"]
+            families[node][family].append(_Series(labels_of, _number(sample.value[1])))
+        exporter = {family: found[0].value for family, found in families.pop("", {}).items()}
+        for node, found in families.items():
+            mapping = _node_mapping(node, found, exporter, scraped[0].value[0])
+            kept = {name: value for name, value in target if name not in _SCRAPE_LABELS}
+            nodes.append(
+                ScrapedNode(replace(mapping, labels=kept), target, exporter.get("series_dropped", 0.0))
+            )
+        if not families and exporter.get("up", 1.0) != 1.0:
+            failing.append(dict(target).get("instance", "unknown instance"))
+    return sorted(nodes, key=lambda one: (*_identity(one), one.target)), sorted(failing)
 
 
-def _target(metric: Mapping[str, str]) -> TargetLabels:
-    return tuple(
-        sorted(
-            (name, value)
-            for name, value in metric.items()
-            if name not in _EXPORTER_LABELS and not name.startswith("exported_")
-        )
-    )
+def _identity(node: ScrapedNode) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Name and labels: the same for all targets of the node."""
+    return node.mapping.document.node, tuple(sorted(node.mapping.labels.items()))
 
 
 def _number(text: str) -> float:
@@ -288,45 +231,45 @@ def _number(text: str) -> float:
     return value if abs(value) < _LARGEST else math.nan
 
 
-def _node(
-    name: str, target: TargetLabels, families: Families, exporter: Mapping[str, float], now: float
-) -> ScrapedNode:
-    pods = {(pod["namespace"], pod["pod"]): pod for pod in families.get("pod_info", ())}
-    anomalies = tuple(_anomaly(series, pods) for series in families.get("anomaly_info", ()))
+def _node_mapping(name: str, families: _Families, exporter: Mapping[str, float], now: float) -> NodeMapping:
+    pods = {pod.pod: pod for pod in families.get("pod_info", ())}
+    anomalies = tuple(
+        AnomalyEntry(
+            *(series.labels["kind"], series.labels["resource"] or None, series.labels["device"] or None),
+            AnomalyHolderEntry(*series.holder, _uid(series, pods)) if series.labels["pod"] else None,
+            f"a series of {_PREFIX}anomaly_info",
+        )
+        for series in families.get("anomaly_info", ())
+    )
     taken_at = exporter.get("last_refresh_success_timestamp_seconds", math.nan)
     taken = rfc3339(taken_at) if taken_at > 0 else None
     up = exporter.get("up", 1.0) == 1.0
-    freshness = "fresh" if up else "ageing"
-    if any(anomaly.kind == "stale" for anomaly in anomalies):
+    freshness = "unknown" if taken is None else "fresh" if up else "ageing"
+    if any(anomaly.kind == "stale" for anomaly in anomalies) or (taken and now - taken_at > _STALE_AFTER):
         freshness = "stale"
-    elif taken is None:
-        freshness = "unknown"
-    elif now - taken_at > _STALE_AFTER:
-        freshness = "stale"
-    reason = "its exporter cannot query the kubelet"
     document = MappingDocument(
         node=name,
         generation=0,
         taken_at=taken,
         age_seconds=None if taken is None else round(max(0.0, now - taken_at), 3),
         freshness=freshness,
-        error=None if up else ErrorEntry("the refresh", "devicelens_up 0", reason, taken or rfc3339(now)),
+        error=None if up else ErrorEntry("the refresh", "devicelens_up 0", _NOT_UP, taken or rfc3339(now)),
         devices=_devices(families, pods),
-        claims=_claims(families, pods),
+        claims=_claims(families.get("claim_device_info", ()), pods),
         cpus=tuple(
             CpusEntry(*series.holder, _uid(series, pods), int(series.value), None)
             for series in families.get("container_exclusive_cpus", ())
             if series.value > 0
         ),
     )
-    dropped = exporter.get("series_dropped", 0.0)
-    labels = {label: value for label, value in target if label not in _SCRAPE_LABELS}
-    return ScrapedNode(document, labels, target, anomalies, int(dropped) if dropped > 0 else 0)
+    return NodeMapping(document, anomalies=anomalies)
 
 
-def _devices(families: Families, pods: Pods) -> tuple[DeviceEntry, ...]:
-    info = {series.device: series for series in families.get("device_info", ())}
-    healthy = {series.device: series.value == 1.0 for series in families.get("device_healthy", ())}
+def _devices(families: _Families, pods: _Pods) -> tuple[DeviceEntry, ...]:
+    def by_device(family: str) -> dict[tuple[str, str], _Series]:
+        return {series.device: series for series in families.get(family, ())}
+
+    info, healthy = by_device("device_info"), by_device("device_healthy")
     since = {
         (series.device, series.holder): rfc3339(series.value)
         for series in families.get("device_held_since_timestamp_seconds", ())
@@ -335,41 +278,37 @@ def _devices(families: Families, pods: Pods) -> tuple[DeviceEntry, ...]:
     holders: dict[tuple[str, str], list[HolderEntry]] = defaultdict(list)
     for series in families.get("device_owner_info", ()):
         info.setdefault(series.device, series)
-        pod = pods.get((series["namespace"], series["pod"]))
+        pod = pods.get(series.pod)
+        owner = None
+        if pod is not None and pod.labels["workload_kind"]:
+            owner = WorkloadEntry(pod.labels["workload_kind"], pod.labels["workload"])
+        started = since.get((series.device, series.holder))
         holders[series.device].append(
-            HolderEntry(
-                *series.holder,
-                _uid(series, pods),
-                since.get((series.device, series.holder)),
-                since_exact=False,
-                workload=WorkloadEntry(pod["workload_kind"], pod["workload"])
-                if pod is not None and pod["workload_kind"]
-                else None,
-            )
+            HolderEntry(*series.holder, _uid(series, pods), started, since_exact=False, workload=owner)
         )
     return tuple(
         DeviceEntry(
-            *key,
-            series["parent"] or None,
-            tuple(sorted(int(node) for node in series["numa_node"].split(",") if node.isdecimal())),
-            healthy.get(key),
+            *series.device,
+            series.labels["parent"] or None,
+            tuple(sorted(int(node) for node in series.labels["numa_node"].split(",") if node.isdecimal())),
+            healthy[key].value == 1.0 if key in healthy else None,
             tuple(sorted(holders[key], key=lambda h: (h.namespace, h.pod, h.container))),
         )
         for key, series in sorted(info.items())
     )
 
 
-def _uid(series: Series, pods: Pods) -> str | None:
-    pod = pods.get((series["namespace"], series["pod"]))
-    return series["pod_uid"] or (pod["uid"] if pod is not None else "") or None
+def _uid(series: _Series, pods: _Pods) -> str | None:
+    pod = pods.get(series.pod)
+    return series.labels["pod_uid"] or (pod.labels["uid"] if pod is not None else "") or None
 
 
-def _claims(families: Families, pods: Pods) -> tuple[ClaimEntry, ...]:
+def _claims(claimed: Sequence[_Series], pods: _Pods) -> tuple[ClaimEntry, ...]:
     found: dict[tuple[str, str, str, str], list[ClaimHolderEntry]] = defaultdict(list)
-    for series in families.get("claim_device_info", ()):
-        key = (series["driver"], series["pool"], series["device"], series["share_id"])
-        found[key].append(
-            ClaimHolderEntry(series["claim_namespace"], series["claim"], *series.holder, _uid(series, pods))
+    for series in claimed:
+        of = series.labels
+        found[of["driver"], of["pool"], of["device"], of["share_id"]].append(
+            ClaimHolderEntry(of["claim_namespace"], of["claim"], *series.holder, _uid(series, pods))
         )
     return tuple(
         ClaimEntry(driver, pool, device, share or None, (), tuple(holders))
@@ -377,73 +316,37 @@ def _claims(families: Families, pods: Pods) -> tuple[ClaimEntry, ...]:
     )
 
 
-def _anomaly(series: Series, pods: Pods) -> AnomalyEntry:
-    holder = AnomalyHolderEntry(*series.holder, _uid(series, pods)) if series["pod"] else None
-    evidence = f"a series of {_PREFIX}anomaly_info"
-    return AnomalyEntry(
-        series["kind"], series["resource"] or None, series["device"] or None, holder, evidence
-    )
+def _distinct(scraped: Sequence[ScrapedNode], notes: list[str]) -> Iterator[NodeMapping]:
+    """Each node once, as the target has it that refreshed last, with the labels that distinguish nodes.
 
-
-def _distinct(nodes: Sequence[ScrapedNode]) -> tuple[list[ScrapedNode], list[str]]:
-    """Each node once: if several targets have it, the one refreshed last. Remarks say where they differ."""
-    groups: dict[tuple[str, TargetLabels], list[ScrapedNode]] = defaultdict(list)
-    for node in nodes:
-        groups[node.key].append(node)
-    kept: list[ScrapedNode] = []
-    remarks: list[str] = []
-    for (name, _), group in groups.items():
-        latest = max(group, key=lambda one: (one.document.freshness != "stale", one.document.taken_at or ""))
-        kept.append(latest)
-        if any(one.document.devices != latest.document.devices for one in group):
+    `notes` gets warnings about stale, different and incomplete mappings.
+    """
+    targets: dict[object, list[ScrapedNode]] = defaultdict(list)
+    for node in scraped:
+        targets[_identity(node)].append(node)
+    values: dict[str, set[str]] = defaultdict(set)
+    for name in {name for node in scraped for name in node.mapping.labels}:
+        values[name] = {node.mapping.labels.get(name, "") for node in scraped}
+    for group in targets.values():
+        latest = max(
+            group,
+            key=lambda one: (one.mapping.document.freshness != "stale", one.mapping.document.taken_at or ""),
+        )
+        document = latest.mapping.document
+        labels = {name: value for name, value in latest.mapping.labels.items() if len(values[name]) > 1}
+        shown = replace(latest.mapping, labels=labels)
+        if any(one.mapping.document.devices != document.devices for one in group):
             target = ", ".join(f"{label} {value}" for label, value in latest.target) or "without labels"
-            remarks.append(
-                f"{len(group)} targets have different devices or holders of {name}: shown is the one "
-                f"refreshed last ({target}); nodes of one name need a label for their cluster"
+            notes.append(
+                f"{len(group)} targets have different devices or holders of {document.node}: shown is the "
+                f"one refreshed last ({target}); nodes of one name need a label for their cluster"
             )
-    return kept, remarks
-
-
-def _distinguishing(labels: Sequence[Mapping[str, str]]) -> frozenset[str]:
-    """The names of labels whose values differ."""
-    names = {name for one in labels for name in one}
-    return frozenset(name for name in names if len({one.get(name, "") for one in labels}) > 1)
-
-
-def _remarks(
-    nodes: Iterable[ScrapedNode],
-    gone: Iterable[ScrapedNode],
-    failing: Sequence[TargetLabels],
-    names: frozenset[str],
-) -> Iterator[str]:
-    """Warnings about what the answer does not have."""
-
-    def placed(node: ScrapedNode) -> str:
-        return place(
-            node.document.node, {name: value for name, value in node.labels.items() if name in names}
-        )
-
-    if failing:
-        instances = [dict(target).get("instance", "unknown instance") for target in failing]
-        yield (
-            f"{counted(len(failing), 'exporter')} could not query the kubelet yet "
-            f"({listed(instances, _NAMES)}): the holders there are unknown"
-        )
-    missing = sorted(map(placed, gone))
-    if missing:
-        yield (
-            f"no series of {listed(missing, _NAMES)}, but there were some within the hour before: "
-            "the exporter is down, or is not scraped"
-        )
-    for node in nodes:
-        document, name = node.document, placed(node)
-        age = "" if document.age_seconds is None else lasting(document.age_seconds)
-        if document.freshness == "stale":
-            holders = "" if document.devices else ": its exporter has no holders"
-            yield f"the mapping of {name} is stale{age and f', {age} old'}{holders}"
-        elif document.freshness == "unknown":
-            yield f"the age of the mapping of {name} is unknown"
-        elif document.error is not None:
-            yield f"the mapping of {name} is {age} old; {document.error.message}"
-        if node.dropped:
-            yield f"{name} has {node.dropped} series more than --metrics.max-series: devices are missing"
+        if document.freshness != "fresh":
+            age = "" if document.age_seconds is None else f", {lasting(document.age_seconds)} old"
+            notes.append(f"the mapping of {shown.place} is {document.freshness}{age}")
+        if latest.dropped > 0:
+            notes.append(
+                f"{shown.place} has {latest.dropped:.0f} series more than --metrics.max-series: "
+                "devices are missing"
+            )
+        yield shown

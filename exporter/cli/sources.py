@@ -15,7 +15,6 @@ import click
 from click.core import ParameterSource
 
 from exporter.cli.common import DEFAULT_URL, say
-from exporter.cli.completion import complete_node
 from runtime.flags import DURATION, FILE, Address, flag, parse_address, setting, variable
 from runtime.text import visible
 
@@ -26,48 +25,6 @@ _FLAGS: Final[dict[SourceKind, str]] = {"exporter": "url", "kubelet": "socket", 
 _PROMETHEUS_TIMEOUT: Final = 30.0
 """Seconds: a query over a whole fleet takes longer than one node's documents."""
 _PATH: Final = click.Path(path_type=Path)
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What authenticates the client to the server, and the server to the client.
-
-    `insecure`: no server certificate is verified.
-    """
-
-    token_file: Path | None = None
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    insecure: bool = False
-
-    @property
-    def tls_flag(self) -> str:
-        """The first flag given that only https can use; "" for none."""
-        given = {
-            "--ca-file": self.ca_file,
-            "--cert-file": self.cert_file,
-            "--key-file": self.key_file,
-            "--insecure-skip-verify": self.insecure,
-        }
-        return next((name for name, value in given.items() if value), "")
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenSource:
-    """The source of a command. `address` is an exporter's or a Prometheus'; `socket` is a kubelet's.
-
-    `timeout` is in seconds, for the whole answer. `selector` (PromQL matchers) and `node` limit a fleet; ""
-    does not.
-    """
-
-    kind: SourceKind
-    address: Address = Address("http")  # noqa: RUF009 -- frozen
-    socket: Path = Path()
-    credentials: Credentials = Credentials()
-    timeout: float = 5.0
-    selector: str = ""
-    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +45,7 @@ class SourceFlags:
         metavar="URL",
         help="A Prometheus (Thanos, Mimir) with the series of a whole fleet, instead of an exporter.",
     )
-    node: str | None = setting(
-        "--node", metavar="NAME", help="With --prometheus: only this node.", shell_complete=complete_node
-    )
+    node: str | None = setting("--node", metavar="NAME", help="With --prometheus: only this node.")
     selector: str | None = setting(
         "--selector",
         metavar="MATCHERS",
@@ -131,17 +86,51 @@ class SourceFlags:
         help="Limit for the whole answer; 30s with --prometheus.",
     )
 
+    @property
+    def tls_flag(self) -> str:
+        """The first flag given that only https can use; "" for none."""
+        given = {
+            "--ca-file": self.ca_file,
+            "--cert-file": self.cert_file,
+            "--key-file": self.key_file,
+            "--insecure-skip-verify": self.insecure_skip_verify,
+        }
+        return next((name for name, value in given.items() if value), "")
 
-def source_flags(*, fleet: bool = False) -> Callable[[F], F]:
+
+@dataclass(frozen=True, slots=True)
+class ChosenSource:
+    """The source of a command. `address` is an exporter's or a Prometheus'; `socket` is a kubelet's.
+
+    `flags` are those that apply to the source: the others, and variables that do not fit the address, have
+    their defaults. `timeout` is in seconds, for the whole answer. `selector` (PromQL matchers) and `node`
+    limit a fleet; "" does not.
+    """
+
+    kind: SourceKind
+    address: Address = Address("http")  # noqa: RUF009 -- frozen
+    socket: Path = Path()
+    flags: SourceFlags = SourceFlags()
+    timeout: float = 5.0
+    selector: str = ""
+    node: str = ""
+
+
+def source_flags(complete_node: Callable[..., Any] | None = None) -> Callable[[F], F]:
     """The options of SourceFlags; the command passes their values to `choose_source`.
 
-    `fleet`: the command can query Prometheus. Other commands refuse --prometheus with the alternatives.
+    A command that can query Prometheus gives `complete_node`, the completion of --node. Other commands refuse
+    --prometheus with the alternatives.
     """
 
     def decorate(command: F) -> F:
         for field in reversed(dataclasses.fields(SourceFlags)):
-            hidden = not fleet and field.name in {"prometheus", "node", "selector"}
-            command = flag(field.metadata["flag"], hidden=hidden, **field.metadata["options"])(command)
+            options = dict(field.metadata["options"])
+            if complete_node is None:
+                options["hidden"] = field.name in {"prometheus", "node", "selector"}
+            elif field.name == "node":
+                options["shell_complete"] = complete_node
+            command = flag(field.metadata["flag"], **options)(command)
         return command
 
     return decorate
@@ -157,11 +146,8 @@ def choose_source(ctx: click.Context, flags: SourceFlags) -> ChosenSource:
         for name in ("node", "selector"):
             if _on_command_line(ctx, name):
                 raise click.UsageError(f"--{name}: expected --prometheus, {kind}s have one node each")
-    credentials = Credentials(
-        flags.token_file, flags.ca_file, flags.cert_file, flags.key_file, flags.insecure_skip_verify
-    )
     if kind == "kubelet":
-        given = "--token-file" if flags.token_file is not None else credentials.tls_flag
+        given = "--token-file" if flags.token_file is not None else flags.tls_flag
         if given and _on_command_line(ctx, given):
             raise click.UsageError(f"{given} and --socket: a kubelet's socket uses neither tokens nor TLS")
         return ChosenSource(kind, socket=flags.socket or Path(), timeout=timeout)
@@ -170,13 +156,13 @@ def choose_source(ctx: click.Context, flags: SourceFlags) -> ChosenSource:
         address = parse_address(url or "")
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint=f"--{_FLAGS[kind]}") from error
-    credentials = _usable(ctx, credentials, address)
+    flags = _usable(ctx, flags, address)
     if kind == "exporter":
-        return ChosenSource(kind, address, credentials=credentials, timeout=timeout)
+        return ChosenSource(kind, address, flags=flags, timeout=timeout)
     if ctx.get_parameter_source("timeout") is ParameterSource.DEFAULT:
         timeout = _PROMETHEUS_TIMEOUT
     selector = _parse_selector(flags.selector or "")
-    return ChosenSource(kind, address, Path(), credentials, timeout, selector, flags.node or "")
+    return ChosenSource(kind, address, Path(), flags, timeout, selector, flags.node or "")
 
 
 def refuse_prometheus(ctx: click.Context, instead: str) -> NoReturn:
@@ -211,30 +197,24 @@ def _parse_selector(text: str) -> str:
     return inner
 
 
-def _usable(ctx: click.Context, credentials: Credentials, address: Address) -> Credentials:
-    """The credentials without those from the environment that do not fit the address.
+def _usable(ctx: click.Context, flags: SourceFlags, address: Address) -> SourceFlags:
+    """The flags without credentials from the environment that do not fit the address.
 
     Credentials from the command line stay, so that the client refuses them with a message. A token from the
     environment is not sent unencrypted to another machine.
     """
-
-    def given(parameter: str) -> bool:
-        return ctx.get_parameter_source(parameter) is not ParameterSource.ENVIRONMENT
-
     if address.scheme == "https":
-        return credentials
-    token_file = credentials.token_file
-    local = address.host in {"localhost", "::1"} or address.host.startswith("127.")
-    if token_file and not given("token_file") and address.scheme == "http" and not local:
+        return flags
+    local = address.scheme == "unix" or address.host in {"localhost", "::1"}
+    unfit = ["ca_file", "cert_file", "key_file", "insecure_skip_verify"]
+    if not local and not address.host.startswith("127."):
+        unfit.append("token_file")
+    unused: dict[str, Any] = {
+        name: None for name in unfit if ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
+    }
+    if flags.token_file is not None and "token_file" in unused:
         say(f"{variable('--token-file')} is not sent unencrypted to {address}; --token-file would be")
-        token_file = None
-    return Credentials(
-        token_file,
-        ca_file=credentials.ca_file if given("ca_file") else None,
-        cert_file=credentials.cert_file if given("cert_file") else None,
-        key_file=credentials.key_file if given("key_file") else None,
-        insecure=credentials.insecure and given("insecure_skip_verify"),
-    )
+    return dataclasses.replace(flags, **unused)
 
 
 def _kind(ctx: click.Context) -> SourceKind:

@@ -7,9 +7,9 @@ import signal
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final, NamedTuple, TextIO
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, TextIO
 
 import click
 from rich.console import Group
@@ -102,11 +102,10 @@ async def _fetch(source: ChosenSource) -> MappingAnswer | AskError:
 
 
 async def _by_polls(
-    source: ChosenSource, interval: float, polls: float = float("inf")
+    source: ChosenSource, interval: float, polls: int | None = None
 ) -> AsyncGenerator[Update]:
     failures = 0
-    while polls > 0:
-        polls -= 1
+    for _ in count() if polls is None else range(polls):
         answer = await _fetch(source)
         yield answer
         failures = failures + 1 if isinstance(answer, AskError) else 0
@@ -120,9 +119,9 @@ async def _by_events(source: ChosenSource) -> AsyncGenerator[Update]:
         generation = 0
         try:
             async with open_client(source) as client:
-                async for event in client.events("/api/v1/events"):
+                async for number in client.generations():
                     # Events that arrived during a query are older than its answer.
-                    if event.name != "generation" or _older(event.data, generation):
+                    if number < generation:
                         continue
                     answer = await _fetch(source)
                     yield answer
@@ -146,59 +145,25 @@ async def _by_events(source: ChosenSource) -> AsyncGenerator[Update]:
         await asyncio.sleep(_retry_after(failures))
 
 
-def _older(event: str, generation: int) -> bool:
-    return event.isascii() and event.isdigit() and int(event[:18]) < generation
-
-
 def _retry_after(failures: int) -> float:
     return RETRIES[min(failures, len(RETRIES)) - 1]
 
 
-class ChangeKind(StrEnum):
-    """What changed. HELD: already held by the first answer. LOST: the source has no data of the node."""
-
-    HELD = "held"
-    ALLOCATED = "allocated"
-    RELEASED = "released"
-    UNHEALTHY = "unhealthy"
-    HEALTHY = "healthy"
-    LOST = "lost"
-    BACK = "back"
-
-
-class WatchedHolding(NamedTuple):
-    """A device and the container that holds it."""
-
-    resource: str
-    device: str
-    namespace: str
-    pod: str
-    container: str
-
-
-class HoldingProof(NamedTuple):
-    """What distinguishes a pod from its successor of the same name: uid, and start; "" if unknown."""
-
-    uid: str = ""
-    since: str = ""
-
-
-class NodePlace(NamedTuple):
-    """A node, with the labels that distinguish it from others of its name."""
-
-    node: str
-    labels: tuple[tuple[str, str], ...] = ()
+Place = tuple[str, tuple[tuple[str, str], ...]]
+"""A node, and the labels that distinguish it from others of its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class HolderChange:
     """One change, at `time` by the exporter's clock (RFC 3339, "" if unknown).
 
-    `resource` and `device` are "" for a change of a node, `pod` is "" for a change without a holder.
+    `event` is held (already by the first answer), allocated, released, unhealthy, healthy, lost (the source
+    has no data of the node) or back. `resource` and `device` are "" for a change of a node, `pod` is "" for a
+    change without a holder.
     """
 
-    kind: ChangeKind
-    place: NodePlace
+    event: str
+    place: Place
     time: str = ""
     resource: str = ""
     device: str = ""
@@ -208,148 +173,126 @@ class HolderChange:
     uid: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeHoldings:
-    """The holdings and unhealthy devices of a node. `known` False: the source has no current mapping."""
+_Holding = tuple[str, str, str, str, str]
+"""Resource, device, namespace, pod and container."""
+_Proof = tuple[str, str]
+"""What distinguishes a pod from its successor of the same name: uid, and start; "" if unknown."""
 
-    held: Mapping[WatchedHolding, HoldingProof]
+
+@dataclass(frozen=True, slots=True)
+class _NodeHoldings:
+    held: Mapping[_Holding, _Proof]
     unhealthy: frozenset[tuple[str, str]]
     time: str
-    known: bool = True
 
 
-_NOTHING: Final = NodeHoldings({}, frozenset(), "")
+_NOTHING: Final = _NodeHoldings({}, frozenset(), "")
 
 
-def node_holdings(node: NodeMapping, pod: NamespacedPod | None, *, fleet: bool) -> NodeHoldings:
+def _node_holdings(node: NodeMapping, pod: NamespacedPod | None, *, fleet: bool) -> _NodeHoldings:
     """The holdings of a node, of all pods or of `pod` alone."""
     document = node.document
-    held: dict[WatchedHolding, HoldingProof] = {}
+    held: dict[_Holding, _Proof] = {}
     entries: list[tuple[str, str, HolderEntry | ClaimHolderEntry]] = [
         *((d.resource, d.device, holder) for d in document.devices for holder in d.holders),
         *((c.driver, claimed_device(c), holder) for c in document.claims for holder in c.holders),
     ]
     for resource, device, holder in entries:
         if pod is None or pod.holds(holder.namespace, holder.pod):
-            key = WatchedHolding(resource, device, holder.namespace, holder.pod, holder.container)
-            held[key] = HoldingProof(holder.pod_uid or "", _start(holder, fleet=fleet))
+            # Any other start proves nothing: an exporter without a history file sees each holder first after
+            # its own restart.
+            start = holder.since if holder.since_exact and not fleet else None
+            key = (resource, device, holder.namespace, holder.pod, holder.container)
+            held[key] = (holder.pod_uid or "", start or "")
     for cpus in document.cpus if pod is not None else ():
         ids = str(cpus.count) if cpus.cpu_ids is None else ",".join(map(str, cpus.cpu_ids))
-        held[WatchedHolding(CPU, ids, cpus.namespace, cpus.pod, cpus.container)] = HoldingProof(
-            cpus.pod_uid or ""
-        )
+        held[CPU, ids, cpus.namespace, cpus.pod, cpus.container] = (cpus.pod_uid or "", "")
     unhealthy = frozenset((d.resource, d.device) for d in document.devices if d.healthy is False)
-    # Prometheus has no holders of a stale mapping: that is no release.
-    known = not (fleet and document.freshness in {"stale", "unknown"})
-    return NodeHoldings(held, unhealthy, document.taken_at or "", known)
+    return _NodeHoldings(held, unhealthy, document.taken_at or "")
 
 
-def _start(holder: HolderEntry | ClaimHolderEntry, *, fleet: bool) -> str:
-    """The start, "" if it proves nothing: an exporter without a history file sees each holder first after its
-    own restart.
-    """
-    return holder.since or "" if holder.since_exact and not fleet else ""
-
-
-@dataclass(slots=True)
 class ChangeTracker:
     """Compares each answer with the one before."""
 
-    pod: NamespacedPod | None = None
-    _nodes: dict[NodePlace, NodeHoldings] = field(default_factory=dict[NodePlace, NodeHoldings])
-    _lost: set[NodePlace] = field(default_factory=set[NodePlace])
-    _started: bool = False
+    def __init__(self, pod: NamespacedPod | None = None) -> None:
+        self._pod = pod
+        self._nodes: dict[Place, _NodeHoldings] = {}
+        self._lost: set[Place] = set()
 
     def advance(self, answer: MappingAnswer) -> list[HolderChange]:
         """The changes since the last answer; for the first one, its holdings and unhealthy devices."""
-        changes: list[HolderChange] = []
-        present: dict[NodePlace, NodeHoldings] = {}
-        for node in answer.nodes:
-            place = NodePlace(node.document.node, tuple(sorted(node.labels.items())))
-            present[place] = node_holdings(node, self.pod, fleet=answer.fleet)
-        for place in self._nodes.keys() - present.keys():
-            changes += self._lose(place)
+        present = {
+            (node.document.node, tuple(sorted(node.labels.items()))): _node_holdings(
+                node, self._pod, fleet=answer.fleet
+            )
+            for node in answer.nodes
+            # Prometheus has no holders of a stale mapping: that is no release.
+            if not (answer.fleet and node.document.freshness in {"stale", "unknown"})
+        }
+        lost = self._nodes.keys() - present.keys()
+        changes = [HolderChange("lost", place) for place in lost - self._lost]
+        changes += [HolderChange("back", place, present[place].time) for place in self._lost - lost]
+        self._lost = lost
         for place, now in present.items():
-            before = self._nodes.get(place)
-            if not now.known:
-                changes += self._lose(place) if before is not None else ()
-                continue
-            if place in self._lost:
-                self._lost.discard(place)
-                changes.append(HolderChange(ChangeKind.BACK, place, now.time))
-            began = ChangeKind.ALLOCATED if self._started and before is not None else ChangeKind.HELD
-            changes += _differences(place, before or _NOTHING, now, began)
-            self._nodes[place] = now
-        self._started = True
+            changes += _differences(place, self._nodes.get(place), now)
+        self._nodes |= present
         return sorted(changes, key=_order)
 
-    def _lose(self, place: NodePlace) -> list[HolderChange]:
-        if place in self._lost:
-            return []
-        self._lost.add(place)
-        return [HolderChange(ChangeKind.LOST, place)]
+
+_FIRST: Final = ("lost", "back", "released")
 
 
-_ORDER: Final = {kind: i for i, kind in enumerate((ChangeKind.LOST, ChangeKind.BACK, ChangeKind.RELEASED))}
-
-
-def _order(change: HolderChange) -> tuple[NodePlace, int, str, str]:
+def _order(change: HolderChange) -> tuple[Place, int, str, str]:
     """By node; releases precede allocations."""
-    return change.place, _ORDER.get(change.kind, len(_ORDER)), change.resource, change.device
+    rank = _FIRST.index(change.event) if change.event in _FIRST else len(_FIRST)
+    return change.place, rank, change.resource, change.device
 
 
-def _differences(
-    place: NodePlace, before: NodeHoldings, now: NodeHoldings, began: ChangeKind
-) -> Iterator[HolderChange]:
-    for key, proof in before.held.items():
-        after = now.held.get(key)
-        if after is None or _replaced(proof, after):
-            yield HolderChange(ChangeKind.RELEASED, place, now.time, *key, uid=proof.uid)
-    for key, proof in now.held.items():
-        earlier = before.held.get(key)
-        if earlier is None or _replaced(earlier, proof):
-            yield HolderChange(began, place, now.time, *key, uid=proof.uid)
-    for kind, devices in (
-        (ChangeKind.UNHEALTHY, now.unhealthy - before.unhealthy),
-        (ChangeKind.HEALTHY, before.unhealthy - now.unhealthy),
+def _differences(place: Place, earlier: _NodeHoldings | None, now: _NodeHoldings) -> Iterator[HolderChange]:
+    before = earlier or _NOTHING
+    began = "held" if earlier is None else "allocated"
+    for event, some, others in (("released", before.held, now.held), (began, now.held, before.held)):
+        for key, proof in some.items():
+            if key not in others or _replaced(proof, others[key]):
+                yield HolderChange(event, place, now.time, *key, uid=proof[0])
+    for event, devices in (
+        ("unhealthy", now.unhealthy - before.unhealthy),
+        ("healthy", before.unhealthy - now.unhealthy),
     ):
         for device in devices:
             # With its holder if there is only one.
             holders = [key for key in now.held if key[:2] == device]
             names = holders[0][2:] if len(holders) == 1 else ("", "", "")
-            yield HolderChange(kind, place, now.time, *device, *names)
+            yield HolderChange(event, place, now.time, *device, *names)
 
 
-def _replaced(before: HoldingProof, now: HoldingProof) -> bool:
-    """Whether this is certainly another pod, or the same one after a release."""
-    if before.uid and now.uid:
-        return before.uid != now.uid
-    return bool(before.since and now.since and before.since != now.since)
-
-
-_WIDEST: Final = max(map(len, ChangeKind))
+def _replaced(one: _Proof, other: _Proof) -> bool:
+    """Whether these are certainly two pods, or one that released the device in between."""
+    by_uid = bool(one[0] and other[0])
+    proofs = (one[0], other[0]) if by_uid else (one[1], other[1])
+    return all(proofs) and proofs[0] != proofs[1]
 
 
 def as_line(change: HolderChange, now: str, *, fleet: bool) -> str:
     """`2026-11-20T22:41:03Z  allocated  nvidia.com/gpu  GPU-0  ml/llama-0  trainer`."""
-    labels = [value for _, value in change.place.labels]
+    node, labels = change.place
     texts = [
-        *([*labels, change.place.node] if fleet or not change.resource else []),
+        *([*(value for _, value in labels), node] if fleet or not change.resource else []),
         *(change.resource, change.device),
         *([f"{change.namespace}/{change.pod}", change.container] if change.pod else []),
     ]
     seconds, dot, _ = spelled(change.time or now).partition(".")
-    time_and_kind = (f"{seconds}Z" if dot else seconds, f"{change.kind:<{_WIDEST}}")
-    return "  ".join([*time_and_kind, *(Cell.raw(text).text for text in texts if text)])
+    time_and_event = (f"{seconds}Z" if dot else seconds, f"{change.event:<9}")
+    return "  ".join([*time_and_event, *(Cell.raw(text).text for text in texts if text)])
 
 
 def as_json_line(change: HolderChange, now: str) -> str:
     """One JSON object on one line, in ASCII; null where unknown."""
     document = {
         "time": change.time or now,
-        "event": change.kind.value,
-        "node": change.place.node,
-        "labels": dict(change.place.labels),
+        "event": change.event,
+        "node": change.place[0],
+        "labels": dict(change.place[1]),
         "resource": change.resource or None,
         "device": change.device or None,
         "namespace": change.namespace or None,

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from exporter.cli.common import EPILOG, TIME_FORMATS, as_json, parse_time_flag, say, warn_unless_fresh
-from exporter.cli.completion import complete_pod, complete_what
+from exporter.cli.completion import complete_node, complete_pod, complete_what
 from exporter.cli.select import HolderQuery, parse_query, select
 from exporter.cli.sources import ChosenSource, SourceFlags, choose_source, source_flags
 from runtime.flags import parse_duration
@@ -92,7 +92,7 @@ def _is_duration(text: str) -> bool:
     help="Show changes until interrupted: an exporter sends them at once; a kubelet is polled every 2s, "
     "Prometheus every 15s, or as given.",
 )
-@source_flags(fleet=True)
+@source_flags(complete_node)
 @click.option(
     "-o",
     "--output",

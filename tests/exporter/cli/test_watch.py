@@ -18,12 +18,10 @@ from exporter.cli.common import AskError
 from exporter.cli.select import HolderQuery, MappingAnswer, NamespacedPod, NodeMapping
 from exporter.cli.sources import ChosenSource
 from exporter.cli.watch import (
-    ChangeKind,
     ChangeLines,
     ChangeTracker,
     HolderChange,
     LiveTable,
-    NodePlace,
     Update,
     as_json_line,
     as_line,
@@ -62,7 +60,7 @@ def answer(*nodes: NodeMapping, fleet: bool = False) -> MappingAnswer:
 
 
 def advance(tracker: ChangeTracker, *nodes: NodeMapping, fleet: bool = False) -> list[tuple[str, str, str]]:
-    return [(c.kind.value, c.device, c.pod) for c in tracker.advance(answer(*nodes, fleet=fleet))]
+    return [(c.event, c.device, c.pod) for c in tracker.advance(answer(*nodes, fleet=fleet))]
 
 
 def test_the_first_answer_has_holdings_and_unhealthy_devices() -> None:
@@ -144,7 +142,7 @@ def test_a_node_without_data_has_released_nothing(how: str) -> None:
     advance(tracker, one, other, fleet=True)
     less = [one] if how == "gone" else [one, node(name="n2", freshness="stale")]
     lost = tracker.advance(answer(*less, fleet=True))
-    assert [(c.kind, c.place.node) for c in lost] == [(ChangeKind.LOST, "n2")]
+    assert [(c.event, c.place[0]) for c in lost] == [("lost", "n2")]
     assert advance(tracker, *less, fleet=True) == []
     back = node(device("0", held_by("c")), name="n2")
     assert advance(tracker, one, back, fleet=True) == [
@@ -163,9 +161,7 @@ def test_the_devices_of_a_new_node_are_already_held() -> None:
 
 @pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS.keys())
 def test_hostile_names_are_inert_in_lines_and_in_json(text: str) -> None:
-    change = HolderChange(
-        ChangeKind.ALLOCATED, NodePlace(text, (("cluster", text),)), AT, text, text, text, text, text, text
-    )
+    change = HolderChange("allocated", (text, (("cluster", text),)), AT, text, text, text, text, text, text)
     line = as_line(change, AT, fleet=True)
     assert not any(is_hostile(character) for character in line)
     document = as_json_line(change, AT)
@@ -176,10 +172,10 @@ def test_hostile_names_are_inert_in_lines_and_in_json(text: str) -> None:
 
 
 def test_a_line_reads_from_left_to_right() -> None:
-    change = HolderChange(ChangeKind.RELEASED, NodePlace("n"), AT, "x/gpu", "0", "ml", "a", "main")
+    change = HolderChange("released", ("n", ()), AT, "x/gpu", "0", "ml", "a", "main")
     assert as_line(change, AT, fleet=False) == "2026-10-28T22:41:03Z  released   x/gpu  0  ml/a  main"
     assert as_line(change, AT, fleet=True) == "2026-10-28T22:41:03Z  released   n  x/gpu  0  ml/a  main"
-    lost = HolderChange(ChangeKind.LOST, NodePlace("n"))
+    lost = HolderChange("lost", ("n", ()))
     assert as_line(lost, AT, fleet=False) == "2026-10-28T22:41:03Z  lost       n"
 
 
