@@ -1,4 +1,4 @@
-"""Client connections: how many there may be, and aiohttp's handler of one with bounds to a request's head.
+"""Client connections: how many there may be, and aiohttp's handler of one with TLS and bounds to a head.
 
 aiohttp bounds the line, the fields and their number. It does not bound the time in which a head arrives, nor
 the bytes of the whole head.
@@ -6,10 +6,13 @@ the bytes of the whole head.
 
 import asyncio
 import logging
+import socket
+from asyncio import sslproto
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from ssl import SSLContext
 from typing import Any, Final
 
 from aiohttp import hdrs, web
@@ -24,6 +27,8 @@ MAX_CONNECTIONS: Final = 512
 """Connections at once. Each is a descriptor and some tens of kilobytes."""
 MAX_PER_ADDRESS: Final = 256
 """Connections of one address: half, so that one address never has all of them."""
+HANDSHAKE_WITHIN: Final = 10.0
+"""Seconds for a TLS handshake."""
 KEEP_ALIVE: Final = 75.0
 """Seconds for which a connection without a request stays open."""
 HEAD_WITHIN: Final = 10.0
@@ -38,6 +43,12 @@ FIELDS: Final = 100
 """Header fields of a request."""
 LINGER: Final = 1.0
 """Seconds for which the body of a refused request is discarded, so that the client reads the refusal."""
+SEND_BUFFER: Final = 128 * 1024
+"""Bytes for SO_SNDBUF, which the kernel doubles: without it a send buffer grows to megabytes."""
+_CLOSE_TLS_WITHIN: Final = 2.0
+"""Seconds for the client to answer the end of TLS."""
+_TLS_BUFFER: Final = 16 * 1024 + 256
+"""Bytes: the largest TLS record."""
 
 HEAD_END: Final = b"\r\n\r\n"
 REFUSAL_HEADERS: Final = {
@@ -58,6 +69,24 @@ clients, were being verified."""
 
 _log = Log("http")
 server_log = logging.getLogger("devicelens.http.server")
+
+# asyncio reads TLS through a buffer of 256 KiB for each connection: 128 MiB for 512 idle clients.
+if getattr(sslproto.SSLProtocol, "max_size", 0) > _TLS_BUFFER:
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """What clients may take; times in seconds."""
+
+    connections: int = MAX_CONNECTIONS
+    per_address: int = MAX_PER_ADDRESS
+    handshake_within: float = HANDSHAKE_WITHIN
+    head_within: float = HEAD_WITHIN
+    keep_alive: float = KEEP_ALIVE
+
+
+LIMITS: Final = ServerLimits()
 
 
 @dataclass(slots=True)
@@ -114,10 +143,10 @@ class WebFamilies:
 
 
 class ConnectionTable:
-    """Tasks of the open connections by client address: at most `most`, and `per_address` of one address.
+    """The open connections: at most `most`, and `per_address` of one address.
 
     A new connection is always admitted. Where there is no room, the connection whose last request began
-    longest ago is cancelled: one of the same address if that address has its share, otherwise one of the
+    longest ago is aborted: one of the same address if that address has its share, otherwise one of the
     address that has the most. So no address keeps out others, or the kubelet's probes from the same address.
     """
 
@@ -125,51 +154,60 @@ class ConnectionTable:
         self._traffic = traffic
         self._most = most
         self._per_address = min(per_address, most)
-        self._tasks: dict[str, dict[asyncio.Task[None], None]] = {}
+        self._open: dict[Connection, None] = {}
+        """The least recently used first."""
         self._full = Episode(_log, "connection limit reached, the least recently used are closed")
+        self._starved = Episode(_log, "connections cannot be accepted")
 
-    def add(self, address: str, task: "asyncio.Task[None]") -> None:
-        """Admit a connection, and cancel another one if there is no room for both."""
-        if len(self._tasks.get(address, ())) >= self._per_address:
-            self.evict(address)
-        elif self._traffic.connections >= self._most:
-            self.evict()
-        elif self._traffic.connections < self._most // 2:
+    def add(self, connection: "Connection") -> None:
+        """Admit a connection, and abort another one if there is no room for both."""
+        self._starved.recovered(quiet=60.0)
+        if sum(other.address == connection.address for other in self._open) >= self._per_address:
+            self._evict(connection.address)
+        elif len(self._open) >= self._most:
+            self._evict()
+        elif len(self._open) < self._most // 2:
             self._full.recovered(quiet=60.0)
-        self._tasks.setdefault(address, {})[task] = None
-        self._traffic.connections += 1
+        self._open[connection] = None
+        self._traffic.connections = len(self._open)
 
-    def used(self, address: str, task: "asyncio.Task[None]") -> None:
-        """A request of this connection begins: it is the most recently used one of its address."""
-        tasks = self._tasks.get(address, {})
-        if task in tasks:
-            del tasks[task]
-            tasks[task] = None
+    def used(self, connection: "Connection") -> None:
+        """A request of this connection begins: it is the most recently used one."""
+        if connection in self._open:
+            del self._open[connection]
+            self._open[connection] = None
 
-    def remove(self, address: str, task: "asyncio.Task[None]") -> None:
+    def remove(self, connection: "Connection") -> None:
         """The connection ended."""
-        tasks = self._tasks.get(address, {})
-        if task in tasks:
-            del tasks[task]
-            self._traffic.connections -= 1
-            if not tasks:
-                del self._tasks[address]
+        self._open.pop(connection, None)
+        self._traffic.connections = len(self._open)
 
-    def evict(self, address: str | None = None) -> None:
-        """Cancel the least recently used connection of `address`, by default of the address with the most."""
-        if address is None:
-            address = max(self._tasks, key=lambda a: len(self._tasks[a]), default=None)
-        if address is None:
+    def no_descriptor(self, reason: str) -> None:
+        """A connection cannot be accepted for want of a descriptor: abort another one."""
+        self._starved.failed(reason)
+        self._evict()
+
+    def abort(self) -> None:
+        """Abort all connections: the server ends."""
+        for connection in self._open:
+            connection.abort()
+
+    def _evict(self, address: str | None = None) -> None:
+        """Abort the least recently used connection of `address`, by default of the address with the most."""
+        counts = Counter(connection.address for connection in self._open)
+        if not counts:
             return
-        task = next(iter(self._tasks[address]))
-        self._full.failed(f"{self._traffic.connections} open, {len(self._tasks[address])} of one address")
+        if address is None:
+            address = counts.most_common(1)[0][0]
+        self._full.failed(f"{len(self._open)} open, {counts[address]} of one address")
         self._traffic.ended["crowded"] += 1
-        self.remove(address, task)
-        task.cancel()
+        connection = next(found for found in self._open if found.address == address)
+        self.remove(connection)
+        connection.abort()
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's handler of one connection, fed with one request's head at a time.
+    """aiohttp's handler of one connection, fed with one request's head at a time, after the TLS handshake.
 
     Further bytes wait here until the answer is out: no client can queue requests in memory.
     """
@@ -179,16 +217,15 @@ class Connection(web.RequestHandler):
         server: web.Server,
         *,
         traffic: Traffic,
-        policy: AccessPolicy,
-        on_request: Callable[[], None],
-        keep_alive: float = KEEP_ALIVE,
-        head_within: float = HEAD_WITHIN,
+        policy: Callable[[], AccessPolicy],
+        table: ConnectionTable,
+        limits: ServerLimits = LIMITS,
     ) -> None:
-        """`on_request` is called when a request's head has arrived; `closed` is set at the end."""
+        """`policy` returns what the connection must meet."""
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=keep_alive,
+            keepalive_timeout=limits.keep_alive,
             logger=server_log,
             access_log=None,  # type: ignore[arg-type] # None switches it off, as web.AppRunner has it
             max_line_size=LINE_BYTES,
@@ -196,30 +233,76 @@ class Connection(web.RequestHandler):
             max_headers=FIELDS,
             lingering_time=LINGER,
         )
-        self.closed = asyncio.Event()
+        self.address = ""
+        """The client's IP address, "" at a unix socket."""
         self._traffic = traffic
-        self._policy = policy
-        self._on_request = on_request
-        self._head_within = head_within
+        self._policy = policy()
+        self._table = table
+        self._limits = limits
+        self._tcp: asyncio.Transport | None = None
+        self._handshake: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._buffer = b""
-        self._busy = False
+        self._busy = True
         self._discard = False
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The client is connected, and the TLS handshake complete."""
+        """The client is connected; TLS is not established yet."""
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a connection of a stream socket has a stream transport")
+        self._tcp = transport
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        self._table.add(self)
+        tls = self._policy.tls
+        if tls is None:
+            self._begin(transport)
+        else:
+            transport.pause_reading()
+            self._handshake = asyncio.get_running_loop().create_task(self._start_tls(transport, tls))
+
+    async def _start_tls(self, tcp: asyncio.Transport, tls: SSLContext) -> None:
+        secured: asyncio.Transport | None = None
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                tcp,
+                self,
+                tls,
+                server_side=True,
+                ssl_handshake_timeout=self._limits.handshake_within,
+                ssl_shutdown_timeout=_CLOSE_TLS_WITHIN,
+            )
+        except OSError as error:
+            # Not a warning: any client could fill the log.
+            self._traffic.ended["handshake"] += 1
+            _log.debug("connection not established", error=f"{type(error).__name__}: {error}")
+        if secured is None or secured.is_closing():
+            tcp.abort()
+            self._table.remove(self)
+        else:
+            self._begin(secured)
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        """Serve requests from now on."""
         super().connection_made(transport)
         if not self._policy.allows_certificate(transport.get_extra_info("peercert")):
             self._traffic.ended["certificate"] += 1
             self.force_close()
             return
         self._start_timer()
+        self.request_done()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._tcp is not None:
+            self._tcp.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client is gone."""
         self._stop_timer()
-        self.closed.set()
+        self._table.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -247,7 +330,7 @@ class Connection(web.RequestHandler):
             return
         head, self._buffer = self._buffer[: end + len(HEAD_END)], self._buffer[end + len(HEAD_END) :]
         self._busy = True
-        self._on_request()
+        self._table.used(self)
         requests = self._request_count
         super().data_received(head)
         if self._request_count == requests:
@@ -292,7 +375,7 @@ class Connection(web.RequestHandler):
         return response
 
     def _start_timer(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._head_within, self._late)
+        self._timer = asyncio.get_running_loop().call_later(self._limits.head_within, self._late)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -302,7 +385,7 @@ class Connection(web.RequestHandler):
     def _late(self) -> None:
         self._timer = None
         if self._buffer:
-            text = f"no request within {self._head_within:g} s"
+            text = f"no request within {self._limits.head_within:g} s"
             self._refuse("head_late", HTTPStatus.REQUEST_TIMEOUT, text)
         else:
             # Browsers open connections that they may need later: there is no request to answer.

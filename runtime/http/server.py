@@ -1,21 +1,19 @@
 """Serves an application at a TCP address or a unix socket, with TLS and limits, until it is cancelled.
 
-asyncio's own server keeps one SSLContext for good and has no hook before the TLS handshake, so `_Server`
-accepts: limits count from the first moment, and the next connection has a renewed certificate.
+asyncio listens and accepts. `Connection` starts TLS, so a new connection uses a renewed certificate.
 """
 
 import asyncio
 import errno
 import logging
 import resource
+import select
 import socket
 import stat
-from asyncio import sslproto
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -25,17 +23,15 @@ from runtime.flags import ListenAddress
 from runtime.http.access import OPEN, AccessPolicy
 from runtime.http.app import protect
 from runtime.http.connection import (
-    HEAD_WITHIN,
-    KEEP_ALIVE,
-    MAX_CONNECTIONS,
-    MAX_PER_ADDRESS,
+    LIMITS,
     Connection,
     ConnectionTable,
+    ServerLimits,
     Traffic,
     WebFamilies,
     server_log,
 )
-from runtime.log import Episode, Log
+from runtime.log import Log
 from runtime.process import Fatal
 
 if TYPE_CHECKING:
@@ -43,39 +39,10 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 128
 """Connections that the kernel holds until they are accepted."""
-HANDSHAKE_WITHIN: Final = 10.0
-"""Seconds for a TLS handshake."""
-SEND_BUFFER: Final = 128 * 1024
-"""Bytes for SO_SNDBUF, which the kernel doubles: without it a send buffer grows to megabytes."""
-_RETRY: Final = 0.25
-"""Seconds until the next attempt to accept where there is no descriptor."""
-_CLOSE_TLS_WITHIN: Final = 2.0
-"""Seconds for the client to answer the end of TLS."""
 _END_WITHIN: Final = 0.5
 """Seconds that requests have left when the server ends."""
-_TLS_BUFFER: Final = 16 * 1024 + 256
-"""Bytes: the largest TLS record."""
-_CLIENT_GONE: Final = frozenset({errno.EAGAIN, errno.ECONNABORTED, errno.EINTR, errno.EPROTO})
 
 _log = Log("http")
-
-# asyncio reads TLS through a buffer of 256 KiB for each connection: 128 MiB for 512 idle clients.
-if getattr(sslproto.SSLProtocol, "max_size", 0) > _TLS_BUFFER:
-    sslproto.SSLProtocol.max_size = _TLS_BUFFER
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """What clients may take; times in seconds."""
-
-    connections: int = MAX_CONNECTIONS
-    per_address: int = MAX_PER_ADDRESS
-    handshake_within: float = HANDSHAKE_WITHIN
-    head_within: float = HEAD_WITHIN
-    keep_alive: float = KEEP_ALIVE
-
-
-LIMITS: Final = ServerLimits()
 
 
 class WebServer:
@@ -151,189 +118,97 @@ async def serve(
     runner = web.AppRunner(
         app, access_log=None, logger=server_log, handle_signals=False, shutdown_timeout=_END_WITHIN
     )
-    sockets = await _listen(address)
-    with _remove_at_end(address.path):
-        await runner.setup()
-        server = _Server(sockets, runner, policy, traffic, limits)
-        server.start()
-        scheme = "http" if policy().tls is None else "https"
-        for url in _urls(sockets, address, scheme):
-            _log.info("listening", purpose=purpose, url=url)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            server.stop()
-            await runner.cleanup()
-            await server.end()
+    await runner.setup()
+    # Half of the descriptors are for the kubelet's sockets, the database and devices.
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = limits.connections if descriptors < 0 else max(1, min(limits.connections, descriptors // 2))
+    table = ConnectionTable(traffic, most, limits.per_address)
+
+    def connection() -> Connection:
+        manager = runner.server
+        if manager is None:
+            raise ConnectionAbortedError("the server ends")
+        return Connection(manager, traffic=traffic, policy=policy, table=table, limits=limits)
+
+    try:
+        server = await _listen(address, connection)
+        with _remove_at_end(address.path), _free_descriptors(table):
+            scheme = "http" if policy().tls is None else "https"
+            for url in _urls(server, address, scheme):
+                _log.info("listening", purpose=purpose, url=url)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                server.close()
+    finally:
+        await runner.cleanup()
+        table.abort()
 
 
-class _Server:
-    """The connections of one running server."""
-
-    def __init__(
-        self,
-        sockets: Sequence[socket.socket],
-        runner: web.AppRunner,
-        policy: Callable[[], AccessPolicy],
-        traffic: Traffic,
-        limits: ServerLimits,
-    ) -> None:
-        self._sockets = sockets
-        self._loop = asyncio.get_running_loop()
-        self._runner = runner
-        self._policy = policy
-        self._traffic = traffic
-        self._limits = limits
-        # Half of the descriptors are for the kubelet's sockets, the database and devices.
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        most = limits.connections if descriptors < 0 else max(1, min(limits.connections, descriptors // 2))
-        self._table = ConnectionTable(traffic, most, limits.per_address)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._starved = Episode(_log, "connections cannot be accepted")
-
-    def start(self) -> None:
-        """Accept connections from now on."""
-        for listening in self._sockets:
-            self._loop.add_reader(listening.fileno(), self._accept, listening)
-
-    def _accept(self, listening: socket.socket) -> None:
-        try:
-            accepted, peer = listening.accept()
-        except OSError as error:
-            if error.errno not in _CLIENT_GONE:
-                # The socket stays readable, so wait before the next attempt.
-                self._starved.failed(error.strerror or str(error))
-                self._table.evict()
-                self._loop.remove_reader(listening.fileno())
-                self._loop.call_later(_RETRY, self._accept_again, listening)
-            return
-        self._starved.recovered(quiet=60.0)
-        accepted.setblocking(False)  # noqa: FBT003 -- socket's signature
-        task = self._loop.create_task(self._handle(accepted, str(peer[0]) if peer else ""))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _accept_again(self, listening: socket.socket) -> None:
-        if listening.fileno() >= 0:
-            self._loop.add_reader(listening.fileno(), self._accept, listening)
-
-    async def _handle(self, accepted: socket.socket, address: str) -> None:
-        """One connection from the TLS handshake to its end. Cancelled, it is aborted."""
-        task = asyncio.current_task()
-        server = self._runner.server
-        if task is None or server is None:
-            raise TypeError("a connection runs in a task, beside a runner that was set up")
-        policy = self._policy()
-        connection = Connection(
-            server,
-            traffic=self._traffic,
-            policy=policy,
-            on_request=lambda: self._table.used(address, task),
-            keep_alive=self._limits.keep_alive,
-            head_within=self._limits.head_within,
-        )
-        transport: asyncio.Transport | None = None
-        self._table.add(address, task)
-        try:
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-            transport, _ = await self._loop.connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=policy.tls,
-                ssl_handshake_timeout=self._limits.handshake_within if policy.tls else None,
-                ssl_shutdown_timeout=_CLOSE_TLS_WITHIN if policy.tls else None,
-            )
-            await connection.closed.wait()
-        except (OSError, TimeoutError) as error:
-            # Not a warning: any client could fill the log.
-            self._traffic.ended["handshake"] += 1
-            _log.debug("connection not established", error=f"{type(error).__name__}: {error}")
-        finally:
-            if transport is not None:
-                transport.abort()
-            self._table.remove(address, task)
-
-    def stop(self) -> None:
-        """Accept no more, and close the sockets."""
-        for listening in self._sockets:
-            self._loop.remove_reader(listening.fileno())
-            listening.close()
-
-    async def end(self) -> None:
-        """Abort the connections that are left."""
-        await asyncio.sleep(0)  # a task that has not begun yet would not close its socket
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-async def _listen(address: ListenAddress) -> list[socket.socket]:
-    """The sockets that listen at `address`. Raises Fatal, saying which and why."""
+async def _listen(address: ListenAddress, connection: Callable[[], Connection]) -> asyncio.Server:
+    """Listen at `address`. Raises Fatal, saying which and why."""
+    loop = asyncio.get_running_loop()
     if address.path is not None:
         _remove_stale_socket(address.path)
     try:
         if address.path is not None:
-            sockets = [_unix(address.path)]
-        elif address.host is None:
-            sockets = [_all_addresses(address.port)]
-        else:
-            sockets = await _addresses_of(address.host, address.port)
+            return await loop.create_unix_server(connection, str(address.path), backlog=BACKLOG)
+        if address.host is None:
+            return await loop.create_server(connection, sock=_all_addresses(address.port), backlog=BACKLOG)
+        return await loop.create_server(connection, address.host, address.port, backlog=BACKLOG)
     except OSError as error:
         raise Fatal(f"--web.listen-address {address}: cannot listen: {error.strerror or error}") from error
     except UnicodeError as error:
         raise Fatal(f"--web.listen-address {address}: cannot listen: no host's name: {error}") from error
-    for listening in sockets:
-        listening.setblocking(False)  # noqa: FBT003 -- socket's signature
-    return sockets
-
-
-def _unix(path: Path) -> socket.socket:
-    listening = socket.socket(socket.AF_UNIX)
-    try:
-        listening.bind(str(path))
-        listening.listen(BACKLOG)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
 
 
 def _all_addresses(port: int) -> socket.socket:
     """A socket for all addresses of both families, or of IPv4 where the node has no IPv6."""
     if socket.has_dualstack_ipv6():
         try:
-            return socket.create_server(
-                ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG
-            )
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         except OSError as error:
             if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
                 raise
-    return socket.create_server(("", port), backlog=BACKLOG)
+    return socket.create_server(("", port))
 
 
-async def _addresses_of(host: str, port: int) -> list[socket.socket]:
-    """Sockets for all addresses of `host`."""
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    sockets: list[socket.socket] = []
-    try:
-        for family, _, _, _, name in dict.fromkeys(found):
-            sockets.append(socket.create_server(name, family=family, backlog=BACKLOG))
-    except BaseException:
-        for listening in sockets:
-            listening.close()
-        raise
-    return sockets
-
-
-def _urls(sockets: Sequence[socket.socket], address: ListenAddress, scheme: str) -> list[str]:
+def _urls(server: asyncio.Server, address: ListenAddress, scheme: str) -> list[str]:
     if address.path is not None:
         return [f"unix:{address.path}"]
-    names = [listening.getsockname()[:2] for listening in sockets]
+    names = [listening.getsockname()[:2] for listening in server.sockets]
     return [
         f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}" for host, port in names
     ]
+
+
+@contextmanager
+def _free_descriptors(table: ConnectionTable) -> Generator[None]:
+    """While accept() fails for want of a descriptor, close a connection for each attempt, and log it once.
+
+    asyncio reports each failed attempt to the loop's exception handler, and tries again after a second.
+    """
+    loop = asyncio.get_running_loop()
+    previous = loop.get_exception_handler()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, OSError) and str(context.get("message", "")).startswith("socket.accept()"):
+            # accept() needs a descriptor before it finds that no client waits.
+            waiting = select.poll()
+            waiting.register(context["socket"], select.POLLIN)
+            if waiting.poll(0):
+                table.no_descriptor(error.strerror or str(error))
+        elif previous is not None:
+            previous(loop, context)
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(handle)
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(previous)
 
 
 @contextmanager

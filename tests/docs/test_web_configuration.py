@@ -17,6 +17,7 @@ from runtime.http.app import BUDGET, SEND_WITHIN
 from runtime.http.connection import (
     ENDED,
     FIELDS,
+    HANDSHAKE_WITHIN,
     HEAD_BYTES,
     HEAD_WITHIN,
     KEEP_ALIVE,
@@ -26,7 +27,6 @@ from runtime.http.connection import (
     Traffic,
     WebFamilies,
 )
-from runtime.http.server import HANDSHAKE_WITHIN
 from runtime.http.web_config import HEADERS, KEYS, MAX_COST, READ_INTERVAL, TlsServerConfig, load
 
 TEXT = (Path(__file__).parents[2] / "docs" / "web-configuration.md").read_text()

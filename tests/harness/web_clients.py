@@ -15,8 +15,8 @@ from aiohttp import web
 from runtime.flags import ListenAddress
 from runtime.http.access import OPEN
 from runtime.http.app import application
-from runtime.http.connection import Traffic
-from runtime.http.server import ServerLimits, serve
+from runtime.http.connection import ServerLimits, Traffic
+from runtime.http.server import serve
 from runtime.http.web_config import WebConfigReloader
 
 LIMIT = 20.0

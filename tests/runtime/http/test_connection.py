@@ -10,13 +10,14 @@ import struct
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from harness.stopwatch import Stopwatch
 from harness.waiting import until_equal
 from harness.web_clients import Served, answer, close, rest, serving
-from runtime.http.connection import ConnectionTable, Traffic
+from runtime.http.connection import Connection, ConnectionTable, Traffic
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -374,35 +375,31 @@ async def test_a_unix_socket_has_the_same_bounds(sockets: Path, caplog: pytest.L
             await close(writer)
 
 
-async def test_the_table_takes_from_the_address_with_the_most_the_least_recently_used() -> None:
+def test_the_table_takes_from_the_address_with_the_most_the_least_recently_used() -> None:
     traffic = Traffic()
     table = ConnectionTable(traffic, 6, 4)
-    tasks = {name: asyncio.create_task(asyncio.sleep(60), name=name) for name in "abcdefgh"}
+    connections = {name: Mock(Connection, address="two" if name in "fgh" else "one") for name in "abcdefgh"}
 
-    def cancelled() -> str:
-        return "".join(name for name, task in tasks.items() if task.cancelling())
+    def aborted() -> str:
+        return "".join(name for name, connection in connections.items() if connection.abort.called)
 
     for name in "abcd":
-        table.add("one", tasks[name])
-    table.used("one", tasks["a"])
-    table.add("one", tasks["e"])
-    assert cancelled() == "b"
-    table.add("two", tasks["f"])
-    table.add("two", tasks["g"])
-    assert (cancelled(), traffic.connections) == ("b", 6)
-    table.add("two", tasks["h"])
-    assert cancelled() == "bc"
-    table.remove("one", tasks["c"])  # its own end comes later
+        table.add(connections[name])
+    table.used(connections["a"])
+    table.add(connections["e"])
+    assert aborted() == "b"
+    table.add(connections["f"])
+    table.add(connections["g"])
+    assert (aborted(), traffic.connections) == ("b", 6)
+    table.add(connections["h"])
+    assert aborted() == "bc"
+    table.remove(connections["c"])  # its own end comes later
     assert traffic.connections == 6
     for name in "adefgh":
-        table.remove("one", tasks[name])
-        table.remove("two", tasks[name])
+        table.remove(connections[name])
     assert traffic.connections == 0
-    table.evict()
+    table.no_descriptor("none is left")
     assert traffic.ended == {"crowded": 2}
-    for task in tasks.values():
-        task.cancel()
-    await asyncio.gather(*tasks.values(), return_exceptions=True)
 
 
 async def test_the_preface_of_http_2_is_refused(caplog: pytest.LogCaptureFixture) -> None:
