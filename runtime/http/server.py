@@ -6,6 +6,7 @@ asyncio listens and accepts. `Connection` starts TLS, so a new connection uses a
 import asyncio
 import errno
 import logging
+import math
 import resource
 import select
 import socket
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 128
 """Connections that the kernel holds until they are accepted."""
+_FREE_INTERVAL: Final = 0.5
+"""Seconds between two connections that are closed for want of a descriptor."""
 _END_WITHIN: Final = 0.5
 """Seconds that requests have left when the server ends."""
 
@@ -190,14 +193,17 @@ def _free_descriptors(table: ConnectionTable) -> Generator[None]:
     """
     loop = asyncio.get_running_loop()
     previous = loop.get_exception_handler()
+    freed = -math.inf
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, OSError) and str(context.get("message", "")).startswith("socket.accept()"):
-            # accept() needs a descriptor before it finds that no client waits.
+            # accept() needs a descriptor before it finds that no client waits, and asyncio repeats it.
+            nonlocal freed
             waiting = select.poll()
             waiting.register(context["socket"], select.POLLIN)
-            if waiting.poll(0):
+            if loop.time() > freed + _FREE_INTERVAL and waiting.poll(0):
+                freed = loop.time()
                 table.no_descriptor(error.strerror or str(error))
         elif previous is not None:
             previous(loop, context)
