@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import signal
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from kubelet.paths import KubeletPaths
@@ -14,14 +15,13 @@ from plugin.discovery.registry import fault_source
 from plugin.discovery.uevents import Uevents
 from plugin.presets import PRESETS
 from plugin.serving.context import PluginContext, RegistrationMethod
-from plugin.serving.fleet import MakeResource, ResourceFleet
+from plugin.serving.fleet import ResourceFleet
 from plugin.serving.host_files import HostFilesCollector
 from plugin.serving.kubelet_state import KubeletState
 from plugin.serving.ownership import DeviceOwnership
 from plugin.serving.prober import FaultEvents
 from plugin.serving.reload import ConfigRefusedError, Reloader
-from plugin.serving.resource import ServedResource
-from plugin.serving.scan import SharedSources
+from plugin.serving.sockets import SocketNames
 from plugin.serving.web import PluginSite, build
 from plugin.settings import PluginSettings
 from runtime import __version__
@@ -58,7 +58,8 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         clock=clock,
         method=settings.kubelet_registration,
     )
-    fleet = ResourceFleet(context, _maker(context))
+    directory = socket_directory(context)
+    fleet = ResourceFleet(context)
     own = [(str(settings.config), settings.config)] if settings.config is not None else []
     presets = [(PRESET_SOURCE + name, PRESETS[name]) for name in settings.preset]
     reloader = Reloader([*own, *presets], load_all, fleet=fleet, clock=clock)
@@ -74,13 +75,12 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         web.reload()
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-    by_directory = settings.kubelet_registration == "registry"
     _log.info(
         "starting",
         version=__version__,
         node=settings.node_name,
         resources=",".join(plan.name for plan in plans),
-        directory=paths.plugins_registry if by_directory else paths.device_plugins,
+        directory=directory,
         host_root=settings.host_root,
     )
     collector = HostFilesCollector(paths.device_plugins, host, lambda: fleet.plans, clock)
@@ -98,69 +98,44 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         await run_actors(actors, stop)
 
 
-def _maker(context: PluginContext) -> MakeResource:
-    def make(plan: ResourcePlan, sources: SharedSources | None) -> ServedResource:
-        try:
-            return ServedResource(plan, context, sources)
-        except ValueError as error:
-            raise Fatal(f"--kubelet.root: {error}") from error
-
-    return make
+def socket_directory(context: PluginContext) -> Path:
+    """The directory of the plugin's sockets. Raises Fatal where its path is too long for sockets in it."""
+    by_directory = context.method == "registry"
+    directory = context.paths.plugins_registry if by_directory else context.paths.device_plugins
+    try:
+        SocketNames(directory, "", context.token, hidden=by_directory)
+    except ValueError as error:
+        raise Fatal(f"--kubelet.root: {error}") from error
+    return directory
 
 
 def needs(
     paths: KubeletPaths, host: HostRoot, plans: Iterable[ResourcePlan], *, method: RegistrationMethod
 ) -> tuple[Need, ...]:
     """What the plugin needs of the node, for the preflight check."""
-    mounted = "mount the node's {0} there: the plugin's own sockets are made in it"
+    # The leases and the records of files are in device-plugins with either method.
+    written = {"device_plugins": paths.device_plugins}
+    if method == "registry":
+        written = {"plugins_registry": paths.plugins_registry, **written}
+    made = [
+        Need(name, path, Use.WRITE, f"mount the node's {path} there: the plugin creates its sockets in it")
+        for name, path in written.items()
+    ]
     if method == "socket":
-        registered = [
-            Need("device_plugins", paths.device_plugins, Use.WRITE, mounted.format(paths.device_plugins)),
-            Need(
-                "registration",
-                paths.registration_socket,
-                Use.CONNECT,
-                "is the kubelet up, and does --kubelet.root name its root directory?",
-            ),
-        ]
-    else:
-        registered = [
-            Need(
-                "plugins_registry", paths.plugins_registry, Use.WRITE, mounted.format(paths.plugins_registry)
-            ),
-            # The leases and the records of files are there with either method.
-            Need("device_plugins", paths.device_plugins, Use.WRITE, mounted.format(paths.device_plugins)),
-        ]
+        hint = "is the kubelet up, and does --kubelet.root name its root directory?"
+        made.append(Need("registration", paths.registration_socket, Use.CONNECT, hint))
+    hint = "is the kubelet up? Without it a device that has vanished stays in the list"
+    made.append(Need("pod_resources", paths.pod_resources_socket, Use.CONNECT, hint))
+    hint = "set --host-root, and mount the host's directories there"
+    made.append(Need("host_root", host.here("/"), Use.LIST, hint))
     plans = tuple(plans)
+    for place in sorted({place for plan in plans for s in plan.sources for place in s.host_directories()}):
+        name = place.removeprefix("/").replace("/", "_")
+        hint = f"mount the node's {place} below --host-root (deploy/components/hardware)"
+        made.append(Need(name, host.here(place), Use.LIST, hint))
     directories = sorted({plan.cdi.directory for plan in plans if plan.cdi is not None})
-    return (
-        *registered,
-        Need(
-            "pod_resources",
-            paths.pod_resources_socket,
-            Use.CONNECT,
-            "is the kubelet up? Without it a device that has gone is kept for long",
-        ),
-        Need("host_root", host.here("/"), Use.LIST, "say --host-root, and mount there what is looked into"),
-        *(
-            Need(
-                place.removeprefix("/").replace("/", "_"),
-                host.here(place),
-                Use.LIST,
-                f"mount the node's {place} below --host-root (deploy/components/hardware)",
-            )
-            for place in sorted(
-                {place for plan in plans for s in plan.sources for place in s.host_directories()}
-            )
-        ),
-        *(
-            Need(
-                "cdi" if len(directories) == 1 else f"cdi_{number}",
-                host.here(directory),
-                Use.WRITE,
-                f"mount the node's {directory} below --host-root, to be written to",
-                made=True,
-            )
-            for number, directory in enumerate(directories, start=1)
-        ),
-    )
+    for number, directory in enumerate(directories, start=1):
+        name = "cdi" if len(directories) == 1 else f"cdi_{number}"
+        hint = f"mount the node's {directory} below --host-root, writable"
+        made.append(Need(name, host.here(directory), Use.WRITE, hint, made=True))
+    return tuple(made)

@@ -1,7 +1,16 @@
 """Answers Allocate, GetPreferredAllocation and PreStartContainer for one resource.
 
-Allocate: `request` resolves the ids, `allocate_on_host` renders the answer for the devices as they are on
-the host at this moment, and `HostFiles.apply` writes and creates what the answer needs.
+The steps of an Allocate call, in order:
+
+1. `request` finds the devices behind the advertised ids, and refuses unknown and unhealthy ones.
+2. `DeviceScanner.resolve` reads these devices from the host again: they may have changed since the scan.
+3. `render` makes the answer of each container from the templates in the configuration.
+4. `fit_to_host` removes optional nodes and mounts that the host does not have.
+5. `HostFiles.apply` writes the CDI specification and side files, and creates the sources of mounts.
+6. The endpoint sends the answers to the kubelet.
+
+Where nothing depends on the host, steps 2, 4 and 5 are left out. Any step may refuse the call with an
+AllocationError; then no container gets a device.
 """
 
 import asyncio
@@ -32,6 +41,7 @@ from plugin.devices.rendering import Run, distinct, runs
 from plugin.discovery.command import Outcome, run_command
 from plugin.discovery.host import HostRoot
 from plugin.serving.blocking import Offload, StuckError
+from plugin.serving.context import PluginContext
 from plugin.serving.host_files import HostFiles, fit_to_host
 from plugin.serving.scan import DeviceScanner
 from plugin.serving.status import ResourceCounters
@@ -100,24 +110,23 @@ class Allocator:
     def __init__(
         self,
         plan: ResourcePlan,
+        context: PluginContext,
         *,
         inventory: Inventory,
         scanner: DeviceScanner,
-        host: HostRoot,
         host_files: HostFiles,
-        clock: Clock,
         counters: ResourceCounters,
     ) -> None:
         self._plan = plan
+        self._host = context.host
+        self._clock = context.clock
         self._inventory = inventory
         self._scanner = scanner
-        self._host = host
         self._host_files = host_files
-        self._clock = clock
         self._counters = counters
         self._offload = Offload(linger=THREAD_LINGER)
         self._pre_start = (
-            PreStartRunner(plan.name, plan.pre_start, clock) if plan.pre_start is not None else None
+            PreStartRunner(plan.name, plan.pre_start, context.clock) if plan.pre_start is not None else None
         )
 
     @property

@@ -297,19 +297,14 @@ def _handlers(servicer: _Servicer) -> grpc.GenericRpcHandler:
     lists: Any = grpc.unary_stream_rpc_method_handler(
         servicer.ListAndWatch, request_deserializer=pb.Empty.FromString
     )
-    preferred = unary(
-        servicer.GetPreferredAllocation, pb.PreferredAllocationRequest, pb.PreferredAllocationResponse
+    calls: tuple[tuple[Any, type[Message], type[Message]], ...] = (
+        (servicer.GetDevicePluginOptions, pb.Empty, pb.DevicePluginOptions),
+        (servicer.Allocate, pb.AllocateRequest, pb.AllocateResponse),
+        (servicer.GetPreferredAllocation, pb.PreferredAllocationRequest, pb.PreferredAllocationResponse),
+        (servicer.PreStartContainer, pb.PreStartContainerRequest, pb.PreStartContainerResponse),
     )
-    methods = {
-        "Allocate": unary(servicer.Allocate, pb.AllocateRequest, pb.AllocateResponse),
-        "GetDevicePluginOptions": unary(servicer.GetDevicePluginOptions, pb.Empty, pb.DevicePluginOptions),
-        "GetPreferredAllocation": preferred,
-        "ListAndWatch": lists,
-        "PreStartContainer": unary(
-            servicer.PreStartContainer, pb.PreStartContainerRequest, pb.PreStartContainerResponse
-        ),
-    }
-    return grpc.method_handlers_generic_handler(_SERVICE, methods)
+    methods = {method.__name__: unary(method, request, response) for method, request, response in calls}
+    return grpc.method_handlers_generic_handler(_SERVICE, {"ListAndWatch": lists, **methods})
 
 
 def _response(made: ContainerAllocation) -> pb.ContainerAllocateResponse:

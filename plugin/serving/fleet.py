@@ -20,8 +20,6 @@ from runtime.log import Log
 
 _log = Log("fleet")
 
-MakeResource = Callable[[ResourcePlan, SharedSources | None], ServedResource]
-
 
 class ResourceFamily:
     """Serves the resources of one family. A resource is served until the family ends. Run `run()`."""
@@ -30,13 +28,11 @@ class ResourceFamily:
         self,
         plan: ResourcePlan,
         context: PluginContext,
-        make: MakeResource,
         served_by: Callable[[str], str | None],
     ) -> None:
         """`served_by` returns which other resource or family has a name, None where it is free."""
         self.plan = plan
         self._context = context
-        self._make = make
         self._served_by = served_by
         self._sources = SharedSources(plan, context.host, context.clock.monotonic)
         self._offload = Offload(1)
@@ -83,12 +79,8 @@ class ResourceFamily:
         return (
             ResourceStatus(
                 name=self.plan.name,
-                registered=False,
-                streams=0,
                 ready=self._scanned,
                 state=waiting if self._scanned else scanning,
-                advertised=(),
-                last_allocated=lambda _: None,
                 counters=self._counters,
             ),
         )
@@ -127,7 +119,7 @@ class ResourceFamily:
                 # Names that no device has any more count too: their resources are still served.
                 left_out.append((name, f"there are {MOST_MEMBERS} resources of its family already"))
             else:
-                resource = self._make(plan, self._sources)
+                resource = ServedResource(plan, self._context, self._sources)
                 self._members[name] = resource, group.create_task(resource.run())
                 started.append(resource)
         self._log.left_out(left_out)
@@ -152,9 +144,8 @@ class ResourceFamily:
 class ResourceFleet:
     """Owns the resources. Run `run()`; `apply` sets which ones there are."""
 
-    def __init__(self, context: PluginContext, make: MakeResource | None = None) -> None:
+    def __init__(self, context: PluginContext) -> None:
         self._context = context
-        self._make: MakeResource = make or (lambda plan, sources: ServedResource(plan, context, sources))
         self._running: dict[str, tuple[ServedResource | ResourceFamily, asyncio.Task[None]]] = {}
         self._plans: tuple[ResourcePlan, ...] = ()
         self._applied = asyncio.Event()
@@ -219,11 +210,9 @@ class ResourceFleet:
     def _start(self, plan: ResourcePlan, group: asyncio.TaskGroup) -> None:
         served: ServedResource | ResourceFamily
         if plan.family is None:
-            served = self._make(plan, None)
+            served = ServedResource(plan, self._context)
         else:
-            served = ResourceFamily(
-                plan, self._context, self._make, lambda name: self._served_by(name, plan.name)
-            )
+            served = ResourceFamily(plan, self._context, lambda name: self._served_by(name, plan.name))
         self._running[plan.name] = served, group.create_task(served.run())
 
     def _served_by(self, name: str, family: str) -> str | None:

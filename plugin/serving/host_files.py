@@ -5,13 +5,11 @@ that are no longer configured.
 """
 
 import asyncio
-import fcntl
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from plugin.config.plan import ResourcePlan
 from plugin.devices.allocation import (
@@ -21,12 +19,12 @@ from plugin.devices.allocation import (
     refuse_missing,
     refusing,
 )
-from plugin.devices.cdi import CdiNames
 from plugin.devices.device import Device
 from plugin.devices.rendering import Mount, RenderError
 from plugin.discovery.host import HostRoot, os_problem
 from plugin.serving.blocking import Offload, StuckError
-from plugin.serving.sockets import LEASE_ENDING, RECORD_ENDING, is_at
+from plugin.serving.context import PluginContext
+from plugin.serving.sockets import LEASE_ENDING, RECORD_ENDING, Lease
 from plugin.serving.written_files import (
     CdiSpecification,
     HostRecord,
@@ -54,39 +52,30 @@ COLLECT_TIMEOUT: Final = 20.0
 _log = Log("host-files")
 
 
-class HolderSource(Protocol):
-    """Knows which advertised ids pods hold."""
-
-    async def may_be_held(self, resource: str) -> frozenset[str] | None:
-        """Ids of `resource` that a pod may hold, None where that is unknown."""
-        ...
-
-
 class HostFiles:
     """What one resource has on the host. Run `run()` to keep it up to date."""
 
     def __init__(
         self,
         plan: ResourcePlan,
-        *,
-        host: HostRoot,
+        context: PluginContext,
         record: HostRecord,
-        holders: HolderSource,
-        clock: Clock,
         devices: Callable[[], Iterable[Device]],
-        interval: float,
-        cdi_names: CdiNames,
     ) -> None:
-        """`devices`: those of the CDI specification; `interval`: seconds between checks for holders."""
+        """`devices`: those of the CDI specification."""
         self._plan = plan
-        self._host = host
+        self._host = context.host
+        self._kubelet = context.kubelet
+        self._clock = context.clock
         self._record = record
-        self._holders = holders
-        self._clock = clock
         self._devices = devices
-        self._interval = interval
-        self._files = SideFiles(host, record, clock)
-        self._cdi = CdiSpecification(plan.cdi, plan.name, host, record, cdi_names) if plan.cdi else None
+        self._interval = context.pace.release
+        self._files = SideFiles(context.host, record, context.clock)
+        self._cdi = (
+            CdiSpecification(plan.cdi, plan.name, context.host, record, context.cdi_names)
+            if plan.cdi
+            else None
+        )
         self._offload = Offload(1)
         self._changed = asyncio.Event()
         self._removed = False
@@ -181,7 +170,7 @@ class HostFiles:
 
     async def _release_files(self) -> str | None:
         """Remove the files that no pod needs; returns the problem."""
-        held = await self._holders.may_be_held(self._plan.name) if self._files.any() else None
+        held = await self._kubelet.may_be_held(self._plan.name) if self._files.any() else None
         return None if held is None else await self._on_files(lambda: self._files.release(held))
 
     def _report(self, *problems: str | None) -> None:
@@ -279,20 +268,15 @@ class HostFilesCollector:
     def _collect_one(self, path: Path, record: Record) -> None:
         if self._is_wanted(record):
             return
-        lease = path.with_name(path.name.removesuffix(RECORD_ENDING) + LEASE_ENDING)
-        file = os.open(lease, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        lease = Lease(path.with_name(path.name.removesuffix(RECORD_ENDING) + LEASE_ENDING))
+        if not lease.try_acquire():
+            return  # another process serves the resource
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not is_at(file, lease):
-                return  # released and removed since it was opened: another process may hold a new one
             # The configuration may have changed before the lock was taken.
             if not self._is_wanted(record):
                 self._remove(path, record)
-            lease.unlink(missing_ok=True)
-        except BlockingIOError:
-            return  # another process serves the resource
         finally:
-            os.close(file)
+            lease.release()
 
     def _is_wanted(self, record: Record) -> bool:
         """Whether the resource, or its family, is configured: a family's devices may only be late."""

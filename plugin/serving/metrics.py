@@ -53,12 +53,12 @@ def device_families(statuses: Sequence[ResourceStatus]) -> list[Metric]:
 _COUNTERS: Final = {
     "registrations": "Registrations that the kubelet accepted.",
     "registration_errors": "Attempts to register that failed.",
-    "allocations": "Containers that Allocate was answered for.",
+    "allocations": "Containers for which Allocate was answered.",
     "allocation_errors": "Allocate calls that were refused.",
-    "pre_starts": "Containers that the configured program was run before.",
-    "pre_start_errors": "Starts of containers that were refused, for the program before them failed.",
-    "discoveries": "Looks for devices.",
-    "discovery_errors": "Looks for devices that failed.",
+    "pre_starts": "Containers for which the pre_start program succeeded.",
+    "pre_start_errors": "Starts of containers that were refused because the pre_start program failed.",
+    "discoveries": "Scans for devices.",
+    "discovery_errors": "Scans for devices that failed.",
     "health_flaps": "Devices found flapping and held as unhealthy.",
 }
 """HELP of the counters by the field of ResourceCounters that has the same name."""
@@ -99,12 +99,12 @@ def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -
         status.counters.allocation_seconds.add_to(durations, [status.name])
     successful = GaugeMetricFamily(
         "devicelens_plugin_config_last_reload_successful",
-        "1 if the configuration was read when it was last tried, 0 if it was refused. [ALPHA]",
+        "1 if the last reload of the configuration succeeded, 0 if it was refused. [ALPHA]",
         value=int(config.successful),
     )
     succeeded = GaugeMetricFamily(
         "devicelens_plugin_config_last_reload_success_timestamp_seconds",
-        "When the configuration was last read, in seconds since 1970. [ALPHA]",
+        "Unix time of the last successful reload of the configuration, in seconds. [ALPHA]",
         value=config.succeeded_at,
     )
     return [registered, streams, *counters, transitions, durations, successful, succeeded]

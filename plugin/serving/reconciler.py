@@ -4,45 +4,18 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from plugin.devices.inventory import Inventory
 from plugin.serving.context import PluginContext
+from plugin.serving.device_tracker import DeviceTracker
+from plugin.serving.registration import Registration
 from runtime.log import Episode, Log
 
 MAX_REGISTRATION_PAUSE: Final = 3600.0
 """Seconds between registrations that do not help: doubled from one to the next up to this."""
 
 _log = Log("reconciler")
-
-
-class FollowedRegistration(Protocol):
-    """The registration of the resource."""
-
-    doubt: asyncio.Event
-    """Set when the kubelet may have dropped the registration."""
-
-    @property
-    def standing(self) -> int | None:
-        """The number of the registration that the kubelet follows, None where it follows none."""
-        ...
-
-    def renew(self) -> None:
-        """Register again on a new socket."""
-        ...
-
-
-class ClaimedDevices(Protocol):
-    """The devices that the resource claims."""
-
-    @property
-    def waits_for_holder(self) -> bool:
-        """Whether a device is refused because a pod holds it under another resource or id."""
-        ...
-
-    def reclaim(self) -> None:
-        """Claim again after the holders of devices changed."""
-        ...
 
 
 class _NoVerdictError(Exception):
@@ -65,9 +38,9 @@ class Reconciler:
         resource: str,
         *,
         inventory: Inventory,
-        devices: ClaimedDevices,
+        devices: DeviceTracker,
         changed: Callable[[], None],
-        registration: FollowedRegistration,
+        registration: Registration,
         context: PluginContext,
     ) -> None:
         """`changed` is called after the inventory changed."""

@@ -18,13 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-import grpc.aio
-
-from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.registration import PluginWatcherServicer, RegisterFailedError, register
 from plugin.serving.context import Patience, PluginContext
+from plugin.serving.endpoint import Endpoint
 from plugin.serving.sockets import Lease, SocketIdentity, SocketNames, socket_identity
 from plugin.serving.status import ResourceCounters
 from runtime.directory import Kind
@@ -54,9 +52,9 @@ class Step(Enum):
     """End this endpoint with its streams, and serve on a new socket."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RegistrationState:
-    """What is known of a registration. Times are monotonic seconds.
+    """The state of a registration. Times are monotonic seconds.
 
     `own_socket`: the plugin's socket exists; `kubelet`: the kubelet's socket; `accepted_by`: the kubelet
     socket that accepted; `quiet_since`: since when no stream is open; `had_stream`: one was open since the
@@ -64,8 +62,8 @@ class RegistrationState:
     that got no stream; `renew`: a new endpoint was requested.
     """
 
-    own_socket: bool
-    kubelet: SocketIdentity | None
+    own_socket: bool = False
+    kubelet: SocketIdentity | None = None
     accepted_by: SocketIdentity | None = None
     streams: int = 0
     quiet_since: float = 0.0
@@ -121,40 +119,7 @@ def retry_delay(failures: int, *, refused: bool) -> float:
     return min(FIRST_RETRY * 2.0 ** min(failures - 1, 32), last)
 
 
-class ServedEndpoint(Protocol):
-    """A DevicePlugin server on a socket of its own."""
-
-    path: Path
-    options: pb.DevicePluginOptions
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the socket is still at its path."""
-        ...
-
-    @property
-    def streams(self) -> int:
-        """How many ListAndWatch streams are open."""
-        ...
-
-    def add_service(self, add: Callable[[grpc.aio.Server], None]) -> None:
-        """Serve another service on the same socket. To be called before `open`."""
-        ...
-
-    async def open(self) -> None:
-        """Start serving. Raises OSError."""
-        ...
-
-    def rename(self, path: Path) -> None:
-        """Move the socket to `path`. Raises OSError."""
-        ...
-
-    async def close(self) -> None:
-        """End every stream, stop the server and remove the socket."""
-        ...
-
-
-MakeEndpoint = Callable[[Path, Callable[[], None]], ServedEndpoint]
+MakeEndpoint = Callable[[Path, Callable[[], None]], Endpoint]
 """Makes an endpoint on a path, with a callback for streams that open or end."""
 
 
@@ -184,16 +149,9 @@ class Registration(ABC):
         self._counters = counters
         self._lease = Lease(lease)
         self._wake = asyncio.Event()
-        self._endpoint: ServedEndpoint | None = None
-        self._accepted_by: SocketIdentity | None = None
-        self._kubelet: SocketIdentity | None = None
-        self._quiet_since = 0.0
-        self._had_stream = False
+        self._endpoint: Endpoint | None = None
+        self._state = RegistrationState()
         self._failures = 0
-        self._retry_at = 0.0
-        self._refused = False
-        self._renewals = 0
-        self._renew = False
         self._failing = Episode(_log, "cannot register", resource=resource)
         self._blocked = Episode(_log, "waiting to register", resource=resource)
         self._unleased = Episode(_log, "cannot detect other plugin processes", resource=resource)
@@ -206,13 +164,13 @@ class Registration(ABC):
         registration, and when a foreign socket vanishes."""
 
     @abstractmethod
-    async def _keep(self, endpoint: ServedEndpoint) -> None:
+    async def _keep(self, endpoint: Endpoint) -> None:
         """Keep `endpoint` registered, until a new one is needed."""
 
     @property
     def registered(self) -> bool:
         """Whether the present kubelet accepted the present socket."""
-        return self._accepted_by is not None and self._accepted_by == self._kubelet
+        return self._state.accepted_by is not None and self._state.accepted_by == self._state.kubelet
 
     @property
     def streams(self) -> int:
@@ -228,7 +186,7 @@ class Registration(ABC):
         endpoint = self._endpoint
         if endpoint is None or not endpoint.streams or not endpoint.is_there:
             return None
-        return self._counters.registrations if self._is_current(self._accepted_by) else None
+        return self._counters.registrations if self._is_current(self._state.accepted_by) else None
 
     @property
     def problem(self) -> str | None:
@@ -237,7 +195,7 @@ class Registration(ABC):
 
     def renew(self) -> None:
         """Serve on a new socket and register it."""
-        self._renew = True
+        self._state.renew = True
         self._wake.set()
 
     async def run(self) -> None:
@@ -301,41 +259,34 @@ class Registration(ABC):
                 await self._retry_later(f"cannot serve: {error}", refused=False)
                 return
             self._endpoint = endpoint
-            self._accepted_by = None
-            self._had_stream = False
-            self._renew = False
-            self._quiet_since = self._clock.monotonic()
+            self._state.accepted_by = None
+            self._state.had_stream = False
+            self._state.renew = False
+            self._state.quiet_since = self._clock.monotonic()
             await self._keep(endpoint)
             _log.info("serving on a new socket", resource=self._resource, instead_of=endpoint.path.name)
         finally:
             self._endpoint = None
-            self._accepted_by = None
+            self._state.accepted_by = None
             await endpoint.close()
 
-    async def _open(self, endpoint: ServedEndpoint) -> None:
+    async def _open(self, endpoint: Endpoint) -> None:
         await endpoint.open()
 
-    def _state(self, endpoint: ServedEndpoint) -> RegistrationState:
-        return RegistrationState(
-            own_socket=endpoint.is_there,
-            kubelet=self._current_kubelet(),
-            accepted_by=self._accepted_by,
-            streams=endpoint.streams,
-            quiet_since=self._quiet_since,
-            had_stream=self._had_stream,
-            refused=self._refused,
-            retry_at=self._retry_at,
-            renewals=self._renewals,
-            renew=self._renew,
-        )
+    def _refresh(self, endpoint: Endpoint) -> RegistrationState:
+        """The state, with what the sockets and streams are now."""
+        self._state.own_socket = endpoint.is_there
+        self._current_kubelet()
+        self._state.streams = endpoint.streams
+        return self._state
 
     def _current_kubelet(self) -> SocketIdentity | None:
         """The kubelet's socket. A new one resets the retries."""
         kubelet = socket_identity(self._paths.registration_socket)
-        if kubelet != self._kubelet:
+        if kubelet != self._state.kubelet:
             self._failures = 0
-            self._retry_at = 0.0
-            self._kubelet = kubelet
+            self._state.retry_at = 0.0
+            self._state.kubelet = kubelet
         if kubelet is None:
             self._blocked.failed(f"{self._paths.registration_socket} is not there: no kubelet", level="info")
         else:
@@ -348,9 +299,9 @@ class Registration(ABC):
     def _accept(self, kubelet: SocketIdentity | None) -> None:
         self._counters.registrations += 1
         self._failures = 0
-        self._retry_at = 0.0
-        self._accepted_by = kubelet
-        self._quiet_since = self._clock.monotonic()
+        self._state.retry_at = 0.0
+        self._state.accepted_by = kubelet
+        self._state.quiet_since = self._clock.monotonic()
         self._failing.recovered()
         self._blocked.recovered()
         self.doubt.set()
@@ -358,18 +309,18 @@ class Registration(ABC):
 
     async def _retry_later(self, reason: str, *, refused: bool) -> None:
         self._failed(reason, refused=refused)
-        await self._changed(self._retry_at)
+        await self._changed(self._state.retry_at)
 
     def _failed(self, reason: str, *, refused: bool) -> None:
         self._failures += 1
-        self._retry_at = self._clock.monotonic() + retry_delay(self._failures, refused=refused)
+        self._state.retry_at = self._clock.monotonic() + retry_delay(self._failures, refused=refused)
         self._failing.failed(reason, level="warn" if refused or self._failures > _QUIET_FAILURES else "debug")
 
     def _streams_changed(self) -> None:
         if self.streams:
-            self._had_stream = True
+            self._state.had_stream = True
         else:
-            self._quiet_since = self._clock.monotonic()
+            self._state.quiet_since = self._clock.monotonic()
         self._wake.set()
 
     async def _changed(self, until: float | None) -> None:
@@ -384,9 +335,9 @@ class Registration(ABC):
 class SocketRegistration(Registration):
     """Registers by a Register call to the kubelet's socket in device-plugins."""
 
-    async def _keep(self, endpoint: ServedEndpoint) -> None:
+    async def _keep(self, endpoint: Endpoint) -> None:
         while True:
-            decision = decide(self._state(endpoint), self._clock.monotonic(), self._patience)
+            decision = decide(self._refresh(endpoint), self._clock.monotonic(), self._patience)
             match decision.step:
                 case Step.RENEW:
                     return
@@ -395,10 +346,10 @@ class SocketRegistration(Registration):
                 case Step.WAIT:
                     await self._changed(decision.until)
 
-    async def _register(self, endpoint: ServedEndpoint) -> None:
+    async def _register(self, endpoint: Endpoint) -> None:
         """Call Register; cancelled when the kubelet's socket or the own one changes meanwhile."""
-        kubelet = self._kubelet
-        self._had_stream = endpoint.streams > 0
+        kubelet = self._state.kubelet
+        self._state.had_stream = endpoint.streams > 0
         call = asyncio.create_task(
             register(self._paths.registration_socket, self._resource, endpoint.path.name, endpoint.options)
         )
@@ -427,48 +378,48 @@ class SocketRegistration(Registration):
 class DirectoryRegistration(Registration):
     """Registers by a socket in plugins_registry. A hidden name keeps the kubelet away until it serves."""
 
-    async def _open(self, endpoint: ServedEndpoint) -> None:
+    async def _open(self, endpoint: Endpoint) -> None:
         endpoint.add_service(PluginWatcherServicer(self._resource, self._notified).add_to)
         await endpoint.open()
-        self._refused = False
+        self._state.refused = False
         endpoint.rename(self._names.standing)
 
     def _notified(self, refusal: str | None) -> None:
         if refusal is None:
-            self._refused = False
-            self._had_stream = self.streams > 0
+            self._state.refused = False
+            self._state.had_stream = self.streams > 0
             self._accept(self._current_kubelet())
         else:
             self._counters.registration_errors += 1
-            self._refused = True
+            self._state.refused = True
             self._failed(refusal, refused=True)
-            self._retry_at = max(self._retry_at, self._clock.monotonic() + self._patience.refused)
+            self._state.retry_at = max(self._state.retry_at, self._clock.monotonic() + self._patience.refused)
         self._wake.set()
 
-    async def _keep(self, endpoint: ServedEndpoint) -> None:
+    async def _keep(self, endpoint: Endpoint) -> None:
         while True:
-            decision = decide_by_directory(self._state(endpoint), self._clock.monotonic(), self._patience)
+            decision = decide_by_directory(self._refresh(endpoint), self._clock.monotonic(), self._patience)
             if decision.step is Step.WAIT:
                 await self._changed(decision.until)
-            elif not endpoint.is_there or self._renew or self._refused:
+            elif not endpoint.is_there or self._state.renew or self._state.refused:
                 return
             elif _accepts(self._paths.registration_socket):
-                self._renewals += 1
+                self._state.renewals += 1
                 self._failing.failed("the kubelet opens no stream: serving on a new socket", level="warn")
                 return
             else:
                 # A kubelet that does not run cannot have noticed the socket: start counting again.
-                self._quiet_since = self._clock.monotonic()
+                self._state.quiet_since = self._clock.monotonic()
 
-    def _state(self, endpoint: ServedEndpoint) -> RegistrationState:
-        before = self._kubelet
+    def _refresh(self, endpoint: Endpoint) -> RegistrationState:
+        before = self._state.kubelet
         if self._current_kubelet() != before:
-            self._quiet_since = self._clock.monotonic()
-            self._had_stream = endpoint.streams > 0
+            self._state.quiet_since = self._clock.monotonic()
+            self._state.had_stream = endpoint.streams > 0
         if endpoint.streams:
-            self._renewals = 0
+            self._state.renewals = 0
             self._failing.recovered()
-        return super()._state(endpoint)
+        return super()._refresh(endpoint)
 
 
 def _accepts(path: Path) -> bool:

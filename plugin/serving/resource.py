@@ -21,7 +21,7 @@ from plugin.serving.reconciler import Reconciler
 from plugin.serving.registration import DirectoryRegistration, Registration, SocketRegistration
 from plugin.serving.scan import DeviceScanner, SharedSources
 from plugin.serving.sockets import SocketNames
-from plugin.serving.status import ResourceCounters, ResourceLog, ResourceStatus, assess
+from plugin.serving.status import ResourceCounters, ResourceLog, ResourceStatus
 from plugin.serving.written_files import HostRecord
 from runtime.process import innermost
 
@@ -47,21 +47,16 @@ class ServedResource:
         names = SocketNames(context.paths.device_plugins, plan.name, context.token)
         self._host_files = HostFiles(
             plan,
-            host=context.host,
-            record=HostRecord(names.record, plan.name, plan.member_of.text if plan.member_of else ""),
-            holders=context.kubelet,
-            clock=self._clock,
-            devices=lambda: [known.device for known in self._inventory.devices.values()],
-            interval=context.pace.release,
-            cdi_names=context.cdi_names,
+            context,
+            HostRecord(names.record, plan.name, plan.member_of.text if plan.member_of else ""),
+            lambda: [known.device for known in self._inventory.devices.values()],
         )
         self._allocator = Allocator(
             plan,
+            context,
             inventory=self._inventory,
             scanner=scanner,
-            host=context.host,
             host_files=self._host_files,
-            clock=self._clock,
             counters=self._counters,
         )
         self._tracker = DeviceTracker(
@@ -186,27 +181,41 @@ class ServedResource:
 
     def status(self) -> ResourceStatus:
         """The resource at this moment."""
-        registration = self._registration
-        ready, state = assess(
-            registered=registration.registered,
-            streams=registration.streams,
-            stands_by=registration.stands_by,
-            registration_problem=registration.problem,
-            probed=self._tracker.probed.is_set(),
-            registering=self._ready_to_register.is_set(),
-            empty_reason=self._log.empty.reason,
-            discovery_problem=self._log.discovery.reason,
-            files_problem=self._host_files.problem,
-            defect=self._log.defect.reason,
-            inventory=self._inventory,
-        )
+        ready, state = self._assess()
         return ResourceStatus(
             name=self.plan.name,
-            registered=registration.registered,
-            streams=registration.streams,
             ready=ready,
             state=state,
+            counters=self._counters,
+            registered=self._registration.registered,
+            streams=self._registration.streams,
             advertised=self._inventory.advertised(),
             last_allocated=self._inventory.last_given,
-            counters=self._counters,
         )
+
+    def _assess(self) -> tuple[bool, str]:
+        """Whether the resource is ready, and its state in words: the first rule that holds."""
+        registration, log = self._registration, self._log
+        probed = self._tracker.probed.is_set()
+        failing = f"discovery fails: {log.discovery.reason}" if log.discovery.reason else ""
+        serving = registration.registered and registration.streams > 0
+        files_problem = self._host_files.problem
+        waiting = not self._ready_to_register.is_set()
+        rules: tuple[tuple[bool, bool, str], ...] = (
+            (files_problem is not None, False, files_problem or ""),
+            (serving, True, self._serving_state(failing)),
+            (not probed and log.defect.reason is not None, False, f"defect: {log.defect.reason}"),
+            (not probed, False, failing or "looking for devices"),
+            (waiting, True, f"waiting for devices: {log.empty.reason or 'none was found'}"),
+            (registration.stands_by, True, f"waiting: {registration.problem}"),
+            (registration.registered, False, "registered, but the kubelet has opened no stream"),
+            (True, False, registration.problem or "registering"),
+        )
+        return next((ready, text) for holds, ready, text in rules if holds)
+
+    def _serving_state(self, failing: str) -> str:
+        devices = self._inventory.devices.values()
+        healthy = sum(known.healthy for known in devices)
+        streams = self._registration.streams
+        text = f"registered, streams open: {streams}, devices healthy: {healthy} of {len(devices)}"
+        return f"{text}; {failing}" if failing else text

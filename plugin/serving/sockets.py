@@ -2,7 +2,7 @@
 
 When a new plugin registers while the old one's stream is open and the old one then ends, the kubelet stops
 the new endpoint and cuts its stream. So a second process stands by until the first has ended: it waits for
-a lock that the kernel releases with the process that holds it, however that process ends.
+a lock that the kernel releases when the process that holds it ends, also when that process is killed.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import os
 import re
 import socket
 import stat
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +25,8 @@ PREFIX: Final = "devicelens-"
 
 LEASE_ENDING: Final = ".lock"
 RECORD_ENDING: Final = ".json"
+LEASE_RETRY: Final = 0.1
+"""Seconds between attempts to acquire a lease that another process holds."""
 _TOKEN_BYTES: Final = 8
 _HASH_BYTES: Final = 6
 _READABLE: Final = 40
@@ -138,39 +139,41 @@ class Lease:
         self._file: int | None = None
 
     async def acquire(self, on_wait: Callable[[], None]) -> None:
-        """Acquire the lease; `on_wait` is called if another process has it.
+        """Acquire the lease; `on_wait` is called once if another process has it.
 
         Raises OSError where no lock is possible, such as in a missing or read-only directory.
         """
-        if self._file is not None and not self._is_current(self._file):
+        if self._file is not None and not is_at(self._file, self._path):
             # The file was removed or its directory replaced: another process may hold a new one.
             self.release()
-        while self._file is None:
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                on_wait()
-                await _wait_for_lock(file)
-            except OSError:
-                os.close(file)
-                raise
-            if self._is_current(file):
+        if self._file is not None or self.try_acquire():
+            return
+        on_wait()
+        while not self.try_acquire():  # noqa: ASYNC110 -- the kernel signals no release of a lock
+            await asyncio.sleep(LEASE_RETRY)
+
+    def try_acquire(self) -> bool:
+        """Acquire the lease unless another process has it; returns whether it is held. Raises OSError."""
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_at(file, self._path):
                 self._file = file
-            else:
+        except BlockingIOError:
+            return False
+        finally:
+            if self._file != file:
                 os.close(file)
+        return self._file is not None
 
     def release(self) -> None:
         """Release the lease, if held. The file is removed first, so that waiting processes open a new one."""
         if self._file is not None:
-            if self._is_current(self._file):
+            if is_at(self._file, self._path):
                 with suppress(OSError):
                     self._path.unlink()
             os.close(self._file)
             self._file = None
-
-    def _is_current(self, file: int) -> bool:
-        return is_at(file, self._path)
 
 
 def is_at(file: int, path: Path) -> bool:
@@ -179,55 +182,3 @@ def is_at(file: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(file), path.lstat())
     except OSError:
         return False
-
-
-async def _wait_for_lock(file: int) -> None:
-    """Lock `file` in a thread. After a cancellation the thread closes the file when it has the lock."""
-    waiter = _LockWaiter(file)
-    try:
-        waiter.start()
-    except RuntimeError:
-        # The process cannot start another thread; the resource restarts, and opens the file again.
-        os.close(file)
-        raise
-    try:
-        await waiter.done.wait()
-    except asyncio.CancelledError:
-        waiter.abandon()
-        raise
-    if waiter.error is not None:
-        os.close(file)
-        raise waiter.error
-
-
-class _LockWaiter(threading.Thread):
-    def __init__(self, file: int) -> None:
-        super().__init__(name="lease", daemon=True)
-        self.done = asyncio.Event()
-        self.error: OSError | None = None
-        self._file = file
-        self._loop = asyncio.get_running_loop()
-        self._guard = threading.Lock()
-        self._abandoned = False
-        self._finished = False
-
-    def run(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-        except OSError as error:
-            self.error = error
-        with self._guard:
-            self._finished = True
-            if self._abandoned:
-                os.close(self._file)
-                return
-        # RuntimeError: the loop has ended, and the process with it.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self.done.set)
-
-    def abandon(self) -> None:
-        """Close the file here, or in the thread once it has the lock."""
-        with self._guard:
-            self._abandoned = True
-            if self._finished:
-                os.close(self._file)

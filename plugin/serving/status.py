@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from plugin.devices.inventory import HealthTransition, Inventory, ListEntry
+from plugin.devices.inventory import HealthTransition, ListEntry
 from plugin.names import natural
 from runtime.exposition import HistogramCounts
 from runtime.log import Episode, Log
@@ -99,50 +99,10 @@ class ResourceStatus:
     """
 
     name: str
-    registered: bool
-    streams: int
     ready: bool
     state: str
-    advertised: tuple[ListEntry, ...]
-    last_allocated: Callable[[str], float | None]
     counters: ResourceCounters
-
-
-def assess(
-    *,
-    registered: bool,
-    streams: int,
-    stands_by: bool,
-    registration_problem: str | None,
-    probed: bool,
-    registering: bool,
-    empty_reason: str | None,
-    discovery_problem: str | None,
-    files_problem: str | None,
-    defect: str | None,
-    inventory: Inventory,
-) -> tuple[bool, str]:
-    """Whether a resource is ready, and its state in words: the first rule that holds.
-
-    `probed`: the first scan and its probes are over; `registering`: there was something to register;
-    `empty_reason`: why there is no device. A problem is None while there is none.
-    """
-    failing = f"discovery fails: {discovery_problem}" if discovery_problem else ""
-    rules: tuple[tuple[bool, bool, str], ...] = (
-        (files_problem is not None, False, files_problem or ""),
-        (registered and streams > 0, True, _serving(inventory, streams, failing)),
-        (not probed and defect is not None, False, f"defect: {defect}"),
-        (not probed, False, failing or "looking for devices"),
-        (not registering, True, f"waiting for devices: {empty_reason or 'none was found'}"),
-        (stands_by, True, f"waiting: {registration_problem}"),
-        (registered, False, "registered, but the kubelet has opened no stream"),
-        (True, False, registration_problem or "registering"),
-    )
-    return next((ready, text) for holds, ready, text in rules if holds)
-
-
-def _serving(inventory: Inventory, streams: int, failing: str) -> str:
-    devices = inventory.devices.values()
-    healthy = sum(known.healthy for known in devices)
-    text = f"registered, streams open: {streams}, devices healthy: {healthy} of {len(devices)}"
-    return f"{text}; {failing}" if failing else text
+    registered: bool = False
+    streams: int = 0
+    advertised: tuple[ListEntry, ...] = ()
+    last_allocated: Callable[[str], float | None] = lambda _: None

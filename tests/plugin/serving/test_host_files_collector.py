@@ -151,7 +151,7 @@ def test_a_lease_that_was_given_up_since_it_was_opened_is_nobodys(
         lease.touch()
         real(file, operation)
 
-    monkeypatch.setattr("plugin.serving.host_files.fcntl.flock", another_took_it_over)
+    monkeypatch.setattr("plugin.serving.sockets.fcntl.flock", another_took_it_over)
     HostFilesCollector(tmp_path, HostRoot(host), lambda: (), Clock()).collect()
     assert record.exists()
     assert lease.exists()
