@@ -32,10 +32,12 @@ else:
 
 LIMIT: Final = 64 * 1024 * 1024
 """Bytes of an answer: ten times the documents of the fullest node."""
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)
+"""`connect` limits the time of everything."""
 _CHUNK: Final = 256 * 1024
 _TOKEN_BYTES: Final = 64 * 1024
 _EVENT_SILENCE: Final = 40.0
-"""Seconds without a line after which an event stream counts as lost: the exporter sends one every 15 s."""
+"""Seconds without data after which an event stream counts as lost: the exporter sends one every 15 s."""
 
 T = TypeVar("T")
 D = TypeVar("D", bound=msgspec.Struct)
@@ -127,35 +129,23 @@ class ServerClient:
 
         https://html.spec.whatwg.org/multipage/server-sent-events.html
         """
-        path, timeout = "/api/v1/events", self.timeout
+        path = "/api/v1/events"
+        wait = aiohttp.ClientTimeout(total=None, connect=self.timeout, sock_read=_EVENT_SILENCE)
         try:
-            async with asyncio.timeout(timeout) as limit:
-                async with self._request(path, None, "text/event-stream") as response:
-                    if response.status != 200 or response.content_type != "text/event-stream":
-                        raise self._refused(path, response, await self._read(response))
-                    limit.reschedule(None)
-                    name = ""
-                    async for line in self._lines(response):
-                        field, _, value = line.partition(":")
-                        if field == "event":
-                            name = value.strip()
-                        elif field == "data" and name == "generation":
-                            yield int(value[:18])
-        except TimeoutError:
-            raise AskError(f"{self.address}: no answer within {timeout:g} s") from None
+            async with self._request(path, None, "text/event-stream", wait) as response:
+                if response.status != 200 or response.content_type != "text/event-stream":
+                    raise self._refused(path, response, await self._read(response))
+                name = b""
+                async for line in response.content:
+                    field, _, value = line.partition(b":")
+                    if field == b"event":
+                        name = value.strip()
+                    elif field == b"data" and name == b"generation":
+                        yield int(value[:18])
+        except TimeoutError as error:
+            raise AskError(f"{self.address}: no answer: {visible(str(error))}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._failed(error) from error
-
-    async def _lines(self, response: aiohttp.ClientResponse) -> AsyncIterator[str]:
-        while True:
-            try:
-                async with asyncio.timeout(_EVENT_SILENCE):
-                    line = await response.content.readline()
-            except TimeoutError:
-                raise AskError(f"{self.address}: silent for {_EVENT_SILENCE:g} s") from None
-            if not line:
-                return
-            yield line.decode("utf-8", errors="replace").rstrip("\r\n")
 
     def _refused(self, path: str, response: aiohttp.ClientResponse, body: bytes) -> StatusError:
         status = f"{self.address}: {visible(f'{response.status} {response.reason}', limit=100)}"
@@ -180,7 +170,11 @@ class ServerClient:
         return hint.format(product=self.product, path=path, location=location)
 
     def _request(
-        self, path: str, query: Mapping[str, str] | None, accept: str
+        self,
+        path: str,
+        query: Mapping[str, str] | None,
+        accept: str,
+        wait: aiohttp.ClientTimeout = _NO_TIMEOUT,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         headers = {"Accept": accept, "Accept-Encoding": "gzip"}
         authorization = self.address.authorization or _bearer(self._source.flags.token_file)
@@ -192,8 +186,9 @@ class ServerClient:
         else:
             base = URL.build(scheme=address.scheme, host=address.host, port=address.port)
             url = base.with_path(address.path + path)
+        context = self._context or True
         return self._session.get(
-            url.with_query(query), headers=headers, allow_redirects=False, ssl=self._context or True
+            url.with_query(query), headers=headers, timeout=wait, allow_redirects=False, ssl=context
         )
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
@@ -209,37 +204,28 @@ class ServerClient:
 
 
 @asynccontextmanager
-async def connect(source: ChosenSource) -> AsyncGenerator[ServerClient]:
-    """A client for an exporter or a Prometheus. Everything within must end in `source.timeout` seconds.
+async def connect(source: ChosenSource, *, limited: bool = True) -> AsyncGenerator[ServerClient]:
+    """A client for an exporter or a Prometheus. Everything within ends in `source.timeout` seconds, unless
+    `limited` is False, as for event streams.
 
     Raises AskError, and BadParameter for credentials that cannot be used.
     """
-    try:
-        async with asyncio.timeout(source.timeout), open_client(source) as client:
-            yield client
-    except TimeoutError:
-        raise AskError(f"{source.address}: no answer within {source.timeout:g} s") from None
-
-
-@asynccontextmanager
-async def open_client(source: ChosenSource) -> AsyncGenerator[ServerClient]:
-    """A client without a limit on time, for event streams. Raises BadParameter."""
     address, flags = source.address, source.flags
     if flags.tls_flag and address.scheme != "https":
         raise click.BadParameter(f"found with {address}, expected https://", param_hint=flags.tls_flag)
     if flags.token_file is not None and address.authorization:
-        raise click.BadParameter(
-            f"found beside a name and a password for {address}", param_hint="--token-file"
-        )
+        message = f"found beside a name and a password for {address}"
+        raise click.BadParameter(message, param_hint="--token-file")
     context = _tls_context(flags) if address.scheme == "https" else None
     connector = aiohttp.UnixConnector(address.path) if address.scheme == "unix" else None
-    async with aiohttp.ClientSession(
-        connector=connector,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"User-Agent": "devicelens-who"},
-    ) as session:
-        yield ServerClient(session, source, context)
+    session = aiohttp.ClientSession(
+        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), headers={"User-Agent": "devicelens-who"}
+    )
+    try:
+        async with asyncio.timeout(source.timeout if limited else None), session:
+            yield ServerClient(session, source, context)
+    except TimeoutError:
+        raise AskError(f"{address}: no answer within {source.timeout:g} s") from None
 
 
 def _bearer(path: Path | None) -> str:

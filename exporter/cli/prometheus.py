@@ -39,20 +39,16 @@ _NODE_FAMILIES: Final = (
 )
 _EXPORTER_FAMILIES: Final = ("up", "last_refresh_success_timestamp_seconds", "series_dropped")
 """Families without the label `node`."""
-_EXPORTER_LABELS: Final = frozenset(
-    {
-        *("__name__", "node", "resource", "device", "parent", "numa_node", "namespace", "pod", "container"),
-        *("pod_uid", "driver", "pool", "share_id", "claim_namespace", "claim", "uid", "workload_kind"),
-        *("workload", "phase", "priority_class", "kind"),
-    }
+_EXPORTER_LABELS: Final = (
+    *("__name__", "node", "resource", "device", "parent", "numa_node", "namespace", "pod", "container"),
+    *("pod_uid", "driver", "pool", "share_id", "claim_namespace", "claim", "uid", "workload_kind"),
+    *("workload", "phase", "priority_class", "kind"),
 )
 """Labels of the families above (docs/metrics.md). All others are the target's."""
-_SCRAPE_LABELS: Final = frozenset(
-    {
-        *("instance", "job", "endpoint", "service", "prometheus", "prometheus_replica", "replica"),
-        *("__replica__", "receive", "tenant_id", "receive_replica", "controller_revision_hash"),
-        *("pod_template_generation", "pod_template_hash"),
-    }
+_SCRAPE_LABELS: Final = (
+    *("instance", "job", "endpoint", "service", "prometheus", "prometheus_replica", "replica"),
+    *("__replica__", "receive", "tenant_id", "receive_replica", "controller_revision_hash"),
+    *("pod_template_generation", "pod_template_hash"),
 )
 """Labels of a target that do not distinguish nodes. All others do: cluster, region."""
 _STALE_AFTER: Final = 300.0

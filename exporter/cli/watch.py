@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from exporter.cli import query
-from exporter.cli.client import StatusError, open_client, run
+from exporter.cli.client import StatusError, connect, run
 from exporter.cli.common import AskError, say
 from exporter.cli.select import (
     CPU,
@@ -118,7 +118,7 @@ async def _by_events(source: ChosenSource) -> AsyncGenerator[Update]:
         # A restarted exporter counts generations from 1.
         generation = 0
         try:
-            async with open_client(source) as client:
+            async with connect(source, limited=False) as client:
                 async for number in client.generations():
                     # Events that arrived during a query are older than its answer.
                     if number < generation:

@@ -16,6 +16,7 @@ from runtime.flags import (
     ProcessSettings,
     default_node_name,
     listen_address_setting,
+    parse_address,
     parse_duration,
     parse_listen_address,
     setting,
@@ -237,3 +238,40 @@ def test_help_shows_every_flag_with_its_variable_and_default() -> None:
         assert variable(name) in text
         assert f"default: {default}" in text
     assert "DEVICELENS_NODE_NAME, NODE_NAME" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://127.0.0.1:10190", "http://127.0.0.1:10190"),
+        ("http://node", "http://node:80"),
+        ("https://node/", "https://node:443"),
+        ("https://node:1/behind/a/proxy/", "https://node:1/behind/a/proxy"),
+        ("http://[::1]:10190", "http://[::1]:10190"),
+        ("unix:/run/x.sock", "unix:/run/x.sock"),
+        ("unix:///run/x.sock", "unix:/run/x.sock"),
+        ("unix:x.sock", "unix:x.sock"),
+    ],
+)
+def test_addresses_of_servers_are_read(text: str, shown: str) -> None:
+    assert str(parse_address(text)) == shown
+
+
+def test_a_password_is_sent_and_never_shown() -> None:
+    address = parse_address("https://me:s%40cret@node:1")
+    assert address.authorization == "Basic bWU6c0BjcmV0"
+    assert "cret" not in str(address)
+    assert "me" not in str(address)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "node:10190", "ftp://node", "http://", "http://:1", "http://node:port", "http://node:99999"),
+        *("http://node/?q=1", "http://node/#x", "http://no de", "http://node/a b", "http://[::1", "unix:"),
+        *("unix:" + "x" * 108, "unix:a\0b", "http://node/\x1b[2J"),
+    ],
+)
+def test_malformed_addresses_of_servers_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^found "):
+        parse_address(text)

@@ -1,4 +1,4 @@
-"""exporter.cli.client: tokens, passwords, TLS, and addresses."""
+"""exporter.cli.client: tokens, passwords and TLS."""
 
 import asyncio
 import base64
@@ -14,7 +14,6 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
 from devicelens import main
-from runtime.flags import parse_address
 
 Run = Callable[..., "asyncio.Future[Result]"]
 DEVICES = {
@@ -197,40 +196,3 @@ async def test_a_token_and_a_password_are_not_both_taken(tmp_path: Path) -> None
     result = await who("--url", "http://me:x@127.0.0.1:1", "--token-file", str(token))
     assert result.exit_code == 2
     assert "found beside a name and a password for http://127.0.0.1:1" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("http://127.0.0.1:10190", "http://127.0.0.1:10190"),
-        ("http://node", "http://node:80"),
-        ("https://node/", "https://node:443"),
-        ("https://node:1/behind/a/proxy/", "https://node:1/behind/a/proxy"),
-        ("http://[::1]:10190", "http://[::1]:10190"),
-        ("unix:/run/x.sock", "unix:/run/x.sock"),
-        ("unix:///run/x.sock", "unix:/run/x.sock"),
-        ("unix:x.sock", "unix:x.sock"),
-    ],
-)
-def test_addresses_are_read(text: str, shown: str) -> None:
-    assert str(parse_address(text)) == shown
-
-
-def test_a_password_is_sent_and_never_shown() -> None:
-    address = parse_address("https://me:s%40cret@node:1")
-    assert address.authorization == "Basic bWU6c0BjcmV0"
-    assert "cret" not in str(address)
-    assert "me" not in str(address)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "node:10190", "ftp://node", "http://", "http://:1", "http://node:port", "http://node:99999"),
-        *("http://node/?q=1", "http://node/#x", "http://no de", "http://node/a b", "http://[::1", "unix:"),
-        *("unix:" + "x" * 108, "unix:a\0b", "http://node/\x1b[2J"),
-    ],
-)
-def test_malformed_addresses_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^found "):
-        parse_address(text)

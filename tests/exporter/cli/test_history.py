@@ -5,8 +5,6 @@ import json
 import re
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
-from zoneinfo import ZoneInfo
 
 import pytest
 from aiohttp.test_utils import TestServer
@@ -17,7 +15,6 @@ from exporter.history.archive import QueryMoment
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.state import State
-from exporter.views.wording import parse_time
 from harness.application import application
 from harness.lives import PATIENCE, Life, key
 
@@ -231,42 +228,3 @@ def test_a_kubelet_does_not_know_the_past() -> None:
     result = CliRunner().invoke(main, ["who", "--at", "now", "--socket", "/x"])
     assert result.exit_code == 2
     assert "a kubelet has no history" in result.stderr
-
-
-BERLIN = ZoneInfo("Europe/Berlin")
-NOW = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC).timestamp()
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("03:12", "2026-11-21T02:12:00+00:00"),
-        ("11:00:00", "2026-11-21T10:00:00+00:00"),
-        ("11:00:01", "2026-11-20T10:00:01+00:00"),
-        ("3:12", "2026-11-21T02:12:00+00:00"),
-        ("2026-11-20 03:12", "2026-11-20T02:12:00+00:00"),
-        ("2026-07-20T03:12", "2026-07-20T01:12:00+00:00"),
-        ("2026-11-20", "2026-11-19T23:00:00+00:00"),
-        ("2026-11-20T03:12:00Z", "2026-11-20T03:12:00+00:00"),
-        ("2026-11-20 03:12:00-05:00", "2026-11-20T08:12:00+00:00"),
-        ("-1h30m", "2026-11-21T08:30:00+00:00"),
-        ("now", "2026-11-21T10:00:00+00:00"),
-        ("1795255920", "2026-11-21T10:12:00+00:00"),
-    ],
-)
-def test_a_time_is_written_as_people_do(text: str, expected: str) -> None:
-    found = parse_time(text, NOW, BERLIN)
-    assert datetime.fromtimestamp(found, UTC).isoformat() == expected
-
-
-def test_a_clock_time_of_a_day_that_is_longer_is_found_too() -> None:
-    # The clock went back an hour at 3 that morning; the day before was summer time.
-    now = datetime(2026, 10, 25, 12, 0, tzinfo=timezone(timedelta(hours=1))).timestamp()
-    at = parse_time("12:30", now, BERLIN)
-    assert datetime.fromtimestamp(at, BERLIN).isoformat() == "2026-10-24T12:30:00+02:00"
-
-
-@pytest.mark.parametrize("text", ["", "25:00", "3:1", "yesterday", "2026-13-01", "0000-00-00", "\u0663:00"])
-def test_malformed_times_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="found"):
-        parse_time(text, NOW, BERLIN)

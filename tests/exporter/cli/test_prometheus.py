@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.json import encode
+from prometheus_client.parser import text_string_to_metric_families
 
 from devicelens import main
 from exporter.cli.prometheus import InstantSample, read_series
@@ -30,10 +31,13 @@ from exporter.mapping.model import (
     Snapshot,
 )
 from exporter.mapping.state import State
+from exporter.metrics.devices import DeviceLines, SeriesLimit
+from exporter.metrics.families import of_snapshot, of_stale
 from exporter.views import documents
 from exporter.views.documents import Moment
 from exporter.views.query import Filters
 from harness.hostile import CORPUS
+from runtime.exposition import Format, render
 
 NOW = 1_793_227_263.25  # 2026-10-28T22:41:03.25Z
 TRAINER = Holder("ml", "llama-0", "trainer")
@@ -47,7 +51,55 @@ SNAPSHOT = Snapshot(
 STATE = State(
     1, SNAPSHOT, NOW - 2, NOW - 2, {holding: HeldSince(NOW - 600) for holding in holdings(SNAPSHOT)}
 )
-Scrape = Callable[..., list[InstantSample]]
+OWN_POD = {"namespace": "obs", "pod": "exporter-x", "container": "exporter"}
+
+
+def _clashing(labels: Mapping[str, str], target: Mapping[str, str], *, honour: bool) -> dict[str, str]:
+    """Prometheus, scrape.mutateSampleLabels: whose label wins, and what becomes of the other."""
+    found = {name: value for name, value in labels.items() if value}
+    for name, value in target.items():
+        if honour:
+            # One that is there and empty is honoured, too, and is then no label at all.
+            if name not in labels:
+                found[name] = value
+        else:
+            if found.get(name):
+                found[f"exported_{name}"] = found[name]
+            found[name] = value
+    return found
+
+
+def scrape(
+    state: State | None,
+    node: str,
+    now: float,
+    *,
+    honour: bool = True,
+    target: Mapping[str, str] | None = None,
+    up: float = 1.0,
+    success: float | None = None,
+) -> list[InstantSample]:
+    """The samples of one exporter; `state` None: its mapping is stale."""
+    if state is None:
+        families = of_stale(node)
+    else:
+        limit = SeriesLimit(100_000)
+        families = of_snapshot(state, node, DeviceLines(node), limit.plan(state))
+    text = render(families, Format.TEXT).text.decode()
+    labels_of = {"instance": "10.0.0.1:10190", "job": "devicelens", **OWN_POD, **(target or {})}
+    taken = success if success is not None else (state.taken_at if state is not None else None)
+    own: list[tuple[str, dict[str, str], float]] = [
+        (sample.name, dict(sample.labels), sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+    own.append(("devicelens_up", {}, up))
+    if taken is not None:
+        own.append(("devicelens_last_refresh_success_timestamp_seconds", {}, taken))
+    return [
+        InstantSample({"__name__": name, **_clashing(labels, labels_of, honour=honour)}, (now, repr(value)))
+        for name, labels, value in own
+    ]
 
 
 class Fake:
@@ -57,15 +109,13 @@ class Fake:
         self.url = ""
         self.samples: list[InstantSample] = []
         self.extra: dict[str, object] = {}
-        self.asked: list[tuple[str, str, dict[str, str]]] = []
-        self.answer: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.answer: web.Response | None = None
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        form = dict(await request.post()) if request.method == "POST" else dict(request.query)
-        query = {name: str(value) for name, value in form.items()}
-        self.asked.append((request.method, request.path, query))
+    async def handle(self, request: web.Request) -> web.Response:
+        self.asked.append((request.path, dict(request.query)))
         if self.answer is not None:
-            return await self.answer(request)
+            return self.answer
         result = [{"metric": s.metric, "value": list(s.value)} for s in self.samples]
         data = {"resultType": "vector", "result": result}
         return web.json_response({"status": "success", "data": data} | self.extra)
@@ -87,11 +137,7 @@ async def run(fake: Fake, command: str, *arguments: str, path: str = "") -> Resu
     return await asyncio.to_thread(runner.invoke, main, [command, *arguments, "--prometheus", url])
 
 
-def cells(result: Result) -> list[list[str]]:
-    return [line.split("  ") for line in result.stdout.splitlines()]
-
-
-async def test_the_fleet_is_a_table_with_its_nodes(fake: Fake, scrape: Scrape) -> None:
+async def test_the_fleet_is_a_table_with_its_nodes(fake: Fake) -> None:
     fake.samples = [
         *scrape(STATE, "worker-3", NOW, target={"cluster": "a"}),
         *scrape(STATE, "worker-3", NOW, honour=False, target={"cluster": "b"}),
@@ -108,7 +154,7 @@ async def test_the_fleet_is_a_table_with_its_nodes(fake: Fake, scrape: Scrape) -
     assert result.stderr == ""
 
 
-async def test_one_cluster_needs_no_column_and_a_pod_s_cpus_are_shown(fake: Fake, scrape: Scrape) -> None:
+async def test_one_cluster_needs_no_column_and_a_pod_s_cpus_are_shown(fake: Fake) -> None:
     fake.samples = scrape(STATE, "worker-3", NOW, target={"cluster": "a"})
     result = await run(fake, "who", "--pod", "ml/llama-0")
     assert [line.split()[:4] for line in result.stdout.splitlines()] == [
@@ -130,17 +176,17 @@ async def test_one_cluster_needs_no_column_and_a_pod_s_cpus_are_shown(fake: Fake
     }
 
 
-async def test_a_moment_is_queried_by_its_time(fake: Fake, scrape: Scrape) -> None:
+async def test_a_moment_is_queried_by_its_time(fake: Fake) -> None:
     fake.samples = scrape(STATE, "worker-3", NOW)
     result = await run(fake, "who", "--at", "2026-10-28T22:41:03Z")
     assert result.exit_code == 0, result.output
-    assert fake.asked[0][2]["time"] == "1793227263.000"
+    assert fake.asked[0][1]["time"] == "1793227263.000"
     await run(fake, "who")
-    assert "time" not in fake.asked[1][2]
+    assert "time" not in fake.asked[1][1]
     assert len(fake.asked) == 2, "one query each"
 
 
-async def test_warnings_about_nodes_are_reported(fake: Fake, scrape: Scrape) -> None:
+async def test_warnings_about_nodes_are_reported(fake: Fake) -> None:
     labels = {"instance": "10.0.0.2:10190", "job": "devicelens"}
     fake.samples = [
         *scrape(STATE, "worker-1", NOW, up=0.0, success=NOW - 40, target={"instance": "10.0.0.1:10190"}),
@@ -159,11 +205,11 @@ async def test_warnings_about_nodes_are_reported(fake: Fake, scrape: Scrape) -> 
     ]
 
 
-async def test_selectors_and_nodes_become_matchers(fake: Fake, scrape: Scrape) -> None:
+async def test_selectors_and_nodes_become_matchers(fake: Fake) -> None:
     fake.samples = scrape(STATE, "worker-3", NOW)
     result = await run(fake, "who", "--selector", "{cluster='a\"b'}", "--node", "worker-3")
     assert result.exit_code == 0, result.output
-    query = fake.asked[0][2]["query"]
+    query = fake.asked[0][1]["query"]
     assert query.count("cluster='a\"b'") == 3
     # A scrape without honor_labels has renamed the label.
     assert query.count(',node="worker-3"') == query.count('exported_node="worker-3"') == 1
@@ -182,21 +228,12 @@ async def test_an_answer_without_series_is_reported(fake: Fake) -> None:
     assert 'has no devicelens series for {cluster="x"}' in chosen.stderr
 
 
-def error(status: int, kind: str, words: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        body = {"status": "error", "errorType": kind, "error": words}
-        return web.json_response(body, status=status)
-
-    return answer
+def error(status: int, kind: str, words: str) -> web.Response:
+    return web.json_response({"status": "error", "errorType": kind, "error": words}, status=status)
 
 
-def text(
-    status: int, body: str, media: str = "text/plain", **headers: str
-) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return web.Response(status=status, text=body, content_type=media, headers=headers)
-
-    return answer
+def text(status: int, body: str, media: str = "text/plain", **headers: str) -> web.Response:
+    return web.Response(status=status, text=body, content_type=media, headers=headers)
 
 
 @pytest.mark.parametrize(
@@ -248,9 +285,7 @@ def text(
         ),
     ],
 )
-async def test_bad_answers_are_reported_in_one_line(
-    fake: Fake, answer: Callable[[web.Request], Awaitable[web.StreamResponse]], words: str
-) -> None:
+async def test_bad_answers_are_reported_in_one_line(fake: Fake, answer: web.Response, words: str) -> None:
     fake.answer = answer
     result = await run(fake, "who")
     assert (result.exit_code, result.stdout) == (1, ""), result.output
@@ -259,53 +294,38 @@ async def test_bad_answers_are_reported_in_one_line(
     assert words in line
 
 
-async def test_behind_a_path(fake: Fake, scrape: Scrape) -> None:
+async def test_behind_a_path(fake: Fake) -> None:
     fake.samples = scrape(STATE, "worker-3", NOW)
     assert (await run(fake, "who", path="/prometheus/")).exit_code == 0
-    assert {path for _, path, _ in fake.asked} == {"/prometheus/api/v1/query"}
+    assert {path for path, _ in fake.asked} == {"/prometheus/api/v1/query"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--socket", "/x"), "--socket and --prometheus: expected one of them"),
-        (("--url", "http://x"), "--url and --prometheus: expected one of them"),
-        (("--at", "-1h", "--watch"), "--at and --watch: the past does not change"),
-        (("--watch=0.1s",), "expected at least 0.2s"),
-    ],
-)
-async def test_wrong_usage(fake: Fake, arguments: Iterable[str], words: str) -> None:
-    result = await run(fake, "who", *arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
+AT_A = ("--prometheus", "http://a")
 
 
 @pytest.mark.parametrize(
     ("environment", "arguments", "words"),
     [
+        ({}, (*AT_A, "--socket", "/x"), "--socket and --prometheus: expected one of them"),
+        ({}, (*AT_A, "--url", "http://x"), "--url and --prometheus: expected one of them"),
+        ({}, (*AT_A, "--at", "-1h", "--watch"), "--at and --watch: the past does not change"),
+        ({}, (*AT_A, "--watch=0.1s"), "expected at least 0.2s"),
         ({"DEVICELENS_URL": "http://a", "DEVICELENS_PROMETHEUS": "http://b"}, (), "are both set: say which"),
         ({}, ("--node", "x"), "--node: expected --prometheus, exporters have one node each"),
-        (
-            {},
-            ("--socket", "/x", "--selector", 'a="b"'),
-            "--selector: expected --prometheus, kubelets have one node each",
-        ),
+        ({}, ("--socket", "/x", "--selector", 'a="b"'), "--selector: expected --prometheus, kubelets have"),
         ({}, ("--socket", "/x", "--token-file", "/y"), "uses neither tokens nor TLS"),
         ({"DEVICELENS_PROMETHEUS": "b:9090"}, (), "--prometheus: found 'b:9090', expected http://HOST:PORT"),
     ],
 )
-def test_the_source_is_one(environment: dict[str, str], arguments: tuple[str, ...], words: str) -> None:
-    cleared: dict[str, str | None] = {
-        "DEVICELENS_URL": None,
-        "DEVICELENS_PROMETHEUS": None,
-        "DEVICELENS_SOCKET": None,
-    }
-    result = CliRunner(env={**cleared, **environment}).invoke(main, ["who", *arguments])
+def test_wrong_usage_exits_with_2(
+    environment: dict[str, str], arguments: tuple[str, ...], words: str
+) -> None:
+    result = CliRunner(env={"DEVICELENS_URL": None, **environment}).invoke(main, ["who", *arguments])
     assert result.exit_code == 2, result.output
-    assert words in " ".join(result.stderr.split())
+    assert words in " ".join(result.stderr.replace("│", "").split())
 
 
-async def test_the_command_line_goes_before_the_environment(fake: Fake, scrape: Scrape) -> None:
+async def test_the_command_line_goes_before_the_environment(fake: Fake) -> None:
     fake.samples = scrape(STATE, "worker-3", NOW)
     runner = CliRunner(env={"DEVICELENS_URL": "http://127.0.0.1:1", "DEVICELENS_NODE": "worker-3"})
     arguments = ["who", "--prometheus", fake.url]
@@ -374,7 +394,7 @@ async def nodes_of(fake: Fake) -> list[Any]:
 @pytest.mark.parametrize("honour", [True, False])
 @pytest.mark.parametrize("target", [{}, {"node": "other-name", "cluster": "a", "service": "x"}])
 async def test_a_fleet_s_node_is_as_its_exporter_has_it(
-    fake: Fake, scrape: Scrape, target: dict[str, str], *, honour: bool
+    fake: Fake, target: dict[str, str], *, honour: bool
 ) -> None:
     fake.samples = scrape(FULL_STATE, "worker-3", NOW, honour=honour, target=target)
     (node,) = await nodes_of(fake)
@@ -415,13 +435,9 @@ def _snapshots(draw: st.DrawFn) -> Snapshot:
     return Snapshot(tuple(devices))
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    deadline=None,
-    max_examples=60,
-)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
 @given(_snapshots(), st.booleans())
-def test_any_names_come_back(scrape: Scrape, snapshot: Snapshot, honour: bool) -> None:
+def test_any_names_come_back(snapshot: Snapshot, honour: bool) -> None:
     state = State(
         1, snapshot, NOW, NOW, {holding: HeldSince(NOW - 5, exact=False) for holding in holdings(snapshot)}
     )
@@ -445,9 +461,8 @@ def test_any_names_come_back(scrape: Scrape, snapshot: Snapshot, honour: bool) -
 @pytest.mark.parametrize("honour", [True, False])
 async def test_freshness_follows_the_exporter_s_refreshes(
     fake: Fake,
-    scrape: Scrape,
     state: State | None,
-    scraped: dict[str, float],
+    scraped: dict[str, Any],
     freshness: str,
     *,
     honour: bool,
@@ -458,7 +473,7 @@ async def test_freshness_follows_the_exporter_s_refreshes(
     assert bool(node["devices"]) is (state is not None)
 
 
-async def test_a_node_of_two_targets_is_shown_once_as_refreshed_last(fake: Fake, scrape: Scrape) -> None:
+async def test_a_node_of_two_targets_is_shown_once_as_refreshed_last(fake: Fake) -> None:
     older = replace(STATE, taken_at=NOW - 20, snapshot=replace(SNAPSHOT, devices=SNAPSHOT.devices[:1]))
     fake.samples = [
         *scrape(older, "worker-3", NOW, target={"job": "one"}),
@@ -521,7 +536,7 @@ def test_only_matchers_become_part_of_a_query(selector: str) -> None:
         ("a='}'", "a='}'"),
     ],
 )
-async def test_matchers_are_passed_on(fake: Fake, scrape: Scrape, selector: str, matchers: str) -> None:
+async def test_matchers_are_passed_on(fake: Fake, selector: str, matchers: str) -> None:
     fake.samples = scrape(STATE, "worker-3", NOW)
     assert (await run(fake, "who", "--selector", selector)).exit_code == 0
-    assert all(f",{matchers}}}" in query["query"] for _, _, query in fake.asked)
+    assert all(f",{matchers}}}" in query["query"] for _, query in fake.asked)

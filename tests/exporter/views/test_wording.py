@@ -1,10 +1,23 @@
 """exporter.views.wording: what a person reads."""
 
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.views.wording import clock_time, counted, lasting, listed, ranges, rfc3339, size, text
+from exporter.views.wording import (
+    clock_time,
+    counted,
+    lasting,
+    listed,
+    parse_time,
+    ranges,
+    rfc3339,
+    size,
+    text,
+)
 from runtime.text import is_hostile
 
 HOUR, DAY = 3600, 86400
@@ -87,3 +100,42 @@ def test_words_are_counted_and_listed() -> None:
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert listed(["a", "b", "c", "d"], limit=2) == "a, b and 2 more"
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOW = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("03:12", "2026-11-21T02:12:00+00:00"),
+        ("11:00:00", "2026-11-21T10:00:00+00:00"),
+        ("11:00:01", "2026-11-20T10:00:01+00:00"),
+        ("3:12", "2026-11-21T02:12:00+00:00"),
+        ("2026-11-20 03:12", "2026-11-20T02:12:00+00:00"),
+        ("2026-07-20T03:12", "2026-07-20T01:12:00+00:00"),
+        ("2026-11-20", "2026-11-19T23:00:00+00:00"),
+        ("2026-11-20T03:12:00Z", "2026-11-20T03:12:00+00:00"),
+        ("2026-11-20 03:12:00-05:00", "2026-11-20T08:12:00+00:00"),
+        ("-1h30m", "2026-11-21T08:30:00+00:00"),
+        ("now", "2026-11-21T10:00:00+00:00"),
+        ("1795255920", "2026-11-21T10:12:00+00:00"),
+    ],
+)
+def test_a_time_is_written_as_people_do(text: str, expected: str) -> None:
+    found = parse_time(text, NOW, BERLIN)
+    assert datetime.fromtimestamp(found, UTC).isoformat() == expected
+
+
+def test_a_clock_time_of_a_day_that_is_longer_is_found_too() -> None:
+    # The clock went back an hour at 3 that morning; the day before was summer time.
+    now = datetime(2026, 10, 25, 12, 0, tzinfo=timezone(timedelta(hours=1))).timestamp()
+    at = parse_time("12:30", now, BERLIN)
+    assert datetime.fromtimestamp(at, BERLIN).isoformat() == "2026-10-24T12:30:00+02:00"
+
+
+@pytest.mark.parametrize("text", ["", "25:00", "3:1", "yesterday", "2026-13-01", "0000-00-00", "\u0663:00"])
+def test_malformed_times_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="found"):
+        parse_time(text, NOW, BERLIN)
