@@ -9,13 +9,67 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from plugin.serving.probes import Question
 
 T = TypeVar("T")
+
+
+class _Thread(threading.Thread):
+    """Runs calls one after another, and ends after `linger` seconds without one."""
+
+    def __init__(self, linger: float = 0.0) -> None:
+        super().__init__(name="blocking", daemon=True)
+        self._linger = linger
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def take(self, call: Callable[[], T]) -> "asyncio.Future[T] | None":
+        """Queue a call; None if the thread has ended."""
+        result: Future[T] = Future()
+        with self._lock:
+            if self._ended:
+                return None
+            self._calls.put((result, call))
+            if self.ident is None:
+                self.start()
+        return asyncio.wrap_future(result)
+
+    def leave(self) -> None:
+        """End after the current call."""
+        self._linger = 0.0
+
+    def run(self) -> None:
+        while not self._end():
+            with suppress(Empty):
+                while True:
+                    result, call = self._calls.get(timeout=self._linger)
+                    if not result.set_running_or_notify_cancel():
+                        continue
+                    try:
+                        result.set_result(call())
+                    except BaseException as error:  # noqa: BLE001 -- raised again where it is awaited
+                        result.set_exception(error)
+
+    def _end(self) -> bool:
+        """Whether the queue is empty; then no call is accepted any more."""
+        with self._lock:
+            self._ended = self._calls.empty()
+            return self._ended
+
+
+def _begin(call: Callable[[], T], idle: list[_Thread], linger: float) -> "tuple[_Thread, asyncio.Future[T]]":
+    """Start a call in one of the `idle` threads, otherwise in a new one."""
+    while True:
+        thread = idle.pop() if idle else _Thread(linger)
+        result = thread.take(call)
+        if result is not None:
+            return thread, result
 
 
 class StuckError(Exception):
@@ -40,87 +94,19 @@ class Offload:
         self._stuck = {stuck for stuck in self._stuck if stuck.is_alive()}
         if len(self._stuck) >= self._most:
             raise StuckError("an earlier call still hangs")
-        job = _Job(call)
-        worker = self._begin(job)
+        thread, result = _begin(call, self._idle, self._linger)
         try:
-            async with asyncio.timeout(limit):
-                await job.done.wait()
-        except TimeoutError:
-            worker.leave()
-            self._stuck.add(worker)
-            raise StuckError(f"no answer within {limit:g} s") from None
+            # Not asyncio.timeout: the call itself may raise TimeoutError.
+            await asyncio.wait({result}, timeout=limit)
+            if not result.done():
+                thread.leave()
+                self._stuck.add(thread)
+                raise StuckError(f"no answer within {limit:g} s")
+        finally:
+            result.cancel()
         if self._linger:
-            self._idle.append(worker)
-        return job.result()
-
-    def _begin(self, job: "_Job[T]") -> "_Thread":
-        while self._idle:
-            worker = self._idle.pop()
-            if worker.take(job):
-                return worker
-        worker = _Thread(self._linger)
-        worker.take(job)
-        worker.start()
-        return worker
-
-
-class _Job(Generic[T]):
-    """One call."""
-
-    def __init__(self, call: Callable[[], T]) -> None:
-        self.done = asyncio.Event()
-        self._call = call
-        self._loop = asyncio.get_running_loop()
-        self._outcome: list[T] = []
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._outcome.append(self._call())
-        except BaseException as error:  # noqa: BLE001 -- raised again in `run`
-            self._error = error
-        # RuntimeError: the event loop has ended.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self.done.set)
-
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._outcome[0]
-
-
-class _Thread(threading.Thread):
-    """A thread that runs calls, and ends after `linger` seconds without one."""
-
-    def __init__(self, linger: float) -> None:
-        super().__init__(name="blocking", daemon=True)
-        self._linger = linger
-        self._jobs: SimpleQueue[_Job[Any]] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._ended = False
-
-    def take(self, job: _Job[Any]) -> bool:
-        """Queue a call; False if the thread has ended."""
-        with self._lock:
-            if not self._ended:
-                self._jobs.put(job)
-            return not self._ended
-
-    def leave(self) -> None:
-        """End after the current call."""
-        self._linger = 0.0
-
-    def run(self) -> None:
-        while not self._end():
-            with suppress(Empty):
-                while True:
-                    self._jobs.get(timeout=self._linger).run()
-
-    def _end(self) -> bool:
-        """Whether the queue is empty; then no call is accepted any more."""
-        with self._lock:
-            self._ended = self._jobs.empty()
-            return self._ended
+            self._idle.append(thread)
+        return result.result()
 
 
 MOST_THREADS: Final = 8
@@ -137,49 +123,47 @@ class ProbeRunner:
     """Runs the probes of one resource. A probe that hangs fails, and does not run again before it returns."""
 
     def __init__(self) -> None:
-        self._hanging: dict[tuple[str, int], _Worker] = {}
+        self._hanging: dict[tuple[str, int], _Thread] = {}
 
     async def run(self, asked: Sequence[Question], answered: Answered) -> None:
         """Run probes, and call `answered` with each and why it fails, or an empty text, as they end."""
-        self._hanging = {key: worker for key, worker in self._hanging.items() if worker.is_alive()}
+        self._hanging = {key: thread for key, thread in self._hanging.items() if thread.is_alive()}
         rest: deque[Question] = deque()
         for question in asked:
             if (question.device, question.probe) in self._hanging:
                 answered(question, f"{question.place}: still no answer")
             else:
                 rest.append(question)
-        workers: set[_Worker] = set()
-        wake = asyncio.Event()
+        batches: set[_Batch] = set()
         try:
-            while rest or workers:
-                if rest and len(workers) < MOST_THREADS and all(w.stalled for w in workers):
+            while rest or batches:
+                if rest and len(batches) < MOST_THREADS and all(batch.stalled for batch in batches):
                     if len(self._hanging) < MOST_HANGING:
-                        workers.add(_Worker(rest, wake))
-                    elif not workers:
+                        batches.add(_Batch(rest))
+                    elif not batches:
                         self._refuse(rest, answered)
                         continue
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(STALL):
-                        await wake.wait()
-                wake.clear()
-                for worker in tuple(workers):
-                    self._collect(worker, workers, answered)
+                ends = {batch.end for batch in batches}
+                await asyncio.wait(ends, timeout=STALL, return_when=asyncio.FIRST_COMPLETED)
+                for batch in tuple(batches):
+                    self._collect(batch, batches, answered)
         finally:
             rest.clear()
+            for batch in batches:
+                batch.end.cancel()
 
-    def _collect(self, worker: "_Worker", workers: set["_Worker"], answered: Answered) -> None:
-        """Report its results; abandon it if it hangs."""
-        finished = worker.done
-        while worker.answers:
-            answered(*worker.answers.popleft())
-        if finished:
-            workers.discard(worker)
-            return
-        late = worker.late()
+    def _collect(self, batch: "_Batch", batches: set["_Batch"], answered: Answered) -> None:
+        """Report the results of a batch; abandon the batch if its current probe hangs."""
+        finished = batch.end.done()
+        while batch.answers:
+            answered(*batch.answers.popleft())
+        late = None if finished else batch.late()
         if late is not None:
-            workers.discard(worker)
-            self._hanging[late.device, late.probe] = worker
+            batch.end.cancel()
+            self._hanging[late.device, late.probe] = batch.thread
             answered(late, f"{late.place}: no answer within {late.timeout:g} s")
+        if finished or late is not None:
+            batches.remove(batch)
 
     def _refuse(self, rest: deque[Question], answered: Answered) -> None:
         while rest:
@@ -187,22 +171,17 @@ class ProbeRunner:
             answered(question, f"{question.place}: not asked, {len(self._hanging)} others have not answered")
 
 
-class _Worker(threading.Thread):
-    """Runs one probe after another until none is left, or until one exceeds its time."""
+class _Batch:
+    """Probes that one thread runs one after another, until none is left or one exceeds its time."""
 
-    def __init__(self, rest: deque[Question], wake: asyncio.Event) -> None:
-        super().__init__(name="probes", daemon=True)
+    def __init__(self, rest: deque[Question]) -> None:
         self.answers: deque[tuple[Question, str]] = deque()
         self._rest = rest
-        self._wake = wake
-        self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._current: Question | None = None
         self._since = time.monotonic()
         self._given_up = False
-        self.done = False
-        """Whether no probe is left for it."""
-        self.start()
+        self.thread, self.end = _begin(self._run, [], 0.0)
 
     @property
     def stalled(self) -> bool:
@@ -219,13 +198,12 @@ class _Worker(threading.Thread):
             self._given_up = True
             return question
 
-    def run(self) -> None:
+    def _run(self) -> None:
         while True:
             try:
                 question = self._rest.popleft()
             except IndexError:
-                self.done = True
-                break
+                return
             with self._lock:
                 self._current, self._since = question, time.monotonic()
             try:
@@ -237,6 +215,3 @@ class _Worker(threading.Thread):
                     return
                 self._current = None
                 self.answers.append((question, reason))
-        # RuntimeError: the event loop has ended.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._wake.set)

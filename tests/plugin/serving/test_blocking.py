@@ -114,7 +114,7 @@ async def test_whoever_is_cancelled_leaves_no_thread_at_work() -> None:
         await task
     release.set()
     async with asyncio.timeout(20):
-        while any(thread.name == "probes" for thread in threading.enumerate()):
+        while any(thread.name == "blocking" for thread in threading.enumerate()):
             await asyncio.sleep(0.005)
     assert len(asked) <= blocking.MOST_THREADS
 
