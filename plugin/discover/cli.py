@@ -12,6 +12,7 @@ from typing import Any, Final, TextIO
 
 import click
 import msgspec
+import yaml
 
 from plugin.config.load import PRESET_SOURCE, load_all
 from plugin.config.plan import ResourcePlan
@@ -22,7 +23,9 @@ from plugin.discover.dry_run import (
     DryAllocation,
     DryRunDocument,
     DryRunSpecification,
+    dry_run,
 )
+from plugin.discovery.host import HostRoot
 from plugin.presets import PRESETS
 from plugin.settings import PluginSettings
 from runtime.config_file import MAX_BYTES, ConfigError, advice, quoted
@@ -98,10 +101,6 @@ def discover(
     requests: dict[str, list[Sequence[str]]] = {}
     for resource, ids in allocate:
         requests.setdefault(resource, []).append(ids)
-    # Imported late, so that --help and errors in flags are fast.
-    from plugin.discover.dry_run import DryRunDocument, dry_run  # noqa: PLC0415
-    from plugin.discovery.host import HostRoot  # noqa: PLC0415
-
     resources = asyncio.run(dry_run(plans, HostRoot(host_root), requests))
     names = [resource.name for resource in resources]
     for resource in requests:
@@ -152,15 +151,14 @@ def as_json(document: DryRunDocument) -> str:
 
 def as_yaml(document: DryRunDocument) -> str:
     """The document as YAML."""
-    import yaml  # noqa: PLC0415 -- for -o yaml alone
+    return yaml.dump(msgspec.to_builtins(document), Dumper=_Dumper, sort_keys=False, allow_unicode=False)
 
-    class Dumper(yaml.SafeDumper):
-        """Writes repeated values again instead of references."""
 
-        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 -- as inherited
-            return True
+class _Dumper(yaml.SafeDumper):
+    """Writes repeated values again instead of references."""
 
-    return yaml.dump(msgspec.to_builtins(document), Dumper=Dumper, sort_keys=False, allow_unicode=False)
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 -- as inherited
+        return True
 
 
 def print_tables(document: DryRunDocument, out: TextIO) -> None:
@@ -257,12 +255,11 @@ def _specified(specification: DryRunSpecification) -> Iterator[str]:
 
 def _table(devices: Iterable[DiscoveredDevice], out: TextIO) -> None:
     """On a terminal coloured and fitted to its width, otherwise plain and as wide as needed."""
-    from rich.console import Console  # noqa: PLC0415 -- not for -o json
-    from rich.table import Table  # noqa: PLC0415 -- as above
-    from rich.text import Text  # noqa: PLC0415 -- as above
+    # Not at start: -o json does without.
+    from rich import console, table, text  # noqa: PLC0415
 
     terminal = out.isatty()
-    console = Console(
+    screen = console.Console(
         file=out,
         width=None if terminal else 1_000_000,
         color_system="auto" if terminal else None,
@@ -273,17 +270,17 @@ def _table(devices: Iterable[DiscoveredDevice], out: TextIO) -> None:
         emoji=False,
     )
     if terminal:
-        console.width -= len(_INDENT)
+        screen.width -= len(_INDENT)
     rows = [tuple(visible(cell, _CUT) for cell in _cells(device)) for device in devices]
     shown = [column for column in range(len(_COLUMNS)) if column < 2 or any(row[column] for row in rows)]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    drawn = table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in shown:
-        table.add_column(_COLUMNS[column], overflow="fold", no_wrap=_COLUMNS[column] in {"HEALTH", "NUMA"})
+        drawn.add_column(_COLUMNS[column], overflow="fold", no_wrap=_COLUMNS[column] in {"HEALTH", "NUMA"})
     for row in rows:
         style = "bold red" if row[1] == "Unhealthy" else ""
-        table.add_row(*(Text(row[column], style=style if column == 1 else "") for column in shown))
-    with console.capture() as capture:
-        console.print(table)
+        drawn.add_row(*(text.Text(row[column], style=style if column == 1 else "") for column in shown))
+    with screen.capture() as capture:
+        screen.print(drawn)
     out.writelines(f"{_INDENT}{line.rstrip()}\n" for line in capture.get().splitlines())
 
 

@@ -5,7 +5,7 @@ Each text of a configuration is compiled once. The types at the end are those of
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final
@@ -42,22 +42,27 @@ def any_matches(patterns: Sequence[str], names: Iterable[str]) -> bool:
     return any(pattern(text).match(name) for text in patterns for name in given)
 
 
+def _digits(text: str, lengths: Container[int]) -> str:
+    """The lower-case digits of a hexadecimal number, with `0x` or without; empty for anything else."""
+    found = _HEX.fullmatch(text)
+    return found[1].lower() if found is not None and len(found[1]) in lengths else ""
+
+
 def hex_id(text: str) -> str:
     """The four lower-case digits of an id such as `0x8086` or `8086`; empty for anything else."""
-    found = _HEX.fullmatch(text)
-    return found[1].lower().zfill(4) if found is not None and len(found[1]) <= 4 else ""
+    digits = _digits(text, range(1, 5))
+    return digits and digits.zfill(4)
 
 
 def class_code(text: str) -> str:
     """The six digits of a class such as `0x020000`; empty for anything else."""
-    found = _HEX.fullmatch(text)
-    return found[1].lower().zfill(6) if found is not None and len(found[1]) <= 6 else ""
+    digits = _digits(text, range(1, 7))
+    return digits and digits.zfill(6)
 
 
 def class_prefix(text: str) -> str:
     """The first two, four or six digits of a class, without `0x`; empty for anything else."""
-    found = _HEX.fullmatch(text)
-    return found[1].lower() if found is not None and len(found[1]) in {2, 4, 6} else ""
+    return _digits(text, {2, 4, 6})
 
 
 def address_pattern(text: str) -> str:

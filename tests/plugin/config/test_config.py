@@ -88,8 +88,3 @@ def test_who_asks_for_a_preset_and_for_its_resource_is_told_how_to_adjust_it() -
         "preset cola:5: resources[0].name: found 'myway5.com/cola', which mine.yaml:19 has too: "
         "begin the file's resource with the key 'preset' to adjust a preset"
     )
-
-
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_every_preset_can_be_read(name: str) -> None:
-    assert load(PRESETS[name].read_bytes(), name)

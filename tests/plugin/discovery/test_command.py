@@ -1,8 +1,6 @@
 import time
 from pathlib import Path
 
-import pytest
-
 from plugin.discovery.command import run_command
 
 
@@ -47,15 +45,3 @@ def test_a_child_that_keeps_the_streams_open_holds_nothing_up() -> None:
     began = time.monotonic()
     assert shell("sleep 100 & echo done") == (0, b"done\n", b"", False)
     assert time.monotonic() - began < 30
-
-
-def test_its_environment_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET", "x")
-    outcome = run_command(["env"], limit=10.0, environment={"GIVEN": "y"})
-    names = {line.partition(b"=")[0] for line in outcome.output.splitlines()}
-    assert names == {b"PATH", b"GIVEN"}
-
-
-def test_a_program_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(FileNotFoundError):
-        run_command(["/no/such/program"], limit=1.0)

@@ -120,23 +120,6 @@ def test_a_group_of_what_is_optional_is_numbered(tree: HostTree, here: HostRoot)
     assert (findings.found, findings.notes) == ((), ("nothing matches /dev/ttyS0, /dev/ttyUSB0",))
 
 
-def test_what_makes_no_sense_is_refused() -> None:
-    written = Group(
-        [
-            GroupMember("dev/x", name="Bad"),
-            GroupMember("/dev/**/x"),
-            GroupMember("/", name="member1"),
-        ]
-    )
-    assert [(place[1:], problem.partition(", ")[2]) for place, problem in written.problems()] == [
-        ((0, "path"), "expected an absolute path"),
-        ((0, "name"), "expected a name such as model: a-z, 0-9 and '_', a letter first"),
-        ((1, "path"), "expected a pattern without '**': each '*' stands for one component"),
-        ((2, "path"), "expected a pattern such as /dev/video*"),
-        ((2, "name"), "which another member is called"),
-    ]
-
-
 ONE = GroupMember("/x")
 MAYBE = GroupMember("/x", optional=True)
 

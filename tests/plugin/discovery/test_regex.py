@@ -8,7 +8,6 @@ from plugin.discovery.glob import Glob
 from plugin.discovery.host import HostRoot
 from plugin.discovery.regex import Regex
 from plugin.discovery.source import Findings, Scanner
-from runtime.config_file import Path as Place
 
 
 @pytest.fixture
@@ -102,17 +101,3 @@ def test_hostile_names_are_matched_as_they_are(tree: HostTree) -> None:
     tree.file("/dev/" + "v" * 255)
     assert len(look(tree, "v.*").found) == 2
     assert [f.name for f in look(tree, r"v\n").found] == ["v\n"]
-
-
-@pytest.mark.parametrize(
-    ("written", "place", "said"),
-    [
-        (Regex("("), ("pattern",), "found '(', expected a regular expression: missing )"),
-        (Regex("(a+)+b"), ("pattern",), "repeats in repeats"),
-        (Regex("a", directory="dev"), ("directory",), "expected an absolute path"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(written: Regex, place: Place, said: str) -> None:
-    ((where, problem),) = written.problems()
-    assert where == place
-    assert said in problem

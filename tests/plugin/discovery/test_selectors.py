@@ -2,10 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.config.load import load
 from plugin.discovery import selectors
 from plugin.names import natural
-from runtime.config_file import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -109,37 +107,3 @@ def test_no_patterns_hold_for_all_and_patterns_for_no_empty_name() -> None:
 def test_addresses_are_sorted_as_the_hexadecimal_that_they_are() -> None:
     addresses = ["0000:a4:00.0", "0000:3b:00.1", "0000:19:00.0", "0000:3b:00.0"]
     assert sorted(addresses, key=natural) == sorted(addresses)
-
-
-BAD = [
-    ("pci: {vendors: ['80861']}", "discover[0].pci.vendors[0]", "found '80861'"),
-    ("pci: {devices: ['1889', zz]}", "discover[0].pci.devices[1]", "four hexadecimal digits"),
-    ("pci: {classes: ['020']}", "discover[0].pci.classes[0]", "0x02 or 0x030000"),
-    ("pci: {addresses: ['3b:00']}", "discover[0].pci.addresses[0]", "0000:3b:00.0"),
-    ("pci: {drivers: ['a/b']}", "discover[0].pci.drivers[0]", "without slashes"),
-    ("pci: {drivers: [a, a]}", "discover[0].pci.drivers[1]", "a second time"),
-    ("pci: {functions: vf}", "discover[0].pci.functions", "'all', 'physical', 'virtual'"),
-    ("pci: {vendors: [8086]}", "discover[0].pci.vendors[0]", "put it in quotes"),
-    ("pci: {vendor: ['8086']}", "discover[0].pci.vendor", "vendors"),
-    ("net: {pf_names: ['eth0#3-1']}", "discover[0].net.pf_names[0]", "eth0#0-3,5"),
-    ("net: {pf_addresses: ['3b#1']}", "discover[0].net.pf_addresses[0]", "0000:3b:00.0"),
-    ("net: {pf_names: [eth0], functions: physical}", "discover[0].net.pf_names", "functions: physical"),
-    ("net: {kinds: []}", "discover[0].net.kinds", "length >= 1"),
-    ("net: {kinds: [usb]}", "discover[0].net.kinds[0]", "'hardware'"),
-    ("net: {interfaces: ['']}", "discover[0].net.interfaces[0]", "name or a pattern"),
-    ("net: {rdma: maybe}", "discover[0].net.rdma", "true or false"),
-    ("infiniband: {names: ['a b']}", "discover[0].infiniband.names[0]", "white space"),
-    ('infiniband: {link_types: ["ro\\tce"]}', "discover[0].infiniband.link_types[0]", "found 'ro\\tce'"),
-    ("drm: {names: ['/dev/dri/card0']}", "discover[0].drm.names[0]", "without slashes"),
-    ("kfd: {partitions: 1}", "discover[0].kfd.partitions", "true or false"),
-]
-
-
-@pytest.mark.parametrize(("source", "place", "advice"), BAD)
-def test_a_bad_selector_is_refused_with_its_place_and_advice(source: str, place: str, advice: str) -> None:
-    text = f"version: 1\nresources:\n  - name: example.com/x\n    discover:\n      - {source}\n"
-    with pytest.raises(ConfigError) as caught:
-        load(text.encode(), "test.yaml")
-    assert "test.yaml:5" in str(caught.value)
-    assert f"resources[0].{place}" in str(caught.value)
-    assert advice in str(caught.value)

@@ -190,30 +190,3 @@ def test_links_and_steps_up_do_not_leave_the_hosts_root(tree: HostTree) -> None:
     tree.link(f"{DSA}/wq0.0/out", "../../../../../../../../secret")
     written = Sysfs([QUEUES], attrs={"a": "../../../../../../../secret", "b": "out"})
     assert dict(look(tree, written).found[0].attrs) == {"a": "", "b": ""}
-
-
-def test_what_makes_no_sense_is_refused() -> None:
-    written = Sysfs(
-        ["sys", "/sys/**"],
-        pattern="(",
-        keep=[
-            SysfsFile("/state"),
-            SysfsFile("a", equals="x", one_of=["y"]),
-            SysfsFile("a", matches="(a*)*b"),
-        ],
-        attrs={"Bad": "x", "good": ["a", "/b"]},
-        locate={"good": "a", "other": "/a"},
-        subsystems=[],
-    )
-    assert [place for place, _ in written.problems()] == [
-        ("paths", 0),
-        ("paths", 1),
-        ("pattern",),
-        ("keep", 0, "file"),
-        ("keep", 1, "one_of"),
-        ("keep", 2, "matches"),
-        ("attrs", "Bad"),
-        ("attrs", "good", 1),
-        ("locate", "other"),
-        ("locate", "good"),
-    ]

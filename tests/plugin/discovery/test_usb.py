@@ -172,14 +172,6 @@ def test_two_that_say_the_same_serial_number_are_told_apart(bus: UsbBus, here: H
     assert list(named(source.scan(here))) == ["1-1"]
 
 
-def test_two_that_say_the_same_from_the_beginning_are_called_by_their_ports(
-    bus: UsbBus, here: HostRoot
-) -> None:
-    bus.plug("1-2", "0403", "6001", "0001", address=5)
-    bus.plug("1-1", "0403", "6001", "0001", address=6)
-    assert list(named(look(here))) == ["1-1", "1-2"]
-
-
 def test_garbage_is_no_device(bus: UsbBus, here: HostRoot) -> None:
     bus.plug("1-1", "0403", "6001", "A1")
     for name, text in (("idVendor", b""), ("idVendor", b"\xff\x00zz"), ("devnum", b"x"), ("busnum", b"-1\n")):
@@ -198,25 +190,6 @@ def test_garbage_is_no_device(bus: UsbBus, here: HostRoot) -> None:
 def test_without_usb_there_is_none_and_it_is_said(host: Path) -> None:
     findings = UsbScanner(Usb()).scan(HostRoot(host))
     assert (findings.found, findings.notes) == ((), ("/sys/bus/usb/devices is not there",))
-
-
-def test_what_makes_no_sense_is_refused() -> None:
-    written = Usb(
-        vendors=["0403", "xyz", "0403"],
-        serials=[""],
-        ports=["a"],
-        classes=["0e", "123", "g"],
-        with_nodes=["a/b"],
-    )
-    assert [place for place, _ in written.problems()] == [
-        ("vendors", 2),
-        ("vendors", 1),
-        ("serials", 0),
-        ("ports", 0),
-        ("classes", 1),
-        ("classes", 2),
-        ("with_nodes", 0),
-    ]
 
 
 FTDI = ("0403", "6001")
