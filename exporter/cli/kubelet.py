@@ -13,9 +13,9 @@ from exporter.mapping.anomalies import find
 from exporter.mapping.device_ids import read_id
 from exporter.mapping.restart_guard import DISTRUST
 from exporter.mapping.snapshot import build
-from exporter.mapping.state import State
+from exporter.mapping.state import Moment, State
 from exporter.views import documents
-from exporter.views.documents import Moment, explained
+from exporter.views.documents import explained
 from exporter.views.explain import AmbiguousDevice, UnknownDevice
 from exporter.views.query import Filters
 from exporter.views.schema import ExplainDocument

@@ -79,6 +79,21 @@ class State:
         return Freshness.FRESH if self.failure is None else Freshness.AGEING
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A state at unix time `now`, on `node`; stale when older than `stale_after` seconds."""
+
+    state: State
+    node: str
+    now: float
+    stale_after: float
+
+    @property
+    def freshness(self) -> Freshness:
+        """The freshness of the mapping."""
+        return self.state.freshness(self.now, self.stale_after)
+
+
 class StateStore:
     """Holds the present state and wakes its followers when a new one is published."""
 

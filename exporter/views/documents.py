@@ -1,7 +1,6 @@
 """The JSON API's documents (exporter.views.schema), made of the state and of history. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import blake2s
 from typing import Final, TypedDict
 
@@ -26,7 +25,7 @@ from exporter.mapping.model import (
     PodKey,
     Snapshot,
 )
-from exporter.mapping.state import Freshness, State
+from exporter.mapping.state import Freshness, Moment, State
 from exporter.views import schema
 from exporter.views.explain import DeviceFacts, explain, sentences
 from exporter.views.matching import ItemMatcher
@@ -37,21 +36,6 @@ _RELATIVES: Final = 100
 """Siblings and parts in a document, of each."""
 _UNSEEN: Final = 100
 """Gaps in a history document."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A state at unix time `now`, on `node`; stale when older than `stale_after` seconds."""
-
-    state: State
-    node: str
-    now: float
-    stale_after: float
-
-    @property
-    def freshness(self) -> Freshness:
-        """The freshness of the mapping."""
-        return self.state.freshness(self.now, self.stale_after)
 
 
 def devices(moment: Moment, filters: Filters) -> schema.DevicesDocument:

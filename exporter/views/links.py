@@ -8,7 +8,7 @@ A name is one percent-encoded segment: a "/" in it is %2F. A name that no segmen
 which browsers resolve even as %2E) has a "~" before it, and so has a name that begins with "~".
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
@@ -52,31 +52,9 @@ def claim_link(driver: str, pool: str, device: str) -> str:
     return path if len(path) <= ADDRESS_LIMIT else address(Filters(q=_part(device)))
 
 
-def history_link(
-    *,
-    resource: str = "",
-    device: str = "",
-    namespace: str = "",
-    pod: str = "",
-    since: str = "",
-    until: str = "",
-    at: str = "",
-    limit: int = 0,
-    cursor: str = "",
-) -> str:
-    """The history page with these parameters; `since` is `from`, `until` is `to`. "" and 0 are left out."""
-    asked = {
-        "resource": resource,
-        "device": device,
-        "namespace": namespace,
-        "pod": pod,
-        "from": since,
-        "to": until,
-        "at": at,
-        "limit": str(limit or ""),
-        "cursor": cursor,
-    }
-    pairs = {name: value for name, value in asked.items() if value}
+def history_link(parameters: Mapping[str, str] | None = None) -> str:
+    """The history page with these `parameters`; "" leaves one out."""
+    pairs = {name: value for name, value in (parameters or {}).items() if value}
     return f"{_HISTORY}?{urlencode(pairs, errors='replace')}" if pairs else _HISTORY
 
 

@@ -7,7 +7,7 @@ an id copied from the page matches its device.
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlencode
 
 from exporter.history.query import LIMIT, MAX_LIMIT, HistoryQuery, read_cursor
@@ -21,6 +21,8 @@ PER_PAGE: Final = 200
 PER_PAGE_LIMIT: Final = 1000
 _PAGE_LIMIT: Final = 1_000_000
 
+Word = TypeVar("Word", bound=StrEnum)
+
 
 class QueryError(ValueError):
     """A query parameter that cannot be honoured: its name, the value found, and what was expected."""
@@ -29,7 +31,8 @@ class QueryError(ValueError):
         self.parameter = visible(parameter, limit=80)
         self.found = visible(found, limit=80)
         self.expected = expected
-        super().__init__(f"query parameter '{self.parameter}': found '{self.found}', expected {expected}")
+        self.problem = f"found '{self.found}', expected {expected}"
+        super().__init__(f"query parameter '{self.parameter}': {self.problem}")
 
 
 class StateFilter(StrEnum):
@@ -168,7 +171,7 @@ def parse_page(pairs: Pairs) -> PageQuery:
     return PageQuery(
         filters=_filters(found),
         sort=_sort(found.get("sort", "").strip()),
-        group=_group(found.get("group", "").strip()),
+        group=_one_of(RowGroup, "group", found.get("group", "").strip() or RowGroup.NONE),
         page=number("page", found.get("page", ""), 1, _PAGE_LIMIT),
         per_page=number("per_page", found.get("per_page", ""), PER_PAGE, PER_PAGE_LIMIT),
     )
@@ -215,17 +218,17 @@ def _instead(name: str, known: tuple[str, ...]) -> str:
 
 def _filters(found: Mapping[str, str]) -> Filters:
     texts = {f.name: visible(found[f.name].strip(), limit=8192) for f in fields(Filters) if f.name in found}
-    texts.pop("state", None)
+    state = texts.pop("state", "")
     if texts.get("kind") and texts["kind"] not in KINDS:
         raise QueryError("kind", texts["kind"], f"one of {', '.join(KINDS)}")
-    return Filters(**texts, state=_state(found.get("state", "").strip()))
+    return Filters(**texts, state=_one_of(StateFilter, "state", state) if state else None)
 
 
-def _state(value: str) -> StateFilter | None:
+def _one_of(kind: type[Word], name: str, value: str) -> Word:
     try:
-        return StateFilter(value) if value else None
+        return kind(value)
     except ValueError:
-        raise QueryError("state", value, f"one of {', '.join(StateFilter)}") from None
+        raise QueryError(name, value, f"one of {', '.join(kind)}") from None
 
 
 def _sort(value: str) -> Sort | None:
@@ -234,13 +237,6 @@ def _sort(value: str) -> Sort | None:
     except ValueError:
         expected = f"one of {', '.join(SortColumn)}, with a - before it for descending order"
         raise QueryError("sort", value, expected) from None
-
-
-def _group(value: str) -> RowGroup:
-    try:
-        return RowGroup(value) if value else RowGroup.NONE
-    except ValueError:
-        raise QueryError("group", value, f"one of {', '.join(RowGroup)}") from None
 
 
 def number(name: str, value: str, default: int, limit: int) -> int:

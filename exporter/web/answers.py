@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import ETag, hdrs, web
 
-from exporter.views.documents import Moment
+from exporter.mapping.state import Moment
 from exporter.views.query import QueryError
 from exporter.views.wording import rfc3339
 from runtime.exposition import accepts_gzip

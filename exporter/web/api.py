@@ -11,9 +11,8 @@ from aiohttp import hdrs, web
 
 from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.model import DeviceKey
-from exporter.mapping.state import Freshness
+from exporter.mapping.state import Freshness, Moment
 from exporter.views import documents
-from exporter.views.documents import Moment
 from exporter.views.explain import AmbiguousDevice, UnknownDevice
 from exporter.views.query import (
     ANOMALY_FILTERS,

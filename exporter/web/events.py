@@ -14,8 +14,7 @@ from typing import Final, cast
 from aiohttp import hdrs, web
 from aiohttp_sse import EventSourceResponse
 
-from exporter.mapping.state import Freshness, State
-from exporter.views.documents import Moment
+from exporter.mapping.state import Freshness, Moment, State
 from exporter.views.query import no_parameters
 from exporter.views.wording import rfc3339
 from exporter.web.site import Site

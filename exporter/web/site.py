@@ -8,8 +8,7 @@ from typing import Protocol
 
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.mapping.device_ids import IdReader, read_id
-from exporter.mapping.state import StateStore
-from exporter.views.documents import Moment
+from exporter.mapping.state import Moment, StateStore
 from runtime.exposition import Format
 
 

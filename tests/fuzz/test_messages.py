@@ -16,13 +16,12 @@ import pytest
 from exporter.mapping.holdings import holdings
 from exporter.mapping.identity import EMPTY_VIEW, PodRegistry, Poll
 from exporter.mapping.model import Snapshot
-from exporter.mapping.state import State
+from exporter.mapping.state import Moment, State
 from exporter.metrics.devices import DeviceLines, plan_series
 from exporter.metrics.families import of_snapshot
 from exporter.pods.pods_api import PodsApi
 from exporter.pods.source import LabelFilter, PodGone, PodSeen, UnreadableEvent
 from exporter.refresh.pipeline import SnapshotPipeline
-from exporter.views.documents import Moment
 from exporter.views.query import PageQuery
 from exporter.web.pages.rows import row
 from exporter.web.pages.status import status_page

@@ -7,8 +7,7 @@ from typing import Final
 from exporter.history.record import HoldingRow, bounded
 from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
 from exporter.mapping.model import ClaimDevice, Device, DeviceKey, Holder
-from exporter.mapping.state import State
-from exporter.views.documents import Moment
+from exporter.mapping.state import Moment, State
 from exporter.views.explain import (
     AmbiguousDevice,
     DeviceFacts,
@@ -256,7 +255,7 @@ def _past(key: DeviceKey, answer: HistoryAnswer, span: TimeRange, now: float) ->
             return Lane(parts.row_key("own", *own))
         return lane_of_device(row)
 
-    more = history_link(device=spelled(key.device)[:TEXT_LIMIT])
+    more = history_link({"device": spelled(key.device)[:TEXT_LIMIT]})
     return past_section(answer, span, now, lane=lane, named=by_pod, more=more)
 
 
@@ -301,7 +300,7 @@ def claim_page(
             *(answer, span, now),
             lane=_lane_of_share,
             named=by_pod,
-            more=history_link(device=spelled(device)[:TEXT_LIMIT]),
+            more=history_link({"device": spelled(device)[:TEXT_LIMIT]}),
             rows=rows,
         ),
     )

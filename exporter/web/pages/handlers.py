@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -13,17 +13,17 @@ from exporter.history.query import HistoryQuery
 from exporter.history.record import bounded
 from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.model import DeviceKey
-from exporter.views.documents import Moment
+from exporter.mapping.state import Moment
 from exporter.views.links import LinkError, read_claim, read_device, read_pod
 from exporter.views.query import PageQuery, QueryError, address, parse_page, single
 from exporter.views.wording import spelled, text
 from exporter.web.answers import answer, compressed, is_current, negotiated, not_modified, wants_gzip
 from exporter.web.assets import Assets
-from exporter.web.pages.device import claim_page, device_page
+from exporter.web.pages.device import ClaimPage, DevicePage, claim_page, device_page
 from exporter.web.pages.history import history_page, read_form
 from exporter.web.pages.parts import NotFound
-from exporter.web.pages.past import ROWS, HistoryAnswer, MomentError, TimeRange, time_range
-from exporter.web.pages.pod import pod_page
+from exporter.web.pages.past import ROWS, HistoryAnswer, TimeRange, time_range
+from exporter.web.pages.pod import PodPage, pod_page
 from exporter.web.pages.status import status_page
 from exporter.web.pages.templates import Templates
 from exporter.web.pages.times import day, filled
@@ -41,6 +41,10 @@ _RENDERINGS: Final = 2
 _HISTORY_TIMEOUT: Final = 8.0
 """Seconds for history to answer a page, including the wait."""
 _SPAN: Final = ("from", "to")
+
+_MadePage = tuple[DevicePage | PodPage | ClaimPage | NotFound, Moment, HistoryAnswer]
+"""The page of one object, the moment that it shows, and history's answer."""
+_MakePage = Callable[[web.Request], Awaitable[_MadePage]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,44 +120,59 @@ class Pages:
 
     async def device(self, request: web.Request) -> web.Response:
         """`/devices/{resource}/{id}`: one device, its holders, its health, and its past."""
+        return await self._object(request, self._device, "device.html")
+
+    async def pod(self, request: web.Request) -> web.Response:
+        """`/pods/{namespace}/{name}`: what the pod holds and held."""
+        return await self._object(request, self._pod, "pod.html")
+
+    async def claim(self, request: web.Request) -> web.Response:
+        """`/claims/{driver}/{pool}/{device}`: one claimed device and its holders."""
+        return await self._object(request, self._claim, "claim.html")
+
+    async def _object(self, request: web.Request, make: _MakePage, template: str) -> web.Response:
+        """The page of one object. 404 for an invalid path or an unknown object, 400 for an invalid query; 503
+        where a source that may have the object cannot answer now.
+        """
         try:
-            key = DeviceKey(*read_device(request.rel_url.raw_path))
-            moment, span = self._range(request)
-        except (LinkError, QueryError, MomentError) as error:
-            return await self._refused(request, error)
+            page, moment, found = await make(request)
+        except (LinkError, QueryError) as error:
+            status = 404 if isinstance(error, LinkError) else 400
+            name, words = text(request.path, limit=200), text(str(error), limit=600).shown
+            refused = NotFound("This address cannot be read", name, words)
+            return await self._page(request, self._site.moment(), self._rendered(refused, ""), status=status)
+        if not isinstance(page, NotFound):
+            return await self._page(request, moment, partial(self._templates.render, template, page=page))
+        problem = ""
+        if found.found is None and self._site.history is not None:
+            problem = f"History is not available: {found.trouble}. It may have more."
+        elif moment.state.taken_at is None:
+            problem = "The kubelet has not answered yet: this node's devices are unknown."
+        status = 503 if problem else 404
+        return await self._page(request, moment, self._rendered(page, problem), status=status)
+
+    async def _device(self, request: web.Request) -> _MadePage:
+        key = DeviceKey(*read_device(request.rel_url.raw_path))
+        moment, span = self._range(request)
         every = HistoryQuery(device=bounded(key.device), limit=ROWS)
         found = await self._history(_within(every, span, moment))
         if _is_empty(found) and not any(d.key == key for d in moment.state.snapshot.devices):
             found = await self._history(every)  # a device that is gone: its latest holdings, however old
         tag, reader = self._site.tag(moment), self._site.reader
-        page = device_page(moment, key, span, found, tag=tag, reader=reader)
-        if isinstance(page, NotFound):
-            return await self._not_found(request, moment, found, page)
-        return await self._page(request, moment, partial(self._templates.render, "device.html", page=page))
+        return device_page(moment, key, span, found, tag=tag, reader=reader), moment, found
 
-    async def pod(self, request: web.Request) -> web.Response:
-        """`/pods/{namespace}/{name}`: what the pod holds and held."""
-        try:
-            pod = read_pod(request.rel_url.raw_path)
-            moment, span = self._range(request)
-        except (LinkError, QueryError, MomentError) as error:
-            return await self._refused(request, error)
+    async def _pod(self, request: web.Request) -> _MadePage:
+        pod = read_pod(request.rel_url.raw_path)
+        moment, span = self._range(request)
         namespace, name = map(bounded, pod)
         found = await self._history(HistoryQuery(namespace=namespace, pod=name, limit=_POD_ROWS))
-        given = any(request.query.get(one, "").strip() for one in _SPAN)
+        given = span if any(request.query.get(one, "").strip() for one in _SPAN) else None
         tag, cpu_nodes = self._site.tag(moment), self._site.cpu_nodes
-        page = pod_page(moment, pod, span if given else None, found, tag=tag, cpu_nodes=cpu_nodes)
-        if isinstance(page, NotFound):
-            return await self._not_found(request, moment, found, page)
-        return await self._page(request, moment, partial(self._templates.render, "pod.html", page=page))
+        return pod_page(moment, pod, given, found, tag=tag, cpu_nodes=cpu_nodes), moment, found
 
-    async def claim(self, request: web.Request) -> web.Response:
-        """`/claims/{driver}/{pool}/{device}`: one claimed device and its holders."""
-        try:
-            name = read_claim(request.rel_url.raw_path)
-            moment, span = self._range(request)
-        except (LinkError, QueryError, MomentError) as error:
-            return await self._refused(request, error)
+    async def _claim(self, request: web.Request) -> _MadePage:
+        name = read_claim(request.rel_url.raw_path)
+        moment, span = self._range(request)
         driver, _, device = map(bounded, name)
         tag = self._site.tag(moment)
         every = HistoryQuery(driver=driver, device=device, limit=ROWS)
@@ -162,9 +181,7 @@ class Pages:
         if isinstance(page, NotFound) and found.found is not None:
             found = await self._history(every)
             page = claim_page(moment, name, span, found, tag=tag)
-        if isinstance(page, NotFound):
-            return await self._not_found(request, moment, found, page)
-        return await self._page(request, moment, partial(self._templates.render, "claim.html", page=page))
+        return page, moment, found
 
     async def history(self, request: web.Request) -> web.Response:
         """`/history`: who held what, in a range or at a moment. A 400 keeps the input."""
@@ -180,7 +197,7 @@ class Pages:
         return await self._page(request, moment, render, status=status)
 
     def _range(self, request: web.Request) -> tuple[Moment, TimeRange]:
-        """The present moment, and the time range of the address. Raises QueryError and MomentError."""
+        """The present moment, and the time range of the address. Raises QueryError."""
         found = single(request.query.items(), _SPAN)
         moment = self._site.moment()
         return moment, time_range(found, moment.now)
@@ -204,27 +221,6 @@ class Pages:
             return HistoryAnswer(None, f"no answer within {_HISTORY_TIMEOUT:g} s")
         except HistoryUnavailable as error:
             return HistoryAnswer(None, spelled(str(error)))
-
-    async def _not_found(
-        self, request: web.Request, moment: Moment, found: HistoryAnswer, page: NotFound
-    ) -> web.Response:
-        """404; 503 where a source that may have the object cannot answer now."""
-        problem = ""
-        if found.found is None and self._site.history is not None:
-            problem = f"History is not available: {found.trouble}. It may have more."
-        elif moment.state.taken_at is None:
-            problem = "The kubelet has not answered yet: this node's devices are unknown."
-        return await self._page(
-            request, moment, self._rendered(page, problem), status=503 if problem else 404
-        )
-
-    async def _refused(self, request: web.Request, error: Exception) -> web.Response:
-        """404 for an invalid path, 400 for an invalid query."""
-        status = 404 if isinstance(error, LinkError) else 400
-        words = f"'{error.parameter}': {error}" if isinstance(error, MomentError) else str(error)
-        name, words = text(request.path, limit=200), text(words, limit=600).shown
-        page = NotFound("This address cannot be read", name, words)
-        return await self._page(request, self._site.moment(), self._rendered(page, ""), status=status)
 
     def _rendered(self, page: NotFound, problem: str) -> Callable[[], bytes]:
         node = spelled(self._site.node)

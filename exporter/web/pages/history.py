@@ -1,14 +1,14 @@
 """The history page: who held what, in a range or at a moment. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
-from urllib.parse import urlencode
+from functools import partial
+from typing import Final, TypeVar
 
 from exporter.history.query import MAX_LIMIT, Cursor, HistoryQuery, read_cursor, write_cursor
 from exporter.history.record import HoldingRow
-from exporter.mapping.state import State
-from exporter.views.documents import Moment, surely_held
+from exporter.mapping.state import Moment, State
+from exporter.views.documents import surely_held
 from exporter.views.links import history_link
 from exporter.views.query import HISTORY_PARAMETERS, NAMES, Pairs, QueryError, number, single
 from exporter.views.wording import counted, lasting, rfc3339, spelled
@@ -18,7 +18,6 @@ from exporter.web.pages.past import (
     PRESETS,
     ROWS,
     HistoryAnswer,
-    MomentError,
     PastSection,
     TimeRange,
     by_pod,
@@ -42,6 +41,9 @@ _STEPS: Final = {
 }
 
 
+Value = TypeVar("Value")
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryForm:
     """The input by parameter; the range `span`; the moment `at`, None for a range; and the query, None where
@@ -61,8 +63,7 @@ class HistoryForm:
     def address(self, **changes: str) -> str:
         """The address of the same input with `changes` ("" removes a parameter), from the first page."""
         pairs = {name: value for name, value in self.typed.items() if name != "cursor"} | changes
-        kept = {name: pairs[name] for name in HISTORY_PARAMETERS if pairs.get(name)}
-        return f"{history_link()}?{urlencode(kept, errors='replace')}" if kept else history_link()
+        return history_link({name: pairs.get(name, "") for name in HISTORY_PARAMETERS})
 
 
 def read_form(pairs: Pairs, now: float) -> HistoryForm:
@@ -74,7 +75,7 @@ def read_form(pairs: Pairs, now: float) -> HistoryForm:
     except QueryError as error:
         typed = {name: value[:512] for name, value in given if name in HISTORY_PARAMETERS}
         where = error.parameter if error.parameter in HISTORY_PARAMETERS else ""
-        return HistoryForm(typed, default, problems={where: _problem(error) if where else str(error)})
+        return HistoryForm(typed, default, problems={where: error.problem if where else str(error)})
     typed = {name: value.strip() for name, value in found.items()}
     problems: dict[str, str] = {}
     at, span = _times(typed, now, problems)
@@ -93,42 +94,34 @@ def read_form(pairs: Pairs, now: float) -> HistoryForm:
 
 def _times(typed: Mapping[str, str], now: float, problems: dict[str, str]) -> tuple[float | None, TimeRange]:
     """The moment, and the range to draw; problems go to `problems`."""
-    default = TimeRange(now - 86400.0, now)
-    for name in ("at", "from", "to"):
-        try:
-            parse_parameter(typed, name, now)
-        except MomentError as error:
-            problems[name] = str(error)
-    if problems:
-        return None, default
-    at = parse_parameter(typed, "at", now)
-    if at is not None:
-        if "from" in typed or "to" in typed:
-            problems["at"] = "either a moment, or from and to"
-        return at, TimeRange(at - AROUND, at + AROUND)
-    try:
-        return None, time_range(typed, now)
-    except MomentError as error:
-        problems[error.parameter] = str(error)
-        return None, default
+    times = [_read(partial(parse_parameter, typed, name, now), problems) for name in ("at", "from", "to")]
+    at, span = times[0], None
+    if at is not None and ("from" in typed or "to" in typed):
+        problems["at"] = "either a moment, or from and to"
+    elif at is None and not problems:
+        span = _read(partial(time_range, typed, now), problems)
+    drawn = TimeRange(now - 86400.0, now) if at is None else TimeRange(at - AROUND, at + AROUND)
+    return at, span or drawn
 
 
 def _paging(typed: Mapping[str, str], problems: dict[str, str]) -> tuple[int, Cursor | None]:
     """The limit and the cursor; problems go to `problems`."""
-    limit, after = ROWS, None
-    try:
-        limit = number("limit", typed.get("limit", ""), ROWS, MAX_LIMIT)
-    except QueryError as error:
-        problems["limit"] = _problem(error)
+    limit = _read(partial(number, "limit", typed.get("limit", ""), ROWS, MAX_LIMIT), problems)
     try:
         after = read_cursor(typed["cursor"]) if "cursor" in typed else None
     except ValueError:
         problems["cursor"] = "this page is not available: start at the first page"
-    return limit, after
+        after = None
+    return limit or ROWS, after
 
 
-def _problem(error: QueryError) -> str:
-    return f"found '{error.found}', expected {error.expected}"
+def _read(read: Callable[[], Value], problems: dict[str, str]) -> Value | None:
+    """The value that `read` returns; None for a QueryError, which goes to `problems`."""
+    try:
+        return read()
+    except QueryError as error:
+        problems[error.parameter] = error.problem
+        return None
 
 
 @dataclass(frozen=True, slots=True)

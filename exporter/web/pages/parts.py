@@ -11,8 +11,7 @@ from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.holdings import Holding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import Device, HeldKey, Holder, PodKey
-from exporter.mapping.state import Freshness
-from exporter.views.documents import Moment
+from exporter.mapping.state import Freshness, Moment
 from exporter.views.links import device_link, pod_link
 from exporter.views.query import TEXT_LIMIT, Filters, address
 from exporter.views.wording import Text, lasting, listed, reason, spelled, text

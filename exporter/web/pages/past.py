@@ -9,10 +9,11 @@ from exporter.history.coverage import CoverageGap, GapReason
 from exporter.history.query import HistoryResult
 from exporter.history.record import HoldingKey, HoldingRow
 from exporter.views.links import claim_link, device_link
+from exporter.views.query import QueryError
 from exporter.views.wording import LOOSELY, parse_time, spelled, text
 from exporter.web.pages import times
-from exporter.web.pages.parts import PageChoice, life_link, natural, row_key
-from exporter.web.pages.timeline import Lane, Shade, Stretch, Timeline, timeline
+from exporter.web.pages.parts import Natural, PageChoice, life_link, natural, row_key
+from exporter.web.pages.timeline import Lane, Stretch, Timeline, timeline
 from exporter.web.pages.times import Stamp
 
 ROWS: Final = 200
@@ -28,14 +29,6 @@ _MARGIN: Final = 0.02
 _NAME: Final = 60
 _ONGOING: Final = (GapReason.SILENT, GapReason.PAUSED, GapReason.DOWN, GapReason.LOST)
 """Gaps that may last until now."""
-
-
-class MomentError(ValueError):
-    """A time that cannot be read: the parameter, and the problem."""
-
-    def __init__(self, parameter: str, problem: str) -> None:
-        super().__init__(problem)
-        self.parameter = parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +80,25 @@ def preset_value(label: str) -> str:
 
 
 def parse_parameter(found: Mapping[str, str], name: str, now: float) -> float | None:
-    """The time of the parameter `name`, in UTC by default; None without it. Raises MomentError."""
+    """The time of the parameter `name`, in UTC by default; None without it. Raises QueryError."""
     typed = found.get(name, "").strip()
     if not typed:
         return None
     try:
         return parse_time(typed, now, UTC)
     except ValueError:
-        raise MomentError(name, f"found '{spelled(typed)[:80]}', expected {EXPECTED_TIME}") from None
+        raise QueryError(name, typed, EXPECTED_TIME) from None
 
 
 def time_range(found: Mapping[str, str], now: float) -> TimeRange:
-    """The range of `from` and `to`, by default the last 24 hours. Raises MomentError."""
+    """The range of `from` and `to`, by default the last 24 hours. Raises QueryError."""
     since, until = parse_parameter(found, "from", now), parse_parameter(found, "to", now)
     typed = found.get("from", "").strip()
     label = next((label for label in PRESETS if preset_value(label) == typed), "") if typed else DEFAULT
     end = now if until is None else until
     first = end - 86400.0 if since is None else since
     if first >= end:
-        raise MomentError("from" if since is not None else "to", "the range ends before it begins")
+        raise QueryError("from", typed, "a time before the end of the range")
     return TimeRange(first, end, "" if until is not None else label)
 
 
@@ -142,6 +135,7 @@ def past_section(
         return PastSection(answer.trouble, more, choices)
     kept = tuple(found.rows if rows is None else rows)
     shown = fitted(span, found.earliest)
+    known = observed_until(found, now)
     gaps = [gap for gap in found.unseen if not span.label or gap.why is not GapReason.BEFORE]
     return PastSection(
         trouble="",
@@ -151,7 +145,15 @@ def past_section(
         since=times.stamp(shown.since, now),
         until=times.stamp(shown.until, now),
         live=span.until >= now,
-        drawn=drawing(found, shown, now, lane=lane, named=named, rows=kept, at=at),
+        drawn=timeline(
+            [_stretch(row, lane(row).key, named(row), known, now) for row in kept],
+            sorted({one.key: one for one in map(lane, kept)}.values(), key=_lane_order),
+            found.unseen,
+            since=shown.since,
+            until=shown.until,
+            now=now,
+            mark=at,
+        ),
         rows=kept,
         certain=certain or {},
         gaps=tuple(gaps[-GAPS:]),
@@ -189,33 +191,8 @@ def held_link(key: HoldingKey) -> str:
 # --- the drawing ----------------------------------------------------------------------------------------
 
 
-def drawing(
-    found: HistoryResult,
-    span: TimeRange,
-    now: float,
-    *,
-    lane: Callable[[HoldingRow], Lane],
-    named: Callable[[HoldingRow], tuple[str, str, str]],
-    rows: Sequence[HoldingRow],
-    at: float | None = None,
-) -> Timeline:
-    """The drawing of `rows`, with a mark `at` a moment."""
-    known = observed_until(found, now)
-    lanes: dict[str, Lane] = {}
-    stretches: list[Stretch] = []
-    for row in rows:
-        own = lane(row)
-        lanes.setdefault(own.key, own)
-        stretches.append(_stretch(row, own.key, named(row), known, now))
-    return timeline(
-        stretches,
-        sorted(lanes.values(), key=lambda one: (natural(one.name), one.key)),
-        [Shade(gap.since, gap.until, times.REASONS[gap.why]) for gap in found.unseen],
-        since=span.since,
-        until=span.until,
-        now=now,
-        mark=at,
-    )
+def _lane_order(lane: Lane) -> tuple[Natural, str]:
+    return natural(lane.name), lane.key
 
 
 def observed_until(found: HistoryResult, now: float) -> float:

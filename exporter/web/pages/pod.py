@@ -14,8 +14,7 @@ from typing import Final
 from exporter.history.record import HoldingRow, bounded
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import ClaimDevice, ClaimHolder, Container, Device, Holder, PodKey
-from exporter.mapping.state import State
-from exporter.views.documents import Moment
+from exporter.mapping.state import Moment, State
 from exporter.views.links import history_link, pod_link
 from exporter.views.query import TEXT_LIMIT
 from exporter.views.wording import Text, counted, spelled, text
@@ -288,5 +287,5 @@ def _past(
         uid, life = spelled(row.facts.uid[:8]), f"life {numbers.get(row.id, 0)}"
         return f"{life} · {container}{f' · {uid}' if uid else ''}", life, href
 
-    more = history_link(namespace=spelled(pod[0])[:TEXT_LIMIT], pod=spelled(pod[1])[:TEXT_LIMIT])
+    more = history_link({"namespace": spelled(pod[0])[:TEXT_LIMIT], "pod": spelled(pod[1])[:TEXT_LIMIT]})
     return replace(past_section(answer, span, now, lane=lane_of_device, named=named, more=more), rows=())

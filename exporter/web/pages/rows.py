@@ -7,8 +7,7 @@ from typing import Final
 
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.model import AdvertisedDevice, ClaimDevice, Device, Holder, PodKey
-from exporter.mapping.state import State
-from exporter.views.documents import Moment
+from exporter.mapping.state import Moment, State
 from exporter.views.explain import health
 from exporter.views.links import claim_link, device_link
 from exporter.views.matching import ItemMatcher

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from exporter.mapping.model import ClaimDevice, Container, Device, ResourceCounts, Snapshot
-from exporter.mapping.state import Freshness, State
-from exporter.views.documents import Moment
+from exporter.mapping.state import Freshness, Moment, State
 from exporter.views.links import device_link, pod_link
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import (

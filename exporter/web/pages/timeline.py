@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from typing import Final
 from unicodedata import east_asian_width
 
+from exporter.history.coverage import CoverageGap, GapReason
+
 BARS: Final = 500
 """Bars of one drawing, those that begin latest; the table below has the rest."""
 LANES: Final = 60
@@ -78,15 +80,6 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Shade:
-    """A gap in observation (None: without end), and the reason."""
-
-    since: float | None
-    until: float | None
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Span:
     """A part of the width, in percent, as text."""
 
@@ -142,7 +135,7 @@ class Timeline:
     foot: int
     bars: tuple[Bar, ...]
     headers: tuple[tuple[Lane, int], ...]
-    shades: tuple[tuple[Span, str], ...]
+    shades: tuple[tuple[Span, GapReason], ...]
     wide: tuple[Tick, ...]
     narrow: tuple[Tick, ...]
     now: str
@@ -193,7 +186,7 @@ def percent(value: float) -> str:
 def timeline(
     stretches: Iterable[Stretch],
     lanes: Sequence[Lane],
-    shades: Iterable[Shade] = (),
+    gaps: Iterable[CoverageGap] = (),
     *,
     since: float,
     until: float,
@@ -228,7 +221,7 @@ def timeline(
         foot=foot,
         bars=tuple(bars),
         headers=tuple(headers),
-        shades=tuple(_shade(s, scale) for s in shades if scale.overlaps(s.since, s.until)),
+        shades=tuple(_shade(gap, scale) for gap in gaps if scale.overlaps(gap.since, gap.until)),
         wide=ticks(scale, 9),
         narrow=ticks(scale, 3),
         now=scale.place(now),
@@ -237,10 +230,10 @@ def timeline(
     )
 
 
-def _shade(shade: Shade, scale: Scale) -> tuple[Span, str]:
-    first = scale.since if shade.since is None else shade.since
-    last = scale.until if shade.until is None else shade.until
-    return scale.span(first, last), shade.why
+def _shade(gap: CoverageGap, scale: Scale) -> tuple[Span, GapReason]:
+    first = scale.since if gap.since is None else gap.since
+    last = scale.until if gap.until is None else gap.until
+    return scale.span(first, last), gap.why
 
 
 def _packed(stretches: list[Stretch], scale: Scale) -> list[list[Stretch]]:

@@ -30,11 +30,10 @@ from exporter.mapping.model import (
     Holder,
     Snapshot,
 )
-from exporter.mapping.state import State
+from exporter.mapping.state import Moment, State
 from exporter.metrics.devices import DeviceLines, SeriesLimit
 from exporter.metrics.families import of_snapshot, of_stale
 from exporter.views import documents
-from exporter.views.documents import Moment
 from exporter.views.query import Filters
 from harness.hostile import CORPUS
 from runtime.exposition import Format, render

@@ -72,7 +72,7 @@ def test_a_name_of_any_length_leads_somewhere(character: str, length: int) -> No
 
 def test_the_past_is_asked_with_what_is_given_alone() -> None:
     assert history_link() == "/history"
-    link = history_link(resource="a/b", pod="p&q", since="-1h", at="", limit=5)
+    link = history_link({"resource": "a/b", "pod": "p&q", "from": "-1h", "at": "", "limit": "5"})
     assert parse_qsl(urlsplit(link).query) == [
         ("resource", "a/b"),
         ("pod", "p&q"),

@@ -25,8 +25,7 @@ from exporter.mapping.model import (
     Snapshot,
     merge_reports,
 )
-from exporter.mapping.state import State
-from exporter.views.documents import Moment
+from exporter.mapping.state import Moment, State
 from exporter.views.links import device_link, pod_link
 from exporter.views.query import Filters, PageQuery, RowGroup, parse_page
 from exporter.web.pages import rows

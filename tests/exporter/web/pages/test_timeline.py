@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.history.coverage import CoverageGap, GapReason
 from exporter.web.pages.timeline import (
     BARS,
     LANES,
@@ -16,7 +17,6 @@ from exporter.web.pages.timeline import (
     Lane,
     Piece,
     Scale,
-    Shade,
     Span,
     Stretch,
     Timeline,
@@ -121,16 +121,16 @@ def test_rows_have_names_in_the_order_that_is_given_and_empty_ones_are_left_out(
 
 def test_gaps_are_shaded_as_far_as_they_are_seen() -> None:
     silent = (
-        Shade(None, 100, "early"),
-        Shade(400, 500, "mid"),
-        Shade(900, None, "late"),
-        Shade(2000, None, "no"),
+        CoverageGap(None, 100, GapReason.BEFORE),
+        CoverageGap(400, 500, GapReason.SILENT),
+        CoverageGap(900, None, GapReason.DOWN),
+        CoverageGap(2000, None, GapReason.LOST),
     )
     found = timeline((), ONE, silent, since=0, until=1000, now=1000)
     assert [(ends(span), why) for span, why in found.shades] == [
-        ((0, 10), "early"),
-        ((40, 50), "mid"),
-        ((90, 100), "late"),
+        ((0, 10), GapReason.BEFORE),
+        ((40, 50), GapReason.SILENT),
+        ((90, 100), GapReason.DOWN),
     ]
 
 
