@@ -5,6 +5,7 @@ beside the database keeps the second one waiting. The kernel releases the lock w
 """
 
 import fcntl
+import glob
 import math
 import os
 import sqlite3
@@ -266,43 +267,32 @@ class Store:
     def expire(self, before: float) -> Pruned | None:
         """Delete some rows that ended before, and the coverage before. None if there is nothing to delete."""
         with _explained():
-            old = self._number(
-                "SELECT count(*) FROM (SELECT 1 FROM past WHERE end_not_after < ? LIMIT 1)", before
-            )
-            forgettable = "SELECT count(*) FROM (SELECT 1 FROM watches WHERE since < ? LIMIT 1)"
-            if not old and not self._number(forgettable, before - _SLACK):
-                return None
-            with self._transaction():
-                rows = self._db.execute(
-                    "DELETE FROM past WHERE id IN "
-                    "(SELECT id FROM past WHERE end_not_after < ? ORDER BY end_not_after LIMIT ?)",
-                    (before, STEP),
-                ).rowcount
-                self._delete_spans(before)
-        return Pruned(rows, before)
+            old = self._number("SELECT EXISTS (SELECT 1 FROM past WHERE end_not_after < ?)", before)
+            if not old:
+                covered = "SELECT EXISTS (SELECT 1 FROM watches WHERE since < ?)"
+                if not self._number(covered, before - _SLACK):
+                    return None
+            return self._delete("end_not_after < ?", before)
 
     def shrink(self) -> Pruned | None:
         """Delete some of the oldest rows and their coverage. None if there is nothing to delete."""
-        with _explained(), self._transaction():
+        oldest = "SELECT end_not_after AS ended FROM past ORDER BY end_not_after LIMIT ?"
+        # Nothing has ended: the space is taken by coverage.
+        covered = "SELECT until FROM watches WHERE id < (SELECT max(id) FROM watches) ORDER BY until LIMIT ?"
+        with _explained():
             (before,) = self._db.execute(
-                "SELECT max(end_not_after) FROM "
-                "(SELECT end_not_after FROM past ORDER BY end_not_after LIMIT ?)",
-                (STEP,),
+                f"SELECT ifnull((SELECT max(ended) FROM ({oldest})), (SELECT max(until) FROM ({covered})))",  # noqa: S608 -- constants
+                (STEP, STEP),
             ).fetchone()
-            if before is None:
-                # Nothing has ended: the space is taken by coverage.
-                (before,) = self._db.execute(
-                    "SELECT max(until) FROM (SELECT until FROM watches WHERE id < "
-                    "(SELECT max(id) FROM watches) ORDER BY until LIMIT ?)",
-                    (STEP,),
-                ).fetchone()
-            if before is None:
-                return None
-            rows = self._db.execute(
-                "DELETE FROM past WHERE id IN (SELECT id FROM past ORDER BY end_not_after LIMIT ?)", (STEP,)
-            ).rowcount
-            self._delete_spans(sql.real(before))
-        return Pruned(rows, sql.real(before))
+            return None if before is None else self._delete("end_not_after <= ?", sql.real(before))
+
+    def _delete(self, condition: str, before: float) -> Pruned:
+        """Delete the oldest rows that meet `condition`, at most STEP, and the coverage before."""
+        chosen = f"SELECT id FROM past WHERE {condition} ORDER BY end_not_after LIMIT ?"  # noqa: S608 -- constants
+        with self._transaction():
+            rows = self._db.execute(f"DELETE FROM past WHERE id IN ({chosen})", (before, STEP)).rowcount  # noqa: S608 -- constants
+            self._delete_spans(before)
+        return Pruned(rows, before)
 
     def _delete_spans(self, before: float) -> None:
         self._db.execute(
@@ -428,12 +418,9 @@ class HistoryFile:
         return aside
 
     def _delete_old(self) -> None:
+        kept = self.path.parent.glob(f"{glob.escape(self.path.name)}.damaged-*")
         found = sorted(
-            (
-                file
-                for file in self.path.parent.glob(f"{_literal(self.path.name)}.damaged-*")
-                if _is_main(file)
-            ),
+            (file for file in kept if not file.name.endswith(_COMPANIONS)),
             key=lambda file: file.stat().st_mtime,
         )
         for old in found[:-DAMAGED_KEPT]:
@@ -446,14 +433,6 @@ class HistoryFile:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-def _is_main(file: Path) -> bool:
-    return not file.name.endswith(_COMPANIONS)
-
-
-def _literal(name: str) -> str:
-    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
 
 
 def _locked(path: Path) -> int:

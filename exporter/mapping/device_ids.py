@@ -189,51 +189,28 @@ BUILT_IN_RULES: Final = (
 
 _REMEMBERED: Final = 16_384
 """Cached readings: more than the devices of a node; 5 MiB at the usual length."""
-_RESOURCES: Final = 256
-"""Cached rule tables: more than the resources of a node."""
 _LONGEST: Final = 128
-"""Characters of a cached id. The kubelet accepts megabytes; real ids have at most 60."""
-
-
-class _Table:
-    """The rules for some resources, in order. Hashed by identity, for the cache."""
-
-    __slots__ = ("rules",)
-
-    def __init__(self, rules: tuple[IdRule, ...]) -> None:
-        self.rules = rules
+"""Characters of a cached id or resource. The kubelet accepts megabytes; real ids have at most 60."""
 
 
 class IdReader:
-    """Reads ids by a table of rules, with a cache."""
+    """Reads ids by rules, of which the first that applies wins, with a cache."""
 
     def __init__(self, rules: Sequence[IdRule] = BUILT_IN_RULES) -> None:
         self._rules = tuple(rules)
-        self._tables: dict[tuple[bool, ...], _Table] = {}
-        self._table = lru_cache(maxsize=_RESOURCES)(self._table_of)
-        self._remembered = lru_cache(maxsize=_REMEMBERED)(_read)
+        self._remembered = lru_cache(maxsize=_REMEMBERED)(self._read)
 
     def __call__(self, device: str, resource: str = "") -> IdReading:
         """Read the id `device` of `resource`."""
-        table = self._table(resource) if len(resource) <= _LONGEST else self._table_of(resource)
-        return self._remembered(table, device) if len(device) <= _LONGEST else _read(table, device)
+        usual = len(device) <= _LONGEST and len(resource) <= _LONGEST
+        return self._remembered(device, resource) if usual else self._read(device, resource)
 
-    def _table_of(self, resource: str) -> _Table:
-        # Resources with the same rules share a table and its cached readings.
-        applies = tuple(candidate.is_of(resource) for candidate in self._rules)
-        kept = self._tables.get(applies)
-        if kept is None:
-            rules = tuple(r for r, applied in zip(self._rules, applies, strict=True) if applied)
-            kept = self._tables[applies] = _Table(rules)
-        return kept
-
-
-def _read(table: _Table, device: str) -> IdReading:
-    for candidate in table.rules:
-        reading = candidate.read(device)
-        if reading is not None:
-            return reading
-    return WHOLE
+    def _read(self, device: str, resource: str) -> IdReading:
+        for candidate in self._rules:
+            reading = candidate.read(device) if candidate.is_of(resource) else None
+            if reading is not None:
+                return reading
+        return WHOLE
 
 
 read_id: Final = IdReader()

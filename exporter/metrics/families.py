@@ -252,44 +252,34 @@ class HistoryFamilies:
     def collect(self) -> Iterable[Metric]:
         """The families."""
         now = self._condition()
-        yield GaugeMetricFamily(
-            "devicelens_history_up",
-            "Whether history is written where it should be; 0 if its file cannot be used or written. [ALPHA]",
-            value=int(now.written),
-        )
-        yield GaugeMetricFamily(
-            "devicelens_history_holdings",
-            "Holdings that history has, those that last and those of the past. [ALPHA]",
-            value=now.rows,
-        )
-        yield GaugeMetricFamily(
-            "devicelens_history_pending_holdings",
-            "Changes of holdings that wait to be written. [ALPHA]",
-            value=now.pending,
-        )
-        yield GaugeMetricFamily(
-            "devicelens_history_size_bytes",
-            "What history takes of its file, or of memory, in bytes. [ALPHA]",
-            value=now.size,
-        )
-        if now.earliest is not None:
-            yield GaugeMetricFamily(
-                "devicelens_history_earliest_timestamp_seconds",
-                "Since when history knows who held what, in unix time. [ALPHA]",
-                value=now.earliest,
-            )
-        yield CounterMetricFamily(
-            "devicelens_history_errors_total",
-            "Attempts to use or to write history's file that failed. [ALPHA]",
-            value=now.errors,
-        )
-        yield CounterMetricFamily(
-            "devicelens_history_dropped_holdings_total",
-            "Holdings that were forgotten because too many waited to be written. [ALPHA]",
-            value=now.dropped,
-        )
-        yield CounterMetricFamily(
-            "devicelens_history_expired_holdings_total",
-            "Holdings that were deleted for their age, or to keep history within its size. [ALPHA]",
-            value=now.expired,
-        )
+        for name, text, value in (
+            (
+                "up",
+                "Whether history is written where it should be; 0 if its file cannot be used or written.",
+                int(now.written),
+            ),
+            ("holdings", "Holdings that history has, those that last and those of the past.", now.rows),
+            ("pending_holdings", "Changes of holdings that wait to be written.", now.pending),
+            ("size_bytes", "What history takes of its file, or of memory, in bytes.", now.size),
+            (
+                "earliest_timestamp_seconds",
+                "Since when history knows who held what, in unix time.",
+                now.earliest,
+            ),
+        ):
+            if value is not None:
+                yield GaugeMetricFamily(f"devicelens_history_{name}", f"{text} [ALPHA]", value=value)
+        for name, text, count in (
+            ("errors", "Attempts to use or to write history's file that failed.", now.errors),
+            (
+                "dropped_holdings",
+                "Holdings that were forgotten because too many waited to be written.",
+                now.dropped,
+            ),
+            (
+                "expired_holdings",
+                "Holdings that were deleted for their age, or to keep history within its size.",
+                now.expired,
+            ),
+        ):
+            yield CounterMetricFamily(f"devicelens_history_{name}", f"{text} [ALPHA]", value=count)

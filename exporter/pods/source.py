@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct, field
 
@@ -156,8 +156,8 @@ class LabelFilter:
         return self._pattern is not None and self._pattern.fullmatch(name) is not None
 
 
-class ApiOwner(Struct, rename="camel"):
-    """An ownerReference of the API server's JSON."""
+class Owner(Struct, rename="camel"):
+    """One of a pod's owner references. `controller`: the one that manages it; there is one at most."""
 
     api_version: str = ""
     kind: str = ""
@@ -175,7 +175,7 @@ class ApiMeta(Struct, rename="camel"):
     creation_timestamp: datetime | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-    owner_references: list[ApiOwner] | None = None
+    owner_references: list[Owner] | None = None
 
 
 class ApiPodSpec(Struct, rename="camel"):
@@ -198,15 +198,6 @@ class ApiPod(Struct):
     metadata: ApiMeta = field(default_factory=ApiMeta)
     spec: ApiPodSpec = field(default_factory=ApiPodSpec)
     status: ApiPodStatus = field(default_factory=ApiPodStatus)
-
-
-class Owner(NamedTuple):
-    """One of a pod's owner references. `controller`: the one that manages it; there is one at most."""
-
-    api_version: str
-    kind: str
-    name: str
-    controller: bool = True
 
 
 def of_message(pod: pod_pb2.Pod, allowed: LabelFilter) -> PodIdentity | None:
@@ -235,7 +226,7 @@ def of_object(pod: ApiPod, allowed: LabelFilter) -> PodIdentity | None:
         priority_class=pod.spec.priority_class_name,
         node=pod.spec.node_name,
         static=bool(mirrored),
-        owners=[Owner(o.api_version, o.kind, o.name, o.controller) for o in meta.owner_references or ()],
+        owners=meta.owner_references or (),
         labels=meta.labels or {},
         allowed=allowed,
         created=meta.creation_timestamp.timestamp() if meta.creation_timestamp is not None else 0.0,

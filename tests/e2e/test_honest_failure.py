@@ -123,11 +123,12 @@ async def test_owners_are_told_although_nobody_tells_what_is_allocatable(
     notes = (await owners.get_json(stack.url, "/api/v1/status"))["notes"]
     assert any(f"GetAllocatableResources fails ({code})" in note for note in notes)
     # Health that is older than --stale-after is nobody's word any more.
-    await stack.metric_is(None, "devicelens_device_healthy", pod="steady")
+    (steady,) = held
+    await stack.metric_is(None, "devicelens_device_healthy", device=steady.device)
     await stack.everyone_says(both)
 
     await node.fault(Faults())
-    await stack.metric_is(1, "devicelens_device_healthy", pod="steady")
+    await stack.metric_is(1, "devicelens_device_healthy", device=steady.device)
 
     async def notes_now() -> object:
         return (await owners.get_json(stack.url, "/api/v1/status"))["notes"]

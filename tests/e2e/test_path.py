@@ -45,7 +45,7 @@ async def test_a_device_is_followed_from_its_file_to_the_person_who_asks(stack: 
     await stack.metric_is(2, "devicelens_resource_allocated_devices")
     for holding in held:
         labels = {"device": holding.device, "pod": "thirsty", "namespace": stack.node.namespace}
-        assert await stack.metric("devicelens_device_healthy", container="main", **labels) == 1
+        assert await stack.metric("devicelens_device_healthy", device=holding.device) == 1
         since = await stack.metric("devicelens_device_held_since_timestamp_seconds", **labels)
         assert since is not None
         assert before - 1 <= since <= after + 1
@@ -173,14 +173,14 @@ async def test_a_plugin_that_is_killed_comes_back_and_takes_nothing_away(stack: 
     await stack.plugin.kill()
     await stack.allocatable_is(0)
     (holding,) = held
-    await stack.metric_is(0, "devicelens_device_healthy", device=holding.device, pod="steady")
+    await stack.metric_is(0, "devicelens_device_healthy", device=holding.device)
     await stack.everyone_says(held)
     anomalies = (await owners.get_json(stack.url, "/api/v1/anomalies"))["anomalies"]
     assert ("plugin_gone", stack.resource) in {(found["kind"], found["resource"]) for found in anomalies}
 
     await stack.plugin.start()
     await stack.allocatable_is(2)
-    await stack.metric_is(1, "devicelens_device_healthy", device=holding.device, pod="steady")
+    await stack.metric_is(1, "devicelens_device_healthy", device=holding.device)
     await stack.everyone_says(held)
 
 
@@ -193,13 +193,13 @@ async def test_a_device_that_fails_is_still_its_holders_and_recovers(stack: Stac
     stack.remove_devices(holding.device)
     await stack.allocatable_is(1)
     await stack.capacity_is(2)
-    await stack.metric_is(0, "devicelens_device_healthy", device=holding.device, pod="steady")
+    await stack.metric_is(0, "devicelens_device_healthy", device=holding.device)
     await stack.metric_is(1, "devicelens_anomaly_info", kind="unhealthy_held", device=holding.device)
     await stack.everyone_says(held)
 
     stack.add_devices(holding.device)
     await stack.allocatable_is(2)
-    await stack.metric_is(1, "devicelens_device_healthy", device=holding.device, pod="steady")
+    await stack.metric_is(1, "devicelens_device_healthy", device=holding.device)
     await stack.metric_is(None, "devicelens_anomaly_info", kind="unhealthy_held", device=holding.device)
 
 

@@ -64,7 +64,7 @@ async def test_a_free_device_that_fails_stays_known_with_its_plugins_reason(stac
         return device is not None and not device["healthy"] and device["plugin"]["reason"]
 
     assert "not found" in await until("why cherry is ill", ill, limit=stack.node.limit)
-    await stack.metric_is(0, "devicelens_device_healthy", device="cherry", pod="")
+    await stack.metric_is(0, "devicelens_device_healthy", device="cherry")
     await stack.metric_is(1, "devicelens_resource_unhealthy_devices")
     await stack.metric_is(2, "devicelens_resource_devices")
     status, page = await owners.get(stack.url, "/?device=cherry")
@@ -76,7 +76,7 @@ async def test_a_free_device_that_fails_stays_known_with_its_plugins_reason(stac
     assert "No pod lists it, and the kubelet would not give it out." in words
 
     stack.add_devices("cherry")
-    await stack.metric_is(1, "devicelens_device_healthy", device="cherry", pod="")
+    await stack.metric_is(1, "devicelens_device_healthy", device="cherry")
     await stack.metric_is(0, "devicelens_resource_unhealthy_devices")
 
 

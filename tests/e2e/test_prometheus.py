@@ -115,8 +115,9 @@ async def test_prometheus_knows_who_holds_a_device(demo: str, prometheus: str) -
         assert owners_seen == expected
         assert {sample["metric"]["node"] for sample in found} == {"demo-node"}
         assert all(sample["value"][1] == "1" for sample in found)
-    # The exporter's own identity must not pass for a free device's holder.
-    free = await _query(prometheus, 'devicelens_device_healthy{job="honoured", pod=""}')
+    # Health has no holder: the free devices are those without an owner.
+    owned = 'on (node, resource, device) devicelens_device_owner_info{job="honoured"}'
+    free = await _query(prometheus, f'devicelens_device_healthy{{job="honoured"}} unless {owned}')
     assert {sample["metric"]["device"] for sample in free} == {
         device["device"] for device in devices if not device["holders"]
     }

@@ -3,8 +3,7 @@
 import logging
 import os
 import sqlite3
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -39,24 +38,6 @@ def _written(life: Life) -> bool:
     return life.archive.condition.written
 
 
-def test_holdings_go_on_through_a_restart_and_a_crash(live: Start) -> None:
-    life = live()
-    life.look()
-    began = life.look(A, uid="u").times.asked
-    for crash in (False, True):
-        if crash:
-            life.die()
-        else:
-            life.archive.close()
-        life.pass_time(60.0)
-        life = live(wall=life.wall, steady=life.steady)
-        assert [row.key for row in life.archive.open_rows()] == [A]
-        life.look(A, uid="u")
-        (row,) = life.ask().rows
-        assert (row.start.not_after, row.end, row.assumed) == (began, None, False)
-    assert [gap.why for gap in life.ask().unseen] == [GapReason.DOWN, GapReason.DOWN]
-
-
 def test_what_is_shown_is_what_is_written(live: Start) -> None:
     life = live()
     life.look(A)
@@ -75,16 +56,6 @@ def test_the_file_and_its_directory_are_for_their_owner_and_its_group(live: Star
     files = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
     assert set(files) == {"history.db", "history.db-wal", "history.db-shm", "history.db.lock"}
     assert set(files.values()) == {0o640}
-
-
-def test_without_a_path_it_is_kept_in_memory(live: Start) -> None:
-    life = live(None)
-    life.look(A)
-    life.look(B)
-    found = life.ask()
-    assert [row.key for row in found.rows] == [B, A]
-    assert (found.kept_in, found.trouble) == ("memory", "")
-    assert _written(life)
 
 
 def test_a_full_disk_holds_nothing_up_and_loses_nothing_that_was_shown(
@@ -143,46 +114,6 @@ def test_what_waits_is_bounded_and_what_is_forgotten_is_a_gap(live: Start) -> No
     assert len(life.archive.open_rows()) == 30
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 300 KiB."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(mount)], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"a file system cannot be mounted here: {made.stderr.decode().strip()}")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
-
-
-def test_a_file_system_that_is_really_full(small_disk: Path, live: Start) -> None:
-    ballast = small_disk / "ballast"
-    life = live(small_disk / "history.db")
-    life.look(A)
-    life.look(B)
-    filled = 0
-    with ballast.open("wb") as file:
-        try:
-            while True:
-                filled += os.write(file.fileno(), bytes(4096))
-        except OSError:
-            assert filled
-    number = 0
-    while _written(life):
-        number += 1
-        life.look(*(key(f"x{number}-{n}") for n in range(20)))
-        assert number < 200
-    assert "no space left" in life.ask().trouble
-    assert life.devices(device="gpu-0") == [("gpu-0", True)]
-    ballast.unlink()
-    life.look(C)
-    assert _written(life)
-    assert life.ask(device="x1-0").rows
-    assert life.devices(device="gpu-2") == [("gpu-2", False)]
-
-
 def test_a_program_that_locks_the_file_is_waited_for(live: Start, tmp_path: Path) -> None:
     life = live()
     life.look(A)
@@ -197,19 +128,6 @@ def test_a_program_that_locks_the_file_is_waited_for(live: Start, tmp_path: Path
     life.archive.maintain()
     assert _written(life)
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
-
-
-def test_a_file_system_that_is_read_only(small_disk: Path, live: Start) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    life = live(small_disk / "history.db")
-    life.look(A)
-    assert "Read-only file system" in life.ask().trouble
-    assert life.devices() == [("gpu-0", False)]
-    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
-    life.pass_time(6.0)
-    life.archive.maintain()
-    assert life.ask().kept_in == "file"
-    assert life.devices() == [("gpu-0", False)]
 
 
 def test_what_nobody_foresaw_is_waited_for_too(live: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,38 +256,6 @@ def test_a_file_that_cannot_be_used_is_said_and_history_goes_on_in_memory_until_
         assert {row.key for row in store.past()} == {A, B}
 
 
-def test_the_second_of_two_exporters_waits_and_then_takes_over_without_telling_anything_twice(
-    live: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    old = live()
-    old.look()
-    began = old.look(A, uid="u").times.asked
-    new = live(wall=old.wall, steady=0.0)
-    assert "another process writes it" in new.ask().trouble
-    for life in (old, new):
-        life.look(A, B, uid="u")
-        life.look(A, uid="u")
-    new.pass_time(6.0)
-    new.archive.maintain()
-    assert new.ask().kept_in == "memory"
-    old.die()
-    new.look(A, C, uid="u", after=0.5)
-    new.pass_time(6.0)
-    places = new.archive.moves
-    new.archive.maintain()
-    assert new.archive.moves == places + 1
-    found = new.ask()
-    assert (found.kept_in, found.trouble) == ("file", "")
-    assert sorted((row.key.device, row.end is not None) for row in found.rows) == [
-        ("gpu-0", False),
-        ("gpu-1", True),
-        ("gpu-2", False),
-    ]
-    (first,) = new.ask(device="gpu-0").rows
-    assert (first.start.not_after, first.assumed) == (began, False)
-    assert {record.levelno for record in caplog.records} <= {logging.INFO, logging.WARNING}
-
-
 def test_a_file_that_is_taken_away_is_noticed_and_begun_anew(live: Start, tmp_path: Path) -> None:
     life = live()
     life.look(A, B)
@@ -400,23 +286,6 @@ def test_what_is_too_old_is_deleted_only_when_the_clock_has_been_steady(live: St
     assert life.archive.condition.expired == 1
     assert found.earliest is not None
     assert life.ask(since=found.earliest - 1, until=found.earliest - 1).unseen[0].why is GapReason.BEFORE
-
-
-def test_the_file_shrinks_when_what_was_in_it_is_too_old(live: Start, tmp_path: Path) -> None:
-    life = live(limits=HistoryLimits(3600.0, 64 << 20))
-    for number in range(40):
-        life.look(*(key(f"{number}-{n}", pod="p" * 200) for n in range(50)))
-    path = tmp_path / "history.db"
-    life.look()
-    while life.wall < 1_800_000_000.0 + 3600.0 + STEADY_FOR:
-        life.look()
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    full = path.stat().st_size
-    while life.archive.maintain():
-        pass
-    assert life.archive.condition.expired == 2000
-    assert path.stat().st_size < full // 4
 
 
 def test_the_file_stays_within_its_size_while_holdings_come_and_go(live: Start, tmp_path: Path) -> None:

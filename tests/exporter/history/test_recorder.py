@@ -12,7 +12,6 @@ import pytest
 
 from exporter.history import recorder as module
 from exporter.history.archive import Archive, HistoryLimits
-from exporter.history.coverage import GapReason
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import Certainty
 from exporter.history.recorder import WAITING_POLLS, HistoryRecorder, HistoryUnavailable
@@ -194,24 +193,11 @@ async def test_claims_are_holdings_too_and_pods_have_their_workload() -> None:
         assert row.facts[:3] == ("u", "Deployment", "web")
 
 
-async def test_a_silent_kubelet_is_a_gap() -> None:
-    async with running(None) as life:
-        life.refresh(held("a"))
-        last = life.now
-        for _ in range(6):
-            life.refresh(None)
-        (gap,) = (await life.ask(since=life.now, until=life.now)).unseen
-        assert (gap.since, gap.why) == (last, GapReason.SILENT)
-        life.refresh(held("a"))
-        (gap,) = (await life.ask()).unseen
-        assert (gap.since, gap.until, gap.why) == (last, life.now, GapReason.SILENT)
-
-
 async def test_history_is_remembered_by_the_next_process(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     async with running(path) as life:
         await until("history is open", _told(life))
-        life.refresh(held())
+        life.refresh(held("b"))
         life.refresh(held("a"))
         since = life.tracker.since
     async with running(path, now=life.now + 60) as later:
@@ -219,7 +205,8 @@ async def test_history_is_remembered_by_the_next_process(tmp_path: Path) -> None
         later.tracker.restore(later.remembering.told[0])
         later.refresh(held("a"))
         assert later.tracker.since == since
-        (row,) = (await later.ask()).rows
+        row, released = (await later.ask()).rows
+        assert (released.key.device, released.end is None) == ("b", False)
         assert row.start.not_after == since[next(iter(holdings(held("a"))))].at
 
 
@@ -325,14 +312,3 @@ async def test_an_error_nobody_foresaw_does_not_end_the_process(
         monkeypatch.undo()
         life.refresh(held("c"))
         assert "c" in {row.key.device for row in (await life.ask()).rows}
-
-
-async def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    async with running(path) as life:
-        await until("history is open", _told(life))
-        life.refresh(held("a"))
-        life.refresh(held("b"))
-    async with running(path, now=life.now + 1) as later:
-        found = (await later.ask()).rows
-        assert [(row.key.device, row.end is None) for row in found] == [("b", True), ("a", False)]

@@ -16,9 +16,9 @@ import pytest
 
 from exporter.mapping import anomalies, anomaly_tracker
 from exporter.mapping.holdings import HoldingChanges
-from exporter.mapping.identity import API_SYNC, PodIdentity, PodRegistry, PodView, Poll
+from exporter.mapping.identity import PodIdentity, PodRegistry, PodView, Poll
 from exporter.mapping.model import Snapshot
-from exporter.mapping.restart_guard import DISTRUST, DISTRUST_EMPTY_START
+from exporter.mapping.restart_guard import DISTRUST
 from exporter.mapping.snapshot import SnapshotBuilder
 from exporter.mapping.state import Freshness, State, StateStore
 from exporter.refresh import pipeline, triggers
@@ -252,7 +252,10 @@ async def test_at_the_start_everything_is_asked_at_once_and_published() -> None:
         assert len(state.since) == 1
 
 
-async def test_what_there_is_to_remark_of_a_state_is_noted_for_as_long_as_it_holds() -> None:
+async def test_notes_last_as_long_as_their_reason_and_new_ones_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "devicelens")
     kubelet = Kubelet(notes=("it is old",))
 
     class Notes:
@@ -265,7 +268,11 @@ async def test_what_there_is_to_remark_of_a_state_is_noted_for_as_long_as_it_hol
             kubelet.offered = _offered(*devices)
             await loop.trigger(Trigger.TIMER)
             noted.append(loop.state.notes)
-        assert noted == [("it is old",), ("it is old", "too many"), ("it is old",)]
+        kubelet.notes = ()
+        await loop.trigger(Trigger.TIMER)
+        noted.append(loop.state.notes)
+        assert noted == [("it is old",), ("it is old", "too many"), ("it is old",), ()]
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == ["it is old"]
 
 
 async def test_reasons_that_come_while_one_is_under_way_share_the_next() -> None:
@@ -281,25 +288,6 @@ async def test_reasons_that_come_while_one_is_under_way_share_the_next() -> None
         await asyncio.sleep(0.02)
         assert loop.observer.refreshes == [(Trigger.START,), (Trigger.ALLOCATION, Trigger.REGISTRATION)]
         assert kubelet.most_at_once == 1
-
-
-async def test_the_first_reason_acts_at_once() -> None:
-    spacing = 0.2
-    async with running(spacing=spacing) as loop:
-        await asyncio.sleep(1.2 * spacing)
-        began = asyncio.get_running_loop().time()
-        await loop.trigger(Trigger.ALLOCATION)
-        assert loop.kubelet.calls[-1][0] - began < spacing
-
-
-async def test_a_second_reason_that_comes_soon_does_not_wait() -> None:
-    """A pod is told of before it has its devices: the call that shows them comes right behind."""
-    spacing = 5.0
-    async with running(spacing=spacing) as loop:
-        began = asyncio.get_running_loop().time()
-        await loop.trigger(Trigger.PODS)
-        await loop.trigger(Trigger.ALLOCATION)
-        assert loop.kubelet.calls[-1][0] - began < spacing
 
 
 async def test_list_is_never_called_oftener_than_is_fair_whatever_happens() -> None:
@@ -491,29 +479,6 @@ async def test_a_retry_asks_everything() -> None:
         assert loop.observer.refreshes[-1] == (Trigger.RETRY,)
 
 
-async def test_the_rate_limit_is_waited_out_whatever_is_triggered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def longest(_: float, high: float) -> float:
-        return high
-
-    monkeypatch.setattr("random.uniform", longest)
-    async with running() as loop:
-        loop.kubelet.error = KubeletError("List", "RESOURCE_EXHAUSTED", "rate limit", rate_limited=True)
-        loop.refresher.trigger(Trigger.TIMER)
-        await loop.until(lambda: len(loop.kubelet.calls) == 2)
-
-        async def pester() -> None:
-            while True:
-                loop.refresher.trigger(Trigger.ALLOCATION)
-                await asyncio.sleep(0.001)
-
-        pestering = asyncio.create_task(pester())
-        await loop.until(lambda: len(loop.kubelet.calls) == 4)
-        pestering.cancel()
-        times = [at for at, _ in loop.kubelet.calls]
-        assert times[2] - times[1] >= 0.095
-        assert times[3] - times[2] >= 0.19
-
-
 async def test_a_refusal_or_two_at_the_rate_limit_are_not_worth_a_word_but_many_are(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -674,16 +639,6 @@ async def test_after_a_registration_it_is_asked_again_when_the_devices_have_come
         assert loop.kubelet.asked == [True] * 4
 
 
-async def test_a_note_is_logged_when_it_is_new(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "devicelens")
-    async with running(Kubelet(notes=("it is old",))) as loop:
-        await loop.trigger(Trigger.TIMER)
-        loop.kubelet.notes = ()
-        await loop.trigger(Trigger.TIMER)
-        assert loop.state.notes == ()
-    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == ["it is old"]
-
-
 async def test_a_kubelet_that_came_back_is_not_believed_while_it_leaves_pods_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -730,23 +685,6 @@ async def test_another_kubelet_is_noticed_by_its_socket_s_age_alone(monkeypatch:
         # From then on it is believed at once, young as it is.
         loop.kubelet.listed = _listed()
         await loop.trigger(Trigger.TIMER)
-        assert _owners(loop.state) == {"a": [], "b": []}
-
-
-async def test_at_the_start_a_kubelet_that_has_just_come_up_is_not_believed_to_hold_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
-    async with running(Kubelet(listed=_listed(), socket_age=0.3)) as loop:
-        assert loop.state.taken_at is None
-        assert loop.state.failure is not None
-        assert loop.state.failure.code == "UNSETTLED"
-        loop.kubelet.listed = _listed(a="p")
-        await loop.until(lambda: loop.state.failure is None)
-        assert _owners(loop.state) == {"a": ["p"], "b": []}
-        # Nobody knows since when.
-        assert [since.exact for since in loop.state.since.values()] == [False]
-    async with running(Kubelet(listed=_listed(), socket_age=DISTRUST_EMPTY_START)) as loop:
         assert _owners(loop.state) == {"a": [], "b": []}
 
 
@@ -856,28 +794,6 @@ async def test_a_holders_uid_is_told_when_it_is_proven_and_the_kubelet_is_not_as
         assert loop.state.generation == 3
 
 
-async def test_a_successor_under_the_same_name_and_with_the_same_device_is_another_holding() -> None:
-    witness = Knowing()
-    witness.register.see(UID, asyncio.get_running_loop().time())
-    async with running(pods=witness) as loop:
-        witness.confirm()
-        loop.refresher.reconsider()
-        await loop.until(lambda: _uids(loop.state) == {"a": ["uid-1"]})
-        witness.register.end(UID.key, "uid-1", asyncio.get_running_loop().time())
-        witness.register.see(replace(UID, uid="uid-2"), asyncio.get_running_loop().time())
-        await loop.trigger(Trigger.PODS)
-        assert loop.kubelet.asked[-1] is False
-        assert _uids(loop.state) == {"a": [""]}
-        witness.confirm()
-        witness.register.prune(["uid-2"], asyncio.get_running_loop().time())
-        loop.refresher.reconsider()
-        await loop.until(lambda: _uids(loop.state) == {"a": ["uid-2"]})
-        change = loop.observer.steps[-1][1].change
-        assert [h.holder.pod_uid for h in change.began] == ["uid-2"]
-        assert [h.holder.pod_uid for h in change.ended] == ["uid-1"]
-        assert [since.exact for since in loop.state.since.values()] == [True]
-
-
 async def test_something_new_in_the_hands_of_a_known_pod_puts_it_in_doubt_until_it_is_proven() -> None:
     witness = Knowing()
     witness.register.see(UID, asyncio.get_running_loop().time())
@@ -895,26 +811,6 @@ async def test_something_new_in_the_hands_of_a_known_pod_puts_it_in_doubt_until_
         assert loop.state.pods == {}
         began = loop.observer.steps[-1][1].change.began
         assert [holding.key.device for holding in began] == ["b"]
-
-
-async def test_a_kubelet_that_came_back_is_believed_as_soon_as_its_pods_api_knows_better(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
-    witness = Knowing()
-    async with running(pods=witness) as loop:
-        witness.register.connect()
-        loop.kubelet.listed = _listed()
-        await loop.trigger(Trigger.SOCKET)
-        loop.refresher._restarted_at -= DISTRUST + 1
-        await loop.refreshed(3)
-        # It has heard of no pod at all: for all that time says, it is not believed.
-        assert _owners(loop.state) == {"a": ["p"], "b": []}
-        assert loop.state.failure is not None
-        assert "has not synced" in loop.state.failure.message
-        witness.register.sync(asyncio.get_running_loop().time() - API_SYNC)
-        await loop.until(lambda: loop.state.failure is None)
-        assert _owners(loop.state) == {"a": [], "b": []}
 
 
 async def test_identities_that_cannot_be_read_leave_the_mapping_as_it_is(
