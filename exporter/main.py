@@ -260,7 +260,7 @@ def needs(paths: KubeletPaths, *, pods_source: str, history: Path | None) -> tup
             "device_plugins",
             paths.device_plugins,
             Use.LIST,
-            f"mount the node's {paths.device_plugins}: else an allocation shows at the next poll only",
+            f"mount the node's {paths.device_plugins}: without it an allocation shows at the next poll only",
         ),
     ]
     if pods_source in {"auto", "pods-api"}:
@@ -269,7 +269,7 @@ def needs(paths: KubeletPaths, *, pods_source: str, history: Path | None) -> tup
                 "pods_api",
                 paths.pods_api_socket,
                 Use.CONNECT,
-                "switch on the kubelet's gate PodsAPI (1.36 and on), or take --pods.source apiserver",
+                "enable the kubelet's feature gate PodsAPI (1.36 or later), or set --pods.source apiserver",
                 optional=pods_source == "auto",
             )
         )

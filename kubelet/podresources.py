@@ -274,7 +274,7 @@ class KubeletClient:
         if code is grpc.StatusCode.UNAVAILABLE:
             if "HTTP/2" in details:
                 return KubeletError(
-                    method, code.name, f"what answers on {self._socket} is no kubelet: {details}"
+                    method, code.name, f"the server on {self._socket} is not a kubelet: {details}"
                 )
             return KubeletError(method, code.name, unreachable(self._socket) or details)
         return KubeletError(method, code.name, details)
@@ -289,11 +289,11 @@ def unreachable(socket: Path) -> str | None:  # noqa: PLR0911 -- a reason each
             return f"there is no socket {socket}: the kubelet is not up"
         return f"there is no directory {socket.parent}: is the kubelet's root right, and is it mounted?"
     except PermissionError:
-        return f"no permission to reach {socket}: it takes root, or the container's user must be let in"
+        return f"no permission to reach {socket}: run as root, or as a user who may write to the socket"
     except OSError as error:
         return f"{socket}: {error.strerror or error}"
     if not stat.S_ISSOCK(status.st_mode):
         return f"{socket} is not a socket: mount the directory {socket.parent}, not the socket"
     if not os.access(socket, os.W_OK):
-        return f"no permission to connect to {socket}: it takes root, or the container's user must be let in"
-    return f"nobody answers on {socket}: the kubelet is not up, or another file system is mounted there"
+        return f"no permission to connect to {socket}: run as root, or as a user who may write to the socket"
+    return f"no server on {socket}: the kubelet is not running, or another file system is mounted there"

@@ -250,7 +250,7 @@ class ProcessSettings:
         help="This node's name in Kubernetes.",
     )
     log_level: str = setting(
-        "--log.level", type=click.Choice(LEVELS), default="info", help="Least level of events shown."
+        "--log.level", type=click.Choice(LEVELS), default="info", help="Minimum level of events to log."
     )
     log_format: str = setting(
         "--log.format", type=click.Choice(FORMATS), default="logfmt", help="Format of events."

@@ -177,7 +177,7 @@ def _hint(need: Need, found: PathState, limits: ProcessLimits) -> str:
     }
     match found.error:
         case 0 if found.mounted:
-            return f"mount the directory {directory}: a restarted kubelet makes the socket anew"
+            return f"mount the directory {directory}: the kubelet replaces the socket when it restarts"
         case 0:
             return f"make room on the disk of {path}" if _is_full(found) else ""
         case errno.ENOENT if need.optional:
@@ -200,7 +200,7 @@ def _permission(found: PathState, limits: ProcessLimits) -> str:
     if selinux and selinux not in _FREE_TYPES and limits.enforcing is not False:
         return f"SELinux keeps {selinux} from it: seLinuxOptions {{type: spc_t}} (docs/openshift.md)"
     if limits.label.endswith("(enforce)"):
-        return f"the AppArmor profile {visible(limits.label.split()[0], 80)} may keep it from it"
+        return f"the AppArmor profile {visible(limits.label.split()[0], 80)} may deny access to it"
     if owner not in {None, limits.uid} and not may_all:
         return (
             f"it belongs to uid {owner}, and root without capabilities is a user as others: run as that user"

@@ -127,7 +127,7 @@ def _end_at_once(_number: int, _frame: FrameType | None) -> None:
 
 
 def _leave(seconds: float) -> None:
-    _log.warn("did not end in time, leaving", seconds=seconds)
+    _log.warn("shutdown timed out, exiting", seconds=seconds)
     os._exit(1)
 
 

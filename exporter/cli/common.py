@@ -53,7 +53,9 @@ def warn_unless_fresh(document: Envelope) -> None:
     taken = "" if document.taken_at is None else f", of {document.taken_at}"
     error = document.error
     reason = (
-        "" if error is None else f"; {error.method} fails since {error.since}: {error.code}: {error.message}"
+        ""
+        if error is None
+        else f"; {error.method} has failed since {error.since}: {error.code}: {error.message}"
     )
     say(f"the mapping of {document.node} is {document.freshness}{age}{taken}{reason}")
 

@@ -141,7 +141,7 @@ class Archive:
         self._last: PollTimes | None = None
         self._clock_set = clock.monotonic()
         self._rows = self._errors = self._dropped = self._expired = 0
-        self._in_memory = Episode(_log, "history is kept in memory, for its file cannot be used", path=path)
+        self._in_memory = Episode(_log, "cannot use the history file: keeping history in memory", path=path)
         self._unwritten = Episode(_log, "history cannot be written", path=path)
         self.condition = HistoryStatus()
         self.moves = 0
@@ -177,7 +177,10 @@ class Archive:
         """A new database in place of a damaged one. Raises StoreError and DamagedError."""
         aside = file.set_aside(self._clock.wall())
         _log.error(
-            "history was damaged: moved aside, a new one begins", path=file.path, to=aside, reason=error
+            "history file is damaged: moved it aside and created a new one",
+            path=file.path,
+            to=aside,
+            reason=error,
         )
         file.lock()
         return Store(file.path)
@@ -218,7 +221,7 @@ class Archive:
             dropped = self._journal.trim(self._pending_limit)
             if dropped:
                 self._dropped += dropped
-                _log.error("holdings are dropped: too many wait to be written", number=dropped)
+                _log.error("dropped holdings: the write queue is full", number=dropped)
         else:
             self._rows += len(pending.fresh)
             self._journal.written()

@@ -201,7 +201,7 @@ def _name(anomaly: Anomaly) -> _Name:
 
 
 def _unattributed(found: UnattributedDevice) -> Anomaly:
-    who = "an init container has it, or the pod that was to get it was refused, or it leaked"
+    who = "an init container holds it, the kubelet refused the pod, or the device leaked"
     if found.pods:
         names = listed([f"{namespace}/{pod}" for namespace, pod in found.pods])
         who = f"an init container has it, or it leaked; the pods that came then are {names}"

@@ -23,7 +23,7 @@ from exporter.mapping.model import NO_REPORTS, DeviceKey, PluginReports, PodKey
 AFTER: Final = 30.0
 """Seconds after the allocation from which an unlisted device is reported."""
 WITHIN: Final = 0.5
-"""Seconds too short for a pod to start, work and end."""
+"""Longest time, in seconds, from Allocate to a List without a holder, for the device to become a suspect."""
 
 _KEPT: Final = 60.0
 """Seconds for which polls are kept: older allocations cannot be judged."""

@@ -133,8 +133,8 @@ class Counters:
             refreshes.add_metric((trigger,), count)
         errors = CounterMetricFamily(
             "devicelens_refresh_errors",
-            "Refreshes that failed, by the kubelet's method and the gRPC code; UNDECODABLE for nonsense. "
-            "[ALPHA]",
+            "Refreshes that failed, by the kubelet's method and the gRPC code; UNDECODABLE: the answer does "
+            "not decode; UNSETTLED: List was rejected after a kubelet restart. [ALPHA]",
             labels=("method", "code"),
         )
         for labels, count in self._errors.items():

@@ -88,7 +88,7 @@ class PodWatcher(Protocol):
 
     @property
     def name(self) -> str:
-        """As --pods.source has it."""
+        """The value of `--pods.source` that selects this source."""
         ...
 
     @property

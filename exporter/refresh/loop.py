@@ -90,7 +90,7 @@ class Refresher:
         self._socket_made_at = -NEVER
         self._full_at = 0.0
         self._needs_full = True
-        self._failing = Episode(_log, "the kubelet does not answer List", calm=_CALM)
+        self._failing = Episode(_log, "List failed", calm=_CALM)
         self._allocatable_failing = Episode(
             _log, "the kubelet does not answer GetAllocatableResources", calm=_CALM
         )

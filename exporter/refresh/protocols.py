@@ -94,7 +94,7 @@ class PodSource(Protocol):
 
     @property
     def name(self) -> str:
-        """As --pods.source has it."""
+        """The value of `--pods.source` that selects this source."""
         ...
 
     @property

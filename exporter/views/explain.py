@@ -23,7 +23,7 @@ from exporter.mapping.model import (
 from exporter.mapping.state import Freshness, State
 from runtime.text import utc, visible
 
-NO_PLUGIN: Final = "No plugin is queried for what it knows of its devices (--plugin.url)."
+NO_PLUGIN: Final = "No --plugin.url is set: health reasons and attributes of devices are unknown."
 
 _NEAREST: Final = 5
 _COMPARED: Final = 4096
@@ -294,7 +294,7 @@ def _why_nobody(device: Device, state: State) -> str:
     if device.holders:
         return ""
     if state.failure is not None:
-        return "no pod lists it in the last good answer, and the kubelet fails since: that may have changed"
+        return "the last good List names no holder; List has failed since, so a pod may hold it now"
     if any(anomaly.kind == "unattributed" for anomaly in _concerning(state.anomalies, device)):
         return (
             "its plugin gave it out, yet no pod lists it: an init container has it, whose devices the "
@@ -489,7 +489,7 @@ def _freshness(state: State, now: float, stale_after: float) -> str:
     why = (
         ""
         if failure is None
-        else f": {failure.method} fails since {utc(failure.since)}: {failure.code}: {failure.message}"
+        else f": {failure.method} has failed since {utc(failure.since)}: {failure.code}: {failure.message}"
     )
     match state.freshness(now, stale_after):
         case Freshness.STALE:

@@ -231,9 +231,9 @@ def judge(state: "State", now: float, stale_after: float) -> Standing:
 
 
 def failing(failure: "Failure", now: float) -> str:
-    """`List fails since 2026-11-20T22:41:03.250Z (12 s): UNAVAILABLE: …`"""
+    """`List has failed since 2026-11-20T22:41:03.250Z (12 s): UNAVAILABLE: …`"""
     since = f"{rfc3339(failure.since)} ({lasting(now - failure.since)})"
-    return f"{spelled(failure.method)} fails since {since}: {reason(failure)}"
+    return f"{spelled(failure.method)} has failed since {since}: {reason(failure)}"
 
 
 def reason(failure: "Failure") -> str:

@@ -127,7 +127,7 @@ def refuse_missing(plan: ResourcePlan, paths: Iterable[str]) -> None:
 
 @contextmanager
 def refusing(plan: ResourcePlan, place: str) -> Generator[None]:
-    """Turn a RenderError or OSError into a AllocationError that names the place in the configuration."""
+    """Turn a RenderError or OSError into an AllocationError that names the place in the configuration."""
     try:
         yield
     except RenderError as error:

@@ -77,7 +77,7 @@ RELEASE_AFTER: Final = 60.0
 """Seconds that a tombstone stays at least, after the device vanished and after Allocate last named it."""
 MAX_LIST_BYTES: Final = 3 * 1024 * 1024
 """Size limit of the advertised list; the kubelet accepts messages of 4 MiB."""
-NO_ROOM: Final = "the kubelet takes no longer list"
+NO_ROOM: Final = "the list is full: the kubelet accepts at most 4 MiB"
 _ENTRY_BYTES: Final = 40
 """Bytes of an entry besides its id: health, topology, field tags."""
 
@@ -133,7 +133,7 @@ class Inventory:
         return any(i in self._named or i in self._adopted for i in self._ids.get(device_id, ()))
 
     def maybe_held(self) -> Iterator[tuple[str, Device]]:
-        """ListEntry ids that a pod may hold, each with its device."""
+        """Advertised ids that a pod may hold, each with its device."""
         for advertised_id in {*self._named, *self._adopted}:
             known = self.find(advertised_id)
             if known is not None:

@@ -74,7 +74,7 @@ class Uevents:
         self._closed = asyncio.Event()
         self._open = False
         self._refused = Episode(_log, "no uevents, devices are found by periodic scans")
-        self._failed = Episode(_log, "the socket of uevents failed, another is opened", calm=CALM)
+        self._failed = Episode(_log, "uevent socket failed, opening a new one", calm=CALM)
 
     @property
     def refused_because(self) -> str | None:

@@ -146,7 +146,7 @@ class Allocator:
         """
         started = self._clock.monotonic()
         ids = [i for each in containers for i in each]
-        # Named before and after: whatever happens meanwhile, these ids may be held from now on.
+        # Recorded before and after: even if the call fails, the kubelet may have given these ids to a pod.
         self._inventory.name(ids, self._clock.instant())
         try:
             allocations = await self._allocate(containers)

@@ -59,7 +59,7 @@ class Reloader:
         self._content: _Content | None = None
         self._succeeded_at = 0.0
         self._asked = asyncio.Event()
-        self._refused = Episode(_log, "configuration refused, the last one is served on")
+        self._refused = Episode(_log, "configuration refused, the last one stays in force")
 
     def begin(self) -> tuple[ResourcePlan, ...]:
         """Load the configuration for the first time. Raises ConfigRefusedError."""

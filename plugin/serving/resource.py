@@ -176,7 +176,7 @@ class ServedResource:
         return self._tracker.scanned
 
     def statuses(self) -> tuple[ResourceStatus, ...]:
-        """Its status, as the only one."""
+        """The status of this resource; a family has several."""
         return (self.status(),)
 
     def status(self) -> ResourceStatus:

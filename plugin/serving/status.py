@@ -42,10 +42,10 @@ class ResourceLog:
         self._resource = resource
         self.discovery = Episode(_log, "discovery fails", resource=resource)
         self.empty = Episode(_log, "no devices", resource=resource)
-        self.defect = Episode(_log, "defect, restarting", resource=resource)
-        self._left_out = Episode(_log, "left out", resource=resource)
+        self.defect = Episode(_log, "internal error, restarting the resource", resource=resource)
+        self._left_out = Episode(_log, "devices left out", resource=resource)
         self._refused = Episode(_log, "devices of another resource", resource=resource)
-        self._conflicting = Episode(_log, "ids of another resource too", resource=resource)
+        self._conflicting = Episode(_log, "two resources advertise the same device id", resource=resource)
 
     def transitions(self, transitions: Sequence[HealthTransition]) -> None:
         """Log new devices and changes of health. A new healthy device is logged once."""

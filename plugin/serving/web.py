@@ -132,7 +132,7 @@ async def _ready(request: web.Request) -> web.Response:
     lines = [f"{'ready' if s.ready else 'not ready'} {s.name}: {visible(s.state)}" for s in statuses]
     problem = request.app[_SITE].config().problem
     if problem:
-        lines.append(f"configuration refused, the last one is served on: {visible(problem)}")
+        lines.append(f"configuration refused, the last one stays in force: {visible(problem)}")
     ready = fleet.settled and all(status.ready for status in statuses)
     if not fleet.settled:
         lines.append("not ready: resources are being started")

@@ -352,7 +352,7 @@ async def test_what_speaks_another_language_is_told(path: Path) -> None:
     async with server, KubeletClient(path, timeout=5) as client:
         error = await _refusal(client)
         assert error.code == "UNAVAILABLE"
-        assert error.message.startswith(f"what answers on {path} is no kubelet: ")
+        assert error.message.startswith(f"the server on {path} is not a kubelet: ")
 
 
 async def test_other_codes_keep_their_name_and_words(path: Path) -> None:
@@ -390,7 +390,7 @@ async def test_why_nothing_can_be_reached_is_told_in_words_to_act_upon(path: Pat
             left_behind.bind(str(path))
         error = await _refusal(client)
         assert error.code == "UNAVAILABLE"
-        assert error.message.startswith(f"nobody answers on {path}: the kubelet is not up, or ")
+        assert error.message.startswith(f"no server on {path}: the kubelet is not running, or ")
     beneath = path / "kubelet.sock"
     assert unreachable(beneath) == f"{beneath}: Not a directory"
 
@@ -416,7 +416,7 @@ def test_who_has_no_permission_is_told_so(directory: int, file: int, path: Path)
         ).stdout
     assert told.startswith("no permission to ")
     assert str(path) in told
-    assert "it takes root" in told
+    assert "run as root" in told
 
 
 def test_a_path_that_no_socket_can_have_is_refused_at_once() -> None:

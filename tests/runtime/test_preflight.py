@@ -82,7 +82,10 @@ def test_what_is_lacking_comes_first_and_what_to_do_last() -> None:
         (
             PathState(mounted=True),
             "served, but mounted as a file",
-            "mount the directory /var/lib/kubelet/pod-resources: a restarted kubelet makes the socket anew",
+            (
+                "mount the directory /var/lib/kubelet/pod-resources: the kubelet replaces the socket when it "
+                "restarts"
+            ),
         ),
         (
             PathState(errno.ENOTSOCK),

@@ -155,7 +155,7 @@ def test_an_actor_that_does_not_end_is_left(start: Start) -> None:
     )
     assert status == 1
     assert seconds > 1
-    assert 'msg="did not end in time, leaving"' in err
+    assert 'msg="shutdown timed out, exiting"' in err
     _in_time(seconds)
 
 

@@ -211,7 +211,7 @@ async def test_an_old_or_missing_mapping_is_reported() -> None:
     assert result.exit_code == 0
     assert "devicelens: the mapping of worker-3 is ageing" in result.stderr
     assert (
-        "No pod lists it in the last good answer, and the kubelet fails since: that may have" in result.stdout
+        "The last good List names no holder; List has failed since, so a pod may hold it now" in result.stdout
     )
     none = await against(State(), "GPU-0")
     assert (none.exit_code, none.stdout) == (1, "")

@@ -166,7 +166,7 @@ async def test_an_old_mapping_is_reported_on_standard_error() -> None:
     assert len(json.loads(result.stdout)["devices"]) == 2
     assert result.stderr == (
         "devicelens: the mapping of worker-3 is ageing, 20 s old, of 2026-10-28T22:41:03.250Z; "
-        "List fails since 2026-10-28T22:41:08.250Z: UNAVAILABLE: no socket\\x1b[2J\n"
+        "List has failed since 2026-10-28T22:41:08.250Z: UNAVAILABLE: no socket\\x1b[2J\n"
     )
 
 

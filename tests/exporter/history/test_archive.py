@@ -160,7 +160,7 @@ def test_a_damaged_file_is_moved_aside_and_said(
     assert life.devices() == [("gpu-0", False)]
     assert life.ask().kept_in == "file"
     (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert record.getMessage() == "history was damaged: moved aside, a new one begins"
+    assert record.getMessage() == "history file is damaged: moved it aside and created a new one"
 
 
 def _spoil(path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_file_that_cannot_be_used_is_said_and_history_goes_on_in_memory_until_
     assert found.trouble
     assert not _written(life)
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    assert errors == ["history is kept in memory, for its file cannot be used"]
+    assert errors == ["cannot use the history file: keeping history in memory"]
     match kind:
         case "a directory above that is a file":
             path.parent.unlink()

@@ -446,8 +446,8 @@ async def test_a_recovery_is_told_once_and_forgets_the_failure(caplog: pytest.Lo
         await asyncio.sleep(0.05)
         assert len(loop.kubelet.calls) == calls
     assert [record.message for record in caplog.records if record.name == "devicelens.refresh"] == [
-        "the kubelet does not answer List",
-        "the kubelet does not answer List: over",
+        "List failed",
+        "List failed: over",
     ]
 
 

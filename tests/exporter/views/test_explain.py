@@ -211,7 +211,7 @@ def test_an_empty_node_knows_none() -> None:
         ("GPU-1", "", "Free: no pod holds it."),
         ("GPU-0", "", "It is on NUMA node 0, by the kubelet."),
         ("GPU-2", "", "Its NUMA node is unknown."),
-        ("GPU-0", "", "No plugin is queried for what it knows of its devices (--plugin.url)."),
+        ("GPU-0", "", "No --plugin.url is set: health reasons and attributes of devices are unknown."),
         (
             "GPU-2",
             "",
@@ -290,7 +290,7 @@ def test_what_its_plugin_tells_is_told_as_the_plugins_word(
         (
             replace(STATE, failure=Failure("List", "UNSETTLED", "it does not list all pods yet", 999.0)),
             "GPU-1",
-            "no pod lists it in the last good answer, and the kubelet fails since: that may have changed",
+            "the last good List names no holder; List has failed since, so a pod may hold it now",
         ),
         (
             replace(STATE, snapshot=replace(SNAPSHOT, complete=False)),
@@ -321,7 +321,7 @@ def test_why_no_pod_is_named(state: State, device: str, why: str) -> None:
         (
             replace(STATE, failure=Failure("List", "UNSETTLED", "it does not list all pods yet", 999.0)),
             1002.0,
-            "2 s ago; it is the last good answer: List fails since 1970-01-01 00:16:39 UTC: UNSETTLED: it",
+            "2 s ago; it is the last good answer: List has failed since 1970-01-01 00:16:39 UTC: UNSETTLED",
         ),
         (STATE, 1100.0, "100 s ago, and stale."),
     ],

@@ -32,7 +32,7 @@ async def test_ready_says_why_not(client: Client, world: SimpleNamespace) -> Non
     assert await ready(client) == (
         503,
         (
-            "not ready: no mapping yet; the kubelet has not answered; List fails since "
+            "not ready: no mapping yet; the kubelet has not answered; List has failed since "
             "2026-10-28T22:39:48.250Z (1 min): UNAVAILABLE: no\\nsocket \\x1b[2J\n"
         ),
     )

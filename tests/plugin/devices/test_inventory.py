@@ -151,7 +151,7 @@ def test_the_list_never_outgrows_what_the_kubelet_takes() -> None:
     names = [f"{n:06d}" + "x" * 494 for n in range(8000)]
     inventory.survey(seen(*names), at(0))
     assert len(inventory.left_out) == 8000 - len(inventory.advertised())
-    assert set(inventory.left_out.values()) == {"the kubelet takes no longer list"}
+    assert set(inventory.left_out.values()) == {"the list is full: the kubelet accepts at most 4 MiB"}
     assert sum(len(entry.id) + 30 for entry in inventory.advertised()) < MAX_LIST_BYTES
     # Those that are listed keep their place; a newcomer does not push them out.
     before = set(inventory.devices)

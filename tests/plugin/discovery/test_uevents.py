@@ -169,7 +169,7 @@ async def test_sockets_that_fail_one_after_another_are_not_opened_without_a_paus
     await asyncio.wait({task})
     kernel.close()
     assert pauses == [module.AGAIN] * (kernel.opened - 1)
-    assert caplog.messages.count("the socket of uevents failed, another is opened") == 1
+    assert caplog.messages.count("uevent socket failed, opening a new one") == 1
 
 
 async def test_a_kernel_without_a_socket_is_told_once_and_asked_again(

@@ -72,7 +72,7 @@ async def test_a_bad_name_is_told_and_leaves_the_others_alone(
     async with serve(configuration(family("a.b/{{ device.name }}"))) as served:
         await kubelet.wait_until(lambda k: k.allocatable("a.b/one1") == 1)
         assert list(states(served)) == ["a.b/one1"]
-    assert "left out" in caplog.messages
+    assert "devices left out" in caplog.messages
 
 
 async def test_a_sources_defect_is_told_and_leaves_the_others_alone(

@@ -159,7 +159,7 @@ async def test_probes_and_metrics_tell_of_a_refused_file(followed: Followed) -> 
 
         await until("ready", ready)
         text_of_ready = await (await client.get("/-/ready")).text()
-        assert "configuration refused, the last one is served on: plugin.yaml:1" in text_of_ready
+        assert "configuration refused, the last one stays in force: plugin.yaml:1" in text_of_ready
         metrics = await (await client.get("/metrics")).text()
         assert "devicelens_plugin_config_last_reload_successful 0.0" in metrics
 

@@ -527,7 +527,7 @@ async def test_ids_that_another_resource_has_too_are_told(
     text = configuration(cola(), cola().replace(COLA, "a.b/twin").replace("true", "false"))
     async with SimulatedKubelet(root / "k") as kubelet, serve(text):
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.allocatable("a.b/twin") == 1)
-    assert "ids of another resource too" in caplog.messages
+    assert "two resources advertise the same device id" in caplog.messages
 
 
 async def test_ending_leaves_nothing_behind_and_nothing_of_others_is_touched(

@@ -266,7 +266,7 @@ async def test_an_old_mapping_is_not_shown_as_fresh(client: Client, world: Simpl
     for path in ("/devices/nvidia.com/gpu/GPU-0", "/pods/ml/llama-0"):
         found = await page(client, path)
         assert "Do not trust this mapping." in found.text
-        assert "List fails since" in found.text
+        assert "List has failed since" in found.text
         assert any("old" in value.split() for value in found.values("class"))
 
 

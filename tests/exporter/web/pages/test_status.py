@@ -118,7 +118,7 @@ async def test_the_page_answers_who_holds_what_since_when_and_what_is_free(
             (
                 "The kubelet does not answer as it should. This is the mapping of 22:41:03 UTC , 20 s old . "
                 "Once it is older than 1 min, it is withdrawn from Prometheus. "
-                "List fails since 22:41:08 UTC ( 15 s ): UNAVAILABLE: there is no socket"
+                "List has failed since 22:41:08 UTC ( 15 s ): UNAVAILABLE: there is no socket"
             ),
         ),
         (
@@ -127,7 +127,7 @@ async def test_the_page_answers_who_holds_what_since_when_and_what_is_free(
             (
                 "Do not trust this mapping. This is the mapping of 22:41:03 UTC , 2 min old . It is older "
                 "than 1 min, and withdrawn from Prometheus: holders may have changed since. "
-                "List fails since 22:42:03 UTC ( 1 min ): DEADLINE_EXCEEDED: no answer within 3 s"
+                "List has failed since 22:42:03 UTC ( 1 min ): DEADLINE_EXCEEDED: no answer within 3 s"
             ),
         ),
         (120, None, "Do not trust this mapping. This is the mapping of 22:41:03 UTC , 2 min old ."),
@@ -151,7 +151,7 @@ async def test_before_the_kubelet_has_answered_the_page_says_why_there_is_nothin
     world.states.publish(State(failure=failure))
     text = (await page(client)).text
     assert "There is no mapping yet. The kubelet has not answered since the exporter started." in text
-    assert "List fails since 22:40:02 UTC ( 1 min ): UNAVAILABLE: there is no socket" in text
+    assert "List has failed since 22:40:02 UTC ( 1 min ): UNAVAILABLE: there is no socket" in text
     assert "0 devices" not in text
 
 
