@@ -7,10 +7,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STUBS ?= .
-# Most tests wait for other processes: two for each core, within reason.
-WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n > 8 ? 8 : n)))
+# Half of a test's time is waiting for other processes: three workers for each core, at most twelve.
+WORKERS ?= $(shell n=$$((3 * $$(nproc))); echo $$((n > 12 ? 12 : n)))
 
-.PHONY: help demo test bench fuzz model faults soak dashboards lint format proto lock system-tools image image-test dist sbom clean screenshots openapi
+.PHONY: help demo test bench fuzz model faults soak dashboards lint lint-style lint-mypy lint-pyright format proto lock system-tools image image-test dist sbom clean screenshots openapi
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -85,11 +85,17 @@ dashboards: $(VENV)/.dev ## Generate the dashboards and rules
 openapi: $(VENV)/.runtime ## Generate the OpenAPI document that exporters serve
 	$(BIN)/python docs/make_openapi.py
 
-lint: $(VENV)/.dev ## Style, types, layers
+lint: lint-style lint-mypy lint-pyright ## Style, types, layers (faster: make -j3 lint)
+
+lint-style: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/lint-imports --no-cache
+
+lint-mypy: $(VENV)/.dev
 	$(BIN)/mypy
+
+lint-pyright: $(VENV)/.dev
 	$(BIN)/pyright --warnings
 
 format: $(VENV)/.dev ## Put the code into its form

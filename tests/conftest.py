@@ -1,15 +1,20 @@
-"""Settings of all tests: hypothesis, default signals, the order of tests for xdist."""
+"""Settings of all tests: environment, default signals, hypothesis, the order of tests for xdist."""
 
 import itertools
 import os
 import signal
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from harness.worker_order import ordered_for
 
-# Whoever reaches the world by a proxy has none between this machine and itself.
+# Tests start hundreds of processes, and each takes 1.5 s longer if it has to compile the project's modules.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# Requests to this machine never go through a proxy.
 for _name in ("no_proxy", "NO_PROXY"):
     os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), "localhost,127.0.0.1,::1")))
 
@@ -19,8 +24,8 @@ for _signal, _default in ((signal.SIGINT, signal.default_int_handler), (signal.S
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _default)
 
-# The same examples in every run, however slow the machine is: what fails, fails again. Others are looked
-# for by `pytest --hypothesis-profile=explore`.
+# Every run has the same examples, whatever the machine's speed: a failure can be repeated.
+# `pytest --hypothesis-profile=explore` tries others.
 settings.register_profile(
     "suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -30,9 +35,9 @@ settings.load_profile("suite")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let each worker begin with tests that take long: begun last, one would keep the others waiting.
+    """Start each worker with long tests, so that the run does not end with workers that wait for one.
 
-    Those are the modules that were given a time limit of their own.
+    Long tests are those of modules with a time limit of their own.
     """
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers > 1:

@@ -10,11 +10,16 @@ import pytest
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor, FileDescriptor, MethodDescriptor
 
 ROOT = Path(__file__).parents[2]
+STUBS = ROOT / "kubelet" / "pb"
 
-GROUPS = {
-    "exporter": ("podresources/v1/api", "podresources/v1alpha1/api", "pods/v1alpha1/api", "core/v1/pod"),
-    "plugin": ("deviceplugin/v1beta1/api", "pluginregistration/v1/api"),
-}
+SOURCES = (
+    "podresources/v1/api",
+    "podresources/v1alpha1/api",
+    "pods/v1alpha1/api",
+    "core/v1/pod",
+    "deviceplugin/v1beta1/api",
+    "pluginregistration/v1/api",
+)
 
 WITHOUT_SERVICE = {"core/v1/pod"}
 
@@ -232,46 +237,40 @@ def test_every_source_has_its_stubs_and_every_stub_its_source() -> None:
         path.relative_to(ROOT / "proto").with_suffix("").as_posix()
         for path in (ROOT / "proto").rglob("*.proto")
     }
-    assert sources == {name for names in GROUPS.values() for name in names}
+    assert sources == set(SOURCES)
     assert not list((ROOT / "proto").rglob("__init__.py")), "proto/ must not be importable"
-    for package, names in GROUPS.items():
-        found = {
-            path.relative_to(ROOT / package / "pb").as_posix().split("_pb2")[0]
-            for path in (ROOT / package / "pb").rglob("*_pb2*.py*")
-            if "__pycache__" not in path.parts
-        }
-        assert found == set(names)
+    assert {path.relative_to(STUBS).as_posix().split("_pb2")[0] for path in _stubs(STUBS)} == sources
 
 
-@pytest.mark.parametrize("package", GROUPS)
-def test_the_committed_stubs_are_what_the_sources_give(package: str, tmp_path: Path) -> None:
+def _stubs(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*_pb2*.py*") if "__pycache__" not in path.parts]
+
+
+def test_the_committed_stubs_are_what_the_sources_give(tmp_path: Path) -> None:
     subprocess.run(
         [
             sys.executable,
             "-m",
             "grpc_tools.protoc",
             "-I",
-            f"{package}/pb=proto",
+            "kubelet/pb=proto",
             f"--python_out={tmp_path}",
             f"--grpc_python_out={tmp_path}",
             f"--mypy_out=quiet:{tmp_path}",
             f"--mypy_grpc_out=quiet:{tmp_path}",
-            *(f"{package}/pb/{name}.proto" for name in GROUPS[package]),
+            *(f"kubelet/pb/{name}.proto" for name in SOURCES),
         ],
         cwd=ROOT,
         env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         check=True,
         timeout=200,
     )
-    for name in WITHOUT_SERVICE & set(GROUPS[package]):
+    generated = tmp_path / "kubelet" / "pb"
+    for name in WITHOUT_SERVICE:
         for ending in ("py", "pyi"):
-            (tmp_path / package / "pb" / f"{name}_pb2_grpc.{ending}").unlink()
-    made = {path.relative_to(tmp_path): path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.py*")}
-    committed = {
-        path.relative_to(ROOT): path.read_text(encoding="utf-8")
-        for path in (ROOT / package / "pb").rglob("*_pb2*.py*")
-        if "__pycache__" not in path.parts
-    }
+            (generated / f"{name}_pb2_grpc.{ending}").unlink()
+    made = {path.relative_to(generated): path.read_text(encoding="utf-8") for path in _stubs(generated)}
+    committed = {path.relative_to(STUBS): path.read_text(encoding="utf-8") for path in _stubs(STUBS)}
     assert made.keys() == committed.keys()
     for path, text in made.items():
         assert committed[path] == text, f"{path} is not what the sources give: make proto"
