@@ -1,6 +1,7 @@
 """Text from outside made harmless for a terminal or a log line, and times as text."""
 
 import unicodedata
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -21,6 +22,12 @@ def visible(text: str, limit: int = 1024) -> str:
         return text
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(_spelled(c) if is_hostile(c) else c for c in cut)
+
+
+def named(items: Sequence[str], separator: str = ", ", limit: int = 8) -> str:
+    """The first `limit` of `items`; further ones are counted."""
+    more = f" and {len(items) - limit} more" if len(items) > limit else ""
+    return separator.join(items[:limit]) + more
 
 
 def _spelled(character: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from heapq import heappop, heappush, nsmallest
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from plugin import names
 from plugin.config.plan import Prefer, ResourcePlan
@@ -20,9 +20,7 @@ from plugin.devices.inventory import Inventory
 from plugin.devices.rendering import ContainerNode, File, Mount, Renderer, RenderError, distinct
 from plugin.names import natural
 from runtime.config_file import quoted
-
-MAX_NAMED: Final = 8
-"""How many ids an error names; further ones are counted."""
+from runtime.text import named
 
 
 class Refusal(Enum):
@@ -113,9 +111,7 @@ def sorted_devices(devices: Iterable[Device]) -> list[Device]:
 
 def unavailable(plan: ResourcePlan, problems: Sequence[str]) -> AllocationError:
     """The error that names devices and what is wrong with each."""
-    more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
-    text = f"{plan.name}: {', '.join(problems[:MAX_NAMED])}{more}"
-    return AllocationError(Refusal.FAILED_PRECONDITION, text)
+    return AllocationError(Refusal.FAILED_PRECONDITION, f"{plan.name}: {named(problems)}")
 
 
 def refuse_missing(plan: ResourcePlan, paths: Iterable[str]) -> None:

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from plugin.config.plan import PreStartPlan, ResourcePlan
 from plugin.devices.allocation import (
     AllocationError,
@@ -130,14 +131,12 @@ class Allocator:
         )
 
     @property
-    def prefers(self) -> bool:
-        """Whether GetPreferredAllocation is offered."""
-        return self._plan.prefer != "none"
-
-    @property
-    def pre_starts(self) -> bool:
-        """Whether PreStartContainer is required before each start of a container."""
-        return self._pre_start is not None
+    def options(self) -> pb.DevicePluginOptions:
+        """The optional calls that the kubelet should make."""
+        return pb.DevicePluginOptions(
+            pre_start_required=self._plan.pre_start is not None,
+            get_preferred_allocation_available=self._plan.prefer != "none",
+        )
 
     async def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerAllocation]:
         """What each container gets for its advertised ids.

@@ -113,13 +113,8 @@ class DeviceAllocator(Protocol):
     """Answers the calls of the kubelet. Its coroutines raise AllocationError."""
 
     @property
-    def prefers(self) -> bool:
-        """Whether GetPreferredAllocation is offered."""
-        ...
-
-    @property
-    def pre_starts(self) -> bool:
-        """Whether PreStartContainer is required before each start of a container."""
+    def options(self) -> pb.DevicePluginOptions:
+        """The optional calls that the kubelet should make."""
         ...
 
     async def allocate(self, containers: Sequence[Sequence[str]]) -> Sequence[ContainerAllocation]:
@@ -152,9 +147,7 @@ class Endpoint:
     ) -> None:
         """`on_streams` is called when a ListAndWatch stream opens or ends."""
         self.path = path
-        self.options = pb.DevicePluginOptions(
-            pre_start_required=allocator.pre_starts, get_preferred_allocation_available=allocator.prefers
-        )
+        self.options = allocator.options
         self._publisher = publisher
         self._on_streams = on_streams
         self._closing = False

@@ -25,6 +25,7 @@ from plugin.discovery.host import HostRoot, os_problem
 from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.context import PluginContext
 from plugin.serving.sockets import LEASE_ENDING, RECORD_ENDING, Lease
+from plugin.serving.status import report
 from plugin.serving.written_files import (
     CdiSpecification,
     HostRecord,
@@ -44,8 +45,6 @@ from runtime.directory import DirectoryWatcher, Kind
 from runtime.log import Episode, Log
 
 FILES_TIMEOUT: Final = 10.0
-MAX_NAMED: Final = 8
-"""Problems that one log event names; further ones are counted."""
 COLLECT_INTERVAL: Final = 60.0
 COLLECT_TIMEOUT: Final = 20.0
 
@@ -125,7 +124,7 @@ class HostFiles:
 
     async def run(self) -> None:
         """Keep the CDI specification and the side files up to date, until cancelled."""
-        self._report(await self._restore_files())
+        report(self._unkept, await self._restore_files())
         checked = self._clock.monotonic()
         while True:
             await self._update_specification()
@@ -134,26 +133,18 @@ class HostFiles:
                     await self._changed.wait()
             self._changed.clear()
             if self._clock.monotonic() - checked >= self._interval:
-                self._report(await self._restore_files(), await self._release_files())
+                report(self._unkept, [*await self._restore_files(), *await self._release_files()][:1])
                 checked = self._clock.monotonic()
 
     async def _update_specification(self) -> None:
         if self._cdi is None and self._removed:
             return
         devices = tuple(self._devices())
-        try:
-            problems = await self._offload.run(lambda: self._specify(devices), limit=FILES_TIMEOUT)
-        except OSError as error:
-            self._unwritten.failed(os_problem(error))
-        except (StuckError, RenderError) as error:
-            self._unwritten.failed(str(error))
-        else:
-            self._unwritten.recovered()
-            if problems:
-                more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
-                self._left_out.failed("; ".join(problems[:MAX_NAMED]) + more)
-            else:
-                self._left_out.recovered()
+        left_out: list[str] = []
+        problem = await _problem(self._offload, lambda: left_out.extend(self._specify(devices)))
+        report(self._unwritten, problem)
+        if not problem:
+            report(self._left_out, left_out)
 
     def _specify(self, devices: Sequence[Device]) -> tuple[str, ...]:
         if self._cdi is not None:
@@ -162,32 +153,27 @@ class HostFiles:
         self._removed = True
         return ()
 
-    async def _restore_files(self) -> str | None:
-        """Write missing files again, until that succeeded once; returns the problem."""
-        problem = None if self._restored else await self._on_files(self._files.restore)
-        self._restored = problem is None
+    async def _restore_files(self) -> list[str]:
+        """Write missing files again, until that succeeded once; returns the problem, if any."""
+        problem = [] if self._restored else await _problem(self._offload, self._files.restore)
+        self._restored = not problem
         return problem
 
-    async def _release_files(self) -> str | None:
-        """Remove the files that no pod needs; returns the problem."""
+    async def _release_files(self) -> list[str]:
+        """Remove the files that no pod needs; returns the problem, if any."""
         held = await self._kubelet.may_be_held(self._plan.name) if self._files.any() else None
-        return None if held is None else await self._on_files(lambda: self._files.release(held))
+        return [] if held is None else await _problem(self._offload, lambda: self._files.release(held))
 
-    def _report(self, *problems: str | None) -> None:
-        failed = [problem for problem in problems if problem is not None]
-        if failed:
-            self._unkept.failed(failed[0])
-        else:
-            self._unkept.recovered()
 
-    async def _on_files(self, work: Callable[[], object]) -> str | None:
-        try:
-            await self._offload.run(work, limit=FILES_TIMEOUT)
-        except OSError as error:
-            return os_problem(error)
-        except StuckError as error:
-            return str(error)
-        return None
+async def _problem(offload: Offload, work: Callable[[], None], limit: float = FILES_TIMEOUT) -> list[str]:
+    """Run blocking `work` on the host's files; returns its problem, empty where it succeeds."""
+    try:
+        await offload.run(work, limit=limit)
+    except OSError as error:
+        return [os_problem(error)]
+    except (StuckError, RenderError) as error:
+        return [str(error)]
+    return []
 
 
 def fit_to_host(
@@ -231,12 +217,7 @@ class HostFilesCollector:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow(watcher))
             while True:
-                try:
-                    await self._offload.run(self.collect, limit=COLLECT_TIMEOUT)
-                except (OSError, StuckError) as error:
-                    self._failing.failed(os_problem(error) if isinstance(error, OSError) else str(error))
-                else:
-                    self._failing.recovered()
+                report(self._failing, await _problem(self._offload, self.collect, COLLECT_TIMEOUT))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(COLLECT_INTERVAL):
                         await self._check.wait()
@@ -259,10 +240,7 @@ class HostFilesCollector:
                 unreadable.append(str(error))
             else:
                 records.update({path: record} if record is not None else {})
-        if unreadable:
-            self._unreadable.failed("; ".join(unreadable))
-        else:
-            self._unreadable.recovered()
+        report(self._unreadable, unreadable)
         try_each(records.items(), lambda item: self._collect_one(*item))
 
     def _collect_one(self, path: Path, record: Record) -> None:

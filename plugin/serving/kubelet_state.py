@@ -88,14 +88,11 @@ class KubeletState:
         try:
             async with self._client() as client:
                 answer = await client.fetch_allocatable()
-            return (
-                None
-                if answer is None
-                else _by_resource((d.resource_name, d.device_ids) for d in decode_allocatable(answer).devices)
-            )
+            devices = None if answer is None else decode_allocatable(answer).devices
         except (KubeletError, ValueError) as error:
             _log.debug("no answer", reason=error)
             return None
+        return None if devices is None else _by_resource((d.resource_name, d.device_ids) for d in devices)
 
     async def _read_checkpoint(self) -> tuple[DeviceAssignment, ...] | None:
         try:

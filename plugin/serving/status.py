@@ -9,11 +9,12 @@ from plugin.devices.inventory import HealthTransition, ListEntry
 from plugin.names import natural
 from runtime.exposition import HistogramCounts
 from runtime.log import Episode, Log
+from runtime.text import named
 
 ALLOCATION_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 """Upper bounds in seconds; Allocate delays a pod's start, and the kubelet sets no limit."""
 MAX_NAMED: Final = 8
-"""Devices that one log event names; further ones are counted."""
+"""Changes of health that are logged one by one; further ones are counted."""
 
 _log = Log("resource")
 
@@ -51,7 +52,7 @@ class ResourceLog:
         """Log new devices and changes of health. A new healthy device is logged once."""
         new = sorted((t.id for t in transitions if t.new), key=natural)
         if new:
-            _log.info("devices found", resource=self._resource, devices=_some(new, ", "))
+            _log.info("devices found", resource=self._resource, devices=named(new))
         changed = [t for t in transitions if not (t.new and t.healthy)]
         for transition in changed[:MAX_NAMED]:
             fields = {"resource": self._resource, "device": transition.id}
@@ -64,31 +65,27 @@ class ResourceLog:
 
     def left_out(self, reasons: Sequence[tuple[str, str]]) -> None:
         """Log devices, by path or name, that cannot be advertised, and why."""
-        _report(self._left_out, [f"{name}: {reason}" for name, reason in reasons])
+        report(self._left_out, [f"{name}: {reason}" for name, reason in reasons])
 
     def refused(self, others: Mapping[str, str]) -> None:
         """Log devices that belong to another resource, with its name."""
-        _report(self._refused, _pairs(others))
+        report(self._refused, _pairs(others))
 
     def conflicting_ids(self, others: Mapping[str, str]) -> None:
         """Log ids that another resource advertises too, with its name."""
-        _report(self._conflicting, _pairs(others), "the kubelet finds a device's health by id alone: ")
+        report(self._conflicting, _pairs(others), "the kubelet finds a device's health by id alone: ")
 
 
 def _pairs(others: Mapping[str, str]) -> list[str]:
     return [f"{device} ({other})" for device, other in sorted(others.items())]
 
 
-def _report(episode: Episode, reasons: Sequence[str], introduction: str = "") -> None:
+def report(episode: Episode, reasons: Sequence[str], introduction: str = "") -> None:
+    """Log `reasons` for a failure, or that there is none any more."""
     if reasons:
-        episode.failed(introduction + _some(reasons, "; "))
+        episode.failed(introduction + named(reasons, "; "))
     else:
         episode.recovered()
-
-
-def _some(items: Sequence[str], separator: str) -> str:
-    more = f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
-    return separator.join(items[:MAX_NAMED]) + more
 
 
 @dataclass(frozen=True, slots=True)
