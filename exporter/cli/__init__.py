@@ -4,7 +4,7 @@ Prometheus. They only read.
 who         the command `who`
 watch       `who --watch`: a live table, or one line for each change
 history     the command `history`
-holdings    holdings in the past, for `history` and `who --at`
+holdings    output of `who` and `history`: the present holders, and holdings in the past
 explain     the command `explain`
 completion  the command `completion`, and completion of names
 sources     the flags that choose the source, its address and its credentials

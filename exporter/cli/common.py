@@ -1,7 +1,8 @@
 """Exit codes, errors, notes on standard error, and JSON output of the commands."""
 
 import json
-from typing import IO, Any, Final
+from collections.abc import Callable
+from typing import IO, Any, Final, TypeVar
 
 import click
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from exporter.views.schema import Envelope
 from exporter.views.wording import LOOSELY, parse_time
 from runtime.text import visible
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_URL: Final = "http://127.0.0.1:10190"
 
@@ -22,6 +25,14 @@ Exit status:
 
 TIME_FORMATS: Final = LOOSELY.format(zone="this machine's zone")
 """What `parse_time_flag` accepts, for help texts and messages."""
+
+
+def output_option(*formats: str) -> Callable[[F], F]:
+    """The option -o; the first of `formats` is its default."""
+    kind = click.Choice(formats)
+    return click.option(
+        "-o", "--output", type=kind, default=formats[0], show_default=True, help="Output format."
+    )
 
 
 class AskError(click.ClickException):

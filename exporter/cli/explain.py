@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from exporter.cli.common import EPILOG, NoMatchError, as_json, say, warn_unless_fresh
+from exporter.cli.common import EPILOG, NoMatchError, as_json, output_option, say, warn_unless_fresh
 from exporter.cli.completion import complete_device
 from exporter.cli.sources import SourceFlags, choose_source, refuse_prometheus, source_flags
 from exporter.views.schema import DeviceEntry, ExplainDocument
@@ -20,14 +20,7 @@ _RELATIVES: Final = 10
 @click.argument("what", metavar="[RESOURCE=]DEVICE", shell_complete=complete_device)
 @click.option("--at", hidden=True, metavar="TIME")
 @source_flags()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("text", "wide", "json")),
-    default="text",
-    show_default=True,
-    help="Output format.",
-)
+@output_option("text", "wide", "json")
 @click.pass_context
 def explain(ctx: click.Context, /, *, what: str, at: str | None, output: str, **flags: Any) -> None:
     """One device: how its id reads, who holds it, and why it has a holder or none.

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from exporter.cli.common import EPILOG, TIME_FORMATS, parse_time_flag
+from exporter.cli.common import EPILOG, TIME_FORMATS, output_option, parse_time_flag
 from exporter.cli.completion import complete_pod, complete_what
 from exporter.cli.select import parse_query
 from exporter.cli.sources import SourceFlags, choose_source, refuse_prometheus, source_flags
@@ -26,14 +26,7 @@ from exporter.cli.sources import SourceFlags, choose_source, refuse_prometheus, 
 )
 @click.option("--step", hidden=True)
 @source_flags()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("table", "wide", "json")),
-    default="table",
-    show_default=True,
-    help="Output format.",
-)
+@output_option("table", "wide", "json")
 @click.pass_context
 def history(
     ctx: click.Context,

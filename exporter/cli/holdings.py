@@ -1,4 +1,4 @@
-"""Holdings in the past, from an exporter's history: for `devicelens history` and `devicelens who --at`."""
+"""Output of `devicelens who` and `devicelens history`: the present holders, and holdings in the past."""
 
 import sys
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from typing import Final
 import click
 import msgspec
 
-from exporter.cli.common import NoMatchError, as_json, say
-from exporter.cli.query import history
-from exporter.cli.select import HolderQuery, device_matcher, resource_among, there_are
+from exporter.cli.common import NoMatchError, as_json, say, warn_unless_fresh
+from exporter.cli.query import current_mapping, history
+from exporter.cli.select import HolderQuery, device_matcher, resource_among, select, there_are
 from exporter.cli.sources import ChosenSource
-from exporter.cli.table import Cell, Row, print_table, unix_time
+from exporter.cli.table import Cell, Row, columns, print_table, rows, unix_time
 from exporter.views.schema import BoundEntry, HistoryDocument, PastEntry
 from exporter.views.wording import lasting, rfc3339, spelled
 
@@ -23,6 +23,28 @@ _MOMENT_COLUMNS: Final = (*_COLUMNS, "SINCE", "UNTIL")
 _WIDE_COLUMNS: Final = ("NODE", "PARENT", "UID", "WORKLOAD", "CLAIM", "CERTAINTY")
 _EXACT: Final = 1.0
 """Seconds between two bounds that are shown as one time."""
+
+
+def print_holders(query: HolderQuery, at: float | None, source: ChosenSource, *, output: str) -> None:
+    """Print who holds which device, now or (Prometheus) at unix time `at`.
+
+    Raises NoMatchError, AskError and BadParameter.
+    """
+    answer = current_mapping(source, at)
+    for note in answer.notes:
+        say(note)
+    if not answer.fleet:
+        warn_unless_fresh(answer.nodes[0].document)
+    found = select(answer, query)
+    wide = output == "wide"
+    if output == "json":
+        click.echo(as_json(found.document))
+    elif query.filters or any(node.document.devices or node.document.claims for node in found.nodes):
+        print_table(columns(found, wide=wide), rows(found, query, wide=wide), sys.stdout, unlimited=wide)
+    elif found.fleet:
+        say(f"{found.origin} has no devices")
+    else:
+        say(f"{found.nodes[0].document.node} has no devices of device plugins")
 
 
 def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, *, output: str) -> None:
@@ -38,9 +60,9 @@ def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, *, out
         say(f"no device was held on {document.node} {when}")
         return
     now, wide = unix_time(document.at), output == "wide"
-    rows = [(*_holding(entry, now), *(_wide_cells(entry) if wide else ())) for entry in document.holdings]
-    rows.sort(key=lambda row: [cell.text for cell in row])
-    _print(document, _MOMENT_COLUMNS, rows, output=output)
+    found = [(*_holding(entry, now), *(_wide_cells(entry) if wide else ())) for entry in document.holdings]
+    found.sort(key=lambda row: [cell.text for cell in row])
+    _print(document, _MOMENT_COLUMNS, found, output=output)
 
 
 def _holders_at(document: HistoryDocument, query: HolderQuery) -> HistoryDocument:
@@ -82,21 +104,21 @@ def print_holdings(
         say(f"no device was held on {document.node} in that time")
         return
     now, wide = unix_time(document.latest), output == "wide"
-    rows = [
+    found = [
         (*_holding(entry, now), Cell(held_for(entry, now)), *(_wide_cells(entry) if wide else ()))
         for entry in document.holdings
     ]
-    _print(document, _RANGE_COLUMNS, rows, output=output)
+    _print(document, _RANGE_COLUMNS, found, output=output)
     if document.next is not None:
         say(f"there are more: these are the newest {len(document.holdings)}; use --limit or --to")
 
 
-def _print(document: HistoryDocument, columns: Sequence[str], rows: Sequence[Row], *, output: str) -> None:
+def _print(document: HistoryDocument, names: Sequence[str], found: Sequence[Row], *, output: str) -> None:
     wide = output == "wide"
     if output == "json":
         click.echo(as_json(document))
     else:
-        print_table((*columns, *(_WIDE_COLUMNS if wide else ())), rows, sys.stdout, unlimited=wide)
+        print_table((*names, *(_WIDE_COLUMNS if wide else ())), found, sys.stdout, unlimited=wide)
 
 
 def _say_gaps(document: HistoryDocument) -> None:

@@ -95,10 +95,13 @@ def updates(source: ChosenSource, interval: float) -> AsyncGenerator[Update]:
 async def _fetch(source: ChosenSource) -> MappingAnswer | AskError:
     try:
         return await query.fetch_mapping(source)
-    except click.BadParameter as error:  # a file of the credentials changed
-        return AskError(f"{error.param_hint}: {error.message}")
-    except AskError as error:
-        return error
+    except (AskError, click.BadParameter) as error:
+        return _failure(error)
+
+
+def _failure(error: AskError | click.BadParameter) -> AskError:
+    # A file of the credentials may change while the command runs.
+    return error if isinstance(error, AskError) else AskError(f"{error.param_hint}: {error.message}")
 
 
 async def _by_polls(
@@ -137,10 +140,8 @@ async def _by_events(source: ChosenSource) -> AsyncGenerator[Update]:
                 async for update in _by_polls(source, interval, _POLLS):
                     yield update
                 continue
-        except AskError as error:
-            yield error
-        except click.BadParameter as error:
-            yield AskError(f"{error.param_hint}: {error.message}")
+        except (AskError, click.BadParameter) as error:
+            yield _failure(error)
         failures += 1
         await asyncio.sleep(_retry_after(failures))
 
@@ -288,16 +289,13 @@ def as_line(change: HolderChange, now: str, *, fleet: bool) -> str:
 
 def as_json_line(change: HolderChange, now: str) -> str:
     """One JSON object on one line, in ASCII; null where unknown."""
+    members = ("resource", "device", "namespace", "pod", "container")
     document = {
         "time": change.time or now,
         "event": change.event,
         "node": change.place[0],
         "labels": dict(change.place[1]),
-        "resource": change.resource or None,
-        "device": change.device or None,
-        "namespace": change.namespace or None,
-        "pod": change.pod or None,
-        "container": change.container or None,
+        **{name: getattr(change, name) or None for name in members},
         "pod_uid": change.uid or None,
     }
     return json.dumps(document, ensure_ascii=True).replace("\x7f", "\\u007f")

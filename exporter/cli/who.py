@@ -1,15 +1,19 @@
 """The command `devicelens who`: which pod holds which device, now or at a moment."""
 
-import sys
 import time
 from typing import Any
 
 import click
 
-from exporter.cli.common import EPILOG, TIME_FORMATS, as_json, parse_time_flag, say, warn_unless_fresh
+from exporter.cli.common import (
+    EPILOG,
+    TIME_FORMATS,
+    output_option,
+    parse_time_flag,
+)
 from exporter.cli.completion import complete_node, complete_pod, complete_what
-from exporter.cli.select import HolderQuery, parse_query, select
-from exporter.cli.sources import ChosenSource, SourceFlags, choose_source, source_flags
+from exporter.cli.select import parse_query
+from exporter.cli.sources import SourceFlags, choose_source, source_flags
 from runtime.flags import parse_duration
 
 AUTO: float = 0.0
@@ -93,14 +97,7 @@ def _is_duration(text: str) -> bool:
     "Prometheus every 15s, or as given.",
 )
 @source_flags(complete_node)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("table", "wide", "json")),
-    default="table",
-    show_default=True,
-    help="Output format.",
-)
+@output_option("table", "wide", "json")
 @click.pass_context
 def who(
     ctx: click.Context,
@@ -131,31 +128,9 @@ def who(
         follow(source, query, interval=watch, output=output)
         return
     moment = parse_time_flag(at, "--at", time.time())
+    from exporter.cli import holdings  # noqa: PLC0415 -- imports asyncio, aiohttp and rich
+
     if moment is not None and source.kind == "exporter":
-        from exporter.cli.holdings import print_holders_at  # noqa: PLC0415 -- imports asyncio, aiohttp, rich
-
-        print_holders_at(query, moment, source, output=output)
-        return
-    _print_holders(source, query, moment, output=output)
-
-
-def _print_holders(source: ChosenSource, query: HolderQuery, at: float | None, *, output: str) -> None:
-    from exporter.cli.query import current_mapping  # noqa: PLC0415 -- imports asyncio and aiohttp
-
-    answer = current_mapping(source, at)
-    for note in answer.notes:
-        say(note)
-    if not answer.fleet:
-        warn_unless_fresh(answer.nodes[0].document)
-    found = select(answer, query)
-    if output == "json":
-        click.echo(as_json(found.document))
-    elif query.filters or any(node.document.devices or node.document.claims for node in found.nodes):
-        from exporter.cli.table import columns, print_table, rows  # noqa: PLC0415 -- imports rich
-
-        wide = output == "wide"
-        print_table(columns(found, wide=wide), rows(found, query, wide=wide), sys.stdout, unlimited=wide)
-    elif found.fleet:
-        say(f"{found.origin} has no devices")
+        holdings.print_holders_at(query, moment, source, output=output)
     else:
-        say(f"{found.nodes[0].document.node} has no devices of device plugins")
+        holdings.print_holders(query, moment, source, output=output)

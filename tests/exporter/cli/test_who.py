@@ -190,6 +190,12 @@ async def test_an_exporter_without_a_mapping_is_a_failed_query() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n\xff\xfe", "this is not a devicelens exporter"),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "404 Not Found: this is not a devicelens"),
         (b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n", "401 No: it requires a name and a password"),
+        (b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n", "403 No: authenticated, but not authorized"),
+        (b"HTTP/1.1 502 No\r\nContent-Length: 0\r\n\r\n", "502 No: a proxy answers, and does not reach it"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+            "its answer is not gzip, although its header says so",
+        ),
         (
             b"HTTP/1.1 302 Found\r\nLocation: https://x/\x1b[2J\r\nContent-Length: 0\r\n\r\n",
             "302 Found: it redirects to https://x/\\x1b[2J",
