@@ -1,7 +1,6 @@
 """The source `drm`: graphics cards with their render nodes."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +9,7 @@ from plugin.discovery.host import HostRoot
 from plugin.discovery.pci import FunctionFilter, PciSelection
 from plugin.discovery.pci_bus import PCI_ATTRIBUTES, PciBus, PciFunction
 from plugin.discovery.selectors import NamePatterns
-from plugin.discovery.source import Findings, Found, Scanner
+from plugin.discovery.source import Findings, Found, selection_notes
 from plugin.discovery.sysfs_tree import SysfsDirectory, clean
 from plugin.names import natural
 
@@ -66,12 +65,7 @@ class GraphicsCards:
 
     def all(self) -> tuple[GraphicsCard, ...]:
         """All cards, in natural order."""
-        try:
-            names = self._bus.sysfs.names(CLASS)
-        except OSError:
-            return ()
-        found = (self.one(name) for name in sorted(names, key=natural))
-        return tuple(card for card in found if card is not None)
+        return self._bus.sysfs.each(CLASS, self.one)
 
     def one(self, name: str) -> GraphicsCard | None:
         """The card `name`; None if there is none."""
@@ -105,24 +99,15 @@ class Drm(PciSelection, frozen=True):
     with_vfs: bool = False
     """Include physical functions that have virtual functions enabled."""
 
-    def scanner(self) -> Scanner:
-        return self
-
     def attributes(self) -> frozenset[str]:
         return frozenset(DRM_ATTRIBUTES)
-
-    def host_paths(self) -> Iterable[str]:
-        return ("/dev", "/sys/bus", "/sys/class")
 
     def scan(self, host: HostRoot) -> Findings:
         """The selected cards."""
         bus, wanted = PciBus(host), self._filter()
         cards = GraphicsCards(bus).all()
         found = [item for card in cards if (item := self._found(bus, card, wanted)) is not None]
-        if cards and not found:
-            notes: tuple[str, ...] = (f"none of {len(cards)} cards is selected",)
-        else:
-            notes = () if found else (f"{CLASS} has no card",)
+        notes = selection_notes(found, len(cards), "cards", f"{CLASS} has no card")
         return Findings(tuple(found), (("/dev/dri", "*"),), notes, _SUBSYSTEMS)
 
     def resolve(self, host: HostRoot, found: Found) -> Found | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, Found, RescanNeededError, Scanner, SourceConfig, same_path
+from plugin.discovery.source import Findings, Found, RescanNeededError, SourceConfig
 from plugin.fields import HostPath
 from plugin.names import natural
 
@@ -15,9 +15,6 @@ class Files(SourceConfig, frozen=True):
 
     directory: HostPath
     """Absolute path on the host."""
-
-    def scanner(self) -> Scanner:
-        return self
 
     def attributes(self) -> frozenset[str]:
         return frozenset()
@@ -50,7 +47,3 @@ class Files(SourceConfig, frozen=True):
                 raise RescanNeededError
             return Found(name, path) if stat.S_ISREG(host.stat(path).st_mode) else None
         return None
-
-    def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """The same device, while its file exists."""
-        return same_path(host, found)

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings, Found, Scanner, SourceConfig
+from plugin.discovery.source import Findings, Found, SourceConfig
 from plugin.fields import HostGlob
 from plugin.names import natural
 
@@ -33,9 +33,6 @@ class Glob(SourceConfig, frozen=True):
 
     paths: Annotated[list[HostGlob], Meta(min_length=1, max_length=64)]
     """Absolute patterns with `*`, `?` and `[…]`, which match no slash."""
-
-    def scanner(self) -> Scanner:
-        return self
 
     def attributes(self) -> frozenset[str]:
         return NODE_ATTRIBUTES

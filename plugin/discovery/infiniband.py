@@ -10,7 +10,7 @@ from plugin.discovery.host import HostRoot
 from plugin.discovery.pci import FunctionFilter, PciSelection
 from plugin.discovery.pci_bus import PCI_ATTRIBUTES, PciBus, PciFunction
 from plugin.discovery.selectors import NamePatterns
-from plugin.discovery.source import Findings, Found, Scanner
+from plugin.discovery.source import Findings, Found, selection_notes
 from plugin.discovery.sysfs_tree import MAX_JOINED, SysfsDirectory, clean
 from plugin.names import natural
 
@@ -66,12 +66,7 @@ class RdmaDevices:
 
     def all(self) -> tuple[RdmaDevice, ...]:
         """All devices, in natural order."""
-        try:
-            names = self._sysfs.names(CLASS)
-        except OSError:
-            return ()
-        found = (self.one(name) for name in sorted(names, key=natural))
-        return tuple(device for device in found if device is not None)
+        return self._sysfs.each(CLASS, self.one)
 
     def of(self, function: PciFunction) -> tuple[RdmaDevice, ...]:
         """The devices of a PCI function, in natural order."""
@@ -130,9 +125,6 @@ class Infiniband(PciSelection, frozen=True):
     Its attributes are `devices`, `interfaces` and `addresses`, each joined by commas.
     """
 
-    def scanner(self) -> Scanner:
-        return self
-
     def attributes(self) -> frozenset[str]:
         if self.together:
             return frozenset({"devices", "interfaces", "addresses"})
@@ -144,19 +136,13 @@ class Infiniband(PciSelection, frozen=True):
             }
         )
 
-    def host_paths(self) -> Iterable[str]:
-        return ("/dev", "/sys/bus", "/sys/class")
-
     def scan(self, host: HostRoot) -> Findings:
         """The selected devices."""
         bus = PciBus(host)
         rdma, wanted = RdmaDevices(bus), FunctionFilter(self)
         devices = rdma.all()
         found = [item for device in devices if (item := self._found(bus, rdma, wanted, device)) is not None]
-        if devices and not found:
-            notes: tuple[str, ...] = (f"none of {len(devices)} RDMA devices is selected",)
-        else:
-            notes = () if found else (f"{CLASS} has no device",)
+        notes = selection_notes(found, len(devices), "RDMA devices", f"{CLASS} has no device")
         if self.together:
             found = _together(found)
         return Findings(tuple(found), (("/dev/infiniband", "*"),), notes, SUBSYSTEMS | {"net"})

@@ -1,7 +1,7 @@
 """The source `kfd`: the compute nodes of AMD's kernel driver, whole devices and partitions."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ from plugin.discovery.drm import DRM_ATTRIBUTES, GraphicsCard, GraphicsCards
 from plugin.discovery.host import HostRoot
 from plugin.discovery.pci import FunctionFilter, PciSelection
 from plugin.discovery.pci_bus import PciBus, PciFunction
-from plugin.discovery.source import Findings, Found, Scanner
+from plugin.discovery.source import Findings, Found
 from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, clean
 from plugin.names import natural
 
@@ -122,15 +122,9 @@ class Kfd(PciSelection, frozen=True):
     partitions: bool | UnsetType = UNSET
     """Only partitions, or only whole devices; both if left out."""
 
-    def scanner(self) -> Scanner:
-        return self
-
     def attributes(self) -> frozenset[str]:
         own = ("partition", "kfd_node", "gpu_id", "gfx", "simd_count", "unique_id")
         return frozenset({*DRM_ATTRIBUTES, *own, "compute_partition", "memory_partition"})
-
-    def host_paths(self) -> Iterable[str]:
-        return ("/dev", "/sys/bus", "/sys/class")
 
     def scan(self, host: HostRoot) -> Findings:
         """The selected nodes. A node without its card is left out: nothing of it can be offered."""

@@ -14,7 +14,7 @@ from plugin.discovery.selectors import (
     HexIds,
     NamePatterns,
 )
-from plugin.discovery.source import Findings, Found, Scanner, SourceConfig
+from plugin.discovery.source import Findings, Found, SourceConfig
 from plugin.fields import Problem
 
 _SUBSYSTEMS: Final = frozenset({"pci", "vfio", "vfio-dev", "uio"})
@@ -45,6 +45,9 @@ class PciSelection(SourceConfig, frozen=True):
             for key in ("pf_names", "pf_addresses", "pf_drivers"):
                 if getattr(self, key):
                     yield (key,), f"found {key}, which select virtual functions, beside functions: physical"
+
+    def host_paths(self) -> Iterable[str]:
+        return ("/dev", "/sys/bus", "/sys/class")
 
 
 class FunctionFilter:
@@ -131,9 +134,6 @@ class Pci(PciSelection, frozen=True):
     """The first two, four or six digits of PCI classes: `03`, `0x030200`."""
     with_vfs: bool = False
     """Include physical functions that have virtual functions enabled."""
-
-    def scanner(self) -> Scanner:
-        return self
 
     def attributes(self) -> frozenset[str]:
         return frozenset(PCI_ATTRIBUTES)

@@ -78,16 +78,9 @@ class NetworkInterfaces:
         self._sysfs = sysfs
         self._of: dict[str, tuple[NetworkInterface, ...]] = {}
 
-    def all(self) -> Iterator[NetworkInterface]:
+    def all(self) -> tuple[NetworkInterface, ...]:
         """All interfaces but lo, in natural order."""
-        try:
-            names = self._sysfs.names(INTERFACES)
-        except OSError:
-            return
-        for name in sorted(names, key=natural):
-            interface = self.one(name)
-            if interface is not None:
-                yield interface
+        return self._sysfs.each(INTERFACES, self.one)
 
     def one(self, name: str) -> NetworkInterface | None:
         """The interface `name`; None for lo and if there is none."""

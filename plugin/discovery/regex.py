@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from plugin.discovery.glob import MAX_FOUND, NODE_ATTRIBUTES, found_at, path_now
 from plugin.discovery.host import DirectoryEntry, HostRoot
-from plugin.discovery.source import Findings, Found, Scanner, SourceConfig
+from plugin.discovery.source import Findings, Found, SourceConfig
 from plugin.fields import HostPath
 from plugin.fields import Regex as RegexText
 from plugin.names import natural
@@ -39,9 +39,6 @@ class Regex(SourceConfig, frozen=True):
     """Absolute path on the host."""
     depth: Annotated[int, Meta(ge=1, le=8)] = 1
     """Levels of directories to scan; 1: the directory itself."""
-
-    def scanner(self) -> Scanner:
-        return self
 
     def attributes(self) -> frozenset[str]:
         return NODE_ATTRIBUTES | frozenset(compiled(self.pattern).groupindex)

@@ -5,7 +5,7 @@ attributes of its devices, the host paths that it reads, and its scanner. `regis
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Generic, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -131,8 +131,16 @@ class SourceConfig(ConfigStruct, frozen=True):
     """Whether `fault_source` returns one; the probe `xid` needs it."""
 
     def scanner(self) -> Scanner:
-        """A scanner for this configuration."""
+        """A scanner for this configuration: the configuration itself, unless scans need a state."""
+        return self
+
+    def scan(self, host: HostRoot) -> Findings:
+        """As `Scanner.scan`. Every source has this method, or a scanner of its own."""
         raise NotImplementedError
+
+    def resolve(self, host: HostRoot, found: Found) -> Found | None:
+        """As `Scanner.resolve`. By default a device stays the same while its path exists."""
+        return same_path(host, found)
 
     def attributes(self) -> frozenset[str] | None:
         """The names of its devices' attributes; None if any name is possible."""
@@ -166,6 +174,13 @@ def same_path(host: HostRoot, found: Found) -> Found | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found if node == found.rdev else replace(found, rdev=node)
+
+
+def selection_notes(found: Sized, seen: int, kind: str, none: str) -> tuple[str, ...]:
+    """Why a scan found nothing: none of `seen` devices of a kind is selected, or there are `none`."""
+    if found:
+        return ()
+    return (f"none of {seen} {kind} is selected" if seen else none,)
 
 
 S = TypeVar("S")

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from msgspec import UNSET, Meta, UnsetType
 
 from plugin.discovery.host import HostRoot, node_of
-from plugin.discovery.source import Findings, Found, Scanner, SourceConfig, same_path
+from plugin.discovery.source import Findings, Found, SourceConfig
 from plugin.fields import ConfigStruct, HostPath, NumaNode, Problem
 from plugin.names import id_problem
 from runtime.config_file import quoted
@@ -41,9 +41,6 @@ class Static(SourceConfig, frozen=True):
                 yield ("devices", index, "name"), f"found {quoted(device.name)} a second time"
             seen.add(device.name)
 
-    def scanner(self) -> Scanner:
-        return self
-
     def attributes(self) -> frozenset[str]:
         return frozenset(name for device in self.devices for name in device.attrs)
 
@@ -70,7 +67,3 @@ class Static(SourceConfig, frozen=True):
             nodes = (path,) if node else ()
             found.append(Found(device.name, path, device.attrs, absent, numa_node, node, nodes))
         return Findings(tuple(found), tuple(follow))
-
-    def resolve(self, host: HostRoot, found: Found) -> Found | None:
-        """The same device, while its path exists."""
-        return same_path(host, found)

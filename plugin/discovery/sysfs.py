@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from plugin.discovery import selectors
 from plugin.discovery.glob import MAX_FOUND, matches
 from plugin.discovery.host import HostRoot
-from plugin.discovery.source import Findings, Found, Scanner, SourceConfig
+from plugin.discovery.source import Findings, Found, SourceConfig
 from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, children, clean
 from plugin.discovery.usb import PORT
 from plugin.fields import AttributeName, ConfigStruct, HostGlob, Problem, Regex
@@ -84,9 +84,6 @@ class Sysfs(SourceConfig, frozen=True):
     def contradictions(self) -> Iterator[Problem]:
         for name in [name for name in self.locate if name in self.attrs]:
             yield ("locate", name), "found an attribute that attrs has too"
-
-    def scanner(self) -> Scanner:
-        return self
 
     def attributes(self) -> frozenset[str]:
         patterns = [self.pattern, *(file.matches for file in self.keep)]

@@ -5,15 +5,17 @@ A `SysfsTree` serves one scan: it resolves each link once. Files that vanish dur
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from plugin.discovery.host import MAX_ENTRIES, MAX_FILE_BYTES, HostRoot, read_link
 from plugin.discovery.source import Found
-from plugin.names import path_problem
+from plugin.names import natural, path_problem
 from runtime.text import is_hostile
+
+T = TypeVar("T")
 
 MAX_TEXT: Final = 256
 """Characters of an attribute; a longer one is cut."""
@@ -55,6 +57,15 @@ class SysfsTree:
                 names.append(entry.name)
         names.sort()
         return tuple(names)
+
+    def each(self, directory: str, one: Callable[[str], T | None]) -> tuple[T, ...]:
+        """`one(name)` of each entry, in natural order, without None; nothing if there is no directory."""
+        try:
+            names = self.names(directory)
+        except OSError:
+            return ()
+        found = (one(name) for name in sorted(names, key=natural))
+        return tuple(item for item in found if item is not None)
 
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> str:
         """The first `limit` bytes of a file. Raises OSError if it cannot be read."""
