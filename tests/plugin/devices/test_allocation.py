@@ -130,7 +130,7 @@ def test_an_id_named_twice_counts_once() -> None:
         ("env: {A: \"{{ devices[0].attrs.model ~ '\\0' }}\"}", "allocate.env.A"),
     ],
 )
-def test_a_template_that_fails_is_told_with_its_place(allocate: str, words: str) -> None:
+def test_a_template_that_fails_is_reported_with_its_place(allocate: str, words: str) -> None:
     broken = plan(f"""\
 version: 1
 resources:

@@ -21,19 +21,6 @@ def test_the_first_that_claims_a_device_keeps_it_whatever_the_order_becomes() ->
     assert claims.claim("b", {"x", "y"}) == ClaimResult({"y": "a"})
 
 
-def test_who_was_refused_is_woken_when_it_is_free() -> None:
-    claims = DeviceClaims()
-    claims.claim("a", {"x", "y"})
-    assert claims.claim("b", {"x"}).refused == {"x": "a"}
-    assert claims.claim("c", {"z"}).refused == {}
-    assert claims.claim("a", {"x"}).wake == frozenset()
-    assert claims.claim("a", ()).wake == {"b"}
-    assert claims.claim("b", {"x"}) == ClaimResult()
-    assert claims.claim("c", {"x", "z"}).refused == {"x": "b"}
-    assert claims.release("b") == {"c"}
-    assert claims.release("b") == frozenset()
-
-
 def test_earlier_resources_are_waited_for_until_they_have_scanned() -> None:
     claims = DeviceClaims()
     claims.configure(("a", "b", "c"))
@@ -49,7 +36,7 @@ def test_earlier_resources_are_waited_for_until_they_have_scanned() -> None:
     assert claims.awaited("b") == ("a",)
 
 
-def test_an_id_that_two_resources_have_is_told_to_the_second_until_the_first_lets_go() -> None:
+def test_an_id_that_two_resources_have_is_reported_to_the_second_until_the_first_lets_go() -> None:
     identities = DeviceIds()
     assert identities.advertise("a.b/x", ["1", "2"]) == {}
     assert identities.advertise("a.b/y", ["2", "3"]) == {"2": "a.b/x"}

@@ -36,7 +36,7 @@ def test_only_devices_that_match_name_a_resource() -> None:
     assert list(members(plan, [found("x"), found("y")]).plans) == ["a.b/x"]
 
 
-def test_a_bad_name_is_left_out_and_said() -> None:
+def test_a_bad_name_is_left_out_and_reported() -> None:
     plan = family("a.b/{{ device.attrs.target }}")
     made = members(
         plan, [found("x"), found("y", target="no way"), found("z", target=""), found("w", target="k")]

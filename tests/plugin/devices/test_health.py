@@ -224,13 +224,6 @@ def test_going_away_does_not_make_a_flapping_device_forgotten() -> None:
     assert health.due is None
 
 
-def test_slow_failures_are_no_flapping() -> None:
-    health = known(probe())
-    health.answer("a", 0, "", 0.0)
-    flap(health, 50, 1.0, WINDOW / (FALLS - 1) + 0.1)
-    assert health.flaps == 0
-
-
 @dataclass
 class Model:
     """What a device should be said to be, thought through from the whole of what happened."""

@@ -91,7 +91,7 @@ def test_numa_is_what_the_host_tells_what_is_written_or_nothing() -> None:
     assert numa(plan(numa="2"), found) == (2,)
 
 
-def test_what_did_not_change_is_not_looked_at_again() -> None:
+def test_what_did_not_change_is_not_scanned_again() -> None:
     asked: list[str] = []
 
     def nodes(found: Found) -> tuple[int, ...]:

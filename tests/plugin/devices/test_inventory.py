@@ -74,7 +74,7 @@ def test_replicas_are_listed_in_place_of_their_device_and_go_together() -> None:
     assert list(listed(inventory)) == ["b::0", "b::1"]
 
 
-def test_a_tombstone_goes_when_nobody_holds_it_and_not_within_a_minute_of_its_allocation() -> None:
+def test_a_tombstone_goes_when_no_pod_holds_it_and_not_within_a_minute_of_its_allocation() -> None:
     inventory = Inventory()
     inventory.survey(seen("a"), at(0))
     inventory.shown()
@@ -166,7 +166,7 @@ def test_replicas_are_called_as_the_template_says() -> None:
     assert list(listed(inventory)) == ["nvidia0/vgpu1", "nvidia0/vgpu2"]
 
 
-def test_a_device_whose_ids_another_has_is_left_out_and_said() -> None:
+def test_a_device_whose_ids_another_has_is_left_out_and_reported() -> None:
     template = compile_template("{{ id[:1] }}{{ n }}", frozenset({"id", "n"}), frozenset())
     inventory = Inventory(Sharing(2, template))
     inventory.survey(seen("xa", "xb"), at(0))
@@ -179,7 +179,7 @@ def test_a_device_whose_ids_another_has_is_left_out_and_said() -> None:
     assert not inventory.left_out
 
 
-def test_replicas_that_are_no_ids_are_left_out_and_said() -> None:
+def test_replicas_that_are_no_ids_are_left_out_and_reported() -> None:
     same = compile_template("{{ id }}", frozenset({"id", "n"}), frozenset())
     long = compile_template("{{ id }}" + "y" * 600, frozenset({"id", "n"}), frozenset())
     failing = compile_template("{{ id.split('-')[7] }}", frozenset({"id", "n"}), frozenset())

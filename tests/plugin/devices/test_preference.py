@@ -83,7 +83,7 @@ def test_more_than_there_is_and_less_than_nothing_are_answered_too(size: int, ex
     assert len(prefer("packed", available, [], size, Counter())) == expected
 
 
-def test_what_is_offered_is_looked_up_and_an_unknown_id_stands_for_itself() -> None:
+def test_what_is_offered_is_resolved_and_an_unknown_id_stands_for_itself() -> None:
     inventory = Inventory(Sharing(2))
     inventory.survey([ObservedDevice(Device("a", "a", numa_nodes=(1,)))], Instant(0, 0))
     assert offers(inventory, ["a::1", "x", "x"]) == (Offer("a::1", "a", (1,)), Offer("x", "x"))

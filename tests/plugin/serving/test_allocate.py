@@ -1,6 +1,5 @@
 """Allocate and GetPreferredAllocation over the socket: exact answers, and refusals by name."""
 
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -84,9 +83,6 @@ async def test_one_call_answers_for_many_containers(
 @pytest.mark.parametrize(
     ("ids", "code", "words"),
     [
-        (["gpu9::0"], grpc.StatusCode.FAILED_PRECONDITION, "'gpu9::0' is unknown"),
-        (["gpu0"], grpc.StatusCode.FAILED_PRECONDITION, "'gpu0' is unknown"),
-        ([], grpc.StatusCode.INVALID_ARGUMENT, "names no device"),
         (["gpu0::0", "gpu1::0", "gpu2::0", "gpu2::1"], grpc.StatusCode.INVALID_ARGUMENT, "at most 3, 4 were"),
         (
             ["gpu0::0", "gpu1::0"],
@@ -118,15 +114,6 @@ async def test_what_the_host_cannot_give_is_refused(
     await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
     with pytest.raises(grpc.aio.AioRpcError, match="'gpu1::0' is unhealthy"):
         await stub.Allocate(request(["gpu1::0"]))
-
-
-async def test_a_device_node_is_looked_up_when_it_is_asked_for(
-    stub: "pb_grpc.DevicePluginAsyncStub", host: Path, kubelet: SimulatedKubelet
-) -> None:
-    os.rename(host / "dev/gpu0", host / "dev/gpu7")  # noqa: PTH104 -- beside the pathlib of discovery
-    await kubelet.wait_until(lambda k: k.capacity(GPU) == 8)
-    answer = await stub.Allocate(request(["gpu7::0"]))
-    assert answer.container_responses[0].devices[0].host_path == "/dev/gpu7"
 
 
 async def test_the_preferred_allocation_spreads_replicas_and_is_announced(

@@ -84,7 +84,7 @@ async def test_it_follows_the_devices_and_allocate_names_them_by_it(
     assert names(host) == ["gpu0", "gpu1"]
 
 
-async def test_somebody_who_removes_it_gets_it_back_at_the_next_allocation(
+async def test_a_removed_specification_is_written_again_at_the_next_allocation(
     kubelet: SimulatedKubelet, serve: Serve, host: Path
 ) -> None:
     async with serve(configuration()) as served:
@@ -111,7 +111,7 @@ async def test_an_unchanged_one_is_not_written_again(
         assert path.stat().st_ino == before
 
 
-async def test_where_it_cannot_be_written_the_resource_is_not_ready_and_the_pod_is_told(
+async def test_where_it_cannot_be_written_the_resource_is_not_ready_and_the_pod_is_reported(
     kubelet: SimulatedKubelet, serve: Serve, host: Path
 ) -> None:
     (host / "run/cdi").touch()
@@ -193,7 +193,7 @@ async def test_a_process_that_stands_by_leaves_it_to_the_one_that_serves(
         await second.until(lambda: spec(host) is None)
 
 
-async def test_a_name_that_another_resource_s_specification_has_is_told_and_not_given(
+async def test_a_name_that_another_resource_s_specification_has_is_reported_and_not_given(
     kubelet: SimulatedKubelet, serve: Serve, host: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     later = "example.com/later"

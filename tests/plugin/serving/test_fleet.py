@@ -63,7 +63,7 @@ async def test_members_come_as_devices_name_them_and_stay(
         assert (tally.registrations, tally.allocations) == (1, 1)
 
 
-async def test_a_bad_name_is_told_and_leaves_the_others_alone(
+async def test_a_bad_name_is_reported_and_leaves_the_others_alone(
     kubelet: SimulatedKubelet, serve: Serve, dev: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (dev / "..x").touch()
@@ -75,7 +75,7 @@ async def test_a_bad_name_is_told_and_leaves_the_others_alone(
     assert "devices left out" in caplog.messages
 
 
-async def test_a_sources_defect_is_told_and_leaves_the_others_alone(
+async def test_a_sources_defect_is_reported_and_leaves_the_others_alone(
     kubelet: SimulatedKubelet, serve: Serve, dev: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (dev / "one1").touch()

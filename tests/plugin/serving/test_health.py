@@ -177,7 +177,9 @@ async def test_http(kubelet: SimulatedKubelet, serve: Serve, devices: Path, root
             await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
 
 
-async def test_nobody_listens_there(kubelet: SimulatedKubelet, serve: Serve, devices: Path) -> None:
+async def test_an_http_probe_without_a_listener_fails(
+    kubelet: SimulatedKubelet, serve: Serve, devices: Path
+) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         text = configuration(f"http: {{url: 'http://127.0.0.1:{deaf.getsockname()[1]}/'}}\n    interval: 1s")

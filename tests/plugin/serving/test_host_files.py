@@ -131,9 +131,12 @@ async def test_a_file_is_written_whole_kept_while_it_is_held_and_removed_when_it
         assert written.exists()
         (record,) = (root / "k/device-plugins").glob(".devicelens-*.json")
         assert stat.S_IMODE(record.stat().st_mode) == 0o600
+        recorded = read_record(record)
+        assert recorded is not None
+        assert recorded.files["/run/gpus/gpu0/setup.json"].ids == ("gpu0",)
 
 
-async def test_a_full_disk_is_told_to_the_pod_and_leaves_nothing_half_written(
+async def test_a_full_disk_is_reported_to_the_pod_and_leaves_nothing_half_written(
     kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_gpus(host)
@@ -156,7 +159,7 @@ async def test_a_full_disk_is_told_to_the_pod_and_leaves_nothing_half_written(
         assert (await allocate(root, "gpu0")).mounts[0].host_path == "/run/gpus/gpu0/setup.json"
 
 
-async def test_a_file_is_never_written_through_a_link_and_a_directory_in_its_place_is_told(
+async def test_a_file_is_never_written_through_a_link_and_a_directory_in_its_place_is_reported(
     kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
 ) -> None:
     make_gpus(host, 2)
@@ -193,19 +196,3 @@ async def test_nodes_are_those_that_the_device_has_when_it_is_asked_for(
         assert [(d.host_path, d.container_path, d.permissions) for d in made.devices] == [
             ("/dev/gpu0", "/dev/x/dev/gpu0", "r")
         ]
-
-
-async def test_what_is_left_of_a_resource_s_files_is_known_beside_its_socket(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
-) -> None:
-    make_gpus(host)
-    async with serve(FILES):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        assert list((root / "k/device-plugins").glob(".devicelens-*.json")) == []
-        await allocate(root, "gpu0")
-        (path,) = (root / "k/device-plugins").glob(".devicelens-*.json")
-        record = read_record(path)
-        assert record is not None
-        assert record.resource == GPU
-        assert record.files["/run/gpus/gpu0/setup.json"].ids == ("gpu0",)
-        assert record.files["/run/gpus/gpu0/setup.json"].made == ("/run", "/run/gpus", "/run/gpus/gpu0")

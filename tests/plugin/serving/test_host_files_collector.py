@@ -139,7 +139,7 @@ def test_what_cannot_be_removed_holds_up_nothing_else(tmp_path: Path, host: Path
     assert first.exists()
 
 
-def test_a_lease_that_was_given_up_since_it_was_opened_is_nobodys(
+def test_a_lease_that_was_given_up_since_it_was_opened_is_not_removed(
     tmp_path: Path, host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = remember(tmp_path, host, "a")
@@ -157,7 +157,7 @@ def test_a_lease_that_was_given_up_since_it_was_opened_is_nobodys(
     assert lease.exists()
 
 
-def test_a_record_that_cannot_be_read_is_told_once_and_holds_up_nothing(
+def test_a_record_that_cannot_be_read_is_reported_once_and_holds_up_nothing(
     tmp_path: Path, host: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "devicelens")

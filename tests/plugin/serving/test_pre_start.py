@@ -79,7 +79,7 @@ async def test_a_program_that_fails_refuses_the_container_and_says_its_last_word
     assert time.monotonic() - began < 30
 
 
-async def test_a_program_that_is_not_there_is_told(kubelet: SimulatedKubelet, serve: Serve) -> None:
+async def test_a_program_that_is_not_there_is_reported(kubelet: SimulatedKubelet, serve: Serve) -> None:
     text = configuration("x").replace("[/bin/sh, -c, x]", "[/usr/bin/no-such-program]")
     async with serve(text):
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,8 @@ from plugin.serving.registration import (
 from plugin.serving.sockets import SocketIdentity
 
 OLD, NEW = SocketIdentity(1, 1, 1), SocketIdentity(1, 1, 2)
+served = partial(RegistrationState, own_socket=True, kubelet=NEW)
+registered = partial(served, accepted_by=NEW)
 REGISTER, RENEW, WAIT = Decision(Step.REGISTER), Decision(Step.RENEW), Decision(Step.WAIT)
 
 
@@ -25,40 +29,27 @@ REGISTER, RENEW, WAIT = Decision(Step.REGISTER), Decision(Step.RENEW), Decision(
         # Nothing there yet.
         (RegistrationState(own_socket=True, kubelet=None), WAIT),
         # A kubelet: register at once, or when the last failure allows it.
-        (RegistrationState(own_socket=True, kubelet=NEW), REGISTER),
-        (RegistrationState(own_socket=True, kubelet=NEW, retry_at=101.0), Decision(Step.WAIT, 101.0)),
+        (served(), REGISTER),
+        (served(retry_at=101.0), Decision(Step.WAIT, 101.0)),
         # An attempt that was given up may have left a stream: registering once more is harmless.
-        (RegistrationState(own_socket=True, kubelet=NEW, streams=1), REGISTER),
+        (served(streams=1), REGISTER),
         # Registered and served.
-        (RegistrationState(own_socket=True, kubelet=NEW, accepted_by=NEW, streams=1, had_stream=True), WAIT),
+        (registered(streams=1, had_stream=True), WAIT),
         # Registered, but no stream was opened.
-        (
-            RegistrationState(own_socket=True, kubelet=NEW, accepted_by=NEW, quiet_since=99.0),
-            Decision(Step.WAIT, 104.0),
-        ),
-        (RegistrationState(own_socket=True, kubelet=NEW, accepted_by=NEW, quiet_since=95.0), REGISTER),
+        (registered(quiet_since=99.0), Decision(Step.WAIT, 104.0)),
+        (registered(quiet_since=95.0), REGISTER),
         # The stream ended.
-        (
-            RegistrationState(
-                own_socket=True, kubelet=NEW, accepted_by=NEW, quiet_since=99.5, had_stream=True
-            ),
-            Decision(Step.WAIT, 100.5),
-        ),
-        (
-            RegistrationState(
-                own_socket=True, kubelet=NEW, accepted_by=NEW, quiet_since=99.0, had_stream=True
-            ),
-            REGISTER,
-        ),
+        (registered(quiet_since=99.5, had_stream=True), Decision(Step.WAIT, 100.5)),
+        (registered(quiet_since=99.0, had_stream=True), REGISTER),
         # The kubelet restarted: its streams ended already, or are to be ended first.
-        (RegistrationState(own_socket=True, kubelet=NEW, accepted_by=OLD), REGISTER),
-        (RegistrationState(own_socket=True, kubelet=NEW, accepted_by=OLD, streams=1), RENEW),
+        (served(accepted_by=OLD), REGISTER),
+        (served(accepted_by=OLD, streams=1), RENEW),
         (RegistrationState(own_socket=False, kubelet=NEW, accepted_by=OLD), RENEW),
         (RegistrationState(own_socket=False, kubelet=None), RENEW),
         # The kubelet's socket is gone, its stream is not: nothing to do but wait.
         (RegistrationState(own_socket=True, kubelet=None, accepted_by=OLD, streams=1), WAIT),
         # Asked for.
-        (RegistrationState(own_socket=True, kubelet=NEW, accepted_by=NEW, streams=1, renew=True), RENEW),
+        (registered(streams=1, renew=True), RENEW),
     ],
 )
 def test_what_a_registration_needs_next(state: RegistrationState, decision: Decision) -> None:
@@ -108,37 +99,17 @@ def test_attempts_are_quick_at_first_and_bounded_at_last(*, refused: bool, last:
 @pytest.mark.parametrize(
     ("state", "now", "expected"),
     [
-        (RegistrationState(own_socket=False, kubelet=NEW), 0, Decision(Step.RENEW)),
-        (RegistrationState(own_socket=True, kubelet=NEW, streams=1, renew=True), 0, Decision(Step.RENEW)),
-        (RegistrationState(own_socket=True, kubelet=NEW, streams=1), 1e9, Decision(Step.WAIT)),
-        (RegistrationState(own_socket=True, kubelet=None), 1e9, Decision(Step.WAIT)),
-        (RegistrationState(own_socket=True, kubelet=NEW, quiet_since=10), 14, Decision(Step.WAIT, 15)),
-        (RegistrationState(own_socket=True, kubelet=NEW, quiet_since=10), 15, Decision(Step.RENEW)),
-        (
-            RegistrationState(own_socket=True, kubelet=NEW, quiet_since=10, had_stream=True),
-            10.5,
-            Decision(Step.WAIT, 11),
-        ),
-        (
-            RegistrationState(own_socket=True, kubelet=NEW, quiet_since=10, renewals=2),
-            11,
-            Decision(Step.WAIT, 30),
-        ),
-        (
-            RegistrationState(own_socket=True, kubelet=NEW, quiet_since=10, renewals=99),
-            11,
-            Decision(Step.WAIT, 70),
-        ),
-        (
-            RegistrationState(own_socket=True, kubelet=NEW, refused=True, retry_at=20),
-            19,
-            Decision(Step.WAIT, 20),
-        ),
-        (
-            RegistrationState(own_socket=True, kubelet=NEW, refused=True, retry_at=20),
-            20,
-            Decision(Step.RENEW),
-        ),
+        (RegistrationState(own_socket=False, kubelet=NEW), 0, RENEW),
+        (served(streams=1, renew=True), 0, RENEW),
+        (served(streams=1), 1e9, WAIT),
+        (RegistrationState(own_socket=True, kubelet=None), 1e9, WAIT),
+        (served(quiet_since=10), 14, Decision(Step.WAIT, 15)),
+        (served(quiet_since=10), 15, RENEW),
+        (served(quiet_since=10, had_stream=True), 10.5, Decision(Step.WAIT, 11)),
+        (served(quiet_since=10, renewals=2), 11, Decision(Step.WAIT, 30)),
+        (served(quiet_since=10, renewals=99), 11, Decision(Step.WAIT, 70)),
+        (served(refused=True, retry_at=20), 19, Decision(Step.WAIT, 20)),
+        (served(refused=True, retry_at=20), 20, RENEW),
     ],
 )
 def test_a_socket_that_the_kubelet_finds_by_itself_is_made_anew_only_when_it_must(

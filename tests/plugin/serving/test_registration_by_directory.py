@@ -1,6 +1,5 @@
 """Registered by directory: the kubelet finds the socket, and finds it again."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -93,25 +92,7 @@ async def test_a_stream_that_broke_is_had_again_by_a_new_socket_of_the_same_name
         await served.until(lambda: served.status(GPU).registered)
 
 
-async def test_another_process_of_the_resource_stands_by_and_takes_over(
-    kubelet: SimulatedKubelet, serve: Serve, root: Path
-) -> None:
-    async with serve(configuration(GPU), method="registry"):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        async with asyncio.timeout(20):
-            second = serve(configuration(GPU), method="registry")
-            taker = await second.__aenter__()
-            await taker.until(lambda: "another process" in taker.status(GPU).state)
-            assert len(registry(root)) == 1
-    try:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        await taker.until(lambda: taker.status(GPU).streams == 1)
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-    finally:
-        await second.__aexit__(None, None, None)
-
-
-async def test_a_refusal_is_told_in_the_kubelet_s_words_and_others_are_left_alone(
+async def test_a_refusal_is_reported_in_the_kubelet_s_words_and_others_are_left_alone(
     kubelet: SimulatedKubelet, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = PluginWatcherServicer.GetInfo

@@ -1,16 +1,19 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
 from harness.served import Served, serving
 from harness.waiting import until
 from plugin.config.load import load_all
 from plugin.config.plan import ResourcePlan
 from plugin.serving.reload import ConfigRefusedError, Reloader
+from plugin.serving.web import PluginSite, build
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 from simulator import SimulatedKubelet
@@ -44,22 +47,30 @@ class Followed:
     served: Served
 
 
-@pytest.fixture
-async def followed(kubelet: SimulatedKubelet, root: Path, host: Path) -> AsyncIterator[Followed]:
-    (root / "c").mkdir()
-    file = root / "c/plugin.yaml"
-    file.write_text(text(ONE))
+@asynccontextmanager
+async def following(
+    kubelet: SimulatedKubelet, root: Path, host: Path, file: Path, *, watched: bool = True
+) -> AsyncIterator[Followed]:
+    """Serve ONE, and reload `file`, which has ONE."""
     watcher = DirectoryWatcher(poll_interval=0.1)
     async with serving(root / "k", host, text(ONE)) as served:
-        files = (("plugin.yaml", file),)
-        reloader = Reloader(files, load_all, fleet=served.fleet, clock=Clock())
+        reloader = Reloader([("plugin.yaml", file)], load_all, fleet=served.fleet, clock=Clock())
         reloader.begin()
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(watcher.run()), group.create_task(reloader.run(file, watcher))]
+            run = reloader.run(file if watched else None, watcher)
+            tasks = [group.create_task(watcher.run()), group.create_task(run)]
             await kubelet.wait_until(lambda k: k.allocatable(ONE) == 1)
             yield Followed(file, reloader, served)
             for task in tasks:
                 task.cancel()
+
+
+@pytest.fixture
+async def followed(kubelet: SimulatedKubelet, root: Path, host: Path) -> AsyncIterator[Followed]:
+    file = root / "plugin.yaml"
+    file.write_text(text(ONE))
+    async with following(kubelet, root, host, file) as made:
+        yield made
 
 
 async def test_a_file_that_is_rewritten_or_replaced_is_followed(
@@ -77,7 +88,7 @@ async def test_a_file_that_is_rewritten_or_replaced_is_followed(
     assert followed.reloader.status.successful
 
 
-async def test_a_broken_file_changes_nothing_and_is_told_until_it_is_mended(
+async def test_a_broken_file_changes_nothing_and_is_reported_until_it_is_mended(
     followed: Followed, kubelet: SimulatedKubelet
 ) -> None:
     before = followed.reloader.status.succeeded_at
@@ -104,33 +115,19 @@ async def test_a_config_map_that_is_swapped_is_followed(
         (volume / name / "plugin.yaml").write_text(text(resource))
     (volume / "..data").symlink_to("..1")
     (volume / "plugin.yaml").symlink_to("..data/plugin.yaml")
-    watcher = DirectoryWatcher(poll_interval=0.1)
-    async with serving(root / "k", host, text(ONE)) as served:
-        file = volume / "plugin.yaml"
-        reloader = Reloader([("c", file)], load_all, fleet=served.fleet, clock=Clock())
-        reloader.begin()
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(watcher.run()), group.create_task(reloader.run(file, watcher))]
-            await kubelet.wait_until(lambda k: k.allocatable(ONE) == 1)
-            (volume / "..tmp").symlink_to("..2")
-            os.replace(volume / "..tmp", volume / "..data")  # noqa: PTH105 -- as the kubelet does it
-            await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1 and k.allocatable(ONE) == 0)
-            for task in tasks:
-                task.cancel()
+    async with following(kubelet, root, host, volume / "plugin.yaml"):
+        (volume / "..tmp").symlink_to("..2")
+        os.replace(volume / "..tmp", volume / "..data")  # noqa: PTH105 -- as the kubelet does it
+        await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1 and k.allocatable(ONE) == 0)
 
 
-async def test_it_is_read_when_it_is_asked_for(kubelet: SimulatedKubelet, root: Path, host: Path) -> None:
+async def test_a_reload_can_be_requested(kubelet: SimulatedKubelet, root: Path, host: Path) -> None:
     file = root / "plugin.yaml"
     file.write_text(text(ONE))
-    async with serving(root / "k", host, text(ONE)) as served:
-        reloader = Reloader([("c", file)], load_all, fleet=served.fleet, clock=Clock())
-        reloader.begin()
-        run = asyncio.create_task(reloader.run(None, DirectoryWatcher()))
+    async with following(kubelet, root, host, file, watched=False) as followed:
         file.write_text(text(TWO))
-        reloader.ask()
+        followed.reloader.ask()
         await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1)
-        run.cancel()
-        await asyncio.wait({run})
 
 
 @pytest.mark.parametrize(("name", "words"), [("none", "No such file"), ("empty", "c:1: found an empty file")])
@@ -144,10 +141,6 @@ def test_a_start_without_a_valid_file_is_refused(name: str, words: str, root: Pa
 
 
 async def test_probes_and_metrics_tell_of_a_refused_file(followed: Followed) -> None:
-    from aiohttp.test_utils import TestClient, TestServer  # noqa: PLC0415 -- this test alone needs it
-
-    from plugin.serving.web import PluginSite, build  # noqa: PLC0415
-
     followed.file.write_text("version: 2\n")
     await followed.served.until(lambda: not followed.reloader.status.successful)
     site = PluginSite(followed.served.fleet, lambda: followed.reloader.status)

@@ -153,7 +153,7 @@ async def test_registering_goes_on_while_the_kubelet_hangs_or_refuses(
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
 
 
-async def test_a_kubelet_s_socket_that_nobody_listens_on_is_told_once_it_is_more_than_a_moment(
+async def test_a_kubelet_s_socket_without_a_listener_is_reported_when_that_lasts(
     root: Path, serve: Serve, colas: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "devicelens")
@@ -320,7 +320,7 @@ async def test_a_defect_in_one_resource_leaves_the_others_alone_and_is_survived(
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
 
 
-async def test_discovery_that_fails_changes_nothing_and_is_told(
+async def test_discovery_that_fails_changes_nothing_and_is_reported(
     kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (colas / "a").touch()
@@ -410,7 +410,7 @@ async def test_what_a_pod_holds_from_before_is_never_dropped_by_a_plugin_that_st
     await kubelet.set_faults(Faults())
 
 
-async def test_what_a_pod_holds_from_before_is_taken_over_as_soon_as_anybody_tells_of_it(
+async def test_what_a_pod_holds_from_before_is_taken_over_as_soon_as_the_kubelet_reports_it(
     serve: Serve, colas: Path, root: Path
 ) -> None:
     # Not the fixture's, which counts it against the plugin that nobody had told it.
@@ -495,7 +495,7 @@ async def test_without_inotify_everything_works_by_polling(
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
 
 
-async def test_a_look_that_hangs_is_given_up_and_told_while_everything_is_served_on(
+async def test_a_scan_that_hangs_is_given_up_and_reported_while_everything_is_served_on(
     kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (colas / "a").touch()
@@ -520,7 +520,7 @@ async def test_a_look_that_hangs_is_given_up_and_told_while_everything_is_served
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
 
 
-async def test_ids_that_another_resource_has_too_are_told(
+async def test_ids_that_another_resource_has_too_are_reported(
     root: Path, serve: Serve, colas: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (colas / "a").touch()

@@ -1,4 +1,4 @@
-"""What the log is told of a resource's devices."""
+"""The log events of a resource's devices."""
 
 import pytest
 
@@ -8,9 +8,9 @@ from plugin.serving.status import MAX_NAMED, ResourceLog
 BROKEN = "found '1', expected '0'"
 
 
-@pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]]:
-    """Tells of what a look at a host found; events with their fields."""
+def test_a_new_device_that_is_unhealthy_is_logged_as_a_change_of_health(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level("INFO", "devicelens")
     ResourceLog("a.b/c").transitions(
         [
@@ -20,19 +20,8 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]
             HealthTransition("d2", healthy=False, reason=BROKEN),
         ]
     )
-    return [(record.getMessage(), vars(record)["devicelens_fields"]) for record in caplog.records]
-
-
-def test_devices_that_were_found_are_told_in_their_natural_order(
-    told: list[tuple[str, dict[str, object]]],
-) -> None:
-    assert told[0] == ("devices found", {"resource": "a.b/c", "devices": "d9, d10"})
-
-
-def test_a_device_that_is_unhealthy_from_the_beginning_is_told_as_one_that_becomes_so(
-    told: list[tuple[str, dict[str, object]]],
-) -> None:
-    assert told[1:] == [
+    assert [(record.getMessage(), vars(record)["devicelens_fields"]) for record in caplog.records] == [
+        ("devices found", {"resource": "a.b/c", "devices": "d9, d10"}),
         ("device unhealthy", {"resource": "a.b/c", "device": "d9", "reason": BROKEN}),
         ("device healthy", {"resource": "a.b/c", "device": "d1"}),
         ("device unhealthy", {"resource": "a.b/c", "device": "d2", "reason": BROKEN}),

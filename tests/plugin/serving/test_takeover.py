@@ -12,7 +12,7 @@ import pytest
 
 from harness.served import Serve, Served
 from plugin.devices.device import HeldIds
-from plugin.serving.context import Pace
+from plugin.serving.context import Pace, RegistrationMethod
 from plugin.serving.kubelet_state import KubeletState
 from plugin.serving.reconciler import Reconciler
 from plugin.serving.sockets import PREFIX, Lease, SocketNames
@@ -27,12 +27,13 @@ CONFIGURATION = (
 )
 
 
+@pytest.mark.parametrize("method", ["socket", "registry"])
 async def test_a_second_plugin_stands_by_ready_and_takes_over_when_the_first_ends(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path
+    kubelet: SimulatedKubelet, serve: Serve, colas: Path, method: RegistrationMethod
 ) -> None:
     (colas / "a").touch()
-    async with serve(CONFIGURATION) as second_to_last:
-        async with serve(CONFIGURATION) as first:
+    async with serve(CONFIGURATION, method=method) as second_to_last:
+        async with serve(CONFIGURATION, method=method) as first:
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
             served, waiting = (
                 (first, second_to_last) if first.status(COLA).registered else (second_to_last, first)
@@ -84,7 +85,7 @@ async def test_upgrades_in_a_row_leave_the_newest_in_charge(
     assert list((root / "k/device-plugins").glob(f"*{PREFIX}*")) == []
 
 
-async def test_an_older_plugin_of_somebody_else_that_leaves_takes_nothing_with_it_for_long(
+async def test_an_older_plugin_of_another_vendor_that_leaves_takes_nothing_with_it_for_long(
     kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path
 ) -> None:
     (colas / "a").touch()
@@ -102,7 +103,7 @@ async def test_an_older_plugin_of_somebody_else_that_leaves_takes_nothing_with_i
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_a_newer_plugin_of_somebody_else_that_leaves_takes_nothing_with_it_for_long(
+async def test_a_newer_plugin_of_another_vendor_that_leaves_takes_nothing_with_it_for_long(
     kubelet: SimulatedKubelet,
     serve: Serve,
     colas: Path,
@@ -125,7 +126,7 @@ async def test_a_newer_plugin_of_somebody_else_that_leaves_takes_nothing_with_it
         await until_served(served)
 
 
-async def test_a_newer_plugin_of_somebody_else_is_told_of_and_left_in_place(
+async def test_a_newer_plugin_of_another_vendor_is_reported_and_left_in_place(
     kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "devicelens")

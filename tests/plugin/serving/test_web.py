@@ -107,7 +107,7 @@ async def test_without_a_kubelet_it_is_healthy_but_not_ready_and_says_why(
             assert (await client.get("/-/healthy")).status == 200
 
 
-async def test_every_family_of_the_contract_is_told(client: Client, kubelet: SimulatedKubelet) -> None:
+async def test_every_family_of_the_contract_is_reported(client: Client, kubelet: SimulatedKubelet) -> None:
     pod = PodSpec(namespace="default", name="p", containers=(ContainerSpec("c", resources={COLA: 1}),))
     await kubelet.add_pod(pod)
     text = await (await client.get("/metrics")).text()
