@@ -38,7 +38,7 @@ def _written(life: Life) -> bool:
     return life.archive.condition.written
 
 
-def test_what_is_shown_is_what_is_written(live: Start) -> None:
+def test_queries_return_what_the_file_contains(live: Start) -> None:
     life = live()
     life.look(A)
     life.look(B)
@@ -48,7 +48,7 @@ def test_what_is_shown_is_what_is_written(live: Start) -> None:
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
 
 
-def test_the_file_and_its_directory_are_for_their_owner_and_its_group(live: Start, tmp_path: Path) -> None:
+def test_file_and_directory_modes_allow_owner_and_group_only(live: Start, tmp_path: Path) -> None:
     path = tmp_path / "new" / "deeper" / "history.db"
     life = live(path)
     life.look(A)
@@ -58,7 +58,7 @@ def test_the_file_and_its_directory_are_for_their_owner_and_its_group(live: Star
     assert set(files.values()) == {0o640}
 
 
-def test_a_full_disk_holds_nothing_up_and_loses_nothing_that_was_shown(
+def test_full_disk_blocks_nothing_and_loses_no_returned_row(
     live: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "devicelens")
@@ -93,7 +93,7 @@ def test_a_full_disk_holds_nothing_up_and_loses_nothing_that_was_shown(
     assert any("history cannot be written: over" in record.getMessage() for record in caplog.records)
 
 
-def test_what_waits_is_bounded_and_what_is_forgotten_is_a_gap(live: Start) -> None:
+def test_pending_rows_are_bounded_and_dropped_ones_leave_a_gap(live: Start) -> None:
     life = live(pending_limit=20)
     life.look(A)
     life.look(A)
@@ -114,7 +114,7 @@ def test_what_waits_is_bounded_and_what_is_forgotten_is_a_gap(live: Start) -> No
     assert len(life.archive.open_rows()) == 30
 
 
-def test_a_program_that_locks_the_file_is_waited_for(live: Start, tmp_path: Path) -> None:
+def test_rows_wait_while_another_program_locks_the_file(live: Start, tmp_path: Path) -> None:
     life = live()
     life.look(A)
     with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
@@ -130,7 +130,7 @@ def test_a_program_that_locks_the_file_is_waited_for(live: Start, tmp_path: Path
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
 
 
-def test_what_nobody_foresaw_is_waited_for_too(live: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_wait_after_an_unexpected_error(live: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(*_: object) -> None:
         raise RuntimeError("nobody foresaw this")
 
@@ -147,7 +147,7 @@ def test_what_nobody_foresaw_is_waited_for_too(live: Start, monkeypatch: pytest.
     assert life.devices(device="gpu-0") == [("gpu-0", True)]
 
 
-def test_a_damaged_file_is_moved_aside_and_said(
+def test_damaged_file_is_moved_aside_and_logged(
     live: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "history.db"
@@ -174,9 +174,7 @@ def _spoil(path: Path) -> None:
 
 
 @pytest.mark.parametrize("found_by", ["question", "writing"])
-def test_damage_that_is_found_later_costs_the_past_and_nothing_of_the_present(
-    live: Start, tmp_path: Path, found_by: str
-) -> None:
+def test_damage_found_later_loses_past_rows_only(live: Start, tmp_path: Path, found_by: str) -> None:
     life = live()
     life.look()
     began = life.look(A, B).times.asked
@@ -201,7 +199,7 @@ def test_damage_that_is_found_later_costs_the_past_and_nothing_of_the_present(
     assert {row.key for row in life.archive.open_rows()} == {A, C}
 
 
-def test_a_disk_that_goes_on_failing_is_not_filled_with_damaged_files(live: Start, tmp_path: Path) -> None:
+def test_number_of_damaged_files_is_bounded(live: Start, tmp_path: Path) -> None:
     for number in range(DAMAGED_KEPT + 3):
         (tmp_path / "history.db").write_bytes(b"SQLite format 3\0" + bytes(5000))
         os.utime(tmp_path / "history.db", (number, number))
@@ -211,7 +209,7 @@ def test_a_disk_that_goes_on_failing_is_not_filled_with_damaged_files(live: Star
 
 
 @pytest.mark.parametrize("kind", ["a directory above that is a file", "a directory", "another program's"])
-def test_a_file_that_cannot_be_used_is_said_and_history_goes_on_in_memory_until_it_can(
+def test_history_is_kept_in_memory_while_the_file_is_unusable(
     live: Start, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "there" / "history.db"
@@ -256,7 +254,7 @@ def test_a_file_that_cannot_be_used_is_said_and_history_goes_on_in_memory_until_
         assert {row.key for row in store.past()} == {A, B}
 
 
-def test_a_file_that_is_taken_away_is_noticed_and_begun_anew(live: Start, tmp_path: Path) -> None:
+def test_renamed_file_is_replaced_by_a_new_one(live: Start, tmp_path: Path) -> None:
     life = live()
     life.look(A, B)
     life.look(A)
@@ -268,7 +266,7 @@ def test_a_file_that_is_taken_away_is_noticed_and_begun_anew(live: Start, tmp_pa
     assert {row.key for row in life.archive.open_rows()} == {A, C}
 
 
-def test_what_is_too_old_is_deleted_only_when_the_clock_has_been_steady(live: Start) -> None:
+def test_old_rows_are_deleted_only_while_the_clock_is_steady(live: Start) -> None:
     life = live(limits=HistoryLimits(3600.0, 64 << 20))
     life.look(A)
     life.look()
@@ -288,7 +286,7 @@ def test_what_is_too_old_is_deleted_only_when_the_clock_has_been_steady(live: St
     assert life.ask(since=found.earliest - 1, until=found.earliest - 1).unseen[0].why is GapReason.BEFORE
 
 
-def test_the_file_stays_within_its_size_while_holdings_come_and_go(live: Start, tmp_path: Path) -> None:
+def test_file_stays_within_its_size_limit(live: Start, tmp_path: Path) -> None:
     limits = HistoryLimits(30 * 86400.0, 8 << 20)
     life = live(limits=limits)
     path = tmp_path / "history.db"
@@ -320,7 +318,7 @@ def _count(life: Life) -> int:
     return _store(life).count()
 
 
-def test_just_after_a_start_what_is_missing_is_told_as_in_doubt(live: Start) -> None:
+def test_missing_holdings_are_in_doubt_just_after_a_start(live: Start) -> None:
     life = live()
     life.look(A, B)
     life.archive.close()
@@ -339,7 +337,7 @@ def test_just_after_a_start_what_is_missing_is_told_as_in_doubt(live: Start) -> 
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
 
 
-def test_a_kubelet_that_is_silent_is_a_gap_that_lasts(live: Start) -> None:
+def test_silent_kubelet_is_a_gap_until_it_answers(live: Start) -> None:
     life = live()
     life.look(A)
     life.look(A)
@@ -357,7 +355,7 @@ def test_a_kubelet_that_is_silent_is_a_gap_that_lasts(live: Start) -> None:
     assert [(gap.since, gap.until, gap.why) for gap in gaps] == [(last, life.wall, GapReason.SILENT)]
 
 
-def test_a_look_that_showed_nothing_new_tells_until_when_it_was_looked(live: Start) -> None:
+def test_unchanged_poll_extends_coverage(live: Start) -> None:
     life = live()
     life.look(A)
     life.pass_time(10.0)

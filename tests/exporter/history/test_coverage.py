@@ -35,7 +35,7 @@ GAPS = [CoverageGap(200.0, 260.0, GapReason.DOWN), CoverageGap(300.0, 330.0, Gap
         (401.0, CoverageGap(400.0, None, GapReason.LATER)),
     ],
 )
-def test_of_a_moment_the_whole_gap_is_told_that_it_lies_in(at: float, gap: CoverageGap | None) -> None:
+def test_query_of_a_moment_returns_the_whole_gap_around_it(at: float, gap: CoverageGap | None) -> None:
     assert list(coverage_gaps(WATCHES, at, at, GapReason.LATER)) == ([] if gap is None else [gap])
 
 
@@ -56,13 +56,13 @@ def test_of_a_moment_the_whole_gap_is_told_that_it_lies_in(at: float, gap: Cover
         (500.0, 600.0, [CoverageGap(500.0, 600.0, GapReason.LATER)]),
     ],
 )
-def test_of_a_range_the_gaps_within_it_are_told(
+def test_query_of_a_range_returns_the_gaps_within_it(
     since: float | None, until: float, gaps: list[CoverageGap]
 ) -> None:
     assert list(coverage_gaps(WATCHES, since, until, GapReason.LATER)) == gaps
 
 
-def test_without_any_look_nothing_is_claimed() -> None:
+def test_without_polls_everything_is_a_gap() -> None:
     assert list(coverage_gaps([], None, 10.0, GapReason.SILENT)) == [
         CoverageGap(None, 10.0, GapReason.SILENT)
     ]
@@ -76,7 +76,7 @@ def test_without_any_look_nothing_is_claimed() -> None:
     st.integers(0, 30),
     st.integers(-5, 90),
 )
-def test_every_moment_is_either_in_a_watch_or_in_a_gap(
+def test_every_moment_is_covered_or_in_a_gap(
     drawn: list[tuple[int, int]], since: int, length: int, at: int
 ) -> None:
     watches = [CoveredSpan(n, s, s + lasted, GapReason.DOWN) for n, (s, lasted) in enumerate(sorted(drawn))]
@@ -91,7 +91,7 @@ def test_every_moment_is_either_in_a_watch_or_in_a_gap(
         assert bool(touching) if not looked else not strictly
 
 
-def test_looks_follow_one_another_until_too_much_time_has_passed() -> None:
+def test_polls_leave_a_gap_after_too_much_time() -> None:
     sight = PollSequence(16.0)
     assert sight.add(PollTimes(0.0, 0.1, 0.1), {}, by_event=False).before is None
     assert sight.add(PollTimes(5.0, 5.1, 5.1), None, by_event=False).gap is None

@@ -81,13 +81,13 @@ def held(*keys: HoldingKey, uid: str = "") -> Present:
     return {key: (HoldingFacts(uid),) for key in keys}
 
 
-def test_what_the_very_first_look_shows_began_nobody_knows_when() -> None:
+def test_start_is_unknown_for_holdings_of_the_first_poll() -> None:
     exporter = Exporter()
     look = exporter.look(held(A))
     assert exporter.open(A).start == Bound(None, look.times.answered, Certainty.HELD_ALREADY)
 
 
-def test_a_start_and_an_end_lie_between_the_looks_on_either_side() -> None:
+def test_start_and_end_lie_between_two_polls() -> None:
     exporter = Exporter()
     one = exporter.look(held())
     two = exporter.look(held(A))
@@ -97,14 +97,14 @@ def test_a_start_and_an_end_lie_between_the_looks_on_either_side() -> None:
     assert row.end == Bound(two.times.asked, three.times.answered, Certainty.BETWEEN_POLLS)
 
 
-def test_looks_within_a_second_make_it_seen_at_once() -> None:
+def test_polls_within_a_second_give_certainty_at_once() -> None:
     exporter = Exporter()
     exporter.look(held())
     exporter.look(held(A), after=0.5)
     assert exporter.open(A).start.certainty is Certainty.AT_ONCE
 
 
-def test_the_event_of_an_allocation_narrows_the_start_of_plugins_devices_alone() -> None:
+def test_allocation_event_narrows_the_start_of_plugin_devices_only() -> None:
     exporter = Exporter()
     one = exporter.look(held())
     two = exporter.look(held(A, CLAIM), after=4.0, told=True)
@@ -112,7 +112,7 @@ def test_the_event_of_an_allocation_narrows_the_start_of_plugins_devices_alone()
     assert exporter.open(CLAIM).start == Bound(one.times.asked, two.times.answered, Certainty.BETWEEN_POLLS)
 
 
-def test_an_event_narrows_nothing_if_the_look_before_failed_or_was_under_way() -> None:
+def test_event_narrows_nothing_after_a_failed_or_overlapping_poll() -> None:
     exporter = Exporter()
     one = exporter.look(held())
     exporter.sight.fail()
@@ -125,7 +125,7 @@ def test_an_event_narrows_nothing_if_the_look_before_failed_or_was_under_way() -
     assert exporter.open(B).start.not_before == slow.times.asked
 
 
-def test_held_since_survives_a_restart_and_a_crash() -> None:
+def test_start_survives_a_restart() -> None:
     exporter = Exporter()
     exporter.look(held())
     exporter.look(held(A, uid="u1"))
@@ -136,7 +136,7 @@ def test_held_since_survives_a_restart_and_a_crash() -> None:
     assert not exporter.past
 
 
-def test_what_went_while_the_exporter_was_down_ends_between_the_last_look_and_the_first() -> None:
+def test_release_while_down_lies_between_last_and_first_poll() -> None:
     exporter = Exporter()
     exporter.look(held(A))
     last = exporter.look(held(A))
@@ -149,7 +149,7 @@ def test_what_went_while_the_exporter_was_down_ends_between_the_last_look_and_th
     assert exporter.open(B).start == Bound(last.times.asked, first.times.answered, Certainty.WHILE_DOWN)
 
 
-def test_what_is_missing_is_given_up_though_nothing_else_changes() -> None:
+def test_missing_holdings_end_after_the_doubt_without_other_changes() -> None:
     exporter = Exporter()
     exporter.look(held(A))
     exporter.start()
@@ -162,7 +162,7 @@ def test_what_is_missing_is_given_up_though_nothing_else_changes() -> None:
     assert exporter.ended(A).end is not None
 
 
-def test_a_kubelet_that_lists_nobody_at_the_start_closes_nothing() -> None:
+def test_empty_first_list_ends_no_holding() -> None:
     exporter = Exporter()
     exporter.look(held())
     exporter.look(held(A, B, uid="u1"))
@@ -174,7 +174,7 @@ def test_a_kubelet_that_lists_nobody_at_the_start_closes_nothing() -> None:
     assert not exporter.past
 
 
-def test_an_exporter_that_crashes_again_and_again_does_not_keep_in_doubt_what_is_gone() -> None:
+def test_doubt_ends_despite_repeated_crashes() -> None:
     exporter = Exporter()
     last = exporter.look(held(A))
     exporter.start()
@@ -185,7 +185,7 @@ def test_an_exporter_that_crashes_again_and_again_does_not_keep_in_doubt_what_is
     assert exporter.ended(A).end == Bound(last.times.asked, first.times.answered, Certainty.WHILE_DOWN)
 
 
-def test_another_pod_of_the_name_after_a_restart_is_another_holding() -> None:
+def test_other_uid_after_a_restart_is_another_holding() -> None:
     exporter = Exporter()
     exporter.look(held(A, uid="u1"))
     exporter.start()
@@ -196,7 +196,7 @@ def test_another_pod_of_the_name_after_a_restart_is_another_holding() -> None:
     assert exporter.open(A).start.certainty is Certainty.WHILE_DOWN
 
 
-def test_without_a_uid_it_is_assumed_to_be_the_same_pod_after_a_gap_and_said() -> None:
+def test_without_a_uid_the_same_pod_is_assumed_after_a_gap() -> None:
     exporter = Exporter()
     exporter.look(held(A))
     exporter.look(held(A))
@@ -206,7 +206,7 @@ def test_without_a_uid_it_is_assumed_to_be_the_same_pod_after_a_gap_and_said() -
     assert exporter.open(A).assumed
 
 
-def test_a_uid_that_is_told_late_confirms_or_refutes_what_was_assumed() -> None:
+def test_late_uid_confirms_or_refutes_the_assumption() -> None:
     exporter = Exporter()
     last = exporter.look(held(A, B, uid="u1"))
     exporter.start()
@@ -219,7 +219,7 @@ def test_a_uid_that_is_told_late_confirms_or_refutes_what_was_assumed() -> None:
     assert exporter.open(B).start == exporter.ended(B).end
 
 
-def test_who_took_over_before_a_crash_is_not_dated_by_what_was_seen_without_a_uid() -> None:
+def test_successor_is_not_dated_by_polls_without_a_uid() -> None:
     """A successor listed under the old name, and another crash before its uid was told."""
     exporter = Exporter()
     exporter.look(held(A, uid="one"))
@@ -240,7 +240,7 @@ def test_who_took_over_before_a_crash_is_not_dated_by_what_was_seen_without_a_ui
     assert successor.start.not_before <= proven.times.asked
 
 
-def test_who_went_without_a_uid_after_a_crash_may_have_gone_since_it_was_proven() -> None:
+def test_end_without_a_uid_may_be_as_early_as_the_last_proof() -> None:
     exporter = Exporter()
     proven = exporter.look(held(A, uid="one"))
     exporter.start()
@@ -254,7 +254,7 @@ def test_who_went_without_a_uid_after_a_crash_may_have_gone_since_it_was_proven(
     assert row.end.not_before <= proven.times.answered
 
 
-def test_what_is_learned_later_belongs_to_the_same_holding_and_is_not_forgotten() -> None:
+def test_later_facts_belong_to_the_same_holding() -> None:
     exporter = Exporter()
     exporter.look(held(A))
     number = exporter.open(A).id
@@ -264,7 +264,7 @@ def test_what_is_learned_later_belongs_to_the_same_holding_and_is_not_forgotten(
     assert (row.id, row.facts) == (number, HoldingFacts("u1", "Deployment", "web", "GPU-0"))
 
 
-def test_a_silent_kubelet_leaves_a_gap() -> None:
+def test_silent_kubelet_leaves_a_gap() -> None:
     exporter = Exporter()
     exporter.look(held())
     last = exporter.look(held())
@@ -276,7 +276,7 @@ def test_a_silent_kubelet_leaves_a_gap() -> None:
 
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
-def test_a_clock_that_is_set_turns_nothing_round(step: float) -> None:
+def test_bounds_stay_in_order_when_the_clock_is_set(step: float) -> None:
     exporter = Exporter(wall=1e6)
     exporter.look(held())
     exporter.look(held(A))
@@ -292,7 +292,7 @@ def test_a_clock_that_is_set_turns_nothing_round(step: float) -> None:
     assert row.end.not_before <= row.end.not_after
 
 
-def test_of_what_waits_too_long_only_what_was_never_shown_is_forgotten() -> None:
+def test_trim_drops_only_rows_never_written() -> None:
     exporter = Exporter()
     exporter.look(held(A))
 
@@ -390,7 +390,7 @@ _snapshots = listings().map(lambda listed: build(listed, None))
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(_snapshots, min_size=1, max_size=5))
-def test_as_many_begin_and_end_as_the_mapping_counts(snapshots: list[Snapshot]) -> None:
+def test_journal_begins_and_ends_match_the_mapping(snapshots: list[Snapshot]) -> None:
     exporter, tracker = Exporter(), HoldingTracker()
     began = ended = 0
     for number, snapshot in enumerate(snapshots):
@@ -407,7 +407,7 @@ def _all(exporter: Exporter) -> Iterable[HoldingRow]:
     return [*exporter.rows.values(), *exporter.past.values()]
 
 
-def test_a_run_that_began_by_itself_goes_on_where_the_one_before_left_off() -> None:
+def test_joined_run_continues_the_stored_one() -> None:
     old = Exporter()
     old.look(held())
     old.look(held(A, B, uid="u1"))
@@ -429,7 +429,7 @@ def test_a_run_that_began_by_itself_goes_on_where_the_one_before_left_off() -> N
     assert not new.rows
 
 
-def test_what_two_exporters_saw_side_by_side_is_told_once() -> None:
+def test_holdings_seen_by_two_exporters_are_joined() -> None:
     old, new = Exporter(), Exporter()
     old.look(held(A))
     new.look(held(A))
@@ -450,7 +450,7 @@ def test_what_two_exporters_saw_side_by_side_is_told_once() -> None:
     assert [row.key.device for row in new.rows.values()] == ["gpu-4"]
 
 
-def test_names_of_any_length_and_kind_are_kept_apart() -> None:
+def test_names_of_any_length_stay_distinct() -> None:
     long = "x" * 5000
     one = present_of(_of(long + "a", "\ud800"), lambda _: UNKNOWN)
     two = present_of(_of(long + "b", "\ud800"), lambda _: UNKNOWN)
@@ -467,7 +467,7 @@ def _of(device: str, pod: str) -> Snapshot:
     return Snapshot(devices=(Device(DeviceKey("r", device), holders=(Holder("n", pod, "c"),)),))
 
 
-def test_a_row_is_not_changed_by_what_is_known_already() -> None:
+def test_known_facts_change_no_row() -> None:
     exporter = Exporter()
     exporter.look(held(A, uid="u1"))
     row = exporter.open(A)
@@ -485,7 +485,7 @@ def test_a_row_is_not_changed_by_what_is_known_already() -> None:
     st.integers(0, 13),
     st.booleans(),
 )
-def test_of_two_runs_one_account_is_made_in_which_each_holding_is_told_once(
+def test_two_runs_join_with_each_holding_once(
     truth: list[set[HoldingKey]], old_until: int, new_from: int, named: bool
 ) -> None:
     """One exporter looks from the beginning to `old_until`, another from `new_from` to the end."""

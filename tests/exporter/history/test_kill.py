@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.timeout(60 + 5 * KILLS)
-def test_what_was_shown_as_ended_outlives_a_kill_at_any_moment(tmp_path: Path) -> None:
+def test_returned_end_survives_a_kill_at_any_moment(tmp_path: Path) -> None:
     order = random.Random(7)
     path = tmp_path / "history.db"
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}

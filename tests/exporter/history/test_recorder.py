@@ -115,7 +115,7 @@ async def running(path: Path | None, *, now: float = 1_800_000_000.0) -> AsyncGe
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_uid_that_comes_to_be_known_between_two_looks_is_in_history_at_once() -> None:
+async def test_uid_proven_between_polls_is_recorded_at_once() -> None:
     async with running(None) as life:
         life.refresh(held())
         life.refresh(held("a"))
@@ -133,7 +133,7 @@ async def test_a_uid_that_comes_to_be_known_between_two_looks_is_in_history_at_o
         assert row.end is not None
 
 
-async def test_what_is_read_anew_before_the_first_look_or_shows_the_same_is_no_look() -> None:
+async def test_reread_without_news_is_no_poll() -> None:
     async with running(None) as life:
         life.recorder.reread()
         assert not (await life.ask()).rows
@@ -142,7 +142,7 @@ async def test_what_is_read_anew_before_the_first_look_or_shows_the_same_is_no_l
         assert len((await life.ask()).rows) == 1
 
 
-async def test_what_the_loop_sees_is_in_history() -> None:
+async def test_refreshes_are_recorded() -> None:
     async with running(None) as life:
         life.refresh(held())
         began = life.now
@@ -161,7 +161,7 @@ async def test_what_the_loop_sees_is_in_history() -> None:
         assert life.recorder.condition.rows == 2
 
 
-async def test_an_event_bounds_nothing_where_the_kubelet_was_slow() -> None:
+async def test_event_narrows_nothing_with_a_slow_kubelet() -> None:
     async with running(None) as life:
         life.refresh(held())
         began = life.now
@@ -170,7 +170,7 @@ async def test_an_event_bounds_nothing_where_the_kubelet_was_slow() -> None:
         assert (row.start.not_before, row.start.certainty) == (began, Certainty.BETWEEN_POLLS)
 
 
-async def test_an_event_bounds_nothing_where_this_process_stood_still() -> None:
+async def test_event_narrows_nothing_after_the_process_stood_still() -> None:
     async with running(None) as life:
         life.refresh(held())
         began = life.now
@@ -182,7 +182,7 @@ async def test_an_event_bounds_nothing_where_this_process_stood_still() -> None:
         assert (row.start.not_before, row.start.certainty) == (began, Certainty.BETWEEN_POLLS)
 
 
-async def test_claims_are_holdings_too_and_pods_have_their_workload() -> None:
+async def test_claims_and_workloads_are_recorded() -> None:
     holder = POD._replace(pod_uid="u")
     claim = ClaimDevice(ClaimDeviceKey("d", "pool", "g0", "s"), (ClaimHolder(holder, "ns", "mine"),))
     identity = PodIdentity("ns", "p", "u", workload=Workload("Deployment", "web"))
@@ -193,7 +193,7 @@ async def test_claims_are_holdings_too_and_pods_have_their_workload() -> None:
         assert row.facts[:3] == ("u", "Deployment", "web")
 
 
-async def test_history_is_remembered_by_the_next_process(tmp_path: Path) -> None:
+async def test_next_process_restores_starts_and_rows_written_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     async with running(path) as life:
         await until("history is open", _told(life))
@@ -217,7 +217,7 @@ def _told(life: Running) -> Callable[[], "asyncio.Future[bool]"]:
     return told  # type: ignore[return-value] # a coroutine function
 
 
-async def test_a_disk_that_hangs_holds_nothing_up_and_costs_only_precision(
+async def test_hanging_disk_blocks_nothing_and_costs_precision_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hung, over = threading.Event(), threading.Event()
@@ -249,7 +249,7 @@ async def test_a_disk_that_hangs_holds_nothing_up_and_costs_only_precision(
     assert WAITING_POLLS <= len(rows) <= WAITING_POLLS + 1
 
 
-async def test_the_book_is_read_in_the_thread_that_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_open_rows_are_read_in_the_history_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
     original = Archive.open_rows
 
@@ -271,7 +271,7 @@ async def test_the_book_is_read_in_the_thread_that_writes_it(monkeypatch: pytest
     assert threads
 
 
-async def test_too_many_questions_at_once_are_refused() -> None:
+async def test_too_many_queries_at_once_are_refused() -> None:
     async with running(None) as life:
         life.refresh(held("a"))
         answers = await asyncio.gather(*(life.ask() for _ in range(30)), return_exceptions=True)
@@ -283,7 +283,7 @@ async def test_too_many_questions_at_once_are_refused() -> None:
         await life.ask()
 
 
-async def test_a_store_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreadable_store_makes_history_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(*_: object) -> None:
         raise StoreError("another program keeps it locked")
 
@@ -293,7 +293,7 @@ async def test_a_store_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPat
             await life.ask()
 
 
-async def test_an_error_nobody_foresaw_does_not_end_the_process(
+async def test_unexpected_error_does_not_end_the_process(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def take(*_: object) -> None:

@@ -60,7 +60,7 @@ def _write(store: Store, *rows: HoldingRow, watches: tuple[CoveredSpan, ...] = (
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "nul\0in it"])
-def test_rows_come_back_as_they_were_whatever_they_are_called(store: Store, text: str) -> None:
+def test_rows_with_any_names_are_read_back_unchanged(store: Store, text: str) -> None:
     key = HoldingKey(text, text, text, text, text, text, text, text, text, text)
     facts = HoldingFacts(text, text, text, text, text)
     held = HoldingRow(1, key, facts, Bound(None, 5.0, Certainty.HELD_ALREADY), assumed=True)
@@ -76,7 +76,7 @@ def test_rows_come_back_as_they_were_whatever_they_are_called(store: Store, text
         assert {row.id for row in store.find(shown)[0]} == {1, 2}
 
 
-def test_a_row_that_ends_keeps_its_number_and_writing_again_does_no_harm(store: Store) -> None:
+def test_ended_row_keeps_its_id_and_writing_is_idempotent(store: Store) -> None:
     held = HoldingRow(1, _key("a"), HoldingFacts(), Bound(1.0, 2.0, Certainty.AT_ONCE))
     gone = _past(1, 1.0, 9.0, _key("a"), HoldingFacts())
     _write(store, held)
@@ -112,7 +112,7 @@ _asked = st.dictionaries(
     length=st.none() | st.integers(0, 100),
     limit=st.integers(1, 7),
 )
-def test_what_is_found_is_what_a_look_at_every_row_finds_page_by_page(
+def test_query_finds_what_a_full_scan_finds_page_by_page(
     drawn: list[tuple[int, int, str, str, str, bool]],
     names: dict[str, Any],
     since: int | None,
@@ -163,7 +163,7 @@ _FILTERS = ("resource", "driver", "device", "namespace", "pod", "uid")
 
 @pytest.mark.parametrize("at", [None, 5.0])
 @pytest.mark.parametrize("after", [None, Cursor(5.0, 3)])
-def test_no_question_walks_through_the_past(store: Store, at: float | None, after: Cursor | None) -> None:
+def test_no_query_scans_the_past(store: Store, at: float | None, after: Cursor | None) -> None:
     for given_names in product((False, True), repeat=len(_FILTERS)):
         names: dict[str, Any] = {
             name: "a\\n" for name, is_given in zip(_FILTERS, given_names, strict=True) if is_given
@@ -178,7 +178,7 @@ def test_no_question_walks_through_the_past(store: Store, at: float | None, afte
         assert all(f"{wanted})" in step for step in searched), (names, plan)
 
 
-def test_the_classes_of_length_are_found_by_steps_in_the_index(tmp_path: Path) -> None:
+def test_classes_of_length_are_found_by_index(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     with Store(path) as store:
         plan = _plan(store, sql.SPANS, {})
@@ -190,7 +190,7 @@ def test_the_classes_of_length_are_found_by_steps_in_the_index(tmp_path: Path) -
         assert len(store.find(HistoryQuery())[0]) == 5
 
 
-def test_the_resources_are_found_by_steps_in_the_index(store: Store) -> None:
+def test_resources_are_found_by_index(store: Store) -> None:
     plan = _plan(store, sql.RESOURCES, {})
     assert [step for step in plan if "past" in step]
     assert all("COVERING INDEX past_resource" in step for step in plan if "past" in step)
@@ -208,7 +208,7 @@ def _plan(store: Store, statement: str, parameters: dict[str, object]) -> list[s
     return [step[3] for step in database.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
 
 
-def test_all_of_it_is_written_or_nothing(store: Store) -> None:
+def test_write_is_atomic(store: Store) -> None:
     _write(store, HoldingRow(1, _key("a"), HoldingFacts(), Bound(1.0, 2.0, Certainty.AT_ONCE)))
     database = store._db  # pyright: ignore[reportPrivateUsage]
     database.execute(
@@ -220,7 +220,7 @@ def test_all_of_it_is_written_or_nothing(store: Store) -> None:
     assert [row.end for row in store.find(HistoryQuery())[0]] == [None]
 
 
-def test_what_is_too_old_goes_and_with_it_the_memory_of_having_looked(store: Store) -> None:
+def test_expire_deletes_old_rows_and_their_coverage(store: Store) -> None:
     rows = [_past(n, float(n), float(n + 1), _key("a"), HoldingFacts()) for n in range(1, 1001)]
     held = HoldingRow(2000, _key("b"), HoldingFacts(), Bound(3.0, 4.0, Certainty.AT_ONCE))
     watches = (
@@ -243,7 +243,7 @@ def test_what_is_too_old_goes_and_with_it_the_memory_of_having_looked(store: Sto
     assert store.earliest() == 500.0
 
 
-def test_the_file_is_kept_within_its_size_and_shrinks(tmp_path: Path) -> None:
+def test_shrink_deletes_the_oldest_and_the_file_gets_smaller(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     order = random.Random(1)
     with Store(path) as store:
@@ -271,7 +271,7 @@ def test_the_file_is_kept_within_its_size_and_shrinks(tmp_path: Path) -> None:
         assert Path(f"{path}-wal").stat().st_size == 0
 
 
-def test_times_that_were_looked_at_are_found_with_their_neighbours(store: Store) -> None:
+def test_spans_are_found_with_their_neighbours(store: Store) -> None:
     watches = tuple(CoveredSpan(n, 10.0 * n, 10.0 * n + 5, GapReason.DOWN) for n in range(1, 6))
     _write(store, watches=watches)
     assert store.spans(None, None) == list(watches)
@@ -288,14 +288,14 @@ def test_times_that_were_looked_at_are_found_with_their_neighbours(store: Store)
         b"\0" * 8192,
     ],
 )
-def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_no_database_is_damaged(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "history.db"
     path.write_bytes(content)
     with pytest.raises(DamagedError):
         Store(path)
 
 
-def test_another_program_s_database_and_a_newer_one_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_and_newer_databases_are_left_alone(tmp_path: Path) -> None:
     foreign, newer = tmp_path / "foreign.db", tmp_path / "newer.db"
     with closing(sqlite3.connect(foreign)) as database:
         database.execute("CREATE TABLE t (a)")
@@ -309,7 +309,7 @@ def test_another_program_s_database_and_a_newer_one_are_left_alone(tmp_path: Pat
         assert path.read_bytes() == before
 
 
-def test_a_row_that_nobody_wrote_is_damage(store: Store) -> None:
+def test_invalid_row_is_damage(store: Store) -> None:
     _write(store, HoldingRow(1, _key("a"), HoldingFacts(), Bound(1.0, 2.0, Certainty.AT_ONCE)))
     database = store._db  # pyright: ignore[reportPrivateUsage]
     for column, value in (("device", b"\x00\xff"), ("start_certainty", "nonsense"), ("start_not_after", "x")):
@@ -321,7 +321,7 @@ def test_a_row_that_nobody_wrote_is_damage(store: Store) -> None:
         database.execute("RELEASE one")
 
 
-def test_a_query_that_takes_too_long_is_given_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_query_is_interrupted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exporter.history.store.QUERY_LIMIT", -1.0)
     monkeypatch.setattr("exporter.history.store._CHECK_EVERY", 1)
     with pytest.raises(Exception, match="it took longer than"):
@@ -331,12 +331,12 @@ def test_a_query_that_takes_too_long_is_given_up(store: Store, monkeypatch: pyte
 
 
 @given(st.floats(0, 1e12))
-def test_a_class_reaches_as_far_as_its_rows_last(seconds: float) -> None:
+def test_class_of_length_covers_its_rows(seconds: float) -> None:
     assert reach(span_of(seconds)) >= seconds
 
 
 @given(st.text(max_size=20))
-def test_a_text_is_found_as_it_is_and_as_it_is_shown(text: str) -> None:
+def test_text_matches_raw_and_as_displayed(text: str) -> None:
     assert text in spellings(visible(text)) or "\\" in text or any("\ud800" <= c <= "\udfff" for c in text)
     for found in spellings(visible(text)):
         found.encode()
@@ -345,6 +345,6 @@ def test_a_text_is_found_as_it_is_and_as_it_is_shown(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "nan.1", "inf.1", "0x1p3", "0x1p3.-1", "0x1p3.x", "1.2." + "9" * 30]
 )
-def test_what_is_no_cursor_is_refused(text: str) -> None:
+def test_invalid_cursor_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 -- of float.fromhex too
         read_cursor(text)

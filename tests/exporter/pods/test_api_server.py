@@ -67,7 +67,7 @@ async def api(kubelet: SimulatedKubelet) -> AsyncGenerator[simulated.ApiServer]:
         yield server
 
 
-async def test_it_lists_once_then_watches_this_nodes_pods(
+async def test_lists_once_then_watches_the_pods_of_the_node(
     kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
@@ -92,7 +92,7 @@ async def test_it_lists_once_then_watches_this_nodes_pods(
         assert api.calls == {"list": 1, "watch": 1}
 
 
-async def test_a_watch_that_breaks_off_is_resumed_where_it_was(
+async def test_broken_watch_resumes_from_its_resource_version(
     kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
@@ -112,7 +112,9 @@ async def test_a_watch_that_breaks_off_is_resumed_where_it_was(
         assert api.calls["list"] == 1
 
 
-async def test_a_bookmark_is_where_it_goes_on(kubelet: SimulatedKubelet, api: simulated.ApiServer) -> None:
+async def test_bookmark_moves_the_resource_version(
+    kubelet: SimulatedKubelet, api: simulated.ApiServer
+) -> None:
     async with beside(kubelet, api) as its:
         await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         api.bookmark()
@@ -134,7 +136,7 @@ async def test_a_bookmark_is_where_it_goes_on(kubelet: SimulatedKubelet, api: si
 
 
 @pytest.mark.parametrize("how", ["status", "event"])
-async def test_what_has_expired_is_listed_anew_and_exactly(
+async def test_expired_version_causes_an_exact_list(
     how: str, kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
@@ -161,7 +163,7 @@ async def test_what_has_expired_is_listed_anew_and_exactly(
         assert listed.asked >= begun
 
 
-async def test_a_list_that_is_as_old_is_not_listed_for_ever(
+async def test_repeated_expiry_fails_instead_of_looping(
     kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     await kubelet.add_pod(PodSpec("second"))
@@ -178,7 +180,7 @@ async def test_a_list_that_is_as_old_is_not_listed_for_ever(
         assert (await its.listener.failure()).code == "410"
 
 
-async def test_many_pods_come_page_by_page(
+async def test_list_is_paged(
     kubelet: SimulatedKubelet, api: simulated.ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_server, "PAGE", 3)
@@ -192,9 +194,7 @@ async def test_many_pods_come_page_by_page(
         assert api.calls["list"] == 1 + 3
 
 
-async def test_nothing_else_for_a_while_is_a_confirmation(
-    kubelet: SimulatedKubelet, api: simulated.ApiServer
-) -> None:
+async def test_quiet_watch_confirms_the_pods(kubelet: SimulatedKubelet, api: simulated.ApiServer) -> None:
     async with beside(kubelet, api) as its:
         assert await its.source.confirm(thorough=False) is None or its.listener.told
         await its.listener.until(lambda told: StreamOpened(anew=False) in told)
@@ -208,7 +208,7 @@ async def test_nothing_else_for_a_while_is_a_confirmation(
         assert await confirming is None
 
 
-async def test_a_token_that_was_replaced_is_read_again(
+async def test_replaced_token_is_read_again(
     root: Path, kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     token = root / "token"
@@ -248,7 +248,7 @@ async def test_a_token_that_was_replaced_is_read_again(
     ],
     ids=str,
 )
-async def test_a_refusal_is_told_with_how_long_to_wait(
+async def test_refusal_carries_retry_after(
     faults: simulated.ApiFaults, code: str, wait: float, kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     api.faults = faults
@@ -259,7 +259,7 @@ async def test_a_refusal_is_told_with_how_long_to_wait(
         assert "overlays/apiserver" in error.message or code != "403"
 
 
-async def test_garbage_in_the_stream_ends_it_and_everything_is_listed_anew(
+async def test_undecodable_event_ends_the_watch_and_causes_a_list(
     kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
@@ -274,7 +274,7 @@ async def test_garbage_in_the_stream_ends_it_and_everything_is_listed_anew(
             assert uid in {seen.identity.uid for seen in again.told[0].pods}
 
 
-async def test_an_api_server_that_hangs_or_is_away_is_given_up(
+async def test_hanging_or_absent_api_server_fails(
     kubelet: SimulatedKubelet, api: simulated.ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_server, "_LIST", 0.2)
@@ -285,7 +285,7 @@ async def test_an_api_server_that_hangs_or_is_away_is_given_up(
         assert (await its.listener.failure()).code == "UNREACHABLE"
 
 
-async def test_a_silent_watch_is_made_anew_without_a_word(
+async def test_silent_watch_is_restarted(
     kubelet: SimulatedKubelet,
     api: simulated.ApiServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -299,7 +299,7 @@ async def test_a_silent_watch_is_made_anew_without_a_word(
         assert api.calls["list"] == 1
 
 
-async def test_an_event_that_is_too_large_is_not_taken(
+async def test_too_large_event_is_refused(
     kubelet: SimulatedKubelet, api: simulated.ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_server, "LINE_LIMIT", 100_000)
@@ -309,7 +309,7 @@ async def test_an_event_that_is_too_large_is_not_taken(
         assert (await its.listener.failure()).code == "TOO_LARGE"
 
 
-async def test_a_kubeconfig_leads_there(
+async def test_kubeconfig_gives_access(
     root: Path, kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     api.token = "secret"

@@ -55,7 +55,7 @@ def _config(path: Path, cluster: dict[str, Any], user: dict[str, Any], **more: A
 HTTPS = {"server": "https://api.example:6443/"}
 
 
-def test_in_a_pod_it_is_known_without_a_flag(tmp_path: Path, pair: tuple[str, str]) -> None:
+def test_service_account_needs_no_flag(tmp_path: Path, pair: tuple[str, str]) -> None:
     (tmp_path / "ca.crt").write_text(pair[0], encoding="ascii")
     (tmp_path / "token").write_text("secret\n", encoding="ascii")
     environment = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -74,7 +74,7 @@ def test_in_a_pod_it_is_known_without_a_flag(tmp_path: Path, pair: tuple[str, st
         api_server_access(None, environment, account=tmp_path)
 
 
-def test_a_kubeconfig_has_texts_or_points_to_files(tmp_path: Path, pair: tuple[str, str]) -> None:
+def test_kubeconfig_has_inline_data_or_files(tmp_path: Path, pair: tuple[str, str]) -> None:
     certificate, key = pair
     data = {"client-certificate-data": _encoded(certificate), "client-key-data": _encoded(key)}
     way = api_server_access(
@@ -99,7 +99,7 @@ def test_a_kubeconfig_has_texts_or_points_to_files(tmp_path: Path, pair: tuple[s
         way.tls()
 
 
-def test_a_certificate_that_nobody_knows_may_be_trusted_where_that_is_said(tmp_path: Path) -> None:
+def test_insecure_skip_tls_verify_trusts_any_certificate(tmp_path: Path) -> None:
     way = api_server_access(_config(tmp_path, HTTPS | {"insecure-skip-tls-verify": True}, {"token": "t"}), {})
     assert not way.tls().check_hostname
 
@@ -119,7 +119,7 @@ def test_a_certificate_that_nobody_knows_may_be_trusted_where_that_is_said(tmp_p
         (HTTPS, {"token": 7}, {}, "expected a kubeconfig"),
     ],
 )
-def test_what_cannot_be_honoured_is_one_clear_error(
+def test_unsupported_kubeconfig_is_one_clear_error(
     tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], more: dict[str, Any], says: str
 ) -> None:
     file = _config(tmp_path, cluster, user, **more)
@@ -128,7 +128,7 @@ def test_what_cannot_be_honoured_is_one_clear_error(
     assert str(file) in str(caught.value)
 
 
-def test_a_file_that_is_none_is_one_clear_error(tmp_path: Path) -> None:
+def test_invalid_kubeconfig_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ApiServerAccessError, match="No such file"):
         api_server_access(tmp_path / "missing", {})
     with pytest.raises(ApiServerAccessError, match="Is a directory"):

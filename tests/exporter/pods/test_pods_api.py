@@ -41,7 +41,7 @@ def _seen(told: list[PodEvent]) -> list[PodIdentity]:
     return [one.identity for one in told if isinstance(one, PodSeen)]
 
 
-async def test_it_tells_of_pods_that_come_change_and_go(root: Path, kubelet: SimulatedKubelet) -> None:
+async def test_watch_reports_pods_that_start_change_and_end(root: Path, kubelet: SimulatedKubelet) -> None:
     first = await kubelet.add_pod(PodSpec("first"))
     async with following(_source(root)) as listener:
         await listener.until(lambda told: len(told) >= 2)
@@ -58,7 +58,7 @@ async def test_it_tells_of_pods_that_come_change_and_go(root: Path, kubelet: Sim
         assert _seen(listener.told)[-1].ended
 
 
-async def test_a_kubelet_that_ends_is_told_and_the_next_is_followed_anew(
+async def test_ended_kubelet_fails_and_the_next_watch_starts_anew(
     root: Path, kubelet: SimulatedKubelet
 ) -> None:
     await kubelet.add_pod(PodSpec("p"))
@@ -74,7 +74,7 @@ async def test_a_kubelet_that_ends_is_told_and_the_next_is_followed_anew(
         assert listener.told[0] == StreamOpened(anew=True)
 
 
-async def test_what_there_is_can_be_asked_at_any_time(root: Path, kubelet: SimulatedKubelet) -> None:
+async def test_confirm_lists_the_pods(root: Path, kubelet: SimulatedKubelet) -> None:
     uids = {await kubelet.add_pod(PodSpec(f"p{n}")) for n in range(3)}
     source = _source(root)
     assert await source.confirm(thorough=False) is None
@@ -102,7 +102,7 @@ async def test_more_pods_than_fit_into_grpcs_default_are_listed(
         assert len(listed.pods) == 30
 
 
-async def test_a_watch_that_hangs_can_be_given_up(root: Path, kubelet: SimulatedKubelet) -> None:
+async def test_interrupt_ends_a_hanging_watch(root: Path, kubelet: SimulatedKubelet) -> None:
     source = _source(root)
     source.interrupt()
     await kubelet.add_pod(PodSpec("p"))
@@ -112,7 +112,7 @@ async def test_a_watch_that_hangs_can_be_given_up(root: Path, kubelet: Simulated
         assert (await listener.failure()).code == "SILENT"
 
 
-async def test_where_it_is_not_served_that_is_said(root: Path) -> None:
+async def test_absent_socket_is_reported_as_absent(root: Path) -> None:
     async with SimulatedKubelet(root), following(_source(root)) as listener:
         error = await listener.failure()
         assert error.absent
@@ -173,13 +173,13 @@ def _event(kind: api_pb2.EventType.ValueType, name: str) -> bytes:
     return api_pb2.WatchPodsEvent(type=kind, pod=pod).SerializeToString()
 
 
-async def test_a_kubelet_without_the_method_says_so(root: Path) -> None:
+async def test_unimplemented_is_reported_as_absent(root: Path) -> None:
     async with _serving(root, None), following(_source(root)) as listener:
         error = await listener.failure()
         assert (error.code, error.absent) == ("UNIMPLEMENTED", True)
 
 
-async def test_nonsense_is_told_and_survived(root: Path) -> None:
+async def test_undecodable_messages_are_reported_and_survived(root: Path) -> None:
     garbage = [
         b"\xff\xff\xff\xff",
         api_pb2.WatchPodsEvent(type=api_pb2.ADDED, pod=b"\xff\xff").SerializeToString(),
@@ -216,7 +216,7 @@ async def test_an_end_and_a_refusal_are_failures(root: Path) -> None:
         assert (await listener.failure()).code == "CLOSED"
 
 
-async def test_who_never_says_a_word_is_given_up(root: Path) -> None:
+async def test_silent_server_times_out(root: Path) -> None:
     async def silent(_: Context) -> AsyncIterator[bytes]:
         await asyncio.Event().wait()
         yield b""
@@ -229,7 +229,7 @@ async def test_who_never_says_a_word_is_given_up(root: Path) -> None:
         assert (await listener.failure()).code == "DEADLINE_EXCEEDED"
 
 
-async def test_a_kubelet_that_stands_still_is_noticed_when_it_is_asked(root: Path) -> None:
+async def test_stopped_kubelet_is_noticed_by_confirm(root: Path) -> None:
     """The whole process is stopped: its sockets take connections, and nothing answers."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -64,7 +64,7 @@ def _object(text: str = OBJECT) -> ApiPod:
     return msgspec.json.decode(text, type=ApiPod)
 
 
-def test_both_sources_tell_the_same() -> None:
+def test_both_sources_give_the_same_identity() -> None:
     allowed = LabelFilter(re.compile("app|team"))
     identity = of_message(_message(), allowed)
     assert identity is not None
@@ -75,7 +75,7 @@ def test_both_sources_tell_the_same() -> None:
     assert of_object(_object(), allowed) == identity
 
 
-def test_labels_are_told_by_their_whole_names_and_none_without_a_pattern() -> None:
+def test_labels_match_by_whole_name() -> None:
     labels = {"app": "1", "app.kubernetes.io/name": "2", "application": "3"}
     assert NONE(labels) == ()
     assert LabelFilter(re.compile("app"))(labels) == (("app", "1"),)
@@ -88,7 +88,7 @@ def test_labels_are_told_by_their_whole_names_and_none_without_a_pattern() -> No
     assert everything({"x" * 400: "v", "y": "v" * 64, "z": "v"}) == (("z", "v"),)
 
 
-def test_a_static_pod_is_its_nodes_and_has_the_uid_that_its_kubelet_gave_it() -> None:
+def test_static_pod_has_its_node_as_workload_and_the_kubelets_uid() -> None:
     meta = pod_pb2.ObjectMeta(
         name="proxy-node-1",
         namespace="n",
@@ -117,13 +117,13 @@ def test_a_static_pod_is_its_nodes_and_has_the_uid_that_its_kubelet_gave_it() ->
 
 @pytest.mark.parametrize("field", ["name", "namespace", "uid"])
 @pytest.mark.parametrize("text", ["", "x" * 254])
-def test_what_has_no_proper_name_is_nobody(field: str, text: str) -> None:
+def test_pod_without_a_valid_name_has_no_identity(field: str, text: str) -> None:
     pod = _message()
     setattr(pod.metadata, field, text)
     assert of_message(pod, NONE) is None
 
 
-def test_what_is_too_long_or_unknown_is_left_out() -> None:
+def test_too_long_or_unknown_values_are_left_out() -> None:
     pod = _message(
         status=pod_pb2.PodStatus(phase="x" * 100), spec=pod_pb2.PodSpec(priorityClassName="x" * 300)
     )
@@ -133,7 +133,7 @@ def test_what_is_too_long_or_unknown_is_left_out() -> None:
     assert (identity.phase, identity.priority_class, identity.workload) == ("", "", UNKNOWN)
 
 
-def test_a_pod_with_nothing_but_a_name_is_somebody() -> None:
+def test_pod_with_only_names_has_an_identity() -> None:
     bare = of_object(
         _object('{"metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": null}}'), NONE
     )
@@ -143,7 +143,7 @@ def test_a_pod_with_nothing_but_a_name_is_somebody() -> None:
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.binary(max_size=200))
-def test_any_message_at_all_is_an_identity_or_nobody(data: bytes) -> None:
+def test_any_message_gives_an_identity_or_none(data: bytes) -> None:
     try:
         pod = pod_pb2.Pod.FromString(data)
     except Exception:  # noqa: BLE001 -- what does not decode is another test's
@@ -188,7 +188,7 @@ def _of(kind: str, name: str, group: str = "apps/v1", **labels: str) -> Workload
         ("x" * 242 + "-7d4b9c6f55", "7d4b9c6f55", Workload("ReplicaSet", "x" * 242 + "-7d4b9c6f55")),
     ],
 )
-def test_a_replica_set_is_its_deployment_where_the_pods_hash_says_so(
+def test_replica_set_maps_to_its_deployment_by_pod_hash(
     name: str, hash_label: str, expected: Workload
 ) -> None:
     assert _of("ReplicaSet", name, pod_template_hash=hash_label) == expected

@@ -140,7 +140,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REFUSED", 0.005)
 
 
-async def test_a_pod_that_comes_may_hold_something_and_one_that_is_known_asks_for_nothing() -> None:
+async def test_new_pod_causes_a_refresh_and_a_known_one_does_not() -> None:
     async with running() as its:
         await its.tell(StreamOpened(anew=True), PodSeen(P))
         assert its.triggers == [Trigger.PODS]
@@ -152,7 +152,7 @@ async def test_a_pod_that_comes_may_hold_something_and_one_that_is_known_asks_fo
         assert its.triggers == [Trigger.PODS]
 
 
-async def test_the_end_of_a_holder_asks_at_once_and_again_while_it_is_still_listed(
+async def test_ended_holder_causes_refreshes_until_it_is_not_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "AGAIN", (0.01, 0.02, 0.03))
@@ -170,7 +170,7 @@ async def test_the_end_of_a_holder_asks_at_once_and_again_while_it_is_still_list
         assert len(its.triggers) == 3
 
 
-async def test_somebody_elses_end_is_not_the_holders() -> None:
+async def test_end_of_another_uid_causes_no_refresh() -> None:
     async with running() as its:
         await its.tell(StreamOpened(anew=True), PodSeen(P))
         its.publish("uid-1")
@@ -181,7 +181,7 @@ async def test_somebody_elses_end_is_not_the_holders() -> None:
         assert its.triggers[:1] == [Trigger.PODS]
 
 
-async def test_more_that_is_known_of_a_holder_is_told_without_asking_the_kubelet() -> None:
+async def test_changed_identity_is_reread_without_calling_the_kubelet() -> None:
     async with running() as its:
         await its.tell(StreamOpened(anew=True), PodSeen(P))
         its.publish("uid-1")
@@ -192,7 +192,7 @@ async def test_more_that_is_known_of_a_holder_is_told_without_asking_the_kubelet
         assert its.reconsidered == 1
 
 
-async def test_a_holder_is_proven_by_a_list_of_the_source_after_that_of_the_kubelet() -> None:
+async def test_holder_is_proven_by_a_later_list_of_the_source() -> None:
     async with running() as its:
         its.source.answer = lambda: PodsListed((PodSeen(P),), its.now(), its.now())
         its.publish("")
@@ -216,7 +216,7 @@ async def test_a_holder_is_proven_by_a_list_of_the_source_after_that_of_the_kube
         assert its.source.asked == [False, False]
 
 
-async def test_who_ran_before_it_held_anything_is_looked_at_thoroughly_but_not_for_ever() -> None:
+async def test_pod_running_before_it_held_causes_a_thorough_confirm_once() -> None:
     async with running() as its:
         await its.tell(StreamOpened(anew=True), PodSeen(P))
         its.publish()
@@ -230,7 +230,7 @@ async def test_who_ran_before_it_held_anything_is_looked_at_thoroughly_but_not_f
         assert its.source.asked.count(True) == 1
 
 
-async def test_what_cannot_be_understood_is_made_good_by_a_list(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_event_causes_a_list(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "devicelens")
     async with running() as its:
         its.source.answer = lambda: PodsListed((PodSeen(P),), its.now(), its.now())
@@ -243,7 +243,7 @@ async def test_what_cannot_be_understood_is_made_good_by_a_list(caplog: pytest.L
     ]
 
 
-async def test_what_a_list_leaves_out_has_ended() -> None:
+async def test_pod_missing_in_a_list_has_ended() -> None:
     async with running() as its:
         await its.tell(StreamOpened(anew=True), PodSeen(P))
         its.publish("uid-1")
@@ -254,7 +254,7 @@ async def test_what_a_list_leaves_out_has_ended() -> None:
         assert its.identities.view.of(P.key) == ()
 
 
-async def test_a_stream_that_does_not_tell_what_a_list_shows_is_given_up(
+async def test_stream_that_misses_listed_pods_is_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_CATCH_UP", 0.02)
@@ -283,9 +283,7 @@ async def test_who_refuses_because_it_is_asked_too_often_is_asked_later_and_who_
 
 
 @pytest.mark.parametrize("lasting", [True, False])
-async def test_a_source_that_falls_silent_is_followed_again(
-    lasting: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_failed_source_is_followed_again(lasting: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "devicelens")
     async with running(Scripted(lasting=lasting)) as its:
         await its.tell(StreamOpened(anew=not lasting), PodSeen(P))
@@ -304,7 +302,7 @@ async def test_a_source_that_falls_silent_is_followed_again(
 
 
 @pytest.mark.parametrize("expected", [True, False])
-async def test_a_source_that_is_not_there_is_said_once_and_is_a_failure_if_it_was_asked_for(
+async def test_absent_source_is_logged_once_and_fails_if_expected(
     expected: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "devicelens")
@@ -346,7 +344,7 @@ async def test_the_wait_after_failures_grows_ends_when_there_is_news_and_is_as_l
         assert its.now() - began >= 0.095
 
 
-async def test_static_pods_alone_are_no_sign_that_the_api_server_was_heard() -> None:
+async def test_static_pods_alone_do_not_count_as_synced() -> None:
     async with running() as its:
         await its.tell(StreamOpened(anew=True), PodSeen(replace(P, static=True)))
         assert not its.identities.view.complete(its.now() + 60)

@@ -238,7 +238,7 @@ def _kinds(state: State) -> list[str]:
     return [anomaly.kind for anomaly in state.anomalies]
 
 
-async def test_at_the_start_everything_is_asked_at_once_and_published() -> None:
+async def test_start_refreshes_everything_at_once() -> None:
     kubelet = Kubelet(notes=("it is old",))
     async with running(kubelet) as loop:
         assert kubelet.asked == [True]
@@ -275,7 +275,7 @@ async def test_notes_last_as_long_as_their_reason_and_new_ones_are_logged(
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == ["it is old"]
 
 
-async def test_reasons_that_come_while_one_is_under_way_share_the_next() -> None:
+async def test_triggers_during_a_refresh_share_the_next_one() -> None:
     gate = asyncio.Event()
     kubelet = Kubelet(before=gate.wait)
     async with running(kubelet, started=False) as loop:
@@ -290,7 +290,7 @@ async def test_reasons_that_come_while_one_is_under_way_share_the_next() -> None
         assert kubelet.most_at_once == 1
 
 
-async def test_list_is_never_called_oftener_than_is_fair_whatever_happens() -> None:
+async def test_list_is_never_called_closer_than_the_spacing() -> None:
     spacing = 0.02
     # The device that is never offered makes each allocation a second, full question.
     async with running(Kubelet(), spacing=spacing) as loop:
@@ -323,7 +323,7 @@ def _make_suspicious(kubelet: Kubelet) -> Callable[[], Awaitable[object]]:
     return change
 
 
-async def test_an_allocation_alone_asks_list_alone() -> None:
+async def test_allocation_alone_calls_list_only() -> None:
     async with running() as loop:
         loop.kubelet.listed = _listed(a="p", b="q")
         await loop.trigger(Trigger.ALLOCATION)
@@ -334,7 +334,7 @@ async def test_an_allocation_alone_asks_list_alone() -> None:
         assert loop.kubelet.asked == [True, False, True, True]
 
 
-async def test_a_device_that_was_not_offered_yet_is_asked_about_before_it_is_called_unhealthy() -> None:
+async def test_unknown_held_device_causes_a_full_refresh_first() -> None:
     async with running() as loop:
         loop.kubelet.listed = _listed(a="p", new="q")
         loop.kubelet.offered = _offered("a", "b", "new")
@@ -354,7 +354,7 @@ async def test_a_device_that_was_not_offered_yet_is_asked_about_before_it_is_cal
         assert loop.kubelet.asked[5:] == [False]
 
 
-async def test_everything_is_asked_each_interval_though_allocations_never_cease() -> None:
+async def test_full_refresh_each_interval_despite_constant_allocations() -> None:
     interval = 0.05
     async with running(interval=interval) as loop:
 
@@ -371,14 +371,14 @@ async def test_everything_is_asked_each_interval_though_allocations_never_cease(
         assert min(after - before for before, after in itertools.pairwise(full)) >= interval * 0.9
 
 
-async def test_the_timer_asks_everything_when_nothing_else_does() -> None:
+async def test_timer_refreshes_everything() -> None:
     async with running(interval=0.01) as loop:
         await loop.refreshed(3)
         assert loop.observer.refreshes[:3] == [(Trigger.START,), (Trigger.TIMER,), (Trigger.TIMER,)]
         assert set(loop.kubelet.asked) == {True}
 
 
-async def test_an_answer_that_says_the_same_changes_nothing_but_its_age() -> None:
+async def test_unchanged_answer_changes_the_age_only() -> None:
     async with running() as loop:
         before = loop.state
         await loop.trigger(Trigger.TIMER)
@@ -395,7 +395,7 @@ async def test_an_answer_that_says_the_same_changes_nothing_but_its_age() -> Non
         assert len(loop.observer.steps) == 1
 
 
-async def test_what_changed_is_told_with_the_state_that_it_led_to() -> None:
+async def test_observers_get_changes_with_their_state() -> None:
     async with running() as loop:
         loop.kubelet.listed = _listed(b="q")
         await loop.trigger(Trigger.ALLOCATION)
@@ -407,7 +407,7 @@ async def test_what_changed_is_told_with_the_state_that_it_led_to() -> None:
         assert dict(loop.state.since) == dict(step.since)
 
 
-async def test_a_failure_keeps_the_last_good_snapshot_and_says_since_when() -> None:
+async def test_failure_keeps_the_last_snapshot_and_its_beginning() -> None:
     async with running() as loop:
         good = loop.state
         loop.kubelet.error = KubeletError(
@@ -433,7 +433,7 @@ async def test_a_failure_keeps_the_last_good_snapshot_and_says_since_when() -> N
         assert loop.observer.failures.total() == len(loop.observer.refreshes) - 1
 
 
-async def test_a_recovery_is_told_once_and_forgets_the_failure(caplog: pytest.LogCaptureFixture) -> None:
+async def test_recovery_is_logged_once_and_resets_the_pacer(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "devicelens")
     async with running(Kubelet(error=_unavailable())) as loop:
         assert loop.state.freshness(loop.clock.now(), 60) is Freshness.UNKNOWN
@@ -451,7 +451,7 @@ async def test_a_recovery_is_told_once_and_forgets_the_failure(caplog: pytest.Lo
     ]
 
 
-async def test_a_mapping_that_becomes_stale_is_told_once_and_so_is_its_end(
+async def test_stale_mapping_is_logged_once_and_so_is_its_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "devicelens")
@@ -469,7 +469,7 @@ async def test_a_mapping_that_becomes_stale_is_told_once_and_so_is_its_end(
     ]
 
 
-async def test_a_retry_asks_everything() -> None:
+async def test_retry_is_a_full_refresh() -> None:
     async with running() as loop:
         loop.kubelet.error = _unavailable()
         await loop.trigger(Trigger.ALLOCATION)
@@ -479,7 +479,7 @@ async def test_a_retry_asks_everything() -> None:
         assert loop.observer.refreshes[-1] == (Trigger.RETRY,)
 
 
-async def test_a_refusal_or_two_at_the_rate_limit_are_not_worth_a_word_but_many_are(
+async def test_few_rate_limit_refusals_are_not_logged_but_many_are(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Monitors of one kubelet have its limit together, and all ask when something happens."""
@@ -500,7 +500,7 @@ async def test_a_refusal_or_two_at_the_rate_limit_are_not_worth_a_word_but_many_
     assert loop.observer.failures["List", "RESOURCE_EXHAUSTED"] == 7
 
 
-async def test_what_does_not_decode_is_a_failure_of_its_method() -> None:
+async def test_undecodable_answer_fails_its_method() -> None:
     async with running() as loop:
         good = loop.state.snapshot
         loop.kubelet.listed = b"\xff\xff"
@@ -512,7 +512,7 @@ async def test_what_does_not_decode_is_a_failure_of_its_method() -> None:
         await loop.until(lambda: loop.state.failure is None)
 
 
-async def test_a_list_is_good_although_allocatable_fails_which_is_said_and_counted(
+async def test_list_is_used_although_allocatable_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "devicelens")
@@ -551,7 +551,7 @@ async def test_a_list_is_good_although_allocatable_fails_which_is_said_and_count
     )
 
 
-async def test_what_was_allocatable_too_long_ago_is_told_no_more() -> None:
+async def test_old_allocatable_answer_is_dropped() -> None:
     async with running(stale_after=0.05, interval=0.01) as loop:
         loop.kubelet.offered = b"\xff\xff"
         await loop.until(lambda: not loop.state.snapshot.complete)
@@ -560,7 +560,7 @@ async def test_what_was_allocatable_too_long_ago_is_told_no_more() -> None:
         assert loop.state.failure is None
 
 
-async def test_a_kubelet_that_never_told_what_is_allocatable_still_tells_who_holds_what() -> None:
+async def test_owners_are_known_without_any_allocatable_answer() -> None:
     async with running(Kubelet(offered=b"\xff\xff")) as loop:
         assert _owners(loop.state) == {"a": ["p"]}
         assert not loop.state.snapshot.complete
@@ -570,7 +570,7 @@ async def test_a_kubelet_that_never_told_what_is_allocatable_still_tells_who_hol
         assert _owners(loop.state) == {"a": ["p"], "b": []}
 
 
-async def test_what_nobody_foresaw_does_not_end_the_loop() -> None:
+async def test_unexpected_error_does_not_end_the_loop() -> None:
     async with running() as loop:
         loop.kubelet.error = ZeroDivisionError("odd")
         await loop.trigger(Trigger.TIMER)
@@ -586,7 +586,7 @@ async def test_what_nobody_foresaw_does_not_end_the_loop() -> None:
         await loop.until(lambda: loop.state.failure is None)
 
 
-async def test_a_step_that_failed_halfway_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_step_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as loop:
         find = anomalies.find
 
@@ -604,7 +604,7 @@ async def test_a_step_that_failed_halfway_is_not_taken_for_done(monkeypatch: pyt
         assert [holding.holder.pod for holding in loop.observer.steps[-1][1].change.began] == ["q"]
 
 
-async def test_an_observer_that_fails_does_not_hold_back_the_snapshot() -> None:
+async def test_failing_observer_does_not_hold_back_the_snapshot() -> None:
     async with running() as loop:
         loop.observer.error = ZeroDivisionError("odd")
         loop.kubelet.listed = _listed(a="p", b="q")
@@ -615,7 +615,7 @@ async def test_an_observer_that_fails_does_not_hold_back_the_snapshot() -> None:
         assert len(loop.state.since) == 2
 
 
-async def test_a_socket_that_came_or_went_is_met_with_a_new_connection() -> None:
+async def test_socket_change_resets_the_connection() -> None:
     async with running() as loop:
         assert loop.kubelet.resets == []
         await loop.trigger(Trigger.ALLOCATION)
@@ -625,7 +625,7 @@ async def test_a_socket_that_came_or_went_is_met_with_a_new_connection() -> None
 
 
 @pytest.mark.parametrize("cause", [Trigger.REGISTRATION, Trigger.SOCKET])
-async def test_after_a_registration_it_is_asked_again_when_the_devices_have_come(cause: Trigger) -> None:
+async def test_registration_causes_settling_refreshes(cause: Trigger) -> None:
     # What comes while one is under way shares the next: they are far apart.
     async with running(settling=(0.05, 1.0)) as loop:
         await loop.trigger(cause)
@@ -639,7 +639,7 @@ async def test_after_a_registration_it_is_asked_again_when_the_devices_have_come
         assert loop.kubelet.asked == [True] * 4
 
 
-async def test_a_kubelet_that_came_back_is_not_believed_while_it_leaves_pods_out(
+async def test_incomplete_list_after_a_restart_is_not_believed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
@@ -657,7 +657,7 @@ async def test_a_kubelet_that_came_back_is_not_believed_while_it_leaves_pods_out
         assert loop.state.generation == 1
 
 
-async def test_what_a_kubelet_leaves_out_for_long_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pods_missing_beyond_the_distrust_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
     async with running() as loop:
         loop.kubelet.listed = _listed()
@@ -671,7 +671,7 @@ async def test_what_a_kubelet_leaves_out_for_long_is_gone(monkeypatch: pytest.Mo
         assert _owners(loop.state) == {"a": [], "b": []}
 
 
-async def test_another_kubelet_is_noticed_by_its_socket_s_age_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_restart_is_noticed_by_the_socket_age(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC makes a broken connection anew without a word, and without inotify the directory tells late."""
     monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
     async with running(Kubelet(socket_age=500.0)) as loop:
@@ -688,7 +688,7 @@ async def test_another_kubelet_is_noticed_by_its_socket_s_age_alone(monkeypatch:
         assert _owners(loop.state) == {"a": [], "b": []}
 
 
-async def test_a_release_soon_after_the_start_is_believed() -> None:
+async def test_release_soon_after_the_start_is_believed() -> None:
     """The directory is looked at for the first time then, which says that the socket may have come."""
     async with running(started=False) as loop:
         loop.refresher.trigger(Trigger.SOCKET)
@@ -699,7 +699,7 @@ async def test_a_release_soon_after_the_start_is_believed() -> None:
         assert _owners(loop.state) == {"a": [], "b": []}
 
 
-async def test_a_clock_that_is_set_while_an_answer_is_read_makes_nothing_stale(
+async def test_clock_step_during_a_refresh_makes_nothing_stale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1_000_000.0]
@@ -732,7 +732,7 @@ async def test_a_clock_that_is_set_while_an_answer_is_read_makes_nothing_stale(
         assert [since.at for since in newest] == pytest.approx(now, abs=LIMIT)
 
 
-async def test_the_end_does_not_wait_for_an_answer_that_is_being_read(
+async def test_shutdown_does_not_wait_for_processing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reading, go_on = threading.Event(), threading.Event()
@@ -759,7 +759,7 @@ def _uids(state: State) -> dict[str, list[str]]:
     return {d.key.device: [h.pod_uid for h in d.holders] for d in state.snapshot.devices if d.holders}
 
 
-async def test_a_holders_uid_is_told_when_it_is_proven_and_the_kubelet_is_not_asked_for_it() -> None:
+async def test_proven_uid_is_published_without_calling_the_kubelet() -> None:
     witness = Knowing()
     witness.register.see(UID, asyncio.get_running_loop().time())
     async with running(pods=witness) as loop:
@@ -794,7 +794,7 @@ async def test_a_holders_uid_is_told_when_it_is_proven_and_the_kubelet_is_not_as
         assert loop.state.generation == 3
 
 
-async def test_something_new_in_the_hands_of_a_known_pod_puts_it_in_doubt_until_it_is_proven() -> None:
+async def test_new_holding_of_a_continued_pod_puts_its_uid_in_doubt() -> None:
     witness = Knowing()
     witness.register.see(UID, asyncio.get_running_loop().time())
     async with running(pods=witness) as loop:
@@ -813,7 +813,7 @@ async def test_something_new_in_the_hands_of_a_known_pod_puts_it_in_doubt_until_
         assert [holding.key.device for holding in began] == ["b"]
 
 
-async def test_identities_that_cannot_be_read_leave_the_mapping_as_it_is(
+async def test_failing_reread_leaves_the_mapping_unchanged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "devicelens")
