@@ -69,19 +69,19 @@ def _found(*devices: Device, complete: bool = True) -> list[tuple[str, str, str,
         ([_device("GPU-1::0", P, Q)], []),
     ],
 )
-def test_what_is_wrong_is_found_and_what_is_not_is_not(
+def test_anomalies_are_found(
     devices: list[Device], expected: list[tuple[str, str, str, Holder | None]]
 ) -> None:
     assert _found(*devices) == expected
 
 
-def test_nothing_is_said_of_health_where_the_kubelet_cannot_tell() -> None:
+def test_no_health_without_an_allocatable_answer() -> None:
     assert _found(_device("a", P), complete=False) == []
     snapshot = Snapshot(devices=(_device("a", P, ok=False),), containers=(Container(P),), complete=False)
     assert "plugin_gone" not in {found.kind for found in find(snapshot)}
 
 
-def test_the_evidence_says_what_was_seen() -> None:
+def test_evidence_names_the_facts() -> None:
     (gone,) = find(Snapshot(devices=(_device("a", P, ok=False), _device("b", Q, ok=False))))
     assert gone.evidence == "none is allocatable, while 2 of its devices are held by n/p, n/q"
     assert (gone.devices, gone.pods) == (("a", "b"), (("n", "p"), ("n", "q")))
@@ -102,9 +102,7 @@ def test_names_beyond_the_first_are_counted() -> None:
     ("uids", "expected"),
     [(("", ""), []), (("u1", ""), []), (("u1", "u1"), []), (("u1", "u2"), ["double_held", "double_held"])],
 )
-def test_a_pod_and_its_namesake_are_two_where_their_uids_say_so(
-    uids: tuple[str, str], expected: list[str]
-) -> None:
+def test_pods_of_one_name_with_two_uids_are_two(uids: tuple[str, str], expected: list[str]) -> None:
     one, other = Holder("n", "p", "c", uids[0]), Holder("n", "p", "d", uids[1])
     found = find(Snapshot(devices=(_device("a", one, other),)))
     assert [anomaly.kind for anomaly in found] == expected
@@ -130,7 +128,7 @@ def _held(name: str, *holders: Holder, parent: str = "", resource: str = "r") ->
         ([_held("GPU-1::0", P, parent="GPU-1"), _held("GPU-1::1", Q, parent="GPU-1")], []),
     ],
 )
-def test_a_device_is_held_twice_also_as_a_whole_and_in_parts(devices: list[Device], hit: list[str]) -> None:
+def test_device_held_whole_and_in_parts_is_held_twice(devices: list[Device], hit: list[str]) -> None:
     found = find(Snapshot(devices=tuple(sorted(devices, key=lambda d: d.key))))
     assert [(anomaly.kind, anomaly.device) for anomaly in found] == [("double_held", name) for name in hit]
     for anomaly in found:
@@ -173,7 +171,7 @@ def _told(
         (_told("dust", problem="refused"), "plugin_gone", "; its plugin does not answer: refused"),
     ],
 )
-def test_a_plugin_that_is_gone_is_told_from_devices_that_are_ill(
+def test_plugin_gone_differs_from_unhealthy_devices(
     advertised: PluginReports, kind: str, evidence: str
 ) -> None:
     (found,) = find(Snapshot(devices=(_device("a", P, ok=False),)), advertised)
@@ -181,20 +179,20 @@ def test_a_plugin_that_is_gone_is_told_from_devices_that_are_ill(
     assert found.evidence.endswith(evidence)
 
 
-def test_the_last_word_of_a_plugin_that_answers_no_more_is_told_as_such() -> None:
+def test_last_report_of_a_silent_plugin_is_marked() -> None:
     snapshot = Snapshot(devices=(_device("a", P, ok=False), _device("b")))
     (found,) = find(snapshot, _told("dust", problem="refused"))
     assert (found.kind, found.device) == ("unhealthy_held", "a")
     assert found.evidence == "it is held but not allocatable; its plugin last said why: dust"
 
 
-def test_what_a_plugin_calls_a_share_may_have_several_holders() -> None:
+def test_share_by_plugin_may_have_several_holders() -> None:
     snapshot = Snapshot(devices=(_device("share-1", P, Q),))
     assert len(find(snapshot)) == 2
     assert find(snapshot, _told(parent="gpu", device="share-1")) == ()
 
 
-def test_what_the_users_rules_call_a_share_may_too() -> None:
+def test_share_by_id_rule_may_have_several_holders() -> None:
     reader = IdReader([rule("mine", r"(?P<parent>acc\d+)-(?P<replica>\d+)", resource="r")])
     assert find(Snapshot(devices=(_device("acc0-1", P, Q),)), reader=reader) == ()
     assert len(find(Snapshot(devices=(_device("acc0-1", P, Q, resource="s"),)), reader=reader)) == 2

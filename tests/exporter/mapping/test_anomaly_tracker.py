@@ -28,7 +28,7 @@ def _told(reason: str = "", last_allocated: float | None = None) -> PluginReport
     return merge_reports([PluginReport("plugin", {"r": resource}, 1.0)])
 
 
-def test_since_is_when_it_was_first_seen_and_begins_anew_when_it_comes_again() -> None:
+def test_since_is_the_first_sighting_of_each_occurrence() -> None:
     tracker = AnomalyTracker()
     assert tracker.advance(WELL, NO_REPORTS, asked=100, now=100.1) == ()
     (first,) = tracker.advance(ILL, NO_REPORTS, asked=110, now=110.1)
@@ -40,7 +40,7 @@ def test_since_is_when_it_was_first_seen_and_begins_anew_when_it_comes_again() -
     assert again.since == 140.1
 
 
-def test_other_evidence_and_a_uid_that_is_learned_do_not_make_it_another() -> None:
+def test_evidence_and_uid_do_not_change_identity() -> None:
     tracker = AnomalyTracker()
     tracker.advance(ILL, NO_REPORTS, asked=100, now=100)
     (told,) = tracker.advance(ILL, _told("dust"), asked=110, now=110)
@@ -52,7 +52,7 @@ def test_other_evidence_and_a_uid_that_is_learned_do_not_make_it_another() -> No
     assert (learned.holder, learned.since) == (named, 100)
 
 
-def test_nothing_new_is_the_very_same() -> None:
+def test_unchanged_anomalies_are_the_same_object() -> None:
     tracker = AnomalyTracker()
     told = _told("dust")
     found = tracker.advance(ILL, told, asked=100, now=100)
@@ -60,7 +60,7 @@ def test_nothing_new_is_the_very_same() -> None:
     assert tracker.advance(replace(ILL, pods=1), told, asked=110, now=110) is found
 
 
-def test_time_alone_brings_what_no_pod_lists_and_a_pod_ends_it() -> None:
+def test_unattributed_begins_by_time_and_ends_with_a_holder() -> None:
     tracker = AnomalyTracker()
     tracker.advance(EMPTY, _told(), asked=99, now=99)
     given = _told(last_allocated=100.0)
@@ -77,7 +77,7 @@ def test_time_alone_brings_what_no_pod_lists_and_a_pod_ends_it() -> None:
     assert tracker.advance(EMPTY, given, asked=502, now=502) == ()
 
 
-def test_a_pod_that_came_and_went_is_not_accused() -> None:
+def test_short_lived_pod_causes_no_anomaly() -> None:
     tracker = AnomalyTracker()
     tracker.advance(EMPTY, _told(), asked=99, now=99)
     tracker.advance(WELL, _told(), asked=100.1, now=100.2)
@@ -87,7 +87,7 @@ def test_a_pod_that_came_and_went_is_not_accused() -> None:
         assert tracker.advance(EMPTY, given, asked=at, now=at + 0.1) == ()
 
 
-def test_a_needless_split_is_told_for_as_long_as_it_lasts() -> None:
+def test_numa_split_lasts_as_long_as_the_allocation() -> None:
     def snapshot(*holders: tuple[Holder, ...]) -> Snapshot:
         return Snapshot(
             tuple(

@@ -77,7 +77,7 @@ def part(rule: str, parent: str, name: str = "") -> IdReading:
         ("fe80::1", share("replica", "fe80", "1")),
     ],
 )
-def test_an_id_reads_as_its_plugin_meant_it(device: str, reading: IdReading) -> None:
+def test_id_is_read_by_its_form(device: str, reading: IdReading) -> None:
     assert read_id(device) == reading
 
 
@@ -107,13 +107,13 @@ def test_any_id_can_be_read_and_is_whole_or_has_a_parent_within_it(device: str) 
         "::1" * 70_000 + "x",
     ],
 )
-def test_a_monstrous_id_is_read_in_no_time(device: str) -> None:
+def test_huge_id_is_read_quickly(device: str) -> None:
     began = time.thread_time()
     IdReader()(device)
     assert time.thread_time() - began < 1
 
 
-def test_what_is_remembered_of_ids_is_bounded_in_number_and_length() -> None:
+def test_cache_is_bounded_in_number_and_length() -> None:
     reader = IdReader()
     short, long = f"{UUID}::0", "a" * 1000 + "::0"
     assert reader(short) is reader(short)
@@ -129,14 +129,14 @@ def test_what_is_remembered_of_ids_is_bounded_in_number_and_length() -> None:
     assert kept < 16 * 1024 * 1024
 
 
-def test_a_rule_of_ones_own_comes_before_those_after_it() -> None:
+def test_first_matching_rule_applies() -> None:
     reader = IdReader([rule("mine", r"(?P<parent>card\d+)-(?P<replica>\d+)"), *BUILT_IN_RULES])
     assert reader("card0-3") == share("mine", "card0", "3")
     assert reader(f"{UUID}::0") == share("replica", UUID, "0")
     assert read_id("card0-3") == WHOLE
 
 
-def test_a_group_that_did_not_take_part_is_empty() -> None:
+def test_unmatched_group_is_empty() -> None:
     reader = IdReader([rule("loose", r"(?:(?P<parent>a)|b)(?P<replica>\d)?")])
     assert reader("b") == IdReading("loose", kind=DeviceKind.REPLICA)
 
@@ -148,7 +148,7 @@ def test_a_group_that_did_not_take_part_is_empty() -> None:
         (r"(?P<replica>\d+)", r"has no group (?P<parent>…)"),
     ],
 )
-def test_a_rule_that_cannot_work_is_refused(pattern: str, message: str) -> None:
+def test_invalid_rule_is_refused(pattern: str, message: str) -> None:
     with pytest.raises(IdRuleError, match="id rule mine: ") as caught:
         rule("mine", pattern)
     assert message in str(caught.value)
@@ -175,9 +175,7 @@ def test_a_rule_that_cannot_work_is_refused(pattern: str, message: str) -> None:
         ("gpu.intel.com/i915", "card0-3::1", share("replica", "card0-3", "1")),
     ],
 )
-def test_a_form_of_one_plugin_is_looked_for_in_its_resources_alone(
-    resource: str, device: str, reading: IdReading
-) -> None:
+def test_rule_of_a_resource_applies_there_only(resource: str, device: str, reading: IdReading) -> None:
     assert read_id(device, resource) == reading
 
 
@@ -186,21 +184,21 @@ def test_readings_of_one_id_are_cached_apart_for_each_resource() -> None:
     assert reader("card0-1", "gpu.intel.com/xe") != reader("card0-1", "example.com/a")
 
 
-def test_the_parent_is_a_template_of_what_the_groups_matched() -> None:
+def test_parent_is_a_template_of_groups() -> None:
     mine = rule(
         "mine", r"(?P<a>\w+)/(?P<b>\w+)(?:/(?P<c>x))?", parent="<{b}|{a}|{c}>", kind=DeviceKind.PARTITION
     )
     assert IdReader([mine])("one/two") == part("mine", "<two|one|>")
 
 
-def test_what_a_rule_calls_whole_has_no_parent() -> None:
+def test_whole_device_has_no_parent() -> None:
     reader = IdReader([rule("address", r"[0-9a-f:]+", parent="", kind=DeviceKind.WHOLE), *BUILT_IN_RULES])
     assert reader("fe80::1") == IdReading("address")
     assert reader(f"{UUID}::1").kind is DeviceKind.REPLICA
 
 
 @pytest.mark.parametrize("parent", ["{parent", "}{parent}", "{{parent}}", "{parent!r}", "{0}"])
-def test_a_template_of_anything_but_groups_is_refused(parent: str) -> None:
+def test_invalid_template_is_refused(parent: str) -> None:
     with pytest.raises(IdRuleError, match="expected text and groups of the pattern") as caught:
         rule("mine", r"(?P<parent>x)", parent=parent)
     assert caught.value.key == "parent"
@@ -222,7 +220,7 @@ rules:
 """
 
 
-def test_the_users_rules_come_first_and_the_built_in_ones_after_them() -> None:
+def test_file_rules_precede_built_in_ones() -> None:
     reader = IdReader([*load_rules(FILE.encode(), "rules.yaml"), *BUILT_IN_RULES])
     assert reader("acc0-slot3", "acme.example/accelerator-x") == IdReading(
         "acme-share", "/dev/acc0", "3", DeviceKind.REPLICA
@@ -237,7 +235,7 @@ def test_a_file_without_rules_changes_nothing() -> None:
     assert load_rules(b"version: 1\nrules: []\n", "rules.yaml") == ()
 
 
-def test_an_id_longer_than_any_real_one_is_not_tried() -> None:
+def test_too_long_id_is_not_matched() -> None:
     (anything,) = load_rules(
         b"version: 1\nrules:\n  - {name: any, pattern: '.+', kind: whole}\n", "rules.yaml"
     )
@@ -290,7 +288,7 @@ def test_an_id_longer_than_any_real_one_is_not_tried() -> None:
         ("version: 1\nrules:\n- name: x\n  pattern: x\n  resource: (a|aa)*", "f:5: rules[0].resource: found"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line_and_place(text: str, message: str) -> None:
+def test_invalid_file_is_reported_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_rules(text.encode(), "f")
     assert message in str(caught.value)
@@ -310,7 +308,7 @@ def test_what_is_wrong_is_told_with_its_line_and_place(text: str, message: str) 
         r"a{,}",
     ],
 )
-def test_what_takes_no_time_is_let_pass(expression: str) -> None:
+def test_fast_expressions_are_accepted(expression: str) -> None:
     assert slow(expression) == ""
 
 
@@ -329,14 +327,14 @@ def test_what_takes_no_time_is_let_pass(expression: str) -> None:
         *("(?i)x", "(?s:.)", "(a?){30}"),
     ],
 )
-def test_what_could_take_for_ever_is_refused(expression: str) -> None:
+def test_slow_expressions_are_refused(expression: str) -> None:
     re.compile(expression)
     assert slow(expression)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.text("ab|()?+*{},1[]\\^.", max_size=24), st.sampled_from(["a", "b", "ab", "1a"]))
-def test_whatever_is_let_pass_takes_little_time_on_any_id(expression: str, piece: str) -> None:
+def test_accepted_expressions_are_fast_on_any_id(expression: str, piece: str) -> None:
     try:
         compiled = re.compile(expression)
     except (re.error, OverflowError, RecursionError, FutureWarning):

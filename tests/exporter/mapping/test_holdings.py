@@ -81,7 +81,7 @@ def _snapshot(*held: tuple[HeldKey, Holder]) -> Snapshot:
     )
 
 
-def test_a_change_names_what_began_and_what_ended() -> None:
+def test_diff_has_what_began_and_ended() -> None:
     old, new = _snapshot((A, P), (B, P)), _snapshot((A, Q), (B, P))
     assert diff(old, new) == Diff(began=(Holding(A, Q),), ended=(Holding(A, P),))
 
@@ -129,7 +129,7 @@ def test_nothing_changed_between_a_snapshot_and_itself(snapshot: Snapshot) -> No
     assert not missing_pods(snapshot, snapshot, ())
 
 
-def test_a_pod_is_gone_when_none_of_its_containers_holds_anything() -> None:
+def test_pod_without_holdings_has_ended() -> None:
     side = P._replace(container="side")
     old = _snapshot((A, P), (B, side), (A, Q))
     assert missing_pods(old, _snapshot((A, Q), (B, side)), ()).keys() == set()
@@ -138,13 +138,13 @@ def test_a_pod_is_gone_when_none_of_its_containers_holds_anything() -> None:
     assert missing_pods(_snapshot(), old, ()) == {}
 
 
-def test_what_is_held_at_the_first_look_began_nobody_knows_when() -> None:
+def test_holdings_of_the_first_snapshot_have_an_inexact_start() -> None:
     step = HoldingTracker().advance(_snapshot((A, P)), 100.0)
     assert (step.change, step.released) == (Diff(), ())
     assert dict(step.since) == {Holding(A, P): HeldSince(100.0, exact=False)}
 
 
-def test_what_begins_later_began_when_it_was_seen_and_what_ends_lasted_until_then() -> None:
+def test_later_holdings_start_and_end_when_seen() -> None:
     tracker = HoldingTracker()
     tracker.advance(_snapshot((A, P)), 100.0)
     step = tracker.advance(_snapshot((A, P), (B, Q)), 107.0)
@@ -156,7 +156,7 @@ def test_what_begins_later_began_when_it_was_seen_and_what_ends_lasted_until_the
     assert step.since[Holding(A, P)] == HeldSince(140.0)
 
 
-def test_a_uid_that_is_learned_later_is_the_same_holding() -> None:
+def test_later_uid_is_the_same_holding() -> None:
     tracker = HoldingTracker()
     tracker.advance(_snapshot(), 100.0)
     tracker.advance(_snapshot((A, P)), 107.0)
@@ -179,7 +179,7 @@ def test_a_successor_of_the_same_name_is_told_from_its_predecessor_even_after_do
     assert dict(step.since) == {Holding(A, second): HeldSince(111.0)}
 
 
-def test_a_clock_that_was_set_back_makes_no_time_negative() -> None:
+def test_clock_set_back_makes_no_duration_negative() -> None:
     tracker = HoldingTracker()
     tracker.advance(_snapshot((A, P)), 100.0)
     step = tracker.advance(_snapshot(), 40.0)
@@ -196,7 +196,7 @@ def test_a_step_that_was_handed_out_does_not_change_any_more() -> None:
 
 @QUICK
 @given(st.lists(_snapshots, min_size=1, max_size=5), st.data())
-def test_the_ledger_follows_exactly_what_is_held(snapshots: list[Snapshot], data: st.DataObject) -> None:
+def test_tracker_follows_the_holdings_exactly(snapshots: list[Snapshot], data: st.DataObject) -> None:
     tracker = HoldingTracker()
     began: Counter[Holding] = Counter()
     ended: Counter[Holding] = Counter()
@@ -279,7 +279,7 @@ def test_what_the_first_snapshot_shows_is_held_since_history_knows_it() -> None:
     assert since(tracker, B) == HeldSince(NOW, exact=False)
 
 
-def test_history_that_is_opened_late_is_believed_of_what_is_older_than_the_first_snapshot() -> None:
+def test_late_history_restores_starts_before_the_first_snapshot() -> None:
     tracker = HoldingTracker()
     tracker.advance(held(A), NOW)
     tracker.advance(held(A, B), NOW + 1)
@@ -288,7 +288,7 @@ def test_history_that_is_opened_late_is_believed_of_what_is_older_than_the_first
     assert since(tracker, B) == HeldSince(NOW + 1)
 
 
-def test_a_kubelet_that_lists_nobody_at_first_takes_nothing_away() -> None:
+def test_empty_first_list_loses_no_start() -> None:
     tracker = HoldingTracker()
     tracker.restore(RecordedHoldings([row(A), row(B)]))
     tracker.advance(held(), NOW)
@@ -298,7 +298,7 @@ def test_a_kubelet_that_lists_nobody_at_first_takes_nothing_away() -> None:
     assert since(tracker, B) == HeldSince(NOW + 60)
 
 
-def test_what_begins_again_is_not_the_holding_that_is_remembered() -> None:
+def test_holding_that_begins_again_is_a_new_one() -> None:
     tracker = HoldingTracker()
     tracker.restore(RecordedHoldings([row(A)]))
     tracker.advance(held(A), NOW)

@@ -57,19 +57,19 @@ def _seen(*told: tuple[PodIdentity, float], present: float | None = None) -> Pod
         (1.0, 2.9, 2.0, 3.0, False),
     ],
 )
-def test_a_pod_is_proven_if_it_was_there_before_list_was_asked_and_after_it_was_answered(
+def test_pod_known_before_and_present_after_list_is_proven(
     known: float, present: float, asked: float, answered: float, is_proven: bool
 ) -> None:
     register = _seen((A, known), present=present)
     assert (proven(register.view, KEY, Poll(asked, answered)) == A) is is_proven
 
 
-def test_of_two_that_could_both_be_meant_none_is_proven() -> None:
+def test_two_candidates_prove_none() -> None:
     assert proven(_seen((A, 1.0), (B, 1.0), present=9.0).view, KEY, Poll(2, 3)) is None
     assert proven(_seen(present=9.0).view, KEY, Poll(2, 3)) is None
 
 
-def test_a_pod_that_the_kubelet_does_not_know_yet_proves_nothing() -> None:
+def test_pod_unknown_to_the_kubelet_proves_nothing() -> None:
     register = PodRegistry()
     register.see(A, 1.0, known=False)
     register.confirm(9.0)
@@ -79,7 +79,7 @@ def test_a_pod_that_the_kubelet_does_not_know_yet_proves_nothing() -> None:
     assert register.view.of(KEY)[0].known == 5.0
 
 
-def test_who_was_proven_goes_on_until_something_speaks_against_it() -> None:
+def test_proven_pod_continues_until_contradicted() -> None:
     before: dict[PodKey, PodIdentity] = {KEY: A}
     look = Poll(10.0, 11.0)
 
@@ -105,7 +105,7 @@ def test_who_was_proven_goes_on_until_something_speaks_against_it() -> None:
     assert not goes_on(_seen((B, 9.0)))
 
 
-def test_what_is_told_of_who_goes_on_is_the_latest() -> None:
+def test_continued_pod_has_the_latest_report() -> None:
     labelled = replace(A, labels=(("team", "ml"),))
     found, _ = identify([KEY], {KEY: A}, _seen((labelled, 20.0)).view, Poll(10, 11))
     assert found == {KEY: labelled}
@@ -130,7 +130,7 @@ def _held(*keys: DeviceKey, holder: Holder = P, cpus: tuple[int, ...] = ()) -> S
     )
 
 
-def test_who_has_something_new_in_hand_is_told_whatever_the_uid() -> None:
+def test_pods_with_new_holdings_are_found_by_name() -> None:
     known = P._replace(pod_uid="A")
     assert pods_with_new_holdings(_held(D), _held(D, E)) == {KEY}
     assert pods_with_new_holdings(_held(D, E), _held(D)) == frozenset()
@@ -144,7 +144,7 @@ def test_who_has_something_new_in_hand_is_told_whatever_the_uid() -> None:
     assert pods_with_new_holdings(Snapshot(claims=(claim,)), Snapshot(claims=(claim,))) == frozenset()
 
 
-def test_what_is_still_there_is_what_neither_ended_nor_went() -> None:
+def test_active_pods_neither_ended_nor_vanished() -> None:
     register = _seen((A, 1.0), (replace(A, pod="done", phase="Failed"), 1.0), (replace(A, pod="over"), 1.0))
     register.end(("n", "over"), "A", 2.0)
     keys = [KEY, ("n", "done"), ("n", "over"), ("n", "unknown")]
@@ -161,7 +161,7 @@ def test_a_view_is_the_same_until_something_changes() -> None:
     assert register.view is not view
 
 
-def test_what_a_list_leaves_out_is_forgotten_but_not_what_came_after_it_was_asked_for() -> None:
+def test_prune_drops_missing_pods_seen_before_the_list() -> None:
     register = _seen((A, 1.0), (B, 5.0))
     assert [gone.identity for gone in register.prune([], 3.0)] == [A]
     assert [s.identity for s in register.view.of(KEY)] == [B]
@@ -336,7 +336,7 @@ def _play(world: World, steps: list[tuple[object, ...]]) -> None:
 
 @settings(max_examples=600, deadline=None, derandomize=True)
 @given(_steps)
-def test_no_interleaving_names_a_pod_that_cannot_be_meant_and_all_end_with_the_truth(
+def test_any_interleaving_ends_with_the_true_uid(
     steps: list[tuple[object, ...]],
 ) -> None:
     world = World()
@@ -352,7 +352,7 @@ def test_no_interleaving_names_a_pod_that_cannot_be_meant_and_all_end_with_the_t
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(_steps)
-def test_without_a_source_nothing_is_lost_and_nobody_is_named(steps: list[tuple[object, ...]]) -> None:
+def test_without_a_source_holdings_have_no_uid(steps: list[tuple[object, ...]]) -> None:
     world = World()
     world.register.clear()
     for step in steps:
@@ -364,7 +364,7 @@ def test_without_a_source_nothing_is_lost_and_nobody_is_named(steps: list[tuple[
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["deliver", "list", "confirm"])))
-def test_a_successor_that_holds_the_same_is_known_in_the_end_whatever_comes_first(
+def test_successor_with_the_same_device_is_proven_in_any_order(
     order: tuple[str, ...],
 ) -> None:
     world = World()

@@ -50,7 +50,7 @@ def _doubted(
     return reason is not None
 
 
-def test_without_a_source_time_decides() -> None:
+def test_without_a_source_distrust_ends_by_time() -> None:
     assert _doubted(PodRegistry(), 0.0)
     assert _doubted(PodRegistry(), DISTRUST - 0.1)
     assert not _doubted(PodRegistry(), DISTRUST)
@@ -115,7 +115,7 @@ def _at_start(
     return at_start(snapshot, names, register.view, now=RETURNED, socket_age=age) is not None
 
 
-def test_at_the_start_nobody_is_believed_to_hold_nothing_for_a_moment() -> None:
+def test_empty_list_just_after_the_socket_is_not_believed() -> None:
     nobody, somebody = Snapshot(), Snapshot(containers=(Container(Holder("n", "p", "c")),))
     assert _at_start(nobody, PodRegistry(), DISTRUST_EMPTY_START - 0.1)
     assert not _at_start(nobody, PodRegistry(), DISTRUST_EMPTY_START)
@@ -124,7 +124,7 @@ def test_at_the_start_nobody_is_believed_to_hold_nothing_for_a_moment() -> None:
     assert not _at_start(somebody, PodRegistry(), 0.1)
 
 
-def test_at_the_start_a_source_tells_more() -> None:
+def test_source_decides_whether_an_empty_first_list_is_complete() -> None:
     nobody = Snapshot()
     unheard = _register()
     assert _at_start(nobody, unheard, DISTRUST - 0.1)

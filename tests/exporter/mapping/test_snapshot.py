@@ -185,7 +185,7 @@ def test_a_snapshot_does_not_depend_on_the_order_of_anything(
 
 @QUICK
 @given(listings(), st.none() | allocatables())
-def test_a_snapshot_says_what_the_answers_say_and_nothing_else(
+def test_snapshot_has_exactly_the_content_of_the_answers(
     listed: api_pb2.ListPodResourcesResponse, offered: api_pb2.AllocatableResourcesResponse | None
 ) -> None:
     snapshot = build(listed, offered)

@@ -79,7 +79,7 @@ def _pod(name: str, *devices: str) -> api_pb2.PodResources:
     return pod
 
 
-def test_what_did_not_change_is_the_very_same() -> None:
+def test_unchanged_devices_are_the_same_objects() -> None:
     reader, builder = ListReader(), SnapshotBuilder()
     some = [_pod(f"p{n}", f"d{n}a", f"d{n}b") for n in range(6)]
     offer = _offering([_listed(some, 0)])

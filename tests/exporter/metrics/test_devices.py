@@ -76,9 +76,7 @@ def _text(lines: DeviceLines, state: State, form: Format) -> str:
 @pytest.mark.parametrize("form", Format)
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(state=states(), node=HOSTILE)
-def test_the_lines_are_those_that_prometheus_client_would_write(
-    form: Format, state: State, node: str
-) -> None:
+def test_lines_equal_those_of_prometheus_client(form: Format, state: State, node: str) -> None:
     text = _text(DeviceLines(node), state, form)
     end = "# EOF\n" if form is Format.OPENMETRICS else ""
     families = list(PARSERS[form](text + end))
@@ -115,9 +113,7 @@ def _shown(state: State) -> list[HeldSince]:
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(data=st.data(), pool=st.lists(DEVICES, min_size=1, max_size=8, unique_by=lambda device: device.key))
-def test_what_is_kept_from_one_mapping_to_the_next_is_what_would_be_written_anew(
-    data: st.DataObject, pool: list[Device]
-) -> None:
+def test_kept_lines_equal_newly_written_ones(data: st.DataObject, pool: list[Device]) -> None:
     kept = DeviceLines("n")
     pool.sort(key=lambda device: device.key)
     for _ in range(4):
@@ -133,7 +129,7 @@ def test_what_is_kept_from_one_mapping_to_the_next_is_what_would_be_written_anew
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(state=states())
-def test_of_too_many_devices_nothing_is_kept_and_the_same_is_said(state: State) -> None:
+def test_lines_of_too_many_devices_are_streamed(state: State) -> None:
     with pytest.MonkeyPatch.context() as patched:
         expected = {form: _text(DeviceLines("n"), state, form) for form in Format}
         patched.setattr(devices, "_KEPT", -1)

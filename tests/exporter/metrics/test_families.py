@@ -66,7 +66,7 @@ def _values(condition: HistoryStatus) -> dict[str, float]:
     return {sample.name: sample.value for family in found for sample in family.samples}
 
 
-def test_every_part_of_the_condition_is_told() -> None:
+def test_every_part_of_the_condition_is_exposed() -> None:
     condition = HistoryStatus(True, 1, 2, 3, 4.5, 6, 7, 8)
     assert _values(condition) == {
         "devicelens_history_up": 1,
@@ -80,7 +80,7 @@ def test_every_part_of_the_condition_is_told() -> None:
     }
 
 
-def test_a_history_without_any_look_has_no_beginning() -> None:
+def test_history_without_polls_has_no_earliest_time() -> None:
     values = _values(HistoryStatus())
     assert values["devicelens_history_up"] == 0
     assert "devicelens_history_earliest_timestamp_seconds" not in values

@@ -180,7 +180,7 @@ def _rows(families: Iterable[Metric]) -> set[tuple[str, tuple[tuple[str, str], .
     }
 
 
-async def test_a_rich_mapping_is_exposed_exactly_so() -> None:
+async def test_rich_mapping_is_rendered_byte_for_byte() -> None:
     async with exposed() as its:
         its.states.publish(_state())
         text = await its.text()
@@ -195,7 +195,7 @@ async def test_a_rich_mapping_is_exposed_exactly_so() -> None:
         assert (api, version) == ("v1", "1.2.3")
 
 
-async def test_both_formats_and_the_compressed_ones_say_the_same() -> None:
+async def test_both_formats_and_gzip_have_the_same_samples() -> None:
     async with exposed() as its:
         its.states.publish(_state())
         its.metrics.counters.refreshed([Trigger.START], 0.002)
@@ -208,7 +208,7 @@ async def test_both_formats_and_the_compressed_ones_say_the_same() -> None:
         assert _rows(PARSERS[Format.OPENMETRICS](openmetrics)) == _rows(PARSERS[Format.TEXT](text))
 
 
-async def test_a_mapping_that_is_too_old_is_gone_and_that_is_said() -> None:
+async def test_stale_mapping_is_withdrawn_and_reported() -> None:
     async with exposed() as its:
         its.states.publish(_state())
         assert (await its.text()).startswith(EXPECTED)
@@ -229,7 +229,7 @@ async def test_a_mapping_that_is_too_old_is_gone_and_that_is_said() -> None:
         assert (await its.text()).startswith(EXPECTED)
 
 
-async def test_a_failure_shows_at_once_and_the_mapping_stays_while_it_is_young() -> None:
+async def test_failure_sets_up_to_0_and_keeps_the_mapping() -> None:
     async with exposed() as its:
         its.states.publish(replace(_state(), failure=Failure("List", "UNAVAILABLE", "not up", 1.0)))
         text = await its.text()
@@ -237,7 +237,7 @@ async def test_a_failure_shows_at_once_and_the_mapping_stays_while_it_is_young()
         assert _samples(text, "devicelens_up") == {(): 0.0}
 
 
-async def test_before_the_first_answer_no_mapping_and_no_time_is_told() -> None:
+async def test_before_the_first_answer_no_mapping_is_exposed() -> None:
     async with exposed() as its:
         its.states.publish(State(failure=Failure("List", "UNAVAILABLE", "not up", 1.0)))
         text = await its.text()
@@ -252,7 +252,7 @@ async def test_before_the_first_answer_no_mapping_and_no_time_is_told() -> None:
         assert _samples(text, "devicelens_build_info")
 
 
-async def test_nothing_is_said_of_health_where_the_kubelet_cannot_tell() -> None:
+async def test_no_health_without_an_allocatable_answer() -> None:
     async with exposed() as its:
         its.states.publish(_state(Snapshot(devices=(Device(WHOLE, holders=(TRAINER,)),), complete=False)))
         text = await its.text()
@@ -262,7 +262,7 @@ async def test_nothing_is_said_of_health_where_the_kubelet_cannot_tell() -> None
             assert len(_samples(text, f"devicelens_{told}")) == 1
 
 
-async def test_what_can_be_foreseen_is_counted_from_0_so_that_its_first_increase_is_seen() -> None:
+async def test_foreseeable_counters_begin_at_0() -> None:
     async with exposed() as its:
         text = await its.text()
         assert _samples(text, "devicelens_refreshes_total") == {(trigger.value,): 0.0 for trigger in Trigger}
@@ -271,7 +271,7 @@ async def test_what_can_be_foreseen_is_counted_from_0_so_that_its_first_increase
         assert {("UNSETTLED", "List"), ("DEADLINE_EXCEEDED", "GetAllocatableResources")} <= errors.keys()
 
 
-async def test_a_mapping_is_rendered_once_for_each_generation_and_format(
+async def test_mapping_is_rendered_once_for_each_generation_and_format(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with exposed(monkeypatch) as its:
@@ -293,7 +293,7 @@ async def test_a_mapping_is_rendered_once_for_each_generation_and_format(
         assert len(its.renderings) == 3
 
 
-async def test_many_scrapes_at_once_share_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_scrapes_share_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
     async with exposed(monkeypatch) as its:
         its.states.publish(_state())
         texts = await asyncio.gather(*(its.text() for _ in range(20)))
@@ -301,7 +301,7 @@ async def test_many_scrapes_at_once_share_one_rendering(monkeypatch: pytest.Monk
         assert set(texts) == {texts[0]}
 
 
-async def test_a_scrape_that_is_given_up_does_not_hold_up_the_next() -> None:
+async def test_cancelled_scrape_does_not_block_the_next() -> None:
     async with exposed() as its:
         its.states.publish(_state())
         scrape = asyncio.create_task(its.text())
@@ -312,7 +312,7 @@ async def test_a_scrape_that_is_given_up_does_not_hold_up_the_next() -> None:
             assert (await its.text()).startswith(EXPECTED)
 
 
-async def test_what_changes_while_it_is_rendered_shows_in_the_next_scrape(
+async def test_change_during_rendering_shows_in_the_next_scrape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with exposed() as its:
@@ -334,7 +334,7 @@ async def test_what_changes_while_it_is_rendered_shows_in_the_next_scrape(
         assert _samples(second, taken) == {(): its.now[0] + 1}
 
 
-async def test_the_counters_count_what_happened() -> None:
+async def test_counters_count_allocations_releases_and_refreshes() -> None:
     async with exposed() as its:
         counters, tracker = its.metrics.counters, HoldingTracker()
         held = Device(WHOLE, holders=(TRAINER,))
@@ -363,7 +363,7 @@ async def test_the_counters_count_what_happened() -> None:
         assert (durations["0.005",], durations["10.0",], durations["+Inf",]) == (1.0, 1.0, 2.0)
 
 
-async def test_a_resource_has_its_counters_at_0_before_anything_happens() -> None:
+async def test_counters_of_a_known_resource_begin_at_0() -> None:
     async with exposed() as its:
         its.metrics.counters.changed(_state(), HoldingTracker().advance(RICH, 0.0))
         text = await its.text()
@@ -373,7 +373,7 @@ async def test_a_resource_has_its_counters_at_0_before_anything_happens() -> Non
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(listings(), st.none() | allocatables(), st.sampled_from(Format))
-def test_the_series_are_the_snapshots_and_no_others(
+def test_series_match_the_snapshot(
     listed: api_pb2.ListPodResourcesResponse,
     offered: api_pb2.AllocatableResourcesResponse | None,
     form: Format,
@@ -417,7 +417,7 @@ def _complaints(promtool: str, document: bytes) -> tuple[int, bytes]:
     return checked.returncode, checked.stdout + checked.stderr
 
 
-async def test_promtool_finds_nothing_to_say() -> None:
+async def test_promtool_accepts_the_exposition() -> None:
     promtool = required("promtool", "prometheus")
     async with exposed() as its:
         its.states.publish(_state())
@@ -432,7 +432,7 @@ async def test_promtool_finds_nothing_to_say() -> None:
             assert _complaints(promtool, document) == (0, b""), moment
 
 
-async def test_counters_of_resources_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_resources_with_counters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_module, "MAX_RESOURCES", 5)
     async with exposed() as its:
         counters, tracker = its.metrics.counters, HoldingTracker()
@@ -456,7 +456,7 @@ async def test_counters_of_resources_that_come_and_go_are_bounded(monkeypatch: p
         assert len(re.findall(r"^devicelens_allocations_total{", await its.text(), re.MULTILINE)) == 20
 
 
-async def test_every_family_says_how_stable_it_is() -> None:
+async def test_every_family_names_its_stability() -> None:
     async with exposed() as its:
         its.states.publish(_state())
         helps = re.findall(r"^# HELP (\S+) (.*)$", await its.text(), re.MULTILINE)
@@ -466,7 +466,7 @@ async def test_every_family_says_how_stable_it_is() -> None:
             assert re.search(r"\[(STABLE|ALPHA)\]$", text), name
 
 
-async def test_whether_plugins_answer_is_told_by_their_address() -> None:
+async def test_plugin_url_up_has_a_series_for_each_plugin() -> None:
     async with exposed() as its:
         reports = [PluginReport("unix:/a", received_at=1.0), PluginReport("http://b:1", problem="refused")]
         its.states.publish(replace(_state(), advertised=merge_reports(reports)))

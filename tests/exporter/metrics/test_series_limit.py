@@ -62,7 +62,7 @@ LISTED = st.tuples(listings(), st.none() | allocatables())
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(LISTED)
-def test_what_is_counted_is_what_is_rendered(
+def test_count_equals_the_rendered_series(
     answers: tuple[api_pb2.ListPodResourcesResponse, api_pb2.AllocatableResourcesResponse | None],
 ) -> None:
     state = _state(*answers)
@@ -73,7 +73,7 @@ def test_what_is_counted_is_what_is_rendered(
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(LISTED, st.data())
-def test_no_more_than_the_limit_is_told_and_devices_go_first(
+def test_series_stay_within_the_limit_and_devices_go_first(
     answers: tuple[api_pb2.ListPodResourcesResponse, api_pb2.AllocatableResourcesResponse | None],
     data: st.DataObject,
 ) -> None:
@@ -97,7 +97,7 @@ def _node(devices: int) -> State:
     return _state(listed, None, generation=devices)
 
 
-def test_it_is_said_and_said_to_the_log_when_it_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_reached_limit_is_noted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     limit = SeriesLimit(100)
     assert limit.notes(_node(10)) == ()

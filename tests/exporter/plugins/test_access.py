@@ -28,7 +28,7 @@ async def problem(asked: PluginClient) -> str:
     return str(caught.value)
 
 
-async def test_a_plugin_with_tls_and_a_password_is_asked(
+async def test_plugin_with_tls_and_a_password_is_fetched(
     made: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     password = tmp_path / "login"
@@ -84,7 +84,7 @@ async def test_files_are_read_again_when_they_change(
         ("key", None, "--plugin.cert-file {cert}: No such file or directory"),
     ],
 )
-async def test_a_file_that_cannot_be_used_is_told_by_its_flag(
+async def test_unusable_file_is_reported_with_its_flag(
     name: str,
     content: str | None,
     message: str,
@@ -108,7 +108,7 @@ async def test_a_file_that_cannot_be_used_is_told_by_its_flag(
     assert "swordfish" not in caplog.text
 
 
-async def test_a_key_of_another_certificate_is_told(made: Certificates, tmp_path: Path) -> None:
+async def test_key_of_another_certificate_is_reported(made: Certificates, tmp_path: Path) -> None:
     other = Certificates(tmp_path / "other")
     access = PluginAccess(None, made.path("tls.crt"), other.path("tls.key"))
     asked = PluginClient(parse_address("https://127.0.0.1:1"), access)

@@ -68,7 +68,7 @@ def directory() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-async def test_a_document_is_told_once() -> None:
+async def test_known_document_is_returned_once() -> None:
     bodies = [DOCUMENT, DOCUMENT, OTHER]
 
     async def answer(_: web.Request) -> web.Response:
@@ -85,7 +85,7 @@ async def test_a_document_is_told_once() -> None:
         assert list(other.resources["r"].devices) == ["e"]
 
 
-async def test_a_plugin_that_knows_etags_need_not_send_it_again() -> None:
+async def test_etag_avoids_sending_the_document_again() -> None:
     seen: list[str | None] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -104,7 +104,7 @@ async def test_a_plugin_that_knows_etags_need_not_send_it_again() -> None:
     assert seen == [None, '"one"', None]
 
 
-async def test_a_document_that_cannot_be_read_is_not_taken_for_known() -> None:
+async def test_invalid_document_is_not_remembered_by_its_etag() -> None:
     bodies = [DOCUMENT, b"nonsense", b"nonsense"]
 
     async def answer(request: web.Request) -> web.Response:
@@ -122,7 +122,7 @@ async def test_a_document_that_cannot_be_read_is_not_taken_for_known() -> None:
                 await asked.fetch(told.digest)
 
 
-async def test_a_unix_socket_and_what_comes_after_it_at_the_same_path(directory: Path) -> None:
+async def test_unix_socket_is_opened_anew_for_each_fetch(directory: Path) -> None:
     asked = client(f"unix:{directory}/p.sock")
     assert await problem(asked) == "there is no such socket"
     for body in (DOCUMENT, OTHER):
@@ -140,7 +140,7 @@ async def test_a_unix_socket_and_what_comes_after_it_at_the_same_path(directory:
     assert await problem(asked) == "connection refused: nothing listens there"
 
 
-async def test_who_refuses_and_who_is_somebody_else_is_said() -> None:
+async def test_refusals_and_other_servers_are_reported() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         assert await problem(client(f"http://127.0.0.1:{free.getsockname()[1]}")) == (
@@ -159,7 +159,7 @@ async def test_who_refuses_and_who_is_somebody_else_is_said() -> None:
         assert await problem(client(url)) == "/api/v1/devices: 302 Found"
 
 
-async def test_a_password_is_sent_and_never_shown() -> None:
+async def test_password_of_the_url_is_sent_and_not_shown() -> None:
     async def answer(request: web.Request) -> web.Response:
         known = request.headers.get("Authorization") == "Basic bmFtZTpzZWNyZXQ="
         return web.Response(body=DOCUMENT) if known else web.Response(status=401)
@@ -175,7 +175,7 @@ async def test_a_password_is_sent_and_never_shown() -> None:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_what_is_too_large_is_given_up(chunked: bool) -> None:
+async def test_too_large_document_is_refused(chunked: bool) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         if not chunked:
             return web.Response(body=b" " * 5000)
@@ -188,13 +188,13 @@ async def test_what_is_too_large_is_given_up(chunked: bool) -> None:
         assert (await problem(client(url, limit=4096))).startswith("/api/v1/devices: found more than ")
 
 
-async def test_what_is_compressed_is_not_opened() -> None:
+async def test_compressed_document_is_not_decompressed() -> None:
     body = gzip.compress(b" " * 1_000_000)
     async with serving(answering(body, **{"Content-Encoding": "gzip"})) as url:
         assert "expected the devices of a devicelens plugin" in await problem(client(url))
 
 
-async def test_who_is_slow_is_given_up() -> None:
+async def test_slow_plugin_times_out() -> None:
     over = asyncio.Event()
 
     async def silent(_: web.Request) -> web.Response:
@@ -219,7 +219,7 @@ async def test_who_is_slow_is_given_up() -> None:
 @pytest.mark.parametrize(
     "answer", [b"", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"]
 )
-async def test_what_is_no_http_is_said(answer: bytes) -> None:
+async def test_answer_that_is_not_http_is_reported(answer: bytes) -> None:
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -236,7 +236,7 @@ def _parsed(**device: Any) -> AdvertisedDevice:
     return parse(json.dumps(text).encode())["r"].devices["d"]
 
 
-def test_what_the_plugin_writes_is_read() -> None:
+def test_document_of_the_plugin_is_read() -> None:
     """The two processes never import each other: this is where their two ends meet."""
     inventory = Inventory(Sharing(2))
     well = Device("gpu0", "gpu0", "/dev/gpu0", {"model": "A100"}, (0, 1))
@@ -273,7 +273,7 @@ def test_what_the_plugin_writes_is_read() -> None:
     assert resource.devices["gpu1::1"].last_allocated is None, "it was asked for, and refused"
 
 
-def test_what_may_be_missing_is_missed_and_what_is_more_is_ignored() -> None:
+def test_missing_keys_have_defaults_and_unknown_ones_are_ignored() -> None:
     text = (
         b'{"version":1,"new":[],"resources":[{"name":"r","x":1,"devices":[{"id":"d","y":{}}]},{"name":"s"}]}'
     )
@@ -300,7 +300,7 @@ def test_what_may_be_missing_is_missed_and_what_is_more_is_ignored() -> None:
         (b'{"version":1,"resources":' + b"[" * 100_000, "expected the devices of a devicelens plugin: "),
     ],
 )
-def test_what_is_no_document_is_refused_in_words(text: bytes, message: str) -> None:
+def test_invalid_document_is_refused(text: bytes, message: str) -> None:
     with pytest.raises(DocumentError) as caught:
         parse(text)
     assert message in str(caught.value)
@@ -322,19 +322,19 @@ def test_what_is_no_document_is_refused_in_words(text: bytes, message: str) -> N
         ("2" * 10_000, None),
     ],
 )
-def test_a_time_is_one_that_can_be_shown_or_none(text: str | None, at: float | None) -> None:
+def test_invalid_time_is_none(text: str | None, at: float | None) -> None:
     found = _parsed(health="Healthy", since=text, last_allocated=text)
     assert (found.since, found.last_allocated) == (at, at)
 
 
-def test_health_is_what_the_kubelet_would_make_of_it() -> None:
+def test_health_is_read_as_the_kubelet_reads_it() -> None:
     assert _parsed(health="Healthy") == AdvertisedDevice(healthy=True)
     assert _parsed(health="Unhealthy", reason="dust") == AdvertisedDevice(healthy=False, reason="dust")
     assert _parsed(health="Unhealthy") == AdvertisedDevice(healthy=False)
     assert _parsed(health="healthy").reason == "its health is 'healthy'"
 
 
-def test_everything_is_bounded() -> None:
+def test_texts_nodes_and_attributes_are_bounded() -> None:
     found = _parsed(
         health="Unhealthy",
         reason="x" * 5000,
@@ -355,7 +355,7 @@ def test_too_many_devices_are_refused() -> None:
         parse(f'{{"version":1,"resources":[{{"name":"r","devices":[{devices}]}}]}}'.encode())
 
 
-def test_a_device_is_not_its_own_parent() -> None:
+def test_device_is_not_its_own_parent() -> None:
     assert _parsed(attributes={"parent": "d"}).parent == ""
     assert _parsed(attributes={"parent": "p"}).parent == "p"
     assert _parsed(attributes={"parent": "p" * 5000}).parent == ""

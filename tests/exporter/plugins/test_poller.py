@@ -93,13 +93,13 @@ async def running(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_before_it_was_asked_a_plugin_has_said_nothing() -> None:
+async def test_plugin_has_no_report_before_the_first_poll() -> None:
     plugins = PluginPoller([Scripted()], StateStore(), clock=lambda: 0.0)
     (report,) = plugins.advertised.reports
     assert (report.source, report.answers, report.received_at) == ("unix:/p", False, None)
 
 
-async def test_what_it_tells_at_first_has_the_kubelet_asked() -> None:
+async def test_first_report_causes_a_refresh() -> None:
     plugin = Scripted(resources=resource(reason="dust"))
     async with running(plugin) as world:
         await world.until(lambda: world.plugins.advertised.serves(R))
@@ -113,7 +113,7 @@ async def _more(plugin: Scripted, asked: int) -> bool:
     return len(plugin.asked) > asked
 
 
-async def test_it_is_asked_when_the_mapping_changes_and_the_same_document_costs_nothing() -> None:
+async def test_changed_mapping_causes_a_poll() -> None:
     plugin = Scripted()
     async with running(plugin) as world:
         await world.until(lambda: len(plugin.asked) >= 1 and world.plugins.advertised.devices)
@@ -126,7 +126,7 @@ async def test_it_is_asked_when_the_mapping_changes_and_the_same_document_costs_
         assert world.reconsidered == 0
 
 
-async def test_a_state_with_the_same_mapping_is_no_reason_to_ask() -> None:
+async def test_state_with_the_same_mapping_causes_no_poll() -> None:
     plugin = Scripted()
     async with running(plugin) as world:
         world.change()
@@ -140,7 +140,7 @@ async def test_a_state_with_the_same_mapping_is_no_reason_to_ask() -> None:
         assert len(plugin.asked) == asked
 
 
-async def test_it_is_asked_now_and_then_besides() -> None:
+async def test_plugin_is_polled_each_interval() -> None:
     plugin = Scripted()
     async with running(plugin, interval=0.01) as world:
         await world.until(lambda: len(plugin.asked) >= 5)
@@ -149,7 +149,7 @@ async def test_it_is_asked_now_and_then_besides() -> None:
         assert world.triggers == [Trigger.PLUGIN, Trigger.PLUGIN]
 
 
-async def test_changes_that_never_cease_ask_no_oftener_than_is_fair() -> None:
+async def test_constant_changes_keep_the_spacing() -> None:
     plugin = Scripted()
     async with running(plugin, spacing=0.1) as world:
         loop = asyncio.get_running_loop()
@@ -160,7 +160,7 @@ async def test_changes_that_never_cease_ask_no_oftener_than_is_fair() -> None:
         assert 2 <= len(plugin.asked) <= 5
 
 
-async def test_an_allocation_is_read_into_the_mapping_without_asking_the_kubelet() -> None:
+async def test_allocation_causes_a_reread_only() -> None:
     plugin = Scripted()
     async with running(plugin) as world:
         await world.until(lambda: world.triggers)
@@ -172,7 +172,7 @@ async def test_an_allocation_is_read_into_the_mapping_without_asking_the_kubelet
 
 
 @pytest.mark.parametrize("other", [resource(reason="x"), resource(streams=0), {}])
-async def test_what_the_kubelet_has_to_do_with_has_it_asked(other: dict[str, AdvertisedResource]) -> None:
+async def test_changed_devices_cause_a_refresh(other: dict[str, AdvertisedResource]) -> None:
     plugin = Scripted()
     async with running(plugin) as world:
         await world.until(lambda: world.triggers)
@@ -181,7 +181,7 @@ async def test_what_the_kubelet_has_to_do_with_has_it_asked(other: dict[str, Adv
         await world.until(lambda: len(world.triggers) == 2)
 
 
-async def test_a_plugin_that_falls_silent_is_told_of_once_and_its_word_is_kept(
+async def test_silent_plugin_is_logged_once_and_its_report_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -209,7 +209,7 @@ async def test_a_plugin_that_falls_silent_is_told_of_once_and_its_word_is_kept(
         assert (again.answers, again.silent_since, again.received_at) == (True, None, 1000.0)
 
 
-async def test_what_a_silent_plugin_had_told_is_forgotten_in_time_and_told_anew_when_it_is_back() -> None:
+async def test_report_of_a_silent_plugin_expires_and_returns() -> None:
     plugin = Scripted()
     async with running(plugin, interval=0.02, forgotten_after=0.2) as world:
         await world.until(lambda: world.triggers)
@@ -224,7 +224,7 @@ async def test_what_a_silent_plugin_had_told_is_forgotten_in_time_and_told_anew_
         assert plugin.asked[-1] == b"", "the document is needed whole"
 
 
-async def test_what_nobody_foresaw_does_not_end_it() -> None:
+async def test_unexpected_error_does_not_end_the_poller() -> None:
     plugin = Scripted(error=ZeroDivisionError("odd"))
     async with running(plugin, interval=0.02) as world:
         await world.until(lambda: len(plugin.asked) > 2)
@@ -234,7 +234,7 @@ async def test_what_nobody_foresaw_does_not_end_it() -> None:
         await world.until(lambda: world.plugins.advertised.serves(R))
 
 
-async def test_one_that_hangs_does_not_hold_up_another() -> None:
+async def test_hanging_plugin_does_not_delay_another() -> None:
     class Hangs(Scripted):
         async def fetch(self, known: bytes = b"") -> PluginDocument | None:
             self.asked.append(known)
