@@ -13,9 +13,10 @@ client      HTTP with a limit on time and size
 kubelet     queries of a kubelet's PodResources socket
 prometheus  queries of a Prometheus
 select      which devices match RESOURCE=DEVICE and --pod
-table       tables for terminals and pipes
+table       tables: their rows, and their text for pipes
+terminal    tables for terminals
 common      exit codes, errors and notes on standard error
 
-aiohttp, rich, gRPC and asyncio are imported by `query`, `table`, `kubelet` and `watch` alone. The commands
+aiohttp, rich, gRPC and asyncio are imported by `query`, `terminal`, `kubelet` and `watch` alone. The commands
 import those modules when they use them, so that --help and completion of flags start quickly.
 """

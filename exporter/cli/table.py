@@ -1,4 +1,4 @@
-"""Tables of holders and holdings: rich draws them on a terminal, a pipe gets plain aligned text.
+"""Tables of holders and holdings: `terminal` draws them on a terminal, a pipe gets plain aligned text.
 
 A terminal shows texts whole: short forms are used if the table is wider than the terminal, then long texts
 continue on the next line, up to 300 characters. Control characters, bidirectional marks and stacked combining
@@ -13,9 +13,6 @@ from datetime import datetime
 from typing import Final, NamedTuple, TextIO
 
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from exporter.cli.select import (
     CPU,
@@ -28,23 +25,9 @@ from exporter.cli.select import (
 )
 from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
 from exporter.views.wording import clock_time, lasting, ranges, rfc3339, spelled
-from runtime.text import visible
 
 _COLUMNS: Final = ("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE")
 _WIDE_COLUMNS: Final = (*_COLUMNS, "PARENT", "NUMA", "UID", "WORKLOAD", "CLAIM", "REASON")
-_ONE_LINE: Final = frozenset({" ", "STATE", "NUMA"})
-"""Columns whose texts never continue on the next line."""
-_STYLES: Final[Mapping[str, str]] = {
-    "unhealthy": "bold red",
-    "free": "green",
-    "perhaps": "yellow",
-    "*": "bold reverse",
-}
-"""By the cell's text."""
-_UNLIMITED: Final = 100_000
-"""Columns of an output without a width."""
-_LONGEST: Final = 300
-"""Characters of a text on a terminal; -o wide and pipes have all."""
 _COMBINING: Final = 3
 """Combining marks on one character that are shown; more of them reach into other lines."""
 
@@ -78,32 +61,20 @@ def _harmless(raw: str) -> str:
     return "".join(parts)
 
 
-def open_console(out: TextIO, *, unlimited: bool = False) -> Console:
-    """A console for `out`: colours as https://no-color.org and https://bixense.com/clicolors have it, and as
-    wide as the terminal; a pipe and an `unlimited` table have any width.
-    """
+def coloured(out: TextIO) -> bool:
+    """Whether `out` gets colours, as https://no-color.org and https://bixense.com/clicolors have it."""
     environment = os.environ
-    terminal = out.isatty()
-    colours = terminal and environment.get("TERM") != "dumb" and environment.get("CLICOLOR") != "0"
-    colours = colours or environment.get("CLICOLOR_FORCE", "0") not in {"", "0"}
-    return Console(
-        file=out,
-        force_terminal=terminal,
-        color_system="standard" if colours and not environment.get("NO_COLOR") else None,
-        width=None if terminal and not unlimited else _UNLIMITED,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+    colours = out.isatty() and environment.get("TERM") != "dumb" and environment.get("CLICOLOR") != "0"
+    forced = environment.get("CLICOLOR_FORCE", "0") not in {"", "0"}
+    return (colours or forced) and not environment.get("NO_COLOR")
 
 
 def print_table(names: Sequence[str], rows: Sequence[Row], out: TextIO, *, unlimited: bool = False) -> None:
     """Write a table on `out`."""
-    console = open_console(out, unlimited=unlimited)
-    if console.is_terminal or console.color_system is not None:
-        with console.capture() as captured:
-            console.print(draw(names, rows, console.width))
-        lines = captured.get().splitlines()
+    if out.isatty() or coloured(out):
+        from exporter.cli.terminal import drawn_lines  # noqa: PLC0415 -- imports rich, a pipe needs none
+
+        lines = drawn_lines(names, rows, out, unlimited=unlimited)
     else:
         texts = [tuple(names), *(tuple(cell.text for cell in row) for row in rows)]
         widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
@@ -112,21 +83,6 @@ def print_table(names: Sequence[str], rows: Sequence[Row], out: TextIO, *, unlim
             for line in texts
         ]
     out.writelines(f"{line.rstrip()}\n" for line in lines)
-
-
-def draw(names: Sequence[str], rows: Sequence[Row], width: int) -> Table:
-    """A rich table for a terminal of so many columns."""
-    columns = [[name, *(row[i].text for row in rows)] for i, name in enumerate(names)]
-    natural = sum(max(map(cell_len, column)) + 2 for column in columns) - 2
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in names:
-        table.add_column(name, no_wrap=name in _ONE_LINE, overflow="fold")
-    for row in rows:
-        shown = [
-            cell.text if natural <= width else visible(cell.short or cell.text, _LONGEST) for cell in row
-        ]
-        table.add_row(*(Text(text, _STYLES.get(text, "")) for text in shown))
-    return table
 
 
 def columns(answer: MappingAnswer, *, wide: bool) -> tuple[str, ...]:

@@ -29,7 +29,8 @@ from exporter.cli.select import (
     narrow,
 )
 from exporter.cli.sources import ChosenSource
-from exporter.cli.table import Cell, columns, draw, open_console, rows
+from exporter.cli.table import Cell, columns, rows
+from exporter.cli.terminal import draw, open_console
 from exporter.cli.who import AUTO
 from exporter.views.schema import ClaimHolderEntry, HolderEntry
 from exporter.views.wording import clock_time, counted, rfc3339, spelled

@@ -128,7 +128,7 @@ def who(
         follow(source, query, interval=watch, output=output)
         return
     moment = parse_time_flag(at, "--at", time.time())
-    from exporter.cli import holdings  # noqa: PLC0415 -- imports asyncio, aiohttp and rich
+    from exporter.cli import holdings  # noqa: PLC0415 -- imports asyncio and aiohttp
 
     if moment is not None and source.kind == "exporter":
         holdings.print_holders_at(query, moment, source, output=output)
