@@ -504,8 +504,8 @@ class Walk:
         return (kubelet.capacity(R), kubelet.allocatable(R)) == (8, healthy)
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_whatever_happens_no_device_is_in_two_hands(root: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+async def test_no_device_has_two_holders_after_any_sequence_of_events(root: Path, seed: int) -> None:
     async with SimulatedKubelet(root, seed=seed) as kubelet:
         walk = Walk(kubelet, seed)
         try:
