@@ -12,7 +12,12 @@ from typing import Final, Literal
 
 import click
 
+from plugin.config.load import load as load_plugin
+from plugin.config.load import load_all
+from plugin.presets import PRESETS
 from runtime.config_file import MAX_BYTES, ConfigError, parse, quoted
+from runtime.http.web_config import KEYS, read_named_files
+from runtime.http.web_config import load as load_web
 from runtime.text import visible
 
 _STDIN: Final = "-"
@@ -103,9 +108,6 @@ def _read(name: str) -> _File:
 
 def _kind(file: _File) -> Kind:
     """Which kind it is, by its keys: one of the plugin's makes it the plugin's. Raises ConfigError."""
-    # Imported when it is asked for, as all that only one kind needs.
-    from runtime.http.web_config import KEYS  # noqa: PLC0415
-
     document = parse(file.content, file.source)
     keys = document.root.value if isinstance(document.root.value, dict) else {}
     return "web" if not _PLUGIN_KEYS & keys.keys() and keys.keys() & set(KEYS) else "plugin"
@@ -113,26 +115,20 @@ def _kind(file: _File) -> Kind:
 
 def _check_plugin(file: _File) -> str:
     """What is in it, in words. Raises ConfigError."""
-    from plugin.config.load import load  # noqa: PLC0415
-
-    plans = load(file.content, file.source)
+    plans = load_plugin(file.content, file.source)
     return "1 resource" if len(plans) == 1 else f"{len(plans)} resources"
 
 
 def _check_together(files: list[_File]) -> None:
     """Raises ConfigError for files of the plugin that cannot be used at once."""
     if len(files) > 1:
-        from plugin.config.load import load_all  # noqa: PLC0415
-
         load_all([(file.source, file.content) for file in files])
 
 
 def _check_web(file: _File, *, certificates: bool) -> str:
     """What it configures, in words. Raises ConfigError."""
-    from runtime.http.web_config import load, read_named_files  # noqa: PLC0415
-
     if not certificates:
-        return load(file.content, file.source, file.directory).words()
+        return load_web(file.content, file.source, file.directory).words()
     files = read_named_files(file.content, file.source, file.directory)
     files.tls_context()
     return files.config.words()
@@ -142,6 +138,5 @@ def _schema() -> str:
     """The JSON Schema as docs/plugin.schema.json has it."""
     # It reads the language's own source.
     from plugin.config.schema import schema  # noqa: PLC0415
-    from plugin.presets import PRESETS  # noqa: PLC0415
 
     return json.dumps(schema(PRESETS), indent=2, ensure_ascii=False) + "\n"

@@ -4,16 +4,19 @@ import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from exporter.history.archive import Archive, HistoryLimits
 from exporter.history.recorder import HistoryRecorder
-from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, read_id
+from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, load_rules, read_id
 from exporter.mapping.restart_guard import DISTRUST
 from exporter.mapping.state import StateStore
 from exporter.metrics.devices import SeriesLimit
 from exporter.metrics.exporter import Metrics
 from exporter.metrics.families import HistoryFamilies
+from exporter.plugins.client import PluginAccess, PluginClient
+from exporter.plugins.poller import PluginPoller
+from exporter.pods.api_server import ApiServer
+from exporter.pods.kubeconfig import ApiServerAccessError, api_server_access
 from exporter.pods.pods_api import PodsApi
 from exporter.pods.source import LabelFilter
 from exporter.pods.tracker import PodTracker
@@ -32,14 +35,12 @@ from kubelet.paths import KubeletPaths
 from kubelet.podresources import KubeletClient
 from runtime import __version__
 from runtime.clock import Clock
+from runtime.config_file import MAX_BYTES, ConfigError
 from runtime.directory import DirectoryWatcher
 from runtime.http.server import WebServer
 from runtime.log import Log
 from runtime.preflight import Need, Use, log_preflight
 from runtime.process import Actor, Fatal, grpc_runtime, run_actors, share_one_arena
-
-if TYPE_CHECKING:
-    from exporter.plugins.poller import PluginPoller
 
 _log = Log("exporter")
 
@@ -109,7 +110,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
 def _source_actors(
     refresher: Refresher,
     pods: PodTracker | None,
-    plugins: "PluginPoller | None",
+    plugins: PluginPoller | None,
     watcher: DirectoryWatcher,
     paths: KubeletPaths,
 ) -> list[Actor]:
@@ -164,10 +165,6 @@ def _pods(settings: ExporterSettings, paths: KubeletPaths) -> PodTracker | None:
         case "none":
             return None
         case "apiserver":
-            # Imported on demand: an HTTP client and TLS, which other sources do not need.
-            from exporter.pods.api_server import ApiServer  # noqa: PLC0415
-            from exporter.pods.kubeconfig import ApiServerAccessError, api_server_access  # noqa: PLC0415
-
             try:
                 access = api_server_access(settings.kubeconfig, os.environ)
             except ApiServerAccessError as error:
@@ -181,14 +178,10 @@ def _pods(settings: ExporterSettings, paths: KubeletPaths) -> PodTracker | None:
             return PodTracker(pods_api, expected=source == "pods-api")
 
 
-def _plugins(settings: ExporterSettings, states: StateStore, clock: Clock) -> "PluginPoller | None":
+def _plugins(settings: ExporterSettings, states: StateStore, clock: Clock) -> PluginPoller | None:
     """The poller of --plugin.url, None without any."""
     if not settings.plugin_url:
         return None
-    # Imported on demand: an HTTP client, which most exporters do not need.
-    from exporter.plugins.client import PluginAccess, PluginClient  # noqa: PLC0415
-    from exporter.plugins.poller import PluginPoller  # noqa: PLC0415
-
     access = PluginAccess(
         settings.plugin_ca_file,
         settings.plugin_cert_file,
@@ -203,10 +196,6 @@ def _reader(path: Path | None) -> IdReader:
     """The reader of device ids. Raises Fatal for invalid rules."""
     if path is None:
         return read_id
-    # Imported on demand: YAML.
-    from exporter.mapping.device_ids import load_rules  # noqa: PLC0415
-    from runtime.config_file import MAX_BYTES, ConfigError  # noqa: PLC0415
-
     try:
         with path.open("rb") as file:
             return IdReader([*load_rules(file.read(MAX_BYTES + 1), str(path)), *BUILT_IN_RULES])

@@ -10,10 +10,9 @@ import os
 import re
 import ssl
 import stat
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -48,7 +47,8 @@ ATTEMPTS: Final = 5
 _HEADER_BYTES: Final = 4096
 _HASH: Final = re.compile(r"\$2[aby]\$(?P<cost>[0-9]{2})\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}")
 _TLS: Final = "tls_server_config"
-_PROXY: Final = "is not supported: put a reverse proxy in front of this server for it"
+_PEM_KEYS: Final = ("cert", "key", "client_ca")
+_SUITES: Final = "is not supported: TLS 1.3 and the AEAD suites of TLS 1.2 are offered"
 _VERSIONS: Final = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2 the suites with forward secrecy and authenticated encryption alone."""
@@ -60,7 +60,7 @@ _REASONS: Final = {
 }
 
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
-Names = Annotated[list[Name], Meta(max_length=256)]
+Names = Annotated[list[Name], Meta(min_length=1, max_length=256)]
 Pem = Annotated[str, Meta(min_length=1)]
 
 _log = Log("protection")
@@ -69,26 +69,32 @@ _log = Log("protection")
 class TlsServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """HTTPS, and which clients may connect. `cert`, `key` and `client_ca` are PEM in the file itself."""
 
-    cert: Pem | UnsetType = UNSET
-    key: Pem | UnsetType = UNSET
-    client_ca: Pem | UnsetType = UNSET
-    cert_file: Name | UnsetType = UNSET
-    key_file: Name | UnsetType = UNSET
-    client_ca_file: Name | UnsetType = UNSET
-    client_auth_type: Literal[
-        "NoClientCert",
-        "RequestClientCert",
-        "RequireAnyClientCert",
-        "RequireClientCert",
-        "VerifyClientCertIfGiven",
-        "RequireAndVerifyClientCert",
-    ] = "NoClientCert"
+    cert: Pem = ""
+    key: Pem = ""
+    client_ca: Pem = ""
+    cert_file: Name = ""
+    key_file: Name = ""
+    client_ca_file: Name = ""
+    client_auth_type: Literal["NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] = (
+        "NoClientCert"
+    )
     client_allowed_sans: Names | UnsetType = UNSET
-    min_version: Literal["TLS10", "TLS11", "TLS12", "TLS13"] = "TLS12"
-    max_version: Literal["TLS10", "TLS11", "TLS12", "TLS13"] = "TLS13"
+    min_version: Literal["TLS12", "TLS13"] = "TLS12"
+    max_version: Literal["TLS12", "TLS13"] = "TLS13"
     cipher_suites: Any = UNSET
     prefer_server_cipher_suites: Any = UNSET
     curve_preferences: Any = UNSET
+
+    @property
+    def verify_mode(self) -> ssl.VerifyMode:
+        """What is required of clients' certificates; a higher value requires more."""
+        return _VERIFY_MODES[self.client_auth_type]
+
+    @property
+    def allowed_names(self) -> frozenset[str] | None:
+        """The names of which a client's certificate must have one; None: any certificate."""
+        names = self.client_allowed_sans
+        return None if isinstance(names, UnsetType) else frozenset(names)
 
 
 class HttpServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,70 +116,56 @@ class WebConfigDocument(Struct, frozen=True, forbid_unknown_fields=True):
 KEYS: Final = WebConfigDocument.__struct_fields__
 """The keys of a whole file."""
 
-
-class ClientAuth(IntEnum):
-    """What is required of clients' certificates; a higher value requires more. The values are ssl's."""
-
-    NONE = ssl.CERT_NONE
-    VERIFY_IF_GIVEN = ssl.CERT_OPTIONAL
-    VERIFY = ssl.CERT_REQUIRED
-
-
-_CLIENT_AUTH: Final = {
-    "NoClientCert": ClientAuth.NONE,
-    "VerifyClientCertIfGiven": ClientAuth.VERIFY_IF_GIVEN,
-    "RequireAndVerifyClientCert": ClientAuth.VERIFY,
+_VERIFY_MODES: Final = {
+    "NoClientCert": ssl.CERT_NONE,
+    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class PemSource:
-    """Where PEM comes from: the file at `path`, or `text` in the configuration at the key `key`."""
-
-    key: str
-    path: Path | None = None
-    text: bytes = field(default=b"", repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """The checked `tls_server_config`."""
-
-    cert: PemSource
-    key: PemSource
-    client_ca: PemSource | None
-    clients: ClientAuth
-    allowed_names: frozenset[str] | None
-    oldest: ssl.TLSVersion
-    newest: ssl.TLSVersion
-
-    @property
-    def sources(self) -> tuple[PemSource, ...]:
-        """All PEM that is needed."""
-        return (self.cert, self.key) if self.client_ca is None else (self.cert, self.key, self.client_ca)
+_REFUSED: Final = {
+    (_TLS, "cipher_suites"): _SUITES,
+    (_TLS, "prefer_server_cipher_suites"): _SUITES,
+    (_TLS, "curve_preferences"): _SUITES,
+    ("rate_limit",): "is not supported: put a reverse proxy in front of this server for it",
+}
+"""Keys of the format that this server does not support."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """A checked file. A header with an empty value is not to be sent. `users` have bcrypt hashes."""
+    """A checked file. A header with an empty value is not to be sent. `users` have bcrypt hashes.
+
+    `directory` is where relative paths of files start.
+    """
 
     document: Document = field(repr=False, compare=False)
-    tls: TlsSettings | None = None
+    directory: Path
+    tls: TlsServerConfig | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     users: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def words(self) -> str:
         """What the file configures, for people."""
-        clients = ClientAuth.NONE if self.tls is None else self.tls.clients
+        mode = ssl.CERT_NONE if self.tls is None else self.tls.verify_mode
         users = len(self.users)
         parts = (
             "plain HTTP" if self.tls is None else "TLS",
-            "client certificates" if clients is ClientAuth.VERIFY else "",
-            "client certificates if there are any" if clients is ClientAuth.VERIFY_IF_GIVEN else "",
+            "client certificates" if mode is ssl.CERT_REQUIRED else "",
+            "client certificates if there are any" if mode is ssl.CERT_OPTIONAL else "",
             f"{users} user{'s' if users > 1 else ''}" if users else "",
             f"headers: {', '.join(self.headers)}" if self.headers else "",
         )
         return ", ".join(filter(None, parts))
+
+    @property
+    def pem(self) -> Mapping[str, str | Path]:
+        """PEM by key of tls_server_config: the text itself, or for a key that ends in _file its path."""
+        found: dict[str, str | Path] = {}
+        for key in _PEM_KEYS if self.tls is not None else ():
+            if text := getattr(self.tls, key):
+                found[key] = text
+            elif file := getattr(self.tls, f"{key}_file"):
+                found[f"{key}_file"] = self.directory / file
+        return found
 
     def tls_error(self, key: str, problem: str) -> ConfigError:
         """The error `problem` at `key` of tls_server_config."""
@@ -189,92 +181,53 @@ def load(content: bytes, source: str, directory: Path) -> WebConfig:
     if document.root.value is None:
         raise document.error((), "found an empty file, expected a web configuration")
     model = config_file.convert(document, WebConfigDocument)
-    http = model.http_server_config
-    if http.http2:
+    if model.http_server_config.http2:
         raise document.error(
             ("http_server_config", "http2"),
             "only HTTP/1.1 is supported: leave the key out or set it to false",
         )
-    if model.rate_limit is not UNSET:
-        raise document.error(("rate_limit",), _PROXY)
-    tls = model.tls_server_config
+    tls = None if isinstance(model.tls_server_config, UnsetType) else model.tls_server_config
+    for place, problem in _REFUSED.items():
+        if getattr(model if len(place) == 1 else tls, place[-1], UNSET) is not UNSET:
+            raise document.error(place, problem)
+    for key, problem in _tls_problems(tls) if tls is not None else ():
+        raise document.error((_TLS, key) if key else (_TLS,), problem)
     return WebConfig(
         document,
-        tls=None if isinstance(tls, UnsetType) else _tls(document, tls, directory),
-        headers=_headers(document, http.headers),
+        directory,
+        tls,
+        headers=_headers(document, model.http_server_config.headers),
         users=_users(document, model.basic_auth_users),
     )
 
 
-def _tls(document: Document, found: TlsServerConfig, directory: Path) -> TlsSettings:
-    def error(key: str, problem: str) -> ConfigError:
-        return document.error((_TLS, key), problem)
-
-    for key in ("cipher_suites", "prefer_server_cipher_suites", "curve_preferences"):
-        if getattr(found, key) is not UNSET:
-            raise error(key, "is not supported: TLS 1.3 and the AEAD suites of TLS 1.2 are offered")
-    for key in ("min_version", "max_version"):
-        if (version := getattr(found, key)) not in _VERSIONS:
-            raise error(key, f"found {version}, expected TLS12 or TLS13: older versions are not safe")
-    if found.min_version > found.max_version:
-        problem = f"found {found.min_version}, expected at most max_version, {found.max_version}"
-        raise error("min_version", problem)
-    cert, key_, client_ca = (_source(document, n, found, directory) for n in ("cert", "key", "client_ca"))
-    if cert is None or key_ is None:
-        name = "cert" if cert is None else "key"
-        raise document.error((_TLS,), f"expected the key '{name}_file' (or '{name}'), which is missing")
-    clients = _clients(document, found, client_ca)
-    names = found.client_allowed_sans
-    return TlsSettings(
-        cert,
-        key_,
-        client_ca,
-        clients,
-        None if isinstance(names, UnsetType) else frozenset(names),
-        _VERSIONS[found.min_version],
-        _VERSIONS[found.max_version],
-    )
+def _tls_problems(tls: TlsServerConfig) -> Iterator[tuple[str, str]]:
+    """What is wrong with it: the key, "" for the section as a whole, and the problem."""
+    if tls.min_version > tls.max_version:
+        yield "min_version", f"found {tls.min_version}, expected at most max_version, {tls.max_version}"
+    for key in _PEM_KEYS:
+        text, file = getattr(tls, key), getattr(tls, f"{key}_file")
+        if text and file:
+            yield key, f"found beside {key}_file, expected one of them"
+        if "\0" in file:
+            yield f"{key}_file", f"found {quoted(file)}, expected the path of a file"
+        if not text and not file and key != "client_ca":
+            yield "", f"expected the key '{key}_file' (or '{key}'), which is missing"
+    yield from _client_problems(tls, "client_ca" if tls.client_ca else "client_ca_file")
 
 
-def _clients(document: Document, found: TlsServerConfig, client_ca: PemSource | None) -> ClientAuth:
-    """What is required of clients' certificates, once its keys agree with each other."""
-
-    def error(key: str, problem: str) -> ConfigError:
-        return document.error((_TLS, key), problem)
-
-    clients = _CLIENT_AUTH.get(found.client_auth_type)
-    if clients is None:
-        raise error(
-            "client_auth_type",
-            f"found {found.client_auth_type}, which accepts any certificate that a client shows: Python's "
-            "ssl cannot do that; expected RequireAndVerifyClientCert, VerifyClientCertIfGiven or "
-            "NoClientCert",
-        )
-    if clients is ClientAuth.NONE and client_ca is not None:
-        problem = "found without a client_auth_type that verifies clients, such as RequireAndVerifyClientCert"
-        raise error(client_ca.key, problem)
-    if clients is not ClientAuth.NONE and client_ca is None:
-        problem = f"found {found.client_auth_type} without client_ca_file: nothing says whom to trust"
-        raise error("client_auth_type", problem)
-    if found.client_allowed_sans is not UNSET and clients is not ClientAuth.VERIFY:
+def _client_problems(tls: TlsServerConfig, client_ca: str) -> Iterator[tuple[str, str]]:
+    """What is wrong with the keys about clients' certificates, of which `client_ca` names the authorities."""
+    kind = tls.client_auth_type
+    verified = kind != "NoClientCert"
+    if not verified and getattr(tls, client_ca):
+        expected = "a client_auth_type that verifies clients, such as RequireAndVerifyClientCert"
+        yield client_ca, f"found without {expected}"
+    if verified and not getattr(tls, client_ca):
+        yield "client_auth_type", f"found {kind} without client_ca_file: nothing says whom to trust"
+    if tls.allowed_names is not None and kind != "RequireAndVerifyClientCert":
         problem = "found without client_auth_type: RequireAndVerifyClientCert: no certificate, no name"
-        raise error("client_allowed_sans", problem)
-    if found.client_allowed_sans == []:
-        raise error("client_allowed_sans", "found an empty list, which no client could match")
-    return clients
-
-
-def _source(document: Document, key: str, found: TlsServerConfig, directory: Path) -> PemSource | None:
-    text, file = getattr(found, key), getattr(found, f"{key}_file")
-    if text is not UNSET and file is not UNSET:
-        raise document.error((_TLS, key), f"found beside {key}_file, expected one of them")
-    if text is not UNSET:
-        return PemSource(key, text=text.encode(errors="surrogatepass"))
-    if file is UNSET:
-        return None
-    if "\0" in file:
-        raise document.error((_TLS, f"{key}_file"), f"found {quoted(file)}, expected the path of a file")
-    return PemSource(f"{key}_file", directory / file)
+        yield "client_allowed_sans", problem
 
 
 def _headers(document: Document, headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -328,8 +281,7 @@ class WebFiles:
     @property
     def paths(self) -> frozenset[Path]:
         """The files that the configuration names."""
-        sources = self.config.tls.sources if self.config.tls is not None else ()
-        return frozenset(source.path for source in sources if source.path is not None)
+        return frozenset(source for source in self.config.pem.values() if isinstance(source, Path))
 
     def tls_context(self) -> ssl.SSLContext | None:
         """TLS with these certificates; None without TLS. Raises ConfigError where they cannot be used."""
@@ -337,28 +289,29 @@ class WebFiles:
         if tls is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version, context.maximum_version = tls.oldest, tls.newest
+        context.minimum_version = _VERSIONS[tls.min_version]
+        context.maximum_version = _VERSIONS[tls.max_version]
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
         context.set_ciphers(_CIPHERS)
         context.set_alpn_protocols(["http/1.1"])
-        self._load_certificate(context, tls)
-        if tls.client_ca is not None:
-            pem = self._checked_pem(tls.client_ca, b"-----BEGIN CERTIFICATE-----", "certificate")
+        self._load_certificate(context)
+        if tls.verify_mode is not ssl.CERT_NONE:
+            key, pem = self._checked_pem("client_ca", b"-----BEGIN CERTIFICATE-----", "certificate")
             try:
                 context.load_verify_locations(cadata=pem.decode("ascii", "replace"))
             except (ssl.SSLError, ValueError) as error:
                 problem = f"cannot be used: {getattr(error, 'reason', None) or 'not PEM'}"
-                raise self._pem_error(tls.client_ca, problem) from None
+                raise self._pem_error(key, problem) from None
             # A session ticket would let a client in again whose certificate is no longer valid.
             context.num_tickets = 0
             context.options |= ssl.OP_NO_TICKET
-        context.verify_mode = ssl.VerifyMode(tls.clients)
+        context.verify_mode = tls.verify_mode
         return context
 
-    def _load_certificate(self, context: ssl.SSLContext, tls: TlsSettings) -> None:
-        cert = self._checked_pem(tls.cert, b"-----BEGIN CERTIFICATE-----", "certificate")
-        key = self._checked_pem(tls.key, b"PRIVATE KEY-----", "private key")
-        encrypted = self._pem_error(tls.key, "found an encrypted key, expected one without a password")
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
+        cert_key, cert = self._checked_pem("cert", b"-----BEGIN CERTIFICATE-----", "certificate")
+        key_key, key = self._checked_pem("key", b"PRIVATE KEY-----", "private key")
+        encrypted = self._pem_error(key_key, "found an encrypted key, expected one without a password")
         if b"ENCRYPTED" in key:
             raise encrypted
 
@@ -371,17 +324,18 @@ class WebFiles:
             except ssl.SSLError as error:
                 where, problem = _REASONS.get(error.reason or "", ("", ""))
                 problem = problem or f"it and its key cannot be used: {error.reason or 'not PEM'}"
-                raise self._pem_error(tls.key if where == "key" else tls.cert, problem) from None
+                raise self._pem_error(key_key if where == "key" else cert_key, problem) from None
 
-    def _checked_pem(self, source: PemSource, mark: bytes, what: str) -> bytes:
-        pem = self.pem[source.key]
-        if mark not in pem:
-            raise self._pem_error(source, f"found no {what}, expected PEM with BEGIN {what.upper()}")
-        return pem
+    def _checked_pem(self, name: str, mark: bytes, what: str) -> tuple[str, bytes]:
+        """The key under which the PEM of `name` is configured, and its content."""
+        key = name if name in self.pem else f"{name}_file"
+        if mark not in self.pem[key]:
+            raise self._pem_error(key, f"found no {what}, expected PEM with BEGIN {what.upper()}")
+        return key, self.pem[key]
 
-    def _pem_error(self, source: PemSource, problem: str) -> ConfigError:
-        where = f"{source.path} " if source.path is not None else ""
-        return self.config.tls_error(source.key, f"{where}{problem}")
+    def _pem_error(self, key: str, problem: str) -> ConfigError:
+        source = self.config.pem[key]
+        return self.config.tls_error(key, f"{source} {problem}" if isinstance(source, Path) else problem)
 
 
 def read_files(file: Path) -> WebFiles:
@@ -397,12 +351,11 @@ def read_named_files(content: bytes, source: str, directory: Path) -> WebFiles:
     """The configuration in `content` with the files that it names. Blocking. Raises ConfigError."""
     config = load(content, source, directory)
     pem: dict[str, bytes] = {}
-    for wanted in config.tls.sources if config.tls is not None else ():
+    for key, wanted in config.pem.items():
         try:
-            pem[wanted.key] = wanted.text if wanted.path is None else _read(wanted.path)
+            pem[key] = _read(wanted) if isinstance(wanted, Path) else wanted.encode(errors="surrogatepass")
         except OSError as error:
-            problem = f"{wanted.path} cannot be read: {error.strerror or error}"
-            raise config.tls_error(wanted.key, problem) from None
+            raise config.tls_error(key, f"{wanted} cannot be read: {error.strerror or error}") from None
     return WebFiles(config, content, pem)
 
 
@@ -440,7 +393,7 @@ def weakened(old: WebConfig, new: WebConfig) -> str:
     if old.users and not new.users:
         return "it requires no password any more"
     if old.tls is not None and new.tls is not None:
-        if new.tls.clients < old.tls.clients:
+        if new.tls.verify_mode < old.tls.verify_mode:
             return "it requires less of clients' certificates"
         if old.tls.allowed_names is not None and new.tls.allowed_names is None:
             return "it admits clients' certificates with any name"
