@@ -177,7 +177,7 @@ class Lease:
 
 
 def is_at(file: int, path: Path) -> bool:
-    """Whether the open `file` is the one at `path`. A lock on a removed file excludes nobody."""
+    """Whether the open `file` is the one at `path`. A lock on a removed file excludes no process."""
     try:
         return os.path.samestat(os.fstat(file), path.lstat())
     except OSError:

@@ -1,6 +1,6 @@
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ class Followed:
 @asynccontextmanager
 async def following(
     kubelet: SimulatedKubelet, root: Path, host: Path, file: Path, *, watched: bool = True
-) -> AsyncIterator[Followed]:
+) -> AsyncGenerator[Followed]:
     """Serve ONE, and reload `file`, which has ONE."""
     watcher = DirectoryWatcher(poll_interval=0.1)
     async with serving(root / "k", host, text(ONE)) as served:
