@@ -19,6 +19,7 @@ from runtime.flags import (
     parse_address,
     parse_duration,
     parse_listen_address,
+    parse_size,
     setting,
     settings_command,
     variable,
@@ -275,3 +276,26 @@ def test_a_password_is_sent_and_never_shown() -> None:
 def test_malformed_addresses_of_servers_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^found "):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1048576", 1 << 20),
+        ("10B", 10),
+        ("64MiB", 64 << 20),
+        ("64MB", 64 << 20),
+        (" 1GiB ", 1 << 30),
+        ("2TB", 2 << 40),
+        ("3KiB", 3072),
+    ],
+)
+def test_a_size_is_read_in_powers_of_1024(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "1.5GiB", "-1", "64 MiB", "64mib", "MiB", "9" * 16, "1PiB", "٣"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a size such as"):
+        parse_size(text)

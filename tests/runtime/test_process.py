@@ -1,6 +1,7 @@
 """runtime.process as real processes: whatever hangs, a signal ends them within two seconds."""
 
 import functools
+import platform
 import signal
 import subprocess
 import sys
@@ -346,3 +347,86 @@ def test_a_signal_while_it_starts_ends_it_once_it_can(start: Start) -> None:
     status, seconds, _, _ = _end(process, signal.SIGTERM)
     assert status == 0
     _in_time(seconds)
+
+
+_ALLOCATING = """
+import ctypes, sys, threading
+from runtime.process import share_one_arena
+if sys.argv[1] == "shared":
+    share_one_arena()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+barrier = threading.Barrier(4)
+def work():
+    barrier.wait()
+    libc.malloc(1000)
+    barrier.wait()
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+libc.malloc_stats()
+"""
+
+
+def _arenas(how: str) -> int:
+    ran = subprocess.run(
+        (sys.executable, "-c", _ALLOCATING, how),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return ran.stderr.count("Arena ")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_threads_have_one_arena_between_them() -> None:
+    assert _arenas("shared") == 1 < _arenas("own")
+
+
+_CALLING = """
+import asyncio, os, resource
+from contextlib import nullcontext
+import grpc.aio
+from runtime.process import grpc_runtime
+
+async def call():
+    alone = (("grpc.use_local_subchannel_pool", 1),)
+    async with grpc.aio.insecure_channel("unix:///nobody", options=alone) as channel:
+        try:
+            await channel.unary_unary("/a/b")(b"", timeout=1)
+        except grpc.aio.AioRpcError as error:
+            assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+
+async def main():
+    async with {context}():
+        await call()
+        present = len(os.listdir("/proc/self/fd")) - 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (present, present))
+        for _ in range(50):
+            await call()
+    print("lives")
+
+asyncio.run(main())
+"""
+
+
+def _runs_out(context: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", _CALLING.format(context=context)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_process_that_keeps_the_engine_lives_on_without_descriptors() -> None:
+    ended = _runs_out("grpc_runtime")
+    assert (ended.returncode, ended.stdout) == (0, "lives\n"), ended.stderr
+    # Whenever this fails gRPC has learnt to live without, and nothing needs to be kept any more.
+    assert _runs_out("nullcontext").returncode != 0

@@ -1,9 +1,11 @@
-"""runtime.text: nothing from outside moves a cursor, hides or turns around."""
+"""runtime.text, and the version: nothing from outside moves a cursor, hides or turns around."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devicelens import version
+from runtime import __version__
 from runtime.text import is_hostile, visible
 
 
@@ -48,3 +50,14 @@ def test_a_text_that_is_too_long_is_cut_and_says_so(text: str) -> None:
 @pytest.mark.parametrize("text", ["x" * 10, "é" * 10])
 def test_a_text_that_just_fits_is_whole(text: str) -> None:
     assert visible(text, limit=10) == text
+
+
+@pytest.mark.parametrize("revision", ["0123abc", "a" * 40, "a" * 40 + "-dirty"])
+def test_an_image_s_revision_is_told_with_the_version(revision: str) -> None:
+    assert version({"DEVICELENS_REVISION": revision}) == f"{__version__} (revision {revision})"
+
+
+@pytest.mark.parametrize("revision", ["", "main", "\x1b[31m0123abc", "abc\n", "A" * 40])
+def test_what_is_no_revision_is_not_told(revision: str) -> None:
+    assert version({"DEVICELENS_REVISION": revision}) == __version__
+    assert version({}) == __version__

@@ -371,15 +371,6 @@ def test_a_problem_may_carry_more_members() -> None:
     )
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", None])
-async def test_it_serves_on_tcp(host: str | None, caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(ListenAddress(host), caplog), aiohttp.ClientSession() as session:
-        (url,) = _urls(caplog)
-        port = url.rpartition(":")[2]
-        async with session.get(f"http://127.0.0.1:{port}/text") as answer:
-            assert await answer.text() == "well"
-
-
 async def test_everywhere_is_both_families_on_one_port(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(ListenAddress(), caplog), aiohttp.ClientSession() as session:
         (url,) = _urls(caplog)
