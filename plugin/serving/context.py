@@ -3,18 +3,21 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from kubelet.paths import KubeletPaths
 from plugin.devices.cdi import CdiNames
 from plugin.devices.claims import DeviceIds
 from plugin.discovery.host import HostRoot
 from plugin.discovery.uevents import Uevents
-from plugin.serving.kubelet_state import KubeletState
-from plugin.serving.ownership import DeviceOwnership
-from plugin.serving.prober import FaultEvents
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
+
+if TYPE_CHECKING:
+    # The dry run imports Allocate, and so this module, without gRPC and aiohttp.
+    from plugin.serving.kubelet_state import KubeletState
+    from plugin.serving.ownership import DeviceOwnership
+    from plugin.serving.prober import FaultEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,11 @@ class PluginContext:
     host: HostRoot
     paths: KubeletPaths
     watcher: DirectoryWatcher
-    kubelet: KubeletState
-    ownership: DeviceOwnership
+    kubelet: "KubeletState"
+    ownership: "DeviceOwnership"
+    fault_events: "FaultEvents"
     token: Callable[[], str]
     uevents: Uevents = field(default_factory=Uevents)
-    fault_events: FaultEvents = field(default_factory=lambda: FaultEvents(lambda _: None))
     spread: Callable[[], float] = random.random
     device_ids: DeviceIds = field(default_factory=DeviceIds)
     cdi_names: CdiNames = field(default_factory=CdiNames)

@@ -9,6 +9,7 @@ from plugin.serving.context import Pace, PluginContext
 from plugin.serving.device_tracker import MAX_ENTRIES, ScanRequest, ScanSchedule, ScanTriggers
 from plugin.serving.kubelet_state import KubeletState
 from plugin.serving.ownership import DeviceOwnership
+from plugin.serving.prober import FaultEvents
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 
@@ -22,6 +23,7 @@ async def test_many_changes_during_a_scan_that_hangs_cause_one_full_scan(tmp_pat
             watcher=DirectoryWatcher(use_inotify=False),
             kubelet=KubeletState(paths, clock),
             ownership=DeviceOwnership(KubeletState(paths, clock)),
+            fault_events=FaultEvents(lambda _: None),
             token=lambda: "00000000",
             clock=clock,
             pace=Pace(scan_pause=0.001, rescan=60.0),
