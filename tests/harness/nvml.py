@@ -2,36 +2,21 @@
 
 import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import pynvml
-import pytest
 
 from harness.hosttree import HostTree
+from harness.tools import shared_library
 from plugin.discovery.nvml import LIBRARY, NVML
 
 A100 = "gpu GPU-11111111-2222-3333-4444-555555555555 0 00000000:3B:00.0 0 40960 NVIDIA A100-SXM4-40GB"
 A100_MIG = A100.replace(" 0 40960", " 1 40960")
 H100 = "gpu GPU-66666666-7777-8888-9999-000000000000 1 00010000:AF:00.0 0 81920 NVIDIA H100 80GB HBM3"
 A100_UUID, H100_UUID = A100.split()[1], H100.split()[1]
-
-
-@lru_cache(maxsize=1)
-def library() -> Path:
-    """The library, built. Skips where there is no compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("a library in NVML's place needs a C compiler")
-    made = Path(tempfile.mkdtemp(prefix="dl")) / "library.so"
-    source = Path(__file__).with_name("nvml.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", made, source], check=True, timeout=60)
-    return made
 
 
 @dataclass
@@ -69,7 +54,7 @@ def without_nvml() -> Generator[None]:
 def with_nvml(tree: HostTree) -> Generator[FakeNvml]:
     """NVML in the host tree; it tells nothing yet."""
     with without_nvml():
-        shutil.copy(library(), tree.at(f"/usr/lib64/{LIBRARY}"))
+        shutil.copy(shared_library(Path(__file__).with_name("nvml.c")), tree.at(f"/usr/lib64/{LIBRARY}"))
         fake = FakeNvml(tree.root.parent / "nvml")
         os.environ["FAKE_NVML"] = str(fake.state)
         try:

@@ -17,7 +17,7 @@ TREE = Path(__file__).parents[2]
 
 
 class Process:
-    """`devicelens` with `arguments`; its log is kept, and told when something fails."""
+    """`devicelens` with `arguments`; keeps its log, and prints it when the test fails."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Process:
         return await until(f"{part!r} in the log of devicelens {self.arguments[0]}", found, limit=limit)
 
     async def url(self) -> str:
-        """The address it listens on, as its log tells."""
+        """The address it listens on, from its log."""
         match = _URL.search(await self.line("listening"))
         assert match is not None
         return match[1]

@@ -1,4 +1,4 @@
-"""How long something takes on this machine's own time: what others had the processor for is not counted."""
+"""Measures elapsed time without the time that the thread waits for a processor."""
 
 import time
 from contextlib import suppress
@@ -15,7 +15,7 @@ def _waited() -> float:
 
 
 class Stopwatch:
-    """Runs from when it is made. For what happens in one thread: an event loop and what it awaits."""
+    """Starts when created. Measures one thread: an event loop and what it awaits."""
 
     def __init__(self) -> None:
         self._began, self._waited = time.monotonic(), _waited()

@@ -1,7 +1,12 @@
-"""Programs that some tests need: a skip says what to install, and is a failure where CI=true."""
+"""Programs that some tests need. A test that lacks one is skipped, or fails where CI=true."""
 
+import atexit
 import os
 import shutil
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
 
 import pytest
 
@@ -15,3 +20,16 @@ def required(program: str, package: str) -> str:
     if os.environ.get("CI", "").lower() == "true":
         pytest.fail(message)
     pytest.skip(message)
+
+
+@lru_cache
+def shared_library(source: Path) -> Path:
+    """A shared library compiled from a C source, once per process. Skips where no C compiler is installed."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip(f"{source.name} needs a C compiler")
+    directory = tempfile.mkdtemp(prefix="dl-")
+    atexit.register(shutil.rmtree, directory)
+    library = Path(directory) / "library.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True, timeout=60)
+    return library

@@ -1,14 +1,15 @@
-"""The fault suite's ground: a node on which things go wrong, and whoever watches what is told meanwhile.
+"""The fault suite: a node with injected faults, and an observer that compares every response with the truth.
 
-fault      a fault, declared: what is done, how often, what must hold
-ground     what it stands on: directories, devices, both processes
-owners_check all holders that an exporter reports, compared with the true ones
-trial      a simulated kubelet here, the plugin and the exporter as processes, rounds of a fault, the verdict
-churn      pods that come and go meanwhile
-observer   a steady reader of /metrics and the API, who knows the truth
-census     what a process holds: descriptors, threads, tasks, memory; and what lies in directories
-clients    clients of HTTP as nobody wants them
-places     file systems, limits and rights that can be taken away and given back
-clock      a clock that jumps, for one process alone
-row        what came of it, as a row of docs/reliability.md
+fault         declares a fault: the action, the number of rounds, what must hold
+ground        directories, devices, and both processes
+trial         runs the rounds of a fault against a simulated kubelet, the plugin and the exporter
+churn         adds, completes and deletes pods during a fault
+observer      reads /metrics and the API continuously and records wrong or missing holders
+owners_check  compares all holders that an exporter reports with those of the kubelet
+census        counts descriptors, threads, tasks, memory and files, to find leaks
+clients       misbehaving HTTP clients
+places        file systems, limits and permissions that a test revokes and restores
+clock         a wall clock that jumps, for one process
+previous      an earlier version of the project, for upgrades
+row           writes the results as a row of docs/reliability.md
 """

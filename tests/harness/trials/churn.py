@@ -1,4 +1,4 @@
-"""Pods that come and go while something goes wrong: owners that never change prove nothing."""
+"""Adds and deletes pods during a fault: constant owners would hide wrong reports."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from simulator.model import AdmissionError, ContainerError, ContainerSpec, PodSp
 GPU, SHARED = "faults.test/gpu", "faults.test/shared"
 NAMES = tuple(("default" if number % 2 else "team", f"pod-{number}") for number in range(8))
 STEADY = ("default", "steady")
-"""A pod that stays: whenever somebody else is told, or nobody, something is wrong."""
+"""A pod that keeps its devices: a report without it, or with another holder, is wrong."""
 
 
 class Churn:

@@ -1,4 +1,4 @@
-"""Clients of HTTP as nobody wants them: too many, silent, half-said, slow to read, too long."""
+"""Misbehaving HTTP clients: too many, silent, incomplete, slow to read, too long."""
 
 import asyncio
 import itertools

@@ -1,50 +1,36 @@
-"""A wall clock that jumps, for one process alone: a library that is preloaded into it."""
+"""A wall clock that jumps, for one process: a library that the process preloads."""
 
-import atexit
 import mmap
 import shutil
 import struct
-import subprocess
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 
-import pytest
+from harness.tools import shared_library
 
 _SECONDS = struct.Struct("q")
-
-
-@lru_cache(maxsize=1)
-def _library() -> Path:
-    """Built once. Skips where there is no compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("a clock that jumps needs a C compiler")
-    directory = tempfile.mkdtemp(prefix="dl-")
-    atexit.register(shutil.rmtree, directory)
-    made = Path(directory) / "clock.so"
-    source = Path(__file__).with_name("clock.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", made, source], check=True, timeout=60)
-    return made
 
 
 class JumpingClock:
     """How far the clock of processes with `environment` is ahead of this machine's."""
 
     def __init__(self, path: Path, seconds: mmap.mmap) -> None:
-        self.environment = {"LD_PRELOAD": str(_library()), "TRIAL_CLOCK": str(path)}
+        self.environment = {
+            "LD_PRELOAD": str(shared_library(Path(__file__).with_name("clock.c"))),
+            "TRIAL_CLOCK": str(path),
+        }
         self._seconds = seconds
 
     def set_ahead(self, seconds: int) -> None:
-        """From this moment on."""
+        """Set how far ahead the clock is from now on."""
         _SECONDS.pack_into(self._seconds, 0, seconds)
 
 
 @contextmanager
 def jumping_clock() -> Generator[JumpingClock]:
-    """A clock that is right so far."""
+    """A clock that starts with the correct time."""
     directory = Path(tempfile.mkdtemp(prefix="dl-"))
     path = directory / "ahead"
     path.write_bytes(_SECONDS.pack(0))

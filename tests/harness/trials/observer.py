@@ -1,4 +1,4 @@
-"""A steady reader of /metrics and /api/v1/devices, who knows what is true and forgives nothing."""
+"""Reads /metrics and /api/v1/devices continuously and compares each response with the kubelet."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from harness.trials.owners_check import owners_in
 from harness.truth import CLOCKS, Owner, Scrape, Truth
 
 PACE = 0.05
-"""Seconds between two looks: each is a scrape and a document."""
+"""Seconds between two reads, each of one scrape and one document."""
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _SERIES = re.compile(r"^devicelens_device_owner_info\{(.*)\} 1(?:\.0)?$", re.MULTILINE)
 _EXPECTED = {"node", "resource", "device", "parent", "namespace", "pod", "container", "pod_uid"}
@@ -69,7 +69,7 @@ class Observer:
     seen: Seen = field(default_factory=Seen)
     problems: list[str] = field(default_factory=list[str])
     latencies: list[float] = field(default_factory=list[float])
-    _told: bool = False
+    _has_mapping: bool = False
     _counted: dict[str, float] = field(default_factory=dict[str, float])
 
     @contextmanager
@@ -81,12 +81,12 @@ class Observer:
         finally:
             self.away -= 1
             if replaced:
-                self._told = False
+                self._has_mapping = False
                 self._counted = {}
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[None]:
-        """Watch while in the context."""
+        """Read the endpoints while in the context."""
         task = asyncio.create_task(self._watch())
         try:
             yield
@@ -100,11 +100,11 @@ class Observer:
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
                 if self.url() and not self.away:
-                    await self._look(session, "/metrics", self._scrape)
-                    await self._look(session, "/api/v1/devices", self._document)
+                    await self._read(session, "/metrics", self._scrape)
+                    await self._read(session, "/api/v1/devices", self._document)
                 await asyncio.sleep(PACE)
 
-    async def _look(
+    async def _read(
         self,
         session: aiohttp.ClientSession,
         path: str,
@@ -127,7 +127,7 @@ class Observer:
         self.latencies.append(took)
         self.seen.slowest = max(self.seen.slowest, took)
         self.truth.look()
-        if status == 503 and path != "/metrics" and not self._told:
+        if status == 503 and path != "/metrics" and not self._has_mapping:
             return
         if status != 200:
             self.seen.unanswered += 1
@@ -175,21 +175,21 @@ class Observer:
         moment = None if taken is None else datetime.fromisoformat(taken).timestamp()
         yield from self._judge(frozenset(owners_in(document)), self._taken(moment, asked), answered)
 
-    def _taken(self, told: float | None, asked: float) -> float | None:
+    def _taken(self, reported: float | None, asked: float) -> float | None:
         """When the kubelet was asked, by this process's clock."""
-        if told is None:
+        if reported is None:
             return None
-        return min((told - ahead for ahead in self.ahead), key=lambda moment: abs(asked - moment))
+        return min((reported - ahead for ahead in self.ahead), key=lambda moment: abs(asked - moment))
 
     def _judge(self, owners: frozenset[Owner], taken: float | None, answered: float) -> Iterable[str]:
-        """What of these owners of a mapping is wrong, and who is missing."""
+        """The wrong and missing owners of a mapping, as messages."""
         self.seen.owners += len(owners)
         if taken is None:
-            if self._told or owners:
+            if self._has_mapping or owners:
                 self.seen.missing += 1
                 yield f"no mapping is told any more, or one of no time: {sorted(owners)}"
             return
-        self._told = True
+        self._has_mapping = True
         for owner in sorted(owners):
             if self.truth.held(owner, taken, answered):
                 continue
@@ -205,16 +205,16 @@ class Observer:
         yield from self._missing(owners, taken)
 
     def _succeeded(self, owner: Owner, taken: float, answered: float) -> bool:
-        """Whether it held the device a moment ago, and another of its name does now."""
+        """Whether a pod of the same name has taken the device over within LATE seconds."""
         return self.truth.held(owner, taken - LATE, answered) and self.truth.held(
             owner._replace(uid=""), taken, answered
         )
 
     def _missing(self, owners: frozenset[Owner], taken: float) -> Iterable[str]:
-        told = {owner[:5] for owner in owners}
+        reported = {owner[:5] for owner in owners}
         for owner in sorted(self.truth.present):
             begun = self.truth.spans[owner][-1].begin
-            unseen = owner[:5] not in told and (owner.namespace, owner.pod) not in self.excused
+            unseen = owner[:5] not in reported and (owner.namespace, owner.pod) not in self.excused
             if unseen and begun < taken - CLOCKS:
                 self.seen.missing += 1
                 yield f"{owner} is missing from a mapping of {taken:.3f}; it holds it since {begun:.3f}"

@@ -12,13 +12,13 @@ _HELD_BY = ("resource", "device", "namespace", "pod", "container")
 
 
 def owner_of(labels: Mapping[str, Any], **more: Any) -> Owner:
-    """An owner as labels, or an entry of the API, name it."""
+    """The owner that labels, or an entry of the API, name."""
     names = {**labels, **more}
     return Owner(*(names[name] for name in _HELD_BY))._replace(uid=names["pod_uid"] or "")
 
 
 def owners_in(document: Any) -> list[Owner]:
-    """The owners in /api/v1/devices, each as often as it is there."""
+    """The owners in /api/v1/devices, with duplicates."""
     return [
         owner_of(holder, resource=device["resource"], device=device["device"])
         for device in document["devices"]
@@ -26,8 +26,8 @@ def owners_in(document: Any) -> list[Owner]:
     ]
 
 
-async def metrics_tell(url: str, wanted: frozenset[Owner], healthy: Mapping[tuple[str, str], bool]) -> None:
-    """/metrics names these owners, each once, this health, and nothing that is wrong."""
+async def check_metrics(url: str, wanted: frozenset[Owner], healthy: Mapping[tuple[str, str], bool]) -> None:
+    """/metrics has these owners, each once, this health, and no anomaly."""
     _, text = await owners.get(url, "/metrics")
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     found = [owner_of(s.labels) for s in samples if s.name == "devicelens_device_owner_info"]
@@ -40,15 +40,15 @@ async def metrics_tell(url: str, wanted: frozenset[Owner], healthy: Mapping[tupl
     assert [s.labels for s in samples if s.name == "devicelens_anomaly_info"] == []
 
 
-async def api_tells(url: str, wanted: frozenset[Owner]) -> None:
-    """So does the API, and that it is fresh."""
+async def check_api(url: str, wanted: frozenset[Owner]) -> None:
+    """The API lists these owners, each once, and is fresh."""
     document = await owners.get_json(url, "/api/v1/devices")
     assert document["freshness"] == "fresh"
     assert sorted(owners_in(document)) == sorted(wanted)
 
 
-async def history_tells(url: str, wanted: frozenset[Owner], now: float) -> None:
-    """At unix time `now` history's open rows are exactly these owners, and they are in its file."""
+async def check_history(url: str, wanted: frozenset[Owner], now: float) -> None:
+    """The open rows of history at Unix time `now` are these owners, and history is kept in its file."""
     document = await owners.get_json(url, f"/api/v1/history?from={now:.3f}&limit=1000")
     assert (document["kept_in"], document["trouble"]) == ("file", None)
     found = [owner_of(row) for row in document["holdings"] if row["end"] is None]

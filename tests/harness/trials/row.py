@@ -1,9 +1,10 @@
-"""What came of a trial, as a row of docs/reliability.md: a JSON file where `make faults` wants it."""
+"""Results of a trial, as a row of docs/reliability.md: a JSON file in the directory DEVICELENS_ROWS."""
 
 import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ VARIABLE = "DEVICELENS_ROWS"
 def write(
     trial: "Trial", before: Mapping[str, Census], after: Mapping[str, Census], leaks: Sequence[str]
 ) -> None:
-    """Write it, and print it for whoever reads along."""
-    fault, seen = trial.fault, trial.observer.seen
+    """Write and print the row of a trial."""
+    fault = trial.fault
     document = {
         "name": fault.name,
         "group": fault.group,
@@ -27,16 +28,7 @@ def write(
         "holds": fault.holds,
         "times": fault.times,
         "seconds": round(time.monotonic() - trial.began, 1),
-        "scrapes": seen.scrapes,
-        "documents": seen.documents,
-        "owners": seen.owners,
-        "wrong": seen.wrong,
-        "late": seen.late,
-        "missing": seen.missing,
-        "unlabelled": seen.unlabelled,
-        "fallen": seen.fallen,
-        "withdrawn": seen.withdrawn,
-        "unanswered": seen.unanswered,
+        **asdict(trial.observer.seen),
         "changes": trial.truth.changes,
         "recover": [round(one, 3) for one in trial.recoveries],
         "before": {name: one.document() for name, one in before.items()},
@@ -49,7 +41,7 @@ def write(
 
 
 def put(name: str, document: Mapping[str, Any]) -> None:
-    """Keep a document where it is wanted, and print it."""
+    """Print a row, and write it if DEVICELENS_ROWS names a directory."""
     text = json.dumps(document, indent=1)
     print(text)
     if directory := os.environ.get(VARIABLE):

@@ -1,7 +1,7 @@
-"""A node on which something goes wrong again and again: a simulated kubelet here, both processes, a verdict.
+"""Runs a fault repeatedly on a node with a simulated kubelet, and checks the results.
 
-The kubelet runs in the test's own process, so that what is true is known to the moment; the plugin and the
-exporter are processes as on a node.
+The kubelet runs in the test's process, so the test sees each change at once. The plugin and the exporter are
+processes of their own, as on a node.
 """
 
 import shutil
@@ -87,21 +87,21 @@ class Trial:
 
     @asynccontextmanager
     async def churning(self) -> AsyncGenerator[None]:
-        """Pods come and go while in the context, at whose end the fault is over."""
+        """Add and delete pods while in the context; its end is the end of the fault."""
         async with self.churn.going_on():
             yield
         self._over_at = self.churn.ended_at
 
     async def recovers(self) -> None:
-        """Wait until everything is told as it is; how long that takes is counted from the fault's end."""
+        """Wait until all reports are correct, and record the seconds since the end of the fault."""
         try:
-            await until("everything is told as it is", self.settled, limit=LIMIT)
+            await until("all reports are correct", self.settled, limit=LIMIT)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.account()}") from error
         self.recoveries.append(time.monotonic() - self._over_at)
 
     async def settled(self) -> bool:
-        """Compare all that is told with what is true; everything must be well."""
+        """Compare all reports with the kubelet; raises AssertionError for a difference."""
         self.truth.look()
         changes, kubelet = self.truth.changes, self.kubelet
         for resource, count in ALLOCATABLE.items():
@@ -113,9 +113,9 @@ class Trial:
         proven = self.around.source == "pods-api"
         wanted = frozenset(one if proven else one._replace(uid="") for one in self.truth.present)
         known = devices_of(kubelet.pod_resources(), kubelet.allocatable_resources())
-        await owners_check.metrics_tell(self.url, wanted, {key: one.healthy for key, one in known.items()})
-        await owners_check.api_tells(self.url, wanted)
-        await owners_check.history_tells(self.url, wanted, time.time() + max(self.observer.ahead))
+        await owners_check.check_metrics(self.url, wanted, {key: one.healthy for key, one in known.items()})
+        await owners_check.check_api(self.url, wanted)
+        await owners_check.check_history(self.url, wanted, time.time() + max(self.observer.ahead))
         self.truth.look()
         assert changes == self.truth.changes, "it had not settled"
         return True
@@ -150,7 +150,7 @@ class Trial:
                 self.url = await self.exporter.url()
 
     async def take_stock(self) -> None:
-        """Count what there is, when nothing more is being given back: from now on it must not become more."""
+        """Count resources once they are stable; `verdict` compares with this count."""
 
         async def steady() -> bool:
             before, self._before = self._before, await self._count()
@@ -171,7 +171,7 @@ class Trial:
         return Counter({name: count for name, count in found.items() if not name.startswith(_IGNORED)})
 
     async def verdict(self) -> None:
-        """Whether all is as it was. Writes the row, whatever it says. Raises AssertionError."""
+        """Check for leaks and wrong reports, and write the row in any case. Raises AssertionError."""
         leaks: list[str] = []
         after: dict[str, Census] = {}
 
@@ -198,7 +198,7 @@ class Trial:
         assert len(self.recoveries) >= self.fault.times, "a round was not recovered from"
 
     async def end(self) -> None:
-        """Both processes end as they should, and leave no socket. Raises AssertionError."""
+        """Stop both processes: each exits with 0 and leaves no socket. Raises AssertionError."""
         for name, process in self.processes.items():
             status = await process.stop()
             assert status == 0, f"the {name} ended with {status}"
@@ -206,13 +206,13 @@ class Trial:
         assert not [name for name in left if name.startswith(("devicelens", "plugin"))], left
 
     def account(self) -> str:
-        """What was seen, in words for whoever has to find out."""
+        """The problems and counts of the observer, for a failure message."""
         return "\n".join([*self.observer.problems, str(self.observer.seen)])
 
 
 @asynccontextmanager
 async def trying(fault: Fault, around: Around | None = None, *, seed: int = 1) -> AsyncGenerator[Trial]:
-    """A node that is well, with pods; after the context it must be as well as before."""
+    """A healthy node with pods. After the context, checks that it is as healthy as before."""
     around = around or Around()
     directory = Path(tempfile.mkdtemp(prefix="dl-"))
     async with AsyncExitStack() as stack:
@@ -240,7 +240,7 @@ async def trying(fault: Fault, around: Around | None = None, *, seed: int = 1) -
         trial.url = await trial.exporter.url()
         await kubelet.wait_until(_allocatable, limit=LIMIT)
         await trial.churn.begin()
-        await until("everything is told as it is", trial.settled, limit=LIMIT)
+        await until("all reports are correct", trial.settled, limit=LIMIT)
         async with trial.observer.watching():
             yield trial
             await trial.verdict()
