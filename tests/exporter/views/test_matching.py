@@ -1,7 +1,5 @@
 """exporter.views.matching: what a filter keeps."""
 
-from dataclasses import replace
-
 import pytest
 
 from exporter.mapping.identity import PodIdentity, Workload
@@ -110,15 +108,3 @@ def test_what_is_searched_is_also_found_in_workloads_and_in_what_plugins_tell(sn
     assert ids(snapshot, Filters(q="h100")) == []
     assert len(ItemMatcher(Filters(q="job sharing"), pods, plugins).claims(snapshot)) == 1
     assert ItemMatcher(Filters(q="statefulset"), pods, plugins).pods(snapshot) == {("ml", "llama-0")}
-
-
-def test_claims_are_kept_by_their_own_names_and_by_one_holder_s_claim_and_pod(snapshot: Snapshot) -> None:
-    filters = Filters(driver="gpu.example.com", pool="pool-a", claim="shared", pod="shared-1")
-    assert len(ItemMatcher(filters).claims(snapshot)) == 1
-    for other in (
-        replace(filters, driver="other"),
-        replace(filters, pool="other"),
-        replace(filters, claim="other"),
-        replace(filters, pod="other"),
-    ):
-        assert ItemMatcher(other).claims(snapshot) == []

@@ -110,14 +110,6 @@ async def test_before_the_kubelet_has_answered_nothing_is_said_not_to_be_there(c
     assert (await get(client, "/api/v1/explain?device=GPU-0", 503))["freshness"] == "unknown"
 
 
-async def test_what_is_no_longer_fresh_says_so(client: Client, world: SimpleNamespace) -> None:
-    world.publish()
-    world.now += 100
-    found = await get(client, "/api/v1/explain?device=GPU-0")
-    assert found["freshness"] == "stale"
-    assert found["sentences"][-1].endswith("100 s ago, and stale.")
-
-
 async def test_the_users_rules_are_used(world: SimpleNamespace) -> None:
     world.publish()
     mine = rule("mine", r"(?P<parent>GPU)-(?P<replica>\d)", resource="nvidia.com/gpu")

@@ -5,7 +5,6 @@ import itertools
 import re
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
@@ -35,43 +34,12 @@ from exporter.mapping.state import Failure
 from exporter.views.links import claim_link, device_link, pod_link
 from exporter.web.app import build
 from harness.hostile import CORPUS, SURROGATES
+from harness.page_reader import PageReader
 from harness.past import Past
 from runtime.text import is_hostile, visible
 
 Client = TestClient[web.Request, web.Application]
 START = 1_793_227_263.25
-
-
-class Reader(HTMLParser):
-    """A page's text, tags, and the values of its attributes by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str, str]] = []
-        self.ids: list[str] = []
-        self._open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        self.ids += [value for name, value in attrs if name == "id" and value]
-        if tag not in {"meta", "link", "input"}:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag, "every element is closed where it should be"
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
-
-    def values(self, name: str) -> list[str]:
-        return [value for _, attribute, value in self.attributes if attribute == name]
 
 
 @pytest.fixture
@@ -81,17 +49,15 @@ async def client(world: SimpleNamespace, past: Past) -> AsyncGenerator[Client]:
         yield found
 
 
-async def page(client: Client, path: str, status: int = 200) -> Reader:
+async def page(client: Client, path: str, status: int = 200) -> PageReader:
     answer = await client.get(URL(path, encoded=True))
     html = await answer.text()
     assert answer.status == status, html
     assert answer.content_type == "text/html"
-    reader = Reader()
-    reader.feed(html)
-    reader.close()
-    assert len(set(reader.ids)) == len(reader.ids)
-    assert "style" not in reader.tags
-    assert not [one for one in reader.attributes if one[1] == "style" or one[1].startswith("on")]
+    reader = PageReader(html)
+    assert len(set(reader.values("id"))) == len(reader.values("id"))
+    assert "style" not in reader.tags | reader.attributes
+    assert not [name for name in reader.attributes if name.startswith("on")]
     return reader
 
 
@@ -143,11 +109,7 @@ async def test_a_device_page_answers_who_has_it_since_when_and_is_it_well(
         assert words in found.text
     links = [value for value in found.values("href") if value.startswith("/pods/")]
     assert pod_link("research", "eval-9") in {link.partition("#")[0] for link in links}
-    bars = [
-        value
-        for tag, name, value in found.attributes
-        if (tag, name) == ("a", "class") and value.startswith("stretch")
-    ]
+    bars = [value for value in found.values("class") if value.startswith("stretch")]
     assert sorted(bars) == ["stretch ended", "stretch ended", "stretch held"]
     assert {"GPU-0", "uid-0", "uid-1", "uid-9"} <= set(found.values("data-copy"))
 
@@ -316,7 +278,7 @@ async def test_a_pod_that_was_made_anew_has_its_lives_apart_with_links_between(
         assert words in found.text
     targets = {value[1:] for value in found.values("href") if value.startswith("#uid-")}
     assert targets
-    assert targets <= set(found.ids)
+    assert targets <= set(found.values("id"))
     device = await page(client, "/devices/nvidia.com/gpu/GPU-0")
     anchors = {v.partition("#")[2] for v in device.values("href") if v.startswith("/pods/ml/llama-0#")}
     assert anchors == targets, "a device's page leads to the very pod that is meant"
@@ -418,14 +380,14 @@ async def test_the_history_page_keeps_what_was_typed_beside_what_is_wrong(
     assert found.values("aria-invalid") == ["true", "true"]
     described = set(found.values("aria-describedby"))
     assert {"p-from", "p-at"} <= described
-    assert described <= set(found.ids)
+    assert described <= set(found.values("id"))
     assert "'q'" in (await page(client, "/history?q=x", 400)).text
 
 
 async def test_history_is_read_page_by_page(client: Client, world: SimpleNamespace, past: Past) -> None:
     remember(past, world)
     world.publish()
-    path, seen, found = "/history?limit=1", list[str](), Reader()
+    path, seen, found = "/history?limit=1", list[str](), PageReader()
     for _ in range(5):
         found = await page(client, path)
         seen += [v for v in found.values("data-key") if re.fullmatch("h[0-9]+", v)]
@@ -548,11 +510,11 @@ async def test_hostile_names_are_inert_on_every_page(
         if link.startswith("/?"):
             continue  # too long for any address
         found = await page(client, link)
-        assert set(found.tags) <= TAGS, link
+        assert found.tags <= TAGS, link
         assert not any(_hostile(word) for word in found.words)
         assert any(visible(raw, limit=8192)[:8].split(" ")[0] in word for word in found.words)
     whole = await page(client, "/history")
-    assert set(whole.tags) <= TAGS
+    assert whole.tags <= TAGS
 
 
 def _hostile(word: str) -> bool:

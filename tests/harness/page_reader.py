@@ -1,0 +1,51 @@
+"""Reads a page's HTML: its elements with their attributes, and its text."""
+
+from html.parser import HTMLParser
+
+
+class PageReader(HTMLParser):
+    """`elements` are tags with their attributes, `words` the pieces of text, `keys` each data-key beside the
+    number of its parent element. Fails where an element is not closed in its place.
+    """
+
+    def __init__(self, html: str = "") -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.words: list[str] = []
+        self.keys: list[tuple[int, str]] = []
+        self._open: list[tuple[int, str]] = [(0, "")]
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.elements.append((tag, found))
+        if "data-key" in found:
+            self.keys.append((self._open[-1][0], found["data-key"]))
+        if tag not in {"meta", "link", "input"}:
+            self._open.append((len(self.elements), tag))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop()[1] == tag, "every element is closed where it should be"
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        """The text in one line."""
+        return " ".join(" ".join(self.words).split())
+
+    @property
+    def tags(self) -> set[str]:
+        """The tags that occur."""
+        return {tag for tag, _ in self.elements}
+
+    @property
+    def attributes(self) -> set[str]:
+        """The names of attributes that occur."""
+        return {name for _, attributes in self.elements for name in attributes}
+
+    def values(self, name: str = "") -> list[str]:
+        """The values of the attribute `name`, of every attribute for ""."""
+        return [v for _, found in self.elements for n, v in found.items() if name in {n, ""}]
