@@ -1,7 +1,6 @@
 """HTTP requests to one server, with a limit on time and size. Errors say what the user can do."""
 
 import asyncio
-import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,6 +9,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final, TypeVar
 
+import aiohttp
 import click
 import msgspec
 from yarl import URL
@@ -18,17 +18,6 @@ from exporter.cli.common import AskError
 from exporter.cli.sources import ChosenSource, SourceFlags
 from runtime.flags import Address
 from runtime.text import visible
-
-# aiohttp makes a TLS context when it is imported. Reading the system's certificate authorities for it takes
-# most of the command's time, and is useless here: this module makes its contexts itself.
-_AUTHORITIES: Final = os.environ.get("SSL_CERT_FILE")
-os.environ["SSL_CERT_FILE"] = os.devnull
-import aiohttp  # noqa: E402
-
-if _AUTHORITIES is None:
-    del os.environ["SSL_CERT_FILE"]
-else:
-    os.environ["SSL_CERT_FILE"] = _AUTHORITIES
 
 LIMIT: Final = 64 * 1024 * 1024
 """Bytes of an answer: ten times the documents of the fullest node."""

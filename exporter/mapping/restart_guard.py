@@ -1,25 +1,13 @@
 """Guards against the incomplete List that a kubelet returns just after a restart.
 
 A kubelet lists no pod of the API server until it has synced with it: about a second after its start, or for
-as long as the API server is away. It answers OK all the same. Believed, such a List would release every
-device and allocate it anew a second later. While a List is not believed, the refresh fails with the code
-UNSETTLED, the last snapshot stays (and is withdrawn after --stale-after, as in any failure), and List is
-called again every 0.2 s, after ten seconds every 2 s (refresh/triggers.py).
+as long as the API server is away. It answers OK. If the exporter accepted this List, it would record the
+release and a new allocation of every device. So it rejects the List: the refresh fails with the code
+UNSETTLED, and the last snapshot stays. docs/architecture.md has the table of all conditions, how long each
+lasts, and which function decides: `after_restart`, or `at_start` for the first List of a process.
 
-"Restarted": the connection failed, the socket was replaced, or the socket is younger than DISTRUST seconds
-(refresh/loop.py). "Missing": a pod that held something is not listed, or listed under a new uid without
-devices (`missing_pods`).
-
-| List is not believed while | for how long | function |
-|---|---|---|
-| pods are missing that the pod source still has | 1 h from the restart | after_restart |
-| pods are missing; the pod source has not synced with the API server | 1 h from the restart | after_restart |
-| pods are missing; no pod source; only static pods are listed | 1 h from the restart | after_restart |
-| pods are missing; no pod source; other pods are listed | 10 s from the restart | after_restart |
-| first List, no devices held; the pod source has pods not listed | socket younger than 10 s | at_start |
-| first List, no devices held; the pod source has not synced | socket younger than 10 s | at_start |
-| first List, no devices held; no pod source | socket younger than 2 s | at_start |
-
+Missing: a pod that held something is not listed, or listed under a new uid without devices (`missing_pods`).
+Restart: the connection failed, the socket was replaced, or it is younger than DISTRUST (refresh/loop.py).
 All times are of one monotonic clock, in seconds.
 """
 
