@@ -1,8 +1,8 @@
-"""devicelens as it is, but for one more signal: on SIGUSR2 it tells which of asyncio's tasks there are.
+"""Runs devicelens with two more signals, for the census of a process: `python -m harness.counted exporter …`.
 
-Nothing outside a process can count its tasks. `python -m harness.counted exporter …`; the file that
-HARNESS_TASKS names is then replaced by a JSON object: `tasks` has coroutines' names, and how many tasks run
-each, `code` the folders that this project's modules were read from. On SIGUSR1 it leaks one of everything.
+On SIGUSR2 the process replaces the file that HARNESS_TASKS names by a JSON object: `tasks` maps the names of
+coroutines to the number of asyncio tasks that run them, `code` lists the folders of this project's modules.
+On SIGUSR1 the process leaks descriptors, tasks, threads and memory.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ LEAK = 10
 """How much more there is of each after a SIGUSR1, and twice as many MiB."""
 
 
-def _tell(_number: int, _frame: FrameType | None) -> None:
-    # RuntimeError: the loop does not run yet, or not any more. OSError: as while descriptors run out. Whoever
-    # asks asks again.
+def _write_tasks(_number: int, _frame: FrameType | None) -> None:
+    # RuntimeError: the loop does not run. OSError: for example, no free descriptor. The census sends the
+    # signal again.
     with suppress(RuntimeError, OSError):
         names = Counter(getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks())
         files = (getattr(sys.modules.get(name), "__file__", None) for name in _PACKAGES)
         code = sorted({str(Path(file).parents[1]) for file in files if file is not None})
-        told = Path(os.environ[VARIABLE])
-        # The next signal may come while this one is answered.
-        written = told.with_suffix(f".{next(_NUMBERS)}")
+        target = Path(os.environ[VARIABLE])
+        # The next signal may arrive during this handler.
+        written = target.with_suffix(f".{next(_NUMBERS)}")
         written.write_text(json.dumps({"tasks": names, "code": code}))
-        written.replace(told)
+        written.replace(target)
 
 
 def _leak(_number: int, _frame: FrameType | None) -> None:
@@ -51,9 +51,9 @@ def _leak(_number: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGUSR2, _tell)
+    signal.signal(signal.SIGUSR2, _write_tasks)
     signal.signal(signal.SIGUSR1, _leak)
-    # Only now: the signal must find its handler from the start.
+    # The handlers must be installed before the import, which takes a while.
     from devicelens import main
 
     main(prog_name="devicelens")

@@ -221,13 +221,6 @@ class TestRefusals:
             "cannot allocate unhealthy devices example.com/camera, which is unexpected"
         )
 
-    async def test_after_a_restart_until_the_plugin_is_back(self, kubelet: SimulatedKubelet) -> None:
-        async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
-            await up(kubelet, plugin)
-            await kubelet.restart()
-            with pytest.raises(AdmissionError, match="no healthy devices present"):
-                await kubelet.add_pod(pod())
-
     async def test_of_a_plugin_whose_successor_left_allocate_is_not_even_tried(
         self, kubelet: SimulatedKubelet
     ) -> None:
