@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from runtime import __version__
 
@@ -83,8 +84,6 @@ class FrontDoor(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """The table itself, so that completion imports nothing."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415 -- for this alone
-
         names = [name for name in COMMANDS if name.startswith(incomplete)]
         flags = click.Command.shell_complete(self, ctx, incomplete)
         return [*(CompletionItem(name, help=COMMANDS[name].summary) for name in names), *flags]

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, inspect
 from plugin.names import Check, attribute_problem, glob_problem, path_problem
 from plugin.patterns import pattern_problem
 from runtime.config_file import Path, quoted
-from runtime.flags import parse_duration
+from runtime.text import parse_duration
 
 Problem = tuple[Path, str]
 """(path below a struct, what is wrong there)."""

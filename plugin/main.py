@@ -58,7 +58,6 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         clock=clock,
         method=settings.kubelet_registration,
     )
-    directory = socket_directory(context)
     fleet = ResourceFleet(context)
     own = [(str(settings.config), settings.config)] if settings.config is not None else []
     presets = [(PRESET_SOURCE + name, PRESETS[name]) for name in settings.preset]
@@ -69,6 +68,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         raise Fatal(str(error)) from error
     web = WebServer(settings.web_listen_address, settings.web_config_file, prefix="devicelens_plugin")
     await web.start()
+    directory = socket_directory(context)
 
     def reload() -> None:
         reloader.ask()

@@ -1,8 +1,10 @@
-"""Text from outside made harmless for a terminal or a log line, and times as text."""
+"""Text from outside made harmless for a terminal or a log line; times, durations, and sizes as text."""
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -48,3 +50,45 @@ def utc(at: float) -> str:
         return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
         return "an unknown time"
+
+
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
+# As in Prometheus, each unit once and the larger first.
+_DURATION = re.compile(
+    "".join(f"(?:(?P<{unit}>{_NUMBER}){unit})?" for unit in ("w", "d", "h", "m", "s", "ms"))
+)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a Prometheus duration: `250ms`, `5s`, `1h30m`, `30d`; `0` alone needs no unit.
+
+    Raises ValueError for anything else.
+    """
+    text = text.strip()
+    if text == "0":
+        return 0.0
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        raise ValueError(f"found {text!r}, expected a duration such as 250ms, 5s, 1h30m or 30d")
+    return sum(float(number) * _DURATION_UNITS[unit] for unit, number in match.groupdict(default="0").items())
+
+
+_SIZE_UNITS: Final[dict[str, int]] = {
+    "": 1,
+    "B": 1,
+    **{f"{letter}B": 1024**power for power, letter in enumerate("KMGT", 1)},
+    **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
+}
+_SIZE: Final = re.compile(rf"([0-9]{{1,15}})({'|'.join(_SIZE_UNITS)})")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `64MiB`, `512MB`, `1GiB` or `1048576`; units are powers of 1024, with the i and without it.
+
+    Raises ValueError for anything else.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"found {text!r}, expected a size such as 64MiB, 1GiB or 1048576")
+    return int(match[1]) * _SIZE_UNITS[match[2]]

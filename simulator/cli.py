@@ -10,10 +10,10 @@ from typing import Any, Final, get_args
 import click
 import msgspec
 
-from runtime.flags import DURATION, F, flag, log_flags, parse_duration, variable
+from runtime.flags import DURATION, F, flag, log_flags, variable
 from runtime.log import configure
 from runtime.process import run
-from runtime.text import visible
+from runtime.text import parse_duration, visible
 from simulator.control import ControlClient, ControlError, State
 from simulator.faults import NO_FAULTS, Faults, RegistrationFaults
 from simulator.kubelet import SYNC_DELAY

@@ -14,7 +14,7 @@ from exporter.cli.common import (
 from exporter.cli.completion import complete_node, complete_pod, complete_what
 from exporter.cli.select import parse_query
 from exporter.cli.sources import SourceFlags, choose_source, source_flags
-from runtime.flags import parse_duration
+from runtime.text import parse_duration
 
 AUTO: float = 0.0
 """--watch without a duration."""

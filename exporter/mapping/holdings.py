@@ -8,10 +8,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from exporter.mapping.model import ClaimDevice, Device, HeldKey, Holder, Snapshot
-from exporter.mapping.restart_guard import DISTRUST
+
+RESTORE_FOR: Final = 10.0
+"""Seconds after the first snapshot for which starts are taken over from history: as long as a List may be
+rejected without a pod source (restart_guard.DISTRUST), pods may appear late.
+"""
 
 
 class Holding(NamedTuple):
@@ -146,8 +150,8 @@ class HoldingChanges:
 class HoldingTracker:
     """Tracks holdings from snapshot to snapshot.
 
-    Starts from before a restart are taken over from history: for the first snapshot, and for DISTRUST seconds
-    longer, in which a restarted kubelet may list pods late.
+    Starts from before a restart are taken over from history: for the first snapshot, and for RESTORE_FOR
+    seconds longer, in which a restarted kubelet may list pods late.
 
     A uid is remembered while it is in doubt. If another uid is proven then, the holding belongs to a
     successor, and the known pod's holding has ended.
@@ -189,7 +193,7 @@ class HoldingTracker:
         if last is None:
             seen = HeldSince(now, exact=False)
             self._since = MappingProxyType({one: self._start(one, seen) for one in holdings(snapshot)})
-            self._restore_until = now + DISTRUST
+            self._restore_until = now + RESTORE_FOR
             return HoldingChanges(Diff(), (), self._since)
         change = diff(last, snapshot)
         if not (change.began or change.ended or change.renamed):

@@ -6,6 +6,7 @@ Files are read again for each connection: tokens and certificates are replaced w
 import base64
 import binascii
 import ssl
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,8 +207,6 @@ def _read(path: Path) -> str:
 
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
     """Load a client certificate: the ssl module reads it from files only."""
-    import tempfile  # noqa: PLC0415 -- only with a kubeconfig that has client certificates
-
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as pair:
         pair.write(f"{certificate}\n{key}\n")
         pair.flush()

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Final
 
-from runtime.flags import parse_duration
-from runtime.text import visible
+from runtime.text import parse_duration, visible
 
 if TYPE_CHECKING:  # the commands start quickly without the mapping
     from exporter.mapping.state import Failure, Freshness, State

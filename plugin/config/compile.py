@@ -11,7 +11,7 @@ from plugin.config import model, plan
 from plugin.config.templates import DEVICE_FIELDS, FOUND_FIELDS, Template, TemplateError, compile_template
 from plugin.names import Check
 from runtime.config_file import ConfigError, Document, Path, quoted
-from runtime.flags import parse_duration
+from runtime.text import parse_duration
 
 DEFAULT_TIMEOUT: Final = 5.0
 

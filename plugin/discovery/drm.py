@@ -6,8 +6,7 @@ from typing import Final
 
 from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
-from plugin.discovery.pci import FunctionFilter, PciSelection
-from plugin.discovery.pci_bus import PCI_ATTRIBUTES, PciBus, PciFunction
+from plugin.discovery.pci import PCI_ATTRIBUTES, FunctionFilter, PciBus, PciFunction, PciSelection
 from plugin.discovery.selectors import NamePatterns
 from plugin.discovery.source import Findings, Found, selection_notes
 from plugin.discovery.sysfs_tree import SysfsDirectory, clean

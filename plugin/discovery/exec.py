@@ -16,8 +16,7 @@ from plugin.discovery.sysfs_tree import clean
 from plugin.fields import Duration, Problem, TemplateText, duration_problem
 from plugin.names import attribute_problem, path_problem
 from runtime.config_file import quoted
-from runtime.flags import parse_duration
-from runtime.text import visible
+from runtime.text import parse_duration, visible
 
 MAX_OUTPUT: Final = 1 << 20
 """Bytes that a program may print."""

@@ -9,8 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from plugin.discovery.drm import DRM_ATTRIBUTES, GraphicsCard, GraphicsCards
 from plugin.discovery.host import HostRoot
-from plugin.discovery.pci import FunctionFilter, PciSelection
-from plugin.discovery.pci_bus import PciBus, PciFunction
+from plugin.discovery.pci import FunctionFilter, PciBus, PciFunction, PciSelection
 from plugin.discovery.source import Findings, Found
 from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, clean
 from plugin.names import natural

@@ -11,14 +11,15 @@ from msgspec import UNSET, Meta, UnsetType, field
 from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
 from plugin.discovery.infiniband import SUBSYSTEMS, RdmaDevice, RdmaDevices, node_of_kind
-from plugin.discovery.pci import FunctionFilter, PciSelection
-from plugin.discovery.pci_bus import (
+from plugin.discovery.pci import (
     DEVICES,
     INTERFACES,
     PCI_ATTRIBUTES,
+    FunctionFilter,
     NetworkInterface,
     PciBus,
     PciFunction,
+    PciSelection,
     driver_nodes,
 )
 from plugin.discovery.selectors import NamePatterns

@@ -1,11 +1,16 @@
-"""The source `pci`: PCI functions; and the selection of functions that other sources share."""
+"""The source `pci`, and the PCI bus as sysfs shows it, which other sources share.
 
-from collections.abc import Callable, Iterable, Iterator
+Functions with their attributes, virtual functions, and network interfaces; and the selection of functions by
+vendor, device, class, driver, address, or physical function.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from plugin.discovery import selectors
 from plugin.discovery.host import HostRoot
-from plugin.discovery.pci_bus import DEVICES, PCI_ATTRIBUTES, PciBus, PciFunction, driver_nodes
 from plugin.discovery.selectors import (
     AddressPatterns,
     ClassPrefixes,
@@ -15,7 +20,255 @@ from plugin.discovery.selectors import (
     NamePatterns,
 )
 from plugin.discovery.source import Findings, Found, SourceConfig
+from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, clean
 from plugin.fields import Problem
+from plugin.names import natural
+
+DEVICES: Final = "/sys/bus/pci/devices"
+INTERFACES: Final = "/sys/class/net"
+LINK_TYPES: Final[Mapping[str, str]] = {"1": "ether", "32": "infiniband"}
+"""Names of the kernel's ARPHRD numbers."""
+
+PCI_ATTRIBUTES: Final = (
+    *("address", "vendor", "device", "class", "subsystem_vendor", "subsystem_device", "revision"),
+    *("driver", "iommu_group", "vfio", "vfio_device", "uio", "vfs", "pf", "vf", "pf_driver", "pf_name"),
+    *("acpi_index", "label"),
+)
+"""The attributes of every function; an attribute without a value is empty."""
+
+_VFIO_DRIVER: Final = re.compile(r".*vfio[-_]pci", re.ASCII)
+_BEHIND_FUNCTION: Final = re.compile(r"usb\d+|.*\.sf\.\d+", re.ASCII)
+"""A USB bus or a scalable function (mlx5_core.sf.4): what is below it is not the PCI function itself."""
+_VFIO_CONTROL: Final = "/dev/vfio/vfio"
+_NUMBER: Final = re.compile(r"\d{1,9}", re.ASCII)
+_NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_REPRESENTOR: Final = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+", re.ASCII)
+_VIRTIO: Final = re.compile(r"virtio\d{1,6}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PciFunction:
+    """One PCI function. Ids are lower-case hexadecimal digits; a value that sysfs lacks is empty."""
+
+    address: str
+    directory: SysfsDirectory
+    vendor: str
+    device: str
+    class_code: str
+    driver: str
+    pf: str
+    """For a virtual function, the address of its physical function."""
+
+    @property
+    def claim(self) -> str:
+        """Identifies the function across all resources."""
+        return f"pci:{self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkInterface:
+    """One network interface. `kind`: on a function of the bus `pci`, on other `hardware`, or `virtual`."""
+
+    name: str
+    directory: SysfsDirectory
+    kind: str
+    address: str
+    """The PCI function of the interface; empty for other kinds."""
+
+    def link_type(self) -> str:
+        """`ether`, `infiniband` or the kernel's number; empty if the interface has vanished."""
+        number = self.directory.text("type")
+        return LINK_TYPES.get(number, number)
+
+    def is_representor(self) -> bool:
+        """Whether it represents a function of somebody else on the host's side of a switch."""
+        return _REPRESENTOR.fullmatch(self.directory.text("phys_port_name")) is not None
+
+
+class NetworkInterfaces:
+    """The interfaces of the host's network namespace during one scan."""
+
+    def __init__(self, sysfs: SysfsTree) -> None:
+        self._sysfs = sysfs
+        self._of: dict[str, tuple[NetworkInterface, ...]] = {}
+
+    def all(self) -> tuple[NetworkInterface, ...]:
+        """All interfaces but lo, in natural order."""
+        return self._sysfs.each(INTERFACES, self.one)
+
+    def one(self, name: str) -> NetworkInterface | None:
+        """The interface `name`; None for lo and if there is none."""
+        directory = self._sysfs.directory(f"{INTERFACES}/{name}") if name != "lo" else None
+        if directory is None or not directory.path.startswith("/sys/devices/"):
+            return None  # bonding_masters is a file in /sys/class/net
+        if directory.path.startswith("/sys/devices/virtual/"):
+            return NetworkInterface(name, directory, "virtual", "")
+        address = function_address(directory.path)
+        return NetworkInterface(name, directory, "pci" if address else "hardware", address)
+
+    def of(self, address: str) -> tuple[NetworkInterface, ...]:
+        """The interfaces of a PCI function without representors, in natural order."""
+        if address not in self._of:
+            found = self._on(f"{DEVICES}/{address}") if address else ()
+            ordered = sorted(found, key=lambda interface: natural(interface.name))
+            self._of[address] = tuple(i for i in ordered if not i.is_representor())
+        return self._of[address]
+
+    def names(self, address: str) -> tuple[str, ...]:
+        """The names of a function's interfaces."""
+        return tuple(interface.name for interface in self.of(address))
+
+    def _on(self, path: str) -> Iterator[NetworkInterface]:
+        function = self._sysfs.directory(path)
+        if function is None:
+            return
+        devices = [function]
+        if function.link("driver") == "virtio-pci":
+            devices += [
+                d for name in function.names() if _VIRTIO.fullmatch(name) and (d := function.sub(name))
+            ]
+        for device in devices:
+            for directory in device.subs("net"):
+                yield NetworkInterface(directory.name, directory, "pci", function.name)
+
+
+class PciBus:
+    """The PCI functions of a host during one scan, each read once."""
+
+    def __init__(self, host: HostRoot) -> None:
+        self.sysfs = SysfsTree(host)
+        self.interfaces = NetworkInterfaces(self.sysfs)
+        self._functions: dict[str, PciFunction | None] = {}
+        self._virtual: dict[str, Mapping[str, int]] = {}
+
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of all functions, sorted. Raises OSError if there is no PCI bus."""
+        return tuple(name for name in self.sysfs.names(DEVICES) if selectors.ADDRESS.fullmatch(name))
+
+    def function(self, address: str) -> PciFunction | None:
+        """The function at an address; None if there is none."""
+        if address not in self._functions:
+            self._functions[address] = self._read(address)
+        return self._functions[address]
+
+    def above(self, path: str) -> PciFunction | None:
+        """The function that the device at a path in sysfs is; None if it is none."""
+        address = function_address(path)
+        return self.function(address) if address else None
+
+    def vfs(self, function: PciFunction) -> int:
+        """The number of its enabled virtual functions."""
+        return function.directory.number("sriov_numvfs") or 0
+
+    def vf(self, function: PciFunction) -> int | None:
+        """The index of a virtual function; None if it is unknown."""
+        if not function.pf:
+            return None
+        if function.pf not in self._virtual:
+            self._virtual[function.pf] = self._indexes(function.pf)
+        return self._virtual[function.pf].get(function.address)
+
+    def _indexes(self, pf: str) -> Mapping[str, int]:
+        physical = self.function(pf)
+        if physical is None:
+            return {}
+        return {
+            physical.directory.link(name): int(name.removeprefix("virtfn"))
+            for name in physical.directory.names()
+            if name.startswith("virtfn") and _NUMBER.fullmatch(name, len("virtfn"))
+        }
+
+    def _read(self, address: str) -> PciFunction | None:
+        directory = self.sysfs.directory(f"{DEVICES}/{address}")
+        if directory is None:
+            return None
+        vendor = selectors.hex_id(directory.text("vendor"))
+        if not vendor:  # every function has one: this function is being removed
+            return None
+        pf = directory.link("physfn")
+        return PciFunction(
+            address,
+            directory,
+            vendor=vendor,
+            device=selectors.hex_id(directory.text("device")),
+            class_code=selectors.class_code(directory.text("class")),
+            driver=directory.link("driver"),
+            pf=pf if selectors.ADDRESS.fullmatch(pf) else "",
+        )
+
+    def attributes(self, function: PciFunction | None) -> dict[str, str]:
+        """`PCI_ATTRIBUTES` of a function; all of them empty for None."""
+        if function is None:
+            return dict.fromkeys(PCI_ATTRIBUTES, "")
+        directory = function.directory
+        physical = self.function(function.pf) if function.pf else None
+        index = self.vf(function)
+        group, vfio_device = self._vfio(function)
+        pf_names = self.interfaces.names(function.pf) if function.pf else ()
+        return {
+            "address": function.address,
+            "vendor": function.vendor,
+            "device": function.device,
+            "class": function.class_code,
+            "subsystem_vendor": selectors.hex_id(directory.text("subsystem_vendor")),
+            "subsystem_device": selectors.hex_id(directory.text("subsystem_device")),
+            "revision": directory.text("revision").lower().removeprefix("0x"),
+            "driver": function.driver,
+            "iommu_group": directory.link("iommu_group"),
+            "vfio": group,
+            "vfio_device": vfio_device,
+            "uio": self._uio(function),
+            "vfs": str(self.vfs(function)),
+            "pf": function.pf,
+            "vf": "" if index is None else str(index),
+            "pf_driver": "" if physical is None else physical.driver,
+            "pf_name": clean(next(iter(pf_names), "")),
+            "acpi_index": directory.text("acpi_index"),
+            "label": directory.text("label"),
+        }
+
+    @staticmethod
+    def _vfio(function: PciFunction) -> tuple[str, str]:
+        """The nodes of a function's VFIO group and of its VFIO device; empty if it has none."""
+        if not _VFIO_DRIVER.fullmatch(function.driver):
+            return "", ""
+        directory = function.directory
+        own = next((d.name for d in directory.subs("vfio-dev") if _NODE_NAME.fullmatch(d.name)), "")
+        device = f"/dev/vfio/devices/{own}" if own else ""
+        number = directory.link("iommu_group")
+        if not _NUMBER.fullmatch(number):
+            return "", device
+        group = directory.sub("iommu_group")
+        # The kernel gives this name to a group without an IOMMU, and prefixes the name of its node.
+        unsafe = group is not None and group.text("name") == "vfio-noiommu"
+        return f"/dev/vfio/{'noiommu-' if unsafe else ''}{number}", device
+
+    @staticmethod
+    def _uio(function: PciFunction) -> str:
+        names = [d.name for d in function.directory.subs("uio") if _NODE_NAME.fullmatch(d.name)]
+        return f"/dev/{names[0]}" if names else ""
+
+
+def function_address(path: str) -> str:
+    """The address of the PCI function that the device at a path in sysfs is.
+
+    Empty if there is none, and for devices on a bus behind the function.
+    """
+    address = ""
+    for part in path.split("/"):
+        if selectors.ADDRESS.fullmatch(part):
+            address = part
+        elif address and _BEHIND_FUNCTION.fullmatch(part):
+            return ""
+    return address
+
+
+def driver_nodes(attributes: Mapping[str, str]) -> tuple[str, ...]:
+    """The device nodes by which a program uses a function, from the function's attributes."""
+    if attributes["vfio"]:
+        return attributes["vfio"], _VFIO_CONTROL
+    return (attributes["uio"],) if attributes["uio"] else ()
+
 
 _SUBSYSTEMS: Final = frozenset({"pci", "vfio", "vfio-dev", "uio"})
 

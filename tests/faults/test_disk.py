@@ -57,7 +57,7 @@ DAMAGED = Fault(
     short=3,
     full=30,
 )
-_FOUND = "history was damaged: moved aside"
+_FOUND = "history file is damaged: moved it aside"
 
 
 @contextmanager
@@ -122,7 +122,7 @@ async def test_the_disk_is_read_only() -> None:
                     await trial.exporter.stop()
                     # The kernel makes nothing read-only that is open for writing.
                     places.mount_again(disk, "ro")
-                pods = await _unwritten(trial, "history is kept in memory", "Read-only file system")
+                pods = await _unwritten(trial, "keeping history in memory", "Read-only file system")
                 places.mount_again(disk, "rw")
                 await trial.recovers()
                 await _is_in_history(trial, pods)
@@ -166,7 +166,7 @@ async def _damage(trial: Trial, kind: int, order: random.Random) -> None:
     if kind == 2:
         async with trial.churning():
             path.unlink()
-            await trial.exporter.line("history's file was taken away", limit=60.0)
+            await trial.exporter.line("the history file was deleted or replaced", limit=60.0)
         return
     if kind == 0:
         # Whoever ends leaves all of it in one file. It is overwritten while it is open; that is found when

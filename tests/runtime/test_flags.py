@@ -17,13 +17,12 @@ from runtime.flags import (
     default_node_name,
     listen_address_setting,
     parse_address,
-    parse_duration,
     parse_listen_address,
-    parse_size,
     setting,
     settings_command,
     variable,
 )
+from runtime.text import parse_duration, parse_size
 
 QUICK = settings(max_examples=100, deadline=None, derandomize=True)
 

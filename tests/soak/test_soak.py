@@ -26,7 +26,7 @@ from harness.trials.churn import GPU
 from harness.trials.fault import Fault
 from harness.trials.trial import Around, Trial, trying
 from harness.waiting import until
-from runtime.flags import parse_duration
+from runtime.text import parse_duration
 from simulator import Faults
 from simulator.model import ContainerSpec, PodSpec
 

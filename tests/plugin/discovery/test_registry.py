@@ -20,8 +20,7 @@ from plugin.discovery.glob import Glob
 from plugin.discovery.group import Group, GroupMember
 from plugin.discovery.net import Net
 from plugin.discovery.nvidia import Nvidia
-from plugin.discovery.pci import Pci, PciSelection
-from plugin.discovery.pci_bus import PCI_ATTRIBUTES
+from plugin.discovery.pci import PCI_ATTRIBUTES, Pci, PciSelection
 from plugin.discovery.regex import Regex
 from plugin.discovery.source import STANDARD_DIRECTORIES, SourceConfig
 from plugin.discovery.static import Static, StaticDevice

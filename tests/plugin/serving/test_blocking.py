@@ -100,6 +100,7 @@ async def test_a_question_that_breaks_has_failed() -> None:
 async def test_whoever_is_cancelled_leaves_no_thread_at_work() -> None:
     release, answers = threading.Event(), Answers()
     asked: list[str] = []
+    before = set(threading.enumerate())  # other tests' threads stay for a while
 
     def slow() -> str:
         asked.append("")
@@ -114,7 +115,7 @@ async def test_whoever_is_cancelled_leaves_no_thread_at_work() -> None:
         await task
     release.set()
     async with asyncio.timeout(20):
-        while any(thread.name == "blocking" for thread in threading.enumerate()):
+        while any(thread.name == "blocking" for thread in set(threading.enumerate()) - before):
             await asyncio.sleep(0.005)
     assert len(asked) <= blocking.MOST_THREADS
 
