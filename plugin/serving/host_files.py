@@ -161,8 +161,11 @@ class HostFiles:
 
     async def _release_files(self) -> list[str]:
         """Remove the files that no pod needs; returns the problem, if any."""
-        held = await self._kubelet.may_be_held(self._plan.name) if self._files.any() else None
-        return [] if held is None else await _problem(self._offload, lambda: self._files.release(held))
+        if not self._files.any():
+            return []
+        at = self._clock.monotonic()
+        held = await self._kubelet.may_be_held(self._plan.name)
+        return [] if held is None else await _problem(self._offload, lambda: self._files.release(held, at))
 
 
 async def _problem(offload: Offload, work: Callable[[], None], limit: float = FILES_TIMEOUT) -> list[str]:

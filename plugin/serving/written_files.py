@@ -345,14 +345,16 @@ class SideFiles:
             files = self._record.record.files
             try_each(files, lambda path: self._write(path, files[path]))
 
-    def release(self, held: Collection[str]) -> None:
-        """Remove the files that no id in `held` needs."""
-        now = self._clock.monotonic()
+    def release(self, held: Collection[str], at: float) -> None:
+        """Remove the files that no id in `held` needs, unless they were used shortly before `at` or later.
+
+        `at`: monotonic seconds from before `held` was read, so that a later Allocate keeps its files.
+        """
         with self._record.lock:
             self._remove(
                 path
                 for path, record in self._record.record.files.items()
-                if now - self._used.get(path, self._started) >= KEEP_SIDE_FILES
+                if at - self._used.get(path, self._started) >= KEEP_SIDE_FILES
                 and not set(record.ids) & set(held)
             )
 

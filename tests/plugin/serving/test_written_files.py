@@ -47,13 +47,27 @@ def test_one_that_cannot_be_removed_holds_up_no_other(
 ) -> None:
     hands.ahead = KEEP_SIDE_FILES
     with pytest.raises(OSError, match="/run/b"):
-        files.release([])
+        files.release([], hands.clock().monotonic())
     assert [path.name for path in (host / "run").iterdir()] == ["b"]
     record = read_record(tmp_path / "record.json")
     assert record is not None
     assert [*record.files] == ["/run/b"]
     (host / "run/b").rmdir()
-    files.release([])
+    files.release([], hands.clock().monotonic())
+    assert not files.any()
+
+
+def test_a_file_written_after_the_holders_were_read_stays(host: Path, tmp_path: Path, hands: Hands) -> None:
+    """However long the kubelet took to answer, and whatever has been released by then."""
+    clock = hands.clock()
+    files = SideFiles(HostRoot(host), HostRecord(tmp_path / "record.json", GPU), clock)
+    hands.ahead += KEEP_SIDE_FILES
+    read_at = clock.monotonic()
+    files.write([File("/run/a", "/etc/a", "x", 0o644, "a")], {"a": "a"})
+    hands.ahead += 10 * KEEP_SIDE_FILES
+    files.release([], read_at)
+    assert (host / "run/a").is_file()
+    files.release([], clock.monotonic())
     assert not files.any()
 
 
