@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,27 +17,19 @@ from aiohttp.test_utils import TestClient, TestServer
 from exporter.history.archive import QueryMoment
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import HoldingFacts, HoldingKey
-from exporter.mapping.anomalies import find
-from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
-    AdvertisedResource,
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
-    Container,
-    Device,
-    DeviceKey,
     Holder,
     PinnedMemory,
-    PluginReport,
-    Snapshot,
-    merge_reports,
 )
 from exporter.mapping.state import State, StateStore
 from exporter.web.app import build
 from exporter.web.site import Site
+from harness import scene
 from harness.lives import PATIENCE, Life
 from runtime.exposition import Format
 
@@ -47,44 +40,28 @@ EXAMPLE: Final = re.compile(
 )
 
 NOW: Final = 1_795_144_325.5  # 2026-11-20T03:12:05.500Z
-GPU: Final = "nvidia.com/gpu"
 _LLAMA: Final = Holder("ml", "llama-0", "trainer", "3f2a6c1e-5a56-4d0e-9a53-0d5f3c6f7b11")
 _UIDS: Final = {"llama-0": _LLAMA.pod_uid, "bert-0": "0b1d2f4e-6a3c-4f0e-8d8e-3f0b6f0c9a11"}
 _RENDER: Final = Holder("batch", "render-1", "blender", "91c7c3a5-0f4e-4a4a-8f31-f1a4dd1d9d02")
 
 
-def _snapshot() -> Snapshot:
-    memory = PinnedMemory("memory", (0,), 8 << 30)
-    return Snapshot(
-        devices=(
-            Device(DeviceKey(GPU, "GPU-1a2b"), "", (0,), True, (_LLAMA,)),
-            Device(DeviceKey(GPU, "GPU-3c4d"), "", (1,), False, (_RENDER,)),
-            Device(DeviceKey(GPU, "GPU-5e6f"), "", (1,), True, ()),
-        ),
-        claims=(
-            ClaimDevice(
-                ClaimDeviceKey("gpu.example.com", "worker-3", "gpu-0"),
-                (ClaimHolder(_LLAMA, "ml", "shared-gpu"),),
-                ("example.com/gpu=gpu-0",),
-            ),
-        ),
-        containers=(
-            Container(_RENDER, {GPU: 1}, numa_nodes=(1,)),
-            Container(_LLAMA, {GPU: 1}, (2, 3), (memory,), (0,)),
-        ),
-        pods=14,
-    )
-
-
 def _state() -> State:
-    snapshot = _snapshot()
+    claim = ClaimDevice(
+        ClaimDeviceKey("gpu.example.com", "worker-3", "gpu-0"),
+        (ClaimHolder(_LLAMA, "ml", "shared-gpu"),),
+        ("example.com/gpu=gpu-0",),
+    )
+    snapshot = scene.snapshot(
+        scene.device("GPU-1a2b", _LLAMA, numa=(0,)),
+        scene.device("GPU-3c4d", _RENDER, numa=(1,), ok=False),
+        scene.device("GPU-5e6f", numa=(1,)),
+        claims=[claim],
+        pinned={_LLAMA: ((2, 3), (PinnedMemory("memory", (0,), 8 << 30),))},
+    )
     ill = AdvertisedDevice(
         *(False, "XID 79: the GPU has fallen off the bus", NOW - 65.0, (1,)),
         attributes=(("model", "H100"), ("pci", "0000:3b:00.0")),
         last_allocated=NOW - 7200.0,
-    )
-    told = merge_reports(
-        [PluginReport("unix:/run/plugin.sock", {GPU: AdvertisedResource(True, 1, {"GPU-3c4d": ill})}, NOW)]
     )
     llama = PodIdentity(
         *(_LLAMA.namespace, _LLAMA.pod, _LLAMA.pod_uid, "Running"),
@@ -92,16 +69,14 @@ def _state() -> State:
         priority_class="high",
         labels=(("team", "nlp"),),
     )
-    return State(
+    return scene.state(
+        replace(snapshot, pods=14),
         generation=17,
-        snapshot=snapshot,
-        taken_at=NOW - 2.25,
+        at=NOW - 2.25,
         changed_at=NOW - 65.0,
-        since={holding: HeldSince(NOW - 7200.0, exact=True) for holding in holdings(snapshot)},
+        since=NOW - 7200.0,
         pods={llama.key: llama},
-        anomalies=find(snapshot, told),
-        advertised=told,
-        api_version="v1",
+        advertised=scene.reported({"GPU-3c4d": ill}, source="unix:/run/plugin.sock", received_at=NOW),
     )
 
 
@@ -111,7 +86,7 @@ class _Past:
     def __init__(self) -> None:
         self.life = Life(None, wall=NOW - 7222.25).start()
         gone, lasting = (
-            HoldingKey(GPU, "", "", device, "", "", "", "ml", pod, "trainer")
+            HoldingKey(scene.GPU, "", "", device, "", "", "", "ml", pod, "trainer")
             for device, pod in (("GPU-1a2b", "bert-0"), ("GPU-1a2b", "llama-0"))
         )
         self.life.look()

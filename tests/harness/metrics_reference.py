@@ -16,26 +16,14 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.history.archive import HistoryStatus
-from exporter.mapping.anomalies import find
-from exporter.mapping.holdings import HeldSince, HoldingChanges, Release, diff, holdings
+from exporter.mapping.holdings import HoldingChanges, Release, diff
 from exporter.mapping.identity import PodIdentity, PodView, Workload
-from exporter.mapping.model import (
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
-    Container,
-    Device,
-    DeviceKey,
-    Holder,
-    PinnedMemory,
-    PluginReport,
-    Snapshot,
-    merge_reports,
-)
-from exporter.mapping.state import State, StateStore
+from exporter.mapping.model import PluginReport, Snapshot, merge_reports
+from exporter.mapping.state import StateStore
 from exporter.metrics.exporter import Metrics
 from exporter.metrics.families import HistoryFamilies
 from exporter.refresh.protocols import NoPods
+from harness import scene
 from plugin.devices.device import Device as PluginDevice
 from plugin.devices.inventory import ListEntry, TrackedDevice
 from plugin.serving.metrics import ConfigStatus, Exposition
@@ -124,25 +112,15 @@ class _PodsSource(NoPods):
 
 def exporter_text() -> str:
     """The exposition of an exporter with a sample of each family."""
-    pod = Holder("ml", "llama-0", "trainer", "uid")
-    ill = Device(DeviceKey("example.com/gpu", "gpu-0"), "", (0,), allocatable=False, holders=(pod,))
-    well = Device(DeviceKey("example.com/gpu", "gpu-1"))
-    claim = ClaimDevice(ClaimDeviceKey("driver", "pool", "device"), (ClaimHolder(pod, "ml", "claim"),))
-    memory = PinnedMemory("memory", (0,), 1 << 30)
-    container = Container(pod, {"example.com/gpu": 1}, (0,), (memory,), (0,))
-    snapshot = Snapshot((ill, well), (claim,), (container,), 1)
+    snapshot = scene.node()
     identity = PodIdentity(
-        "ml", "llama-0", "uid", labels=(("team", "a"),), workload=Workload("StatefulSet", "llama")
+        "ml", "llama-0", "uid-1", labels=(("team", "a"),), workload=Workload("StatefulSet", "llama")
     )
-    state = State(
-        generation=1,
-        snapshot=snapshot,
-        taken_at=1.0,
-        since=dict.fromkeys(holdings(snapshot), HeldSince(1.0)),
-        pods={("ml", "llama-0"): identity},
-        anomalies=find(snapshot),
+    state = scene.state(
+        snapshot,
+        at=1.0,
+        pods={identity.key: identity},
         advertised=merge_reports([PluginReport("http://127.0.0.1:10191", received_at=1.0)]),
-        api_version="v1",
     )
     states = StateStore()
     states.publish(state)

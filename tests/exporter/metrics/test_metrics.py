@@ -17,14 +17,12 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.mapping.anomalies import find
-from exporter.mapping.holdings import HeldSince, HoldingTracker, holdings
+from exporter.mapping.holdings import HeldSince, Holding, HoldingTracker
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
-    Container,
     Device,
     DeviceKey,
     Holder,
@@ -38,7 +36,9 @@ from exporter.mapping.state import Failure, State, StateStore
 from exporter.metrics import exporter as metrics_module
 from exporter.metrics.exporter import Metrics
 from exporter.refresh.protocols import Trigger
+from harness import scene
 from harness.answers import allocatables, listings
+from harness.scene import device
 from harness.tools import required
 from kubelet.pb.podresources.v1 import api_pb2
 from runtime.exposition import Format, render
@@ -50,38 +50,28 @@ TRAINER = Holder("ml", "trainer", "main")
 SIDE = Holder("ml", "trainer", "side")
 SERVER = Holder("web", "server", "main")
 
-SHARED = DeviceKey(GPU, "GPU-1::0")
 WHOLE = DeviceKey(GPU, "GPU-2")
-FREE = DeviceKey(GPU, "GPU-3")
-ILL = DeviceKey(NIC, 'nic "0"\\\n')
+FREE = device("GPU-3", resource=GPU)
 
-RICH = Snapshot(
-    devices=(
-        Device(SHARED, "GPU-1", (0,), True, (TRAINER, SERVER)),
-        Device(WHOLE, "", (0, 1), True, (TRAINER,)),
-        Device(FREE),
-        Device(ILL, "", (), False, (SIDE,)),
-        Device(DeviceKey(NIC, "nic1"), "", (1,)),
-    ),
-    claims=(
+RICH = scene.snapshot(
+    device("GPU-1::0", TRAINER, SERVER, resource=GPU, parent="GPU-1", numa=(0,)),
+    device("GPU-2", TRAINER, resource=GPU, numa=(0, 1)),
+    FREE,
+    device('nic "0"\\\n', SIDE, resource=NIC, ok=False),
+    device("nic1", resource=NIC, numa=(1,)),
+    claims=[
         ClaimDevice(
             ClaimDeviceKey("driver.example", "node", "d0", "share-1"),
             (ClaimHolder(TRAINER, "ml", "shared"), ClaimHolder(SERVER, "web", "own")),
             ("cdi",),
-        ),
-    ),
-    containers=(
-        Container(
-            TRAINER,
-            {GPU: 2},
+        )
+    ],
+    pinned={
+        TRAINER: (
             (2, 3),
             (PinnedMemory("memory", (0, 1), 2**31), PinnedMemory("hugepages-1Gi", (), 1)),
-            (0, 1),
-        ),
-        Container(SIDE, {NIC: 1}),
-        Container(SERVER, {GPU: 1}, numa_nodes=(0,)),
-    ),
-    pods=3,
+        )
+    },
 )
 
 PODS = {
@@ -145,21 +135,13 @@ async def exposed(monkeypatch: pytest.MonkeyPatch | None = None) -> AsyncGenerat
         metrics.close()
 
 
+def _since(holding: Holding) -> HeldSince:
+    return HeldSince(1_700_000_000.25 if holding.holder == SERVER else 1_700_000_000.0)
+
+
 def _state(snapshot: Snapshot = RICH, generation: int = 1, taken_at: float = 1_700_000_100.0) -> State:
-    since = {
-        holding: HeldSince(1_700_000_000.25 if holding.holder == SERVER else 1_700_000_000.0)
-        for holding in holdings(snapshot)
-    }
-    return State(
-        generation=generation,
-        snapshot=snapshot,
-        taken_at=taken_at,
-        changed_at=taken_at,
-        since=since,
-        pods=PODS if snapshot is RICH else {},
-        anomalies=find(snapshot),
-        api_version="v1",
-    )
+    pods = PODS if snapshot is RICH else {}
+    return scene.state(snapshot, at=taken_at, since=_since, generation=generation, pods=pods)
 
 
 def _samples(text: str, name: str) -> dict[tuple[str, ...], float]:
@@ -288,7 +270,7 @@ async def test_mapping_is_rendered_once_for_each_generation_and_format(
             (): 1_700_000_105.0
         }
         assert len(its.renderings) == 2
-        its.states.publish(_state(Snapshot(devices=(Device(FREE),)), generation=2))
+        its.states.publish(_state(Snapshot(devices=(FREE,)), generation=2))
         assert "trainer" not in await its.text()
         assert len(its.renderings) == 3
 
@@ -319,9 +301,7 @@ async def test_change_during_rendering_shows_in_the_next_scrape(
         its.states.publish(_state())
 
         def overtaken(*arguments: object) -> object:
-            its.states.publish(
-                _state(Snapshot(devices=(Device(FREE),)), generation=2, taken_at=its.now[0] + 1)
-            )
+            its.states.publish(_state(Snapshot(devices=(FREE,)), generation=2, taken_at=its.now[0] + 1))
             return render(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(metrics_module, "render", overtaken)
@@ -343,7 +323,7 @@ async def test_counters_count_allocations_releases_and_refreshes() -> None:
             # Whoever holds the device holds a claimed one too, which belongs to no resource.
             through = tuple(ClaimHolder(holder, "ml", "mine") for holder in device.holders)
             claimed = (ClaimDevice(ClaimDeviceKey("drv.example", "pool", "gpu-9"), through),)
-            snapshot = Snapshot(devices=(device, Device(FREE)), claims=claimed if through else ())
+            snapshot = Snapshot(devices=(device, FREE), claims=claimed if through else ())
             counters.changed(_state(snapshot), tracker.advance(snapshot, now))
         counters.refreshed([Trigger.START, Trigger.TIMER], 0.004)
         counters.refreshed([Trigger.TIMER], 20.0)

@@ -1,0 +1,136 @@
+"""Snapshots and states of the exporter: one builder, and the node that many tests and documents share."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from exporter.mapping.anomalies import find
+from exporter.mapping.holdings import HeldSince, Holding, holdings
+from exporter.mapping.model import (
+    NO_REPORTS,
+    AdvertisedDevice,
+    AdvertisedResource,
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    Container,
+    Device,
+    DeviceKey,
+    Holder,
+    PinnedMemory,
+    PluginReport,
+    PluginReports,
+    Snapshot,
+    merge_reports,
+)
+from exporter.mapping.state import State
+
+GPU = "nvidia.com/gpu"
+
+
+def device(
+    name: str,
+    *holders: Holder,
+    resource: str = GPU,
+    parent: str = "",
+    numa: Iterable[int] = (),
+    ok: bool = True,
+) -> Device:
+    """A device; `ok`: it is allocatable."""
+    return Device(DeviceKey(resource, name), parent, tuple(numa), ok, tuple(sorted(holders)))
+
+
+Pinned = Mapping[Holder, tuple[tuple[int, ...], tuple[PinnedMemory, ...]]]
+"""Exclusive CPUs and pinned memory of containers."""
+
+
+def snapshot(
+    *devices: Device, claims: Iterable[ClaimDevice] = (), pinned: Pinned | None = None, complete: bool = True
+) -> Snapshot:
+    """A snapshot whose containers follow from what is held."""
+    claims, pinned = tuple(sorted(claims, key=lambda claim: claim.key)), pinned or {}
+    held: dict[Holder, list[Device]] = {through.holder: [] for claim in claims for through in claim.holders}
+    held |= {holder: [] for holder in pinned}
+    for one in sorted(devices, key=lambda one: one.key):
+        for holder in one.holders:
+            held.setdefault(holder, []).append(one)
+    containers: list[Container] = []
+    for holder, mine in sorted(held.items()):
+        cpus, memory = pinned.get(holder, ((), ()))
+        resources = [one.key.resource for one in mine]
+        nodes = {node for one in mine for node in one.numa_nodes}
+        nodes |= {node for block in memory for node in block.numa_nodes}
+        counts = {resource: resources.count(resource) for resource in resources}
+        containers.append(Container(holder, counts, cpus, memory, tuple(sorted(nodes))))
+    return Snapshot(
+        devices=tuple(sorted(devices, key=lambda one: one.key)),
+        claims=claims,
+        containers=tuple(containers),
+        pods=len({holder[:2] for holder in held}),
+        complete=complete,
+    )
+
+
+def node() -> Snapshot:
+    """Eight GPUs, of which one is shared and one is unhealthy and held; a claim of two pods; a container with
+    exclusive CPUs.
+    """
+    trainer = Holder("ml", "llama-0", "trainer", "uid-1")
+    server = Holder("inference", "vllm-0", "server")
+    render = Holder("batch", "render-1", "blender")
+    claimants = [ClaimHolder(Holder("dra", f"shared-{n}", "a"), "dra", "shared") for n in (1, 2)]
+    holders = [(trainer,), (trainer,), (render,), (), (), (), ()]
+    memory = PinnedMemory("memory", (0,), 200 << 20)
+    return snapshot(
+        *(device(f"GPU-{i}", *who, numa=(i // 4,), ok=i != 2) for i, who in enumerate(holders)),
+        *(
+            device(f"GPU-7::{i}", *who, resource=f"{GPU}.shared", parent="GPU-7", numa=(1,))
+            for i, who in enumerate([(server,), ()])
+        ),
+        claims=[
+            ClaimDevice(
+                ClaimDeviceKey("gpu.example.com", "pool-a", "gpu-0"),
+                tuple(claimants),
+                ("example.com/gpu=claim-1",),
+            )
+        ],
+        pinned={Holder("trading", "engine-0", "main"): ((1, 2, 3, 8), (memory,))},
+    )
+
+
+def reported(
+    devices: Mapping[str, AdvertisedDevice],
+    *,
+    resource: str = GPU,
+    source: str = "plugin",
+    registered: bool = True,
+    streams: int = 1,
+    received_at: float | None = 1.0,
+    problem: str = "",
+) -> PluginReports:
+    """The report of one plugin with one resource."""
+    advertised = AdvertisedResource(registered, streams, devices)
+    return merge_reports([PluginReport(source, {resource: advertised}, received_at, problem)])
+
+
+def state(
+    shown: Snapshot,
+    *,
+    at: float,
+    since: float | Callable[[Holding], HeldSince] = 0.0,
+    generation: int = 1,
+    advertised: PluginReports = NO_REPORTS,
+    **changes: Any,
+) -> State:
+    """The state of a refresh at unix time `at`; `since` is the start of the holdings."""
+    starts = {holding: since(holding) if callable(since) else HeldSince(since) for holding in holdings(shown)}
+    values: dict[str, Any] = {
+        "generation": generation,
+        "snapshot": shown,
+        "taken_at": at,
+        "changed_at": at,
+        "since": starts,
+        "anomalies": find(shown, advertised),
+        "advertised": advertised,
+        "api_version": "v1",
+    }
+    return State(**values | changes)
