@@ -34,7 +34,7 @@ demo: $(VENV)/.runtime ## The whole system on a simulated kubelet; prints the pa
 test: $(VENV)/.dev system-tools ## All tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-bench: $(VENV)/.dev ## What it costs, each figure beside its floor; written to docs/benchmarks.md
+bench: $(VENV)/.dev ## What it costs, each figure beside its floor; key figures to docs/benchmarks.md, all to build/bench
 	$(BIN)/python benchmarks/idle.py
 	$(BIN)/python -m benchmarks.exporter
 	$(BIN)/python -m benchmarks.growth

@@ -2,65 +2,87 @@
 
 import argparse
 import json
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.report import machine, put_section
+from benchmarks.report import machine, put_sections
 
 DOCUMENT: Final = Path(__file__).parents[1] / "docs" / "reliability.md"
 _HEAD: Final = """\
 # Reliability
 
-`make faults` (about twenty minutes) and `make soak` write this page: what goes wrong on nodes is done to the
-real processes beside a simulated kubelet. A short form of both is part of `make test`; `tests/faults` states
+devicelens promises, during each fault below:
+
+- No reader ever sees an owner that is not the owner. A mapping older than `--stale-after` names nobody.
+- Scrapes and pages are answered from the last good mapping while the kubelet is not there.
+- The complete mapping is back soon after the fault, without a restart or a person.
+- Both processes end with status 0 on SIGTERM, and leave no descriptors, threads, or tasks behind while they
+  run.
+
+`make faults` (about twenty minutes) causes the faults against the real processes beside a simulated kubelet,
+and `make soak` runs a node's day and ten thousand refreshes. Both write this page; `build/faults` and
+`build/soak` have the result of each fault. `make test` includes a short form of both. `tests/faults` states
 what must hold during each fault.
 
-During each fault a reader compares every owner in `/metrics` and `/api/v1/devices`, twenty times a second,
-with the pods that really hold the devices, while pods come and go. At the end both processes must exit with
-status 0 and have no more descriptors, threads, or tasks than before.
+Pods come and go during a fault. Twenty times a second, a reader compares every owner in `/metrics` and
+`/api/v1/devices` with the pods that really hold the devices.
 """
 _FAULTS: Final = "Faults"
 _SOAK: Final = "A day in fast motion"
 _GROWTH: Final = "Ten thousand refreshes"
 _WORDS: Final = """\
-*times*: how often the fault was caused. *wrong*: owners that were not owners, or that a stale mapping named.
-*missing*: owners, labels, counts, or answers that were absent and should not have been. *recovery*: seconds
-from the end of the fault until all readers saw the complete mapping, median and worst.
+*wrong*: owners that were not owners, or that a stale mapping named. *missing*: owners, labels, counts, or
+answers that were absent and should not have been. *recovery*: seconds from the end of the fault until all
+readers saw the complete mapping, at worst.
 """
-_GROUPS: Final = (
-    "The kubelet",
-    "What the kubelet answers",
-    "The kubelet's socket",
-    "Watching",
-    "History's disk",
-    "Time",
-    "The processes",
-    "Clients",
-)
+_GROUPS: Final[Mapping[str, str]] = {
+    "The kubelet": "restarts, hangs, refused calls, a used-up rate limit",
+    "What the kubelet answers": "garbage, 17 MiB, missing pods, doubled devices",
+    "The kubelet's socket": "moved away, replaced, without permissions",
+    "Watching": "no inotify instances or watches, a full queue",
+    "History's disk": "full, failing, read-only, overwritten",
+    "Time": "wall clock jumps of an hour",
+    "The processes": "SIGKILL, SIGSTOP, SIGTERM, two versions at once",
+    "Clients": "500 connections, slow readers, no descriptors, malformed requests",
+}
+"""The groups of faults in the order of the table, and what is in them."""
 Row = Mapping[str, Any]
 
 
 def faults(rows: Iterable[Row]) -> str:
-    """The section of all faults."""
+    """The section of all faults, one line for each group."""
     known = list(rows)
-    looks = sum(row["scrapes"] + row["documents"] for row in known)
-    owners = sum(row["owners"] for row in known)
+    answers = sum(row["scrapes"] + row["documents"] for row in known)
     total = (
-        f"{sum(row['times'] for row in known)} faults of {len(known)} kinds, {looks} answers compared, "
-        f"{owners} owners named: {sum(map(_wrong, known))} wrong, {sum(map(_missing, known))} missing. "
-        f"{sum(row['late'] for row in known)} had the uid of a former pod of the same name for up to a "
-        "second, where only the Pods API can distinguish the two."
+        f"{sum(row['times'] for row in known)} faults of {len(known)} kinds, {answers} answers compared, "
+        f"{sum(row['owners'] for row in known)} owners named: {sum(map(_wrong, known))} wrong, "
+        f"{sum(map(_missing, known))} missing. {sum(row['late'] for row in known)} had the uid of a former "
+        "pod of the same name for up to a second, where only the Pods API can distinguish the two."
     )
-    parts = [_WORDS, machine(), "", total]
-    for group in sorted({row["group"] for row in known}, key=_order):
-        parts += ["", f"### {group}", "", *_table(row for row in known if row["group"] == group)]
-    return "\n".join(parts)
+    head = ("what fails", "kinds", "faults", "wrong", "missing", "recovery, s")
+    groups = sorted({row["group"] for row in known}, key=_order)
+    lines = [_group(group, [row for row in known if row["group"] == group]) for group in groups]
+    leaks = [f"- {row['what']}: {'; '.join(row['leaks'])}" for row in known if row["leaks"]]
+    left = ["", "Left behind:", "", *leaks] if leaks else []
+    return "\n".join([_WORDS, total, "", *_table(head, lines), *left])
 
 
 def _order(group: str) -> tuple[int, str]:
-    return (_GROUPS.index(group) if group in _GROUPS else len(_GROUPS), group)
+    known = list(_GROUPS)
+    return (known.index(group) if group in known else len(known), group)
+
+
+def _group(name: str, rows: Sequence[Row]) -> Sequence[object]:
+    recoveries = [seconds for row in rows for seconds in row["recover"]]
+    return (
+        f"{name}: {_GROUPS[name]}" if name in _GROUPS else name,
+        len(rows),
+        sum(row["times"] for row in rows),
+        sum(map(_wrong, rows)),
+        sum(map(_missing, rows)),
+        f"{max(recoveries):.1f}" if all(row["recover"] for row in rows) else "never",
+    )
 
 
 def _wrong(row: Row) -> int:
@@ -71,26 +93,9 @@ def _missing(row: Row) -> int:
     return sum(int(row[name]) for name in ("missing", "unlabelled", "fallen", "unanswered"))
 
 
-def _table(rows: Iterable[Row]) -> list[str]:
-    head = ("fault", "times", "wrong", "missing", "recovery, s")
-    return [_line(head), _line(["---"] * len(head)), *(_line(_cells(row)) for row in rows)]
-
-
-def _line(cells: Iterable[object]) -> str:
-    return f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |"
-
-
-def _cells(row: Row) -> Sequence[object]:
-    figures = "".join(f"; {name}: {value}" for name, value in row["figures"].items())
-    leaks = f" **{'; '.join(row['leaks'])}**" if row["leaks"] else ""
-    return (
-        *(f"{row['what']}{figures}{leaks}", row["times"]),
-        *(_wrong(row), _missing(row), _recovered(row["recover"])),
-    )
-
-
-def _recovered(seconds: Sequence[float]) -> str:
-    return f"{statistics.median(seconds):.2f}, {max(seconds):.2f}" if seconds else "never"
+def _table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
+    lines = (head, ["---"] * len(head), *rows)
+    return [f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |" for cells in lines]
 
 
 def soak(row: Row) -> str:
@@ -100,16 +105,16 @@ def soak(row: Row) -> str:
     words = (
         f"{row['seconds']:.0f} seconds with {', '.join(happened)}. "
         f"{row['scrapes'] + row['documents']} answers compared, {row['owners']} owners named: "
-        f"{_wrong(row)} wrong, {_missing(row)} missing. The table "
-        "compares the node at rest, before and after; CPU is that of the exporter."
+        f"{_wrong(row)} wrong, {_missing(row)} missing. The tables "
+        "compare the node at rest, before and after; CPU is that of the exporter."
     )
-    compared: dict[str, Sequence[object]] = {
+    counted = {
         f"{process}, {key}{', MiB' if key == 'memory' else ''}": (row["before"][process][key], now)
         for process in ("exporter", "plugin")
         for key, now in row["after"][process].items()
     }
-    compared |= {name: value for name, value in figures.items() if isinstance(value, list)}
-    return _comparison(words, compared)
+    times = [(name, *value) for name, value in figures.items() if isinstance(value, list)]
+    return "\n".join((words, "", *_comparison(counted), "", *_table(("", "before", "after"), times)))
 
 
 def growth(row: Row) -> str:
@@ -118,14 +123,19 @@ def growth(row: Row) -> str:
         f"{row['refreshes']} refreshes, each caused by a change in the kubelet's directory and scraped at "
         "least once. The floor is a bare Python process with the same libraries."
     )
-    return _comparison(words, row["compared"])
+    return "\n".join((words, "", *_comparison(row["compared"])))
 
 
-def _comparison(words: str, compared: Mapping[str, Sequence[object]]) -> str:
-    head = (_line(("", "at the start", "at the end")), _line(["---"] * 3))
-    return "\n".join(
-        (words, "", machine(), "", *head, *(_line((name, *pair)) for name, pair in compared.items()))
-    )
+def _comparison(compared: Mapping[str, Sequence[object]]) -> list[str]:
+    """A column for each process, a row for each quantity, as `before → after`.
+
+    The keys of `compared` are `process, quantity`.
+    """
+    named = {tuple(name.split(", ", 1)): " → ".join(map(str, pair)) for name, pair in compared.items()}
+    processes = list(dict.fromkeys(process for process, _ in named))
+    quantities = dict.fromkeys(quantity for _, quantity in named)
+    rows = [(quantity, *(named[process, quantity] for process in processes)) for quantity in quantities]
+    return _table(("", *processes), rows)
 
 
 def main(directory: Path, document: Path = DOCUMENT) -> None:
@@ -133,11 +143,13 @@ def main(directory: Path, document: Path = DOCUMENT) -> None:
     rows: dict[str, Row] = {
         path.stem: json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))
     }
+    sections = {"Machine": machine()}
     for name, title, write in (("soak", _SOAK, soak), ("growth", _GROWTH, growth)):
         if name in rows:
-            put_section(document, _HEAD, title, write(rows.pop(name)))
+            sections[title] = write(rows.pop(name))
     if rows:
-        put_section(document, _HEAD, _FAULTS, faults(rows.values()))
+        sections[_FAULTS] = faults(rows.values())
+    put_sections(document, _HEAD, sections)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""The report of the benchmarks: printed, and written as sections of docs/benchmarks.md.
+"""The report of the benchmarks: every figure in build/bench, the key figures in docs/benchmarks.md.
 
 Each figure stands beside its floor, measured in the same run, and as a ratio to the floor: times depend on
-the machine, ratios much less. Each benchmark replaces its own sections and keeps the others.
+the machine, ratios much less. Each benchmark replaces its own figures and keeps the others.
 """
 
+import fnmatch
 import os
 import platform
 import re
@@ -14,16 +15,62 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-DOCUMENT: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+_ROOT: Final = Path(__file__).parents[1]
+DOCUMENT: Final = _ROOT / "docs" / "benchmarks.md"
+OUTPUT: Final = _ROOT / "build" / "bench"
 _IMAGES: Final = DOCUMENT.parent / "images"
 _HEAD: Final = """\
 # Benchmarks
 
-`make bench` writes this page in about twenty minutes, on a machine that does nothing else. Each figure is a
-median, with the 90th percentile in parentheses. The floor is what the same machine needs in the same run for
-the least that the task can take. Compare ratios, not times. No test asserts a time.
+`make bench` measures what devicelens costs, in about twenty minutes on a machine that does nothing else. It
+writes every figure to `build/bench`, and the key figures to this page. No test asserts a time.
+
+A figure is a median, with the 90th percentile in parentheses. The floor is the least that the same machine
+needs for the same task in the same run. Compare ratios, because times depend on the machine. The floors are:
+
+- memory and start: a Python process that imports grpc.aio and aiohttp;
+- allocation: the kubelet's own answer;
+- scrapes and pages: a bare aiohttp application that serves the same bytes; in the browser, the page without
+  scripts;
+- health under load: the same request without load;
+- refreshes: decoding the kubelet's bytes and reading each field;
+- history: a `SELECT` of the same rows;
+- the plugin: a bare grpc.aio server; after a kubelet restart, one registration without devicelens.
 """
-_MACHINE: Final = "Machine"
+_COLUMNS: Final = "| | measured | floor | ratio | target |\n|---|---|---|---|---|"
+_GROWTH: Final = """\
+![Time of a refresh by number of pods](images/growth-refresh.svg)
+![Time of a scrape by number of devices](images/growth-scrape.svg)
+![Memory of the exporter by number of devices](images/growth-memory.svg)
+![Time of a scrape by number of clients](images/growth-clients.svg)"""
+KEY_FIGURES: Final[Mapping[str, tuple[str, str]]] = {
+    "allocation to the first scrape that shows it": ("Allocate to /metrics", "allocation"),
+    "the same, 99th percentile": ("Allocate to /metrics", "allocation: p99"),
+    "exporter, memory after refreshes and scrapes": ("At rest", "exporter, memory after *"),
+    "exporter, CPU at rest": ("At rest", "exporter, CPU"),
+    "exporter, start until ready": ("At rest", "exporter, ready"),
+    "plugin, memory after refreshes and scrapes": ("At rest", "plugin, memory after *"),
+    "plugin, CPU at rest": ("At rest", "plugin, CPU"),
+    "plugin, start until ready": ("At rest", "plugin, ready"),
+    "exporter, most memory with 8192 devices": ("Growth: memory with devices", "8192 devices, most"),
+    "exporter, most memory with the largest List": ("The largest answer", "many devices*after a scrape"),
+    "refresh of 1250 pods, 10000 devices: one pod changed": ("Refresh", "1250 pods of 8, a pod changed"),
+    "refresh of 1250 pods, 10000 devices: unchanged": ("Refresh", "1250 pods of 8, unchanged"),
+    "scrape of 880 devices, gzip": ("Scrape", "gzip, time"),
+    "`/-/healthy` under load, 99th percentile": ("Health under load", "gzip, 10 changes a second: p99"),
+    "history of 30 days: holders at a moment": ("History", "who held what at a moment: *"),
+    "history of 30 days: a device in six hours": ("History", "a device in a range of 6 h: *"),
+    "page of 10000 devices, first byte": ("Status page: first byte", "10000 devices, all, after a change"),
+    "page of 10000 devices, usable in a browser": ("Status page: usable", "10000 devices"),
+    "50 open pages of 2000 devices, CPU": ("Status page: open pages", "2000 devices: 50 pages"),
+    "Allocate, resource of 10000 devices": ("Plugin: one resource of 10000 devices", "Allocate"),
+    "list update, resource of 10000 devices": ("Plugin: one resource of 10000 devices", "list update"),
+    "kubelet restart until 1000 devices are allocatable": (
+        "Plugin: restarts of the kubelet",
+        "until all are back",
+    ),
+}
+"""Rows of the document by name, in this order: the section and the figure, as a pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +83,8 @@ class Figure:
     floor: Sequence[float] = ()
     aim: str = ""
 
-    def row(self) -> str:
-        """The row of the table."""
+    def row(self, name: str) -> str:
+        """The row of a table, under this name."""
         middle = statistics.median(self.samples)
         measured = f"{middle:.3g} {self.unit}"
         if len(self.samples) > 1:
@@ -46,7 +93,7 @@ class Figure:
         if self.floor:
             bare = statistics.median(self.floor)
             floor, ratio = f"{bare:.3g} {self.unit}", f"{middle / bare:.2f}"
-        return f"| {self.what} | {measured} | {floor} | {ratio} | {self.aim} |"
+        return f"| {name} | {measured} | {floor} | {ratio} | {self.aim} |"
 
 
 def percentile(samples: Sequence[float], part: float) -> float:
@@ -58,29 +105,44 @@ def percentile(samples: Sequence[float], part: float) -> float:
 def write_section(
     title: str, words: str, figures: Iterable[Figure], charts: Mapping[str, str] | None = None
 ) -> None:
-    """Print a section, and replace the section of this title in the document.
+    """Print a section, write it to `OUTPUT`, and renew the document's key figures and charts from it.
 
-    `charts`: file names and the SVG documents to write beside the document's other images.
+    `charts`: file names and the SVG documents to write beside the document's other images. Raises KeyError
+    for a key figure of this section that is not measured.
     """
-    rows = [
-        "| | measured | floor | ratio | target |",
-        "|---|---|---|---|---|",
-        *(one.row() for one in figures),
-    ]
-    shown = [line for name in charts or () for line in (f"![{title}](images/{name})", "")]
-    body = "\n".join((words.strip(), "", *shown, *rows))
+    measured = {one.what: one for one in figures}
+    body = "\n".join((words.strip(), "", _COLUMNS, *(one.row(one.what) for one in measured.values())))
+    text = f"{title}\n\n{body}\n\n{machine()}\n"
+    print(f"\n{text}", flush=True)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / f"{re.sub(r'[^a-z0-9]+', '-', title.lower())}.txt").write_text(text)
     for name, svg in (charts or {}).items():
         (_IMAGES / name).write_text(svg)
-    print(f"\n{title}\n\n{body}", flush=True)
-    put_section(DOCUMENT, _HEAD, title, body)
-    put_section(DOCUMENT, _HEAD, _MACHINE, machine())
+    put_sections(
+        DOCUMENT,
+        _HEAD,
+        {"Figures": _key_figures(title, measured), "Growth": _GROWTH, "Machine": machine()},
+    )
 
 
-def put_section(document: Path, head: str, title: str, body: str) -> None:
-    """Replace the section of this title, or add it. `head` is the text above the first section."""
+def _key_figures(title: str, measured: Mapping[str, Figure]) -> str:
+    """The table of key figures: new rows for this section, the document's rows for the others."""
+    document = DOCUMENT.read_text() if DOCUMENT.exists() else ""
+    rows = {name: line for line, name in re.findall(r"^(\| (.+?) \|.*)$", document, re.MULTILINE)}
+    for name, (section, pattern) in KEY_FIGURES.items():
+        if section == title:
+            found = fnmatch.filter(measured, pattern)
+            if not found:
+                raise KeyError(f"{section}: no figure {pattern!r}")
+            rows[name] = measured[found[0]].row(name)
+    return "\n".join((_COLUMNS, *(rows[name] for name in KEY_FIGURES if name in rows)))
+
+
+def put_sections(document: Path, head: str, new: Mapping[str, str]) -> None:
+    """Replace the sections of these titles, or add them. `head` is the text above the first section."""
     text = document.read_text() if document.exists() else ""
     sections = dict(re.findall(r"^## (.+?)\n\n(.*?)\s*(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
-    sections[title] = body
+    sections |= new
     written = "".join(f"\n## {name}\n\n{section}\n" for name, section in sorted(sections.items()))
     document.write_text(head + written)
 

@@ -42,35 +42,36 @@ def _written(directory: Path, **rows: Any) -> str:
     return document.read_text()
 
 
-def test_a_fault_is_a_line_of_its_groups_table(tmp_path: Path) -> None:
-    text = _written(tmp_path, hang=ROW)
-    assert "| It hangs; calls a second: 12.5 | 20 | 0 | 10 | 0.50, 2.25 |" in text
-    assert "20 faults of 1 kinds, 190 answers compared, 1234 owners named: 0 wrong, 10 missing. 2 had" in text
+def test_a_group_of_faults_is_a_line(tmp_path: Path) -> None:
+    text = _written(tmp_path, hang=ROW, slow=ROW | {"times": 5, "recover": [3.0]})
+    assert "a used-up rate limit | 2 | 25 | 0 | 20 | 3.0 |" in text
+    assert "25 faults of 2 kinds, 380 answers compared, 2468 owners named: 0 wrong, 20 missing. 4 had" in text
+    assert "Left behind" not in text
 
 
-def test_what_leaked_is_in_its_line(tmp_path: Path) -> None:
-    assert "**exporter: tasks 3 to 9**" in _written(
-        tmp_path, hang=ROW | {"leaks": ["exporter: tasks 3 to 9"]}
-    )
+def test_what_leaked_is_below_the_table(tmp_path: Path) -> None:
+    text = _written(tmp_path, hang=ROW | {"leaks": ["exporter: tasks 3 to 9"], "recover": []})
+    assert "| never |" in text
+    assert "- It hangs: exporter: tasks 3 to 9" in text
 
 
-def test_groups_follow_one_another_as_they_are_meant_to(tmp_path: Path) -> None:
+def test_groups_of_faults_have_an_order(tmp_path: Path) -> None:
     rows = {
         name: ROW | {"name": name, "group": group}
         for name, group in (("a", "Clients"), ("b", "New"), ("c", "The kubelet"))
     }
     text = _written(tmp_path, **rows)
-    assert text.index("### The kubelet") < text.index("### Clients") < text.index("### New")
+    assert text.index("| The kubelet") < text.index("| Clients") < text.index("| New")
 
 
 def test_the_soak_leaves_the_faults_section_alone(tmp_path: Path) -> None:
-    assert "It hangs" in _written(tmp_path, hang=ROW)
+    assert "a used-up rate limit | 1 |" in _written(tmp_path, hang=ROW)
     (tmp_path / "hang.json").unlink()
     figures = {"pods": 4000, "scrape, median, ms": ["0.3", "0.4"]}
     growth = {"refreshes": 10000, "compared": {"exporter, memory, MiB": ["60", "61"]}}
     text = _written(tmp_path, soak=ROW | {"name": "soak", "figures": figures}, growth=growth)
-    assert "It hangs" in text
+    assert "a used-up rate limit | 1 |" in text
     assert "4000 pods" in text
     assert "| scrape, median, ms | 0.3 | 0.4 |" in text
-    assert "| exporter, memory, MiB | 60.5 | 61.0 |" in text
-    assert "| exporter, memory, MiB | 60 | 61 |" in text
+    assert "| memory, MiB | 60.5 → 61.0 | 60.5 → 60.5 |" in text
+    assert "|  | exporter |\n| --- | --- |\n| memory, MiB | 60 → 61 |" in text
