@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,31 +15,33 @@ _COMMANDS: Final = ("exporter", "plugin")
 _HEAD: Final = """\
 # Flags
 
-Flags of the two long-running commands. Every flag has an environment variable: `--poll.interval` is
-`DEVICELENS_POLL_INTERVAL`. A flag on the command line takes precedence. Durations are written as in
-Prometheus (`250ms`, `5s`, `1h30m`), sizes in bytes or as `64MiB`. A value that is not valid ends the process
-with exit status 2 and one line that says what was found and expected.
-
-The flags of `who`, `history`, and `explain` are in [command line](command-line.md). This page is generated
-from the code.
+Flags of the two long-running commands, generated from the code; for the others see
+[command line](command-line.md). Every flag has an environment variable: `--poll.interval` is
+`DEVICELENS_POLL_INTERVAL`. A flag on the command line takes precedence. Durations are `250ms`, `5s`, or
+`1h30m`, sizes bytes or `64MiB`. An invalid value ends the process with exit status 2.
 """
 
 
 def document() -> str:
     """The whole page."""
-    return "\n".join((_HEAD, *(_section(name) for name in _COMMANDS))).rstrip() + "\n"
+    rows = {name: _rows(name) for name in _COMMANDS}
+    common = [row for row in rows["exporter"] if row in rows["plugin"]]
+    own = {f"`devicelens {name}`": [row for row in rows[name] if row not in common] for name in _COMMANDS}
+    sections = (_section(title, found) for title, found in {"Both": common, **own}.items())
+    return "\n".join((_HEAD, *sections)).rstrip() + "\n"
 
 
-def _section(name: str) -> str:
+def _section(title: str, rows: Sequence[str]) -> str:
+    return "\n".join((f"## {title}", "", "| flag | default | meaning |", "|---|---|---|", *rows, ""))
+
+
+def _rows(name: str) -> list[str]:
     command = main.get_command(click.Context(main), name)
     if command is None:
         raise LookupError(name)
     context = click.Context(command, info_name=name)
     options = [param for param in command.params if isinstance(param, click.Option)]
-    rows = (_row(option, context) for option in options if option.opts[0] != "--help")
-    return "\n".join(
-        (f"## `devicelens {name}`", "", "| flag | default | meaning |", "|---|---|---|", *rows, "")
-    )
+    return [_row(option, context) for option in options if option.opts[0] != "--help"]
 
 
 def _row(option: click.Option, context: click.Context) -> str:

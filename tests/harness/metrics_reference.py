@@ -61,21 +61,6 @@ class Family:
     help: str
     stability: str
 
-    @property
-    def unit(self) -> str:
-        """What its number is, by its name and its help."""
-        return next(words for ending, words in _UNITS if re.search(ending, self.name))
-
-
-_UNITS: Final = (
-    (r"_info$|_labels$", "always 1"),
-    (r"_timestamp_seconds$", "unix time in seconds"),
-    (r"_seconds$", "seconds"),
-    (r"_bytes$", "bytes"),
-    (r"_up$|_healthy$|_successful$|_registered$", "0 or 1"),
-    (r"", "count"),
-)
-
 
 def families(text: str) -> list[Family]:
     """The families of an exposition. Raises ValueError for one without a sample or without its stability."""
@@ -160,16 +145,18 @@ _HEAD: Final = """\
 
 <!-- Made from the code: cd tests && python -m harness.metrics_reference -->
 
-Both processes serve `/metrics` in Prometheus' text format 0.0.4 and in OpenMetrics 1.0, gzipped where the
-client takes it. `node`, `namespace`, `pod` and `container` are what the Kubernetes instrumentation guidelines
-call them: the node of the exporter, and the *holder's* names, so scrape with `honor_labels: true`
-(`honorLabels: true` in a PodMonitor).
+Both processes serve `/metrics` in Prometheus' text format 0.0.4 and in OpenMetrics 1.0. `node` is the node of
+the exporter; `namespace`, `pod`, and `container` are the *holder's*, so scrape with `honor_labels: true`.
 
-Stability, as in Kubernetes: a `STABLE` family keeps its name, type, labels and meaning until the next major
+Names carry the unit: `_seconds`, `_bytes`, `_timestamp_seconds` (unix time). A family that ends in `_info` or
+`_labels` is always 1, one that ends in `_up`, `_healthy`, `_successful`, or `_registered` is 0 or 1. All
+others are counts.
+
+Stability, as in Kubernetes: a `STABLE` family keeps its name, type, labels, and meaning until the next major
 version. An `ALPHA` family may change or go in any minor version; the changelog says so.
 
-`devicelens_device_healthy` has one series for each device. To see the health of
-the devices that a pod holds, join it with the holders:
+`devicelens_device_healthy` has one series for each device. To see the health of the devices that a pod holds,
+join it with the holders:
 
 ```promql
 devicelens_device_healthy * on (node, resource, device) group_right () devicelens_device_owner_info
@@ -179,22 +166,10 @@ devicelens_device_healthy * on (node, resource, device) group_right () devicelen
 _EXPORTER: Final = """\
 ## The exporter
 
-On `:10190`. When the mapping becomes older than `--stale-after`, every family about devices, resources,
-containers, claims and pods is withdrawn, and `devicelens_anomaly_info{kind="stale"}` takes its place.
-Families about health are left out if the kubelet does not serve GetAllocatableResources.
-"""
-
-_ANOMALIES: Final = """\
-`devicelens_anomaly_info` has these kinds; `/api/v1/anomalies` has each with its evidence and since when:
-
-| kind | |
-|---|---|
-| `unhealthy_held` | a pod holds a device that is not allocatable |
-| `plugin_gone` | none of a resource's devices is allocatable, while pods hold some of them |
-| `double_held` | two pods hold a device that is not shared, or one the whole of it and another a part |
-| `unattributed` | a plugin allocated a device, and no pod lists it 30 s later; needs `--plugin.url` |
-| `numa_split` | a container's devices span NUMA nodes, although one node had enough free devices |
-| `stale` | the mapping is older than `--stale-after` |
+On `:10190`. When the mapping is older than `--stale-after`, every family about devices, resources,
+containers, claims, and pods is withdrawn, and `devicelens_anomaly_info{kind="stale"}` takes its place.
+Families about health are left out if the kubelet does not serve GetAllocatableResources. The
+[messages](messages.md#what-is-wrong) explain each `kind` of anomaly.
 """
 
 _PLUGIN: Final = """\
@@ -205,18 +180,15 @@ On `:10191`.
 
 
 def _table(found: Iterable[Family]) -> str:
-    rows = ["| family | type | labels | value | stability | |", "|---|---|---|---|---|---|"]
-    rows += [
-        f"| `{f.name}` | {f.type} | {', '.join(f.labels)} | {f.unit} | {f.stability} | {f.help} |"
-        for f in found
-    ]
+    rows = ["| family | type | labels | stability | |", "|---|---|---|---|---|"]
+    rows += [f"| `{f.name}` | {f.type} | {', '.join(f.labels)} | {f.stability} | {f.help} |" for f in found]
     return "\n".join(rows) + "\n"
 
 
 def document() -> str:
     """The whole of docs/metrics.md."""
     exporter, plugin = families(exporter_text()), families(plugin_text())
-    return "\n".join((_HEAD, _EXPORTER, _table(exporter), _ANOMALIES, _PLUGIN, _table(plugin)))
+    return "\n".join((_HEAD, _EXPORTER, _table(exporter), _PLUGIN, _table(plugin)))
 
 
 if __name__ == "__main__":
