@@ -234,7 +234,7 @@ _FLEET: Final = (
         Record(
             f"cluster_resource:devicelens_{what}:sum",
             f"sum by (cluster, resource) (node_resource:devicelens_{what}:{operation})",
-            f"{meaning} in a cluster",
+            meaning,
         )
         for what, operation, meaning in (
             ("devices", "max", "devices of a resource"),
@@ -260,7 +260,7 @@ _FLEET: Final = (
         """
         sum by (cluster, namespace, resource) (node_namespace_resource:devicelens_held_devices:count)
         """,
-        "devices that a namespace holds in a cluster",
+        "devices that a namespace holds",
     ),
     Record(
         "cluster_namespace_resource:devicelens_held_devices:ratio",

@@ -50,12 +50,8 @@ def test_only_families_that_are_exposed_are_named(path: Path) -> None:
 
 
 def test_every_kind_of_anomaly_in_an_alert_exists() -> None:
-    text = (HERE.parent / "docs/metrics.md").read_text()
-    kinds = set(
-        re.findall(
-            r"^\| `(\w+)` \| ", text.split("has these kinds")[1].split("## The plugin")[0], re.MULTILINE
-        )
-    )
+    text = (HERE.parent / "docs/messages.md").read_text().split("\n## What is wrong\n")[1]
+    kinds = set(re.findall(r"^\| `(\w+)` \| ", text.split("\n## ")[0], re.MULTILINE))
     alerts = "\n".join(alert.expr for alert in every_alert())
     named = set(re.findall(r'devicelens_anomaly_info\{kind="(\w+)"', alerts))
     assert named
