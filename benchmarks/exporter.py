@@ -120,7 +120,7 @@ def refreshes(rounds: int) -> None:
 
 def refreshed(answers: Sequence[Sequence[bytes]]) -> list[float]:
     """Milliseconds that each of these pairs of answers took, after the last of them was read before."""
-    pipeline = SnapshotPipeline({}, keep_allocatable=60.0)
+    pipeline = SnapshotPipeline(keep_allocatable=60.0)
     took: list[float] = []
     for number, (list_bytes, offer) in enumerate([answers[-1], *answers]):
         raw, look = (
@@ -135,7 +135,7 @@ def first(list_bytes: bytes, offer: bytes) -> float:
     """Milliseconds that the very first snapshot took."""
     raw, look = Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"), Poll(0.0, 0.01)
     return timed(
-        lambda: SnapshotPipeline({}, keep_allocatable=60.0).process(raw, 1.0, poll=look, view=EMPTY_VIEW)
+        lambda: SnapshotPipeline(keep_allocatable=60.0).process(raw, 1.0, poll=look, view=EMPTY_VIEW)
     )
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 
 from exporter.history.archive import Archive, HistoryLimits
 from exporter.history.recorder import HistoryRecorder
+from exporter.mapping.anomaly_tracker import AnomalyTracker
 from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, load_rules, read_id
-from exporter.mapping.restart_guard import DISTRUST
+from exporter.mapping.holdings import RESTORE_FOR
+from exporter.mapping.snapshot import SnapshotBuilder
 from exporter.mapping.state import StateStore
+from exporter.mapping.unattributed import UnattributedTracker
 from exporter.metrics.devices import SeriesLimit
 from exporter.metrics.exporter import Metrics
 from exporter.metrics.families import HistoryFamilies
@@ -21,7 +24,7 @@ from exporter.pods.pods_api import PodsApi
 from exporter.pods.source import LabelFilter
 from exporter.pods.tracker import PodTracker
 from exporter.refresh.loop import Refresher
-from exporter.refresh.pipeline import numa_of_cpus
+from exporter.refresh.pipeline import SnapshotPipeline, numa_of_cpus
 from exporter.refresh.triggers import (
     RefreshTiming,
     follow_device_plugins,
@@ -65,13 +68,16 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         kubelet,
         states,
         (metrics.counters, history),
+        SnapshotPipeline(
+            SnapshotBuilder(cpu_numa, reader),
+            AnomalyTracker(reader, UnattributedTracker()),
+            keep_allocatable=settings.stale_after,
+            node=settings.node_name,
+        ),
         timing=RefreshTiming(settings.poll_interval, settings.stale_after),
         clock=clock,
-        cpu_numa=cpu_numa,
-        node=settings.node_name,
         pods=pods,
         plugins=plugins,
-        reader=reader,
         notes=limit,
     )
     site = Site(
@@ -211,7 +217,7 @@ def _history(
     archive = Archive(
         settings.history_path,
         HistoryLimits(settings.history_retention, settings.history_max_bytes),
-        doubt=DISTRUST,
+        doubt=RESTORE_FOR,
         clock=clock,
     )
     return HistoryRecorder(

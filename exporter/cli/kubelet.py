@@ -11,7 +11,7 @@ from exporter.cli.select import MappingAnswer, MappingDocument, NodeMapping, exc
 from exporter.cli.sources import ChosenSource
 from exporter.mapping.anomalies import find
 from exporter.mapping.device_ids import read_id
-from exporter.mapping.restart_guard import DISTRUST
+from exporter.mapping.restart_guard import YOUNG_SOCKET
 from exporter.mapping.snapshot import build
 from exporter.mapping.state import Moment, State
 from exporter.views import documents
@@ -92,6 +92,6 @@ def _restarted(path: Path, now: float) -> tuple[str, ...]:
         age = now - path.stat().st_mtime
     except OSError:
         return ()
-    if not 0 <= age < DISTRUST:
+    if not 0 <= age < YOUNG_SOCKET:
         return ()
     return (f"the kubelet restarted {age:.0f} s ago and may not list all pods yet: ask again",)

@@ -3,36 +3,24 @@ in anomaly_tracker.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from exporter.mapping.device_ids import DeviceKind, IdReader, read_id
-from exporter.mapping.model import NO_REPORTS, Device, DeviceKey, Holder, PluginReports, PodKey, Snapshot
+from exporter.mapping.model import (
+    NO_REPORTS,
+    Anomaly,
+    Device,
+    DeviceKey,
+    Holder,
+    PluginReports,
+    PodKey,
+    Snapshot,
+)
 
 _LISTED: Final = 5
 """Names in a sentence."""
 MAX_FACTS: Final = 64
 """Names in the facts of an anomaly."""
-
-
-@dataclass(frozen=True, slots=True)
-class Anomaly:
-    """One anomaly: its `kind` (docs/messages.md), the resource and device, the holder it affects, and the
-    evidence in words. `device` is "" and `holder` None if it concerns a whole resource or no pod.
-
-    `since` is the unix time at which it was first found. `devices`, `pods` and the `numa_nodes` that could
-    have served are the facts behind the words.
-    """
-
-    kind: str
-    resource: str
-    device: str = ""
-    holder: Holder | None = None
-    evidence: str = ""
-    since: float | None = None
-    devices: tuple[str, ...] = ()
-    pods: tuple[PodKey, ...] = ()
-    numa_nodes: tuple[int, ...] = ()
 
 
 def find(

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from exporter.mapping.anomalies import MAX_FACTS, Anomaly, find, listed
+from exporter.mapping.anomalies import MAX_FACTS, find, listed
 from exporter.mapping.device_ids import IdReader, read_id
-from exporter.mapping.model import NO_REPORTS, Device, DeviceKey, Holder, PluginReports, Snapshot
+from exporter.mapping.model import NO_REPORTS, Anomaly, Device, DeviceKey, Holder, PluginReports, Snapshot
 from exporter.mapping.unattributed import PodsSeen, UnattributedDevice, UnattributedTracker
 from runtime.text import utc
 
@@ -141,10 +141,10 @@ _Name = tuple[str, str, str, str, str, str]
 class AnomalyTracker:
     """Finds the anomalies of one node, one good answer after the other."""
 
-    def __init__(self, reader: IdReader = read_id) -> None:
+    def __init__(self, reader: IdReader = read_id, unattributed: UnattributedTracker | None = None) -> None:
         self._reader = reader
         self._splits_of = NumaSplitTracker()
-        self._unattributed_of = UnattributedTracker()
+        self._unattributed_of = unattributed or UnattributedTracker()
         self._since: dict[_Name, float] = {}
         self._snapshot: Snapshot | None = None
         self._held: frozenset[DeviceKey] = frozenset()

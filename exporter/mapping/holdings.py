@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Protocol
 from exporter.mapping.model import ClaimDevice, Device, HeldKey, Holder, Snapshot
 
 RESTORE_FOR: Final = 10.0
-"""Seconds after the first snapshot for which starts are taken over from history: as long as a List may be
-rejected without a pod source (restart_guard.DISTRUST), pods may appear late.
+"""Seconds after the first snapshot in which a restarted kubelet may list pods late: their starts are taken
+over from history, and history ends no holding that is missing.
 """
 
 

@@ -186,6 +186,26 @@ def _counted(devices: list[Device]) -> ResourceCounts:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One anomaly: its `kind` (docs/messages.md), the resource and device, the holder it affects, and the
+    evidence in words. `device` is "" and `holder` None if it concerns a whole resource or no pod.
+
+    `since` is the unix time at which it was first found. `devices`, `pods` and the `numa_nodes` that could
+    have served are the facts behind the words.
+    """
+
+    kind: str
+    resource: str
+    device: str = ""
+    holder: Holder | None = None
+    evidence: str = ""
+    since: float | None = None
+    devices: tuple[str, ...] = ()
+    pods: tuple[PodKey, ...] = ()
+    numa_nodes: tuple[int, ...] = ()
+
+
 FORGOTTEN_AFTER: Final = 300.0
 """Seconds for which the last report of a silent plugin is kept.
 

@@ -3,12 +3,12 @@
 A kubelet lists no pod of the API server until it has synced with it: about a second after its start, or for
 as long as the API server is away. It answers OK. If the exporter accepted this List, it would record the
 release and a new allocation of every device. So it rejects the List: the refresh fails with the code
-UNSETTLED, and the last snapshot stays. docs/architecture.md has the table of all conditions, how long each
-lasts, and which function decides: `after_restart`, or `at_start` for the first List of a process.
+UNSETTLED (state.py), and the last snapshot stays. docs/architecture.md has the table of all conditions, how
+long each lasts, and which function decides: `after_restart`, or `at_start` for the first List of a process.
 
 Missing: a pod that held something is not listed, or listed under a new uid without devices (`missing_pods`).
-Restart: the connection failed, the socket was replaced, or it is younger than DISTRUST (refresh/loop.py).
-All times are of one monotonic clock, in seconds.
+Restart: the connection failed, the socket was replaced, or it is younger than YOUNG_SOCKET
+(refresh/loop.py). All times are of one monotonic clock, in seconds.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,6 +19,8 @@ from exporter.mapping.model import PodKey, Snapshot
 
 DISTRUST: Final = 10.0
 """Seconds after a kubelet's restart within which missing pods are not believed gone, without a pod source."""
+YOUNG_SOCKET: Final = 10.0
+"""Age of the kubelet's socket, in seconds, below which the kubelet has just restarted."""
 DISTRUST_UNSYNCED: Final = 3600.0
 """Seconds for which missing pods are not believed gone because a source has them or the kubelet has not
 synced with the API server. The mapping is stale long before.
@@ -80,7 +82,7 @@ def at_start(
 
     `listed` are all pods of the List; `socket_age` is None if unknown.
     """
-    if snapshot.containers or socket_age is None or not 0 <= socket_age < DISTRUST:
+    if snapshot.containers or socket_age is None or not 0 <= socket_age < YOUNG_SOCKET:
         return None
     problem = f"the kubelet started {socket_age:.1f} s ago and may not list all pods yet"
     if view.connected:

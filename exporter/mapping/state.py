@@ -5,11 +5,14 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
+from typing import Final
 
-from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import NO_REPORTS, PluginReports, PodKey, Snapshot
+from exporter.mapping.model import NO_REPORTS, Anomaly, PluginReports, PodKey, Snapshot
+
+UNSETTLED: Final = "UNSETTLED"
+"""Stands for a gRPC code: a List that a kubelet returned just after a restart is not believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,11 @@ class Failure:
     code: str
     message: str
     since: float
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the kubelet answered, and its List is not believed (restart_guard)."""
+        return self.code == UNSETTLED
 
 
 class Freshness(Enum):

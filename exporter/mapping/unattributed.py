@@ -21,7 +21,6 @@ from exporter.mapping.identity import EMPTY_VIEW, PodView
 from exporter.mapping.model import NO_REPORTS, DeviceKey, PluginReports, PodKey
 
 AFTER: Final = 30.0
-"""Seconds after the allocation from which an unlisted device is reported."""
 WITHIN: Final = 0.5
 """Longest time, in seconds, from Allocate to a List without a holder, for the device to become a suspect."""
 
@@ -70,7 +69,9 @@ class PodsSeen:
 class UnattributedTracker:
     """Tracks allocations that plugins report. All times are unix times."""
 
-    def __init__(self) -> None:
+    def __init__(self, after: float = AFTER) -> None:
+        """`after`: seconds after the allocation from which an unlisted device is reported."""
+        self._after = after
         self._polls: deque[float] = deque(maxlen=2048)
         self._answered = 0.0
         self._released: dict[DeviceKey, float] = {}
@@ -114,7 +115,7 @@ class UnattributedTracker:
         due = (
             UnattributedDevice(key, suspect.at, tuple(sorted(suspect.pods.values())))
             for key, suspect in self._suspects.items()
-            if asked >= suspect.at + AFTER
+            if asked >= suspect.at + self._after
         )
         return tuple(sorted(due, key=lambda found: found.key))
 

@@ -15,10 +15,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from exporter.mapping.holdings import HoldingChanges
 from exporter.mapping.model import DeviceKey
-from exporter.mapping.state import Freshness, State, StateStore
+from exporter.mapping.state import UNSETTLED, Freshness, State, StateStore
 from exporter.metrics.devices import DeviceLines, SeriesLimit
 from exporter.metrics.families import of_snapshot, of_stale
-from exporter.refresh.pipeline import UNSETTLED
 from exporter.refresh.protocols import PodSource, Trigger
 from kubelet.podresources import METHODS, UNDECODABLE
 from runtime.exposition import EMPTY, LARGE, Body, Collector, Format, HistogramCounts, assemble, render

@@ -13,8 +13,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from exporter.history.archive import HistoryStatus
-from exporter.mapping.anomalies import Anomaly
-from exporter.mapping.model import Container, Holder, ResourceCounts
+from exporter.mapping.model import Anomaly, Container, Holder, ResourceCounts
 from exporter.mapping.state import State
 from exporter.metrics.devices import DeviceLines, SeriesGroup, SeriesPlan, numa
 from runtime.exposition import Lines

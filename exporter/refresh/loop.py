@@ -5,7 +5,7 @@ failed refresh keeps the last good snapshot and is retried with growing, jittere
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -13,12 +13,11 @@ from typing import Final, Literal
 
 import grpc
 
-from exporter.mapping.device_ids import IdReader, read_id
 from exporter.mapping.holdings import OpenHoldings
 from exporter.mapping.identity import NEVER, Poll
-from exporter.mapping.restart_guard import DISTRUST
+from exporter.mapping.restart_guard import YOUNG_SOCKET
 from exporter.mapping.state import Failure, Freshness, State, StateStore
-from exporter.refresh.pipeline import UNSETTLED, SnapshotPipeline, Update
+from exporter.refresh.pipeline import SnapshotPipeline, Update
 from exporter.refresh.protocols import (
     KubeletSource,
     NoPlugins,
@@ -57,17 +56,14 @@ class Refresher:
         kubelet: KubeletSource,
         states: StateStore,
         observers: Sequence[Observer],
+        pipeline: SnapshotPipeline,
         *,
         timing: RefreshTiming,
         clock: Clock,
-        cpu_numa: Mapping[int, int],
-        node: str = "",
         pods: PodSource | None = None,
         plugins: PluginSource | None = None,
-        reader: IdReader = read_id,
         notes: NoteSource | None = None,
     ) -> None:
-        """`cpu_numa` maps CPUs to NUMA nodes; `node` is this node's name; `reader` reads device ids."""
         self._kubelet = kubelet
         self._states = states
         self._observers = observers
@@ -77,9 +73,7 @@ class Refresher:
         self._plugins = plugins or NoPlugins()
         self._note_source = notes
         self._notes: tuple[str, ...] = ()
-        self._pipeline = SnapshotPipeline(
-            cpu_numa, keep_allocatable=timing.stale_after, reader=reader, node=node
-        )
+        self._pipeline = pipeline
         self._pending: dict[Trigger, None] = {}
         self._reconsider = False
         self._wake = asyncio.Event()
@@ -221,7 +215,7 @@ class Refresher:
 
     def _check_socket_age(self, raw: Raw, poll: Poll) -> None:
         """Notice a restart that neither the connection nor the directory showed."""
-        if raw.socket_age is None or not 0 <= raw.socket_age < DISTRUST:
+        if raw.socket_age is None or not 0 <= raw.socket_age < YOUNG_SOCKET:
             return
         made_at = poll.answered - raw.socket_age
         if made_at > self._socket_made_at + _SAME_AGE:
@@ -287,7 +281,7 @@ class Refresher:
 
     def _fail(self, failure: Failure, *, limited: bool = False) -> None:
         now = asyncio.get_running_loop().time()
-        self._pacer.failed(now, limited=limited, unsettled=failure.code == UNSETTLED)
+        self._pacer.failed(now, limited=limited, unsettled=failure.unsettled)
         for observer in self._observers:
             observer.failed(failure.method, failure.code)
         self._failing.failed(f"{failure.method}: {failure.code}: {failure.message}", level=self._level)

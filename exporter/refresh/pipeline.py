@@ -15,9 +15,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.anomaly_tracker import AnomalyTracker
-from exporter.mapping.device_ids import IdReader, read_id
 from exporter.mapping.holdings import HeldSince, Holding, HoldingChanges, HoldingTracker, OpenHoldings
 from exporter.mapping.identity import (
     NEVER,
@@ -28,15 +26,13 @@ from exporter.mapping.identity import (
     pods_with_new_holdings,
 )
 from exporter.mapping.listing import LARGE, ListedPods, ListReader
-from exporter.mapping.model import NO_REPORTS, DeviceKey, PluginReports, PodKey, Snapshot
+from exporter.mapping.model import NO_REPORTS, Anomaly, DeviceKey, PluginReports, PodKey, Snapshot
 from exporter.mapping.restart_guard import after_restart, at_start, missing_pods
 from exporter.mapping.snapshot import SnapshotBuilder
+from exporter.mapping.state import UNSETTLED
 from exporter.mapping.unattributed import PodsSeen
 from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.podresources import KubeletError, Raw, decode_allocatable, undecodable
-
-UNSETTLED: Final = "UNSETTLED"
-"""Stands for a gRPC code: a List that a kubelet returned just after a restart is not believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +70,20 @@ class SnapshotPipeline:
 
     def __init__(
         self,
-        cpu_numa: Mapping[int, int],
+        builder: SnapshotBuilder | None = None,
+        anomalies: AnomalyTracker | None = None,
         *,
         keep_allocatable: float,
-        reader: IdReader = read_id,
         node: str = "",
     ) -> None:
-        """`cpu_numa` maps CPUs to NUMA nodes. `keep_allocatable`: seconds for which the last answer of
-        GetAllocatableResources is used while the method fails. `reader` reads device ids. `node` is this
-        node's name.
+        """`keep_allocatable`: seconds for which the last answer of GetAllocatableResources is used while the
+        method fails. `node` is this node's name.
         """
         self._node = node
         self._keep_allocatable = keep_allocatable
         self._list_reader = ListReader()
-        self._builder = SnapshotBuilder(cpu_numa, reader)
-        self._anomalies = AnomalyTracker(reader)
+        self._builder = builder or SnapshotBuilder()
+        self._anomalies = anomalies or AnomalyTracker()
         self._holdings = HoldingTracker()
         self._recorded: OpenHoldings | None = None
         self._last: _Answer | None = None

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.mapping.restart_guard import DISTRUST
 from exporter.refresh.protocols import Trigger
 from kubelet.paths import CHECKPOINT, KUBELET_SOCKET, KubeletPaths
 from runtime.directory import Change, DirectoryWatcher, Kind
@@ -89,7 +88,11 @@ plugin's devices when their first list has arrived, without any file event.
 """
 
 _FIRST_RETRY: Final = 0.1
-_UNSETTLED_RETRY: Final = 0.2
+UNSETTLED_RETRY: Final = 0.2
+"""Seconds between calls while a List is not believed."""
+UNSETTLED_RETRY_LATER: Final = 2.0
+"""The same after RETRY_LATER_AFTER seconds: the API server may be away for an hour."""
+RETRY_LATER_AFTER: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +170,8 @@ class CallPacer:
     def due(self, now: float, full_at: float) -> tuple[float, Trigger]:
         """When to call without a trigger, and the cause. The last full refresh began at `full_at`."""
         if self._unsettled:
-            # The API server may be away for an hour.
-            pause = _UNSETTLED_RETRY * (1 if self._unsettled * _UNSETTLED_RETRY < DISTRUST else 10)
-            return now + pause, Trigger.RETRY
+            soon = self._unsettled * UNSETTLED_RETRY < RETRY_LATER_AFTER
+            return now + (UNSETTLED_RETRY if soon else UNSETTLED_RETRY_LATER), Trigger.RETRY
         if self.failures:
             return now + self._pause(self.failures), Trigger.RETRY
         if self._allocatable_failures:

@@ -9,11 +9,12 @@ import msgspec
 from exporter.history.coverage import CoverageGap
 from exporter.history.query import HistoryResult, write_cursor
 from exporter.history.record import Bound, Certainty, HoldingRow
-from exporter.mapping.anomalies import Anomaly, order
+from exporter.mapping.anomalies import order
 from exporter.mapping.device_ids import IdReader, IdReading
 from exporter.mapping.holdings import Holding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
+    Anomaly,
     ClaimDevice,
     Container,
     Device,

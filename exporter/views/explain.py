@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from exporter.mapping.anomalies import Anomaly, listed, pods_of
+from exporter.mapping.anomalies import listed, pods_of
 from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
 from exporter.mapping.holdings import Holding
 from exporter.mapping.model import (
     AdvertisedDevice,
+    Anomaly,
     ClaimDevice,
     Device,
     DeviceKey,

@@ -13,10 +13,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import (
     AdvertisedDevice,
+    Anomaly,
     ClaimDevice,
     Container,
     Device,

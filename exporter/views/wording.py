@@ -204,6 +204,13 @@ class Standing:
         return "; ".join(part for part in (self.headline, self.detail, self.error) if part)
 
 
+def ageing(state: "State") -> str:
+    """Why the mapping of `state` is not fresh: a rejected List is an answer too."""
+    if state.failure is not None and state.failure.unsettled:
+        return "the kubelet has just restarted, and its List is rejected"
+    return "the kubelet does not answer as it should"
+
+
 def judge(state: "State", now: float, stale_after: float) -> Standing:
     """The freshness of `state` at unix time `now`; `stale_after` in seconds."""
     freshness = state.freshness(now, stale_after)
@@ -217,7 +224,7 @@ def judge(state: "State", now: float, stale_after: float) -> Standing:
     if freshness.value == "ageing":
         return Standing(
             freshness,
-            "the kubelet does not answer as it should",
+            ageing(state),
             f"this is the mapping of {taken} UTC, {age} old",
             error,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.mapping.anomalies import Anomaly
+from exporter.mapping.model import Anomaly
 from exporter.web.pages.parts import findings
 from plugin.devices.allocation import Refusal
 

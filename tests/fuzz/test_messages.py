@@ -16,6 +16,7 @@ import pytest
 from exporter.mapping.holdings import holdings
 from exporter.mapping.identity import EMPTY_VIEW, PodRegistry, Poll
 from exporter.mapping.model import Snapshot
+from exporter.mapping.snapshot import SnapshotBuilder
 from exporter.mapping.state import Moment, State
 from exporter.metrics.devices import DeviceLines, plan_series
 from exporter.metrics.families import of_snapshot
@@ -69,7 +70,7 @@ class _Exporter:
     """All that reads answers, from bytes to what is shown."""
 
     def __init__(self) -> None:
-        self.pipeline = SnapshotPipeline({0: 0, 1: 1}, keep_allocatable=60.0)
+        self.pipeline = SnapshotPipeline(SnapshotBuilder({0: 0, 1: 1}), keep_allocatable=60.0)
         self.lines = DeviceLines("n")
         self.last = Snapshot()
         self.at = 1_800_000_000.0

@@ -7,14 +7,13 @@ from functools import lru_cache
 from hashlib import sha1
 from typing import Final
 
-from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.holdings import Holding
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import Device, HeldKey, Holder, PodKey
+from exporter.mapping.model import Anomaly, Device, HeldKey, Holder, PodKey
 from exporter.mapping.state import Freshness, Moment
 from exporter.views.links import device_link, pod_link
 from exporter.views.query import TEXT_LIMIT, Filters, address
-from exporter.views.wording import Text, lasting, listed, reason, spelled, text
+from exporter.views.wording import Text, ageing, lasting, listed, reason, spelled, text
 from exporter.web.pages.times import NOW, Stamp, optional, stamp
 
 ID_LENGTH: Final = 200
@@ -174,10 +173,11 @@ NO_FINDINGS: Final = FindingList()
 def freshness_banner(moment: Moment, *, seconds: bool = True) -> FreshnessBanner:
     """The mapping's freshness at `moment`; `seconds` as in `stamp`."""
     state, limit = moment.state, lasting(moment.stale_after)
+    problem = ageing(state)
     level, sign, headline, explanation = {
         Freshness.FRESH: ("ok", "✓", "The mapping is fresh.", ""),
         Freshness.AGEING: (
-            *("warn", "!", "The kubelet does not answer as it should."),
+            *("warn", "!", f"{problem[0].upper()}{problem[1:]}."),
             f"Once it is older than {limit}, it is withdrawn from Prometheus.",
         ),
         Freshness.STALE: (

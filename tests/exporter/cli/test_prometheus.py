@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from devicelens import main
 from exporter.cli.prometheus import InstantSample, read_series
-from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
+    Anomaly,
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,

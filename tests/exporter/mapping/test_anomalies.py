@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.mapping.anomalies import Anomaly, find
+from exporter.mapping.anomalies import find
 from exporter.mapping.device_ids import IdReader, rule
 from exporter.mapping.model import (
     NO_REPORTS,
     AdvertisedDevice,
     AdvertisedResource,
+    Anomaly,
     Container,
     Device,
     DeviceKey,

@@ -22,6 +22,7 @@ from exporter.pods.kubeconfig import ApiServerAccess
 from exporter.pods.source import LabelFilter
 from exporter.pods.tracker import PodTracker
 from exporter.refresh.loop import Refresher
+from exporter.refresh.pipeline import SnapshotPipeline
 from exporter.refresh.triggers import (
     RefreshTiming,
     follow_device_plugins,
@@ -98,10 +99,9 @@ async def _node() -> AsyncGenerator[Node]:
         metrics = Metrics(states, node="n", version="v", stale_after=60.0, clock=clock.now)
         stack.callback(metrics.close)
         refresher = Refresher(
-            *(client, states, [metrics.counters]),
+            *(client, states, [metrics.counters], SnapshotPipeline(keep_allocatable=60.0)),
             timing=RefreshTiming(interval=1.0, stale_after=60.0),
             clock=clock,
-            cpu_numa={},
             pods=identities,
         )
         identities.bind(Requests(refresher.trigger, refresher.reconsider))

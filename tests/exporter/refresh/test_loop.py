@@ -23,6 +23,7 @@ from exporter.mapping.snapshot import SnapshotBuilder
 from exporter.mapping.state import Freshness, State, StateStore
 from exporter.refresh import pipeline, triggers
 from exporter.refresh.loop import Refresher
+from exporter.refresh.pipeline import SnapshotPipeline
 from exporter.refresh.protocols import NoteSource, Trigger
 from exporter.refresh.triggers import RefreshTiming
 from harness.stopwatch import Stopwatch
@@ -211,10 +212,9 @@ async def running(
     states, observer, clock = StateStore(), Watching(), clock or Clock()
     timing = RefreshTiming(interval, stale_after, spacing, settling)
     refresher = Refresher(
-        *(kubelet, states, [observer]),
+        *(kubelet, states, [observer], SnapshotPipeline(keep_allocatable=stale_after)),
         timing=timing,
         clock=clock,
-        cpu_numa={},
         pods=pods,
         notes=notes,
     )
@@ -642,7 +642,7 @@ async def test_registration_causes_settling_refreshes(cause: Trigger) -> None:
 async def test_incomplete_list_after_a_restart_is_not_believed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(triggers, "UNSETTLED_RETRY", 0.005)
     async with running() as loop:
         loop.kubelet.listed = _listed()
         await loop.trigger(Trigger.SOCKET)
@@ -658,7 +658,7 @@ async def test_incomplete_list_after_a_restart_is_not_believed(
 
 
 async def test_pods_missing_beyond_the_distrust_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(triggers, "UNSETTLED_RETRY", 0.005)
     async with running() as loop:
         loop.kubelet.listed = _listed()
         loop.kubelet.error = _unavailable()
@@ -673,7 +673,7 @@ async def test_pods_missing_beyond_the_distrust_are_gone(monkeypatch: pytest.Mon
 
 async def test_restart_is_noticed_by_the_socket_age(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC makes a broken connection anew without a word, and without inotify the directory tells late."""
-    monkeypatch.setattr(triggers, "_UNSETTLED_RETRY", 0.005)
+    monkeypatch.setattr(triggers, "UNSETTLED_RETRY", 0.005)
     async with running(Kubelet(socket_age=500.0)) as loop:
         loop.kubelet.listed, loop.kubelet.socket_age = _listed(), 0.1
         await loop.trigger(Trigger.TIMER)

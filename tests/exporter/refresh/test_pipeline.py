@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from exporter.mapping.identity import EMPTY_VIEW, Poll
 from exporter.mapping.listing import LARGE
-from exporter.refresh.pipeline import UNSETTLED, SnapshotPipeline, numa_of_cpus, parse_cpu_list
+from exporter.mapping.state import UNSETTLED
+from exporter.refresh.pipeline import SnapshotPipeline, numa_of_cpus, parse_cpu_list
 from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.podresources import KubeletError, Raw
 
@@ -31,7 +32,7 @@ def _raw(*pods: tuple[str, str]) -> Raw:
 
 def test_a_pod_that_is_listed_without_anything_is_not_missing() -> None:
     """Its predecessor of the same name ended while the kubelet was down, and it asks for nothing."""
-    pipeline = SnapshotPipeline({}, keep_allocatable=60.0)
+    pipeline = SnapshotPipeline(keep_allocatable=60.0)
     pipeline.process(_raw(("p", "a"), ("q", "b")), 100.0, poll=Poll(99.9, 100.0), view=EMPTY_VIEW)
     with pytest.raises(KubeletError) as caught:
         pipeline.process(_raw(("p", "")), 102.0, poll=Poll(101.9, 102.0), view=EMPTY_VIEW, restarted_at=101.0)
@@ -48,7 +49,7 @@ def test_a_pod_that_is_listed_without_anything_is_not_missing() -> None:
 
 def test_a_kubelet_that_has_come_up_without_its_api_server_takes_nothing_from_anybody() -> None:
     """It lists static pods alone, and says OK."""
-    pipeline = SnapshotPipeline({}, keep_allocatable=60.0, node="node-1")
+    pipeline = SnapshotPipeline(keep_allocatable=60.0, node="node-1")
     before = (("p", "a"), ("agent", ""), ("static-node-1", "b"))
     pipeline.process(_raw(*before), 100.0, poll=Poll(99.9, 100.0), view=EMPTY_VIEW)
     for now in (102.0, 150.0, 1000.0):
@@ -87,7 +88,7 @@ def _large(held: int) -> Raw:
 
 
 def test_a_large_answer_is_recognised_and_read_anew_though_its_bytes_are_not_kept() -> None:
-    pipeline = SnapshotPipeline({}, keep_allocatable=60.0)
+    pipeline = SnapshotPipeline(keep_allocatable=60.0)
     raw = _large(1)
     references = [sys.getrefcount(data) for data in (raw, raw.listed, raw.allocatable)]
     first = pipeline.process(raw, 100.0, poll=Poll(99.9, 100.0), view=EMPTY_VIEW)

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.mapping.anomalies import Anomaly, find
+from exporter.mapping.anomalies import find
 from exporter.mapping.device_ids import BUILT_IN_RULES, DeviceKind, IdReader, read_id, rule
 from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.model import (
     NO_REPORTS,
     AdvertisedDevice,
     AdvertisedResource,
+    Anomaly,
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient
 
-from exporter.mapping.state import Failure, State
+from exporter.mapping.state import UNSETTLED, Failure, State
 
 Client = TestClient[web.Request, web.Application]
 
@@ -45,6 +45,9 @@ async def test_ready_says_why_not(client: Client, world: SimpleNamespace) -> Non
     assert text.startswith(
         "not ready: the kubelet does not answer as it should; this is the mapping of 22:41:03 UTC, 3 s"
     )
+    rejected = replace(failure, code=UNSETTLED, since=world.now)
+    world.states.publish(replace(state, failure=rejected))
+    assert "not ready: the kubelet has just restarted, and its List is rejected;" in (await ready(client))[1]
     world.states.publish(state)
     world.now += 60
     status, text = await ready(client)

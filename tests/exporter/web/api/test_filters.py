@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import exporter.mapping
-from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.identity import PodIdentity, Workload
-from exporter.mapping.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Holder
+from exporter.mapping.model import Anomaly, ClaimDevice, ClaimDeviceKey, ClaimHolder, Holder
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import CLAIM_FILTERS, Filters, QueryError, parse_filters
 from exporter.views.schema import KINDS

@@ -10,11 +10,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import strategies as st
 
-from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
+    Anomaly,
     Holder,
     PluginReport,
     PluginReports,

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
+    Anomaly,
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,

@@ -12,8 +12,8 @@ from aiohttp.test_utils import TestClient
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from exporter.mapping.anomalies import Anomaly
 from exporter.mapping.model import (
+    Anomaly,
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
