@@ -8,8 +8,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
+
 from harness.waiting import LIMIT, until
-from kubelet.paths import KubeletPaths
+from kubelet.paths import KubeletPaths, socket_target
+from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from plugin.config.load import load
 from plugin.discovery.host import HostRoot
 from plugin.discovery.registry import fault_source
@@ -22,6 +25,7 @@ from plugin.serving.prober import FaultEvents
 from plugin.serving.status import ResourceStatus
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
+from simulator.model import ContainerSpec, PodSpec
 
 _TOKENS = itertools.count()
 
@@ -46,6 +50,14 @@ class Served:
     def status(self, name: str) -> ResourceStatus:
         """The status of one resource."""
         return next(status for status in self.fleet.statuses() if status.name == name)
+
+    def reasons(self, name: str) -> dict[str, str]:
+        """Why each advertised id of a resource is unhealthy; empty for those that are healthy."""
+        return {entry.id: entry.known.reason for entry in self.status(name).advertised}
+
+    def healthy(self, name: str) -> list[str]:
+        """The advertised ids of a resource that are healthy."""
+        return [device for device, reason in self.reasons(name).items() if not reason]
 
     def apply(self, configuration: str) -> None:
         """Serve another configuration from now on."""
@@ -72,6 +84,35 @@ class Served:
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+def configuration(*resources: str) -> str:
+    """A configuration of these resources, each the text of one item of the list."""
+    return "version: 1\nresources:\n" + "".join(resources)
+
+
+def static(name: str, *devices: str) -> str:
+    """A resource with devices that are always there."""
+    listed = ", ".join(f"{{name: {device}}}" for device in devices)
+    return f"- {{name: {name}, discover: [{{static: {{devices: [{listed}]}}}}]}}\n"
+
+
+def pod(name: str, resource: str, count: int = 1) -> PodSpec:
+    """A pod with one container, `c`, that requests devices."""
+    return PodSpec(name, containers=(ContainerSpec("c", resources={resource: count}),))
+
+
+@asynccontextmanager
+async def plugin_stub(kubelet_root: Path) -> AsyncGenerator["pb_grpc.DevicePluginAsyncStub"]:
+    """Calls the only socket of a plugin, as a kubelet does."""
+    (socket,) = plugin_sockets(kubelet_root)
+    async with grpc.aio.insecure_channel(socket_target(socket)) as channel:
+        yield pb_grpc.DevicePluginStub(channel)
+
+
+def plugin_sockets(kubelet_root: Path) -> list[Path]:
+    """The sockets of plugins that register by a call."""
+    return sorted((kubelet_root / "device-plugins").glob("devicelens-*.sock"))
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.recordings import RECORDINGS
@@ -68,6 +68,7 @@ def test_a_file_that_is_too_large_or_cannot_be_read(tmp_path: Path) -> None:
         read_checkpoint(large)
 
 
+@settings(max_examples=50)
 @given(st.binary(max_size=100))
 def test_any_bytes_decode_or_raise(content: bytes) -> None:
     try:

@@ -3,14 +3,11 @@
 import asyncio
 import gc
 import os
-import shutil
 import socket
-import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,7 +15,6 @@ import grpc
 import grpc.aio
 import pytest
 
-from harness.stopwatch import Stopwatch
 from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.pb.podresources.v1alpha1 import api_pb2 as alpha_pb2
 from kubelet.podresources import (
@@ -101,10 +97,8 @@ class Scripted(grpc.GenericRpcHandler):
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
-    yield directory / "kubelet.sock"
-    shutil.rmtree(directory, ignore_errors=True)
+def path(sockets: Path) -> Path:
+    return sockets / "kubelet.sock"
 
 
 @asynccontextmanager
@@ -154,7 +148,7 @@ async def test_what_a_newer_kubelet_adds_is_passed_over(path: Path) -> None:
         _fails(grpc.StatusCode.UNKNOWN, "PodResources API GetAllocatableResources disabled"),
     ],
 )
-async def test_a_kubelet_that_cannot_tell_what_is_allocatable_is_asked_once(
+async def test_a_kubelet_without_allocatable_is_called_once(
     allocatable: Behaviour | None, path: Path
 ) -> None:
     behaviours = {LIST: WELL[LIST]} | ({} if allocatable is None else {ALLOCATABLE: allocatable})
@@ -167,20 +161,8 @@ async def test_a_kubelet_that_cannot_tell_what_is_allocatable_is_asked_once(
         assert server.calls == [LIST, ALLOCATABLE, LIST]
 
 
-async def test_an_old_kubelet_is_asked_by_its_own_api_from_then_on(path: Path) -> None:
-    listed = alpha_pb2.ListPodResourcesResponse(
-        pod_resources=[
-            alpha_pb2.PodResources(
-                name="p",
-                namespace="n",
-                containers=[
-                    alpha_pb2.ContainerResources(
-                        name="c", devices=[alpha_pb2.ContainerDevices(resource_name="r", device_ids=["d"])]
-                    )
-                ],
-            )
-        ]
-    )
+async def test_an_old_kubelet_is_called_by_its_own_api_from_then_on(path: Path) -> None:
+    listed = alpha_pb2.ListPodResourcesResponse.FromString(LISTED.SerializeToString())
     async with (
         kubelet(path, {ALPHA: _gives(listed.SerializeToString())}) as server,
         KubeletClient(path, timeout=5) as client,
@@ -194,7 +176,7 @@ async def test_an_old_kubelet_is_asked_by_its_own_api_from_then_on(path: Path) -
 
 
 @pytest.mark.parametrize("method", [LIST, ALLOCATABLE])
-async def test_a_kubelet_that_seemed_old_for_a_moment_is_asked_again(method: str, path: Path) -> None:
+async def test_a_kubelet_that_seemed_old_for_a_moment_is_called_again(method: str, path: Path) -> None:
     """On the same connection: it never failed otherwise."""
     seconds = 0.0
     alpha = alpha_pb2.ListPodResourcesResponse().SerializeToString()
@@ -214,37 +196,45 @@ async def test_a_kubelet_that_seemed_old_for_a_moment_is_asked_again(method: str
         assert answer.api_version == "v1"
 
 
-async def test_what_serves_neither_api_is_reported_so(path: Path) -> None:
-    async with kubelet(path, {}), KubeletClient(path, timeout=5) as client:
+_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize(
+    ("behaviours", "code", "message"),
+    [
+        ({}, "UNIMPLEMENTED", ""),
+        (
+            {LIST: _fails(_EXHAUSTED, "rejected by rate limit")},
+            "RESOURCE_EXHAUSTED",
+            "the kubelet's rate limit for all its PodResources clients together is reached",
+        ),
+        (
+            {LIST: _fails(_EXHAUSTED, "trying to send message")},
+            "RESOURCE_EXHAUSTED",
+            "the answer is too large: trying to send message",
+        ),
+        (
+            {LIST: _gives(b"\x0a\xff\xff garbage")},
+            UNDECODABLE,
+            "the answer of 11 bytes does not decode: ",
+        ),
+        ({LIST: _hangs}, "DEADLINE_EXCEEDED", "no answer within 0.5 s"),
+        ({LIST: _fails(grpc.StatusCode.PERMISSION_DENIED, "not you")}, "PERMISSION_DENIED", "not you"),
+        # It cancels no task of the client.
+        ({LIST: _fails(grpc.StatusCode.CANCELLED, "not you")}, "CANCELLED", "not you"),
+    ],
+    ids=["neither API", "rate limit", "too large", "undecodable", "hangs", "other code", "cancelled"],
+)
+async def test_a_failed_list_says_why(
+    behaviours: dict[str, Behaviour], code: str, message: str, path: Path
+) -> None:
+    timeout = 0.5 if behaviours.get(LIST) is _hangs else 20
+    async with kubelet(path, behaviours), KubeletClient(path, timeout=timeout) as client:
         error = await _refusal(client)
-        assert (error.method, error.code, error.rate_limited) == ("List", "UNIMPLEMENTED", False)
-
-
-async def test_after_an_upgrade_the_newer_api_is_found(path: Path) -> None:
-    async with KubeletClient(path, timeout=5) as client:
-        async with kubelet(path, {ALPHA: _gives(b"")}):
-            assert (await client.fetch()).api_version == "v1alpha1"
-        await client.reset()
-        async with kubelet(path, WELL):
-            answer = await client.fetch()
-            assert (answer.api_version, answer.allocatable) == ("v1", OFFERED)
-
-
-async def test_the_rate_limit_is_reported_from_an_answer_that_is_too_large(path: Path) -> None:
-    limited = _fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-    async with kubelet(path, WELL) as server, KubeletClient(path, timeout=5) as client:
-        server.behaviours = WELL | {LIST: limited}
-        error = await _refusal(client)
-        assert (error.method, error.code) == ("List", "RESOURCE_EXHAUSTED")
-        assert error.rate_limited
-        assert "rate limit for all its PodResources clients together" in error.message
-
-        server.behaviours = WELL | {
-            LIST: _fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "trying to send message")
-        }
-        error = await _refusal(client)
-        assert not error.rate_limited
-        assert error.message == "the answer is too large: trying to send message"
+    assert (error.method, error.code) == ("List", code)
+    assert error.rate_limited is ("rate limit" in message)
+    assert error.message.startswith(message)
+    assert str(error) == f"List: {code}: {error.message}"
 
 
 def _large(size: int) -> bytes:
@@ -261,28 +251,16 @@ def _large(size: int) -> bytes:
 
 
 async def test_the_largest_answer_that_a_kubelet_may_give_is_taken(path: Path) -> None:
-    async with kubelet(path, WELL) as server, KubeletClient(path, timeout=20) as client:
-        for size in (15 * 1024 * 1024, MAX_MESSAGE_BYTES):
-            server.behaviours = WELL | {LIST: _gives(_large(size))}
-            assert len((await client.fetch_raw(allocatable=True)).listed) == size
-        for size in (MAX_MESSAGE_BYTES + 1, 17 * 1024 * 1024):
-            server.behaviours = WELL | {LIST: _gives(_large(size))}
-            error = await _refusal(client)
-            assert (error.code, error.rate_limited) == ("RESOURCE_EXHAUSTED", False)
-            assert error.message.startswith("the answer is too large: ")
-            assert str(size) in error.message
+    behaviours = WELL | {LIST: _gives(_large(MAX_MESSAGE_BYTES))}
+    async with kubelet(path, behaviours) as server, KubeletClient(path, timeout=20) as client:
+        assert len((await client.fetch_raw(allocatable=True)).listed) == MAX_MESSAGE_BYTES
+        server.behaviours = WELL | {LIST: _gives(_large(MAX_MESSAGE_BYTES + 1))}
+        error = await _refusal(client)
+        assert (error.code, error.rate_limited) == ("RESOURCE_EXHAUSTED", False)
+        assert error.message.startswith("the answer is too large: ")
+        assert str(MAX_MESSAGE_BYTES + 1) in error.message
         server.behaviours = WELL
         assert (await client.fetch()).listed == LISTED
-
-
-async def test_a_list_that_is_no_message_is_reported_as_such(path: Path) -> None:
-    async with (
-        kubelet(path, WELL | {LIST: _gives(b"\x0a\xff\xff garbage")}),
-        KubeletClient(path, timeout=5) as client,
-    ):
-        error = await _refusal(client)
-        assert (error.method, error.code) == ("List", UNDECODABLE)
-        assert error.message.startswith("the answer of 11 bytes does not decode: ")
 
 
 @pytest.mark.parametrize(
@@ -297,7 +275,7 @@ async def test_a_list_that_is_no_message_is_reported_as_such(path: Path) -> None
 async def test_a_list_is_good_although_allocatable_fails(behaviour: Behaviour, code: str, path: Path) -> None:
     async with (
         kubelet(path, WELL | {ALLOCATABLE: behaviour}),
-        KubeletClient(path, timeout=0.5) as client,
+        KubeletClient(path, timeout=20, allocatable_timeout=0.5) as client,
     ):
         answer = await client.fetch()
         assert answer.listed == LISTED
@@ -320,14 +298,6 @@ async def test_a_list_is_good_although_allocatable_fails(behaviour: Behaviour, c
 def test_bytes_that_do_not_decode_are_refused(decode: Callable[[bytes], object], data: bytes) -> None:
     with pytest.raises(KubeletError, match="does not decode"):
         decode(data)
-
-
-async def test_a_kubelet_that_hangs_is_given_up_at_the_deadline(path: Path) -> None:
-    async with kubelet(path, WELL | {LIST: _hangs}), KubeletClient(path, timeout=0.1) as client:
-        async with asyncio.timeout(20):
-            error = await _refusal(client)
-        assert (error.method, error.code) == ("List", "DEADLINE_EXCEEDED")
-        assert error.message == "no answer within 0.1 s"
 
 
 async def test_a_socket_without_a_reader_is_given_up_at_the_deadline(path: Path) -> None:
@@ -353,15 +323,6 @@ async def test_what_speaks_another_language_is_reported(path: Path) -> None:
         error = await _refusal(client)
         assert error.code == "UNAVAILABLE"
         assert error.message.startswith(f"the server on {path} is not a kubelet: ")
-
-
-@pytest.mark.parametrize("code", [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.CANCELLED])
-async def test_other_codes_keep_their_name_and_words(code: grpc.StatusCode, path: Path) -> None:
-    """CANCELLED cancels no task of the client."""
-    async with kubelet(path, {LIST: _fails(code, "not you")}), KubeletClient(path, timeout=5) as client:
-        error = await _refusal(client)
-        assert (error.code, error.message) == (code.name, "not you")
-        assert str(error) == f"List: {code.name}: not you"
 
 
 async def test_why_nothing_can_be_reached_is_explained(path: Path) -> None:
@@ -415,38 +376,28 @@ def test_a_path_that_no_socket_can_have_is_refused_at_once() -> None:
         KubeletClient(Path("/" + "x" * 107), timeout=1)
 
 
-async def test_a_kubelet_that_restarted_answers_at_once(path: Path) -> None:
-    took: list[float] = []
+async def test_a_kubelet_that_restarted_answers_the_first_call(path: Path) -> None:
+    """Also one of another version. gRPC would refuse calls for a second, and longer with each failure."""
     async with KubeletClient(path, timeout=20) as client:
         for turn in range(5):
-            behaviours = WELL | {ALLOCATABLE: _gives(b"")} if turn % 2 else WELL
+            version, behaviours = ("v1alpha1", {ALPHA: _gives(b"")}) if turn % 2 else ("v1", WELL)
             async with kubelet(path, behaviours):
-                began = Stopwatch()
                 answer = await client.fetch()
-                took.append(began.seconds)
-                assert (answer.allocatable == OFFERED) is (turn % 2 == 0)
+                assert (answer.api_version, answer.allocatable) == (version, None if turn % 2 else OFFERED)
             assert (await _refusal(client)).code == "UNAVAILABLE"
-    # grpc's own patience grows from one second with each failure; a busy machine may be late once.
-    assert statistics.median(took) < 0.3
 
 
 async def test_a_kubelet_that_was_replaced_unnoticed_costs_one_call_at_most(path: Path) -> None:
-    """No fetch while it was away: the connection only looks as if it stood."""
-    took: list[float] = []
+    """No call while it was away: the connection seems to stand."""
     async with KubeletClient(path, timeout=20) as client:
         for _ in range(3):
             async with kubelet(path, WELL):
                 await client.fetch()
             async with kubelet(path, WELL):
-                began = Stopwatch()
-                try:
-                    answer = await client.fetch()
-                except KubeletError:
-                    answer = await client.fetch()
-                took.append(began.seconds)
-                assert answer.listed == LISTED
+                with suppress(KubeletError):
+                    await client.fetch()
+                assert (await client.fetch()).listed == LISTED
             await _refusal(client)
-    assert statistics.median(took) < 0.3
 
 
 async def test_a_reset_leads_to_the_new_socket_though_the_old_still_answers(path: Path) -> None:
@@ -472,7 +423,7 @@ async def test_a_rate_limited_connection_is_kept_and_any_other_failure_ends_it(p
 
 
 async def test_nothing_is_left_open_after_many_failures(path: Path) -> None:
-    async with KubeletClient(path, timeout=0.5) as client:
+    async with KubeletClient(path, timeout=20) as client:
         await _refusal(client)
         gc.collect()
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- names, not paths

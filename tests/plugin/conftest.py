@@ -1,11 +1,13 @@
-"""Fixtures for the plugin: host trees, short directories for sockets, waiting for a condition."""
+"""Fixtures for the plugin: host trees, short directories for sockets, a kubelet."""
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+
+from simulator import SimulatedKubelet
 
 
 @pytest.fixture
@@ -22,3 +24,11 @@ def host(root: Path) -> Path:
     made = root / "h"
     made.mkdir()
     return made
+
+
+@pytest.fixture
+async def kubelet(root: Path) -> AsyncIterator[SimulatedKubelet]:
+    """A simulated kubelet that runs, and that finds nothing wrong with the plugin in the end."""
+    async with SimulatedKubelet(root / "k", registry_interval=0.1) as running:
+        yield running
+        assert running.violations == ()

@@ -1,18 +1,17 @@
-"""`devicelens plugin` as a process: how it starts, what it refuses, how it ends."""
+"""`devicelens plugin` as a process: how it starts, what it refuses, what it leaves behind, how it ends."""
 
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from harness.owners import devicelens, get, get_json
 from harness.processes import Process
+from harness.served import configuration, pod, static
 from harness.waiting import until
 from simulator import SimulatedKubelet
-from simulator.model import ContainerSpec, PodSpec
 
 COLA = "myway5.com/cola"
 
@@ -25,11 +24,12 @@ def flags(root: Path, *more: str) -> tuple[str, ...]:
     )
 
 
-@pytest.fixture
-async def kubelet(root: Path) -> AsyncIterator[SimulatedKubelet]:
-    async with SimulatedKubelet(root / "k") as running:
-        yield running
-        assert running.violations == ()
+def configure(root: Path, *resources: str) -> tuple[str, str]:
+    """Write the configuration beside and rename it, as editors do; returns the flags for it."""
+    new = root / "plugin.yaml.new"
+    new.write_text(configuration(*resources))
+    new.rename(root / "plugin.yaml")
+    return "--config", str(root / "plugin.yaml")
 
 
 @pytest.fixture
@@ -66,45 +66,20 @@ async def test_two_presets_are_served_and_sigterm_ends_it_clean(
     assert not (root / "p.sock").exists()
 
 
-async def test_after_being_killed_it_serves_again_and_clears_up(
-    kubelet: SimulatedKubelet, root: Path, colas: Path
-) -> None:
-    plugin = Process(*flags(root, "--preset", "cola"))
-    async with plugin:
-        for _ in range(3):
-            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1, limit=20.0)
-            await plugin.kill()
-            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
-            await plugin.start()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1, limit=20.0)
-        assert len(list((root / "k/device-plugins").glob("devicelens-*.sock"))) == 1
-    assert colas.exists()
-
-
 async def test_after_being_killed_it_does_not_offer_what_a_pod_holds_by_a_former_name(
     kubelet: SimulatedKubelet, root: Path, colas: Path
 ) -> None:
-    configuration = root / "plugin.yaml"
-
-    def offer(name: str, device_id: str) -> None:
-        new = configuration.with_suffix(".new")
-        new.write_text(
-            f"version: 1\nresources:\n- name: {name}\n  discover: [{{files: {{directory: /etc/colas}}}}]\n"
-            f"  id: '{device_id}'\n"
-            "  allocate: {mounts: [{host: '{{ device.path }}', container: /cola}]}\n"
-        )
-        new.replace(configuration)
-
+    resource = (
+        "- name: a.b/{}\n  discover: [{{files: {{directory: /etc/colas}}}}]\n  id: '{}'\n"
+        "  allocate: {{mounts: [{{host: '{{{{ device.path }}}}', container: /cola}}]}}\n"
+    )
     assert (colas / "a").exists()
-    offer("a.b/first", "x")
-    plugin = Process(*flags(root, "--config", str(configuration)))
+    plugin = Process(*flags(root, *configure(root, resource.format("first", "x"))))
     async with plugin:
         await kubelet.wait_until(lambda k: k.allocatable("a.b/first") == 1, limit=20.0)
-        await kubelet.add_pod(
-            PodSpec(namespace="n", name="p", containers=(ContainerSpec("c", resources={"a.b/first": 1}),))
-        )
-        offer("a.b/last", "y")
-        for _ in range(3):
+        await kubelet.add_pod(pod("p", "a.b/first"))
+        configure(root, resource.format("last", "y"))
+        for _ in range(2):
             line = await plugin.line("devices of another resource")
             assert "a pod holds it as x" in line, line
             (only,) = (await get_json(f"unix:{root / 'p.sock'}", "/api/v1/devices"))["resources"]
@@ -113,6 +88,65 @@ async def test_after_being_killed_it_does_not_offer_what_a_pod_holds_by_a_former
             plugin.lines.clear()
             await plugin.start()
         assert kubelet.allocatable("a.b/last") == 0
+
+
+GPU = """\
+- name: example.com/gpu
+  discover: [{static: {devices: [{name: gpu0}]}}]
+  cdi: {kind: vendor.example/gpu, env: {GPU: "{{ resource }}"}}
+  allocate: {files: [{host: /run/gpu/conf, container: /etc/gpu, content: x}]}
+"""
+
+
+async def test_files_for_pods_outlive_the_process_and_go_with_the_resource(
+    kubelet: SimulatedKubelet, root: Path, host: Path
+) -> None:
+    spec = host / "var/run/cdi/vendor.example-gpu_devicelens_example.com_gpu.json"
+    file = host / "run/gpu/conf"
+    plugin = Process(*flags(root, *configure(root, GPU)))
+    async with plugin:
+        await kubelet.wait_until(lambda k: k.allocatable("example.com/gpu") == 1, limit=20.0)
+        await kubelet.add_pod(pod("p", "example.com/gpu"))
+        assert spec.exists()
+        assert file.read_text() == "x"
+        assert await plugin.stop() == 0
+        assert spec.exists()
+        assert file.exists()
+        # /run is empty after a reboot, and pods start again.
+        spec.unlink()
+        file.unlink()
+        await plugin.start()
+
+        async def back() -> bool:
+            return spec.exists() and file.exists()
+
+        await until("the files", back)
+        configure(root, static("a.b/c", "x"))
+
+        async def gone() -> bool:
+            return not spec.exists() and not file.parent.exists()
+
+        await until("an empty host", gone)
+        assert not list((root / "k/device-plugins").glob(".devicelens-*.json"))
+
+
+async def test_the_way_of_registering_changes_and_no_socket_of_the_other_is_left(
+    kubelet: SimulatedKubelet, root: Path, colas: Path
+) -> None:
+    """Neither after an end in order nor after being killed."""
+    assert colas.exists()
+    directories = {"socket": root / "k/device-plugins", "registry": root / "k/plugins_registry"}
+    for way, killed in (("socket", True), ("socket", True), ("registry", True), ("socket", False)):
+        plugin = Process(*flags(root, "--preset", "cola", "--kubelet.registration", way))
+        async with plugin:
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1, limit=20.0)
+            sockets = {name: list(path.glob("devicelens-*.sock")) for name, path in directories.items()}
+            assert {name: len(found) for name, found in sockets.items()} == {
+                "socket": int(way == "socket"),
+                "registry": int(way == "registry"),
+            }
+            await (plugin.kill() if killed else plugin.stop())
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
 
 
 async def test_a_new_process_takes_over_from_an_old_one_without_a_gap_that_lasts(
@@ -129,10 +163,9 @@ async def test_a_new_process_takes_over_from_an_old_one_without_a_gap_that_lasts
 
         await until("the new process is ready", new_is_ready)
         await old.kill()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.streams(COLA) == 1)
-        # The kubelet may see the old stream's end late: what is allocatable must stay so.
-        await asyncio.sleep(0.2)
-        assert kubelet.allocatable(COLA) == 1
+        # The kubelet may see the end of the old stream late.
+        await kubelet.wait_until(lambda k: k.streams(COLA) == 1)
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
         assert await new.stop() == 0
     assert colas.exists()
 
@@ -156,10 +189,6 @@ async def test_wrong_usage_is_status_2(arguments: tuple[str, ...], words: str) -
     ("content", "message"),
     [
         (None, "cannot read the configuration: {file}: No such file or directory"),
-        (
-            "version: 1\nresources: [{name: a.b/c, discvoer: []}]\n",
-            "{file}:2: resources[0].discvoer: found an unknown key 'discvoer', did you mean 'discover'?",
-        ),
         (
             "version: 1\nresources: [{name: myway5.com/cola, discover: [{files: {directory: /x}}]}]\n",
             (

@@ -6,12 +6,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from harness.served import Serve, Served
-from kubelet.paths import socket_target
+from harness.served import Serve, Served, plugin_stub, pod
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from simulator import SimulatedKubelet
-from simulator.model import ContainerSpec, PodSpec
 
 GPU = "example.com/gpu"
 CONFIGURATION = f"""\
@@ -46,9 +44,8 @@ async def served(kubelet: SimulatedKubelet, serve: Serve, host: Path) -> AsyncIt
 
 @pytest.fixture
 async def stub(served: Served, root: Path) -> AsyncIterator["pb_grpc.DevicePluginAsyncStub"]:
-    (socket,) = (root / "k/device-plugins").glob("devicelens-*.sock")
-    async with grpc.aio.insecure_channel(socket_target(socket)) as channel:
-        yield pb_grpc.DevicePluginStub(channel)
+    async with plugin_stub(root / "k") as made:
+        yield made
 
 
 def request(*containers: list[str]) -> pb.AllocateRequest:
@@ -136,8 +133,7 @@ async def test_the_preferred_allocation_spreads_replicas_and_is_announced(
 async def test_the_kubelet_gets_what_it_prefers_and_the_topology(
     served: Served, kubelet: SimulatedKubelet
 ) -> None:
-    wish = ContainerSpec("c", resources={GPU: 1})
     for name in ("p", "q", "r"):
-        await kubelet.add_pod(PodSpec(namespace="default", name=name, containers=(wish,)))
+        await kubelet.add_pod(pod(name, GPU))
     assert {holding.device.partition("::")[0] for holding in kubelet.holdings()} == {"gpu0", "gpu1", "gpu2"}
     assert served.status(GPU).advertised[0].known.device.numa_nodes == (1,)

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.served import Serve, Served
+from harness.served import Serve, Served, pod
 from plugin.serving.context import Pace
-from simulator import SimulatedKubelet
-from simulator.model import AdmissionError, ContainerSpec, PodSpec
+from simulator import AdmissionError, SimulatedKubelet
 
 GPU = "example.com/gpu"
 FILE = "vendor.example-gpu_devicelens_example.com_gpu.json"
@@ -41,10 +40,6 @@ def host(host: Path) -> Path:
     return host
 
 
-def pod(name: str, count: int = 1) -> PodSpec:
-    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={GPU: count}),))
-
-
 def spec(host: Path) -> dict[str, Any] | None:
     path = host / "run/cdi" / FILE
     if not path.exists():
@@ -72,7 +67,7 @@ async def test_it_follows_the_devices_and_allocate_names_them_by_it(
         (host / "dev/gpu1").touch()
         await served.until(lambda: names(host) == ["gpu0", "gpu1"])
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
-        await kubelet.add_pod(pod("p", 2))
+        await kubelet.add_pod(pod("p", GPU, 2))
         assert given(kubelet, "p") == ["vendor.example/gpu=gpu0", "vendor.example/gpu=gpu1"]
         made = spec(host)
         assert made is not None
@@ -92,7 +87,7 @@ async def test_a_removed_specification_is_written_again_at_the_next_allocation(
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         (host / "run/cdi" / FILE).unlink()
         (host / "dev/gpuctl").touch()
-        await kubelet.add_pod(pod("p"))
+        await kubelet.add_pod(pod("p", GPU))
         made = spec(host)
         assert made is not None
         assert made["containerEdits"] == {"deviceNodes": [{"path": "/dev/gpuctl", "permissions": "rw"}]}
@@ -107,7 +102,7 @@ async def test_an_unchanged_one_is_not_written_again(
         before = path.stat().st_ino
     async with serve(configuration()):
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        await kubelet.add_pod(pod("p"))
+        await kubelet.add_pod(pod("p", GPU))
         assert path.stat().st_ino == before
 
 
@@ -127,7 +122,7 @@ async def test_where_it_cannot_be_written_the_resource_is_not_ready_and_the_pod_
 
 async def admitted(kubelet: SimulatedKubelet, served: Served) -> None:
     await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-    await kubelet.add_pod(pod("p"))
+    await kubelet.add_pod(pod("p", GPU))
 
 
 async def test_a_device_with_a_name_that_cdi_does_not_take_is_left_out_and_refused(
@@ -139,7 +134,7 @@ async def test_a_device_with_a_name_that_cdi_does_not_take_is_left_out_and_refus
         await served.until(lambda: names(host) == ["gpu0"])
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
         with pytest.raises(AdmissionError, match=r"cdi\.name: rendered '/dev/gpu1', expected letters"):
-            await kubelet.add_pod(pod("p", 2))
+            await kubelet.add_pod(pod("p", GPU, 2))
         assert names(host) == ["gpu0"]
 
 
@@ -151,7 +146,7 @@ async def test_two_devices_of_one_name_are_not_given_as_one(
         await served.until(lambda: names(host) == ["gpu"])
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
         with pytest.raises(AdmissionError, match=r"cdi\.name: 'gpu' is that of gpu0"):
-            await kubelet.add_pod(pod("p", 2))
+            await kubelet.add_pod(pod("p", GPU, 2))
 
 
 async def test_a_node_that_is_missing_is_refused_before_the_runtime_fails(
@@ -160,7 +155,7 @@ async def test_a_node_that_is_missing_is_refused_before_the_runtime_fails(
     async with serve(configuration(", {host: /dev/gpumem}")):
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         with pytest.raises(AdmissionError, match="the host has no '/dev/gpumem'"):
-            await kubelet.add_pod(pod("p"))
+            await kubelet.add_pod(pod("p", GPU))
 
 
 async def test_another_directory_gets_it_and_the_first_one_loses_it(
@@ -186,7 +181,7 @@ async def test_a_process_that_stands_by_leaves_it_to_the_one_that_serves(
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         async with serve(bare) as second:
             await second.until(lambda: "another process" in second.status(GPU).state)
-            await kubelet.add_pod(pod("p"))
+            await kubelet.add_pod(pod("p", GPU))
             assert names(host) == ["gpu0"]
         assert names(host) == ["gpu0"]
     async with serve(bare) as second:
@@ -207,10 +202,8 @@ async def test_a_name_that_another_resource_s_specification_has_is_reported_and_
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(later) == 2)
         await served.until(lambda: (host / "run/cdi" / FILE).exists() and not written.exists())
         with pytest.raises(AdmissionError, match=r"'vendor\.example/gpu=gpu[01]' is in the spec"):
-            await kubelet.add_pod(
-                PodSpec(namespace="default", name="p", containers=(ContainerSpec("c", resources={later: 1}),))
-            )
-        await kubelet.add_pod(pod("q"))
+            await kubelet.add_pod(pod("p", later))
+        await kubelet.add_pod(pod("q", GPU))
         assert given(kubelet, "q") in (["vendor.example/gpu=gpu0"], ["vendor.example/gpu=gpu1"])
         told = [r for r in caplog.records if r.getMessage() == "not in the CDI specification"]
         assert told

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from grpc.aio import _server as grpc_server
 
-from harness.served import Serve
+from harness.served import Serve, configuration, static
 from plugin.serving.endpoint import Endpoint
 from simulator import SimulatedKubelet
 
-FIRST = "version: 1\nresources: [{name: a.b/one, discover: [{static: {devices: [{name: x}]}}]}]\n"
-SECOND = FIRST.replace("a.b/one", "a.b/two").replace("name: x", "name: y")
+FIRST = configuration(static("a.b/one", "x"))
+SECOND = configuration(static("a.b/two", "y"))
 
 
 async def test_a_resource_is_stopped_while_its_server_starts(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from harness.served import Serve, Served
+from harness.served import Serve
 from plugin.discovery.source import Fault
 from plugin.serving.context import Pace
 from simulator import SimulatedKubelet
@@ -22,10 +22,6 @@ NAME = "a.b/c"
 def configuration(*probes: str, name: str = NAME, directory: str = "/dev") -> str:
     text = f"version: 1\nresources:\n- name: {name}\n  discover: [{{glob: {{paths: ['{directory}/v*']}}}}]\n"
     return text + ("  health:\n" + "".join(f"  - {probe}\n" for probe in probes) if probes else "")
-
-
-def reasons(served: Served, name: str = NAME) -> dict[str, str]:
-    return {entry.id: entry.known.reason for entry in served.status(name).advertised}
 
 
 @pytest.fixture
@@ -47,7 +43,7 @@ async def test_a_file_that_is_written_changes_health_at_once(
         await served.quiet(NAME)
         (host / "run/v1").write_text("broken")
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
-        assert reasons(served) == {"v0": "", "v1": "/run/v1: found 'broken', expected 'ok'"}
+        assert served.reasons(NAME) == {"v0": "", "v1": "/run/v1: found 'broken', expected 'ok'"}
         (host / "run/v1").write_text("ok")
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
         tally = served.status(NAME).counters
@@ -74,7 +70,7 @@ async def test_counts_in_a_row_by_the_clock_of_the_probe(
         (tmp_path / "bad-v0").touch()
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
         assert asked() - before >= 3
-        assert reasons(served)["v0"] == f"{program}: status 1"
+        assert served.reasons(NAME)["v0"] == f"{program}: status 1"
         before = asked()
         (tmp_path / "bad-v0").unlink()
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
@@ -89,8 +85,8 @@ async def test_a_probe_that_hangs_has_failed_and_holds_up_nothing(
     text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}, timeout: 300ms}')
     async with serve(text, pace=Pace(rescan=0.2)) as served:
         await kubelet.wait_until(lambda k: k.capacity(NAME) == 2 and k.allocatable(NAME) == 1)
-        assert reasons(served)["v1"] == ""
-        await served.until(lambda: reasons(served)["v0"] == "health[0].file: still no answer")
+        assert served.reasons(NAME)["v1"] == ""
+        await served.until(lambda: served.reasons(NAME)["v0"] == "health[0].file: still no answer")
         (devices / "v2").touch()
         (host / "run/v2").write_text("ok")
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
@@ -115,7 +111,7 @@ async def test_the_first_list_waits_for_the_first_answers_but_not_for_ever(
     async with serve(text, pace=Pace(first_answers=0.5)) as served:
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
         # One that has not answered is not offered, and not told to be unhealthy either.
-        assert reasons(served) == {"v1": ""}
+        assert served.reasons(NAME) == {"v1": ""}
         with (host / "run/v0").open("w") as pipe:
             pipe.write("ok")
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
@@ -131,7 +127,7 @@ async def test_a_device_that_was_gone_is_asked_before_it_is_healthy_again(
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
         (host / "run/v0").write_text("hot")
         (devices / "v0").touch()
-        await served.until(lambda: reasons(served)["v0"] == "/run/v0: found 'hot', expected 'ok'")
+        await served.until(lambda: served.reasons(NAME)["v0"] == "/run/v0: found 'hot', expected 'ok'")
         assert served.status(NAME).counters.transitions["healthy"] == 0
 
 
@@ -163,14 +159,14 @@ async def test_http(kubelet: SimulatedKubelet, serve: Serve, devices: Path, root
         shown = url.replace("{{ device.name }}", "v0")
         async with serve(text) as served:
             await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
-            assert reasons(served) == {"v0": "", "v1": f"{shown[:-1]}1: status 503"}
+            assert served.reasons(NAME) == {"v0": "", "v1": f"{shown[:-1]}1: status 503"}
             statuses["v1"] = 200
             await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
             statuses["v0"] = 302  # not followed
-            await served.until(lambda: reasons(served)["v0"] == f"{shown}: status 302")
+            await served.until(lambda: served.reasons(NAME)["v0"] == f"{shown}: status 302")
             statuses["v0"] = None
-            await served.until(lambda: reasons(served)["v0"] == f"{shown}: no answer within 1 s")
-            assert reasons(served)["v1"] == ""
+            await served.until(lambda: served.reasons(NAME)["v0"] == f"{shown}: no answer within 1 s")
+            assert served.reasons(NAME)["v1"] == ""
         wanted = configuration(f"http: {{url: '{url}', status: [302]}}\n    interval: 300ms")
         statuses["v0"] = statuses["v1"] = 302
         async with serve(wanted):
@@ -185,7 +181,7 @@ async def test_an_http_probe_without_a_listener_fails(
         text = configuration(f"http: {{url: 'http://127.0.0.1:{deaf.getsockname()[1]}/'}}\n    interval: 1s")
         async with serve(text) as served:
             await kubelet.wait_until(lambda k: k.capacity(NAME) == 2 and k.allocatable(NAME) == 0)
-            await served.until(lambda: "Cannot connect to host" in reasons(served)["v0"])
+            await served.until(lambda: "Cannot connect to host" in served.reasons(NAME)["v0"])
 
 
 async def test_flapping_is_held_counted_and_let_go(
@@ -197,7 +193,7 @@ async def test_flapping_is_held_counted_and_let_go(
 
         async def tell(content: str, expected: Callable[[str], bool]) -> None:
             (host / "run/v0").write_text(content)
-            await served.until(lambda: expected(reasons(served)["v0"]))
+            await served.until(lambda: expected(served.reasons(NAME)["v0"]))
 
         for _ in range(4):
             await tell("bad", bool)
@@ -262,7 +258,7 @@ async def test_faults_by_events(
         tell(Fault(frozenset({uuids[1]}), 13, "an application's own", now))
         tell(Fault(frozenset({uuids[1]}), 79, "XID 79: fallen off the bus", now))
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1 and k.allocatable("a.b/other") == 1)
-        assert reasons(served) == {uuids[0]: "", uuids[1]: "XID 79: fallen off the bus"}
+        assert served.reasons(NAME) == {uuids[0]: "", uuids[1]: "XID 79: fallen off the bus"}
         await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
         assert loop.time() - now >= 1.0
     assert faults.ended.wait(20)

@@ -8,14 +8,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from harness.served import Serve
-from kubelet.paths import socket_target
+from harness.served import Serve, plugin_stub, pod
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
-from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from plugin.serving.context import Pace
 from plugin.serving.written_files import read_record
-from simulator import SimulatedKubelet
-from simulator.model import AdmissionError, ContainerSpec, PodSpec
+from simulator import AdmissionError, SimulatedKubelet
 
 GPU = "example.com/gpu"
 
@@ -40,16 +37,10 @@ FILES = configuration("""\
 """)
 
 
-def pod(name: str, count: int = 1) -> PodSpec:
-    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={GPU: count}),))
-
-
 async def allocate(root: Path, *ids: str) -> pb.ContainerAllocateResponse:
-    (socket,) = (root / "k/device-plugins").glob("devicelens-*.sock")
-    async with grpc.aio.insecure_channel(socket_target(socket)) as channel:
-        stub: pb_grpc.DevicePluginAsyncStub = pb_grpc.DevicePluginStub(channel)
-        asked = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-        return (await stub.Allocate(asked)).container_responses[0]
+    async with plugin_stub(root / "k") as stub:
+        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+        return (await stub.Allocate(request)).container_responses[0]
 
 
 def make_gpus(host: Path, count: int = 1) -> None:
@@ -93,7 +84,7 @@ async def test_a_node_that_is_missing_is_refused_by_name_where_the_host_s_dev_is
     async with serve(text):
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         with pytest.raises(AdmissionError, match=r"example\.com/gpu: the host has no '/dev/gpuctl'"):
-            await kubelet.add_pod(pod("p"))
+            await kubelet.add_pod(pod("p", GPU))
         (host / "dev/gpuctl").touch()
         # What the host's root does not show may be there all the same.
         assert paths(await allocate(root, "gpu0")) == ["/dev/gpuctl", "/devices/x"]
@@ -106,7 +97,7 @@ async def test_a_file_is_written_whole_kept_while_it_is_held_and_removed_when_it
     written = host / "run/gpus/gpu0/setup.json"
     async with serve(FILES, pace=Pace(release=0.05)) as served:
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
-        await kubelet.add_pod(pod("p", 2))
+        await kubelet.add_pod(pod("p", GPU, 2))
         answer = kubelet.alloc_response("default", "p", "c", GPU)
         assert {(m.host_path, m.container_path, m.read_only) for m in answer.mounts} == {
             (f"/run/gpus/gpu{n}/setup.json", f"/etc/gpu{n}.json", True) for n in range(2)
@@ -123,7 +114,7 @@ async def test_a_file_is_written_whole_kept_while_it_is_held_and_removed_when_it
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
         await kubelet.delete_pod("default", "p")
         # kubelet: its checkpoint forgets a pod at the next allocation.
-        await kubelet.add_pod(pod("q"))
+        await kubelet.add_pod(pod("q", GPU))
         held = {holding.device for holding in kubelet.holdings()}
         assert held == {"gpu0"}
         served.hands.ahead += 3600

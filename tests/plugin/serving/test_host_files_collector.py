@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Serve, Served
+from harness.served import Serve, Served, pod
+from harness.served import configuration as of
 from plugin.discovery.host import HostRoot
 from plugin.serving.host_files import HostFilesCollector
 from plugin.serving.written_files import HostRecord
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 from simulator import SimulatedKubelet
-from simulator.model import ContainerSpec, PodSpec
 
 GPU = "example.com/gpu"
 
@@ -30,7 +30,7 @@ def resource(name: str) -> str:
 
 
 def configuration(*names: str) -> str:
-    return "version: 1\nresources:\n" + "".join(resource(name) for name in names)
+    return of(*map(resource, names))
 
 
 @asynccontextmanager
@@ -57,14 +57,6 @@ def left(host: Path) -> list[str]:
     )
 
 
-async def allocatable(kubelet: SimulatedKubelet, resource: str) -> None:
-    await kubelet.wait_until(lambda k: k.allocatable(resource) == 1, limit=20.0)
-
-
-def pod(name: str, resource: str) -> PodSpec:
-    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={resource: 1}),))
-
-
 BOTH = [
     "gpu0",
     "other0",
@@ -73,30 +65,17 @@ BOTH = [
 ]
 
 
-async def test_a_resource_that_goes_takes_what_it_left_with_it_and_nothing_of_another(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
-) -> None:
-    other = "example.com/other"
-    async with serve(configuration(GPU, other)) as served, collecting(root, host, served):
-        for name in (GPU, other):
-            await allocatable(kubelet, name)
-            await kubelet.add_pod(pod(name.rpartition("/")[2], name))
-        assert left(host) == BOTH
-        served.apply(configuration(other))
-        await served.until(lambda: left(host) == BOTH[1::2])
-        await served.until(lambda: len(list((root / "k/device-plugins").glob(".devicelens-*.json"))) == 1)
-
-
-async def test_what_a_process_left_is_kept_until_the_configuration_has_it_no_more(
+async def test_files_of_an_ended_process_stay_while_their_resource_is_configured(
     kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
 ) -> None:
     other = "example.com/other"
     async with serve(configuration(GPU, other)):
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(other) == 1)
         for name in (GPU, other):
-            await allocatable(kubelet, name)
             await kubelet.add_pod(pod(name.rpartition("/")[2], name))
     assert left(host) == BOTH
-    async with serve(configuration(GPU)) as served, collecting(root, host, served):
+    async with serve(configuration(GPU, other)) as served, collecting(root, host, served):
+        served.apply(configuration(GPU))
         await served.until(lambda: left(host) == BOTH[::2])
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
     assert left(host) == BOTH[::2]

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Serve, Served
+from harness.served import Serve, configuration, pod
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from plugin.serving.context import Pace
 from simulator import SimulatedKubelet
 from simulator.devices import Device
-from simulator.model import ContainerSpec, PodSpec
 from simulator.scripted import ScriptedPlugin
 
 PACE = Pace(release=0.2)
@@ -23,22 +22,9 @@ def resource(name: str, more: str = "") -> str:
     return f"- name: {name}\n  discover: [{{glob: {{paths: ['/dev/one*', '{other}']}}}}]\n{allocate}{more}"
 
 
-def configuration(*resources: str) -> str:
-    return "version: 1\nresources:\n" + "".join(resources)
-
-
-def pod(name: str, asked: str) -> PodSpec:
-    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={asked: 1}),))
-
-
-def healthy(served: Served, name: str) -> list[str]:
-    return [entry.id for entry in served.status(name).advertised if entry.known.healthy]
-
-
 @pytest.fixture
-def one(host: Path) -> Path:
-    made = host / "dev/one1"
-    made.parent.mkdir()
+def one(dev: Path) -> Path:
+    made = dev / "one1"
     made.touch()
     return made
 
@@ -59,7 +45,7 @@ async def test_a_later_resource_that_a_pod_has_the_device_from_keeps_it_over_a_r
         await served.quiet(ONE)
         assert served.status(ONE).advertised == ()
         assert served.status(ONE).state == "waiting for devices: none was found"
-        assert healthy(served, TWO) == ["one1"]
+        assert served.healthy(TWO) == ["one1"]
 
 
 @pytest.mark.parametrize(
@@ -92,9 +78,9 @@ async def test_what_is_held_is_not_given_as_something_else_until_it_is_free(
             served.apply(configuration(after))
         await served.until(lambda: served.fleet.settled and served.status(asked).counters.discoveries > 1)
         await served.quiet(asked)
-        assert healthy(served, asked) == []
+        assert served.healthy(asked) == []
         await kubelet.delete_pod("default", "p")
-        await served.until(lambda: healthy(served, asked) == freed)
+        await served.until(lambda: served.healthy(asked) == freed)
 
 
 async def test_who_shares_a_device_on_purpose_is_not_disturbed(
@@ -103,7 +89,7 @@ async def test_who_shares_a_device_on_purpose_is_not_disturbed(
     await hold(kubelet, serve, ONE, "  exclusive: false\n")
     both = configuration(resource(TWO), resource(ONE, "  exclusive: false\n"))
     async with serve(both, pace=PACE) as served:
-        await served.until(lambda: healthy(served, ONE) == healthy(served, TWO) == ["one1"])
+        await served.until(lambda: served.healthy(ONE) == served.healthy(TWO) == ["one1"])
 
 
 async def test_replicas_that_are_more_or_called_otherwise_stay_shared(
@@ -111,7 +97,7 @@ async def test_replicas_that_are_more_or_called_otherwise_stay_shared(
 ) -> None:
     await hold(kubelet, serve, ONE, "  share: {replicas: 2}\n")
     async with serve(configuration(resource(ONE, "  share: {replicas: 3}\n")), pace=PACE) as served:
-        await served.until(lambda: healthy(served, ONE) == ["one1::0", "one1::1", "one1::2"])
+        await served.until(lambda: served.healthy(ONE) == ["one1::0", "one1::1", "one1::2"])
 
 
 # What Allocate gave identifies the device, whatever it is called now.
@@ -141,11 +127,11 @@ async def test_a_held_device_is_recognized_by_what_allocate_gave(
         await kubelet.add_pod(pod("p", ONE))
     (host / "etc/cards/b").touch()
     async with serve(after, pace=PACE) as served:
-        await served.until(lambda: healthy(served, TWO) == ["y-b"])
+        await served.until(lambda: served.healthy(TWO) == ["y-b"])
         await served.quiet(TWO)
-        assert healthy(served, TWO) == ["y-b"]
+        assert served.healthy(TWO) == ["y-b"]
         await kubelet.delete_pod("default", "p")
-        await served.until(lambda: healthy(served, TWO) == ["y-a", "y-b"])
+        await served.until(lambda: served.healthy(TWO) == ["y-a", "y-b"])
 
 
 async def test_an_answer_that_identifies_no_device_keeps_none_back(
@@ -158,7 +144,7 @@ async def test_an_answer_that_identifies_no_device_keeps_none_back(
         await kubelet.wait_until(lambda k: k.allocatable(ONE) == 1)
         await kubelet.add_pod(pod("p", ONE))
     async with serve(configuration(CARD.format(TWO, "{{ device.name }}", given, "")), pace=PACE) as served:
-        await served.until(lambda: healthy(served, TWO) == ["a"])
+        await served.until(lambda: served.healthy(TWO) == ["a"])
 
 
 @pytest.fixture
@@ -186,4 +172,4 @@ async def test_what_another_plugin_gave_is_offered_only_where_it_is_shared(
     async with serve(configuration(resource(ONE, shared)), pace=PACE) as served:
         await served.until(lambda: served.status(ONE).counters.discoveries > 0)
         await served.quiet(ONE)
-        assert healthy(served, ONE) == offered
+        assert served.healthy(ONE) == offered

@@ -5,30 +5,17 @@ from typing import Any
 
 import pytest
 
-from harness.served import Serve
+from harness.served import Serve, configuration, pod, static
 from kubelet.registration import PluginWatcherServicer
 from plugin.serving.context import Patience
 from simulator import SimulatedKubelet
-from simulator.model import ContainerSpec, PodSpec
 
 GPU = "example.com/gpu"
 OTHER = "example.com/other"
 
 
-def configuration(*names: str) -> str:
-    resources = "".join(
-        f'  - {{name: {name}, discover: [{{static: {{devices: [{{name: "{name[-3:]}0"}}]}}}}]}}\n'
-        for name in names
-    )
-    return f"version: 1\nresources:\n{resources}"
-
-
-async def allocatable(kubelet: SimulatedKubelet, resource: str) -> None:
-    await kubelet.wait_until(lambda k: k.allocatable(resource) == 1, limit=20.0)
-
-
-def pod(name: str, resource: str) -> PodSpec:
-    return PodSpec(namespace="default", name=name, containers=(ContainerSpec("c", resources={resource: 1}),))
+BOTH = configuration(static(GPU, "gpu0"), static(OTHER, "her0"))
+ONE = configuration(static(GPU, "gpu0"))
 
 
 def registry(root: Path) -> list[str]:
@@ -43,9 +30,8 @@ def only_socket(root: Path) -> Path:
 async def test_the_kubelet_finds_each_resource_and_none_is_left_in_the_end(
     kubelet: SimulatedKubelet, serve: Serve, root: Path
 ) -> None:
-    async with serve(configuration(GPU, OTHER), method="registry") as served:
-        for name in (GPU, OTHER):
-            await allocatable(kubelet, name)
+    async with serve(BOTH, method="registry") as served:
+        await kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(OTHER) == 1)
         assert len(registry(root)) == 2
         assert not any(name.startswith(".") for name in registry(root))
         assert list((root / "k/device-plugins").glob("devicelens-*.sock")) == []
@@ -57,28 +43,11 @@ async def test_the_kubelet_finds_each_resource_and_none_is_left_in_the_end(
     assert registry(root) == []
 
 
-async def test_a_kubelet_that_restarts_finds_it_by_itself(
-    kubelet: SimulatedKubelet, serve: Serve, root: Path
-) -> None:
-    async with serve(configuration(GPU), method="registry") as served:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        await kubelet.add_pod(pod("p", GPU))
-        await served.registered(GPU)
-        made = only_socket(root).stat().st_mtime_ns
-        for times, down_for in ((2, 0.0), (3, 0.3)):
-            await kubelet.restart(down_for=down_for)
-            await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-            await served.registered(GPU, times)
-        assert only_socket(root).stat().st_mtime_ns == made
-        assert served.status(GPU).counters.registrations == 3
-        assert [h.device for h in kubelet.holdings()] == ["gpu0"]
-
-
 async def test_a_stream_that_broke_is_had_again_by_a_new_socket_of_the_same_name(
     kubelet: SimulatedKubelet, serve: Serve, root: Path
 ) -> None:
     patience = Patience(no_stream=5.0, lost_stream=0.2)
-    async with serve(configuration(GPU), method="registry", patience=patience) as served:
+    async with serve(ONE, method="registry", patience=patience) as served:
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         before = only_socket(root)
         made = before.stat().st_mtime_ns
@@ -105,7 +74,7 @@ async def test_a_refusal_is_reported_in_the_kubelet_s_words_and_others_are_left_
 
     monkeypatch.setattr(PluginWatcherServicer, "GetInfo", odd)
     patience = Patience(refused=0.3)
-    async with serve(configuration(GPU, OTHER), method="registry", patience=patience) as served:
+    async with serve(BOTH, method="registry", patience=patience) as served:
         await kubelet.wait_until(lambda k: k.allocatable(OTHER) == 1)
         await served.until(lambda: "manager version, v1beta1" in served.status(GPU).state)
         assert not served.status(GPU).ready
@@ -119,7 +88,7 @@ async def test_a_refusal_is_reported_in_the_kubelet_s_words_and_others_are_left_
 
 async def test_a_directory_that_is_missing_is_waited_for(root: Path, serve: Serve) -> None:
     (root / "k/device-plugins").mkdir(parents=True)
-    async with serve(configuration(GPU), method="registry") as served:
+    async with serve(ONE, method="registry") as served:
         await served.until(lambda: "plugins_registry is not there" in served.status(GPU).state)
         async with SimulatedKubelet(root / "k") as kubelet:
             await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)

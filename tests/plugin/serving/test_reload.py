@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from harness.served import Served, serving
+from harness.served import Served, configuration, serving, static
 from harness.waiting import until
 from plugin.config.load import load_all
 from plugin.config.plan import ResourcePlan
@@ -22,10 +22,7 @@ ONE, TWO = "a.b/one", "a.b/two"
 
 
 def text(*resources: str) -> str:
-    return "version: 1\nresources:\n" + "".join(
-        f"  - name: {name}\n    discover: [{{static: {{devices: [{{name: {name[-3:]}}}]}}}}]\n"
-        for name in resources
-    )
+    return configuration(*(static(name, name[-3:]) for name in resources))
 
 
 @dataclass

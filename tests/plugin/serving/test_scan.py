@@ -1,15 +1,21 @@
+"""Scans of the host, of single entries of it, and the directories whose changes call for one."""
+
 import asyncio
 import tempfile
-import threading
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.served import configuration
+from harness.waiting import until
 from plugin.config.load import load
+from plugin.config.plan import ResourcePlan
 from plugin.discovery.host import HostRoot
-from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.scan import (
     DeviceScanner,
     DirectoryFollower,
@@ -21,197 +27,155 @@ from plugin.serving.scan import (
 from runtime.directory import DirectoryWatcher
 
 
+@cache
+def plan(resource: str) -> ResourcePlan:
+    (made,) = load(configuration(f"- name: a.b/c\n{resource}").encode(), "x")
+    return made
+
+
 def scanner(host: Path, resource: str) -> DeviceScanner:
-    (plan,) = load(f"version: 1\nresources:\n- name: a.b/c\n{resource}".encode(), "x")
-    return DeviceScanner(plan, HostRoot(host))
+    return DeviceScanner(plan(resource), HostRoot(host))
 
 
 def ids(survey: ScanResult) -> list[str]:
     return [item.device.id for item in survey.devices]
 
 
-def test_allocate_looks_again_at_what_it_hands_out(host: Path) -> None:
-    (host / "dev").mkdir()
-    (host / "dev/v0").touch()
-    looks = scanner(host, "  discover: [{glob: {paths: [/dev/v*]}}]\n")
-    devices = [item.device for item in looks.scan().devices]
-    assert looks.resolve(devices) == Resolved(tuple(devices), ())
-    (host / "dev/v0").unlink()
-    assert looks.resolve(devices).faults == (("v0", "/dev/v0 is not there"),)
+def test_allocate_resolves_devices_as_they_are_now(dev: Path, host: Path) -> None:
+    (dev / "v0").touch()
+    scans = scanner(host, "  discover: [{glob: {paths: [/dev/v*]}}]\n")
+    devices = [item.device for item in scans.scan().devices]
+    assert scans.resolve(devices) == Resolved(tuple(devices), ())
+    (dev / "v0").unlink()
+    assert scans.resolve(devices).faults == (("v0", "/dev/v0 is not there"),)
 
 
-def test_a_source_that_cannot_say_fails_the_look_as_a_whole(host: Path) -> None:
+def test_a_source_that_fails_fails_the_scan_as_a_whole(host: Path) -> None:
     (host / "colas").touch()
-    looks = scanner(host, "  discover: [{static: {devices: [{name: x}]}}, {files: {directory: /colas}}]\n")
+    scans = scanner(host, "  discover: [{static: {devices: [{name: x}]}}, {files: {directory: /colas}}]\n")
     with pytest.raises(ScanError, match="/colas: Not a directory"):
-        looks.scan()
+        scans.scan()
 
 
-async def test_a_look_comes_back_or_is_given_up(host: Path) -> None:
-    offload = Offload(1)
-    assert await offload.run(lambda: 1, limit=20.0) == 1
-    with pytest.raises(ZeroDivisionError):
-        await offload.run(lambda: 1 // 0, limit=20.0)
-    release = threading.Event()
-    with pytest.raises(StuckError, match="no answer within"):
-        await offload.run(release.wait, limit=0.05)
-    with pytest.raises(StuckError, match="still hangs"):
-        await offload.run(lambda: 1, limit=20.0)
-    release.set()
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                assert await offload.run(lambda: 2, limit=20.0) == 2
-            except StuckError:
-                await asyncio.sleep(0.01)
-            else:
-                break
+Touched = set[tuple[str, str | None]]
 
 
-async def quiet(*events: asyncio.Event) -> None:
-    """Wait until none of the events is set again after having been cleared."""
-    async with asyncio.timeout(20):
-        while True:
-            for event in events:
-                event.clear()
-            await asyncio.sleep(0.02)
-            if not any(event.is_set() for event in events):
-                return
-
-
-Event = tuple[str, str | None]
-
-
-class Touched:
-    """What a following told of."""
-
-    def __init__(self) -> None:
-        self.told: list[Event] = []
-        self.set = asyncio.Event()
-
-    def __call__(self, directory: str, name: str | None) -> None:
-        self.told.append((directory, name))
-        self.set.set()
-
-
-async def test_only_entries_that_matter_call_for_a_look(host: Path) -> None:
-    (host / "dev").mkdir()
-    (host / "dev/null").touch()
-    telling = [Touched() for _ in range(3)]
-    video, null, late = (each.set for each in telling)
+@asynccontextmanager
+async def following(
+    host: Path, entries: Sequence[tuple[str, str]], contents: Sequence[tuple[str, str]] = ()
+) -> AsyncGenerator[Touched]:
+    """Follow (directory, pattern) pairs; yields the touched (directory, name) pairs once all are watched."""
+    touched: Touched = set()
     watcher = DirectoryWatcher(poll_interval=0.05)
-    looks = HostRoot(host)
+    follower = DirectoryFollower(watcher, HostRoot(host), lambda *each: touched.add(each))
     async with asyncio.TaskGroup() as group:
         run = group.create_task(watcher.run())
-        followings = [DirectoryFollower(watcher, looks, touched) for touched in telling]
-        for following, pair in zip(
-            followings, [("/dev", "video*"), ("/dev", "nu*"), ("/late", "*")], strict=True
-        ):
-            following.follow([pair], group)
-        async with asyncio.timeout(20):
-            await asyncio.gather(video.wait(), null.wait(), late.wait())
-        await quiet(video, null, late)
-        (host / "dev/null").write_text("written")
-        (host / "dev/null").chmod(0o600)
-        (host / "dev/nullx").touch()
-        async with asyncio.timeout(20):
-            await null.wait()
-        assert not video.is_set()
-        await quiet(video, null)
-        (host / "dev/video0").touch()
-        async with asyncio.timeout(20):
-            await video.wait()
-        assert not null.is_set()
-        assert not late.is_set()
-        assert telling[1].told[-1] == ("/dev", "nullx")
-        assert telling[0].told[-1] == ("/dev", "video0")
-        (host / "late").mkdir()
-        async with asyncio.timeout(20):
-            await late.wait()
-        for following in followings:
-            following.follow([], group)
+        follower.follow(entries, group, contents)
+        await touched_by(touched, *((directory, None) for directory, _ in (*entries, *contents)))
+        yield touched
+        follower.follow([], group)
+        assert follower.followed == frozenset()
         run.cancel()
+
+
+async def touched_by(touched: Touched, *expected: tuple[str, str | None]) -> None:
+    async def seen() -> bool:
+        return touched >= set(expected)
+
+    await until(f"{expected}", seen, pause=0.005)
+
+
+async def test_only_entries_that_match_call_for_a_scan(dev: Path, host: Path) -> None:
+    (dev / "null").touch()
+    async with following(host, [("/dev", "video*"), ("/dev", "nu*"), ("/late", "*")]) as touched:
+        (host / "late").mkdir()
+        (dev / "null").write_text("written")
+        (dev / "null").chmod(0o600)
+        for name in ("other", "nullx", "video0"):
+            (dev / name).touch()
+        (host / "late/x").touch()
+        await touched_by(touched, ("/dev", "nullx"), ("/dev", "video0"))
+        assert touched - {("/late", "x")} == {
+            ("/dev", None),
+            ("/late", None),
+            ("/dev", "nullx"),
+            ("/dev", "video0"),
+        }
+
+
+async def test_writes_count_for_contents_alone_by_the_paths_of_the_configuration(host: Path) -> None:
+    (host / "run").mkdir()
+    (host / "run/state").touch()
+    (host / "link").symlink_to("run")
+    async with following(host, [("/run", "other")], [("/link", "state")]) as touched:
+        (host / "run/state").write_text("bad")
+        (host / "run/other").write_text("new")
+        await touched_by(touched, ("/link", "state"), ("/run", "other"))
+        assert touched == {("/run", None), ("/link", None), ("/link", "state"), ("/run", "other")}
 
 
 async def test_a_directory_that_is_followed_no_more_is_let_go(host: Path) -> None:
     (host / "a").mkdir()
     watcher = DirectoryWatcher()
-    following = DirectoryFollower(watcher, HostRoot(host), Touched())
+    follower = DirectoryFollower(watcher, HostRoot(host), lambda _directory, _name: None)
     async with asyncio.TaskGroup() as group:
         run = group.create_task(watcher.run())
-        following.follow([("/a", "*"), ("/b", "x")], group)
-        assert following.followed == {host / "a", host / "b"}
-        following.follow([("/b", "y")], group)
-        assert following.followed == {host / "b"}
-        following.follow([], group)
+        follower.follow([("/a", "*"), ("/b", "x")], group)
+        assert follower.followed == {host / "a", host / "b"}
+        follower.follow([("/b", "y")], group)
+        assert follower.followed == {host / "b"}
+        follower.follow([], group)
         run.cancel()
 
 
-async def test_what_is_written_is_told_where_contents_matter_by_the_paths_that_were_asked_for(
-    host: Path,
-) -> None:
-    (host / "run").mkdir()
-    (host / "run/state").touch()
-    (host / "link").symlink_to("run")
-    watcher, touched = DirectoryWatcher(poll_interval=0.05), Touched()
-    following = DirectoryFollower(watcher, HostRoot(host), touched)
-    async with asyncio.TaskGroup() as group:
-        run = group.create_task(watcher.run())
-        following.follow([("/run", "other")], group, [("/link", "state")])
-        assert following.followed == {host / "run"}
-        async with asyncio.timeout(20):
-            while {("/run", None), ("/link", None)} - set(touched.told):
-                await touched.set.wait()
-                touched.set.clear()
-        await quiet(touched.set)
-        touched.told.clear()
-        (host / "run/state").write_text("bad")
-        (host / "run/other").write_text("new")
-        async with asyncio.timeout(20):
-            while ("/run", "other") not in touched.told:
-                await touched.set.wait()
-                touched.set.clear()
-        assert set(touched.told) == {("/link", "state"), ("/run", "other")}
-        following.follow([], group)
-        run.cancel()
-
-
-def test_single_entries_are_looked_at_alone(host: Path) -> None:
-    (host / "dev").mkdir()
+def test_single_entries_are_scanned_alone(dev: Path, host: Path) -> None:
     for n in range(3):
-        (host / f"dev/v{n}").touch()
-    looks = scanner(host, "  discover: [{glob: {paths: [/dev/v*]}}]\n")
-    assert ids(looks.scan()) == ["v0", "v1", "v2"]
+        (dev / f"v{n}").touch()
+    scans = scanner(host, "  discover: [{glob: {paths: [/dev/v*]}}]\n")
+    assert ids(scans.scan()) == ["v0", "v1", "v2"]
     (host / "dev/v1").unlink()
     (host / "dev/v3").touch()
     (host / "dev/w").touch()
-    change = looks.scan_entries([("/dev", name) for name in ("v1", "v2", "v3", "v4", "w")])
+    change = scans.scan_entries([("/dev", name) for name in ("v1", "v2", "v3", "v4", "w")])
     assert change is not None
     assert ([item.device.id for item in change.devices], change.gone) == (["v3"], ("v1",))
-    # What they are now is what the next whole look finds.
-    assert ids(looks.scan()) == ["v0", "v2", "v3"]
+    # What they are now is what the next full scan finds.
+    assert ids(scans.scan()) == ["v0", "v2", "v3"]
 
 
-def test_everything_is_looked_at_where_one_entry_does_not_tell(host: Path) -> None:
-    (host / "dev/deep").mkdir(parents=True)
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "discover: [{glob: {paths: ['/dev/v*', '/dev/*/w*']}}]",
+        "discover: [{glob: {paths: ['/dev/v*']}}, {glob: {paths: ['/dev/w*']}}]",
+        'discover: [{glob: {paths: ["/dev/*"]}}]\n  id: "{{ device.name[:1] }}"',
+    ],
+    ids=["deeper pattern", "two sources", "two devices of one id"],
+)
+def test_everything_is_scanned_where_one_entry_does_not_tell(resource: str, dev: Path, host: Path) -> None:
+    (dev / "deep").mkdir()
+    (dev / "v0").touch()
+    scans = scanner(host, f"  {resource}\n")
+    scans.scan()
+    (dev / "v1").touch()
+    assert scans.scan_entries([("/dev", "v1")]) is None
+
+
+def test_everything_is_scanned_when_no_device_is_left(dev: Path, host: Path) -> None:
+    (dev / "v0").touch()
+    scans = scanner(host, "  discover: [{glob: {paths: ['/dev/v*']}}]\n")
+    scans.scan()
+    (dev / "v0").unlink()
+    assert scans.scan_entries([("/dev", "v0")]) is None
+    assert scans.scan().notes == ("nothing matches /dev/v*",)
+
+
+def test_everything_is_scanned_for_a_link_to_a_file(host: Path) -> None:
     (host / "etc/real").mkdir(parents=True)
-    (host / "dev/v0").touch()
     (host / "etc/real/a").touch()
     (host / "etc/a").symlink_to("real/a")
-    deep = scanner(host, "  discover: [{glob: {paths: ['/dev/v*', '/dev/*/w*']}}]\n")
-    both = scanner(host, "  discover: [{glob: {paths: ['/dev/v*']}}, {glob: {paths: ['/dev/w*']}}]\n")
-    same = scanner(host, '  discover: [{glob: {paths: ["/dev/*"]}}]\n  id: "{{ device.name[:1] }}"\n')
-    alone = scanner(host, "  discover: [{glob: {paths: ['/dev/v*']}}]\n")
     links = scanner(host, "  discover: [{files: {directory: /etc}}]\n")
-    for each in (deep, both, same, alone, links):
-        each.scan()
-    (host / "dev/v1").touch()
-    for looks in (deep, both, same):
-        assert looks.scan_entries([("/dev", "v1")]) is None
-    (host / "dev/v0").unlink()
-    (host / "dev/v1").unlink()
-    assert alone.scan_entries([("/dev", "v0"), ("/dev", "v1")]) is None
-    assert alone.scan().notes == ("nothing matches /dev/v*",)
+    links.scan()
     assert links.scan_entries([("/etc", "a")]) is None
     (host / "etc/b").touch()
     change = links.scan_entries([("/etc", "b"), ("/etc", "real")])
@@ -219,39 +183,37 @@ def test_everything_is_looked_at_where_one_entry_does_not_tell(host: Path) -> No
     assert [item.device.id for item in change.devices] == ["b"]
 
 
-def test_those_who_share_sources_share_looks(host: Path) -> None:
-    (host / "dev").mkdir()
+def test_scanners_that_share_sources_share_scans(dev: Path, host: Path) -> None:
     (host / "dev/v0").touch()
-    (plan,) = load(b"version: 1\nresources:\n- name: a.b/c\n  discover: [{glob: {paths: [/dev/v*]}}]\n", "x")
-    now = [10.0]
-    sources = SharedSources(plan, HostRoot(host), lambda: now[0])
-    one, two = DeviceScanner(plan, HostRoot(host), sources), DeviceScanner(plan, HostRoot(host), sources)
+    made, root, now = plan("  discover: [{glob: {paths: [/dev/v*]}}]\n"), HostRoot(host), [10.0]
+    sources = SharedSources(made, root, lambda: now[0])
+    one, two = DeviceScanner(made, root, sources), DeviceScanner(made, root, sources)
     assert ids(one.scan(10.0)) == ["v0"]
     (host / "dev/v1").touch()
     now[0] = 11.0
-    assert ids(two.scan(10.0)) == ["v0"]  # wished for before the last look began
+    assert ids(two.scan(10.0)) == ["v0"]  # requested before the last scan began
     assert ids(two.scan(10.5)) == ["v0", "v1"]
     assert ids(one.scan(10.5)) == ["v0", "v1"]
     (host / "dev/v2").touch()
     assert ids(one.scan()) == ["v0", "v1", "v2"]
 
 
-LOOKS = st.lists(
+ENTRIES = st.lists(
     st.tuples(st.sampled_from(["a0", "a1", "b0", "b1", "c"]), st.booleans()), min_size=1, max_size=4
 )
 
 
-@settings(max_examples=60, deadline=None)
-@given(steps=st.lists(LOOKS, max_size=8), by_letter=st.booleans())
-def test_single_looks_come_to_what_a_whole_look_finds(
+@settings(max_examples=30, deadline=None)
+@given(steps=st.lists(ENTRIES, max_size=8), by_letter=st.booleans())
+def test_single_entries_come_to_the_devices_of_a_full_scan(
     steps: list[list[tuple[str, bool]]], by_letter: bool
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="dl") as root:
         (Path(root) / "dev").mkdir()
         template = "{{ device.name[:1] }}" if by_letter else "{{ device.name }}"
         text = f'  discover: [{{glob: {{paths: [/dev/*]}}}}]\n  id: "{template}"\n'
-        looks = scanner(Path(root), text)
-        known = {item.device.id: item.device.path for item in looks.scan().devices}
+        scans = scanner(Path(root), text)
+        known = {item.device.id: item.device.path for item in scans.scan().devices}
         for step in steps:
             for name, there in step:
                 path = Path(root) / "dev" / name
@@ -259,9 +221,9 @@ def test_single_looks_come_to_what_a_whole_look_finds(
                     path.touch()
                 else:
                     path.unlink(missing_ok=True)
-            change = looks.scan_entries([("/dev", name) for name, _ in step])
+            change = scans.scan_entries([("/dev", name) for name, _ in step])
             if change is None:
-                known = {item.device.id: item.device.path for item in looks.scan().devices}
+                known = {item.device.id: item.device.path for item in scans.scan().devices}
             else:
                 known = {i: path for i, path in known.items() if i not in change.gone}
                 known |= {item.device.id: item.device.path for item in change.devices}

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 import socket
-import sys
 import time
 from pathlib import Path
 
@@ -15,10 +14,9 @@ from plugin.devices.device import HeldIds
 from plugin.serving.context import Pace, RegistrationMethod
 from plugin.serving.kubelet_state import KubeletState
 from plugin.serving.reconciler import Reconciler
-from plugin.serving.sockets import PREFIX, Lease, SocketNames
+from plugin.serving.sockets import Lease, SocketNames
 from simulator import SimulatedKubelet
 from simulator.devices import Device
-from simulator.model import ContainerSpec, PodSpec
 from simulator.scripted import ScriptedPlugin
 
 COLA = "myway5.com/cola"
@@ -52,37 +50,9 @@ async def test_a_second_plugin_stands_by_ready_and_takes_over_when_the_first_end
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
 
 
-async def until_ready(served: Served) -> None:
-    """Wait until it says that it is ready, as a rollout does."""
-    await served.until(lambda: served.status(COLA).ready)
-
-
 async def until_served(served: Served) -> None:
     """Wait until the kubelet has it registered with a stream."""
     await served.until(lambda: served.status(COLA).registered and served.status(COLA).streams == 1)
-
-
-async def test_upgrades_in_a_row_leave_the_newest_in_charge(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path
-) -> None:
-    (colas / "a").touch()
-    old = serve(CONFIGURATION)
-    await old.__aenter__()
-    await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-    for _ in range(5):
-        new = serve(CONFIGURATION)
-        served = await new.__aenter__()
-        await until_ready(served)
-        await old.__aexit__(None, None, None)
-        await until_served(served)
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-        await kubelet.add_pod(
-            PodSpec(namespace="default", name="p", containers=(ContainerSpec("c", resources={COLA: 1}),))
-        )
-        await kubelet.delete_pod("default", "p")
-        old = new
-    await old.__aexit__(None, None, None)
-    assert list((root / "k/device-plugins").glob(f"*{PREFIX}*")) == []
 
 
 async def test_an_older_plugin_of_another_vendor_that_leaves_takes_nothing_with_it_for_long(
@@ -233,29 +203,6 @@ async def test_a_lease_is_one_holders_and_goes_to_who_waits(root: Path) -> None:
     second.release()
     await third.acquire(lambda: None)
     third.release()
-
-
-async def test_a_lease_goes_with_the_process_that_was_killed(root: Path) -> None:
-    path = root / ".lease"
-    script = (
-        "import fcntl, os, sys, time\n"
-        f"file = os.open({str(path)!r}, os.O_RDWR | os.O_CREAT)\n"
-        "fcntl.flock(file, fcntl.LOCK_EX)\nprint('held', flush=True)\ntime.sleep(60)\n"
-    )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    async with asyncio.timeout(20):
-        assert await process.stdout.readline() == b"held\n"
-        lease = Lease(path)
-        waiting = asyncio.Event()
-        waits = asyncio.create_task(lease.acquire(waiting.set))
-        await waiting.wait()
-        process.kill()
-        await waits
-        await process.wait()
-    lease.release()
 
 
 async def test_where_there_can_be_no_lease_it_says_so(root: Path) -> None:

@@ -14,12 +14,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from harness.served import Serve, Served
+from harness.served import Serve, Served, pod
 from harness.tools import required
 from plugin.serving.metrics import ConfigStatus
 from plugin.serving.web import PluginSite, build
 from simulator import SimulatedKubelet
-from simulator.model import ContainerSpec, PodSpec
 
 COLA, EMPTY = "myway5.com/cola", "a.b/empty"
 CONFIGURATION = f"""\
@@ -57,8 +56,7 @@ async def client(served: Served) -> AsyncIterator[Client]:
 async def test_the_device_document_is_what_the_design_says(
     client: Client, kubelet: SimulatedKubelet, colas: Path, served: Served
 ) -> None:
-    pod = PodSpec(namespace="default", name="p", containers=(ContainerSpec("c", resources={COLA: 4}),))
-    await kubelet.add_pod(pod)
+    await kubelet.add_pod(pod("p", COLA, 4))
     (colas / "a").unlink()
     await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
     answer = await client.get("/api/v1/devices")
@@ -108,8 +106,7 @@ async def test_without_a_kubelet_it_is_healthy_but_not_ready_and_says_why(
 
 
 async def test_every_family_of_the_contract_is_reported(client: Client, kubelet: SimulatedKubelet) -> None:
-    pod = PodSpec(namespace="default", name="p", containers=(ContainerSpec("c", resources={COLA: 1}),))
-    await kubelet.add_pod(pod)
+    await kubelet.add_pod(pod("p", COLA))
     text = await (await client.get("/metrics")).text()
     samples = {
         (sample.name, *sorted(sample.labels.items())): sample.value

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Hands, Serve
-from kubelet.paths import KubeletPaths
+from harness.served import Hands, Serve, pod
 from plugin.devices.rendering import File
 from plugin.discovery.host import HostRoot
 from plugin.serving.context import Pace
 from plugin.serving.written_files import KEEP_SIDE_FILES, HostRecord, SideFiles, read_record
 from simulator import SimulatedKubelet
-from simulator.model import ContainerSpec, PodSpec
 
 GPU = "example.com/gpu"
 CONFIGURATION = f"""\
@@ -100,21 +98,17 @@ def test_a_record_is_on_the_disk_before_it_takes_the_place_of_the_last(
 
 
 async def test_what_cannot_be_written_anew_at_the_start_is_tried_again(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
+    kubelet: SimulatedKubelet, serve: Serve, host: Path, dev: Path
 ) -> None:
-    (host / "dev").mkdir()
-    (host / "dev/gpu0").touch()
+    (dev / "gpu0").touch()
     async with serve(CONFIGURATION):
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        await kubelet.add_pod(
-            PodSpec(namespace="default", name="p", containers=(ContainerSpec("c", resources={GPU: 1}),))
-        )
+        await kubelet.add_pod(pod("p", GPU))
     # As after a reboot, and what the file is in is not there yet.
     written = host / "run/gpus/gpu0"
     written.unlink()
     written.parent.rmdir()
     written.parent.write_text("not mounted yet")
-    assert list(KubeletPaths(root / "k").device_plugins.glob(".devicelens-*.json"))
     async with serve(CONFIGURATION, pace=Pace(release=0.05)) as served:
         await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
         assert not written.exists()
