@@ -88,6 +88,7 @@ def environment() -> Mapping[str, Any]:
                     "cyclonedx_py",
                     "environment",
                     "--output-reproducible",
+                    "--no-validate",  # what is kept of it is validated
                 ),
                 *("--pyproject", str(ROOT / "pyproject.toml"), "-o", "-", sys.executable),
             ],
