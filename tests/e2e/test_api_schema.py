@@ -17,6 +17,7 @@ import schemathesis
 from schemathesis import Case, CheckFunction, GenerationMode
 from schemathesis.checks import load_all_checks
 from schemathesis.config import SchemathesisConfig
+from schemathesis.core.result import Ok
 from schemathesis.pytest.lazy import get_all_tests
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
@@ -152,12 +153,13 @@ def _check(case: Case[Any], url: str) -> None:
 def test_every_answer_is_as_the_document_says(path: str, url: str) -> None:
     """The cases are generated here: `SCHEMA.parametrize` generates those of all paths at collection."""
     load_all_checks()
-    tests = list(
+    found = list(
         get_all_tests(schema=SCHEMA.include(path=path), test_func=_check, settings=None, given_kwargs={})
     )
-    assert tests
-    for found in tests:
-        _, test = found.ok()
+    assert found
+    for result in found:
+        assert isinstance(result, Ok)
+        _, test = result.ok()
         test(url=url)
 
 
