@@ -1,7 +1,7 @@
 """Random answers of a kubelet, as messages: few names, so that they meet, and some that nobody would give."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kubelet.pb.podresources.v1 import api_pb2
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 HOSTILE = (
     "",
@@ -25,108 +26,115 @@ HOSTILE = (
     "<b>&amp;",
 )
 
-_resources = st.sampled_from(["example.com/gpu", "example.com/gpu-shared", "other.example/nic", *HOSTILE[:4]])
-_ids = st.sampled_from(
-    [
-        "gpu-0",
-        "gpu-1",
-        "gpu-2",
-        "gpu-0::0",
-        "gpu-0::1",
-        "nvidia0/gi1",
-        "nvidia0/gi1/vgpu0",
-        "0000:3b:02.0",
-        *HOSTILE,
-    ]
+_RESOURCES = ("example.com/gpu", "example.com/gpu-shared", "other.example/nic", *HOSTILE[:4])
+_IDS = (
+    *("gpu-0", "gpu-1", "gpu-2", "gpu-0::0", "gpu-0::1", "nvidia0/gi1", "nvidia0/gi1/vgpu0", "0000:3b:02.0"),
+    *HOSTILE,
 )
-_namespaces = st.sampled_from(["default", "kube-system", *HOSTILE[1:3]])
-_pods = st.sampled_from(["a", "b", "c-0", "c-1", *HOSTILE[1:5]])
-_containers = st.sampled_from(["main", "side", *HOSTILE[5:7]])
+_NAMESPACES = ("default", "kube-system", *HOSTILE[1:3])
+_PODS = ("a", "b", "c-0", "c-1", *HOSTILE[1:5])
+_CONTAINERS = ("main", "side", *HOSTILE[5:7])
+_CLAIMED = ("d0", "d1", *HOSTILE[:3])
 
 
-@st.composite
-def topologies(draw: st.DrawFn) -> api_pb2.TopologyInfo | None:
-    """None, or nodes: 0 reads as an empty NUMANode, a negative one is no node, and some repeat."""
-    nodes = draw(st.none() | st.lists(st.sampled_from([0, 0, 1, 2, -1]), max_size=3))
-    return (
-        None if nodes is None else api_pb2.TopologyInfo(nodes=[api_pb2.NUMANode(ID=node) for node in nodes])
-    )
+class _Answers:
+    """Makes random parts of answers."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._one = self._random.choice
+
+    def _several(self, make: Callable[[], T], most: int) -> list[T]:
+        return [make() for _ in range(self._random.randint(0, most))]
+
+    def topology(self) -> api_pb2.TopologyInfo | None:
+        """None, or nodes: 0 reads as an empty NUMANode, a negative one is no node, and some repeat."""
+        if self._one((True, False)):
+            return None
+        nodes = self._several(lambda: api_pb2.NUMANode(ID=self._one((0, 0, 1, 2, -1))), 3)
+        return api_pb2.TopologyInfo(nodes=nodes)
+
+    def devices(self) -> api_pb2.ContainerDevices:
+        """One entry of a resource, of which there may be several."""
+        ids = self._several(lambda: self._one(_IDS), 4)
+        return api_pb2.ContainerDevices(
+            resource_name=self._one(_RESOURCES), device_ids=ids, topology=self.topology()
+        )
+
+    def memory(self) -> api_pb2.ContainerMemory:
+        """A block of pinned memory, up to the largest that the message can say."""
+        return api_pb2.ContainerMemory(
+            memory_type=self._one(("memory", "hugepages-2Mi")),
+            size=self._one((0, 1, 209715200, 2**64 - 1)),
+            topology=self.topology(),
+        )
+
+    def claimed(self) -> api_pb2.ClaimResource:
+        """A claimed device."""
+        return api_pb2.ClaimResource(
+            cdi_devices=self._several(lambda: api_pb2.CDIDevice(name=self._one(_CLAIMED)), 3),
+            driver_name=self._one(("driver.example", "other.example")),
+            pool_name=self._one(("node", "pool")),
+            device_name=self._one(_CLAIMED),
+            share_id=self._one((None, "", "share-1")),
+        )
+
+    def claim(self) -> api_pb2.DynamicResource:
+        """A claim; its devices repeat, and their CDI names inside."""
+        return api_pb2.DynamicResource(
+            claim_name=self._one(("shared", "inline")),
+            claim_namespace=self._one(_NAMESPACES),
+            claim_resources=self._several(self.claimed, 3),
+        )
+
+    def cpus(self) -> list[int]:
+        """Numbers of CPUs."""
+        return self._several(lambda: self._random.randint(0, 7), 4)
+
+    def container(self) -> api_pb2.ContainerResources:
+        """A container, perhaps without anything."""
+        return api_pb2.ContainerResources(
+            name=self._one(_CONTAINERS),
+            devices=self._several(self.devices, 3),
+            cpu_ids=self.cpus(),
+            memory=self._several(self.memory, 2),
+            dynamic_resources=self._several(self.claim, 2),
+        )
+
+    def pod(self) -> api_pb2.PodResources:
+        """A pod, perhaps with the pod-level values that overlap its containers'."""
+        return api_pb2.PodResources(
+            name=self._one(_PODS),
+            namespace=self._one(_NAMESPACES),
+            containers=self._several(self.container, 3),
+            cpu_ids=self.cpus(),
+            memory=self._several(self.memory, 2),
+        )
+
+    def listing(self) -> api_pb2.ListPodResourcesResponse:
+        return api_pb2.ListPodResourcesResponse(pod_resources=self._several(self.pod, 5))
+
+    def allocatable(self) -> api_pb2.AllocatableResourcesResponse:
+        return api_pb2.AllocatableResourcesResponse(devices=self._several(self.devices, 6), cpu_ids=[0, 1])
 
 
-@st.composite
-def devices(draw: st.DrawFn) -> api_pb2.ContainerDevices:
-    """One entry of a resource, of which there may be several."""
-    ids = draw(st.lists(_ids, max_size=4))
-    return api_pb2.ContainerDevices(
-        resource_name=draw(_resources), device_ids=ids, topology=draw(topologies())
-    )
+# One number for each answer: a strategy for each field takes ten times as long.
+_SEEDS = st.integers(0, 2**32 - 1)
 
 
-@st.composite
-def memory(draw: st.DrawFn) -> api_pb2.ContainerMemory:
-    """A block of pinned memory, up to the largest that the message can say."""
-    return api_pb2.ContainerMemory(
-        memory_type=draw(st.sampled_from(["memory", "hugepages-2Mi"])),
-        size=draw(st.sampled_from([0, 1, 209715200, 2**64 - 1])),
-        topology=draw(topologies()),
-    )
-
-
-@st.composite
-def claims(draw: st.DrawFn) -> api_pb2.DynamicResource:
-    """A claim; its devices repeat, and their CDI names inside."""
-    names = st.sampled_from(["d0", "d1", *HOSTILE[:3]])
-    claimed = st.builds(
-        api_pb2.ClaimResource,
-        cdi_devices=st.lists(st.builds(api_pb2.CDIDevice, name=names), max_size=3),
-        driver_name=st.sampled_from(["driver.example", "other.example"]),
-        pool_name=st.sampled_from(["node", "pool"]),
-        device_name=names,
-        share_id=st.none() | st.sampled_from(["", "share-1"]),
-    )
-    return api_pb2.DynamicResource(
-        claim_name=draw(st.sampled_from(["shared", "inline"])),
-        claim_namespace=draw(_namespaces),
-        claim_resources=draw(st.lists(claimed, max_size=3)),
-    )
-
-
-@st.composite
-def containers(draw: st.DrawFn) -> api_pb2.ContainerResources:
-    """A container, perhaps without anything."""
-    return api_pb2.ContainerResources(
-        name=draw(_containers),
-        devices=draw(st.lists(devices(), max_size=3)),
-        cpu_ids=draw(st.lists(st.integers(0, 7), max_size=4)),
-        memory=draw(st.lists(memory(), max_size=2)),
-        dynamic_resources=draw(st.lists(claims(), max_size=2)),
-    )
-
-
-@st.composite
-def pods(draw: st.DrawFn) -> api_pb2.PodResources:
-    """A pod, perhaps with the pod-level values that overlap its containers'."""
-    return api_pb2.PodResources(
-        name=draw(_pods),
-        namespace=draw(_namespaces),
-        containers=draw(st.lists(containers(), max_size=3)),
-        cpu_ids=draw(st.lists(st.integers(0, 7), max_size=3)),
-        memory=draw(st.lists(memory(), max_size=2)),
-    )
+def pods() -> st.SearchStrategy[api_pb2.PodResources]:
+    """Pods of answers."""
+    return _SEEDS.map(lambda seed: _Answers(seed).pod())
 
 
 def listings() -> st.SearchStrategy[api_pb2.ListPodResourcesResponse]:
     """Answers to List; a pod's name may come twice."""
-    return st.lists(pods(), max_size=5).map(
-        lambda found: api_pb2.ListPodResourcesResponse(pod_resources=found)
-    )
+    return _SEEDS.map(lambda seed: _Answers(seed).listing())
 
 
 def allocatables() -> st.SearchStrategy[api_pb2.AllocatableResourcesResponse]:
     """Answers to GetAllocatableResources."""
-    return st.lists(devices(), max_size=6).map(
-        lambda found: api_pb2.AllocatableResourcesResponse(devices=found, cpu_ids=[0, 1])
-    )
+    return _SEEDS.map(lambda seed: _Answers(seed).allocatable())
 
 
 def shuffled(message: M, order: random.Random) -> M:

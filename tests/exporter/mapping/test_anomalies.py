@@ -200,7 +200,7 @@ def test_share_by_id_rule_may_have_several_holders() -> None:
 
 
 @QUICK
-@given(listings(), st.none() | allocatables(), st.randoms(use_true_random=False))
+@given(listings(), st.none() | allocatables(), st.integers(0, 99).map(random.Random))
 def test_anomalies_follow_from_the_snapshot_alone(
     listed: api_pb2.ListPodResourcesResponse,
     offered: api_pb2.AllocatableResourcesResponse | None,

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,12 +18,13 @@ from exporter.history.record import (
 )
 from exporter.history.record import present as present_of
 from exporter.mapping.holdings import (
+    RESTORE_FOR,
     Diff,
     HeldSince,
     Holding,
+    HoldingChanges,
     HoldingTracker,
     OpenHolding,
-    Release,
     Renamed,
     diff,
     holdings,
@@ -33,31 +35,15 @@ from exporter.mapping.model import (
     ClaimDeviceKey,
     ClaimedKey,
     ClaimHolder,
-    Container,
-    Device,
     DeviceKey,
     HeldKey,
     Holder,
     Snapshot,
 )
 from exporter.mapping.restart_guard import missing_pods
-from exporter.mapping.snapshot import build
-from harness.answers import listings
-from kubelet.pb.podresources.v1 import api_pb2
+from harness import scene
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True)
-
-_uids = st.dictionaries(
-    st.tuples(st.sampled_from(["default", "kube-system"]), st.sampled_from(["a", "b", "c-0", "c-1"])),
-    st.sampled_from(["", "uid-1", "uid-2"]),
-)
-
-
-def _built(listed: api_pb2.ListPodResourcesResponse, uids: dict[tuple[str, str], str]) -> Snapshot:
-    return build(listed, None, pod_uids=uids)
-
-
-_snapshots = st.builds(_built, listings(), _uids)
+QUICK = settings(max_examples=100, deadline=None, derandomize=True)
 
 A, B = DeviceKey("r", "a"), DeviceKey("r", "b")
 C = ClaimedKey("drv", "pool", "gpu-0", "", "n", "mine")
@@ -66,27 +52,22 @@ P, Q = Holder("n", "p", "c"), Holder("n", "q", "c")
 
 
 def _snapshot(*held: tuple[HeldKey, Holder]) -> Snapshot:
-    keys = sorted({key for key, _ in held if isinstance(key, DeviceKey)})
+    devices = {key: [who for other, who in held if other == key] for key, _ in held}
     through: dict[ClaimDeviceKey, list[ClaimHolder]] = {}
     for key, holder in held:
         if isinstance(key, ClaimedKey):
             through.setdefault(ClaimDeviceKey(*key[:4]), []).append(ClaimHolder(holder, *key[4:]))
-    return Snapshot(
-        devices=tuple(
-            Device(key, holders=tuple(sorted(holder for other, holder in held if other == key)))
-            for key in keys
+    return scene.snapshot(
+        *(
+            scene.device(key.device, *holders, resource=key.resource)
+            for key, holders in devices.items()
+            if isinstance(key, DeviceKey)
         ),
-        claims=tuple(ClaimDevice(key, tuple(sorted(found))) for key, found in sorted(through.items())),
-        containers=tuple(Container(holder) for holder in sorted({holder for _, holder in held})),
+        claims=[ClaimDevice(key, tuple(sorted(found))) for key, found in through.items()],
     )
 
 
-def test_diff_has_what_began_and_ended() -> None:
-    old, new = _snapshot((A, P), (B, P)), _snapshot((A, Q), (B, P))
-    assert diff(old, new) == Diff(began=(Holding(A, Q),), ended=(Holding(A, P),))
-
-
-def test_claimed_devices_begin_and_end_beside_others_each_claim_by_itself() -> None:
+def test_holdings_through_each_claim_begin_and_end() -> None:
     old, new = _snapshot((A, P), (C, P), (D, P)), _snapshot((B, P), (D, P), (D, Q))
     assert diff(old, new) == Diff(began=(Holding(D, Q), Holding(B, P)), ended=(Holding(C, P), Holding(A, P)))
 
@@ -96,15 +77,29 @@ class _Untouched(ClaimDevice):
         raise AssertionError(through)
 
 
-def test_claimed_devices_that_are_the_same_object_are_not_looked_at_again() -> None:
+def test_unchanged_claims_are_not_compared_again() -> None:
     claims = (_Untouched(ClaimDeviceKey("drv", "pool", "gpu-0"), (ClaimHolder(P, "n", "mine"),)),)
     old, new = (replace(_snapshot((key, P)), claims=claims) for key in (A, B))
     assert diff(old, new) == Diff(began=(Holding(B, P),), ended=(Holding(A, P),))
 
 
+def _of_pods(held: set[tuple[HeldKey, Holder]], uids: dict[str, str]) -> Snapshot:
+    return _snapshot(*((key, who._replace(pod_uid=uids.get(who.pod, ""))) for key, who in sorted(held)))
+
+
+_snapshots = st.builds(
+    _of_pods,
+    st.sets(
+        st.tuples(st.sampled_from([A, B, C, D]), st.sampled_from([P, P._replace(container="d"), Q])),
+        max_size=6,
+    ),
+    st.dictionaries(st.sampled_from(["p", "q"]), st.sampled_from(["uid-1", "uid-2"])),
+)
+
+
 @QUICK
 @given(_snapshots, _snapshots)
-def test_a_difference_applied_to_the_old_gives_the_new(old: Snapshot, new: Snapshot) -> None:
+def test_diff_applied_to_the_old_holdings_gives_the_new(old: Snapshot, new: Snapshot) -> None:
     change = diff(old, new)
     began, ended = set(change.began), set(change.ended)
     before, after = {pair.old for pair in change.renamed}, {pair.new for pair in change.renamed}
@@ -122,13 +117,6 @@ def test_a_difference_applied_to_the_old_gives_the_new(old: Snapshot, new: Snaps
     assert diff(new, old) == Diff(began=change.ended, ended=change.began, renamed=back)
 
 
-@QUICK
-@given(_snapshots)
-def test_nothing_changed_between_a_snapshot_and_itself(snapshot: Snapshot) -> None:
-    assert diff(snapshot, snapshot) == Diff()
-    assert not missing_pods(snapshot, snapshot, ())
-
-
 def test_pod_without_holdings_has_ended() -> None:
     side = P._replace(container="side")
     old = _snapshot((A, P), (B, side), (A, Q))
@@ -138,62 +126,6 @@ def test_pod_without_holdings_has_ended() -> None:
     assert missing_pods(_snapshot(), old, ()) == {}
 
 
-def test_holdings_of_the_first_snapshot_have_an_inexact_start() -> None:
-    step = HoldingTracker().advance(_snapshot((A, P)), 100.0)
-    assert (step.change, step.released) == (Diff(), ())
-    assert dict(step.since) == {Holding(A, P): HeldSince(100.0, exact=False)}
-
-
-def test_later_holdings_start_and_end_when_seen() -> None:
-    tracker = HoldingTracker()
-    tracker.advance(_snapshot((A, P)), 100.0)
-    step = tracker.advance(_snapshot((A, P), (B, Q)), 107.0)
-    assert dict(step.since) == {Holding(A, P): HeldSince(100.0, exact=False), Holding(B, Q): HeldSince(107.0)}
-    step = tracker.advance(_snapshot((B, Q)), 130.0)
-    assert step.released == (Release(Holding(A, P), 30.0),)
-    assert dict(step.since) == {Holding(B, Q): HeldSince(107.0)}
-    step = tracker.advance(_snapshot((A, P), (B, Q)), 140.0)
-    assert step.since[Holding(A, P)] == HeldSince(140.0)
-
-
-def test_later_uid_is_the_same_holding() -> None:
-    tracker = HoldingTracker()
-    tracker.advance(_snapshot(), 100.0)
-    tracker.advance(_snapshot((A, P)), 107.0)
-    known = P._replace(pod_uid="uid-1")
-    step = tracker.advance(_snapshot((A, known)), 108.0)
-    assert step.change == Diff(renamed=(Renamed(Holding(A, P), Holding(A, known)),))
-    assert step.released == ()
-    assert dict(step.since) == {Holding(A, known): HeldSince(107.0)}
-
-
-def test_a_successor_of_the_same_name_is_told_from_its_predecessor_even_after_doubt() -> None:
-    tracker = HoldingTracker()
-    first, second = P._replace(pod_uid="uid-1"), P._replace(pod_uid="uid-2")
-    tracker.advance(_snapshot((A, first)), 100.0)
-    step = tracker.advance(_snapshot((A, P)), 110.0)
-    assert (step.change.began, step.change.ended) == ((), ())
-    step = tracker.advance(_snapshot((A, second)), 111.0)
-    assert step.change == Diff(began=(Holding(A, second),), ended=(Holding(A, first),))
-    assert step.released == (Release(Holding(A, first), 11.0),)
-    assert dict(step.since) == {Holding(A, second): HeldSince(111.0)}
-
-
-def test_clock_set_back_makes_no_duration_negative() -> None:
-    tracker = HoldingTracker()
-    tracker.advance(_snapshot((A, P)), 100.0)
-    step = tracker.advance(_snapshot(), 40.0)
-    assert step.released == (Release(Holding(A, P), 0.0),)
-
-
-def test_a_step_that_was_handed_out_does_not_change_any_more() -> None:
-    tracker = HoldingTracker()
-    first = tracker.advance(_snapshot((A, P)), 1.0)
-    before = dict(first.since)
-    tracker.advance(_snapshot((B, Q)), 2.0)
-    assert dict(first.since) == before
-
-
 @QUICK
 @given(st.lists(_snapshots, min_size=1, max_size=5), st.data())
 def test_tracker_follows_the_holdings_exactly(snapshots: list[Snapshot], data: st.DataObject) -> None:
@@ -201,6 +133,7 @@ def test_tracker_follows_the_holdings_exactly(snapshots: list[Snapshot], data: s
     began: Counter[Holding] = Counter()
     ended: Counter[Holding] = Counter()
     previous: dict[Holding, HeldSince] = {}
+    shown: HoldingChanges | None = None
     for number, snapshot in enumerate(snapshots):
         now = data.draw(st.floats(0, 1e9))
         step = tracker.advance(snapshot, now)
@@ -212,9 +145,10 @@ def test_tracker_follows_the_holdings_exactly(snapshots: list[Snapshot], data: s
             assert since == (fresh if began_now else previous.get(went_on.get(holding, holding), fresh))
         assert [released.holding for released in step.released] == list(step.change.ended)
         assert all(released.seconds >= 0 for released in step.released)
+        assert shown is None or dict(shown.since) == previous, "changes that were returned never change"
         began.update(holding.unnamed() for holding in step.change.began)
         ended.update(holding.unnamed() for holding in step.change.ended)
-        previous = dict(step.since)
+        previous, shown = dict(step.since), step
     held_at_first = Counter(holding.unnamed() for holding in holdings(snapshots[0]))
     assert held_at_first + began - ended == Counter(h.unnamed() for h in holdings(snapshots[-1]))
 
@@ -225,7 +159,7 @@ _script = st.lists(st.lists(st.sampled_from(["", "A", "B", "C", None]), min_size
 
 @QUICK
 @given(_script)
-def test_a_uid_that_changes_is_another_holding_and_one_that_is_in_doubt_is_the_same(
+def test_another_uid_is_another_holding_and_a_doubtful_uid_is_the_same(
     script: list[list[str | None]],
 ) -> None:
     """A device and a claimed one of pod p; None: not held. Judged against a tracker as simple as can be."""
@@ -236,11 +170,11 @@ def test_a_uid_that_changes_is_another_holding_and_one_that_is_in_doubt_is_the_s
         held = [(k, P._replace(pod_uid=u)) for k, u in zip(_KEYS, uids, strict=True) if u is not None]
         step = tracker.advance(_snapshot(*held), float(now))
         began: set[HeldKey] = set()
-        ended: set[tuple[HeldKey, str]] = set()
+        ended: set[tuple[HeldKey, str, float]] = set()
         for key, uid in zip(_KEYS, uids, strict=True):
             before = known.get(key)
             if before is not None and (uid is None or (uid and before[0] and uid != before[0])):
-                ended.add((key, before[0]))
+                ended.add((key, before[0], float(now - before[1])))
                 del known[key]
                 before = None
             if uid is not None:
@@ -248,7 +182,9 @@ def test_a_uid_that_changes_is_another_holding_and_one_that_is_in_doubt_is_the_s
                     began.add(key)
                 known[key] = (uid, now) if before is None else (uid or before[0], before[1])
         assert {holding.key for holding in step.change.began} == began
-        assert {(h.key, h.holder.pod_uid) for h in step.change.ended} == ended
+        released = {(one.holding.key, one.holding.holder.pod_uid, one.seconds) for one in step.released}
+        assert released == ended
+        assert [one.holding for one in step.released] == list(step.change.ended)
         assert {h.key: since.at for h, since in step.since.items()} == {
             key: since for key, (_, since) in known.items()
         }
@@ -259,7 +195,7 @@ NOW = 1000.0
 
 
 def held(*keys: DeviceKey, uid: str = "") -> Snapshot:
-    return Snapshot(devices=tuple(Device(key, holders=(P._replace(pod_uid=uid),)) for key in sorted(keys)))
+    return _snapshot(*((key, P._replace(pod_uid=uid)) for key in keys))
 
 
 def row(key: DeviceKey, *, uid: str = "", certainty: Certainty = Certainty.BETWEEN_POLLS) -> HoldingRow:
@@ -267,69 +203,63 @@ def row(key: DeviceKey, *, uid: str = "", certainty: Certainty = Certainty.BETWE
     return HoldingRow(1, name, HoldingFacts(uid), Bound(90.0, 100.0, certainty))
 
 
-def since(tracker: HoldingTracker, key: DeviceKey, uid: str = "") -> HeldSince:
-    return tracker.since[Holding(key, P._replace(pod_uid=uid))]
+RESTORED = HeldSince(100.0)
+UNKNOWN_START = HeldSince(NOW, exact=False)
 
 
-def test_what_the_first_snapshot_shows_is_held_since_history_knows_it() -> None:
-    tracker = HoldingTracker()
-    tracker.restore(RecordedHoldings([row(A)]))
+@pytest.mark.parametrize(
+    ("certainty", "exact"),
+    [(Certainty.BETWEEN_POLLS, True), (Certainty.HELD_ALREADY, False), (Certainty.WHILE_DOWN, False)],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_holdings_of_the_first_snapshot_start_when_history_says(
+    certainty: Certainty, exact: bool, late: bool
+) -> None:
+    """History is `late` if its file becomes readable after the first snapshots."""
+    tracker, recorded = HoldingTracker(), RecordedHoldings([row(A, certainty=certainty)])
+    if not late:
+        tracker.restore(recorded)
     tracker.advance(held(A, B), NOW)
-    assert since(tracker, A) == HeldSince(100.0, exact=True)
-    assert since(tracker, B) == HeldSince(NOW, exact=False)
+    tracker.advance(_snapshot((A, P), (B, P), (B, Q)), NOW + 1)
+    if late:
+        tracker.restore(recorded)
+    found = (HeldSince(100.0, exact=exact), UNKNOWN_START, HeldSince(NOW + 1))
+    assert tuple(tracker.since[Holding(*one)] for one in ((A, P), (B, P), (B, Q))) == found
 
 
-def test_late_history_restores_starts_before_the_first_snapshot() -> None:
+@pytest.mark.parametrize(
+    ("snapshots", "since"),
+    [
+        # The first List is empty: what comes within RESTORE_FOR seconds is restored, later holdings are not.
+        ([(NOW, ()), (NOW + 1, (A,)), (NOW + RESTORE_FOR + 1, (A, B))], [100.0, NOW + RESTORE_FOR + 1]),
+        # A holding that begins again is a new one.
+        ([(NOW, (A, B)), (NOW + 1, (B,)), (NOW + 2, (A, B))], [NOW + 2, 100.0]),
+    ],
+)
+def test_each_record_restores_one_start_just_after_the_first_snapshot(
+    snapshots: list[tuple[float, tuple[DeviceKey, ...]]], since: list[float]
+) -> None:
     tracker = HoldingTracker()
-    tracker.advance(held(A), NOW)
-    tracker.advance(held(A, B), NOW + 1)
     tracker.restore(RecordedHoldings([row(A), row(B)]))
-    assert since(tracker, A) == HeldSince(100.0, exact=True)
-    assert since(tracker, B) == HeldSince(NOW + 1)
+    for now, keys in snapshots:
+        tracker.advance(held(*keys), now)
+    assert [tracker.since[Holding(key, P)].at for key in (A, B)] == since
 
 
-def test_empty_first_list_loses_no_start() -> None:
-    tracker = HoldingTracker()
-    tracker.restore(RecordedHoldings([row(A), row(B)]))
-    tracker.advance(held(), NOW)
-    tracker.advance(held(A), NOW + 1)
-    assert since(tracker, A) == HeldSince(100.0, exact=True)
-    tracker.advance(held(A, B), NOW + 60)
-    assert since(tracker, B) == HeldSince(NOW + 60)
-
-
-def test_holding_that_begins_again_is_a_new_one() -> None:
-    tracker = HoldingTracker()
-    tracker.restore(RecordedHoldings([row(A)]))
-    tracker.advance(held(A), NOW)
-    tracker.advance(held(), NOW + 1)
-    tracker.advance(held(A), NOW + 2)
-    assert since(tracker, A) == HeldSince(NOW + 2)
-
-
-def test_another_uid_is_another_holding_and_a_uid_told_late_may_refute_what_was_assumed() -> None:
+def test_another_uid_is_another_holding_even_if_it_is_proven_after_the_restore() -> None:
     tracker = HoldingTracker()
     tracker.restore(RecordedHoldings([row(A, uid="u1"), row(B, uid="u1")]))
-    first = held(A).devices + held(B, uid="u2").devices
-    tracker.advance(Snapshot(devices=first), NOW)
-    assert since(tracker, A) == HeldSince(100.0, exact=True)
-    assert since(tracker, B, "u2") == HeldSince(NOW, exact=False)
+    second = P._replace(pod_uid="u2")
+    tracker.advance(_snapshot((A, P), (B, second)), NOW)
+    assert dict(tracker.since) == {Holding(A, P): RESTORED, Holding(B, second): UNKNOWN_START}
     step = tracker.advance(held(A, B, uid="u2"), NOW + 1)
-    old, new = Holding(A, P._replace(pod_uid="u1")), Holding(A, P._replace(pod_uid="u2"))
-    assert step.change == Diff(began=(new,), ended=(old,))
+    old = Holding(A, P._replace(pod_uid="u1"))
+    assert step.change == Diff(began=(Holding(A, second),), ended=(old,))
     assert [(one.holding, one.seconds) for one in step.released] == [(old, NOW + 1 - 100.0)]
-    assert since(tracker, A, "u2") == HeldSince(NOW + 1)
+    assert step.since[Holding(A, second)] == HeldSince(NOW + 1)
 
 
-def test_what_was_held_when_history_began_or_came_while_nobody_looked_is_held_since_then_or_longer() -> None:
-    for certainty in (Certainty.HELD_ALREADY, Certainty.WHILE_DOWN):
-        tracker = HoldingTracker()
-        tracker.restore(RecordedHoldings([row(A, certainty=certainty)]))
-        tracker.advance(held(A), NOW)
-        assert since(tracker, A) == HeldSince(100.0, exact=False)
-
-
-def test_a_name_that_is_kept_shortened_is_found() -> None:
+def test_record_of_a_shortened_name_is_found() -> None:
     key = DeviceKey("r", "x" * 5000)
     name = HoldingKey("r", "", "", bounded(key.device), "", "", "", *P[:3])
     found = RecordedHoldings([HoldingRow(1, name, HoldingFacts(), Bound(90.0, 100.0, Certainty.AT_ONCE))])
@@ -349,7 +279,7 @@ def claim_rows(snapshot: Snapshot, at: float) -> list[HoldingRow]:
     return [HoldingRow(number, key, facts[0], start) for number, (key, facts) in enumerate(found.items(), 1)]
 
 
-def test_a_claimed_device_is_remembered_by_the_claim_through_which_it_is_held() -> None:
+def test_claimed_device_is_restored_for_each_claim() -> None:
     tracker = HoldingTracker()
     tracker.restore(RecordedHoldings(claim_rows(claimed("mine", uid="u1"), 100.0)))
     snapshot = claimed("mine", "yours")

@@ -151,7 +151,7 @@ def test_the_evidence_says_where_they_are_where_there_was_room_and_how_that_is_k
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(listings(), st.none() | allocatables(), st.randoms(use_true_random=False))
+@given(listings(), st.none() | allocatables(), st.integers(0, 99).map(random.Random))
 def test_the_order_of_the_answer_plays_no_part(
     listed: api_pb2.ListPodResourcesResponse,
     offered: api_pb2.AllocatableResourcesResponse | None,

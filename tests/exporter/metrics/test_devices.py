@@ -74,7 +74,7 @@ def _text(lines: DeviceLines, state: State, form: Format) -> str:
 
 
 @pytest.mark.parametrize("form", Format)
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(state=states(), node=HOSTILE)
 def test_lines_equal_those_of_prometheus_client(form: Format, state: State, node: str) -> None:
     text = _text(DeviceLines(node), state, form)
@@ -111,7 +111,7 @@ def _shown(state: State) -> list[HeldSince]:
     return [state.since[Holding(d.key, holder)] for d in state.snapshot.devices for holder in d.holders]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(data=st.data(), pool=st.lists(DEVICES, min_size=1, max_size=8, unique_by=lambda device: device.key))
 def test_kept_lines_equal_newly_written_ones(data: st.DataObject, pool: list[Device]) -> None:
     kept = DeviceLines("n")

@@ -39,7 +39,7 @@ def test_label_names(names: list[str], expected: list[str]) -> None:
     assert [found[name] for name in names] == expected
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     st.lists(st.text("aAbB1._-/é", min_size=1, max_size=4) | st.sampled_from(["a_conflict1"]), unique=True)
 )
