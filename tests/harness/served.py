@@ -25,6 +25,7 @@ from plugin.serving.prober import FaultEvents
 from plugin.serving.status import ResourceStatus
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
+from simulator import SimulatedKubelet
 from simulator.model import ContainerSpec, PodSpec
 
 _TOKENS = itertools.count()
@@ -84,6 +85,18 @@ class Served:
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A kubelet, and the plugin that a test serves from a host tree to it."""
+
+    kubelet: SimulatedKubelet
+    serve: Serve
+
+    async def allocatable(self, resource: str, count: int = 1) -> None:
+        """Wait until the kubelet has so many healthy devices of a resource."""
+        await self.kubelet.wait_until(lambda k: k.allocatable(resource) == count)
 
 
 def configuration(*resources: str) -> str:

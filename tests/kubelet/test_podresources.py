@@ -148,9 +148,7 @@ async def test_what_a_newer_kubelet_adds_is_passed_over(path: Path) -> None:
         _fails(grpc.StatusCode.UNKNOWN, "PodResources API GetAllocatableResources disabled"),
     ],
 )
-async def test_a_kubelet_without_allocatable_is_called_once(
-    allocatable: Behaviour | None, path: Path
-) -> None:
+async def test_a_kubelet_without_allocatable(allocatable: Behaviour | None, path: Path) -> None:
     behaviours = {LIST: WELL[LIST]} | ({} if allocatable is None else {ALLOCATABLE: allocatable})
     async with kubelet(path, behaviours) as server, KubeletClient(path, timeout=5) as client:
         for _ in range(2):

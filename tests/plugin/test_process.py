@@ -40,9 +40,7 @@ def colas(host: Path) -> Path:
     return made
 
 
-async def test_two_presets_are_served_and_sigterm_ends_it_clean(
-    kubelet: SimulatedKubelet, root: Path, colas: Path
-) -> None:
+async def test_sigterm_ends_it_clean(kubelet: SimulatedKubelet, root: Path, colas: Path) -> None:
     plugin = Process(*flags(root, "--preset", "cola", "--preset", "sample", "--log.level", "debug"))
     async with plugin:
         await kubelet.wait_until(
@@ -66,9 +64,7 @@ async def test_two_presets_are_served_and_sigterm_ends_it_clean(
     assert not (root / "p.sock").exists()
 
 
-async def test_after_being_killed_it_does_not_offer_what_a_pod_holds_by_a_former_name(
-    kubelet: SimulatedKubelet, root: Path, colas: Path
-) -> None:
+async def test_a_held_device_stays_withheld(kubelet: SimulatedKubelet, root: Path, colas: Path) -> None:
     resource = (
         "- name: a.b/{}\n  discover: [{{files: {{directory: /etc/colas}}}}]\n  id: '{}'\n"
         "  allocate: {{mounts: [{{host: '{{{{ device.path }}}}', container: /cola}}]}}\n"
@@ -98,7 +94,7 @@ GPU = """\
 """
 
 
-async def test_files_for_pods_outlive_the_process_and_go_with_the_resource(
+async def test_files_go_with_the_resource_not_the_process(
     kubelet: SimulatedKubelet, root: Path, host: Path
 ) -> None:
     spec = host / "var/run/cdi/vendor.example-gpu_devicelens_example.com_gpu.json"
@@ -130,9 +126,7 @@ async def test_files_for_pods_outlive_the_process_and_go_with_the_resource(
         assert not list((root / "k/device-plugins").glob(".devicelens-*.json"))
 
 
-async def test_the_way_of_registering_changes_and_no_socket_of_the_other_is_left(
-    kubelet: SimulatedKubelet, root: Path, colas: Path
-) -> None:
+async def test_no_stale_socket_is_left(kubelet: SimulatedKubelet, root: Path, colas: Path) -> None:
     """Neither after an end in order nor after being killed."""
     assert colas.exists()
     directories = {"socket": root / "k/device-plugins", "registry": root / "k/plugins_registry"}
@@ -149,9 +143,7 @@ async def test_the_way_of_registering_changes_and_no_socket_of_the_other_is_left
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
 
 
-async def test_a_new_process_takes_over_from_an_old_one_without_a_gap_that_lasts(
-    kubelet: SimulatedKubelet, root: Path, colas: Path
-) -> None:
+async def test_a_new_process_takes_over(kubelet: SimulatedKubelet, root: Path, colas: Path) -> None:
     old = Process(*flags(root, "--preset", "cola"))
     address = f"unix:{root / 'q.sock'}"
     new = Process(*flags(root, "--preset", "cola"), "--web.listen-address", address)
@@ -198,9 +190,7 @@ async def test_wrong_usage_is_status_2(arguments: tuple[str, ...], words: str) -
         ),
     ],
 )
-async def test_a_bad_file_is_status_1_and_one_clear_line(
-    root: Path, content: str | None, message: str
-) -> None:
+async def test_a_bad_file_is_status_1(root: Path, content: str | None, message: str) -> None:
     file = root / "c.yaml"
     if content is not None:
         file.write_text(content)

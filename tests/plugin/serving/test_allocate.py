@@ -54,7 +54,7 @@ def request(*containers: list[str]) -> pb.AllocateRequest:
     )
 
 
-async def test_one_call_answers_for_many_containers(
+async def test_one_answer_for_many_containers(
     stub: "pb_grpc.DevicePluginAsyncStub", host: Path, served: Served
 ) -> None:
     answer = await stub.Allocate(request(["gpu1::0", "gpu1::1"], ["gpu2::0"]))

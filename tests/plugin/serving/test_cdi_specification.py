@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.served import Serve, Served, pod
+from harness.served import Node, Served, pod
 from plugin.serving.context import Pace
 from simulator import AdmissionError, SimulatedKubelet
 
@@ -59,64 +59,56 @@ def given(kubelet: SimulatedKubelet, name: str) -> list[str]:
     return [device.name for device in kubelet.alloc_response("default", name, "c", GPU).cdi_devices]
 
 
-async def test_it_follows_the_devices_and_allocate_names_them_by_it(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path
-) -> None:
-    async with serve(configuration()) as served:
+async def test_it_follows_the_devices_and_allocate_names_them_by_it(node: Node, host: Path) -> None:
+    async with node.serve(configuration()) as served:
         await served.until(lambda: names(host) == ["gpu0"])
         (host / "dev/gpu1").touch()
         await served.until(lambda: names(host) == ["gpu0", "gpu1"])
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
-        await kubelet.add_pod(pod("p", GPU, 2))
-        assert given(kubelet, "p") == ["vendor.example/gpu=gpu0", "vendor.example/gpu=gpu1"]
+        await node.allocatable(GPU, 2)
+        await node.kubelet.add_pod(pod("p", GPU, 2))
+        assert given(node.kubelet, "p") == ["vendor.example/gpu=gpu0", "vendor.example/gpu=gpu1"]
         made = spec(host)
         assert made is not None
         assert "containerEdits" not in made
         # A container that starts again is started by it: also after its device was seen to vanish.
         (host / "dev/gpu1").unlink()
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        await node.allocatable(GPU)
         assert names(host) == ["gpu0", "gpu1"]
     assert names(host) == ["gpu0", "gpu1"]
 
 
-async def test_a_removed_specification_is_written_again_at_the_next_allocation(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path
-) -> None:
-    async with serve(configuration()) as served:
+async def test_allocate_restores_a_removed_specification(node: Node, host: Path) -> None:
+    async with node.serve(configuration()) as served:
         await served.until(lambda: names(host) == ["gpu0"])
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        await node.allocatable(GPU)
         (host / "run/cdi" / FILE).unlink()
         (host / "dev/gpuctl").touch()
-        await kubelet.add_pod(pod("p", GPU))
+        await node.kubelet.add_pod(pod("p", GPU))
         made = spec(host)
         assert made is not None
         assert made["containerEdits"] == {"deviceNodes": [{"path": "/dev/gpuctl", "permissions": "rw"}]}
 
 
-async def test_an_unchanged_one_is_not_written_again(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path
-) -> None:
+async def test_an_unchanged_one_is_not_written_again(node: Node, host: Path) -> None:
     path = host / "run/cdi" / FILE
-    async with serve(configuration()) as served:
+    async with node.serve(configuration()) as served:
         await served.until(lambda: names(host) == ["gpu0"])
         before = path.stat().st_ino
-    async with serve(configuration()):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        await kubelet.add_pod(pod("p", GPU))
+    async with node.serve(configuration()):
+        await node.allocatable(GPU)
+        await node.kubelet.add_pod(pod("p", GPU))
         assert path.stat().st_ino == before
 
 
-async def test_where_it_cannot_be_written_the_resource_is_not_ready_and_the_pod_is_reported(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path
-) -> None:
+async def test_an_unwritable_specification_blocks_the_resource(node: Node, host: Path) -> None:
     (host / "run/cdi").touch()
-    async with serve(configuration()) as served:
+    async with node.serve(configuration()) as served:
         await served.until(lambda: "cannot write the CDI specification" in served.status(GPU).state)
         assert not served.status(GPU).ready
         with pytest.raises(AdmissionError, match=f"cdi: /var/run/cdi/{FILE}: Not a directory"):
-            await admitted(kubelet, served)
+            await admitted(node.kubelet, served)
         (host / "run/cdi").unlink()
-        await admitted(kubelet, served)
+        await admitted(node.kubelet, served)
         assert names(host) == ["gpu0"]
 
 
@@ -125,43 +117,37 @@ async def admitted(kubelet: SimulatedKubelet, served: Served) -> None:
     await kubelet.add_pod(pod("p", GPU))
 
 
-async def test_a_device_with_a_name_that_cdi_does_not_take_is_left_out_and_refused(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path
-) -> None:
+async def test_a_device_without_a_valid_cdi_name_is_left_out(node: Node, host: Path) -> None:
     (host / "dev/gpu1").touch()
     name = "{{ device.path if device.name == 'gpu1' else device.name }}"
-    async with serve(configuration(name=name)) as served:
+    async with node.serve(configuration(name=name)) as served:
         await served.until(lambda: names(host) == ["gpu0"])
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
+        await node.allocatable(GPU, 2)
         with pytest.raises(AdmissionError, match=r"cdi\.name: rendered '/dev/gpu1', expected letters"):
-            await kubelet.add_pod(pod("p", GPU, 2))
+            await node.kubelet.add_pod(pod("p", GPU, 2))
         assert names(host) == ["gpu0"]
 
 
-async def test_two_devices_of_one_name_are_not_given_as_one(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path
-) -> None:
+async def test_two_devices_of_one_name_are_not_given_as_one(node: Node, host: Path) -> None:
     (host / "dev/gpu1").touch()
-    async with serve(configuration(name="{{ device.name | replace('0', '') | replace('1', '') }}")) as served:
+    async with node.serve(
+        configuration(name="{{ device.name | replace('0', '') | replace('1', '') }}")
+    ) as served:
         await served.until(lambda: names(host) == ["gpu"])
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
+        await node.allocatable(GPU, 2)
         with pytest.raises(AdmissionError, match=r"cdi\.name: 'gpu' is that of gpu0"):
-            await kubelet.add_pod(pod("p", GPU, 2))
+            await node.kubelet.add_pod(pod("p", GPU, 2))
 
 
-async def test_a_node_that_is_missing_is_refused_before_the_runtime_fails(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path
-) -> None:
-    async with serve(configuration(", {host: /dev/gpumem}")):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+async def test_a_missing_node_of_an_edit_is_refused(node: Node, host: Path) -> None:
+    async with node.serve(configuration(", {host: /dev/gpumem}")):
+        await node.allocatable(GPU)
         with pytest.raises(AdmissionError, match="the host has no '/dev/gpumem'"):
-            await kubelet.add_pod(pod("p", GPU))
+            await node.kubelet.add_pod(pod("p", GPU))
 
 
-async def test_another_directory_gets_it_and_the_first_one_loses_it(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path
-) -> None:
-    async with serve(configuration()) as served:
+async def test_another_directory_gets_it_and_the_first_one_loses_it(node: Node, host: Path) -> None:
+    async with node.serve(configuration()) as served:
         await served.until(lambda: names(host) == ["gpu0"])
         served.apply(configuration(directory="/etc/cdi"))
         await served.until((host / "etc/cdi" / FILE).exists)
@@ -172,24 +158,22 @@ async def test_another_directory_gets_it_and_the_first_one_loses_it(
         await served.until(lambda: not (host / "etc/cdi" / FILE).exists())
 
 
-async def test_a_process_that_stands_by_leaves_it_to_the_one_that_serves(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path
-) -> None:
+async def test_a_process_that_stands_by_leaves_it_to_the_one_that_serves(node: Node, host: Path) -> None:
     bare = f"version: 1\nresources: [{{name: {GPU}, discover: [{{glob: {{paths: [/dev/gpu*]}}}}]}}]\n"
-    async with serve(configuration()) as first:
+    async with node.serve(configuration()) as first:
         await first.until(lambda: names(host) == ["gpu0"])
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        async with serve(bare) as second:
+        await node.allocatable(GPU)
+        async with node.serve(bare) as second:
             await second.until(lambda: "another process" in second.status(GPU).state)
-            await kubelet.add_pod(pod("p", GPU))
+            await node.kubelet.add_pod(pod("p", GPU))
             assert names(host) == ["gpu0"]
         assert names(host) == ["gpu0"]
-    async with serve(bare) as second:
+    async with node.serve(bare) as second:
         await second.until(lambda: spec(host) is None)
 
 
-async def test_a_name_that_another_resource_s_specification_has_is_reported_and_not_given(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, caplog: pytest.LogCaptureFixture
+async def test_a_name_of_another_resource_is_left_out(
+    node: Node, host: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     later = "example.com/later"
     both = configuration().replace(
@@ -198,13 +182,13 @@ async def test_a_name_that_another_resource_s_specification_has_is_reported_and_
     both += both.partition("resources:\n")[2].replace(GPU, later).replace("id: '", "id: 'x-")
     (host / "dev/gpu1").touch()
     written = host / "run/cdi" / FILE.replace("com_gpu", "com_later")
-    async with serve(both, pace=Pace(release=0.05)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(later) == 2)
+    async with node.serve(both, pace=Pace(release=0.05)) as served:
+        await node.kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(later) == 2)
         await served.until(lambda: (host / "run/cdi" / FILE).exists() and not written.exists())
         with pytest.raises(AdmissionError, match=r"'vendor\.example/gpu=gpu[01]' is in the spec"):
-            await kubelet.add_pod(pod("p", later))
-        await kubelet.add_pod(pod("q", GPU))
-        assert given(kubelet, "q") in (["vendor.example/gpu=gpu0"], ["vendor.example/gpu=gpu1"])
+            await node.kubelet.add_pod(pod("p", later))
+        await node.kubelet.add_pod(pod("q", GPU))
+        assert given(node.kubelet, "q") in (["vendor.example/gpu=gpu0"], ["vendor.example/gpu=gpu1"])
         told = [r for r in caplog.records if r.getMessage() == "not in the CDI specification"]
         assert told
         # As soon as the first is no more, they are the other's.

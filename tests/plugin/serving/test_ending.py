@@ -7,17 +7,14 @@ from pathlib import Path
 import pytest
 from grpc.aio import _server as grpc_server
 
-from harness.served import Serve, configuration, static
+from harness.served import Node, configuration, static
 from plugin.serving.endpoint import Endpoint
-from simulator import SimulatedKubelet
 
 FIRST = configuration(static("a.b/one", "x"))
 SECOND = configuration(static("a.b/two", "y"))
 
 
-async def test_a_resource_is_stopped_while_its_server_starts(
-    kubelet: SimulatedKubelet, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_resource_stops_while_its_server_starts(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     started = asyncio.Event()
     open_it = Endpoint.open
 
@@ -26,19 +23,19 @@ async def test_a_resource_is_stopped_while_its_server_starts(
         await open_it(endpoint)
 
     monkeypatch.setattr(Endpoint, "open", told)
-    async with serve(FIRST) as served:
+    async with node.serve(FIRST) as served:
         for n in range(20):
             await asyncio.wait_for(started.wait(), 10)
             started.clear()
             served.apply(SECOND if n % 2 == 0 else FIRST)
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)
+        await node.allocatable("a.b/one")
 
 
-async def test_a_resource_whose_end_fails_ends_all_the_same(
-    root: Path, kubelet: SimulatedKubelet, serve: Serve, monkeypatch: pytest.MonkeyPatch
+async def test_an_end_that_fails_ends_all_the_same(
+    root: Path, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serve(FIRST) as served:
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)
+    async with node.serve(FIRST) as served:
+        await node.allocatable("a.b/one")
         close = Endpoint.close
 
         async def failing(endpoint: Endpoint) -> None:
@@ -48,13 +45,13 @@ async def test_a_resource_whose_end_fails_ends_all_the_same(
         with monkeypatch.context() as patch:
             patch.setattr(Endpoint, "close", failing)
             served.apply(SECOND)
-            await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 1)
+            await node.allocatable("a.b/two")
         assert [status.name for status in served.fleet.statuses()] == ["a.b/two"]
     assert not list((root / "k/device-plugins").glob("devicelens*"))
 
 
-async def test_a_resource_that_is_stopped_while_it_begins_anew_ends(
-    root: Path, kubelet: SimulatedKubelet, serve: Serve, monkeypatch: pytest.MonkeyPatch
+async def test_a_resource_stops_while_it_renews_its_socket(
+    root: Path, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """grpc.aio ends a server by asyncio.wait_for, which on Python 3.11 loses a cancellation now and then."""
     stopping = asyncio.Event()
@@ -66,14 +63,14 @@ async def test_a_resource_that_is_stopped_while_it_begins_anew_ends(
             await asyncio.sleep(0.2)
         await stop_it(server, grace)
 
-    async with serve(FIRST) as served:
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)
+    async with node.serve(FIRST) as served:
+        await node.allocatable("a.b/one")
         with monkeypatch.context() as patch:
             patch.setattr(grpc_server.Server, "stop", losing)
             (own,) = (root / "k/device-plugins").glob("devicelens*.sock")
             own.unlink()
             await asyncio.wait_for(stopping.wait(), 10)
             served.apply(SECOND)
-            await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 1)
+            await node.allocatable("a.b/two")
         assert [status.name for status in served.fleet.statuses()] == ["a.b/two"]
     assert not list((root / "k/device-plugins").glob("devicelens*"))

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Serve, Served, configuration, pod, static
+from harness.served import Node, Served, configuration, pod, static
 from plugin.discovery.glob import Glob
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings
 from plugin.serving.context import Pace
-from simulator import SimulatedKubelet
 
 UNSHARED = "- name: a.b/one\n  discover: [{glob: {paths: ['/dev/one*']}}]\n"
 
@@ -23,45 +22,41 @@ def states(served: Served) -> dict[str, str]:
     return {status.name: status.state for status in served.fleet.statuses()}
 
 
-async def test_members_come_as_devices_name_them_and_stay(
-    kubelet: SimulatedKubelet, serve: Serve, dev: Path
-) -> None:
-    async with serve(configuration(family())) as served:
+async def test_members_come_as_devices_name_them_and_stay(node: Node, dev: Path) -> None:
+    async with node.serve(configuration(family())) as served:
         name = "a.b/{{ device.name[:3] }}"
         await served.until(lambda: states(served)[name] == "waiting for devices: nothing matches /dev/*")
         assert served.status(name).ready
         for device in ("one1", "one2", "two1"):
             (dev / device).touch()
         # Long before the host is looked at again without a reason.
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 2 and k.allocatable("a.b/two") == 1)
+        await node.kubelet.wait_until(
+            lambda k: k.allocatable("a.b/one") == 2 and k.allocatable("a.b/two") == 1
+        )
         assert list(states(served)) == ["a.b/one", "a.b/two"]
-        await kubelet.add_pod(pod("p", "a.b/two"))
+        await node.kubelet.add_pod(pod("p", "a.b/two"))
         (dev / "two1").unlink()
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 0)
-        assert kubelet.capacity("a.b/two") == 1
+        await node.allocatable("a.b/two", 0)
+        assert node.kubelet.capacity("a.b/two") == 1
         assert list(states(served)) == ["a.b/one", "a.b/two"]
         (dev / "two1").touch()
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 1)
+        await node.allocatable("a.b/two")
         await served.registered("a.b/two")
         tally = served.status("a.b/two").counters
         assert (tally.registrations, tally.allocations) == (1, 1)
 
 
-async def test_a_bad_name_is_reported_and_leaves_the_others_alone(
-    kubelet: SimulatedKubelet, serve: Serve, dev: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_bad_name_is_left_out(node: Node, dev: Path, caplog: pytest.LogCaptureFixture) -> None:
     (dev / "..x").touch()
     (dev / "bad name").touch()
     (dev / "one1").touch()
-    async with serve(configuration(family("a.b/{{ device.name }}"))) as served:
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/one1") == 1)
+    async with node.serve(configuration(family("a.b/{{ device.name }}"))) as served:
+        await node.allocatable("a.b/one1")
         assert list(states(served)) == ["a.b/one1"]
     assert "devices left out" in caplog.messages
 
 
-async def test_a_sources_defect_is_reported_and_leaves_the_others_alone(
-    kubelet: SimulatedKubelet, serve: Serve, dev: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_defect_of_a_source(node: Node, dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (dev / "one1").touch()
     discover = Glob.scan
 
@@ -72,14 +67,12 @@ async def test_a_sources_defect_is_reported_and_leaves_the_others_alone(
 
     monkeypatch.setattr(Glob, "scan", broken)
     name = "a.b/x{{ device.name }}"
-    async with serve(configuration(family(name), UNSHARED)) as served:
+    async with node.serve(configuration(family(name), UNSHARED)) as served:
         await served.until(lambda: states(served)[name] == "discovery fails: ValueError: unforeseen")
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)
+        await node.allocatable("a.b/one")
 
 
-async def test_sources_are_scanned_once_for_the_whole_family(
-    kubelet: SimulatedKubelet, serve: Serve, dev: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_family_shares_scans(node: Node, dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(5):
         (dev / f"v{n}").touch()
     scans = 0
@@ -91,22 +84,22 @@ async def test_sources_are_scanned_once_for_the_whole_family(
         return discover(source, host)
 
     monkeypatch.setattr(Glob, "scan", counted)
-    async with serve(configuration(family("a.b/{{ device.name }}"))) as served:
-        await kubelet.wait_until(lambda k: all(k.allocatable(f"a.b/v{n}") == 1 for n in range(5)))
+    async with node.serve(configuration(family("a.b/{{ device.name }}"))) as served:
+        await node.kubelet.wait_until(lambda k: all(k.allocatable(f"a.b/v{n}") == 1 for n in range(5)))
         for n in range(5):
             await served.quiet(f"a.b/v{n}")
         assert scans < 10  # two for each member if they did not share
 
 
-async def test_a_reload_stops_and_begins_members_only_where_their_family_changed(
-    kubelet: SimulatedKubelet, serve: Serve, dev: Path
-) -> None:
+async def test_a_reload_restarts_members_of_a_changed_family_only(node: Node, dev: Path) -> None:
     for device in ("one1", "two1"):
         (dev / device).touch()
     other = static("c.d/other", "s")
-    async with serve(configuration(family(), other)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("c.d/other") == 1)
-        await kubelet.add_pod(pod("p", "a.b/one"))
+    async with node.serve(configuration(family(), other)) as served:
+        await node.kubelet.wait_until(
+            lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("c.d/other") == 1
+        )
+        await node.kubelet.add_pod(pod("p", "a.b/one"))
         for name in ("a.b/one", "c.d/other"):
             await served.registered(name)
         served.apply(configuration(other, family()))  # another order is no change
@@ -117,28 +110,32 @@ async def test_a_reload_stops_and_begins_members_only_where_their_family_changed
         (dev / "one1").unlink()
         served.apply(configuration(other, family(more="  prefer: packed\n")))
         await served.until(lambda: served.status("a.b/two").counters.registrations == 1)
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 1)
+        await node.allocatable("a.b/two")
         assert served.status("c.d/other").counters.registrations == 1
         served.apply(configuration(other))
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/two") == 0)
+        await node.allocatable("a.b/two", 0)
         assert list(states(served)) == ["c.d/other"]
 
 
-async def test_a_name_that_the_configuration_has_is_not_a_familys(
-    kubelet: SimulatedKubelet, serve: Serve, dev: Path, caplog: pytest.LogCaptureFixture
+async def test_a_configured_name_is_not_a_familys(
+    node: Node, dev: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for device in ("one1", "two1"):
         (dev / device).touch()
-    async with serve(configuration(family())) as served:
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("a.b/two") == 1)
+    async with node.serve(configuration(family())) as served:
+        await node.kubelet.wait_until(
+            lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("a.b/two") == 1
+        )
         served.apply(configuration(family(), UNSHARED))
         await served.until(lambda: list(states(served)) == ["a.b/two", "a.b/one"])
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("a.b/two") == 1)
+        await node.kubelet.wait_until(
+            lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("a.b/two") == 1
+        )
         await served.registered("a.b/two")
         assert served.status("a.b/two").counters.registrations == 1
         served.apply(configuration(family()))
         await served.until(lambda: list(states(served)) == ["a.b/one", "a.b/two"])
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/one") == 1)
+        await node.allocatable("a.b/one")
 
 
 def claimants(*matches: str) -> str:
@@ -152,9 +149,7 @@ def claimants(*matches: str) -> str:
     )
 
 
-async def test_the_first_resource_in_the_configuration_has_a_device_that_several_find(
-    kubelet: SimulatedKubelet, serve: Serve, dev: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_first_resource_wins(node: Node, dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(4):
         (dev / f"v{n}").touch()
     discover = Glob.scan
@@ -168,25 +163,23 @@ async def test_the_first_resource_in_the_configuration_has_a_device_that_several
     monkeypatch.setattr(Glob, "scan", slowly)
     text = claimants("{{ device.name in ['v0', 'v1'] }}", "{{ device.name != 'v0' }}")
     text += "- name: a.b/r2\n  discover: [{glob: {paths: [/dev/v1, /dev/v3]}}]\n  id: '2-{{ device.name }}'\n"
-    async with serve(text) as served:
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 2 and k.allocatable("a.b/r1") == 2)
+    async with node.serve(text) as served:
+        await node.kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 2 and k.allocatable("a.b/r1") == 2)
         await served.until(lambda: "waiting for devices" in states(served)["a.b/r2"])
         assert served.healthy("a.b/r0") == ["0-v0", "0-v1"]
         assert served.healthy("a.b/r1") == ["1-v2", "1-v3"]
 
 
-async def test_a_device_that_is_free_again_goes_to_who_was_refused(
-    kubelet: SimulatedKubelet, serve: Serve, dev: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_freed_device_is_offered(node: Node, dev: Path, caplog: pytest.LogCaptureFixture) -> None:
     for n in range(2):
         (dev / f"v{n}").touch()
     text = claimants("{{ device.name == 'v0' }}", "{{ device.name in ['v0', 'v1'] }}")
-    async with serve(text, pace=Pace(rescan=1000.0)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 1 and k.allocatable("a.b/r1") == 1)
+    async with node.serve(text, pace=Pace(rescan=1000.0)) as served:
+        await node.kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 1 and k.allocatable("a.b/r1") == 1)
         assert caplog.messages.count("devices of another resource") == 1
         second = text.replace(text[text.index("- name: a.b/r0") : text.index("- name: a.b/r1")], "")
         served.apply(second)
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/r1") == 2)
+        await node.allocatable("a.b/r1", 2)
         # The first comes back, and finds its device taken: who has it keeps it.
         served.apply(text)
         await served.until(lambda: "waiting for devices" in states(served).get("a.b/r0", ""))
@@ -211,24 +204,22 @@ def lead(dev: Path, target: str) -> None:
     (dev / "new").rename(dev / "v0")
 
 
-async def test_a_device_that_is_gone_and_may_be_held_is_not_another_resources(
-    kubelet: SimulatedKubelet, serve: Serve, dev: Path
-) -> None:
+async def test_a_device_that_is_gone_and_may_be_held_is_not_another_resources(node: Node, dev: Path) -> None:
     """Its kind changes while a pod has it: only when the pod is gone is it offered as something else."""
     for name in "xy":
         (dev / name).touch()
     lead(dev, "x")
     text = by_target() + static("c.d/other", "s")
-    async with serve(text, pace=Pace(release=0.05)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == k.allocatable("c.d/other") == 1)
-        await kubelet.add_pod(pod("p", "a.b/r0"))
+    async with node.serve(text, pace=Pace(release=0.05)) as served:
+        await node.kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == k.allocatable("c.d/other") == 1)
+        await node.kubelet.add_pod(pod("p", "a.b/r0"))
         lead(dev, "y")
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 0)
+        await node.allocatable("a.b/r0", 0)
         await served.quiet("a.b/r1")
         assert served.status("a.b/r1").advertised == ()
-        await kubelet.delete_pod("default", "p")
+        await node.kubelet.delete_pod("default", "p")
         # The next allocation rewrites the checkpoint, which knows the ended pod until then.
-        await kubelet.add_pod(pod("q", "c.d/other"))
+        await node.kubelet.add_pod(pod("q", "c.d/other"))
         served.hands.ahead += 100.0
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/r1") == 1)
-        assert kubelet.capacity("a.b/r0") == 0
+        await node.allocatable("a.b/r1")
+        assert node.kubelet.capacity("a.b/r0") == 0

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from harness.served import Serve
+from harness.served import Node
 from plugin.discovery.source import Fault
 from plugin.serving.context import Pace
-from simulator import SimulatedKubelet
 
 NAME = "a.b/c"
 
@@ -34,25 +33,21 @@ def devices(host: Path) -> Path:
     return host / "dev"
 
 
-async def test_a_file_that_is_written_changes_health_at_once(
-    kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path
-) -> None:
+async def test_a_file_that_is_written_changes_health_at_once(node: Node, devices: Path, host: Path) -> None:
     text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}}')
-    async with serve(text, pace=Pace(rescan=1000.0)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+    async with node.serve(text, pace=Pace(rescan=1000.0)) as served:
+        await node.allocatable(NAME, 2)
         await served.quiet(NAME)
         (host / "run/v1").write_text("broken")
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
+        await node.allocatable(NAME)
         assert served.reasons(NAME) == {"v0": "", "v1": "/run/v1: found 'broken', expected 'ok'"}
         (host / "run/v1").write_text("ok")
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        await node.allocatable(NAME, 2)
         tally = served.status(NAME).counters
         assert dict(tally.transitions) == {"unhealthy": 1, "healthy": 1}
 
 
-async def test_counts_in_a_row_by_the_clock_of_the_probe(
-    kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path, tmp_path: Path
-) -> None:
+async def test_failures_and_successes_in_a_row(node: Node, devices: Path, host: Path, tmp_path: Path) -> None:
     program = tmp_path / "probe"
     program.write_text('#!/bin/sh\n[ ! -e "$2/bad-$1" ]; well=$?\necho "$1" >>"$2/asked"\nexit $well\n')
     program.chmod(0o755)
@@ -64,32 +59,30 @@ async def test_counts_in_a_row_by_the_clock_of_the_probe(
     def asked() -> int:
         return (tmp_path / "asked").read_text().split().count("v0")
 
-    async with serve(text, pace=Pace(rescan=1000.0)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+    async with node.serve(text, pace=Pace(rescan=1000.0)) as served:
+        await node.allocatable(NAME, 2)
         before = asked()
         (tmp_path / "bad-v0").touch()
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
+        await node.allocatable(NAME)
         assert asked() - before >= 3
         assert served.reasons(NAME)["v0"] == f"{program}: status 1"
         before = asked()
         (tmp_path / "bad-v0").unlink()
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        await node.allocatable(NAME, 2)
         assert asked() - before >= 2
 
 
-async def test_a_probe_that_hangs_has_failed_and_holds_up_nothing(
-    kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path
-) -> None:
+async def test_a_probe_that_hangs_fails_and_blocks_no_other(node: Node, devices: Path, host: Path) -> None:
     (host / "run/v0").unlink()
     os.mkfifo(host / "run/v0")  # reading it waits for a writer that never comes
     text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}, timeout: 300ms}')
-    async with serve(text, pace=Pace(rescan=0.2)) as served:
-        await kubelet.wait_until(lambda k: k.capacity(NAME) == 2 and k.allocatable(NAME) == 1)
+    async with node.serve(text, pace=Pace(rescan=0.2)) as served:
+        await node.kubelet.wait_until(lambda k: k.capacity(NAME) == 2 and k.allocatable(NAME) == 1)
         assert served.reasons(NAME)["v1"] == ""
         await served.until(lambda: served.reasons(NAME)["v0"] == "health[0].file: still no answer")
         (devices / "v2").touch()
         (host / "run/v2").write_text("ok")
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        await node.allocatable(NAME, 2)
         before = threading.active_count()
         looks = served.status(NAME).counters.discoveries
         await served.until(lambda: served.status(NAME).counters.discoveries >= looks + 3)
@@ -99,32 +92,28 @@ async def test_a_probe_that_hangs_has_failed_and_holds_up_nothing(
             pipe.write("x")
         (host / "run/v0").unlink()
         (host / "run/v0").write_text("ok")
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 3)
+        await node.allocatable(NAME, 3)
 
 
-async def test_the_first_list_waits_for_the_first_answers_but_not_for_ever(
-    kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path
-) -> None:
+async def test_the_first_list_waits_for_probes_with_a_limit(node: Node, devices: Path, host: Path) -> None:
     (host / "run/v0").unlink()
     os.mkfifo(host / "run/v0")
     text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}, timeout: 20s}')
-    async with serve(text, pace=Pace(first_answers=0.5)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
+    async with node.serve(text, pace=Pace(first_answers=0.5)) as served:
+        await node.allocatable(NAME)
         # One that has not answered is not offered, and not told to be unhealthy either.
         assert served.reasons(NAME) == {"v1": ""}
         with (host / "run/v0").open("w") as pipe:
             pipe.write("ok")
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        await node.allocatable(NAME, 2)
 
 
-async def test_a_device_that_was_gone_is_asked_before_it_is_healthy_again(
-    kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path
-) -> None:
+async def test_a_device_that_returns_is_probed_first(node: Node, devices: Path, host: Path) -> None:
     text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}}')
-    async with serve(text) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+    async with node.serve(text) as served:
+        await node.allocatable(NAME, 2)
         (devices / "v0").unlink()
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
+        await node.allocatable(NAME)
         (host / "run/v0").write_text("hot")
         (devices / "v0").touch()
         await served.until(lambda: served.reasons(NAME)["v0"] == "/run/v0: found 'hot', expected 'ok'")
@@ -151,17 +140,17 @@ async def site(root: Path, answer: Callable[[web.Request], object]) -> AsyncGene
         await runner.cleanup()
 
 
-async def test_http(kubelet: SimulatedKubelet, serve: Serve, devices: Path, root: Path) -> None:
+async def test_http(node: Node, devices: Path, root: Path) -> None:
     statuses: dict[str, int | None] = {"v0": 204, "v1": 503}
     async with site(root, lambda request: statuses[request.path.strip("/")]) as port:
         url = f"http://127.0.0.1:{port}/{{{{ device.name }}}}"
         text = configuration(f"http: {{url: '{url}'}}\n    interval: 1s")
         shown = url.replace("{{ device.name }}", "v0")
-        async with serve(text) as served:
-            await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1)
+        async with node.serve(text) as served:
+            await node.allocatable(NAME)
             assert served.reasons(NAME) == {"v0": "", "v1": f"{shown[:-1]}1: status 503"}
             statuses["v1"] = 200
-            await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+            await node.allocatable(NAME, 2)
             statuses["v0"] = 302  # not followed
             await served.until(lambda: served.reasons(NAME)["v0"] == f"{shown}: status 302")
             statuses["v0"] = None
@@ -169,27 +158,23 @@ async def test_http(kubelet: SimulatedKubelet, serve: Serve, devices: Path, root
             assert served.reasons(NAME)["v1"] == ""
         wanted = configuration(f"http: {{url: '{url}', status: [302]}}\n    interval: 300ms")
         statuses["v0"] = statuses["v1"] = 302
-        async with serve(wanted):
-            await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        async with node.serve(wanted):
+            await node.allocatable(NAME, 2)
 
 
-async def test_an_http_probe_without_a_listener_fails(
-    kubelet: SimulatedKubelet, serve: Serve, devices: Path
-) -> None:
+async def test_an_http_probe_without_a_listener_fails(node: Node, devices: Path) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         text = configuration(f"http: {{url: 'http://127.0.0.1:{deaf.getsockname()[1]}/'}}\n    interval: 1s")
-        async with serve(text) as served:
-            await kubelet.wait_until(lambda k: k.capacity(NAME) == 2 and k.allocatable(NAME) == 0)
+        async with node.serve(text) as served:
+            await node.kubelet.wait_until(lambda k: k.capacity(NAME) == 2 and k.allocatable(NAME) == 0)
             await served.until(lambda: "Cannot connect to host" in served.reasons(NAME)["v0"])
 
 
-async def test_flapping_is_held_counted_and_let_go(
-    kubelet: SimulatedKubelet, serve: Serve, devices: Path, host: Path
-) -> None:
+async def test_flapping_is_held_counted_and_let_go(node: Node, devices: Path, host: Path) -> None:
     text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}}')
-    async with serve(text) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+    async with node.serve(text) as served:
+        await node.allocatable(NAME, 2)
 
         async def tell(content: str, expected: Callable[[str], bool]) -> None:
             (host / "run/v0").write_text(content)
@@ -201,14 +186,14 @@ async def test_flapping_is_held_counted_and_let_go(
         await tell("bad", lambda reason: reason.startswith("flapping: failed 5 times"))
         (host / "run/v0").write_text("ok")
         await served.quiet(NAME)
-        assert kubelet.allocatable(NAME) == 1
+        assert node.kubelet.allocatable(NAME) == 1
         assert served.status(NAME).counters.health_flaps == 1
         assert served.status(NAME).counters.transitions == {"unhealthy": 5, "healthy": 4}
         # It is let go when it has been well for long enough, by the clock.
         served.hands.ahead += 400.0
         (devices / "v2").touch()
         (host / "run/v2").write_text("ok")
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 3)
+        await node.allocatable(NAME, 3)
 
 
 class Faults:
@@ -229,9 +214,7 @@ class Faults:
         self.ended.set()
 
 
-async def test_faults_by_events(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_faults_by_events(node: Node, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = Faults()
     uuids = [f"GPU-{n}0000000-0000-0000-0000-000000000000" for n in range(2)]
 
@@ -248,8 +231,8 @@ async def test_faults_by_events(
     nvidia = "  discover: [{nvidia: {library: /no/such}}]\n  health: [{xid: {quiet: 1s}}]\n"
     other = f'- name: a.b/other\n  exclusive: false\n  id: "other-{{{{ device.name }}}}"\n{nvidia}'
     text = f"version: 1\nresources:\n- name: {NAME}\n{nvidia}{other}"
-    async with serve(text) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2 and k.allocatable("a.b/other") == 2)
+    async with node.serve(text) as served:
+        await node.kubelet.wait_until(lambda k: k.allocatable(NAME) == 2 and k.allocatable("a.b/other") == 2)
         assert faults.begun == 1  # one for both
         tell = faults.tell
         assert tell is not None
@@ -257,8 +240,8 @@ async def test_faults_by_events(
         now = loop.time()
         tell(Fault(frozenset({uuids[1]}), 13, "an application's own", now))
         tell(Fault(frozenset({uuids[1]}), 79, "XID 79: fallen off the bus", now))
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 1 and k.allocatable("a.b/other") == 1)
+        await node.kubelet.wait_until(lambda k: k.allocatable(NAME) == 1 and k.allocatable("a.b/other") == 1)
         assert served.reasons(NAME) == {uuids[0]: "", uuids[1]: "XID 79: fallen off the bus"}
-        await kubelet.wait_until(lambda k: k.allocatable(NAME) == 2)
+        await node.allocatable(NAME, 2)
         assert loop.time() - now >= 1.0
     assert faults.ended.wait(20)

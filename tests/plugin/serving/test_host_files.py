@@ -8,11 +8,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from harness.served import Serve, plugin_stub, pod
+from harness.served import Node, plugin_stub, pod
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from plugin.serving.context import Pace
 from plugin.serving.written_files import read_record
-from simulator import AdmissionError, SimulatedKubelet
+from simulator import AdmissionError
 
 GPU = "example.com/gpu"
 
@@ -53,9 +53,7 @@ def paths(made: pb.ContainerAllocateResponse) -> list[str]:
     return [device.host_path for device in made.devices]
 
 
-async def test_optional_nodes_and_mounts_are_given_where_the_host_has_them(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
-) -> None:
+async def test_optional_nodes_and_mounts_may_be_missing(node: Node, host: Path, root: Path) -> None:
     make_gpus(host)
     text = configuration("""\
     allocate:
@@ -65,8 +63,8 @@ async def test_optional_nodes_and_mounts_are_given_where_the_host_has_them(
       mounts:
         - {host: /usr/lib/gpu, container: /opt/gpu, read_only: true, optional: true}
 """)
-    async with serve(text):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+    async with node.serve(text):
+        await node.allocatable(GPU)
         made = await allocate(root, "gpu0")
         assert (paths(made), list(made.mounts)) == (["/dev/gpu0"], [])
         (host / "dev/gpuctl").touch()
@@ -76,29 +74,27 @@ async def test_optional_nodes_and_mounts_are_given_where_the_host_has_them(
         assert [m.host_path for m in made.mounts] == ["/usr/lib/gpu"]
 
 
-async def test_a_node_that_is_missing_is_refused_by_name_where_the_host_s_dev_is_seen(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
+async def test_a_missing_node_below_a_visible_directory_is_refused(
+    node: Node, host: Path, root: Path
 ) -> None:
     make_gpus(host)
     text = configuration("    allocate: {devices: [{host: /dev/gpuctl}, {host: /devices/x}]}\n")
-    async with serve(text):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+    async with node.serve(text):
+        await node.allocatable(GPU)
         with pytest.raises(AdmissionError, match=r"example\.com/gpu: the host has no '/dev/gpuctl'"):
-            await kubelet.add_pod(pod("p", GPU))
+            await node.kubelet.add_pod(pod("p", GPU))
         (host / "dev/gpuctl").touch()
         # What the host's root does not show may be there all the same.
         assert paths(await allocate(root, "gpu0")) == ["/dev/gpuctl", "/devices/x"]
 
 
-async def test_a_file_is_written_whole_kept_while_it_is_held_and_removed_when_it_is_not(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
-) -> None:
+async def test_a_file_stays_while_its_device_is_held(node: Node, host: Path, root: Path) -> None:
     make_gpus(host, 2)
     written = host / "run/gpus/gpu0/setup.json"
-    async with serve(FILES, pace=Pace(release=0.05)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
-        await kubelet.add_pod(pod("p", GPU, 2))
-        answer = kubelet.alloc_response("default", "p", "c", GPU)
+    async with node.serve(FILES, pace=Pace(release=0.05)) as served:
+        await node.allocatable(GPU, 2)
+        await node.kubelet.add_pod(pod("p", GPU, 2))
+        answer = node.kubelet.alloc_response("default", "p", "c", GPU)
         assert {(m.host_path, m.container_path, m.read_only) for m in answer.mounts} == {
             (f"/run/gpus/gpu{n}/setup.json", f"/etc/gpu{n}.json", True) for n in range(2)
         }
@@ -109,13 +105,13 @@ async def test_a_file_is_written_whole_kept_while_it_is_held_and_removed_when_it
     # It is there for the pod, whose containers may start again: not for the process.
     assert written.exists()
     written.unlink()
-    async with serve(FILES, pace=Pace(release=0.05)) as served:
+    async with node.serve(FILES, pace=Pace(release=0.05)) as served:
         await served.until(written.exists)
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
-        await kubelet.delete_pod("default", "p")
+        await node.allocatable(GPU, 2)
+        await node.kubelet.delete_pod("default", "p")
         # kubelet: its checkpoint forgets a pod at the next allocation.
-        await kubelet.add_pod(pod("q", GPU))
-        held = {holding.device for holding in kubelet.holdings()}
+        await node.kubelet.add_pod(pod("q", GPU))
+        held = {holding.device for holding in node.kubelet.holdings()}
         assert held == {"gpu0"}
         served.hands.ahead += 3600
         await served.until(lambda: not (host / "run/gpus/gpu1").exists())
@@ -127,8 +123,8 @@ async def test_a_file_is_written_whole_kept_while_it_is_held_and_removed_when_it
         assert recorded.files["/run/gpus/gpu0/setup.json"].ids == ("gpu0",)
 
 
-async def test_a_full_disk_is_reported_to_the_pod_and_leaves_nothing_half_written(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_full_disk_refuses_the_pod(
+    node: Node, host: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_gpus(host)
     real = os.rename
@@ -136,8 +132,8 @@ async def test_a_full_disk_is_reported_to_the_pod_and_leaves_nothing_half_writte
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async with serve(FILES):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+    async with node.serve(FILES):
+        await node.allocatable(GPU)
         monkeypatch.setattr("plugin.discovery.host.os.rename", full)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await allocate(root, "gpu0")
@@ -150,17 +146,15 @@ async def test_a_full_disk_is_reported_to_the_pod_and_leaves_nothing_half_writte
         assert (await allocate(root, "gpu0")).mounts[0].host_path == "/run/gpus/gpu0/setup.json"
 
 
-async def test_a_file_is_never_written_through_a_link_and_a_directory_in_its_place_is_reported(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
-) -> None:
+async def test_a_link_is_replaced_and_a_directory_refused(node: Node, host: Path, root: Path) -> None:
     make_gpus(host, 2)
     secret = root / "secret"
     secret.write_text("mine")
     (host / "run/gpus/gpu0").mkdir(parents=True)
     (host / "run/gpus/gpu0/setup.json").symlink_to(secret)
     (host / "run/gpus/gpu1/setup.json").mkdir(parents=True)
-    async with serve(FILES):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
+    async with node.serve(FILES):
+        await node.allocatable(GPU, 2)
         await allocate(root, "gpu0")
         assert secret.read_text() == "mine"
         assert (host / "run/gpus/gpu0/setup.json").is_file()
@@ -168,9 +162,7 @@ async def test_a_file_is_never_written_through_a_link_and_a_directory_in_its_pla
             await allocate(root, "gpu1")
 
 
-async def test_nodes_are_those_that_the_device_has_when_it_is_asked_for(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
-) -> None:
+async def test_nodes_are_those_of_the_device_at_allocate(node: Node, host: Path, root: Path) -> None:
     """`node` is rendered once for each of a device's nodes; a regular file has none."""
     (host / "dev").mkdir()
     try:
@@ -181,8 +173,8 @@ async def test_nodes_are_those_that_the_device_has_when_it_is_asked_for(
     text = configuration(
         '    allocate: {devices: [{host: "{{ node }}", container: "/dev/x{{ node }}", permissions: r}]}\n'
     )
-    async with serve(text):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 2)
+    async with node.serve(text):
+        await node.allocatable(GPU, 2)
         made = await allocate(root, "gpu0", "gpu1")
         assert [(d.host_path, d.container_path, d.permissions) for d in made.devices] == [
             ("/dev/gpu0", "/dev/x/dev/gpu0", "r")

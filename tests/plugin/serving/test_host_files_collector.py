@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Serve, Served, pod
+from harness.served import Node, Served, pod
 from harness.served import configuration as of
 from plugin.discovery.host import HostRoot
 from plugin.serving.host_files import HostFilesCollector
 from plugin.serving.written_files import HostRecord
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
-from simulator import SimulatedKubelet
 
 GPU = "example.com/gpu"
 
@@ -65,30 +64,26 @@ BOTH = [
 ]
 
 
-async def test_files_of_an_ended_process_stay_while_their_resource_is_configured(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
-) -> None:
+async def test_files_go_with_the_resource(node: Node, host: Path, root: Path) -> None:
     other = "example.com/other"
-    async with serve(configuration(GPU, other)):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(other) == 1)
+    async with node.serve(configuration(GPU, other)):
+        await node.kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(other) == 1)
         for name in (GPU, other):
-            await kubelet.add_pod(pod(name.rpartition("/")[2], name))
+            await node.kubelet.add_pod(pod(name.rpartition("/")[2], name))
     assert left(host) == BOTH
-    async with serve(configuration(GPU, other)) as served, collecting(root, host, served):
+    async with node.serve(configuration(GPU, other)) as served, collecting(root, host, served):
         served.apply(configuration(GPU))
         await served.until(lambda: left(host) == BOTH[::2])
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        await node.allocatable(GPU)
     assert left(host) == BOTH[::2]
     assert list((root / "k/device-plugins").glob(".devicelens-*.lock")) == []
 
 
-async def test_what_another_process_serves_is_left_alone(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, root: Path
-) -> None:
-    async with serve(configuration(GPU)) as first:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+async def test_files_of_another_process_stay(node: Node, host: Path, root: Path) -> None:
+    async with node.serve(configuration(GPU)) as first:
+        await node.allocatable(GPU)
         await first.until(lambda: len(left(host)) == 1)
-        async with serve(configuration("example.com/other")) as second:
+        async with node.serve(configuration("example.com/other")) as second:
             leftovers = HostFilesCollector(
                 root / "k/device-plugins", HostRoot(host), lambda: second.fleet.plans, Clock()
             )
@@ -107,7 +102,7 @@ def remember(directory: Path, host: Path, name: str) -> Path:
     return record
 
 
-def test_what_cannot_be_removed_holds_up_nothing_else(tmp_path: Path, host: Path) -> None:
+def test_a_failed_removal_blocks_no_other_record(tmp_path: Path, host: Path) -> None:
     first, second = (remember(tmp_path, host, name) for name in ("a", "b"))
     (host / "etc/cdi/a.json").unlink()
     (host / "etc/cdi/a.json").mkdir()
@@ -118,9 +113,7 @@ def test_what_cannot_be_removed_holds_up_nothing_else(tmp_path: Path, host: Path
     assert first.exists()
 
 
-def test_a_lease_that_was_given_up_since_it_was_opened_is_not_removed(
-    tmp_path: Path, host: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_of_another_stays(tmp_path: Path, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = remember(tmp_path, host, "a")
     lease = record.with_suffix(".lock")
     real = fcntl.flock
@@ -136,7 +129,7 @@ def test_a_lease_that_was_given_up_since_it_was_opened_is_not_removed(
     assert lease.exists()
 
 
-def test_a_record_that_cannot_be_read_is_reported_once_and_holds_up_nothing(
+def test_an_unreadable_record_is_logged_once(
     tmp_path: Path, host: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "devicelens")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Serve, configuration, pod
+from harness.served import Node, Serve, configuration, pod
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from plugin.serving.context import Pace
 from simulator import SimulatedKubelet
@@ -29,19 +29,17 @@ def one(dev: Path) -> Path:
     return made
 
 
-async def hold(kubelet: SimulatedKubelet, serve: Serve, name: str, more: str = "") -> None:
+async def hold(node: Node, name: str, more: str = "") -> None:
     """Let a pod get the device from a plugin that ends."""
-    async with serve(configuration(resource(name, more)), pace=PACE):
-        await kubelet.wait_until(lambda k: k.allocatable(name) > 0)
-        await kubelet.add_pod(pod("p", name))
+    async with node.serve(configuration(resource(name, more)), pace=PACE):
+        await node.kubelet.wait_until(lambda k: k.allocatable(name) > 0)
+        await node.kubelet.add_pod(pod("p", name))
 
 
-async def test_a_later_resource_that_a_pod_has_the_device_from_keeps_it_over_a_restart(
-    kubelet: SimulatedKubelet, serve: Serve, one: Path
-) -> None:
-    await hold(kubelet, serve, TWO)
-    async with serve(configuration(resource(ONE), resource(TWO)), pace=PACE) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1)
+async def test_a_later_resource_keeps_a_held_device_over_a_restart(node: Node, one: Path) -> None:
+    await hold(node, TWO)
+    async with node.serve(configuration(resource(ONE), resource(TWO)), pace=PACE) as served:
+        await node.allocatable(TWO)
         await served.quiet(ONE)
         assert served.status(ONE).advertised == ()
         assert served.status(ONE).state == "waiting for devices: none was found"
@@ -61,42 +59,38 @@ async def test_a_later_resource_that_a_pod_has_the_device_from_keeps_it_over_a_r
     ids=["renamed", "hidden", "id", "shared", "no longer shared", "id and name"],
 )
 @pytest.mark.parametrize("way", ["reload", "restart"])
-async def test_what_is_held_is_not_given_as_something_else_until_it_is_free(
-    case: tuple[str, str, str, list[str]], way: str, kubelet: SimulatedKubelet, serve: Serve, one: Path
+async def test_a_held_device_is_not_offered_otherwise(
+    case: tuple[str, str, str, list[str]], way: str, node: Node, one: Path
 ) -> None:
     assert one.exists()
     before, after, asked, freed = case
     if way == "restart":
-        async with serve(configuration(before), pace=PACE):
-            await kubelet.wait_until(lambda k: k.allocatable(ONE) > 0)
-            await kubelet.add_pod(pod("p", ONE))
+        async with node.serve(configuration(before), pace=PACE):
+            await node.kubelet.wait_until(lambda k: k.allocatable(ONE) > 0)
+            await node.kubelet.add_pod(pod("p", ONE))
     start = before if way == "reload" else after
-    async with serve(configuration(start), pace=PACE) as served:
+    async with node.serve(configuration(start), pace=PACE) as served:
         if way == "reload":
-            await kubelet.wait_until(lambda k: k.allocatable(ONE) > 0)
-            await kubelet.add_pod(pod("p", ONE))
+            await node.kubelet.wait_until(lambda k: k.allocatable(ONE) > 0)
+            await node.kubelet.add_pod(pod("p", ONE))
             served.apply(configuration(after))
         await served.until(lambda: served.fleet.settled and served.status(asked).counters.discoveries > 1)
         await served.quiet(asked)
         assert served.healthy(asked) == []
-        await kubelet.delete_pod("default", "p")
+        await node.kubelet.delete_pod("default", "p")
         await served.until(lambda: served.healthy(asked) == freed)
 
 
-async def test_who_shares_a_device_on_purpose_is_not_disturbed(
-    kubelet: SimulatedKubelet, serve: Serve, one: Path
-) -> None:
-    await hold(kubelet, serve, ONE, "  exclusive: false\n")
+async def test_who_shares_a_device_on_purpose_is_not_disturbed(node: Node, one: Path) -> None:
+    await hold(node, ONE, "  exclusive: false\n")
     both = configuration(resource(TWO), resource(ONE, "  exclusive: false\n"))
-    async with serve(both, pace=PACE) as served:
+    async with node.serve(both, pace=PACE) as served:
         await served.until(lambda: served.healthy(ONE) == served.healthy(TWO) == ["one1"])
 
 
-async def test_replicas_that_are_more_or_called_otherwise_stay_shared(
-    kubelet: SimulatedKubelet, serve: Serve, one: Path
-) -> None:
-    await hold(kubelet, serve, ONE, "  share: {replicas: 2}\n")
-    async with serve(configuration(resource(ONE, "  share: {replicas: 3}\n")), pace=PACE) as served:
+async def test_replicas_that_are_more_or_called_otherwise_stay_shared(node: Node, one: Path) -> None:
+    await hold(node, ONE, "  share: {replicas: 2}\n")
+    async with node.serve(configuration(resource(ONE, "  share: {replicas: 3}\n")), pace=PACE) as served:
         await served.until(lambda: served.healthy(ONE) == ["one1::0", "one1::1", "one1::2"])
 
 
@@ -115,35 +109,33 @@ CDI = "  cdi: {{kind: a.b/card, name: '{{{{ device.name }}}}', env: {{CARD: one}
     ],
     ids=["mount", "variable", "CDI name"],
 )
-async def test_a_held_device_is_recognized_by_what_allocate_gave(
-    allocate: str, more: str, kubelet: SimulatedKubelet, serve: Serve, host: Path
-) -> None:
+async def test_an_allocate_answer_identifies(allocate: str, more: str, node: Node, host: Path) -> None:
     (host / "etc/cards").mkdir(parents=True)
     (host / "etc/cards/a").touch()
     before = configuration(CARD.format(ONE, "x-{{ device.name }}", allocate, more))
     after = configuration(CARD.format(TWO, "y-{{ device.name }}", allocate, more))
-    async with serve(before, pace=PACE):
-        await kubelet.wait_until(lambda k: k.allocatable(ONE) == 1)
-        await kubelet.add_pod(pod("p", ONE))
+    async with node.serve(before, pace=PACE):
+        await node.allocatable(ONE)
+        await node.kubelet.add_pod(pod("p", ONE))
     (host / "etc/cards/b").touch()
-    async with serve(after, pace=PACE) as served:
+    async with node.serve(after, pace=PACE) as served:
         await served.until(lambda: served.healthy(TWO) == ["y-b"])
         await served.quiet(TWO)
         assert served.healthy(TWO) == ["y-b"]
-        await kubelet.delete_pod("default", "p")
+        await node.kubelet.delete_pod("default", "p")
         await served.until(lambda: served.healthy(TWO) == ["y-a", "y-b"])
 
 
-async def test_an_answer_that_identifies_no_device_keeps_none_back(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path
-) -> None:
+async def test_an_answer_that_identifies_no_device_keeps_none_back(node: Node, host: Path) -> None:
     (host / "etc/cards").mkdir(parents=True)
     (host / "etc/cards/a").touch()
     given = "{env: {CARD: there}}"
-    async with serve(configuration(CARD.format(ONE, "{{ device.name }}", given, "")), pace=PACE):
-        await kubelet.wait_until(lambda k: k.allocatable(ONE) == 1)
-        await kubelet.add_pod(pod("p", ONE))
-    async with serve(configuration(CARD.format(TWO, "{{ device.name }}", given, "")), pace=PACE) as served:
+    async with node.serve(configuration(CARD.format(ONE, "{{ device.name }}", given, "")), pace=PACE):
+        await node.allocatable(ONE)
+        await node.kubelet.add_pod(pod("p", ONE))
+    async with node.serve(
+        configuration(CARD.format(TWO, "{{ device.name }}", given, "")), pace=PACE
+    ) as served:
         await served.until(lambda: served.healthy(TWO) == ["a"])
 
 
@@ -166,9 +158,7 @@ async def foreign(kubelet: SimulatedKubelet, root: Path) -> AsyncIterator[None]:
 @pytest.mark.parametrize(
     ("shared", "offered"), [("", []), ("  share: {replicas: 2}\n", ["one1::0", "one1::1"])]
 )
-async def test_what_another_plugin_gave_is_offered_only_where_it_is_shared(
-    shared: str, offered: list[str], serve: Serve
-) -> None:
+async def test_devices_of_another_plugin(shared: str, offered: list[str], serve: Serve) -> None:
     async with serve(configuration(resource(ONE, shared)), pace=PACE) as served:
         await served.until(lambda: served.status(ONE).counters.discoveries > 0)
         await served.quiet(ONE)

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Serve, pod
-from simulator import SimulatedKubelet
+from harness.served import Node, pod
 from simulator.model import ContainerError
 
 GPU = "example.com/gpu"
@@ -23,28 +22,24 @@ resources:
 """
 
 
-async def test_it_is_run_for_each_device_and_again_when_the_container_starts_again(
-    kubelet: SimulatedKubelet, serve: Serve, root: Path
-) -> None:
+async def test_a_program_runs_for_each_device_at_each_start(node: Node, root: Path) -> None:
     log = root / "log"
     text = configuration(f"'echo {{{{ device.id }}}} of {{{{ ids | length }}}} >> {log}'")
-    async with serve(text) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
-        await kubelet.add_pod(pod("p", GPU, 3))
+    async with node.serve(text) as served:
+        await node.allocatable(GPU, 4)
+        await node.kubelet.add_pod(pod("p", GPU, 3))
         assert sorted(log.read_text().splitlines()) == ["a of 3", "b of 3"]
-        await kubelet.restart_container("default", "p", "c")
+        await node.kubelet.restart_container("default", "p", "c")
         assert len(log.read_text().splitlines()) == 4
         assert served.status(GPU).counters.pre_starts == 2
 
 
-async def test_it_is_run_once_where_it_does_not_name_a_device(
-    kubelet: SimulatedKubelet, serve: Serve, root: Path
-) -> None:
+async def test_a_program_runs_once_if_it_names_no_device(node: Node, root: Path) -> None:
     log = root / "log"
     command = f"\"echo {{{{ devices | map(attribute='id') | join(',') }}}} {{{{ resource }}}} >> {log}\""
-    async with serve(configuration(command)):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
-        await kubelet.add_pod(pod("p", GPU, 4))
+    async with node.serve(configuration(command)):
+        await node.allocatable(GPU, 4)
+        await node.kubelet.add_pod(pod("p", GPU, 4))
         assert log.read_text() == f"a,b {GPU}\n"
 
 
@@ -61,33 +56,29 @@ async def test_it_is_run_once_where_it_does_not_name_a_device(
         ("'{{ device.attrs.slot }}'", "5s", r"pre_start\.exec\[2\]: 'dict object' has no attribute 'slot'"),
     ],
 )
-async def test_a_program_that_fails_refuses_the_container_and_says_its_last_words(
-    kubelet: SimulatedKubelet, serve: Serve, command: str, limit: str, words: str
-) -> None:
-    async with serve(configuration(command, limit)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
+async def test_a_program_that_fails(node: Node, command: str, limit: str, words: str) -> None:
+    async with node.serve(configuration(command, limit)) as served:
+        await node.allocatable(GPU, 4)
         with pytest.raises(ContainerError, match=words):
-            await kubelet.add_pod(pod("p", GPU, 4))
+            await node.kubelet.add_pod(pod("p", GPU, 4))
         tally = served.status(GPU).counters
         assert (tally.pre_starts, tally.pre_start_errors) == (0, 1)
 
 
-async def test_a_program_that_is_not_there_is_reported(kubelet: SimulatedKubelet, serve: Serve) -> None:
+async def test_a_program_that_is_missing(node: Node) -> None:
     text = configuration("x").replace("[/bin/sh, -c, x]", "[/usr/bin/no-such-program]")
-    async with serve(text):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
+    async with node.serve(text):
+        await node.allocatable(GPU, 4)
         with pytest.raises(ContainerError, match=r"pre_start: /usr/bin/no-such-program: No such file"):
-            await kubelet.add_pod(pod("p", GPU))
+            await node.kubelet.add_pod(pod("p", GPU))
 
 
-async def test_allocate_is_answered_while_a_program_runs(
-    kubelet: SimulatedKubelet, serve: Serve, root: Path
-) -> None:
+async def test_allocate_is_answered_while_a_program_runs(node: Node, root: Path) -> None:
     """The kubelet admits one pod at a time; other resources and streams go on meanwhile."""
     text = configuration(f"'touch {root}/begun; while ! test -e {root}/go; do sleep 0.01; done'")
-    async with serve(text) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 4)
-        first = asyncio.create_task(kubelet.add_pod(pod("p", GPU)))
+    async with node.serve(text) as served:
+        await node.allocatable(GPU, 4)
+        first = asyncio.create_task(node.kubelet.add_pod(pod("p", GPU)))
         await served.until((root / "begun").exists)
         assert served.status(GPU).streams == 1
         assert not first.done()

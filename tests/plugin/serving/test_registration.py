@@ -52,7 +52,7 @@ REGISTER, RENEW, WAIT = Decision(Step.REGISTER), Decision(Step.RENEW), Decision(
         (registered(streams=1, renew=True), RENEW),
     ],
 )
-def test_what_a_registration_needs_next(state: RegistrationState, decision: Decision) -> None:
+def test_next_step_by_call(state: RegistrationState, decision: Decision) -> None:
     assert decide(state, 100.0, Patience()) == decision
 
 
@@ -112,7 +112,5 @@ def test_attempts_are_quick_at_first_and_bounded_at_last(*, refused: bool, last:
         (served(refused=True, retry_at=20), 20, RENEW),
     ],
 )
-def test_a_socket_that_the_kubelet_finds_by_itself_is_made_anew_only_when_it_must(
-    state: RegistrationState, now: float, expected: Decision
-) -> None:
+def test_next_step_by_directory(state: RegistrationState, now: float, expected: Decision) -> None:
     assert decide_by_directory(state, now, Patience()) == expected

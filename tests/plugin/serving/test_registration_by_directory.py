@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.served import Serve, configuration, pod, static
+from harness.served import Node, Serve, configuration, pod, static
 from kubelet.registration import PluginWatcherServicer
 from plugin.serving.context import Patience
 from simulator import SimulatedKubelet
@@ -27,43 +27,37 @@ def only_socket(root: Path) -> Path:
     return root / "k/plugins_registry" / name
 
 
-async def test_the_kubelet_finds_each_resource_and_none_is_left_in_the_end(
-    kubelet: SimulatedKubelet, serve: Serve, root: Path
-) -> None:
-    async with serve(BOTH, method="registry") as served:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(OTHER) == 1)
+async def test_the_kubelet_finds_each_resource_and_none_is_left_in_the_end(node: Node, root: Path) -> None:
+    async with node.serve(BOTH, method="registry") as served:
+        await node.kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(OTHER) == 1)
         assert len(registry(root)) == 2
         assert not any(name.startswith(".") for name in registry(root))
         assert list((root / "k/device-plugins").glob("devicelens-*.sock")) == []
-        await kubelet.add_pod(pod("p", GPU))
+        await node.kubelet.add_pod(pod("p", GPU))
         await served.until(lambda: served.status(GPU).registered)
         status = served.status(GPU)
         assert (status.streams, status.ready, status.counters.registrations) == (1, True, 1)
-        assert kubelet.calls["Register"] == 0
+        assert node.kubelet.calls["Register"] == 0
     assert registry(root) == []
 
 
-async def test_a_stream_that_broke_is_had_again_by_a_new_socket_of_the_same_name(
-    kubelet: SimulatedKubelet, serve: Serve, root: Path
-) -> None:
+async def test_a_broken_stream_renews_the_socket(node: Node, root: Path) -> None:
     patience = Patience(no_stream=5.0, lost_stream=0.2)
-    async with serve(ONE, method="registry", patience=patience) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+    async with node.serve(ONE, method="registry", patience=patience) as served:
+        await node.allocatable(GPU)
         before = only_socket(root)
         made = before.stat().st_mtime_ns
         # A kubelet does so by itself when another plugin of the resource leaves.
-        process = kubelet._process  # pyright: ignore[reportPrivateUsage]
+        process = node.kubelet._process  # pyright: ignore[reportPrivateUsage]
         await process.in_life(lambda life: life.manager.deregister(GPU))
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 0)
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        await node.allocatable(GPU, 0)
+        await node.allocatable(GPU)
         assert only_socket(root) == before
         assert before.stat().st_mtime_ns != made
         await served.until(lambda: served.status(GPU).registered)
 
 
-async def test_a_refusal_is_reported_in_the_kubelet_s_words_and_others_are_left_alone(
-    kubelet: SimulatedKubelet, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refusal_has_the_words_of_the_kubelet(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     real = PluginWatcherServicer.GetInfo
 
     async def odd(self: PluginWatcherServicer, request: Any, context: Any) -> object:
@@ -74,15 +68,15 @@ async def test_a_refusal_is_reported_in_the_kubelet_s_words_and_others_are_left_
 
     monkeypatch.setattr(PluginWatcherServicer, "GetInfo", odd)
     patience = Patience(refused=0.3)
-    async with serve(BOTH, method="registry", patience=patience) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(OTHER) == 1)
+    async with node.serve(BOTH, method="registry", patience=patience) as served:
+        await node.allocatable(OTHER)
         await served.until(lambda: "manager version, v1beta1" in served.status(GPU).state)
         assert not served.status(GPU).ready
         assert served.status(GPU).counters.registration_errors >= 1
         await served.until(lambda: served.status(OTHER).ready)
         monkeypatch.undo()
         # The socket is made anew after a while, and then the kubelet asks again.
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+        await node.allocatable(GPU)
         await served.until(lambda: served.status(GPU).ready)
 
 

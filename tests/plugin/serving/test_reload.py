@@ -70,9 +70,7 @@ async def followed(kubelet: SimulatedKubelet, root: Path, host: Path) -> AsyncIt
         yield made
 
 
-async def test_a_file_that_is_rewritten_or_replaced_is_followed(
-    followed: Followed, kubelet: SimulatedKubelet
-) -> None:
+async def test_a_new_file_is_applied(followed: Followed, kubelet: SimulatedKubelet) -> None:
     followed.file.write_text(text(ONE, TWO))
     await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1)
     new = followed.file.with_name("new")
@@ -85,9 +83,7 @@ async def test_a_file_that_is_rewritten_or_replaced_is_followed(
     assert followed.reloader.status.successful
 
 
-async def test_a_broken_file_changes_nothing_and_is_reported_until_it_is_mended(
-    followed: Followed, kubelet: SimulatedKubelet
-) -> None:
+async def test_a_broken_file_changes_nothing(followed: Followed, kubelet: SimulatedKubelet) -> None:
     before = followed.reloader.status.succeeded_at
     followed.file.write_text(text(ONE).replace("discover", "discvoer"))
     # While it is written it may be read as an empty one.
@@ -103,9 +99,7 @@ async def test_a_broken_file_changes_nothing_and_is_reported_until_it_is_mended(
     assert followed.served.status(ONE).counters.registrations == 1
 
 
-async def test_a_config_map_that_is_swapped_is_followed(
-    kubelet: SimulatedKubelet, root: Path, host: Path
-) -> None:
+async def test_a_config_map_is_followed(kubelet: SimulatedKubelet, root: Path, host: Path) -> None:
     volume = root / "v"
     for name, resource in (("..1", ONE), ("..2", TWO)):
         (volume / name).mkdir(parents=True)
@@ -154,7 +148,7 @@ async def test_probes_and_metrics_tell_of_a_refused_file(followed: Followed) -> 
         assert "devicelens_plugin_config_last_reload_successful 0.0" in metrics
 
 
-async def test_a_defect_in_reading_a_file_ends_nothing(
+async def test_a_defect_ends_nothing(
     followed: Followed, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_content: object) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from harness.served import Serve, configuration, plugin_sockets, plugin_stub, pod
+from harness.served import Node, Serve, configuration, plugin_sockets, plugin_stub, pod
 from kubelet.paths import socket_target
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
@@ -38,26 +38,24 @@ def cola(name: str = COLA, more: str = "") -> str:
     )
 
 
-async def test_a_file_becomes_a_device_is_allocated_vanishes_and_comes_back(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path
-) -> None:
+async def test_a_file_becomes_a_device_is_allocated_vanishes_and_comes_back(node: Node, colas: Path) -> None:
     (colas / "a").touch()
-    async with serve(configuration(cola())) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+    async with node.serve(configuration(cola())) as served:
+        await node.allocatable(COLA)
         (colas / "b").touch()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
-        await kubelet.add_pod(pod("p", COLA, 2))
-        assert dict(kubelet.alloc_response("default", "p", "c", COLA).envs) == {"COLA_DEVICES": "a,b"}
-        assert {holding.device for holding in kubelet.holdings()} == {"a", "b"}
+        await node.allocatable(COLA, 2)
+        await node.kubelet.add_pod(pod("p", COLA, 2))
+        assert dict(node.kubelet.alloc_response("default", "p", "c", COLA).envs) == {"COLA_DEVICES": "a,b"}
+        assert {holding.device for holding in node.kubelet.holdings()} == {"a", "b"}
         (colas / "a").unlink()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-        assert kubelet.capacity(COLA) == 2
+        await node.allocatable(COLA)
+        assert node.kubelet.capacity(COLA) == 2
         assert served.reasons(COLA) == {
             "a": "not found any more",
             "b": "",
         }
         (colas / "a").touch()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+        await node.allocatable(COLA, 2)
         await served.registered(COLA)
         tally = served.status(COLA).counters
         assert (tally.allocations, tally.allocation_errors, tally.registrations) == (1, 0, 1)
@@ -66,27 +64,27 @@ async def test_a_file_becomes_a_device_is_allocated_vanishes_and_comes_back(
 
 
 @pytest.mark.parametrize("use_inotify", [True, False], ids=["inotify", "polling"])
-async def test_every_change_of_devices_kubelet_and_socket_is_followed(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, use_inotify: bool, monkeypatch: pytest.MonkeyPatch
+async def test_every_change_is_followed(
+    node: Node, colas: Path, use_inotify: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if use_inotify:  # polling sees no socket that comes and goes between two polls
         monkeypatch.setattr("plugin.serving.registration.CHECK_INTERVAL", 3600.0)
     (colas / "a").touch()
-    async with serve(configuration(cola()), use_inotify=use_inotify, pace=Pace(rescan=3600.0)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-        await kubelet.add_pod(pod("p", COLA))
+    async with node.serve(configuration(cola()), use_inotify=use_inotify, pace=Pace(rescan=3600.0)) as served:
+        await node.allocatable(COLA)
+        await node.kubelet.add_pod(pod("p", COLA))
         (colas / "b").touch()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+        await node.allocatable(COLA, 2)
         for down_for in (0.0, 0.05, 0.3):
-            await kubelet.restart(down_for=down_for)
-            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
-            assert [h.device for h in kubelet.holdings()] == ["a"]
+            await node.kubelet.restart(down_for=down_for)
+            await node.allocatable(COLA, 2)
+            assert [h.device for h in node.kubelet.holdings()] == ["a"]
         await served.registered(COLA, 4)
-        (before,) = plugin_sockets(kubelet.root)
+        (before,) = plugin_sockets(node.kubelet.root)
         before.unlink()
         await served.registered(COLA, 5)
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
-        (after,) = plugin_sockets(kubelet.root)
+        await node.allocatable(COLA, 2)
+        (after,) = plugin_sockets(node.kubelet.root)
         assert after != before
         assert after.stat().st_mode & 0o777 == 0o600
 
@@ -109,23 +107,23 @@ async def test_a_kubelet_and_its_directory_come_and_go(root: Path, serve: Serve,
 @pytest.mark.parametrize(
     "fault", [RegistrationFaults(error="INTERNAL"), RegistrationFaults(hang=True)], ids=["refuses", "hangs"]
 )
-async def test_registering_goes_on_while_the_kubelet_hangs_or_refuses(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, fault: RegistrationFaults
-) -> None:
+async def test_a_registration_that_fails(node: Node, colas: Path, fault: RegistrationFaults) -> None:
     (colas / "a").touch()
-    await kubelet.set_faults(Faults(registration=fault))
-    async with serve(configuration(cola())) as served:
-        await served.until(lambda: kubelet.calls["Register"] or served.status(COLA).state == "registering")
+    await node.kubelet.set_faults(Faults(registration=fault))
+    async with node.serve(configuration(cola())) as served:
+        await served.until(
+            lambda: node.kubelet.calls["Register"] or served.status(COLA).state == "registering"
+        )
         await served.until(lambda: fault.error in served.status(COLA).state)
         assert not served.status(COLA).ready
         # A call that hangs ends with the kubelet that hangs, long before its own limit.
-        restart = asyncio.create_task(kubelet.restart())
-        await kubelet.set_faults(Faults())
+        restart = asyncio.create_task(node.kubelet.restart())
+        await node.kubelet.set_faults(Faults())
         await restart
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await node.allocatable(COLA)
 
 
-async def test_a_kubelet_s_socket_without_a_listener_is_reported_when_that_lasts(
+async def test_a_socket_without_a_listener(
     root: Path, serve: Serve, colas: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "devicelens")
@@ -170,9 +168,7 @@ class SilentKubelet(pb_grpc.RegistrationServicer):
         return pb.Empty()
 
 
-async def test_a_registration_without_a_stream_is_repeated_and_so_is_one_that_lost_it(
-    root: Path, serve: Serve, colas: Path
-) -> None:
+async def test_a_registration_without_a_stream_is_repeated(root: Path, serve: Serve, colas: Path) -> None:
     (colas / "a").touch()
     (root / "k/device-plugins").mkdir(parents=True)
     kubelet = SilentKubelet()
@@ -199,13 +195,11 @@ async def test_a_registration_without_a_stream_is_repeated_and_so_is_one_that_lo
         await server.stop(None)
 
 
-async def test_every_stream_gets_every_update_and_begins_with_the_whole_list(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path
-) -> None:
+async def test_every_stream_gets_every_update_and_begins_with_the_whole_list(node: Node, colas: Path) -> None:
     (colas / "a").touch()
-    async with serve(configuration(cola())) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-        async with plugin_stub(root / "k") as stub:
+    async with node.serve(configuration(cola())) as served:
+        await node.allocatable(COLA)
+        async with plugin_stub(node.kubelet.root) as stub:
             streams = [stub.ListAndWatch(pb.Empty()) for _ in range(3)]
             for stream in streams:
                 assert await read(stream) == [("a", "Healthy")]
@@ -216,32 +210,28 @@ async def test_every_stream_gets_every_update_and_begins_with_the_whole_list(
             for stream in streams:
                 stream.cancel()
             await served.until(lambda: served.status(COLA).streams == 1)
-    await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
+    await node.allocatable(COLA, 0)
 
 
-async def test_no_devices_means_waiting_and_being_ready_and_once_registered_always_registered(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path
-) -> None:
+async def test_a_resource_registers_with_its_first_device(node: Node, colas: Path) -> None:
     text = configuration(cola(), cola("a.b/empty", "    advertise_empty: true\n"))
-    async with serve(text) as served:
+    async with node.serve(text) as served:
         await served.until(lambda: served.status("a.b/empty").registered)
         waiting = "waiting for devices: /etc/colas has no regular file"
         await served.until(lambda: served.status(COLA).state == waiting)
         assert served.status(COLA).ready
-        await kubelet.wait_until(lambda k: k.resources() == ("a.b/empty",))
+        await node.kubelet.wait_until(lambda k: k.resources() == ("a.b/empty",))
         (colas / "a").touch()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await node.allocatable(COLA)
         (colas / "a").unlink()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
-        assert kubelet.capacity(COLA) == 1
+        await node.allocatable(COLA, 0)
+        assert node.kubelet.capacity(COLA) == 1
         await served.until(lambda: served.status(COLA).registered)
-        await kubelet.restart()
-        await kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
+        await node.kubelet.restart()
+        await node.kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
 
 
-async def test_a_defect_in_one_resource_leaves_the_others_alone_and_is_survived(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_defect_is_survived(node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (colas / "a").touch()
     real, broken, defects = DeviceScanner.scan, {"a.b/broken"}, Counter[str]()
 
@@ -253,27 +243,25 @@ async def test_a_defect_in_one_resource_leaves_the_others_alone_and_is_survived(
 
     monkeypatch.setattr(DeviceScanner, "scan", scan)
     text = configuration(cola("a.b/broken"), cola())
-    async with serve(text, pace=Pace(restart=(0.05,), rescan=0.1)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+    async with node.serve(text, pace=Pace(restart=(0.05,), rescan=0.1)) as served:
+        await node.allocatable(COLA)
         await served.until(lambda: "defect: KeyError: 'a defect'" in served.status("a.b/broken").state)
         assert not served.status("a.b/broken").ready
         broken.clear()
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/broken") == 1)
+        await node.allocatable("a.b/broken")
         broken.add(COLA)
         await served.until(lambda: defects[COLA] >= 2)
         (colas / "b").touch()
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/broken") == 2)
+        await node.allocatable("a.b/broken", 2)
         broken.clear()
         # It begins again, and nothing that was advertised has been forgotten.
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+        await node.allocatable(COLA, 2)
 
 
-async def test_discovery_that_fails_changes_nothing_and_is_reported(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_scan_is_reported(node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (colas / "a").touch()
-    async with serve(configuration(cola()), pace=Pace(retry=0.05)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+    async with node.serve(configuration(cola()), pace=Pace(retry=0.05)) as served:
+        await node.allocatable(COLA)
         with monkeypatch.context() as broken:
             broken.setattr(Files, "scan", unreadable)
             broken.setattr(Files, "scan_entry", unreadable)
@@ -283,7 +271,7 @@ async def test_discovery_that_fails_changes_nothing_and_is_reported(
             (colas / "a").unlink()
             await served.until(lambda: served.status(COLA).counters.discovery_errors >= 3)
             assert served.reasons(COLA) == {"a": ""}
-            assert kubelet.allocatable(COLA) == 1
+            assert node.kubelet.allocatable(COLA) == 1
         await served.until(lambda: served.reasons(COLA) == {"a": "not found any more", "b": ""})
         assert served.status(COLA).state == "registered, streams open: 1, devices healthy: 1 of 2"
 
@@ -298,76 +286,68 @@ async def listed_again(kubelet: SimulatedKubelet) -> None:
     await kubelet.wait_until(lambda k: k.calls["List"] > calls)
 
 
-async def test_a_tombstone_is_dropped_when_its_pod_is_gone_and_not_before(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path
-) -> None:
+async def test_a_tombstone_goes_after_its_pod(node: Node, colas: Path) -> None:
     for name in ("a", "b", "c"):
         (colas / name).touch()
-    async with serve(configuration(cola()), pace=Pace(release=0.05)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 3)
-        await kubelet.add_pod(pod("p", COLA, 3))
+    async with node.serve(configuration(cola()), pace=Pace(release=0.05)) as served:
+        await node.allocatable(COLA, 3)
+        await node.kubelet.add_pod(pod("p", COLA, 3))
         for name in ("a", "b"):
             (colas / name).unlink()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await node.allocatable(COLA)
         served.hands.ahead += 120.0
-        await listed_again(kubelet)
-        await listed_again(kubelet)
-        assert kubelet.capacity(COLA) == 3
-        await kubelet.delete_pod("default", "p")
+        await listed_again(node.kubelet)
+        await listed_again(node.kubelet)
+        assert node.kubelet.capacity(COLA) == 3
+        await node.kubelet.delete_pod("default", "p")
         # The next allocation rewrites the checkpoint, which knows the ended pod until then.
-        await kubelet.add_pod(pod("q", COLA))
+        await node.kubelet.add_pod(pod("q", COLA))
         served.hands.ahead += 120.0
-        await kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
+        await node.kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
         assert [entry.id for entry in served.status(COLA).advertised] == ["c"]
 
 
-async def test_a_tombstone_is_kept_while_the_kubelet_does_not_say_who_holds_what(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path
-) -> None:
+async def test_a_tombstone_stays_while_the_kubelet_does_not_answer(node: Node, colas: Path) -> None:
     (colas / "a").touch()
     (colas / "b").touch()
-    async with serve(configuration(cola()), pace=Pace(release=0.02)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
-        await kubelet.set_faults(Faults(error="UNAVAILABLE"))
+    async with node.serve(configuration(cola()), pace=Pace(release=0.02)) as served:
+        await node.allocatable(COLA, 2)
+        await node.kubelet.set_faults(Faults(error="UNAVAILABLE"))
         (colas / "a").unlink()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await node.allocatable(COLA)
         for _ in range(2):
             served.hands.ahead += 120.0
-            await listed_again(kubelet)
-        assert kubelet.capacity(COLA) == 2
-        await kubelet.set_faults(Faults())
+            await listed_again(node.kubelet)
+        assert node.kubelet.capacity(COLA) == 2
+        await node.kubelet.set_faults(Faults())
         served.hands.ahead += 120.0
-        await kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
+        await node.kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
 
 
-async def test_what_a_pod_holds_from_before_is_never_dropped_by_a_plugin_that_starts(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path
-) -> None:
+async def test_a_plugin_that_starts_adopts_held_devices(node: Node, colas: Path) -> None:
     (colas / "a").touch()
     (colas / "b").touch()
-    async with serve(configuration(cola())):
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
-        await kubelet.add_pod(pod("p", COLA, 2))
+    async with node.serve(configuration(cola())):
+        await node.allocatable(COLA, 2)
+        await node.kubelet.add_pod(pod("p", COLA, 2))
     (colas / "a").unlink()
-    async with serve(configuration(cola())) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-        assert kubelet.capacity(COLA) == 2
+    async with node.serve(configuration(cola())) as served:
+        await node.allocatable(COLA)
+        assert node.kubelet.capacity(COLA) == 2
         assert served.reasons(COLA) == {
             "a": "held by a pod, but not found",
             "b": "",
         }
     # Nothing is found at all, and the kubelet says nothing: its checkpoint does.
     (colas / "b").unlink()
-    await kubelet.set_faults(Faults(error="UNAVAILABLE"))
-    async with serve(configuration(cola())) as served:
+    await node.kubelet.set_faults(Faults(error="UNAVAILABLE"))
+    async with node.serve(configuration(cola())) as served:
         await served.until(lambda: {e.id for e in served.status(COLA).advertised} == {"a", "b"})
         await served.until(lambda: served.status(COLA).registered)
-    await kubelet.set_faults(Faults())
+    await node.kubelet.set_faults(Faults())
 
 
-async def test_what_a_pod_holds_from_before_is_taken_over_as_soon_as_the_kubelet_reports_it(
-    serve: Serve, colas: Path, root: Path
-) -> None:
+async def test_adoption_waits_for_the_kubelet(serve: Serve, colas: Path, root: Path) -> None:
     # Not the fixture's, which counts it against the plugin that nobody had told it.
     async with SimulatedKubelet(root / "k") as kubelet:
         (colas / "a").touch()
@@ -388,9 +368,7 @@ async def test_what_a_pod_holds_from_before_is_taken_over_as_soon_as_the_kubelet
             await kubelet.wait_until(lambda k: k.capacity(COLA) == 2)
 
 
-async def test_what_a_pod_holds_is_not_dropped_while_a_kubelet_that_came_back_lists_no_pod(
-    root: Path, serve: Serve, colas: Path
-) -> None:
+async def test_adoption_from_the_checkpoint(root: Path, serve: Serve, colas: Path) -> None:
     (colas / "a").touch()
     async with SimulatedKubelet(root / "k", sync_delay=3600) as kubelet:
         async with serve(configuration(cola())):
@@ -405,15 +383,13 @@ async def test_what_a_pod_holds_is_not_dropped_while_a_kubelet_that_came_back_li
         assert kubelet.violations == ()
 
 
-async def test_a_device_that_went_unnoticed_is_refused_by_allocate(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_allocate_resolves_devices(node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (colas / "a").touch()
-    async with serve(configuration(cola())) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+    async with node.serve(configuration(cola())) as served:
+        await node.allocatable(COLA)
         monkeypatch.setattr(DeviceScanner, "resolve", gone)
         with pytest.raises(AdmissionError, match="'a' is unhealthy"):
-            await kubelet.add_pod(pod("p", COLA))
+            await node.kubelet.add_pod(pod("p", COLA))
         assert served.status(COLA).counters.allocation_errors == 1
 
 
@@ -421,17 +397,15 @@ def gone(_scanner: DeviceScanner, devices: Sequence[Device]) -> Resolved:
     return Resolved((), tuple((device.id, "it is not there") for device in devices))
 
 
-async def test_a_scan_that_hangs_is_given_up_and_reported_while_everything_is_served_on(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_scan_that_hangs(node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (colas / "a").touch()
     release = threading.Event()
 
     def hang(*_arguments: object) -> None:
         release.wait(60)
 
-    async with serve(configuration(cola()), pace=Pace(scan_limit=0.1, retry=0.05)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+    async with node.serve(configuration(cola()), pace=Pace(scan_limit=0.1, retry=0.05)) as served:
+        await node.allocatable(COLA)
         with monkeypatch.context() as hanging:
             # Either a full scan follows or one of the new file alone.
             hanging.setattr(Files, "scan", hang)
@@ -439,14 +413,14 @@ async def test_a_scan_that_hangs_is_given_up_and_reported_while_everything_is_se
             (colas / "b").touch()
             await served.until(lambda: "an earlier call still hangs" in served.status(COLA).state)
         assert served.status(COLA).ready
-        await kubelet.add_pod(pod("p", COLA))
-        await kubelet.restart()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await node.kubelet.add_pod(pod("p", COLA))
+        await node.kubelet.restart()
+        await node.allocatable(COLA)
         release.set()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+        await node.allocatable(COLA, 2)
 
 
-async def test_ids_that_another_resource_has_too_are_reported(
+async def test_conflicting_ids(
     root: Path, serve: Serve, colas: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (colas / "a").touch()

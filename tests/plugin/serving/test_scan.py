@@ -205,9 +205,7 @@ ENTRIES = st.lists(
 
 @settings(max_examples=30, deadline=None)
 @given(steps=st.lists(ENTRIES, max_size=8), by_letter=st.booleans())
-def test_single_entries_come_to_the_devices_of_a_full_scan(
-    steps: list[list[tuple[str, bool]]], by_letter: bool
-) -> None:
+def test_entries_and_full_scans_agree(steps: list[list[tuple[str, bool]]], by_letter: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="dl") as root:
         (Path(root) / "dev").mkdir()
         template = "{{ device.name[:1] }}" if by_letter else "{{ device.name }}"

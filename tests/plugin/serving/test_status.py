@@ -8,7 +8,7 @@ from plugin.serving.status import MAX_NAMED, ResourceLog
 BROKEN = "found '1', expected '0'"
 
 
-def test_a_new_device_that_is_unhealthy_is_logged_as_a_change_of_health(
+def test_a_new_unhealthy_device_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "devicelens")

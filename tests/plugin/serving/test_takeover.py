@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Serve, Served
+from harness.served import Node, Served
 from plugin.devices.device import HeldIds
 from plugin.serving.context import Pace, RegistrationMethod
 from plugin.serving.kubelet_state import KubeletState
 from plugin.serving.reconciler import Reconciler
 from plugin.serving.sockets import Lease, SocketNames
-from simulator import SimulatedKubelet
 from simulator.devices import Device
 from simulator.scripted import ScriptedPlugin
 
@@ -26,28 +25,26 @@ CONFIGURATION = (
 
 
 @pytest.mark.parametrize("method", ["socket", "registry"])
-async def test_a_second_plugin_stands_by_ready_and_takes_over_when_the_first_ends(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, method: RegistrationMethod
-) -> None:
+async def test_a_second_plugin_stands_by(node: Node, colas: Path, method: RegistrationMethod) -> None:
     (colas / "a").touch()
-    async with serve(CONFIGURATION, method=method) as second_to_last:
-        async with serve(CONFIGURATION, method=method) as first:
-            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+    async with node.serve(CONFIGURATION, method=method) as second_to_last:
+        async with node.serve(CONFIGURATION, method=method) as first:
+            await node.allocatable(COLA)
             served, waiting = (
                 (first, second_to_last) if first.status(COLA).registered else (second_to_last, first)
             )
             await waiting.until(lambda: "another process on this node" in waiting.status(COLA).state)
             assert waiting.status(COLA).ready
-            assert kubelet.streams(COLA) == 1
+            assert node.kubelet.streams(COLA) == 1
             # Restarts change nothing between the two.
-            await kubelet.restart()
-            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.streams(COLA) == 1)
+            await node.kubelet.restart()
+            await node.kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.streams(COLA) == 1)
             await served.until(lambda: served.status(COLA).registered)
             assert not waiting.status(COLA).registered
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await node.allocatable(COLA)
         await second_to_last.until(lambda: second_to_last.status(COLA).registered)
         (colas / "b").touch()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+        await node.allocatable(COLA, 2)
 
 
 async def until_served(served: Served) -> None:
@@ -55,69 +52,55 @@ async def until_served(served: Served) -> None:
     await served.until(lambda: served.status(COLA).registered and served.status(COLA).streams == 1)
 
 
-async def test_an_older_plugin_of_another_vendor_that_leaves_takes_nothing_with_it_for_long(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path
-) -> None:
+async def test_an_older_plugin_of_another_vendor_leaves(node: Node, colas: Path) -> None:
     (colas / "a").touch()
-    async with ScriptedPlugin(root / "k", COLA, [Device("a")]) as foreign:
+    async with ScriptedPlugin(node.kubelet.root, COLA, [Device("a")]) as foreign:
         await foreign.register()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-        async with serve(CONFIGURATION, pace=Pace(verify=60.0)) as served:
+        await node.allocatable(COLA)
+        async with node.serve(CONFIGURATION, pace=Pace(verify=60.0)) as served:
             await until_served(served)
             # The kubelet takes the old stream's end for ours, and cuts ours too.
             await foreign.stop()
-            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
-            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+            await node.allocatable(COLA, 0)
+            await node.allocatable(COLA)
             await served.registered(COLA, 2)
             assert served.status(COLA).counters.registrations == 2
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_a_newer_plugin_of_another_vendor_that_leaves_takes_nothing_with_it_for_long(
-    kubelet: SimulatedKubelet,
-    serve: Serve,
-    colas: Path,
-    root: Path,
-    killed: bool,
-) -> None:
+async def test_a_newer_plugin_of_another_vendor_leaves(node: Node, colas: Path, killed: bool) -> None:
     (colas / "a").touch()
     # One that goes in order takes its socket along, which is seen; else it is asked about in time.
     pace = Pace(verify=0.3 if killed else 60.0, verify_again=0.1)
-    async with serve(CONFIGURATION, pace=pace) as served:
+    async with node.serve(CONFIGURATION, pace=pace) as served:
         await until_served(served)
-        async with ScriptedPlugin(root / "k", COLA, [Device("x"), Device("y")]) as foreign:
+        async with ScriptedPlugin(node.kubelet.root, COLA, [Device("x"), Device("y")]) as foreign:
             await foreign.register()
-            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+            await node.allocatable(COLA, 2)
             if killed:
                 foreign.end_streams()
-                await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+                await node.allocatable(COLA)
                 assert foreign.path.exists()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await node.allocatable(COLA)
         await until_served(served)
 
 
-async def test_a_newer_plugin_of_another_vendor_is_reported_and_left_in_place(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_newer_plugin_stays(node: Node, colas: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "devicelens")
     (colas / "a").touch()
-    async with serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.05)) as served:
+    async with node.serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.05)) as served:
         await until_served(served)
-        async with ScriptedPlugin(root / "k", COLA, [Device("x"), Device("y")]) as foreign:
+        async with ScriptedPlugin(node.kubelet.root, COLA, [Device("x"), Device("y")]) as foreign:
             await foreign.register()
-            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+            await node.allocatable(COLA, 2)
             await served.until(lambda: "another plugin serves it" in caplog.messages)
             assert served.status(COLA).counters.registrations == 1
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await node.allocatable(COLA)
         await served.until(lambda: "another plugin serves it: over" in caplog.messages)
 
 
-async def test_what_a_kubelet_says_that_restarts_meanwhile_casts_no_doubt(
-    kubelet: SimulatedKubelet,
-    serve: Serve,
-    colas: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+async def test_a_restart_during_a_check(
+    node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (colas / "a").touch()
     asked = 0
@@ -127,44 +110,42 @@ async def test_what_a_kubelet_says_that_restarts_meanwhile_casts_no_doubt(
         asked += 1
         if asked > 3:
             return {COLA: frozenset({"a"})}
-        await kubelet.restart()
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await node.kubelet.restart()
+        await node.allocatable(COLA)
         return {}
 
     monkeypatch.setattr(KubeletState, "allocatable", said_before_the_plugin_was_back)
-    async with serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.01)) as served:
+    async with node.serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.01)) as served:
         await served.until(lambda: asked > 3)
         await until_served(served)
     assert "no device is allocatable, registering again" not in caplog.messages
 
 
-async def test_registering_anew_that_does_not_help_is_done_ever_more_seldom(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_renewals_back_off(node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (colas / "a").touch()
     monkeypatch.setattr(KubeletState, "allocatable", nothing)
     began = time.monotonic()
-    async with serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.01)) as served:
+    async with node.serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.01)) as served:
         await served.until(lambda: served.status(COLA).counters.registrations == 4)
         # At once, then after 0.2 and after 0.4 s more.
         assert time.monotonic() - began > 0.6
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
+        await node.allocatable(COLA)
 
 
 async def nothing(_state: KubeletState) -> HeldIds:
     return {}
 
 
-async def test_that_nothing_is_healthy_does_not_say_that_the_other_plugin_has_gone(
-    kubelet: SimulatedKubelet, serve: Serve, colas: Path, root: Path, caplog: pytest.LogCaptureFixture
+async def test_no_healthy_device_is_no_verdict(
+    node: Node, colas: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "devicelens")
     (colas / "a").touch()
-    async with serve(CONFIGURATION, pace=Pace(verify=0.05, verify_again=0.01)) as served:
+    async with node.serve(CONFIGURATION, pace=Pace(verify=0.05, verify_again=0.01)) as served:
         await until_served(served)
-        async with ScriptedPlugin(root / "k", COLA, [Device("x"), Device("y")]) as foreign:
+        async with ScriptedPlugin(node.kubelet.root, COLA, [Device("x"), Device("y")]) as foreign:
             await foreign.register()
-            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
+            await node.allocatable(COLA, 2)
             await served.until(lambda: "another plugin serves it" in caplog.messages)
             asked: list[int] = []
 
@@ -253,9 +234,7 @@ def test_sockets_of_a_process_that_was_killed_are_removed_and_no_others(root: Pa
     assert os.path.lexists(served)
 
 
-def test_a_kubelet_that_removes_sockets_meanwhile_does_not_disturb_removing_stale_ones(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stale_socket_vanishes_meanwhile(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = SocketNames(root, COLA, lambda: "00000000")
     stale = names.fresh()
     with socket.socket(socket.AF_UNIX) as bound:

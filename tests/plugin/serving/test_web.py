@@ -53,7 +53,7 @@ async def client(served: Served) -> AsyncIterator[Client]:
         yield made
 
 
-async def test_the_device_document_is_what_the_design_says(
+async def test_the_device_document(
     client: Client, kubelet: SimulatedKubelet, colas: Path, served: Served
 ) -> None:
     await kubelet.add_pod(pod("p", COLA, 4))
@@ -91,9 +91,7 @@ async def test_ready_says_of_each_resource_how_it_stands(client: Client) -> None
     )
 
 
-async def test_without_a_kubelet_it_is_healthy_but_not_ready_and_says_why(
-    serve: Serve, colas: Path, root: Path
-) -> None:
+async def test_without_a_kubelet_it_is_not_ready(serve: Serve, colas: Path, root: Path) -> None:
     (colas / "a").touch()
     async with serve(CONFIGURATION) as served:
         await served.until(lambda: "is not there" in served.status(COLA).state)

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Hands, Serve, pod
+from harness.served import Hands, Node, pod
 from plugin.devices.rendering import File
 from plugin.discovery.host import HostRoot
 from plugin.serving.context import Pace
 from plugin.serving.written_files import KEEP_SIDE_FILES, HostRecord, SideFiles, read_record
-from simulator import SimulatedKubelet
 
 GPU = "example.com/gpu"
 CONFIGURATION = f"""\
@@ -40,9 +39,7 @@ def files(host: Path, tmp_path: Path, hands: Hands) -> SideFiles:
     return made
 
 
-def test_one_that_cannot_be_removed_holds_up_no_other(
-    files: SideFiles, host: Path, tmp_path: Path, hands: Hands
-) -> None:
+def test_a_failed_removal_blocks_no_other(files: SideFiles, host: Path, tmp_path: Path, hands: Hands) -> None:
     hands.ahead = KEEP_SIDE_FILES
     with pytest.raises(OSError, match="/run/b"):
         files.release([], hands.clock().monotonic())
@@ -69,7 +66,7 @@ def test_a_file_written_after_the_holders_were_read_stays(host: Path, tmp_path: 
     assert not files.any()
 
 
-def test_one_that_cannot_be_written_anew_holds_up_no_other(files: SideFiles, host: Path) -> None:
+def test_a_failed_restore_blocks_no_other(files: SideFiles, host: Path) -> None:
     for name in "ac":
         (host / "run" / name).unlink()
     with pytest.raises(OSError, match="/run/b"):
@@ -77,9 +74,7 @@ def test_one_that_cannot_be_written_anew_holds_up_no_other(files: SideFiles, hos
     assert all((host / "run" / name).is_file() for name in "ac")
 
 
-def test_a_record_is_on_the_disk_before_it_takes_the_place_of_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_is_synced_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     fsync, replace = os.fsync, Path.replace
 
@@ -97,20 +92,18 @@ def test_a_record_is_on_the_disk_before_it_takes_the_place_of_the_last(
     assert done == ["True synced", "replaced"]
 
 
-async def test_what_cannot_be_written_anew_at_the_start_is_tried_again(
-    kubelet: SimulatedKubelet, serve: Serve, host: Path, dev: Path
-) -> None:
+async def test_files_are_restored_until_that_succeeds(node: Node, host: Path, dev: Path) -> None:
     (dev / "gpu0").touch()
-    async with serve(CONFIGURATION):
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-        await kubelet.add_pod(pod("p", GPU))
+    async with node.serve(CONFIGURATION):
+        await node.allocatable(GPU)
+        await node.kubelet.add_pod(pod("p", GPU))
     # As after a reboot, and what the file is in is not there yet.
     written = host / "run/gpus/gpu0"
     written.unlink()
     written.parent.rmdir()
     written.parent.write_text("not mounted yet")
-    async with serve(CONFIGURATION, pace=Pace(release=0.05)) as served:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
+    async with node.serve(CONFIGURATION, pace=Pace(release=0.05)) as served:
+        await node.allocatable(GPU)
         assert not written.exists()
         written.parent.unlink()
         await served.until(written.is_file)
