@@ -60,15 +60,3 @@ def test_errors_are_what_it_shows() -> None:
         with pytest.raises(ConfigError) as caught:
             load(text.encode(), "plugin.yaml")
         assert str(caught.value) == told.rstrip("\n")
-
-
-def test_its_links_lead_somewhere() -> None:
-    headings = {
-        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-        for title in re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
-    }
-    for target in re.findall(r"\]\(([^)]+)\)", TEXT):
-        if target.startswith("#"):
-            assert target[1:] in headings, target
-        else:
-            assert (DOCUMENT.parent / target).exists(), target
