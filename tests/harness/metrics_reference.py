@@ -148,12 +148,12 @@ _HEAD: Final = """\
 Both processes serve `/metrics` in Prometheus' text format 0.0.4 and in OpenMetrics 1.0. `node` is the node of
 the exporter; `namespace`, `pod`, and `container` are the *holder's*, so scrape with `honor_labels: true`.
 
-Names carry the unit: `_seconds`, `_bytes`, `_timestamp_seconds` (unix time). A family that ends in `_info` or
-`_labels` is always 1, one that ends in `_up`, `_healthy`, `_successful`, or `_registered` is 0 or 1. All
-others are counts.
+Names carry type and unit. `_total` is a counter, `_seconds` without `_timestamp` a histogram of seconds, and
+any other family a gauge: `_timestamp_seconds` is unix time, `_bytes` bytes, `_info` and `_labels` always 1,
+`_up`, `_healthy`, `_successful`, and `_registered` 0 or 1, all others counts.
 
-Stability, as in Kubernetes: a `STABLE` family keeps its name, type, labels, and meaning until the next major
-version. An `ALPHA` family may change or go in any minor version; the changelog says so.
+A family marked STABLE keeps its name, type, labels, and meaning until the next major version, as in
+Kubernetes. The others are ALPHA: they may change or go in any minor version, and the changelog says so.
 
 `devicelens_device_healthy` has one series for each device. To see the health of the devices that a pod holds,
 join it with the holders:
@@ -180,9 +180,20 @@ On `:10191`.
 
 
 def _table(found: Iterable[Family]) -> str:
-    rows = ["| family | type | labels | stability | |", "|---|---|---|---|---|"]
-    rows += [f"| `{f.name}` | {f.type} | {', '.join(f.labels)} | {f.stability} | {f.help} |" for f in found]
+    rows = ["| family | labels | |", "|---|---|---|"]
+    for family in found:
+        if family.type != _type(family.name):
+            raise ValueError(f"{family.name}: a {family.type} that is named as a {_type(family.name)}")
+        mark = " STABLE." if family.stability == "STABLE" else ""
+        rows.append(f"| `{family.name}` | {', '.join(family.labels)} | {family.help}{mark} |")
     return "\n".join(rows) + "\n"
+
+
+def _type(name: str) -> str:
+    """The type that the page derives from a name."""
+    if name.endswith("_total"):
+        return "counter"
+    return "histogram" if name.endswith("_seconds") and "_timestamp_" not in name else "gauge"
 
 
 def document() -> str:
