@@ -104,7 +104,7 @@ def _line(text: str) -> str:
 
 
 def _presets() -> str:
-    rows: list[str] = []
+    groups: dict[str, list[str]] = {}
     for name, file in sorted(PRESETS.items()):
         text = file.read_text()
         comment = re.match(r"(?:#[^\n]*\n)*?(?=#\n|version:)", text)
@@ -112,8 +112,10 @@ def _presets() -> str:
         purpose, tried = first.rstrip(".").rsplit(". ", 1)
         resources = re.findall(r"^  - name: \"?(.*?)\"?$", text, re.MULTILINE)
         families = ", ".join(f"`{_family(resource)}`" for resource in resources)
-        rows.append(f"- `{name}` ({families}): {_purpose(purpose)}. *{tried}.*")
-    return "\n".join(rows)
+        groups.setdefault(tried, []).append(f"- `{name}` ({families}): {_purpose(purpose)}.")
+    return "\n\n".join(
+        "\n".join((f"**{tried}:**\n", *rows)) for tried, rows in sorted(groups.items(), reverse=True)
+    )
 
 
 def _purpose(text: str) -> str:
