@@ -29,7 +29,7 @@ class Exec(SourceConfig, frozen=True):
     """A program that prints the devices as a JSON array of objects on standard output.
 
     Each object has `name` and optionally `path`, `attrs` (text by name), `numa` (node number), `nodes` (host
-    paths), `sysfs` (the directory where the search for the NUMA node starts) and `unhealthy` (the reason).
+    paths), `sysfs` (where the search for the NUMA node starts) and `unhealthy` (the reason).
 
     The program comes from the plugin's image or a mount. Its environment is PATH and HOST_ROOT, the directory
     of the host's files. Unless it exits with 0, the devices stay as they were.

@@ -55,8 +55,7 @@ class Net(PciSelection, frozen=True):
 
     A function needs no interface (it may be bound to vfio-pci). While its interface is in a pod's network
     namespace, it keeps the interface's last known name and link type. An interface with the host's default
-    route, directly or through a bond, bridge or VLAN, is left out; the scan reads the host's /proc and /sys
-    for this and needs neither hostNetwork nor hostPID.
+    route, directly or through a bond, bridge or VLAN, is left out; this needs no hostNetwork and no hostPID.
 
     Attributes: those of `pci`, and `interface`, `interfaces` (joined by commas), `link_type` (ether,
     infiniband or the kernel's number), the RDMA device `rdma` with its nodes `uverbs`, `umad` and `issm`,

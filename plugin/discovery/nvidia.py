@@ -34,10 +34,10 @@ class Nvidia(SourceConfig, frozen=True):
     """NVIDIA GPUs or their MIG slices, by NVML if its library is there, otherwise by the driver's files.
 
     NVML needs the extra `nvidia` and `libnvidia-ml.so.1`. Without it, /proc/driver/nvidia shows the GPUs, and
-    slices without UUIDs and profiles; without that too, /dev/nvidia0 and so on show that there are GPUs.
+    slices without UUIDs and profiles; without that too, /dev/nvidia0 and so on show the GPUs.
 
-    Named after the UUID; without one `nvidia0`, a slice `nvidia0/gi1`, and `nvidia0/gi1/ci2` for further
-    compute instances of a slice.
+    Named after the UUID, or else `nvidia0`, `nvidia0/gi1` (a slice), `nvidia0/gi1/ci2` (a further compute
+    instance).
 
     Attributes: `uuid`, `minor` (of /dev/nvidiaN), `gpu` (`nvidia0`), `gpu_uuid` (of a slice, its parent's),
     `model`, `address` (PCI), `memory_mib`; `mig` (`enabled`, `disabled`); of a slice `profile` (`1g.10gb`),

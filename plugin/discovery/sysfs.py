@@ -60,8 +60,7 @@ class Sysfs(SourceConfig, frozen=True):
 
     Attributes: one for each named group of `pattern` and `matches`, and for each key of `attrs` and `locate`.
 
-    Nodes: the device nodes of the directory and of those below it, down to `depth` levels: a directory with
-    a file `dev` has a device node.
+    Nodes: those of the directory and of those below it, down to `depth` levels, by their files `dev`.
     """
 
     paths: Annotated[list[HostGlob], Meta(min_length=1, max_length=64)]

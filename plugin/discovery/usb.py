@@ -41,8 +41,7 @@ _port_problem: Final = matching(r"[0-9.*?\[\]!-]+", "a USB port or a pattern: 1-
 class Usb(SourceConfig, frozen=True):
     """USB devices but hubs, with their child nodes. A device must match every list that is given.
 
-    Named after the serial number, so that a device stays the same in another port; after its port (`1-1.2`)
-    if it has no serial number, or one that another device has too.
+    Named after the serial number; after the port (`1-1.2`) if it has none, or shares it with another device.
 
     Attributes: `vendor`, `product` (four hexadecimal digits), `serial`, `manufacturer`, `product_name`,
     `port`, `bus`, `address` (number on the bus), `class`, `classes` (of its interfaces, joined by commas),
