@@ -6,7 +6,6 @@ from plugin.devices.allocation import AllocationError, ContainerAllocation, Refu
 from plugin.devices.device import Device, Sharing
 from plugin.devices.inventory import Inventory, ObservedDevice
 from plugin.devices.rendering import ContainerNode, Mount
-from plugin.presets import PRESETS
 from runtime.clock import Instant
 
 CAMERA = """\
@@ -36,8 +35,8 @@ def plan(text: str = CAMERA) -> ResourcePlan:
     return made
 
 
-def inventory(*sick: str, replicas: int | None = 3) -> Inventory:
-    made = Inventory(Sharing(replicas))
+def inventory(*sick: str) -> Inventory:
+    made = Inventory(Sharing(3))
     made.survey(
         [
             ObservedDevice(
@@ -131,29 +130,9 @@ def test_an_id_named_twice_counts_once() -> None:
     ],
 )
 def test_a_template_that_fails_is_reported_with_its_place(allocate: str, words: str) -> None:
-    broken = plan(f"""\
-version: 1
-resources:
-  - name: example.com/camera
-    discover: [{{exec: {{command: [/bin/list]}}}}]
-    allocate: {{{allocate}}}
-""")
+    broken = plan(CAMERA.partition("    allocate:")[0] + f"    allocate: {{{allocate}}}\n")
     devices = [known.device for known in inventory().devices.values()]
     with pytest.raises(AllocationError) as caught:
         render(broken, ["video10", "video2"], devices)
     assert caught.value.refusal is Refusal.INTERNAL
     assert words in str(caught.value)
-
-
-def test_the_preset_cola_gives_the_ids_joined() -> None:
-    cola = plan(PRESETS["cola"].read_text())
-    devices = request(inventory(replicas=None), cola, ["video3", "video10"]).devices
-    made = render(cola, ["video3", "video10"], devices)
-    assert made.env == {"COLA_DEVICES": "video3,video10"}
-    assert (made.devices, made.mounts, made.cdi) == ((), (), ())
-
-
-def test_the_preset_sample_mounts_a_directory_for_each_device() -> None:
-    sample = plan(PRESETS["sample"].read_text())
-    made = render(sample, ["Dev-2"], [Device("Dev-2", "Dev-2")])
-    assert made.mounts == (Mount("/tmp/Dev-2", "/tmp/Dev-2", read_only=False, create="directory"),)

@@ -1,6 +1,9 @@
-from hypothesis import settings
+"""Claims of resources, by the order of the configuration and of their scans."""
+
+from random import Random
+
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from plugin.devices.claims import ClaimResult, DeviceClaims, DeviceIds, claim_of
 from plugin.discovery.source import Found
@@ -47,49 +50,47 @@ def test_an_id_that_two_resources_have_is_reported_to_the_second_until_the_first
     assert identities.advertise("a.b/x", ["2"]) == {}
 
 
-RESOURCES = st.sampled_from(["a", "b", "c"])
-THINGS = st.sets(st.sampled_from(["x", "y", "z", "w"]))
+class Life:
+    """Claims and releases in a random order, and what each resource wants and has."""
 
-
-class Life(RuleBasedStateMachine):
-    """Claims in any order: nothing has two holders, and nobody is refused what nobody has."""
-
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, random: Random) -> None:
+        self.random = random
         self.claims = DeviceClaims()
         self.wanted: dict[str, set[str]] = {}
-        self.holds: dict[str, set[str]] = {}
+        self.owned: dict[str, set[str]] = {}
 
-    @rule(resource=RESOURCES, things=THINGS)
-    def claim(self, resource: str, things: set[str]) -> None:
-        claimed = self.claims.claim(resource, things)
-        kept = self.holds.get(resource, set()) & things
-        assert not kept & claimed.refused.keys()
-        self.wanted[resource] = things
-        self.holds[resource] = things - claimed.refused.keys()
-        for thing, holder in claimed.refused.items():
-            assert thing in self.holds[holder]
-        self.wake(claimed.wake)
+    def step(self) -> None:
+        resource = self.random.choice("abc")
+        wanted = {device for device in "wxyz" if self.random.random() < 0.5}
+        note(f"{resource}: {sorted(wanted)}")
+        if self.random.random() < 0.3:
+            self.wanted.pop(resource, None)
+            self.owned.pop(resource, None)
+            self.wake(self.claims.release(resource))
+        else:
+            kept = self.owned.get(resource, set()) & wanted
+            self.wake(self.claim(resource, wanted).wake)
+            assert kept <= self.owned[resource]
+        owned = [device for devices in self.owned.values() for device in devices]
+        assert len(owned) == len(set(owned))
+        assert set(owned) == {device for devices in self.wanted.values() for device in devices}
 
-    @rule(resource=RESOURCES)
-    def release(self, resource: str) -> None:
-        self.wanted.pop(resource, None)
-        self.holds.pop(resource, None)
-        self.wake(self.claims.release(resource))
+    def claim(self, resource: str, wanted: set[str]) -> ClaimResult:
+        result = self.claims.claim(resource, wanted)
+        self.wanted[resource] = wanted
+        self.owned[resource] = wanted - result.refused.keys()
+        assert all(device in self.owned[owner] for device, owner in result.refused.items())
+        return result
 
     def wake(self, resources: frozenset[str]) -> None:
-        """Who is woken claims again, and so gets what is free."""
+        """A resource that is woken claims again, and gets the free devices."""
         for resource in sorted(resources):
-            claimed = self.claims.claim(resource, self.wanted[resource])
-            self.holds[resource] = self.wanted[resource] - claimed.refused.keys()
-            assert claimed.wake == frozenset()
-
-    @invariant()
-    def everything_wanted_has_one_holder(self) -> None:
-        held = [thing for things in self.holds.values() for thing in things]
-        assert len(held) == len(set(held))
-        assert set(held) == {thing for things in self.wanted.values() for thing in things}
+            assert self.claim(resource, self.wanted[resource]).wake == frozenset()
 
 
-Life.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
-TestLife = Life.TestCase
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_every_wanted_device_has_one_owner(seed: int) -> None:
+    life = Life(Random(seed))
+    for _ in range(30):
+        life.step()

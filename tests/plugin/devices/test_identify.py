@@ -1,12 +1,17 @@
+"""Ids of devices, and the resources of a family."""
+
+import pytest
+
 from plugin.config.load import load
 from plugin.config.plan import ResourcePlan
-from plugin.devices.identify import Identifier
+from plugin.devices import identify
+from plugin.devices.identify import Identifier, members
 from plugin.discovery.source import Found
 from plugin.names import natural
 
 
-def plan(**keys: str) -> ResourcePlan:
-    text = "version: 1\nresources:\n- name: a.b/c\n  discover: [{exec: {command: [/bin/list]}}]\n"
+def plan(name: str = "a.b/c", **keys: str) -> ResourcePlan:
+    text = f"version: 1\nresources:\n- name: {name!r}\n  discover: [{{exec: {{command: [/bin/list]}}}}]\n"
     (made,) = load((text + "".join(f"  {k}: {v}\n" for k, v in keys.items())).encode(), "x")
     return made
 
@@ -102,3 +107,54 @@ def test_what_did_not_change_is_not_scanned_again() -> None:
     identifier.identify([Found("a"), Found("b")], nodes)
     identifier.identify([Found("a"), Found("b", attrs={"new": "1"})], nodes)
     assert asked == ["a", "b", "b"]
+
+
+def found(name: str, **attrs: str) -> Found:
+    return Found(name, f"/dev/{name}", attrs)
+
+
+def test_devices_of_one_name_are_one_resource_and_each_member_has_its_own() -> None:
+    family = plan("a.b/{{ device.attrs.target }}")
+    devices = [found("x", target="one"), found("y", target="two"), found("z", target="one")]
+    made = members(family, devices)
+    assert list(made.plans) == ["a.b/one", "a.b/two"]
+    one = made.plans["a.b/one"]
+    assert (one.name, one.family, one.member_of) == ("a.b/one", None, family.family)
+    assert one.sources == family.sources
+    identity = Identifier(one).identify(devices, lambda _: ())
+    assert [item.device.id for item in identity.devices] == ["x", "z"]
+    # Equal plans, or a look that finds the same would begin every member anew.
+    assert members(family, devices).plans == made.plans
+
+
+def test_only_devices_that_match_name_a_resource() -> None:
+    family = plan("a.b/{{ device.name }}", match="\"{{ device.name != 'y' }}\"")
+    assert list(members(family, [found("x"), found("y")]).plans) == ["a.b/x"]
+
+
+def test_a_bad_name_is_left_out_and_reported() -> None:
+    family = plan("a.b/{{ device.attrs.target }}")
+    made = members(
+        family, [found("x"), found("y", target="no way"), found("z", target=""), found("w", target="k")]
+    )
+    assert list(made.plans) == ["a.b/k"]
+    places, reasons = zip(*made.left_out, strict=True)
+    assert places == ("/dev/x", "/dev/y", "/dev/z")
+    assert "has no attribute 'target'" in reasons[0]
+    assert reasons[1].startswith("its resource cannot have the name 'a.b/no way', ")
+    assert reasons[2].startswith("its resource cannot have the name 'a.b/', ")
+    # A member finds those no more than its family does.
+    identity = Identifier(made.plans["a.b/k"]).identify([found("x"), found("w", target="k")], lambda _: ())
+    assert ([i.device.id for i in identity.devices], identity.left_out) == (["w"], ())
+
+
+def test_a_family_has_so_many_members_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identify, "MOST_MEMBERS", 2)
+    made = members(plan("a.b/{{ device.name }}"), [found("x"), found("y"), found("z"), found("x")])
+    assert list(made.plans) == ["a.b/x", "a.b/y"]
+    assert made.left_out == (("/dev/z", "there are 2 resources of its family already"),)
+
+
+def test_a_resource_with_a_name_of_its_own_is_no_family() -> None:
+    with pytest.raises(ValueError, match=r"a\.b/c is no family"):
+        members(plan("a.b/c"), [])
