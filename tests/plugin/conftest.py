@@ -1,4 +1,4 @@
-"""Fixtures for the plugin: host trees, short directories for sockets, a kubelet."""
+"""Fixtures for the plugin: short directories for sockets, host trees with parts of machines, a kubelet."""
 
 import shutil
 import tempfile
@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.hosttree import HostTree
+from harness.machines import Machine
+from harness.nvml import FakeNvml, with_nvml, without_nvml
+from harness.usb import UsbBus
+from plugin.discovery.host import HostRoot
 from simulator import SimulatedKubelet
 
 
@@ -32,3 +37,43 @@ async def kubelet(root: Path) -> AsyncIterator[SimulatedKubelet]:
     async with SimulatedKubelet(root / "k", registry_interval=0.1) as running:
         yield running
         assert running.violations == ()
+
+
+@pytest.fixture
+def tree(host: Path) -> HostTree:
+    """Writes to the host tree."""
+    return HostTree(host)
+
+
+@pytest.fixture
+def here(tree: HostTree) -> HostRoot:
+    """Reads the host tree, as the plugin does."""
+    return HostRoot(tree.root)
+
+
+@pytest.fixture
+def machine(tree: HostTree) -> Machine:
+    """Puts PCI functions and their parts into the host tree."""
+    return Machine(tree)
+
+
+@pytest.fixture
+def bus(tree: HostTree) -> UsbBus:
+    """A USB bus on NUMA node 1, in the host tree."""
+    made = UsbBus(tree)
+    tree.files(made.controller, numa_node=1)
+    return made
+
+
+@pytest.fixture
+def nvml(tree: HostTree) -> Iterator[FakeNvml]:
+    """NVML in the host tree."""
+    with with_nvml(tree) as fake:
+        yield fake
+
+
+@pytest.fixture
+def no_nvml() -> Iterator[None]:
+    """No NVML, whatever this machine has."""
+    with without_nvml():
+        yield

@@ -25,10 +25,9 @@ NETWORK = "020000"
 
 
 @pytest.fixture
-def machine(host: Path) -> Machine:
-    made = Machine(HostTree(host))
-    made.routes()
-    return made
+def machine(machine: Machine) -> Machine:
+    machine.routes()
+    return machine
 
 
 class Look:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from harness.hosttree import HostTree
 from harness.preset import Answer, Listed, nodes, serving_preset, serving_text
 from harness.usb import UsbBus
@@ -86,21 +84,6 @@ async def test_intel_fpga_of_the_older_driver_and_of_a_virtual_function(
         assert answer == Answer(nodes=nodes("rw", *(f"/dev/{i}" for i in ids)))
 
 
-async def test_intel_fpga_programmed_for_each_container(root: Path, host: Path, tree: HostTree) -> None:
-    dfl_port(tree, 0, AFU_ID)
-    text = """\
-version: 1
-resources:
-  - preset: intel-fpga
-    of: "fpga.intel.com/region-{{ device.attrs.interface_id }}"
-    match: "{{ device.attrs.interface_id.strip('fF') != '' }}"
-    pre_start: {exec: [/opt/program-fpga, "{{ device.path }}"], timeout: 20s}
-"""
-    async with serving_text(root, host, text) as served:
-        name = f"fpga.intel.com/region-{REGION_ID}"
-        assert await served.devices(name, 1) == {"dfl-port.0": Listed(0)}
-
-
 async def test_usb_is_a_resource_for_each_kind_of_device(root: Path, host: Path, bus: UsbBus) -> None:
     inner = bus.plug("1-1", "0403", "6001", "A1", address=5)
     bus.child(inner, "ttyUSB0/tty/ttyUSB0", "tty", "ttyUSB0")
@@ -146,15 +129,3 @@ resources:
         await served.devices("smarter-devices/snd_controlC0", 20)
         answer = await served.allocate("smarter-devices/snd_controlC0", "snd/controlC0::3")
         assert answer == Answer(nodes=nodes("rw", "/dev/snd/controlC0"))
-
-
-@pytest.fixture
-def tree(host: Path) -> HostTree:
-    return HostTree(host)
-
-
-@pytest.fixture
-def bus(tree: HostTree) -> UsbBus:
-    made = UsbBus(tree)
-    tree.files(made.controller, numa_node=1)
-    return made

@@ -6,15 +6,9 @@ import pytest
 
 from harness.hosttree import HostTree
 from harness.nvml import without_nvml
-from harness.preset import Answer, Listed, nodes, serving_preset, serving_text
-from harness.usb import UsbBus
+from harness.preset import Answer, Listed, nodes, serving_preset
 from plugin.presets import PRESETS
 from simulator.rpc import RpcError
-
-
-@pytest.fixture
-def tree(host: Path) -> HostTree:
-    return HostTree(host)
 
 
 def queue(
@@ -57,25 +51,6 @@ async def test_intel_dsa_and_iaa_give_queues_that_are_enabled_by_their_mode(
             await served.allocate(f"{domain}/wq-user-shared", "wq0.0")
 
 
-async def test_intel_dsa_shares_a_shared_queue_and_no_dedicated_one(
-    root: Path, host: Path, tree: HostTree
-) -> None:
-    queue(tree, "dsa", "wq0.0", mode="shared")
-    queue(tree, "dsa", "wq0.1", mode="dedicated")
-    text = """\
-version: 1
-resources:
-  - {preset: intel-dsa, of: dsa.intel.com/wq-user-shared, share: {replicas: 3, id: "{{ id }}-{{ n }}"}}
-  - {preset: intel-dsa, of: dsa.intel.com/wq-user-dedicated}
-"""
-    async with serving_text(root, host, text) as served:
-        listed = await served.devices("dsa.intel.com/wq-user-shared", 3)
-        assert listed == {f"wq0.0-{n}": Listed(1) for n in range(3)}
-        assert set(await served.devices("dsa.intel.com/wq-user-dedicated", 1)) == {"wq0.1"}
-        answer = await served.allocate("dsa.intel.com/wq-user-shared", "wq0.0-2")
-        assert answer == Answer(nodes=nodes("rw", "/dev/dsa/wq0.0"))
-
-
 async def test_intel_sgx_is_for_all(root: Path, host: Path, tree: HostTree) -> None:
     tree.file("/dev/sgx_enclave")
     async with serving_preset(root, host, "intel-sgx") as served:
@@ -88,34 +63,6 @@ async def test_intel_sgx_is_for_all(root: Path, host: Path, tree: HostTree) -> N
         await served.devices("sgx.intel.com/provision", 110)
         answer = await served.allocate("sgx.intel.com/provision", "sgx-provision-0")
         assert answer == Answer(nodes=nodes("rw", "/dev/sgx_provision"))
-
-
-@pytest.fixture
-def bus(tree: HostTree) -> UsbBus:
-    made = UsbBus(tree)
-    tree.files(made.controller, numa_node=1)
-    return made
-
-
-async def test_a_usb_device_that_was_plugged_in_elsewhere_is_given_as_it_is_now(
-    root: Path, host: Path, bus: UsbBus
-) -> None:
-    text = """\
-version: 1
-resources:
-  - {preset: usb, name: example.com/serial, discover: [{usb: {vendors: ["0403"], with_nodes: [tty]}}]}
-"""
-    bus.child(bus.plug("1-1", "0403", "6001", "A1", address=5), "ttyUSB0/tty/ttyUSB0", "tty", "ttyUSB0")
-    async with serving_text(root, host, text) as served:
-        await served.devices("example.com/serial", 1)
-        bus.unplug("1-1")
-        (host / "dev/ttyUSB0").unlink()
-        await served.kubelet.wait_until(lambda k: k.allocatable("example.com/serial") == 0)
-        bus.child(bus.plug("1-4", "0403", "6001", "A1", address=9), "ttyUSB7/tty/ttyUSB7", "tty", "ttyUSB7")
-        await served.kubelet.wait_until(lambda k: k.allocatable("example.com/serial") == 1)
-        assert await served.allocate("example.com/serial", "A1") == Answer(
-            nodes=nodes("rw", "/dev/bus/usb/001/009", "/dev/ttyUSB7")
-        )
 
 
 @pytest.mark.parametrize(
@@ -168,20 +115,17 @@ async def test_nodes_that_one_container_has_at_a_time(
         assert f"{names[-1]}9" in await served.devices(resource, len(names) + 1)
 
 
-async def test_sample_names_its_devices_by_cdi_where_asked_for(
-    root: Path, host: Path, tree: HostTree
-) -> None:
+async def test_cola_and_sample(root: Path, host: Path, tree: HostTree) -> None:
+    for path in ("/etc/colas/one", "/etc/colas/two"):
+        tree.file(path)
+    async with serving_preset(root, host, "cola") as served:
+        await served.devices("myway5.com/cola", 2)
+        assert await served.allocate("myway5.com/cola", "two", "one") == Answer({"COLA_DEVICES": "one,two"})
     tree.directory("/tmp")
-    text = """\
-version: 1
-resources:
-  - {preset: sample, allocate: {cdi: ["example.com/resource=CDI-{{ device.id }}"]}}
-"""
-    async with serving_text(root, host, text) as served:
+    async with serving_preset(root, host, "sample") as served:
         await served.devices("example.com/resource", 2)
-        assert await served.allocate("example.com/resource", "Dev-2") == Answer(
-            mounts=(("/tmp/Dev-2", "/tmp/Dev-2", False),), cdi=("example.com/resource=CDI-Dev-2",)
-        )
+        mounts = (("/tmp/Dev-2", "/tmp/Dev-2", False),)
+        assert await served.allocate("example.com/resource", "Dev-2") == Answer(mounts=mounts)
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
