@@ -248,11 +248,16 @@ class Address:
     path: str = ""
     authorization: str = ""
 
-    def __str__(self) -> str:
+    @property
+    def url(self) -> str:
+        """The URL before a request's path."""
         if self.scheme == "unix":
-            return f"unix:{visible(self.path)}"
+            return "http://localhost"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return visible(f"{self.scheme}://{host}:{self.port}{self.path}")
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+    def __str__(self) -> str:
+        return f"unix:{visible(self.path)}" if self.scheme == "unix" else visible(self.url)
 
 
 def parse_address(text: str) -> Address:

@@ -12,18 +12,24 @@ from typing import Any, Final, TypeVar
 import aiohttp
 import click
 import msgspec
-from yarl import URL
 
 from exporter.cli.common import AskError
 from exporter.cli.sources import ChosenSource, SourceFlags
 from runtime.flags import Address
+from runtime.http.client import (
+    CredentialError,
+    TooLargeError,
+    connection_problem,
+    read_body,
+    read_credential,
+    tls_context,
+)
 from runtime.text import visible
 
 LIMIT: Final = 64 * 1024 * 1024
 """Bytes of an answer: ten times the documents of the fullest node."""
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)
 """`connect` limits the time of everything."""
-_CHUNK: Final = 256 * 1024
 _TOKEN_BYTES: Final = 64 * 1024
 _EVENT_SILENCE: Final = 40.0
 """Seconds without data after which an event stream counts as lost: the exporter sends one every 15 s."""
@@ -100,7 +106,9 @@ class ServerClient:
         """
         try:
             async with self._request(path, query, "application/json") as response:
-                body = await self._read(response)
+                body = await read_body(response, LIMIT)
+        except TooLargeError:
+            raise self._too_large() from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._failed(error) from error
         if response.status != 200:
@@ -123,7 +131,7 @@ class ServerClient:
         try:
             async with self._request(path, None, "text/event-stream", wait) as response:
                 if response.status != 200 or response.content_type != "text/event-stream":
-                    raise self._refused(path, response, await self._read(response))
+                    raise self._refused(path, response, await read_body(response, LIMIT))
                 name = b""
                 async for line in response.content:
                     field, _, value = line.partition(b":")
@@ -131,6 +139,8 @@ class ServerClient:
                         name = value.strip()
                     elif field == b"data" and name == b"generation":
                         yield int(value[:18])
+        except TooLargeError:
+            raise self._too_large() from None
         except TimeoutError as error:
             raise AskError(f"{self.address}: no answer: {visible(str(error))}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -169,24 +179,17 @@ class ServerClient:
         authorization = self.address.authorization or _bearer(self._source.flags.token_file)
         if authorization:
             headers["Authorization"] = authorization
-        address = self.address
-        if address.scheme == "unix":
-            url = URL("http://localhost") / path.removeprefix("/")
-        else:
-            base = URL.build(scheme=address.scheme, host=address.host, port=address.port)
-            url = base.with_path(address.path + path)
-        context = self._context or True
         return self._session.get(
-            url.with_query(query), headers=headers, timeout=wait, allow_redirects=False, ssl=context
+            self.address.url + path,
+            params=query,
+            headers=headers,
+            timeout=wait,
+            allow_redirects=False,
+            ssl=self._context or True,
         )
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        body = bytearray()
-        async for chunk in response.content.iter_chunked(_CHUNK):
-            body += chunk
-            if len(body) > LIMIT:
-                raise AskError(f"{self.address}: the answer is larger than {LIMIT >> 20} MiB")
-        return bytes(body)
+    def _too_large(self) -> AskError:
+        return AskError(f"{self.address}: the answer is larger than {LIMIT >> 20} MiB")
 
     def _failed(self, error: Exception) -> AskError:
         return AskError(f"{self.address}: {_reason(self.address, error)}")
@@ -224,12 +227,10 @@ def _bearer(path: Path | None) -> str:
     if path is None:
         return ""
     try:
-        with path.open("rb") as file:
-            raw = file.read(_TOKEN_BYTES + 1)
-    except OSError as error:
-        raise AskError(f"--token-file: {_unreadable(path, error)}") from error
-    token = raw.strip()
-    if not token or len(raw) > _TOKEN_BYTES or not all(0x21 <= byte < 0x7F for byte in token):
+        token = read_credential(path, _TOKEN_BYTES).strip()
+    except CredentialError as error:
+        raise AskError(f"--token-file: {error}") from error
+    if not token or not all(0x21 <= byte < 0x7F for byte in token):
         found = "nothing" if not token else "something else"
         raise AskError(f"--token-file: {visible(str(path))}: found {found}, expected one line, a token")
     return f"Bearer {token.decode('ascii')}"
@@ -239,29 +240,15 @@ def _tls_context(flags: SourceFlags) -> ssl.SSLContext:
     """Raises BadParameter for a file that cannot be used."""
     if flags.key_file is not None and flags.cert_file is None:
         raise click.BadParameter("expected the certificate, --cert-file, beside it", param_hint="--key-file")
-    name, path = "--ca-file", flags.ca_file
     try:
-        context = ssl.create_default_context(cafile=path)
-        if flags.insecure_skip_verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if flags.cert_file is not None:
-            name, path = "--cert-file and --key-file" if flags.key_file else "--cert-file", flags.cert_file
-            # An empty password: OpenSSL would ask for an encrypted key's password on the terminal.
-            context.load_cert_chain(flags.cert_file, flags.key_file, password="")
-    except (OSError, ValueError) as error:
-        raise click.BadParameter(_unreadable(path or Path(), error), param_hint=name) from error
+        context = tls_context(flags.ca_file, flags.cert_file, flags.key_file)
+    except CredentialError as error:
+        both = " and --key-file" if error.part == "cert" and flags.key_file is not None else ""
+        raise click.BadParameter(str(error), param_hint=f"--{error.part}-file{both}") from error
+    if flags.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _unreadable(path: Path, error: OSError | ValueError) -> str:
-    reason = getattr(error, "strerror", None) or str(error)
-    if isinstance(error, ssl.SSLError):
-        reason = {
-            "KEY_VALUES_MISMATCH": "the key belongs to another certificate",
-            "NO_CERTIFICATE_OR_CRL_FOUND": "found no certificate in it, expected PEM",
-        }.get(error.reason or "", f"found no PEM that can be used ({error.reason or error})")
-    return f"{visible(str(path))}: {reason}"
 
 
 _STATUS_HINTS: Final[Mapping[int, str]] = {
@@ -307,12 +294,6 @@ def _reason(address: Address, error: Exception) -> str:
 def _connection_reason(address: Address, error: BaseException) -> str:
     alerts = [words for name, words in _TLS_ALERTS.items() if name in str(error).upper()]
     match error:
-        case ConnectionRefusedError():
-            return "connection refused: nothing listens there"
-        case FileNotFoundError():
-            return "there is no such socket"
-        case PermissionError():
-            return "no permission to connect to this socket"
         case ssl.SSLError():
             return (
                 *alerts,
@@ -323,4 +304,4 @@ def _connection_reason(address: Address, error: BaseException) -> str:
             closed = f"it closed the connection without an answer{_CLOSED.get(address.scheme, '')}"
             return (*alerts, closed)[0]
         case _:
-            return (*alerts, visible(getattr(error, "strerror", None) or repr(error), limit=200))[0]
+            return (*alerts, connection_problem(error))[0]

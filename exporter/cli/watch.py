@@ -31,7 +31,6 @@ from exporter.cli.select import (
 from exporter.cli.sources import ChosenSource
 from exporter.cli.table import Cell, columns, rows
 from exporter.cli.terminal import draw, open_console
-from exporter.cli.who import AUTO
 from exporter.views.schema import ClaimHolderEntry, HolderEntry
 from exporter.views.wording import clock_time, counted, rfc3339, spelled
 from runtime.text import visible
@@ -87,10 +86,12 @@ Update = MappingAnswer | AskError | str
 
 
 def updates(source: ChosenSource, interval: float) -> AsyncGenerator[Update]:
-    """Answers whenever there may be a change. An exporter sends events, unless an interval is given."""
-    if source.kind == "exporter" and interval == AUTO:
+    """Answers whenever there may be a change. With the interval 0 an exporter sends events, and other sources
+    are polled at their own pace.
+    """
+    if source.kind == "exporter" and not interval:
         return _by_events(source)
-    return _by_polls(source, INTERVALS[source.kind] if interval == AUTO else interval)
+    return _by_polls(source, interval or INTERVALS[source.kind])
 
 
 async def _fetch(source: ChosenSource) -> MappingAnswer | AskError:

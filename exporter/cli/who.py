@@ -5,25 +5,18 @@ from typing import Any
 
 import click
 
-from exporter.cli.common import (
-    EPILOG,
-    TIME_FORMATS,
-    output_option,
-    parse_time_flag,
-)
+from exporter.cli.common import EPILOG, TIME_FORMATS, output_option, parse_time_flag
 from exporter.cli.completion import complete_node, complete_pod, complete_what
 from exporter.cli.select import parse_query
 from exporter.cli.sources import SourceFlags, choose_source, source_flags
 from runtime.text import parse_duration
 
-AUTO: float = 0.0
-"""--watch without a duration."""
 _SHORTEST: float = 0.2
 _WATCH: tuple[str, ...] = ("--watch", "-w")
 
 
 class _Interval(click.ParamType[Any]):
-    """The optional duration of --watch."""
+    """The optional duration of --watch; 0 without one."""
 
     name = "duration"
 
@@ -31,7 +24,7 @@ class _Interval(click.ParamType[Any]):
         if not isinstance(value, str):
             return value
         if not value:
-            return AUTO
+            return 0.0
         try:
             seconds = parse_duration(value)
         except ValueError as error:

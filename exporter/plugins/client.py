@@ -22,6 +22,14 @@ from aiohttp import hdrs
 
 from exporter.mapping.model import AdvertisedDevice, AdvertisedResource
 from runtime.flags import Address
+from runtime.http.client import (
+    CredentialError,
+    TooLargeError,
+    connection_problem,
+    read_body,
+    read_credential,
+    tls_context,
+)
 from runtime.text import visible
 
 
@@ -44,8 +52,8 @@ _PASSWORD_BYTES: Final = 1024
 _Seen = tuple[tuple[int, int, int], ...]
 
 
-class PluginAccessError(Exception):
-    """A credential file cannot be used; the message names its flag and the reason."""
+class PluginError(Exception):
+    """A plugin's report cannot be fetched; the message says why, in one line."""
 
 
 class PluginCredentials:
@@ -56,42 +64,30 @@ class PluginCredentials:
         self._context: tuple[_Seen, ssl.SSLContext] | None = None
 
     def authorization(self) -> str:
-        """The Authorization header, "" without a password file. Raises PluginAccessError."""
+        """The Authorization header, "" without a password file. Raises PluginError."""
         path = self._files.password_file
         if path is None:
             return ""
         try:
-            with path.open("rb") as file:
-                content = file.read(_PASSWORD_BYTES + 1)
-        except OSError as error:
-            raise _unusable("--plugin.password-file", path, error.strerror or str(error)) from None
+            content = read_credential(path, _PASSWORD_BYTES)
+        except CredentialError as error:
+            raise PluginError(f"--plugin.password-file {error}") from error
         pair = content.strip(b"\r\n")
-        if b":" not in pair or b"\n" in pair or len(content) > _PASSWORD_BYTES:
-            raise _unusable("--plugin.password-file", path, "expected one line USER:PASSWORD")
+        if b":" not in pair or b"\n" in pair:
+            raise PluginError(f"--plugin.password-file {visible(str(path))}: expected one line USER:PASSWORD")
         return f"Basic {b64encode(pair).decode()}"
 
     def tls(self) -> ssl.SSLContext:
-        """The TLS context, built again when a file changes. Raises PluginAccessError."""
+        """The TLS context, built again when a file changes. Raises PluginError."""
         files = self._files
         named = [path for path in (files.ca_file, files.cert_file, files.key_file) if path is not None]
         seen = tuple(map(_state, named))
         if self._context is None or self._context[0] != seen:
-            self._context = seen, self._made()
-        return self._context[1]
-
-    def _made(self) -> ssl.SSLContext:
-        files = self._files
-        try:
-            made = ssl.create_default_context(cafile=files.ca_file)
-        except (OSError, ValueError) as error:
-            raise _unusable("--plugin.ca-file", files.ca_file, _why(error)) from None
-        if files.cert_file is not None:
             try:
-                # Without a password OpenSSL would ask for one on the terminal.
-                made.load_cert_chain(files.cert_file, files.key_file, password="")
-            except (OSError, ValueError) as error:
-                raise _unusable("--plugin.cert-file", files.cert_file, _why(error)) from None
-        return made
+                self._context = seen, tls_context(files.ca_file, files.cert_file, files.key_file)
+            except CredentialError as error:
+                raise PluginError(f"--plugin.{error.part}-file {error}") from error
+        return self._context[1]
 
 
 def _state(path: Path) -> tuple[int, int, int]:
@@ -101,18 +97,6 @@ def _state(path: Path) -> tuple[int, int, int]:
     except OSError:
         return 0, 0, 0
     return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _unusable(flag: str, path: Path | None, why: str) -> PluginAccessError:
-    return PluginAccessError(f"{flag} {visible(str(path))}: {why}")
-
-
-def _why(error: OSError | ValueError) -> str:
-    if isinstance(error, ssl.SSLError):
-        if error.reason == "KEY_VALUES_MISMATCH":
-            return "the key is another certificate's"
-        return f"it is no PEM that can be used ({error.reason or 'nothing found'})"
-    return visible(getattr(error, "strerror", None) or str(error), limit=200)
 
 
 VERSION: Final = 1
@@ -228,10 +212,6 @@ _IN_THREAD: Final = 64 * 1024
 """Bytes of a document above which decoding would block the event loop for milliseconds."""
 
 
-class PluginError(Exception):
-    """A plugin's report cannot be fetched; the message says why, in one line."""
-
-
 @dataclass(frozen=True, slots=True)
 class PluginDocument:
     """A document and its digest."""
@@ -269,13 +249,11 @@ class PluginClient:
                 body, tag = await self._body(known)
         except TimeoutError:
             raise PluginError(f"no answer within {self._within:g} s") from None
-        except PluginAccessError as error:
-            raise PluginError(str(error)) from error
         except aiohttp.ClientConnectorCertificateError as error:
             why = visible(str(error.certificate_error), limit=200)
             raise PluginError(f"its certificate is not trusted: {why}") from error
         except aiohttp.ClientConnectorError as error:
-            raise PluginError(_refused(error.os_error)) from error
+            raise PluginError(connection_problem(error.os_error)) from error
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
             hint = "; does it speak TLS (https://)?" if self._address.scheme == "http" else ""
             raise PluginError(f"its answer is invalid: it closed the connection{hint}") from error
@@ -305,24 +283,23 @@ class PluginClient:
         # A connection for each poll: another process may serve the address by the next one.
         connector: aiohttp.BaseConnector
         if address.scheme == "unix":
-            connector, base = aiohttp.UnixConnector(address.path, force_close=True), "http://localhost"
+            connector = aiohttp.UnixConnector(address.path, force_close=True)
         else:
             tls = self._access.tls() if address.scheme == "https" else True
-            connector, base = aiohttp.TCPConnector(force_close=True, ssl=tls), _base(address)
+            connector = aiohttp.TCPConnector(force_close=True, ssl=tls)
         async with (
             aiohttp.ClientSession(connector=connector, auto_decompress=False) as session,
-            session.get(base + _WHERE, headers=headers, allow_redirects=False) as answer,
+            session.get(address.url + _WHERE, headers=headers, allow_redirects=False) as answer,
         ):
             if answer.status == 304 and known:
                 return None, self._tag
             if answer.status != 200:
                 raise PluginError(await self._refusal(answer))
-            body = bytearray()
-            async for chunk in answer.content.iter_any():
-                body += chunk
-                if len(body) > self._limit:
-                    raise PluginError(f"{_WHERE}: found more than {self._limit >> 20} MiB")
-            return bytes(body), answer.headers.get(hdrs.ETAG, "")[:256]
+            try:
+                body = await read_body(answer, self._limit)
+            except TooLargeError:
+                raise PluginError(f"{_WHERE}: found more than {self._limit >> 20} MiB") from None
+            return body, answer.headers.get(hdrs.ETAG, "")[:256]
 
     async def _refusal(self, answer: aiohttp.ClientResponse) -> str:
         """The message for a status other than 200."""
@@ -337,20 +314,3 @@ class PluginClient:
 def _read(body: bytes, known: bytes) -> PluginDocument | None:
     digest = blake2b(body, digest_size=16).digest()
     return None if digest == known else PluginDocument(parse(body), digest)
-
-
-def _base(address: Address) -> str:
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    return f"{address.scheme}://{host}:{address.port}{address.path}"
-
-
-def _refused(error: OSError) -> str:
-    match error:
-        case ConnectionRefusedError():
-            return "connection refused: nothing listens there"
-        case FileNotFoundError():
-            return "there is no such socket"
-        case PermissionError():
-            return "no permission to connect to this socket"
-        case _:
-            return visible(error.strerror or str(error), limit=200)

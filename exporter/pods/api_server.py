@@ -37,6 +37,7 @@ from exporter.pods.source import (
     StreamOpened,
     of_object,
 )
+from runtime.http.client import TooLargeError, read_body
 
 SILENCE: Final = 150.0
 """Seconds without any event after which a watch is restarted: its connection may be dead. Bookmarks come
@@ -140,6 +141,10 @@ class ApiServer:
                         self._expire(error)
         except ApiServerAccessError as error:
             raise PodWatchError("ACCESS", str(error)) from error
+        except TooLargeError as error:
+            raise PodWatchError(
+                "TOO_LARGE", f"{server}: an answer is larger than {ANSWER_LIMIT} bytes"
+            ) from error
         except TimeoutError as error:
             raise PodWatchError("TIMEOUT", f"{server} does not answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -192,7 +197,7 @@ class ApiServer:
         async with asyncio.timeout(_LIST):
             while True:
                 async with await self._get(session, query) as response:
-                    body = await _body(response)
+                    body = await read_body(response, ANSWER_LIMIT)
                 if len(body) < _IN_THREAD:
                     answer = _POD_LIST.decode(body)
                 else:
@@ -312,16 +317,6 @@ def _error(status: _Status, server: str) -> Exception:
         case _:
             advice = "it refuses"
     return PodWatchError(str(status.code), f"{server}: {advice}: {message}")
-
-
-async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """A response's body. Raises PodWatchError if it is too large."""
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > ANSWER_LIMIT:
-            raise PodWatchError("TOO_LARGE", f"the API server's answer is larger than {ANSWER_LIMIT} bytes")
-    return bytes(body)
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:

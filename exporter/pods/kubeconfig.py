@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, field
 
+from runtime.http.client import CredentialError, read_credential
+
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes mounts a pod's token and the API server's CA."""
 
@@ -194,15 +196,11 @@ def _text(source: Path | str) -> str:
 
 def _read(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8") as opened:
-            content = opened.read(_FILE_LIMIT + 1)
-    except OSError as error:
-        raise ApiServerAccessError(f"{path}: {error.strerror or error}") from error
+        return read_credential(path, _FILE_LIMIT).decode()
+    except CredentialError as error:
+        raise ApiServerAccessError(str(error)) from error
     except UnicodeDecodeError as error:
         raise ApiServerAccessError(f"{path}: found something that is no text") from error
-    if len(content) > _FILE_LIMIT:
-        raise ApiServerAccessError(f"{path}: larger than {_FILE_LIMIT} bytes")
-    return content
 
 
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:

@@ -67,6 +67,7 @@ def test_every_documented_message_is_in_the_code() -> None:
         *(ROOT / "exporter" / "cli").rglob("*.py"),
         ROOT / "kubelet" / "podresources.py",
         ROOT / "exporter" / "views" / "wording.py",
+        ROOT / "runtime" / "http" / "client.py",
     ]
     code = "\n".join(path.read_text() for path in sources)
     section = TEXT.split("## When no answer comes")[1].split("\n## ")[0]

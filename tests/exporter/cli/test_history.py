@@ -195,6 +195,11 @@ async def test_names_from_outside_cannot_move_the_cursor(run: Run, life: Life) -
         assert "\u202e" not in result.output
 
 
+async def test_a_query_that_the_exporter_refuses_is_wrong_usage(run: Run) -> None:
+    result = await run("history", "x" * 600)
+    assert (result.exit_code, "at most 512 characters" in result.stderr) == (2, True)
+
+
 async def test_an_exporter_without_history_exits_with_1(run: Run, past: Past) -> None:
     past.error = "no answer within 5 s: is the disk slow?"
     for arguments in (("history",), ("who", "--at", AT)):
@@ -202,29 +207,3 @@ async def test_an_exporter_without_history_exits_with_1(run: Run, past: Past) ->
         assert (result.exit_code, result.stdout) == (1, "")
         assert "503 Service Unavailable: history cannot be asked: no answer within 5 s" in result.stderr
         assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("history", "--from", "x"), "Invalid value for --from: found 'x', expected 2026-11-20T03:12:00Z"),
-        (("history", "--from", "-1h", "--to", "-2h"), "expected a time before that of --to"),
-        (("history", "--pod", "x"), "expected NAMESPACE/NAME"),
-        (("history", "gpu="), "expected RESOURCE or RESOURCE=DEVICE"),
-        (("history", "--limit", "0"), "0 is not in the range"),
-        (("history", "--timeout", "0"), "expected a duration above 0"),
-        (("who", "--at", "tomorrow"), "Invalid value for --at: found 'tomorrow'"),
-        (("who", "--at", "now", "--pod", "x"), "expected NAMESPACE/NAME"),
-        (("history", "x" * 600), "at most 512 characters"),
-    ],
-)
-async def test_wrong_usage_is_2(run: Run, arguments: tuple[str, ...], words: str) -> None:
-    result = await run(*arguments)
-    assert result.exit_code == 2, result.output
-    assert words in result.stderr
-
-
-def test_a_kubelet_does_not_know_the_past() -> None:
-    result = CliRunner().invoke(main, ["who", "--at", "now", "--socket", "/x"])
-    assert result.exit_code == 2
-    assert "a kubelet has no history" in result.stderr

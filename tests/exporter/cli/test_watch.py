@@ -27,7 +27,7 @@ from exporter.cli.watch import (
     as_line,
     updates,
 )
-from exporter.cli.who import AUTO, with_watch_value
+from exporter.cli.who import with_watch_value
 from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
 from harness.hostile import CORPUS
 from harness.mappings import mapping
@@ -59,29 +59,66 @@ def answer(*nodes: NodeMapping, fleet: bool = False) -> MappingAnswer:
     return MappingAnswer(nodes, "the exporter at x", fleet=fleet)
 
 
+def claimed(since: str | None = SINCE, *, exact: bool = True) -> NodeMapping:
+    through = ClaimHolderEntry("ml", "w", "ml", "a", "main", None, since, exact)
+    return node(claims=(ClaimEntry("d", "p", "7", None, (), (through,)),))
+
+
 def advance(tracker: ChangeTracker, *nodes: NodeMapping, fleet: bool = False) -> list[tuple[str, str, str]]:
     return [(c.event, c.device, c.pod) for c in tracker.advance(answer(*nodes, fleet=fleet))]
 
 
-def test_the_first_answer_has_holdings_and_unhealthy_devices() -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "changes"),
+    [
+        pytest.param(
+            None,
+            node(device("0", held_by("a")), device("1"), device("2", held_by("b"), healthy=False)),
+            [("held", "0", "a"), ("held", "2", "b"), ("unhealthy", "2", "b")],
+            id="the first answer",
+        ),
+        pytest.param(
+            node(device("0", held_by("a")), device("1")),
+            node(device("0"), device("1", held_by("b"))),
+            [("released", "0", "a"), ("allocated", "1", "b")],
+            id="a release and an allocation",
+        ),
+        pytest.param(
+            node(device("0"), device("1", held_by("b"))),
+            node(device("0", healthy=False), device("1", held_by("b"), healthy=False)),
+            [("unhealthy", "0", ""), ("unhealthy", "1", "b")],
+            id="devices become unhealthy",
+        ),
+        pytest.param(
+            node(device("0", healthy=False), device("1", held_by("b"), healthy=False)),
+            node(device("1", held_by("b"))),
+            [("healthy", "0", ""), ("healthy", "1", "b")],
+            id="devices become healthy",
+        ),
+        pytest.param(
+            node(device("0")),
+            node(device("0", held_by("a"), held_by("b"), healthy=False)),
+            [("allocated", "0", "a"), ("allocated", "0", "b"), ("unhealthy", "0", "")],
+            id="the health of a shared device names no holder",
+        ),
+        pytest.param(claimed(), claimed(), [], id="a claimed device"),
+        pytest.param(
+            claimed(),
+            claimed(AT),
+            [("released", "p/7", "a"), ("allocated", "p/7", "a")],
+            id="a claimed device was allocated again",
+        ),
+        pytest.param(claimed(AT), claimed(SINCE, exact=False), [], id="a start that is not exact"),
+    ],
+)
+def test_changes_between_two_answers(
+    before: NodeMapping | None, after: NodeMapping, changes: list[tuple[str, str, str]]
+) -> None:
     tracker = ChangeTracker()
-    first = node(device("0", held_by("a")), device("1"), device("2", held_by("b"), healthy=False))
-    assert advance(tracker, first) == [("held", "0", "a"), ("held", "2", "b"), ("unhealthy", "2", "b")]
-    assert advance(tracker, first) == []
-
-
-def test_releases_and_allocations() -> None:
-    tracker = ChangeTracker()
-    advance(tracker, node(device("0", held_by("a")), device("1")))
-    assert advance(tracker, node(device("0"), device("1", held_by("b")))) == [
-        ("released", "0", "a"),
-        ("allocated", "1", "b"),
-    ]
-    assert advance(tracker, node(device("0", healthy=False), device("1", held_by("b"), healthy=False))) == [
-        ("unhealthy", "0", ""),
-        ("unhealthy", "1", "b"),
-    ]
-    assert advance(tracker, node(device("1", held_by("b")))) == [("healthy", "0", ""), ("healthy", "1", "b")]
+    if before is not None:
+        advance(tracker, before)
+    assert advance(tracker, after) == changes
+    assert advance(tracker, after) == []
 
 
 @pytest.mark.parametrize(
@@ -90,9 +127,9 @@ def test_releases_and_allocations() -> None:
         (held_by("a", uid="1"), held_by("a", uid="2"), True),
         (held_by("a", uid="1"), held_by("a"), False),
         (held_by("a"), held_by("a", uid="1"), False),
-        (held_by("a"), held_by("a", since="2026-10-28T22:40:00Z"), True),
-        (held_by("a"), held_by("a", since="2026-10-28T22:40:00Z", exact=False), False),
-        (held_by("a", uid="1"), held_by("a", uid="1", since="2026-10-28T22:40:00Z"), False),
+        (held_by("a"), held_by("a", since=AT), True),
+        (held_by("a"), held_by("a", since=AT, exact=False), False),
+        (held_by("a", uid="1"), held_by("a", uid="1", since=AT), False),
         (held_by("a", since=None), held_by("a"), False),
     ],
 )
@@ -105,41 +142,19 @@ def test_a_successor_of_the_same_name_is_another(
     assert advance(tracker, node(device("0", after))) == expected
 
 
-def test_a_shared_device_has_a_line_for_each_holder_and_its_health_names_none() -> None:
-    tracker = ChangeTracker()
-    advance(tracker, node(device("0")))
-    both = device("0", held_by("a"), held_by("b"))
-    assert advance(tracker, node(both)) == [("allocated", "0", "a"), ("allocated", "0", "b")]
-    assert advance(tracker, node(device("0", *both.holders, healthy=False))) == [("unhealthy", "0", "")]
-
-
 def test_of_a_pod_only_what_it_holds() -> None:
     tracker = ChangeTracker(NamespacedPod("ml", "a"))
-    claim = ClaimEntry("d", "p", "7", None, (), (ClaimHolderEntry("ml", "w", "ml", "a", "main", None),))
-    assert advance(tracker, node(device("0", held_by("a"), held_by("b")), claims=(claim,))) == [
-        ("held", "p/7", "a"),
-        ("held", "0", "a"),
-    ]
+    both = node(device("0", held_by("a"), held_by("b")), claims=claimed().document.claims)
+    assert advance(tracker, both) == [("held", "p/7", "a"), ("held", "0", "a")]
     assert advance(tracker, node(device("0", held_by("a")))) == [("released", "p/7", "a")]
-
-
-def test_a_claimed_device_that_was_released_and_allocated_again_has_another_start() -> None:
-    def claimed(since: str | None, *, exact: bool = True) -> NodeMapping:
-        through = ClaimHolderEntry("ml", "w", "ml", "a", "main", None, since, exact)
-        return node(claims=(ClaimEntry("d", "p", "7", None, (), (through,)),))
-
-    tracker = ChangeTracker()
-    advance(tracker, claimed(SINCE))
-    assert advance(tracker, claimed(SINCE)) == []
-    assert advance(tracker, claimed(AT)) == [("released", "p/7", "a"), ("allocated", "p/7", "a")]
-    assert advance(tracker, claimed(SINCE, exact=False)) == []
 
 
 @pytest.mark.parametrize("how", ["gone", "stale"])
 def test_a_node_without_data_has_released_nothing(how: str) -> None:
     tracker = ChangeTracker()
     one, other = node(device("0", held_by("a")), name="n1"), node(device("0", held_by("b")), name="n2")
-    advance(tracker, one, other, fleet=True)
+    advance(tracker, one, fleet=True)
+    assert advance(tracker, one, other, fleet=True) == [("held", "0", "b")], "a new node has held it before"
     less = [one] if how == "gone" else [one, node(name="n2", freshness="stale")]
     lost = tracker.advance(answer(*less, fleet=True))
     assert [(c.event, c.place[0]) for c in lost] == [("lost", "n2")]
@@ -150,13 +165,6 @@ def test_a_node_without_data_has_released_nothing(how: str) -> None:
         ("released", "0", "b"),
         ("allocated", "0", "c"),
     ]
-
-
-def test_the_devices_of_a_new_node_are_already_held() -> None:
-    tracker = ChangeTracker()
-    advance(tracker, node(name="n1"), fleet=True)
-    later = node(device("0", held_by("a")), name="n2")
-    assert advance(tracker, node(name="n1"), later, fleet=True) == [("held", "0", "a")]
 
 
 @pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS.keys())
@@ -290,7 +298,7 @@ class Exporter:
             yield ChosenSource("exporter", parse_address(str(server.make_url("/"))), timeout=10.0)
 
 
-async def first_updates(source: ChosenSource, count: int, interval: float = AUTO) -> list[Update]:
+async def first_updates(source: ChosenSource, count: int, interval: float = 0.0) -> list[Update]:
     found: list[Update] = []
     async with asyncio.timeout(20), aclosing(updates(source, interval)) as stream:
         async for update in stream:

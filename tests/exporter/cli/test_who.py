@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -31,13 +29,6 @@ START = 1_793_227_263.25
 
 def who(*arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(main, ["who", *arguments], env={"DEVICELENS_URL": None, **environment})
-
-
-@pytest.fixture
-def sockets() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
-    yield directory
-    shutil.rmtree(directory)
 
 
 Answering = Callable[..., str]
@@ -134,13 +125,13 @@ async def test_json_has_the_api_s_shape() -> None:
             assert told == await answer.json()
 
 
-async def test_an_exporter_on_a_unix_socket_and_by_environment(sockets: Path) -> None:
+async def test_an_exporter_on_a_unix_socket_and_by_environment(root: Path) -> None:
     runner = web.AppRunner(application(STATE, START), access_log=None)
     await runner.setup()
-    await web.UnixSite(runner, sockets / "web.sock").start()
+    await web.UnixSite(runner, root / "web.sock").start()
     try:
-        by_flag = await asyncio.to_thread(who, "--url", f"unix:{sockets}/web.sock")
-        by_variable = await asyncio.to_thread(who, DEVICELENS_URL=f"unix:{sockets}/web.sock")
+        by_flag = await asyncio.to_thread(who, "--url", f"unix:{root}/web.sock")
+        by_variable = await asyncio.to_thread(who, DEVICELENS_URL=f"unix:{root}/web.sock")
     finally:
         await runner.cleanup()
     assert by_flag.exit_code == by_variable.exit_code == 0
@@ -232,7 +223,7 @@ def test_the_answer_may_not_take_longer_however_it_comes(
     assert (result.exit_code, result.stderr) == (1, f"devicelens: {url}: no answer within 0.3 s\n")
 
 
-def test_closed_ports_and_missing_sockets_are_reported(sockets: Path) -> None:
+def test_closed_ports_and_missing_sockets_are_reported(root: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
     refused = who("--url", f"http://127.0.0.1:{port}")
@@ -240,10 +231,10 @@ def test_closed_ports_and_missing_sockets_are_reported(sockets: Path) -> None:
     assert (
         refused.stderr == f"devicelens: http://127.0.0.1:{port}: connection refused: nothing listens there\n"
     )
-    missing = who("--url", f"unix:{sockets}/none.sock")
-    assert missing.stderr == f"devicelens: unix:{sockets}/none.sock: there is no such socket\n"
-    (sockets / "file").touch()
-    assert "connection refused" in who("--url", f"unix:{sockets}/file").stderr
+    missing = who("--url", f"unix:{root}/none.sock")
+    assert missing.stderr == f"devicelens: unix:{root}/none.sock: there is no such socket\n"
+    (root / "file").touch()
+    assert "connection refused" in who("--url", f"unix:{root}/file").stderr
 
 
 def test_https_of_a_server_that_speaks_http(answering: Answering) -> None:
@@ -251,25 +242,6 @@ def test_https_of_a_server_that_speaks_http(answering: Answering) -> None:
     result = who("--url", url)
     assert result.exit_code == 1
     assert "does it serve https at all?" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--url", "node:10190"), "found 'node:10190', expected http://HOST:PORT"),
-        (("--pod", "llama"), "found 'llama', expected NAMESPACE/NAME"),
-        (("gpu=",), "expected RESOURCE or RESOURCE=DEVICE"),
-        (("--timeout", "5"), "expected a duration such as"),
-        (("--timeout", "0"), "expected a duration above 0"),
-        (("--url", "http://x", "--socket", "/x"), "--url and --socket: expected one of them"),
-        (("--socket", "/" + "x" * 200), "socket path is 201 bytes long"),
-        (("-o", "yaml"), "'yaml' is not one of"),
-    ],
-)
-def test_wrong_usage_is_2_and_says_what_was_expected(arguments: tuple[str, ...], words: str) -> None:
-    result = who(*arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
 
 
 async def test_a_short_name_of_two_resources_is_wrong_usage() -> None:
@@ -291,9 +263,9 @@ def recorded() -> Replay:
     )
 
 
-async def test_a_kubelet_is_queried(sockets: Path, recorded: Replay) -> None:
-    path = str(sockets / "pod-resources" / "kubelet.sock")
-    async with SimulatedKubelet(sockets, replay=recorded) as kubelet:
+async def test_a_kubelet_is_queried(root: Path, recorded: Replay) -> None:
+    path = str(root / "pod-resources" / "kubelet.sock")
+    async with SimulatedKubelet(root, replay=recorded) as kubelet:
         table = await asyncio.to_thread(
             who, "foo=dev-10", "--socket", path, DEVICELENS_URL="http://x.invalid"
         )
@@ -324,15 +296,15 @@ async def test_a_kubelet_is_queried(sockets: Path, recorded: Replay) -> None:
     assert "no answer within 0.3 s" in hung.stderr
 
 
-async def test_a_missing_kubelet_is_reported(sockets: Path) -> None:
-    result = await asyncio.to_thread(who, "--socket", f"{sockets}/kubelet.sock")
+async def test_a_missing_kubelet_is_reported(root: Path) -> None:
+    result = await asyncio.to_thread(who, "--socket", f"{root}/kubelet.sock")
     assert result.exit_code == 1
     assert result.stderr.startswith(
         "devicelens: the kubelet cannot be queried: List: UNAVAILABLE: there is no socket "
-        f"{sockets}/kubelet.sock: "
+        f"{root}/kubelet.sock: "
     )
     assert "the kubelet is not up" in result.stderr
-    assert result.stderr.count(str(sockets)) == 1
+    assert result.stderr.count(str(root)) == 1
 
 
 def test_the_command_starts_without_what_it_does_not_need() -> None:

@@ -79,7 +79,7 @@ async def test_files_are_read_again_when_they_change(
         (
             "ca",
             "nothing",
-            "--plugin.ca-file {ca}: it is no PEM that can be used (NO_CERTIFICATE_OR_CRL_FOUND)",
+            "--plugin.ca-file {ca}: found no certificate in it, expected PEM",
         ),
         ("key", None, "--plugin.cert-file {cert}: No such file or directory"),
     ],
@@ -113,5 +113,5 @@ async def test_key_of_another_certificate_is_reported(made: Certificates, tmp_pa
     access = PluginAccess(None, made.path("tls.crt"), other.path("tls.key"))
     asked = PluginClient(parse_address("https://127.0.0.1:1"), access)
     assert await problem(asked) == (
-        f"--plugin.cert-file {made.path('tls.crt')}: the key is another certificate's"
+        f"--plugin.cert-file {made.path('tls.crt')}: the key belongs to another certificate"
     )

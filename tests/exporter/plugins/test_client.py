@@ -3,10 +3,8 @@
 import asyncio
 import gzip
 import json
-import shutil
 import socket
-import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -59,13 +57,6 @@ async def problem(asked: PluginClient) -> str:
     with pytest.raises(PluginError) as caught:
         await asked.fetch()
     return str(caught.value)
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
-    yield made
-    shutil.rmtree(made)
 
 
 async def test_known_document_is_returned_once() -> None:
@@ -122,20 +113,20 @@ async def test_invalid_document_is_not_remembered_by_its_etag() -> None:
                 await asked.fetch(told.digest)
 
 
-async def test_unix_socket_is_opened_anew_for_each_fetch(directory: Path) -> None:
-    asked = client(f"unix:{directory}/p.sock")
+async def test_unix_socket_is_opened_anew_for_each_fetch(root: Path) -> None:
+    asked = client(f"unix:{root}/p.sock")
     assert await problem(asked) == "there is no such socket"
     for body in (DOCUMENT, OTHER):
         app = web.Application()
         app.router.add_get("/api/v1/devices", answering(body))
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        await web.UnixSite(runner, directory / "p.sock").start()
+        await web.UnixSite(runner, root / "p.sock").start()
         assert await asked.fetch() is not None
         await runner.cleanup()
-        (directory / "p.sock").unlink(missing_ok=True)
+        (root / "p.sock").unlink(missing_ok=True)
     left = socket.socket(socket.AF_UNIX)
-    left.bind(str(directory / "p.sock"))
+    left.bind(str(root / "p.sock"))
     left.close()
     assert await problem(asked) == "connection refused: nothing listens there"
 

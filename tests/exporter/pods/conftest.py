@@ -1,20 +1,11 @@
-"""A short directory for sockets, and a simulated kubelet with the Pods API below it."""
+"""A simulated kubelet with the Pods API."""
 
-import shutil
-import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
 from simulator import SimulatedKubelet
-
-
-@pytest.fixture
-def root() -> Generator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
-    yield directory
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture

@@ -1,0 +1,89 @@
+"""What HTTP clients share: credential files, TLS, answers of limited size, and why a connection fails."""
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+import aiohttp
+
+from runtime.text import visible
+
+_CHUNK: Final = 256 * 1024
+_PEM_PROBLEMS: Final[Mapping[str, str]] = {
+    "KEY_VALUES_MISMATCH": "the key belongs to another certificate",
+    "NO_CERTIFICATE_OR_CRL_FOUND": "found no certificate in it, expected PEM",
+}
+"""By OpenSSL's names of errors."""
+
+
+class CredentialError(Exception):
+    """A credential file cannot be used: the path and the reason. `part` is the one of several files."""
+
+    def __init__(self, path: Path, reason: str, part: Literal["ca", "cert"] = "ca") -> None:
+        super().__init__(f"{visible(str(path))}: {reason}")
+        self.part = part
+
+
+class TooLargeError(Exception):
+    """An answer has more bytes than allowed."""
+
+
+def read_credential(path: Path, limit: int) -> bytes:
+    """The content of a credential file of at most `limit` bytes. Raises CredentialError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise CredentialError(path, error.strerror or str(error)) from error
+    if len(content) > limit:
+        raise CredentialError(path, f"larger than {limit} bytes")
+    return content
+
+
+def tls_context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
+    """A context that trusts the authorities of `ca` (None: the system's) and shows the certificate `cert`.
+
+    `key` is None if the certificate's file contains it. Raises CredentialError.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except (OSError, ValueError) as error:
+        raise CredentialError(ca or Path(), _pem_problem(error)) from error
+    if cert is not None:
+        try:
+            # An empty password: OpenSSL would ask for an encrypted key's password on the terminal.
+            context.load_cert_chain(cert, key, password="")
+        except (OSError, ValueError) as error:
+            raise CredentialError(cert, _pem_problem(error), "cert") from error
+    return context
+
+
+def _pem_problem(error: OSError | ValueError) -> str:
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or str(error)
+        return _PEM_PROBLEMS.get(reason, f"found no PEM that can be used ({reason})")
+    return visible(getattr(error, "strerror", None) or str(error), limit=200)
+
+
+def connection_problem(error: BaseException) -> str:
+    """Why a connection to an address or a socket fails."""
+    match error:
+        case ConnectionRefusedError():
+            return "connection refused: nothing listens there"
+        case FileNotFoundError():
+            return "there is no such socket"
+        case PermissionError():
+            return "no permission to connect to this socket"
+        case _:
+            return visible(getattr(error, "strerror", None) or repr(error), limit=200)
+
+
+async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """A response's body of at most `limit` bytes. Raises TooLargeError and aiohttp's errors."""
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK):
+        body += chunk
+        if len(body) > limit:
+            raise TooLargeError
+    return bytes(body)
