@@ -108,12 +108,13 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class _Families:
+class Families:
     """Families as a collector."""
 
     families: Sequence[Metric]
 
     def collect(self) -> Iterable[Metric]:
+        """The families."""
         return self.families
 
 
@@ -183,10 +184,10 @@ def render(families: Sequence[Metric | Lines], form: Format) -> Body:
 def _pieces(families: Iterable[Metric | Lines], form: Format) -> Iterator[bytes]:
     for family in families:
         if isinstance(family, Lines):
-            yield _render(_Families((family.family,)), form)
+            yield _render(Families((family.family,)), form)
             yield from family.lines
         else:
-            yield _render(_Families((family,)), form)
+            yield _render(Families((family,)), form)
 
 
 def assemble(body: Body, tail: Collector, form: Format, *, compress: bool) -> bytes:

@@ -263,7 +263,7 @@ class PreStartRunner:
             reason = f"exit status {outcome.status}{_end_of_output(outcome)}"
             raise self._refused(Refusal.FAILED_PRECONDITION, run, reason)
         _log_pre_start.info(
-            "done",
+            "pre_start program succeeded",
             resource=self._resource,
             device=run.device,
             command=shlex.join(run.command),

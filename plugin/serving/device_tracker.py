@@ -4,10 +4,10 @@ A scan follows at start, on changes that inotify or uevents report, and periodic
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from plugin.config.plan import ResourcePlan, XidCheck
 from plugin.devices.device import Device, Sharing
@@ -48,12 +48,8 @@ class ScanTriggers:
     subsystems: frozenset[str] = frozenset()
 
 
-class Scan(Protocol):
-    """Performs a scan."""
-
-    async def __call__(self, request: ScanRequest, /) -> ScanTriggers | None:
-        """Scan; returns the triggers of the next scan, None where this one failed."""
-        ...
+Scan = Callable[[ScanRequest], Awaitable[ScanTriggers | None]]
+"""Performs a scan; returns the triggers of the next one, None where it failed."""
 
 
 class ScanSchedule:

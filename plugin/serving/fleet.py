@@ -58,7 +58,7 @@ class ResourceFamily:
             task.cancel()
         for name, task in leaving:
             await asyncio.wait({task})
-            _log.info("stopped", resource=name)
+            _log.info("resource stopped", resource=name)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -196,7 +196,7 @@ class ResourceFleet:
             # Its streams and its lease end before another resource registers in its place.
             await asyncio.wait({task})
             del self._running[name]
-            _log.info("stopped", resource=name)
+            _log.info("resource stopped", resource=name)
         families = [served for served, _ in self._running.values() if isinstance(served, ResourceFamily)]
         for family in families:
             await family.give_up(wanted)

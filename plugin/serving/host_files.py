@@ -80,7 +80,7 @@ class HostFiles:
         self._removed = False
         self._restored = False
         self._unwritten = Episode(_log, "cannot write the CDI specification", resource=plan.name)
-        self._left_out = Episode(_log, "not in the CDI specification", resource=plan.name)
+        self._left_out = Episode(_log, "devices left out of the CDI specification", resource=plan.name)
         self._unkept = Episode(_log, "cannot keep files for containers", resource=plan.name)
 
     @property

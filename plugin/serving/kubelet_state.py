@@ -74,34 +74,22 @@ class KubeletState:
                 found[assignment.resource, device_id] |= assignment.identifiers
         return {(name, i): found.get((name, i), frozenset()) for name, ids in held.items() for i in ids}
 
-    async def _list(self) -> HeldIds | None:
-        try:
-            async with self._client() as client:
-                answer = decode_list((await client.fetch_raw(allocatable=False)).listed)
-        except (KubeletError, ValueError) as error:
-            _log.debug("no answer", reason=error)
-            return None
+    async def _list(self) -> HeldIds:
+        async with self._client() as client:
+            answer = decode_list((await client.fetch_raw(allocatable=False)).listed)
         containers = (container for pod in answer.pod_resources for container in pod.containers)
         return _by_resource((d.resource_name, d.device_ids) for c in containers for d in c.devices)
 
     async def _get_allocatable(self) -> HeldIds | None:
-        try:
-            async with self._client() as client:
-                answer = await client.fetch_allocatable()
-            devices = None if answer is None else decode_allocatable(answer).devices
-        except (KubeletError, ValueError) as error:
-            _log.debug("no answer", reason=error)
-            return None
+        async with self._client() as client:
+            answer = await client.fetch_allocatable()
+        devices = None if answer is None else decode_allocatable(answer).devices
         return None if devices is None else _by_resource((d.resource_name, d.device_ids) for d in devices)
 
-    async def _read_checkpoint(self) -> tuple[DeviceAssignment, ...] | None:
-        try:
-            return await self._offload.run(
-                lambda: read_checkpoint(self._paths.checkpoint), limit=CHECKPOINT_TIMEOUT
-            )
-        except (CheckpointError, StuckError) as error:
-            _log.debug("checkpoint unreadable", reason=error)
-            return None
+    async def _read_checkpoint(self) -> tuple[DeviceAssignment, ...]:
+        return await self._offload.run(
+            lambda: read_checkpoint(self._paths.checkpoint), limit=CHECKPOINT_TIMEOUT
+        )
 
     def _client(self) -> KubeletClient:
         # A connection for each call: calls are rare, and the kubelet may have restarted since the last one.
@@ -109,7 +97,7 @@ class KubeletState:
 
 
 class _SharedAnswer(Generic[T]):
-    """The newest answer of `fetch`, fetched again after SHARED_FOR."""
+    """The newest answer of `fetch`, None where it failed. Fetched again after SHARED_FOR."""
 
     def __init__(self, fetch: Callable[[], Awaitable[T | None]], clock: Clock) -> None:
         self._fetch = fetch
@@ -121,7 +109,11 @@ class _SharedAnswer(Generic[T]):
     async def get(self) -> T | None:
         async with self._lock:
             if self._clock.monotonic() - self._fetched_at >= SHARED_FOR:
-                self._answer = await self._fetch()
+                try:
+                    self._answer = await self._fetch()
+                except (KubeletError, CheckpointError, StuckError, ValueError) as error:
+                    _log.debug("no answer", reason=error)
+                    self._answer = None
                 self._fetched_at = self._clock.monotonic()
             return self._answer
 

@@ -3,7 +3,7 @@
 Families with a series for each device are rendered once for each change of a list, and kept.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ from prometheus_client.core import (
 
 from plugin.devices.inventory import ListEntry
 from plugin.serving.status import ResourceStatus
-from runtime.exposition import Body, Format, assemble, render
+from runtime.exposition import Body, Families, Format, assemble, render
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +110,6 @@ def process_families(statuses: Sequence[ResourceStatus], config: ConfigStatus) -
     return [registered, streams, *counters, transitions, durations, successful, succeeded]
 
 
-@dataclass(frozen=True, slots=True)
-class _Families:
-    families: Sequence[Metric]
-
-    def collect(self) -> Iterable[Metric]:
-        return self.families
-
-
 _Shown = tuple[str, tuple[ListEntry, ...]]
 
 
@@ -142,7 +134,7 @@ class Exposition:
         if kept is None or not _same(kept[0], shown):
             kept = shown, render(device_families(statuses), form)
             self._kept[form] = kept
-        families = _Families([*process_families(statuses, config), *further])
+        families = Families([*process_families(statuses, config), *further])
         return assemble(kept[1], families, form, compress=compress)
 
 

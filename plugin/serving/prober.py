@@ -5,7 +5,6 @@ import heapq
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from glob import escape
 from typing import Final
 
@@ -29,13 +28,6 @@ _ProbeKey = tuple[str, int]
 """A device's id and a probe's index."""
 
 _log = Log("faults")
-
-
-@dataclass(slots=True)
-class _Run:
-    """A probe that runs. `repeat`: another run was requested meanwhile."""
-
-    repeat: bool = False
 
 
 class Prober:
@@ -65,7 +57,8 @@ class Prober:
         self._queue: list[tuple[float, str, int]] = []
         self._next: dict[_ProbeKey, float] = {}
         """The next run of each probe with an interval. Other times in the queue are obsolete."""
-        self._running: dict[_ProbeKey, _Run] = {}
+        self._running: dict[_ProbeKey, bool] = {}
+        """The probes that run, and whether another run was requested meanwhile."""
         self._requested: dict[_ProbeKey, None] = {}
         self._unreported: set[str] = set()
         self._wake = asyncio.Event()
@@ -159,7 +152,7 @@ class Prober:
             if question is not None and self._next.get(key) == time:
                 del self._next[key]
                 if key not in self._running:
-                    self._running[key] = _Run()
+                    self._running[key] = False
                     yield question
 
     def _take_requested(self) -> Iterable[Question]:
@@ -168,9 +161,9 @@ class Prober:
         for key in requested:
             question = self._question(key)
             if key in self._running:
-                self._running[key].repeat = True
+                self._running[key] = True
             elif question is not None:
-                self._running[key] = _Run()
+                self._running[key] = False
                 yield question
 
     def _question(self, key: _ProbeKey) -> Question | None:
@@ -200,7 +193,7 @@ class Prober:
 
     def _answered(self, question: Question, reason: str) -> None:
         key = question.device, question.probe
-        run = self._running.pop(key, _Run())
+        repeat = self._running.pop(key, False)
         now = self._clock.monotonic()
         current = self._question(key)
         if current is None:
@@ -209,7 +202,7 @@ class Prober:
             # The answer is about the device before it was replaced.
             self._run_again(current, now)
             return
-        if run.repeat:
+        if repeat:
             self._run_again(question, now)
         elif question.interval:
             # Intervals vary, so that devices found together are not probed together for ever.
@@ -303,7 +296,7 @@ class _FaultListener(threading.Thread):
         self.stop = threading.Event()
         self._source = source
         self._loop = asyncio.get_running_loop()
-        self._failing = Episode(_log, "no fault events")
+        self._failing = Episode(_log, "cannot receive fault events")
 
     def run(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from plugin.config.plan import (
@@ -59,7 +60,7 @@ def questions(probes: Sequence[ProbePlan], device: Device, host: HostRoot) -> It
         try:
             yield _question(number, probe, {"device": device}, device.id, host)
         except TemplateError as error:
-            failed = _always(f"{probe.place}: {error}")
+            failed = partial(str, f"{probe.place}: {error}")
             yield Question(
                 device.id, number, probe.place, probe.timeout, interval=None, with_scans=True, ask=failed
             )
@@ -76,44 +77,37 @@ def _question(
     number: int, probe: ProbePlan, variables: Mapping[str, object], device_id: str, host: HostRoot
 ) -> Question:
     check = probe.check
-
-    def made(default: float | None, ask: Callable[[], str] | None, path: str = "", url: str = "") -> Question:
-        plain = probe.interval is None
-        return Question(
-            device_id,
-            number,
-            probe.place,
-            probe.timeout,
-            interval=default if plain else probe.interval,
-            with_scans=plain and isinstance(check, ExistsCheck | FileCheck | CarrierCheck),
-            ask=ask,
-            path=path,
-            url=url,
-            status=check.status if isinstance(check, HttpCheck) else None,
-        )
-
+    default: float | None = COSTLY
+    ask: Callable[[], str] | None = None
+    path = url = ""
     match check:
         case ExistsCheck():
             path = _path(check.path, variables)
-            return made(_polling(path), lambda: _exists(host, path), path)
+            default, ask = _polling(path), partial(_exists, host, path)
         case FileCheck():
             path = _path(check.path, variables)
             equals = None if check.equals is None else check.equals.render(variables)
-            return made(_polling(path), lambda: _file(host, check, path, equals), path)
+            default, ask = _polling(path), partial(_file, host, check, path, equals)
         case CarrierCheck():
-            interface = check.interface.render(variables)
-            return made(WITHOUT_EVENTS, lambda: _carrier(host, interface))
+            default, ask = WITHOUT_EVENTS, partial(_carrier, host, check.interface.render(variables))
         case ExecCheck():
-            command = [part.render(variables) for part in check.command]
-            return made(COSTLY, lambda: _exec(command, probe.timeout))
+            ask = partial(_exec, [part.render(variables) for part in check.command], probe.timeout)
         case HttpCheck():
-            return made(COSTLY, None, url=check.url.render(variables))
+            url = check.url.render(variables)
         case XidCheck():
             raise AssertionError(probe.place)
-
-
-def _always(reason: str) -> Callable[[], str]:
-    return lambda: reason
+    return Question(
+        device_id,
+        number,
+        probe.place,
+        probe.timeout,
+        interval=default if probe.interval is None else probe.interval,
+        with_scans=probe.interval is None and isinstance(check, ExistsCheck | FileCheck | CarrierCheck),
+        ask=ask,
+        path=path,
+        url=url,
+        status=check.status if isinstance(check, HttpCheck) else None,
+    )
 
 
 def _path(template: Template, variables: Mapping[str, object]) -> str:

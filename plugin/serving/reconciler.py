@@ -53,7 +53,7 @@ class Reconciler:
         self._ownership = context.ownership
         self._clock = context.clock
         self._pace = context.pace
-        self._displaced = Episode(_log, "another plugin serves it", resource=resource)
+        self._displaced = Episode(_log, "another plugin serves the resource", resource=resource)
         self._holders_known = False
         self.adopted = False
         """Whether `adopt` is done."""

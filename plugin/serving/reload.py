@@ -7,8 +7,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
+from plugin.config.load import load_all
 from plugin.config.plan import ResourcePlan
 from plugin.discovery.host import os_problem
 from plugin.serving.blocking import Offload, StuckError
@@ -28,32 +29,25 @@ _Content = tuple[tuple[str, bytes], ...]
 """(source, bytes) of each file."""
 
 
-LoadPlans = Callable[[Sequence[tuple[str, bytes]]], tuple[ResourcePlan, ...]]
-"""Makes the resources of all files, given as (name in messages, content). Raises ConfigError."""
-
-
 class ConfigRefusedError(Exception):
     """The configuration cannot be read or has an error; the message says where and why, in one line."""
 
 
-class ConfiguredFleet(Protocol):
-    """Serves the resources of a configuration."""
-
-    def apply(self, plans: Sequence[ResourcePlan]) -> None:
-        """Serve these resources from now on."""
-        ...
-
-
 class Reloader:
-    """Applies the configuration to the fleet."""
+    """Applies the configuration."""
 
     def __init__(
-        self, files: Sequence[tuple[str, Path]], load: LoadPlans, *, fleet: ConfiguredFleet, clock: Clock
+        self,
+        files: Sequence[tuple[str, Path]],
+        *,
+        apply: Callable[[Sequence[ResourcePlan]], None],
+        clock: Clock,
     ) -> None:
-        """`files`: (name in messages, path) of the configuration file and of each preset."""
+        """`files`: (name in messages, path) of the configuration file and of each preset; `apply` serves the
+        resources from now on.
+        """
         self._files = files
-        self._load = load
-        self._fleet = fleet
+        self._apply = apply
         self._clock = clock
         self._offload = Offload(1)
         self._content: _Content | None = None
@@ -123,14 +117,14 @@ class Reloader:
 
     def _parse(self, content: _Content) -> tuple[ResourcePlan, ...]:
         try:
-            return self._load(content)
+            return load_all(content)
         except ConfigError as error:
             raise ConfigRefusedError(str(error)) from error
 
     def _accept(self, content: _Content, plans: tuple[ResourcePlan, ...]) -> None:
         self._content = content
         self._succeeded_at = self._clock.wall()
-        self._fleet.apply(plans)
+        self._apply(plans)
 
 
 def _read(files: Sequence[tuple[str, Path]]) -> _Content:

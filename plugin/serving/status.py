@@ -45,7 +45,7 @@ class ResourceLog:
         self.empty = Episode(_log, "no devices", resource=resource)
         self.defect = Episode(_log, "internal error, restarting the resource", resource=resource)
         self._left_out = Episode(_log, "devices left out", resource=resource)
-        self._refused = Episode(_log, "devices of another resource", resource=resource)
+        self._refused = Episode(_log, "devices belong to another resource", resource=resource)
         self._conflicting = Episode(_log, "two resources advertise the same device id", resource=resource)
 
     def transitions(self, transitions: Sequence[HealthTransition]) -> None:

@@ -76,7 +76,7 @@ async def test_a_held_device_stays_withheld(kubelet: SimulatedKubelet, root: Pat
         await kubelet.add_pod(pod("p", "a.b/first"))
         configure(root, resource.format("last", "y"))
         for _ in range(2):
-            line = await plugin.line("devices of another resource")
+            line = await plugin.line("devices belong to another resource")
             assert "a pod holds it as x" in line, line
             (only,) = (await get_json(f"unix:{root / 'p.sock'}", "/api/v1/devices"))["resources"]
             assert (only["name"], only["devices"]) == ("a.b/last", [])

@@ -176,7 +176,7 @@ async def test_a_freed_device_is_offered(node: Node, dev: Path, caplog: pytest.L
     text = claimants("{{ device.name == 'v0' }}", "{{ device.name in ['v0', 'v1'] }}")
     async with node.serve(text, pace=Pace(rescan=1000.0)) as served:
         await node.kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 1 and k.allocatable("a.b/r1") == 1)
-        assert caplog.messages.count("devices of another resource") == 1
+        assert caplog.messages.count("devices belong to another resource") == 1
         second = text.replace(text[text.index("- name: a.b/r0") : text.index("- name: a.b/r1")], "")
         served.apply(second)
         await node.allocatable("a.b/r1", 2)

@@ -1,6 +1,6 @@
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,6 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from harness.served import Served, configuration, serving, static
 from harness.waiting import until
-from plugin.config.load import load_all
-from plugin.config.plan import ResourcePlan
 from plugin.serving.reload import ConfigRefusedError, Reloader
 from plugin.serving.web import PluginSite, build
 from runtime.clock import Clock
@@ -23,16 +21,6 @@ ONE, TWO = "a.b/one", "a.b/two"
 
 def text(*resources: str) -> str:
     return configuration(*(static(name, name[-3:]) for name in resources))
-
-
-@dataclass
-class Applied:
-    """A fleet that keeps what it is given."""
-
-    plans: list[object]
-
-    def apply(self, plans: Sequence[ResourcePlan]) -> None:
-        self.plans.append(plans)
 
 
 @dataclass
@@ -51,7 +39,7 @@ async def following(
     """Serve ONE, and reload `file`, which has ONE."""
     watcher = DirectoryWatcher(poll_interval=0.1)
     async with serving(root / "k", host, text(ONE)) as served:
-        reloader = Reloader([("plugin.yaml", file)], load_all, fleet=served.fleet, clock=Clock())
+        reloader = Reloader([("plugin.yaml", file)], apply=served.fleet.apply, clock=Clock())
         reloader.begin()
         async with asyncio.TaskGroup() as group:
             run = reloader.run(file if watched else None, watcher)
@@ -124,11 +112,11 @@ async def test_a_reload_can_be_requested(kubelet: SimulatedKubelet, root: Path, 
 @pytest.mark.parametrize(("name", "words"), [("none", "No such file"), ("empty", "c:1: found an empty file")])
 def test_a_start_without_a_valid_file_is_refused(name: str, words: str, root: Path) -> None:
     (root / "empty").touch()
-    fleet: list[object] = []
-    reloader = Reloader([("c", root / name)], load_all, fleet=Applied(fleet), clock=Clock())
+    applied: list[object] = []
+    reloader = Reloader([("c", root / name)], apply=applied.append, clock=Clock())
     with pytest.raises(ConfigRefusedError, match=words):
         reloader.begin()
-    assert fleet == []
+    assert applied == []
 
 
 async def test_probes_and_metrics_tell_of_a_refused_file(followed: Followed) -> None:
@@ -155,7 +143,7 @@ async def test_a_defect_ends_nothing(
         raise RecursionError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr(followed.reloader, "_load", broken)
+        patch.setattr("plugin.serving.reload.load_all", broken)
         followed.file.write_text(text(ONE, TWO))
         await followed.served.until(lambda: not followed.reloader.status.successful)
         assert followed.reloader.status.problem == "RecursionError: a defect"

@@ -93,10 +93,10 @@ async def test_a_newer_plugin_stays(node: Node, colas: Path, caplog: pytest.LogC
         async with ScriptedPlugin(node.kubelet.root, COLA, [Device("x"), Device("y")]) as foreign:
             await foreign.register()
             await node.allocatable(COLA, 2)
-            await served.until(lambda: "another plugin serves it" in caplog.messages)
+            await served.until(lambda: "another plugin serves the resource" in caplog.messages)
             assert served.status(COLA).counters.registrations == 1
         await node.allocatable(COLA)
-        await served.until(lambda: "another plugin serves it: over" in caplog.messages)
+        await served.until(lambda: "another plugin serves the resource: over" in caplog.messages)
 
 
 async def test_a_restart_during_a_check(
@@ -146,7 +146,7 @@ async def test_no_healthy_device_is_no_verdict(
         async with ScriptedPlugin(node.kubelet.root, COLA, [Device("x"), Device("y")]) as foreign:
             await foreign.register()
             await node.allocatable(COLA, 2)
-            await served.until(lambda: "another plugin serves it" in caplog.messages)
+            await served.until(lambda: "another plugin serves the resource" in caplog.messages)
             asked: list[int] = []
 
             async def doubted(reconciler: Reconciler) -> object:
@@ -159,7 +159,7 @@ async def test_no_healthy_device_is_no_verdict(
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Reconciler, "_lasting_suspicion", doubted)
                 await served.until(lambda: len(asked) >= 4)
-            assert "another plugin serves it: over" not in caplog.messages
+            assert "another plugin serves the resource: over" not in caplog.messages
 
 
 async def test_a_lease_is_one_holders_and_goes_to_who_waits(root: Path) -> None:
