@@ -103,7 +103,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         refresher.run(),
         follow_device_plugins(watcher, paths, refresher.trigger),
         follow_pod_resources(watcher, paths, refresher.trigger),
-        web.run(build(site), watcher, purpose="status page, API and metrics"),
+        web.run(build(site), purpose="status page, API and metrics"),
         *_source_actors(refresher, pods, plugins, watcher, paths),
     ]
     async with grpc_runtime(), kubelet:

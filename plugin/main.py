@@ -92,7 +92,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
         fleet.run(),
         reloader.run(settings.config, watcher),
         collector.run(watcher),
-        web.run(build(site), watcher, purpose="metrics and devices"),
+        web.run(build(site), purpose="metrics and devices"),
     ]
     async with grpc_runtime():
         await run_actors(actors, stop)

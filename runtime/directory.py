@@ -2,21 +2,19 @@
 
 A process has one DirectoryWatcher with one inotify instance (a user has 128 by default) for all directories.
 A directory may be missing, come and go, or be replaced by another of the same name: the watcher finds it
-again, and its followers get RESCAN.
+again, and its followers get RESCAN. Polling reports every change as RESCAN.
 """
 
 import asyncio
 import errno
 import os
-import stat
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Hashable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from asyncinotify import Event, Inotify, Mask, Watch
 
@@ -42,30 +40,6 @@ class Change:
     name: str = ""
 
 
-class EntryState(NamedTuple):
-    """The state of an entry. `identity` differs for another file of the same name.
-
-    A file system gives a freed inode's number to the next file, so the identity of a socket, which is never
-    written to, includes its modification time.
-    """
-
-    identity: tuple[int, int, int]
-    contents: tuple[int, int]
-    changed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A directory at one moment: when it was `modified` (nanoseconds of unix time), and its entries by name.
-
-    A directory that is missing or cannot be read has no `entries`; its `modified` is that of the nearest
-    parent directory that exists, since it can only have come and gone with a change of that one.
-    """
-
-    modified: int
-    entries: dict[str, EntryState] | None
-
-
 def identity_of(directory: Path) -> tuple[int, int] | None:
     """Device and inode of the file at the path; None where it cannot be read."""
     try:
@@ -75,70 +49,27 @@ def identity_of(directory: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def list_directory(directory: Path) -> Listing:
-    """The directory at this moment."""
-    # Read before the entries: a change during the scan shows as another time in the next listing.
-    above = _modified_above(directory)
-    found: dict[str, EntryState] = {}
-    try:
-        modified = directory.stat().st_mtime_ns
-        with os.scandir(directory) as scanned:
-            for entry in scanned:
-                try:
-                    found[entry.name] = _entry_state(entry.stat(follow_symlinks=False))
-                except OSError:
-                    continue  # removed meanwhile
-    except OSError:
-        return Listing(above, None)
-    return Listing(modified, found)
+def _signature(directory: Path, *, contents: bool) -> Hashable:
+    """Differs after a change of the directory: other entries, or with `contents` other times of entries.
 
-
-def differences(old: Listing, new: Listing) -> Iterator[Change]:
-    """The changes from `old` to `new`.
-
-    RESCAN where the directory came or went, and where it was modified though its entries are the same: an
-    entry came and went in between.
+    Names count beside the directory's time of modification, which sysfs does not keep.
     """
-    if old == new or (old.entries is None and new.entries is None):
-        return
-    if old.entries is None or new.entries is None or old.entries == new.entries:
-        yield Change(Kind.RESCAN)
-        return
-    for name in old.entries.keys() - new.entries.keys():
-        yield Change(Kind.VANISHED, name)
-    for name, state in new.entries.items():
-        before = old.entries.get(name)
-        if before is None or before.identity != state.identity:
-            yield Change(Kind.APPEARED, name)
-        elif before.contents != state.contents:
-            yield Change(Kind.WRITTEN, name)
-        elif before.changed != state.changed:
-            yield Change(Kind.ATTRIBUTES, name)
+    try:
+        status = directory.stat()
+        with os.scandir(directory) as scanned:
+            entries = frozenset((entry.name, _changed(entry) if contents else 0) for entry in scanned)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, entries
 
 
-def _modified_above(directory: Path) -> int:
-    for parent in directory.parents:
-        try:
-            return parent.stat().st_mtime_ns
-        except OSError:
-            continue
-    return 0
+def _changed(entry: os.DirEntry[str]) -> int:
+    """When a directory's entry was changed; 0 for one that is gone."""
+    try:
+        return entry.stat(follow_symlinks=False).st_ctime_ns
+    except OSError:
+        return 0
 
-
-def _entry_state(status: os.stat_result) -> EntryState:
-    written = status.st_mtime_ns
-    return EntryState(
-        identity=(
-            status.st_ino,
-            stat.S_IFMT(status.st_mode),
-            written if stat.S_ISSOCK(status.st_mode) else 0,
-        ),
-        contents=(written, status.st_size),
-        changed=status.st_ctime_ns,
-    )
-
-
-__all__ = ["Change", "DirectoryWatcher", "Kind"]
 
 _log = Log("directory")
 
@@ -147,22 +78,20 @@ _CONTENTS: Final = Mask.CLOSE_WRITE | Mask.ATTRIB
 _ITSELF: Final = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
 _LOST: Final = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.IGNORED | Mask.UNMOUNT
 
-_FILE_CLOCK: Final = 0.02
-"""Seconds after which a second change has another file time for sure: the kernel's tick is 1 to 10 ms."""
-
 _PENDING_LIMIT: Final = 4096
 """Changes queued for a busy follower; more become one RESCAN."""
 
 
 _OF_CONTENTS: Final = frozenset({Kind.WRITTEN, Kind.ATTRIBUTES})
 _RESCAN: Final = Change(Kind.RESCAN)
-_NO_LISTING: Final = Listing(-1, {})
-"""Equal to no listing of a directory."""
 
 
 @dataclass(slots=True, eq=False)
 class _Follower:
-    """One subscription: its directory, its queued changes, and its inotify watch or last listing."""
+    """One subscription: its directory, its queued changes, and its inotify watch or last signature.
+
+    `changed`: the last poll found another signature.
+    """
 
     directory: Path
     contents: bool
@@ -171,8 +100,8 @@ class _Follower:
     watch: Watch | None = None
     identity: tuple[int, int] | None = None
     refused: str | None = None
-    settled: bool = False
-    listing: Listing = _NO_LISTING
+    signature: Hashable = None
+    changed: bool = True
 
     def queue(self, change: Change) -> None:
         if change.kind is Kind.RESCAN or len(self.pending) >= _PENDING_LIMIT:
@@ -194,12 +123,10 @@ class DirectoryWatcher:
         poll_interval: float = 1.0,
         use_inotify: bool = True,
         retry_interval: float = 30.0,
-        wall: Callable[[], float] = time.time,
     ) -> None:
         """`poll_interval`: seconds between two polls of missing directories, and of all without inotify;
-        `retry_interval`: seconds between two attempts to get an inotify instance; `wall`: unix time.
+        `retry_interval`: seconds between two attempts to get an inotify instance.
         """
-        self._wall = wall
         self._poll_interval = poll_interval
         self._retry_interval = retry_interval
         self._use_inotify = use_inotify
@@ -239,11 +166,7 @@ class DirectoryWatcher:
         with self._following(directory, contents=contents) as follower:
             while True:
                 while follower.pending:
-                    change = follower.pending.popleft()
-                    # The follower lists the directory itself, and may see what two polls here miss.
-                    follower.settled &= change.kind is not Kind.RESCAN
-                    yield change
-                    follower.settled &= change.kind is not Kind.RESCAN
+                    yield follower.pending.popleft()
                 follower.wake.clear()
                 await follower.wake.wait()
 
@@ -267,7 +190,6 @@ class DirectoryWatcher:
                 self._episode.failed(_inotify_advice(error))
                 return None
             for follower in self._followers:
-                follower.settled, follower.listing = False, _NO_LISTING
                 self._attach(follower)
             self._report()
         return self._inotify
@@ -336,7 +258,6 @@ class DirectoryWatcher:
             self._report()
             return
         follower.identity = identity
-        follower.settled, follower.listing = False, _NO_LISTING
         follower.queue(_RESCAN)
         self._report()
 
@@ -363,18 +284,12 @@ class DirectoryWatcher:
                 raise
 
     def _compare(self, follower: _Follower) -> None:
-        new = list_directory(follower.directory)
-        old, follower.listing = follower.listing, new
-        if not follower.settled:
-            # The follower's own scan lies between the two listings: they must be equal, and old enough for a
-            # change in between to show as another time.
-            follower.settled = new == old and abs(self._wall() - new.modified / 1e9) > _FILE_CLOCK
-            if not follower.settled:
-                follower.queue(_RESCAN)
-            return
-        for change in differences(old, new):
-            if follower.contents or change.kind not in _OF_CONTENTS:
-                follower.queue(change)
+        signature = _signature(follower.directory, contents=follower.contents)
+        changed = signature != follower.signature
+        # Once more after a change: a second one within a tick of the file system's clock has the same time.
+        if changed or follower.changed:
+            follower.queue(_RESCAN)
+        follower.signature, follower.changed = signature, changed
 
 
 def _kind(mask: Mask) -> Kind | None:

@@ -9,7 +9,7 @@ compressed for each scrape. Together they are one gzip member: the compressed bo
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
@@ -26,6 +26,10 @@ LARGE: Final = 12 << 20
 """Bytes of text above which only the compressed form is kept."""
 _LEVEL: Final = 1
 """zlib's fastest level: exposition text still shrinks to a tenth."""
+
+
+_OPENMETRICS: Final = frozenset({"1.0.0", "0.0.1"})
+"""Versions of OpenMetrics that a client may ask for."""
 
 
 class Format(Enum):
@@ -125,39 +129,39 @@ def negotiate(accept: str | None) -> Format:
     text (RFC 9110, section 12.5.1, for q-values).
     """
     quality_of = {Format.TEXT: 0.0, Format.OPENMETRICS: 0.0}
-    for clause in (accept or "*/*").split(","):
-        media, *raw = (part.strip() for part in clause.split(";"))
-        parameters = {
-            key.strip().lower(): value.strip().strip('"') for key, _, value in (p.partition("=") for p in raw)
-        }
-        quality = _quality(parameters.get("q"))
-        version = parameters.get("version")
-        match media.lower():
-            case "application/openmetrics-text" if version in {None, "1.0.0", "0.0.1"}:
-                quality_of[Format.OPENMETRICS] = max(quality_of[Format.OPENMETRICS], quality)
-            case "text/plain" | "text/*" | "*/*":
-                quality_of[Format.TEXT] = max(quality_of[Format.TEXT], quality)
-            case _:
-                continue
+    for media, parameters, quality in _clauses(accept or "*/*"):
+        if media == "application/openmetrics-text" and parameters.get("version", "1.0.0") in _OPENMETRICS:
+            quality_of[Format.OPENMETRICS] = max(quality_of[Format.OPENMETRICS], quality)
+        elif media in {"text/plain", "text/*", "*/*"}:
+            quality_of[Format.TEXT] = max(quality_of[Format.TEXT], quality)
     better = quality_of[Format.OPENMETRICS] > 0 and quality_of[Format.OPENMETRICS] >= quality_of[Format.TEXT]
     return Format.OPENMETRICS if better else Format.TEXT
 
 
 def accepts_gzip(accept_encoding: str | None) -> bool:
     """Whether an Accept-Encoding header allows gzip."""
-    named: list[float] = []
-    anything = 0.0
-    for clause in (accept_encoding or "").split(","):
-        coding, _, parameter = clause.partition(";")
-        quality = _quality(parameter.partition("=")[2].strip() or None)
-        match coding.strip().lower():
-            case "gzip" | "x-gzip":
-                named.append(quality)
-            case "*":
-                anything = quality
-            case _:
-                continue
-    return max(named, default=anything) > 0
+    qualities = [(coding, quality) for coding, _, quality in _clauses(accept_encoding or "")]
+    named = [quality for coding, quality in qualities if coding in {"gzip", "x-gzip"}]
+    return max(named or [quality for coding, quality in qualities if coding == "*"], default=0.0) > 0
+
+
+def _clauses(header: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    """The clauses of a header with q-values: the value, its parameters, its quality; all in lower case."""
+    for clause in header.lower().split(","):
+        value, *raw = (part.strip() for part in clause.split(";"))
+        pairs = (part.partition("=") for part in raw)
+        parameters = {key.strip(): text.strip().strip('"') for key, _, text in pairs}
+        yield value, parameters, _quality(parameters.get("q"))
+
+
+def _quality(text: str | None) -> float:
+    if text is None:
+        return 1.0
+    try:
+        quality = float(text)
+    except ValueError:
+        return 0.0
+    return min(max(quality, 0.0), 1.0) if quality == quality else 0.0  # noqa: PLR0124 -- NaN
 
 
 def escaped(value: str) -> str:
@@ -208,13 +212,3 @@ def _render(collector: Collector, form: Format) -> bytes:
         document: bytes = render_openmetrics(collector)  # type: ignore[no-untyped-call]
         return document.removesuffix(b"# EOF\n")
     return render_text(collector)
-
-
-def _quality(text: str | None) -> float:
-    if text is None:
-        return 1.0
-    try:
-        quality = float(text)
-    except ValueError:
-        return 0.0
-    return min(max(quality, 0.0), 1.0) if quality == quality else 0.0  # noqa: PLR0124 -- NaN

@@ -13,7 +13,6 @@ import resource
 import socket
 import stat
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -82,9 +81,8 @@ class PathState:
 class ProcessLimits:
     """What the kernel grants this process; None for what it does not say.
 
-    `instances` is the limit of inotify instances, `instances_seen` those of this user's processes that are
-    visible from here (in a container: its own), `inotify_error` the errno that a further one fails with (0:
-    none). `label` is the process's security context, by SELinux or AppArmor.
+    `instances` and `watches` are the limits of inotify, `inotify_error` the errno that a further instance
+    fails with (0: none). `label` is the process's security context, by SELinux or AppArmor.
     """
 
     uid: int
@@ -94,7 +92,6 @@ class ProcessLimits:
     descriptors: int | None = None
     memory: int | None = None
     instances: int | None = None
-    instances_seen: int = 0
     watches: int | None = None
     inotify_error: int = 0
 
@@ -217,8 +214,8 @@ def _selinux_type(label: str) -> str:
 def _inotify_words(limits: ProcessLimits) -> str:
     if limits.instances is None:
         return "not available"
-    watches = "" if limits.watches is None else f", {limits.watches} watches allowed"
-    return f"{limits.instances_seen} of {limits.instances} instances in use here{watches}"
+    watches = "" if limits.watches is None else f" and {limits.watches} watches"
+    return f"{limits.instances} instances{watches} allowed"
 
 
 def _inotify_hint(code: int) -> str:
@@ -234,11 +231,8 @@ def _size(count: int) -> str:
     return f"{count}B"
 
 
-_PROCESSES: Final = 4096
-"""Most processes that are searched for inotify instances: outside a container all are visible."""
 _READ: Final = 65536
 """Bytes of a file in /proc or /sys."""
-_INSTANCE: Final = "anon_inode:inotify"
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _NO_LIMIT: Final = 1 << 60
 """Bytes: cgroups v1 report at least this much where there is no limit."""
@@ -330,7 +324,6 @@ def process_limits(proc: Path = Path("/proc")) -> ProcessLimits:
         descriptors=None if soft == resource.RLIM_INFINITY else soft,
         memory=memory_limit(proc, Path("/sys/fs/cgroup")),
         instances=_number(inotify / "max_user_instances"),
-        instances_seen=inotify_instances(proc, os.geteuid()),
         watches=_number(inotify / "max_user_watches"),
         inotify_error=_inotify_error(),
     )
@@ -343,29 +336,6 @@ def _inotify_error() -> int:
     except OSError as error:
         return error.errno or errno.EIO
     return 0
-
-
-def inotify_instances(proc: Path, uid: int) -> int:
-    """How many inotify instances the processes of `uid` have that are visible below `proc`."""
-    count = 0
-    for process in [name for name in _listed(proc) if name.isdecimal()][:_PROCESSES]:
-        descriptors = f"{proc}/{process}/fd"
-        try:
-            if os.stat(descriptors).st_uid != uid:  # noqa: PTH116 -- thousands of them
-                continue
-            for descriptor in os.listdir(descriptors):  # noqa: PTH208 -- thousands of them
-                with suppress(FileNotFoundError):
-                    count += os.readlink(f"{descriptors}/{descriptor}") == _INSTANCE  # noqa: PTH115
-        except OSError:
-            continue  # it ended, or belongs to another user
-    return count
-
-
-def _listed(directory: Path) -> list[str]:
-    try:
-        return os.listdir(directory)  # noqa: PTH208 -- names are wanted
-    except OSError:
-        return []
 
 
 def memory_limit(proc: Path, cgroups: Path) -> int | None:

@@ -30,7 +30,6 @@ CACHED: Final = 256
 _BCRYPT_BYTES: Final = 72
 """Bytes of a password that bcrypt reads."""
 _NAME_KINDS: Final = frozenset({"DNS", "email", "IP Address", "URI"})
-_BCRYPT_ALPHABET: Final = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 _strangers = Episode(Log("http"), "client certificates without an allowed name")
 
@@ -111,7 +110,6 @@ class UserGate:
         self._waiting: Counter[str] = Counter()
         self._one_at_a_time = asyncio.Semaphore(1)
         self._secret = secrets.token_bytes(32)
-        self._decoys = [_decoy(hashed) for hashed in self._users.values()]
         self._right = _Cache()
         self._wrong = _Cache()
         self._under_way: dict[bytes, asyncio.Task[bool]] = {}
@@ -143,7 +141,7 @@ class UserGate:
         hashed = self._users.get(name)
         try:
             async with self._one_at_a_time:
-                matches = await self._hash(password, hashed or self._decoy_of(name))
+                matches = await self._hash(password, hashed or self._hash_of_another(name))
         finally:
             del self._under_way[digest]
             self._waiting -= Counter((client,))
@@ -181,12 +179,13 @@ class UserGate:
             digest.update(part)
         return digest.digest()
 
-    def _decoy_of(self, name: bytes) -> bytes:
-        """The hash that an unknown name is checked against: as expensive as some user's, always the same one.
+    def _hash_of_another(self, name: bytes) -> bytes:
+        """The hash that an unknown name is checked against, in vain: some user's, always the same one.
 
         So the time of an answer does not tell which names exist, even where hashes differ in cost.
         """
-        return self._decoys[int.from_bytes(self._digest(name)) % len(self._decoys)]
+        hashes = tuple(self._users.values())
+        return hashes[int.from_bytes(self._digest(name)) % len(hashes)]
 
 
 class _Cache:
@@ -218,9 +217,3 @@ def credentials(authorization: str | None) -> tuple[bytes, bytes] | None:
         return None
     name, colon, password = pair.partition(b":")
     return (name, password) if colon else None
-
-
-def _decoy(hashed: bytes) -> bytes:
-    """A random hash of the same cost."""
-    salt, rest = ("".join(secrets.choice(_BCRYPT_ALPHABET) for _ in range(length)) for length in (21, 31))
-    return hashed[:7] + f"{salt}.{rest}".encode()

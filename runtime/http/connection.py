@@ -182,10 +182,9 @@ class ConnectionTable:
         self._open.pop(connection, None)
         self._traffic.connections = len(self._open)
 
-    def no_descriptor(self, reason: str) -> None:
-        """A connection cannot be accepted for want of a descriptor: abort another one."""
+    def not_accepted(self, reason: str) -> None:
+        """A connection cannot be accepted, as for want of a descriptor."""
         self._starved.failed(reason)
-        self._evict()
 
     def abort(self) -> None:
         """Abort all connections: the server ends."""

@@ -6,9 +6,7 @@ asyncio listens and accepts. `Connection` starts TLS, so a new connection uses a
 import asyncio
 import errno
 import logging
-import math
 import resource
-import select
 import socket
 import stat
 from collections.abc import Callable, Generator
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from runtime.directory import DirectoryWatcher
+from runtime.directory import identity_of
 from runtime.flags import ListenAddress
 from runtime.http.access import OPEN, AccessPolicy
 from runtime.http.app import protect
@@ -38,10 +36,9 @@ from runtime.process import Fatal
 if TYPE_CHECKING:
     from runtime.http.web_config import WebConfigReloader
 
-BACKLOG: Final = 128
-"""Connections that the kernel holds until they are accepted."""
-_FREE_INTERVAL: Final = 0.5
-"""Seconds between two connections that are closed for want of a descriptor."""
+BACKLOG: Final = 1024
+"""Connections that the kernel holds until they are accepted. It drops what exceeds them, and a probe whose
+first packet is dropped waits for one, three or seven seconds."""
 _END_WITHIN: Final = 0.5
 """Seconds that requests have left when the server ends."""
 
@@ -78,14 +75,14 @@ class WebServer:
         if self._config is not None:
             self._config.ask()
 
-    async def run(self, app: web.Application, watcher: DirectoryWatcher, *, purpose: str) -> None:
-        """Serve `app` until cancelled, and follow the files of the web configuration by `watcher`."""
+    async def run(self, app: web.Application, *, purpose: str) -> None:
+        """Serve `app` until cancelled, and follow the files of the web configuration."""
         config = self._config
         if config is None:
             await serve(app, self._address, purpose=purpose, traffic=self._traffic)
             return
         async with asyncio.TaskGroup() as group:
-            group.create_task(config.run(watcher))
+            group.create_task(config.run())
             await serve(
                 app, self._address, purpose=purpose, policy=lambda: config.policy, traffic=self._traffic
             )
@@ -135,7 +132,7 @@ async def serve(
 
     try:
         server = await _listen(address, connection)
-        with _remove_at_end(address.path), _free_descriptors(table):
+        with _remove_at_end(address.path), _accept_errors_logged_once(table):
             scheme = "http" if policy().tls is None else "https"
             for url in _urls(server, address, scheme):
                 _log.info("listening", purpose=purpose, url=url)
@@ -186,25 +183,15 @@ def _urls(server: asyncio.Server, address: ListenAddress, scheme: str) -> list[s
 
 
 @contextmanager
-def _free_descriptors(table: ConnectionTable) -> Generator[None]:
-    """While accept() fails for want of a descriptor, close a connection for each attempt, and log it once.
-
-    asyncio reports each failed attempt to the loop's exception handler, and tries again after a second.
-    """
+def _accept_errors_logged_once(table: ConnectionTable) -> Generator[None]:
+    """Log once that accept() fails for want of a descriptor; asyncio tries again after a second."""
     loop = asyncio.get_running_loop()
     previous = loop.get_exception_handler()
-    freed = -math.inf
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, OSError) and str(context.get("message", "")).startswith("socket.accept()"):
-            # accept() needs a descriptor before it finds that no client waits, and asyncio repeats it.
-            nonlocal freed
-            waiting = select.poll()
-            waiting.register(context["socket"], select.POLLIN)
-            if loop.time() > freed + _FREE_INTERVAL and waiting.poll(0):
-                freed = loop.time()
-                table.no_descriptor(error.strerror or str(error))
+            table.not_accepted(error.strerror or str(error))
         elif previous is not None:
             previous(loop, context)
         else:
@@ -220,21 +207,12 @@ def _free_descriptors(table: ConnectionTable) -> Generator[None]:
 @contextmanager
 def _remove_at_end(path: Path | None) -> Generator[None]:
     """Remove the unix socket at `path` at the end, unless another process listens there by then."""
-    made = _identity(path)
+    made = path and identity_of(path)
     try:
         yield
     finally:
-        if path is not None and made is not None and _identity(path) == made:
+        if path is not None and made is not None and identity_of(path) == made:
             path.unlink(missing_ok=True)
-
-
-def _identity(path: Path | None) -> tuple[int, int] | None:
-    """Device and inode of the file at `path`."""
-    try:
-        status = path.lstat() if path is not None else None
-    except OSError:
-        return None
-    return None if status is None else (status.st_dev, status.st_ino)
 
 
 def _remove_stale_socket(path: Path) -> None:

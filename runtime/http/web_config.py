@@ -21,7 +21,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from runtime import config_file
 from runtime.config_file import MAX_BYTES, ConfigError, Document, advice, parse, quoted
-from runtime.directory import DirectoryWatcher, Kind
 from runtime.http.access import OPEN, AccessPolicy, UserGate
 from runtime.log import Episode, Log
 from runtime.process import Fatal
@@ -37,8 +36,8 @@ HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
 
 MAX_COST: Final = 14
 """bcrypt's cost: 2^14 rounds take a second of a core, each further step twice as long."""
-READ_INTERVAL: Final = 30.0
-"""Seconds between two reads without a change notification: a symbolic link may lead to any directory."""
+READ_INTERVAL: Final = 5.0
+"""Seconds between two reads."""
 SETTLE: Final = 0.1
 """Seconds between two reads that must be the same, so that a half-written file is not used."""
 ATTEMPTS: Final = 5
@@ -278,11 +277,6 @@ class WebFiles:
     content: bytes = field(repr=False)
     pem: Mapping[str, bytes] = field(repr=False)
 
-    @property
-    def paths(self) -> frozenset[Path]:
-        """The files that the configuration names."""
-        return frozenset(source for source in self.config.pem.values() if isinstance(source, Path))
-
     def tls_context(self) -> ssl.SSLContext | None:
         """TLS with these certificates; None without TLS. Raises ConfigError where they cannot be used."""
         tls = self.config.tls
@@ -407,9 +401,10 @@ class WebConfigReloader:
     nothing: the previous policy stays in force.
     """
 
-    def __init__(self, file: Path, *, settle: float = SETTLE) -> None:
-        """`settle`: seconds between two reads."""
+    def __init__(self, file: Path, *, interval: float = READ_INTERVAL, settle: float = SETTLE) -> None:
+        """`interval` and `settle`: seconds between two reads, and between two that must be the same."""
         self._file = file
+        self._interval = interval
         self._settle = settle
         self._policy = OPEN
         self._files: WebFiles | None = None
@@ -437,21 +432,14 @@ class WebConfigReloader:
         except ConfigError as error:
             raise Fatal(f"--web.config.file: {error}") from error
 
-    async def run(self, watcher: DirectoryWatcher) -> None:
-        """Reload whenever something changes, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            following: dict[Path, asyncio.Task[None]] = {}
-            while True:
-                directories = {path.parent for path in self._paths()}
-                for directory in following.keys() - directories:
-                    following.pop(directory).cancel()
-                for directory in directories - following.keys():
-                    following[directory] = group.create_task(self._follow(directory, watcher))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(READ_INTERVAL):
-                        await self._reload.wait()
-                self._reload.clear()
-                await self.reload()
+    async def run(self) -> None:
+        """Reload when the files change, until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval):
+                    await self._reload.wait()
+            self._reload.clear()
+            await self.reload()
 
     async def reload(self) -> None:
         """Reload now."""
@@ -464,19 +452,6 @@ class WebConfigReloader:
             self._refused.failed(str(error), level="error")
         else:
             self._refused.recovered()
-
-    def _paths(self) -> frozenset[Path]:
-        named = self._files.paths if self._files is not None else frozenset[Path]()
-        return named | {self._file}
-
-    async def _follow(self, directory: Path, watcher: DirectoryWatcher) -> None:
-        async for change in watcher.follow(directory):
-            # Files of a ConfigMap or a Secret are links through `..data`, which is replaced as a whole.
-            if change.kind is Kind.RESCAN or change.name in {
-                "..data",
-                *(path.name for path in self._paths()),
-            }:
-                self._reload.set()
 
     async def _stable_files(self) -> WebFiles:
         """The files, once two reads in a row are the same and their certificate and key match.
