@@ -36,7 +36,7 @@ from runtime.process import Fatal
 if TYPE_CHECKING:
     from runtime.http.web_config import WebConfigReloader
 
-BACKLOG: Final = 1024
+BACKLOG: Final = 512
 """Connections that the kernel holds until they are accepted. It drops what exceeds them, and a probe whose
 first packet is dropped waits for one, three or seven seconds."""
 _END_WITHIN: Final = 0.5

@@ -14,12 +14,17 @@ from aiohttp import web
 
 from runtime.flags import ListenAddress
 from runtime.http.access import OPEN
-from runtime.http.app import application
+from runtime.http.app import application, json_response
 from runtime.http.connection import ServerLimits, Traffic
 from runtime.http.server import serve
 from runtime.http.web_config import WebConfigReloader
 
 LIMIT = 20.0
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LAST = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+LARGE = 8 * 1024 * 1024
+"""Bytes of `/large`."""
 
 
 @dataclass
@@ -32,11 +37,20 @@ class Served:
     task: "asyncio.Task[None]"
     release: asyncio.Event
     """What `/hanging` waits for."""
+    path: Path | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     async def connect(
         self, tls: ssl.SSLContext | None = None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection, kept open until the test ends it."""
+        if self.path is not None:
+            return await asyncio.open_unix_connection(
+                self.path, ssl=tls, server_hostname="localhost" if tls is not None else None
+            )
         return await asyncio.open_connection(
             "127.0.0.1", self.port, ssl=tls, server_hostname="localhost" if tls is not None else None
         )
@@ -84,29 +98,71 @@ async def _well(_: web.Request) -> web.Response:
 
 
 async def _api(_: web.Request) -> web.Response:
-    return web.json_response({})
+    return json_response({})
 
 
 async def _devices(_: web.Request) -> web.Response:
-    """What a plugin tells."""
+    """The document of a plugin."""
     return web.Response(
         body=b'{"version":1,"resources":[{"name":"r","registered":true,"streams":1,"devices":[{"id":"d"}]}]}'
     )
 
 
+async def _broken(_: web.Request) -> web.Response:
+    raise ValueError("secret of the process")
+
+
+async def _elsewhere(_: web.Request) -> web.Response:
+    raise web.HTTPFound("/")
+
+
+async def _busy(_: web.Request) -> web.Response:
+    raise web.HTTPServiceUnavailable(text="too many listen already", headers={"Retry-After": "7"})
+
+
 async def _stream(request: web.Request) -> web.StreamResponse:
+    """`/stream` waits after its first line, `/endless` sends on, `/broken-stream` fails."""
     response = web.StreamResponse()
     await response.prepare(request)
     await response.write(b"first\n")
-    await asyncio.Event().wait()
-    return response
+    if request.path == "/stream":
+        await asyncio.Event().wait()
+    while request.path == "/endless":
+        await response.write(b"x" * 65536)
+    raise ValueError("secret of the process")
+
+
+async def _large(request: web.Request) -> web.Response:
+    headers = {"ETag": '"1"'} if request.query else None
+    return web.Response(body=bytes(LARGE), headers=headers)
+
+
+_ROUTES = {
+    "/": _well,
+    "/api/v1": _api,
+    "/api/v1/devices": _devices,
+    "/broken": _broken,
+    "/api/broken": _broken,
+    "/elsewhere": _elsewhere,
+    "/api/busy": _busy,
+    "/stream": _stream,
+    "/endless": _stream,
+    "/broken-stream": _stream,
+    "/large": _large,
+}
 
 
 @asynccontextmanager
 async def serving(
-    caplog: pytest.LogCaptureFixture, file: Path | None = None, *, path: Path | None = None, **limits: Any
+    caplog: pytest.LogCaptureFixture,
+    file: Path | None = None,
+    *,
+    path: Path | None = None,
+    address: ListenAddress | None = None,
+    answers: dict[str, Any] | None = None,
+    **limits: Any,
 ) -> AsyncGenerator[Served]:
-    """Serves, by a web configuration if there is one, within limits."""
+    """Serves, by a web configuration if there is one, within limits of connections and of `answers`."""
     caplog.set_level(logging.INFO, "devicelens")
     config = None
     if file is not None:
@@ -118,13 +174,11 @@ async def serving(
         await release.wait()
         return web.Response(text="at last")
 
-    app = application()
-    app.router.add_get("/", _well)
-    app.router.add_get("/api/v1", _api)
-    app.router.add_get("/api/v1/devices", _devices)
-    app.router.add_get("/hanging", hanging)
-    app.router.add_get("/stream", _stream)
-    address = ListenAddress("127.0.0.1") if path is None else ListenAddress(path=path)
+    app = application(**(answers or {}))
+    for target, handler in (_ROUTES | {"/hanging": hanging}).items():
+        app.router.add_get(target, handler)
+    if address is None:
+        address = ListenAddress("127.0.0.1") if path is None else ListenAddress(path=path)
     task = asyncio.create_task(
         serve(
             app,
@@ -135,15 +189,15 @@ async def serving(
             limits=ServerLimits(**limits),
         )
     )
-    served = Served(0, traffic, config, task, release)
+    served = Served(0, traffic, config, task, release, path)
     try:
         async with asyncio.timeout(LIMIT):
-            while not (urls := _urls(caplog)) and not task.done():
+            while not (listening := urls(caplog)) and not task.done():
                 await asyncio.sleep(0.001)
         if task.done():
             await task
         if path is None:
-            served.port = int(urls[-1].rpartition(":")[2])
+            served.port = int(listening[-1].rpartition(":")[2])
         yield served
     finally:
         release.set()
@@ -151,9 +205,15 @@ async def serving(
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _urls(caplog: pytest.LogCaptureFixture) -> list[str]:
+def urls(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Where servers listen, by the log."""
     return [
         getattr(record, "devicelens_fields", {})["url"]
         for record in caplog.records
         if record.message == "listening"
     ]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The messages of warnings and errors."""
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from asyncinotify import Inotify
 
 from runtime import preflight
-from runtime.preflight import Need, PathState, Use, inotify_instances, inspect, memory_limit, process_limits
+from runtime.preflight import Need, PathState, Use, inspect, memory_limit, process_limits
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -150,15 +149,6 @@ def test_a_user_who_may_not_is_refused_as_the_kernel_refuses(place: Path, use: s
         hint = f"it belongs to root: run as that user (runAsUser: 0), not as uid {NOBODY}"
         assert seen_by(NOBODY) == f"{errno.EACCES} x: {hint}"
         assert seen_by(0) == "0"
-
-
-def test_inotify_instances_of_this_user_are_counted() -> None:
-    before = inotify_instances(Path("/proc/"), os.geteuid())
-    with Inotify(), Inotify():
-        # Others run beside this test, as the same user.
-        assert inotify_instances(Path("/proc"), os.geteuid()) >= 2
-        assert inotify_instances(Path("/proc"), 4_000_000_000) == 0
-    assert before >= 0
 
 
 def test_no_further_inotify_instance_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

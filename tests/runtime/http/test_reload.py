@@ -3,17 +3,14 @@
 import asyncio
 import logging
 import os
-import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.certificates import Certificates, hashed
 from harness.waiting import until
-from runtime.directory import DirectoryWatcher
 from runtime.http.web_config import WebConfigReloader
 from runtime.process import Fatal
 
@@ -27,21 +24,17 @@ def made(tmp_path: Path) -> Certificates:
 
 
 @asynccontextmanager
-async def running(
-    file: Path, *, settle: float = 0.005, inotify: bool = True
-) -> AsyncGenerator[WebConfigReloader]:
-    """What is in force, kept to the file."""
-    reloader = WebConfigReloader(file, settle=settle)
+async def running(file: Path, *, interval: float = 0.01) -> AsyncGenerator[WebConfigReloader]:
+    """The reloader of `file`, started and running."""
+    reloader = WebConfigReloader(file, interval=interval, settle=0.005)
     await reloader.start()
-    watcher = DirectoryWatcher(use_inotify=inotify, poll_interval=0.01)
-    tasks = [asyncio.create_task(watcher.run()), asyncio.create_task(reloader.run(watcher))]
+    task = asyncio.create_task(reloader.run())
     try:
         yield reloader
     finally:
-        for task in tasks:
-            task.cancel()
-        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            assert isinstance(outcome, asyncio.CancelledError), outcome
+        task.cancel()
+        (outcome,) = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(outcome, asyncio.CancelledError), outcome
 
 
 async def eventually(what: str, condition: Callable[[], object]) -> None:
@@ -51,25 +44,24 @@ async def eventually(what: str, condition: Callable[[], object]) -> None:
     await until(what, probe, pause=0.005)
 
 
-def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:
-    return [
-        (record.message, getattr(record, "devicelens_fields", {}))
-        for record in caplog.records
-        if record.name == "devicelens.protection"
-    ]
+async def refused(reloader: WebConfigReloader, reason: str) -> None:
+    await eventually(f"refused: {reason}", lambda: reason in reloader.problem)
 
 
-@pytest.mark.parametrize("text", ["tls_server_config: {}", "", "basic_auth_users: {a: b}"])
-async def test_a_file_that_is_broken_at_the_start_ends_the_process(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["tls_server_config: {}", "", "basic_auth_users: {a: b}", None])
+async def test_a_file_that_cannot_be_used_ends_the_process_at_its_start(
+    text: str | None, tmp_path: Path
+) -> None:
     file = tmp_path / "web.yaml"
-    file.write_text(text)
-    with pytest.raises(Fatal, match=rf"^--web\.config\.file: {file}:1: "):
+    if text is not None:
+        file.write_text(text)
+    reason = "cannot be read: No such file or directory" if text is None else ""
+    line = "" if text is None else "1:"
+    with pytest.raises(Fatal, match=rf"^--web\.config\.file: {file}:{line} {reason}"):
         await WebConfigReloader(file, settle=0.001).start()
-    with pytest.raises(Fatal, match="cannot be read: No such file or directory"):
-        await WebConfigReloader(tmp_path / "none.yaml", settle=0.001).start()
 
 
-async def test_a_pair_that_is_under_way_at_the_start_is_waited_for(made: Certificates) -> None:
+async def test_a_certificate_whose_key_comes_later_is_waited_for(made: Certificates) -> None:
     certificate, key = made.pair()
     made.path("tls.crt").write_bytes(certificate)
     reloader = WebConfigReloader(made.configuration(), settle=0.05)
@@ -80,32 +72,40 @@ async def test_a_pair_that_is_under_way_at_the_start_is_waited_for(made: Certifi
     assert reloader.policy.tls is not None
 
 
-@pytest.mark.parametrize("inotify", [True, False])
-async def test_new_certificates_make_a_new_context_and_users_a_new_gate(
-    made: Certificates, inotify: bool
-) -> None:
-    async with running(made.configuration(ALICE), inotify=inotify) as reloader:
-        before = reloader.policy
+async def test_only_what_changes_is_replaced(made: Certificates, tmp_path: Path) -> None:
+    reloader = WebConfigReloader(made.configuration(ALICE), settle=0.001)
+    await reloader.start()
+    first = reloader.policy
+    made.path("tls.crt").write_bytes(made.path("tls.crt").read_bytes())
+    made.configuration(ALICE)
+    await reloader.reload()
+    assert reloader.policy is first
+    made.renew()
+    await reloader.reload()
+    second = reloader.policy
+    assert second.tls is not first.tls
+    assert second.users is first.users  # with the passwords that are verified
+    made.configuration(BOB)
+    await reloader.reload()
+    third = reloader.policy
+    assert third.users is not second.users
+    elsewhere = Certificates(tmp_path / "elsewhere", made.authority)
+    made.configuration(BOB, cert_file=str(elsewhere.path("tls.crt")), key_file=str(elsewhere.path("tls.key")))
+    await reloader.reload()
+    assert reloader.policy.tls is not third.tls
+
+
+async def test_a_changed_file_is_read_on_request_before_its_interval(made: Certificates) -> None:
+    async with running(made.configuration(), interval=3600) as reloader:
+        before = reloader.policy.tls
         made.renew()
-        await eventually("another context", lambda: reloader.policy.tls is not before.tls)
-        # What did not change keeps what it has learnt.
-        assert reloader.policy.users is before.users
-        made.configuration(BOB)
-        await eventually("another gate", lambda: reloader.policy.users is not before.users)
-
-
-async def test_what_does_not_change_is_not_made_anew(made: Certificates) -> None:
-    async with running(made.configuration(ALICE)) as reloader:
-        before = reloader.policy
-        made.path("tls.crt").write_bytes(made.path("tls.crt").read_bytes())
-        made.configuration(ALICE)
         reloader.ask()
-        made.path("other").write_text("x")
-        await asyncio.sleep(0.05)
-        assert reloader.policy is before
+        await eventually("another context", lambda: reloader.policy.tls is not before)
 
 
-async def test_secrets_and_config_maps_are_links_that_are_swapped(made: Certificates, tmp_path: Path) -> None:
+async def test_secrets_and_config_maps_are_links_that_are_replaced(
+    made: Certificates, tmp_path: Path
+) -> None:
     """As the kubelet writes them: NAME → ..data/NAME, ..data → ..TIME, renamed over."""
     volume = tmp_path / "volume"
     volume.mkdir()
@@ -129,143 +129,104 @@ async def test_secrets_and_config_maps_are_links_that_are_swapped(made: Certific
         await eventually("another context", lambda: reloader.policy.tls is not before)
 
 
-async def test_files_in_other_places_are_followed_when_they_are_named_anew(
-    made: Certificates, tmp_path: Path
-) -> None:
-    elsewhere = Certificates(tmp_path / "elsewhere", made.authority)
-    async with running(made.configuration()) as reloader:
-        first = reloader.policy.tls
-        made.configuration(cert_file=str(elsewhere.path("tls.crt")), key_file=str(elsewhere.path("tls.key")))
-        await eventually("another context", lambda: reloader.policy.tls is not first)
-        second = reloader.policy.tls
-        elsewhere.renew()
-        await eventually("yet another", lambda: reloader.policy.tls is not second)
-
-
 @pytest.mark.parametrize(
-    ("broken", "reason"),
+    ("file", "content", "reason"),
     [
-        ("basic_auth_users: {alice: plain}", "found something else, expected a bcrypt hash"),
-        ("basic_auth_users: [", "not YAML"),
-        ("\x00", "found character U+0000"),
+        (
+            "web.yaml",
+            b"basic_auth_users: {alice: plain}",
+            "found something else, expected a bcrypt hash",
+        ),
+        ("web.yaml", b"basic_auth_users: [", "not YAML"),
+        ("web.yaml", b"\x00", "found character U+0000"),
+        ("web.yaml", None, "No such file"),
+        ("tls.crt", None, "No such file"),
+        ("tls.key", None, "No such file"),
+        ("tls.crt", b"another", "is not the key of the certificate"),
     ],
 )
-async def test_a_file_that_breaks_leaves_the_last_in_force_and_is_told_once(
-    broken: str, reason: str, made: Certificates, caplog: pytest.LogCaptureFixture
+async def test_a_file_that_cannot_be_used_leaves_the_previous_policy_and_is_logged_once(
+    file: str, content: bytes | None, reason: str, made: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "devicelens")
     async with running(made.configuration(ALICE)) as reloader:
         before = reloader.policy
-        made.configuration(broken)
-        await eventually("it is refused", lambda: reason in reloader.problem)
-        for _ in range(3):
-            reloader.ask()
-            await asyncio.sleep(0.03)
+        kept = made.path(file).read_bytes()
+        if content is None:
+            made.path(file).unlink()
+        else:
+            made.path(file).write_bytes(made.pair()[0] if content == b"another" else content)
+        await refused(reloader, reason)
+        for _ in range(2):
+            await reloader.reload()
         assert reloader.policy is before
-        made.configuration(BOB)
-        await eventually("it is over", lambda: not reloader.problem)
-        assert reloader.policy is not before
+        made.path(file).write_bytes(kept.replace(b"alice", b"carol"))
+        await eventually("the end", lambda: not reloader.problem)
+        assert (reloader.policy is before) is (file != "web.yaml")
     # A read amid the write may be refused for another reason, which is logged too.
-    told = list(dict.fromkeys(event for event, _ in events(caplog)))
-    assert told == [
+    events = [record.message for record in caplog.records if record.name == "devicelens.protection"]
+    assert [event for event in dict.fromkeys(events) if event != "web configuration read"] == [
         "web configuration refused, the last one stays in force",
-        "web configuration read",
         "web configuration refused, the last one stays in force: over",
     ]
 
 
-@pytest.mark.parametrize("gone", ["web.yaml", "tls.crt", "tls.key"])
-async def test_a_file_that_is_gone_leaves_the_last_in_force(gone: str, made: Certificates) -> None:
-    async with running(made.configuration(ALICE)) as reloader:
-        before = reloader.policy
-        kept = made.path(gone).read_bytes()
-        made.path(gone).unlink()
-        await eventually("it is refused", lambda: "No such file" in reloader.problem)
-        assert reloader.policy is before
-        made.path(gone).write_bytes(kept)
-        await eventually("it is over", lambda: not reloader.problem)
-
-
-async def test_a_key_of_another_certificate_is_never_in_force(made: Certificates) -> None:
-    async with running(made.configuration()) as reloader:
-        before = reloader.policy
-        certificate, key = made.pair()
-        made.path("tls.crt").write_bytes(certificate)
-        await eventually("it is refused", lambda: "is not the key of the certificate" in reloader.problem)
-        assert reloader.policy is before
-        made.path("tls.key").write_bytes(key)
-        await eventually("it is over", lambda: not reloader.problem)
-        assert reloader.policy.tls is not before.tls
-
-
-async def test_what_is_half_written_is_not_believed(made: Certificates) -> None:
-    """A file that is being written, and looked at for whatever reason: a part of it is a good file too."""
+async def test_a_half_written_file_is_not_used(made: Certificates) -> None:
+    """A part of a file may be a good file too: two reads must be the same."""
     file = made.configuration(ALICE)
     text = file.read_text()
-    async with running(file, settle=0.3) as reloader:
-        before = reloader.policy
-        with file.open("w") as writing:
-            for line in text.replace("alice", "carol").splitlines(keepends=True):
-                writing.write(line)
-                writing.flush()
-                os.fsync(writing.fileno())
-                reloader.ask()
-                await asyncio.sleep(0.02)
-                assert reloader.policy is before
-        await eventually("the whole of it", lambda: reloader.policy is not before)
-        assert reloader.policy.users is not None
-        assert reloader.policy.tls is not None
+    reloader = WebConfigReloader(file, settle=0.3)
+    await reloader.start()
+    before = reloader.policy
+    with file.open("w") as writing:
+        reloading = asyncio.create_task(reloader.reload())
+        for line in text.replace("alice", "carol").splitlines(keepends=True):
+            writing.write(line)
+            writing.flush()
+            os.fsync(writing.fileno())
+            await asyncio.sleep(0.02)
+            assert reloader.policy is before
+    await reloading
+    assert reloader.policy is not before
+    assert reloader.policy.users is not None
+    assert reloader.policy.tls is not None
+
+
+ANYBODY = {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.crt"}
+CLIENTS = ANYBODY | {"client_allowed_sans": "[prometheus]"}
+WEAKER = {"client_auth_type": "VerifyClientCertIfGiven", "client_ca_file": "ca.crt"}
 
 
 @pytest.mark.parametrize(
-    ("text", "lost"),
+    ("before", "after", "lost"),
     [
-        ("users", "it requires no password any more"),
-        ("tls", "it switches TLS off"),
-        ("clients", "it requires less of clients' certificates"),
-        ("names", "it admits clients' certificates with any name"),
+        ((ALICE, CLIENTS), ("", CLIENTS), "it requires no password any more"),
+        ((ALICE, CLIENTS), (ALICE, None), "it switches TLS off"),
+        ((ALICE, CLIENTS), (ALICE, WEAKER), "it requires less of clients' certificates"),
+        ((ALICE, CLIENTS), (ALICE, ANYBODY), "it admits clients' certificates with any name"),
+        ((ALICE, None), (ALICE, {}), "it switches TLS on"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_protection_is_not_taken_away_from_a_running_process(
-    text: str, lost: str, made: Certificates
+async def test_a_running_process_does_not_change_its_protection(
+    before: tuple[str, dict[str, str] | None],
+    after: tuple[str, dict[str, str] | None],
+    lost: str,
+    made: Certificates,
 ) -> None:
-    anybody = {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.crt"}
-    clients = anybody | {"client_allowed_sans": "[prometheus]"}
-    file = made.configuration(ALICE, **clients)
-    async with running(file) as reloader:
-        before = reloader.policy
-        match text:
-            case "names":
-                made.configuration(ALICE, **anybody)
-            case "users":
-                made.configuration(**clients)
-            case "tls":
-                file.write_text(ALICE)
-            case _:
-                weaker = {"client_auth_type": "VerifyClientCertIfGiven"}
-                made.configuration(ALICE, **anybody | weaker)
-        await eventually(
-            "it is refused", lambda: f"{lost}, which a running process does not do" in reloader.problem
-        )
-        assert reloader.policy is before
+    def write(text: str, tls: dict[str, str] | None) -> Path:
+        file = made.configuration(text, **(tls or {}))
+        if tls is None:
+            file.write_text(text)
+        return file
+
+    file = write(*before)
+    reloader = WebConfigReloader(file, settle=0.001)
+    await reloader.start()
+    policy = reloader.policy
+    write(*after)
+    await reloader.reload()
+    assert f"{lost}, which a running process does not do" in reloader.problem
+    assert reloader.policy is policy
     # Another process begins with what the file says.
     await WebConfigReloader(file, settle=0.001).start()
-
-
-async def test_tls_is_not_switched_on_either(made: Certificates) -> None:
-    file = made.path("web.yaml")
-    file.write_text(ALICE)
-    async with running(file) as reloader:
-        made.configuration(ALICE)
-        await eventually("it is refused", lambda: "it switches TLS on" in reloader.problem)
-        assert reloader.policy.tls is None
-
-
-async def test_contexts_are_replaced_never_changed(made: Certificates) -> None:
-    async with running(made.configuration()) as reloader:
-        old = reloader.policy.tls
-        assert isinstance(old, ssl.SSLContext)
-        for _ in range(3):
-            before = reloader.policy.tls
-            made.renew()
-            await eventually("another", lambda before=before: reloader.policy.tls is not before)  # type: ignore[misc] # a default keeps the value
