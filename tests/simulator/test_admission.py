@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from harness.scripted import registered
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2
 from simulator import SimulatedKubelet, checkpoint, endpoint
 from simulator.devices import Device, Options
@@ -30,18 +31,13 @@ def devices_of(kubelet: SimulatedKubelet, name: str, container: str = "c") -> se
     return {h.device for h in kubelet.holdings() if (h.pod, h.container) == (name, container)}
 
 
-async def up(kubelet: SimulatedKubelet, plugin: ScriptedPlugin) -> None:
-    await plugin.register()
-    await kubelet.wait_until(lambda k: k.allocatable(plugin.resource) == len(plugin.devices))
-
-
 async def test_a_pod_gets_devices_by_one_allocate_for_each_container_and_resource(
     kubelet: SimulatedKubelet,
 ) -> None:
-    nic = ScriptedPlugin(kubelet.root, NIC, [Device("n0")], socket="nic.sock")
-    async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin, nic:
-        await up(kubelet, plugin)
-        await up(kubelet, nic)
+    async with (
+        registered(kubelet, R, FOUR) as plugin,
+        registered(kubelet, NIC, [Device("n0")], socket="nic.sock") as nic,
+    ):
         containers = (ContainerSpec("a", {R: 2, NIC: 1}), ContainerSpec("b", {R: 1}), ContainerSpec("idle"))
         uid = await kubelet.add_pod(PodSpec("p", "space", containers))
         assert sorted(map(len, plugin.allocated)) == [1, 2]
@@ -56,8 +52,7 @@ async def test_a_pod_gets_devices_by_one_allocate_for_each_container_and_resourc
 
 
 async def test_devices_come_from_one_numa_node_where_one_has_enough(kubelet: SimulatedKubelet) -> None:
-    async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
-        await up(kubelet, plugin)
+    async with registered(kubelet, R, FOUR):
         await kubelet.add_pod(pod("one", 2))
         assert devices_of(kubelet, "one") in ({"d0", "d2"}, {"d1", "d3"})
         await kubelet.add_pod(pod("two", 2))
@@ -68,9 +63,8 @@ async def test_without_topology_manager_the_plugin_is_offered_everything(root: P
     options = Options(preferred_allocation=True)
     async with (
         SimulatedKubelet(root, topology_policy="none") as kubelet,
-        ScriptedPlugin(root, R, FOUR, options=options, prefer=_first_and_last) as plugin,
+        registered(kubelet, R, FOUR, options=options, prefer=_first_and_last) as plugin,
     ):
-        await up(kubelet, plugin)
         await kubelet.add_pod(pod("split", 2))
         assert sorted(plugin.offered[0].available_deviceIDs) == ["d0", "d1", "d2", "d3"]
         assert devices_of(kubelet, "split") == {"d0", "d3"}
@@ -79,9 +73,8 @@ async def test_without_topology_manager_the_plugin_is_offered_everything(root: P
 async def test_a_policy_can_refuse_what_would_be_split(root: Path) -> None:
     async with (
         SimulatedKubelet(root, topology_policy="restricted") as kubelet,
-        ScriptedPlugin(root, R, FOUR[:3]) as plugin,
+        registered(kubelet, R, FOUR[:3]),
     ):
-        await up(kubelet, plugin)
         # d0 and d2 could have served two together; with one of them taken, d1 is on another node.
         await kubelet.add_pod(pod("one"))
         assert devices_of(kubelet, "one") < {"d0", "d2"}
@@ -105,8 +98,7 @@ async def test_the_plugin_is_asked_and_heard_only_on_what_was_offered(
 
     options = Options(preferred_allocation=True)
     devices = [Device(f"d{n}") for n in range(4)]
-    async with ScriptedPlugin(kubelet.root, R, devices, options=options, prefer=prefer) as plugin:
-        await up(kubelet, plugin)
+    async with registered(kubelet, R, devices, options=options, prefer=prefer) as plugin:
         await kubelet.add_pod(pod("one", 2))
         assert "d2" in devices_of(kubelet, "one")
         assert len(devices_of(kubelet, "one")) == 2
@@ -119,8 +111,7 @@ async def test_the_plugin_is_asked_and_heard_only_on_what_was_offered(
 
 
 async def test_a_plugin_that_does_not_offer_it_is_not_asked(kubelet: SimulatedKubelet) -> None:
-    async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
-        await up(kubelet, plugin)
+    async with registered(kubelet, R, FOUR):
         await kubelet.add_pod(pod())
         assert kubelet.calls["GetPreferredAllocation"] == 0
 
@@ -130,8 +121,7 @@ async def test_init_containers_hand_their_devices_on_and_sidecars_keep_theirs(
 ) -> None:
     options = Options(preferred_allocation=True)
     devices = [Device(f"d{n}") for n in range(6)]
-    async with ScriptedPlugin(kubelet.root, R, devices, options=options) as plugin:
-        await up(kubelet, plugin)
+    async with registered(kubelet, R, devices, options=options) as plugin:
         spec = PodSpec(
             "p",
             init_containers=(ContainerSpec("init", {R: 2}), ContainerSpec("side", {R: 1}, sidecar=True)),
@@ -152,8 +142,7 @@ async def test_init_containers_hand_their_devices_on_and_sidecars_keep_theirs(
 
 
 async def test_what_an_init_container_had_more_stays_with_the_pod_unlisted(kubelet: SimulatedKubelet) -> None:
-    async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
-        await up(kubelet, plugin)
+    async with registered(kubelet, R, FOUR):
         await kubelet.add_pod(
             PodSpec(
                 "p",
@@ -170,8 +159,7 @@ async def test_what_an_init_container_had_more_stays_with_the_pod_unlisted(kubel
 
 class TestRefusals:
     async def test_too_few_devices(self, kubelet: SimulatedKubelet) -> None:
-        async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR):
             await kubelet.add_pod(pod("p", 3))
             with pytest.raises(AdmissionError) as refused:
                 await kubelet.add_pod(pod("q", 2))
@@ -191,8 +179,7 @@ class TestRefusals:
         async def no(_ids: Sequence[str]) -> api_pb2.ContainerAllocateResponse:
             raise PluginFailure(grpc.StatusCode.FAILED_PRECONDITION, "d1 is on fire")
 
-        async with ScriptedPlugin(kubelet.root, R, FOUR, allocate=no) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR, allocate=no):
             with pytest.raises(AdmissionError) as refused:
                 await kubelet.add_pod(pod())
             assert refused.value.message == (
@@ -205,14 +192,13 @@ class TestRefusals:
         async def nothing(_ids: Sequence[str]) -> None:
             return None
 
-        async with ScriptedPlugin(kubelet.root, R, FOUR, allocate=nothing) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR, allocate=nothing):
             with pytest.raises(AdmissionError, match="no containers return in allocation response"):
                 await kubelet.add_pod(pod())
 
     async def test_no_healthy_devices(self, kubelet: SimulatedKubelet) -> None:
-        async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR):
+            pass
         await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
         with pytest.raises(AdmissionError) as refused:
             await kubelet.add_pod(pod())
@@ -226,9 +212,8 @@ class TestRefusals:
     ) -> None:
         async with ScriptedPlugin(kubelet.root, R, FOUR, socket="old.sock") as old:
             await old.register()
-            async with ScriptedPlugin(kubelet.root, R, FOUR[:3], socket="new.sock") as new:
-                await new.register()
-                await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+            async with registered(kubelet, R, FOUR[:3], socket="new.sock") as new:
+                pass
             await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
             old.send(FOUR)
             await kubelet.wait_until(lambda k: k.allocatable(R) == 4)
@@ -252,8 +237,8 @@ class TestRefusals:
     async def test_a_resource_that_was_forgotten(self, root: Path) -> None:
         now = 0.0
         async with SimulatedKubelet(root, monotonic=lambda: now, ignore_unknown_resources=True) as kubelet:
-            async with ScriptedPlugin(root, R, FOUR) as plugin:
-                await up(kubelet, plugin)
+            async with registered(kubelet, R, FOUR):
+                pass
             await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
             now = 301
             with pytest.raises(AdmissionError, match="capacity: 0"):
@@ -267,8 +252,7 @@ class TestRefusals:
     async def test_what_was_allocated_before_the_refusal_is_free_again(
         self, kubelet: SimulatedKubelet
     ) -> None:
-        async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR):
             spec = PodSpec("p", containers=(ContainerSpec("a", {R: 3}), ContainerSpec("b", {R: 3})))
             with pytest.raises(AdmissionError):
                 await kubelet.add_pod(spec)
@@ -290,8 +274,7 @@ class TestInFlight:
         self, kubelet: SimulatedKubelet
     ) -> None:
         go, allocate = self.held_up()
-        async with ScriptedPlugin(kubelet.root, R, FOUR[:1], allocate=allocate) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR[:1], allocate=allocate) as plugin:
             adding = asyncio.create_task(kubelet.add_pod(pod()))
             await kubelet.wait_until(lambda _: plugin.allocated)
             plugin.send([])
@@ -305,8 +288,7 @@ class TestInFlight:
 
     async def test_an_allocate_that_hangs_holds_up_all_other_pods(self, kubelet: SimulatedKubelet) -> None:
         go, allocate = self.held_up()
-        async with ScriptedPlugin(kubelet.root, R, FOUR, allocate=allocate) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR, allocate=allocate) as plugin:
             first = asyncio.create_task(kubelet.add_pod(pod("first")))
             await kubelet.wait_until(lambda _: plugin.allocated)
             second = asyncio.create_task(kubelet.add_pod(PodSpec("second")))
@@ -319,8 +301,7 @@ class TestInFlight:
 
     async def test_a_restart_meanwhile_admits_the_pod_anew(self, kubelet: SimulatedKubelet) -> None:
         _, allocate = self.held_up()
-        async with ScriptedPlugin(kubelet.root, R, FOUR, allocate=allocate) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR, allocate=allocate) as plugin:
             adding = asyncio.create_task(kubelet.add_pod(pod()))
             await kubelet.wait_until(lambda _: plugin.allocated)
             await kubelet.restart()
@@ -330,8 +311,7 @@ class TestInFlight:
 
     async def test_a_plugin_that_dies_meanwhile_fails_the_pod(self, kubelet: SimulatedKubelet) -> None:
         _, allocate = self.held_up()
-        async with ScriptedPlugin(kubelet.root, R, FOUR, allocate=allocate) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR, allocate=allocate) as plugin:
             adding = asyncio.create_task(kubelet.add_pod(pod()))
             await kubelet.wait_until(lambda _: plugin.allocated)
             await plugin.stop()
@@ -340,8 +320,7 @@ class TestInFlight:
 
     async def test_who_stops_waiting_takes_the_pod_back(self, kubelet: SimulatedKubelet) -> None:
         _, allocate = self.held_up()
-        async with ScriptedPlugin(kubelet.root, R, FOUR, allocate=allocate) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR, allocate=allocate):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(kubelet.add_pod(pod()), 0.2)
             assert kubelet.pods() == ()
@@ -353,8 +332,7 @@ class TestContainers:
         self, kubelet: SimulatedKubelet
     ) -> None:
         options = Options(pre_start_required=True)
-        async with ScriptedPlugin(kubelet.root, R, FOUR, options=options) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR, options=options) as plugin:
             await kubelet.add_pod(pod())
             assert plugin.started == plugin.allocated
             answers = await kubelet.restart_container("default", "p", "c")
@@ -371,8 +349,7 @@ class TestContainers:
                 raise PluginFailure(grpc.StatusCode.INTERNAL, "no firmware")
 
         options = Options(pre_start_required=True)
-        async with ScriptedPlugin(kubelet.root, R, FOUR, options=options, pre_start=pre_start) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR, options=options, pre_start=pre_start):
             with pytest.raises(ContainerError) as failed:
                 await kubelet.add_pod(pod())
             assert str(failed.value) == (
@@ -393,8 +370,7 @@ class TestContainers:
         assert endpoint.PRE_START_TIMEOUT == 30
         monkeypatch.setattr(endpoint, "PRE_START_TIMEOUT", 0.1)
         options = Options(pre_start_required=True)
-        async with ScriptedPlugin(kubelet.root, R, FOUR, options=options, pre_start=hangs) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR, options=options, pre_start=hangs):
             with pytest.raises(ContainerError, match="rpc error: code = DeadlineExceeded"):
                 await kubelet.add_pod(pod())
 
@@ -402,8 +378,7 @@ class TestContainers:
         self, kubelet: SimulatedKubelet
     ) -> None:
         options = Options(pre_start_required=True)
-        async with ScriptedPlugin(kubelet.root, R, FOUR, options=options) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, FOUR, options=options) as plugin:
             await kubelet.add_pod(pod())
             await kubelet.restart()
             answers = await kubelet.restart_container("default", "p", "c")
@@ -412,8 +387,7 @@ class TestContainers:
 
 async def test_the_checkpoint_follows_allocations_and_lists_but_no_release(kubelet: SimulatedKubelet) -> None:
     path = kubelet.root / "device-plugins" / "kubelet_internal_checkpoint"
-    async with ScriptedPlugin(kubelet.root, R, FOUR) as plugin:
-        await up(kubelet, plugin)
+    async with registered(kubelet, R, FOUR):
         uid = await kubelet.add_pod(pod())
         written = path.read_bytes()
         data = json.loads(written)["Data"]
@@ -429,8 +403,7 @@ async def test_the_checkpoint_follows_allocations_and_lists_but_no_release(kubel
 
 async def test_a_device_on_two_nodes_is_kept_under_both(kubelet: SimulatedKubelet) -> None:
     path = kubelet.root / "device-plugins" / "kubelet_internal_checkpoint"
-    async with ScriptedPlugin(kubelet.root, R, [Device("wide", numa=(0, 1)), Device("bare")]) as plugin:
-        await up(kubelet, plugin)
+    async with registered(kubelet, R, [Device("wide", numa=(0, 1)), Device("bare")]):
         await kubelet.add_pod(pod(count=2))
         kept = json.loads(path.read_text())["Data"]["PodDeviceEntries"][0]["DeviceIDs"]
         assert kept == {"-1": ["bare"], "0": ["wide"], "1": ["wide"]}
@@ -520,8 +493,7 @@ async def test_no_device_has_two_holders_after_any_sequence_of_events(root: Path
 
 class TestPinning:
     async def test_cpus_and_devices_share_a_numa_node(self, kubelet: SimulatedKubelet) -> None:
-        async with ScriptedPlugin(kubelet.root, R, [Device("d", numa=(1,))]) as plugin:
-            await up(kubelet, plugin)
+        async with registered(kubelet, R, [Device("d", numa=(1,))]):
             spec = PodSpec(
                 "p", containers=(ContainerSpec("c", {R: 1}, exclusive_cpus=2, memory={"memory": 1 << 30}),)
             )

@@ -7,6 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from harness.scripted import registered
 from simulator import Faults, RegistrationFaults, SimulatedKubelet
 from simulator.cli import parse_faults
 from simulator.control import ControlClient, ControlError
@@ -22,7 +23,6 @@ from simulator.model import (
     Phase,
     PodSpec,
 )
-from simulator.scripted import ScriptedPlugin
 
 R = "example.com/camera"
 
@@ -34,9 +34,7 @@ async def client(kubelet: SimulatedKubelet) -> AsyncGenerator[ControlClient]:
 
 
 async def test_it_does_all_that_the_kubelet_does(kubelet: SimulatedKubelet, client: ControlClient) -> None:
-    async with ScriptedPlugin(kubelet.root, R, [Device("a"), Device("b", "Unhealthy")]) as plugin:
-        await plugin.register()
-        await kubelet.wait_until(lambda k: k.capacity(R) == 2)
+    async with registered(kubelet, R, [Device("a"), Device("b", "Unhealthy")]):
         assert (await client.resources(), await client.capacity(R), await client.allocatable(R)) == (
             (R,),
             2,
@@ -110,10 +108,7 @@ async def test_refusals_are_raised_as_by_the_kubelet_itself(
         raise RuntimeError("a defect of the script")
 
     options = Options(pre_start_required=True)
-    plugin = ScriptedPlugin(kubelet.root, R, [Device("a")], options=options, pre_start=broken)
-    async with plugin:
-        await plugin.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 1)
+    async with registered(kubelet, R, [Device("a")], options=options, pre_start=broken):
         with pytest.raises(
             ContainerError, match="PreStartContainer rpc failed with err: rpc error: code = Unknown"
         ):

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from harness.scripted import registered
 from kubelet.pb.podresources.v1 import api_pb2 as v1
 from kubelet.pb.podresources.v1 import api_pb2_grpc as v1_grpc
 from kubelet.pb.podresources.v1alpha1 import api_pb2 as v1alpha1
@@ -80,9 +81,7 @@ async def monitor(kubelet: SimulatedKubelet) -> AsyncGenerator[Monitor]:
 @pytest.fixture
 async def plugin(kubelet: SimulatedKubelet) -> AsyncGenerator[ScriptedPlugin]:
     devices = [Device("d0", numa=(0,)), Device("d1", numa=(1,)), Device("sick", "Unhealthy"), Device("bare")]
-    async with ScriptedPlugin(kubelet.root, R, devices) as running:
-        await running.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+    async with registered(kubelet, R, devices) as running:
         yield running
 
 
@@ -113,9 +112,7 @@ async def test_the_list_has_active_pods_and_containers_without_devices_too(
 async def test_a_device_on_two_nodes_has_an_entry_for_each(
     kubelet: SimulatedKubelet, monitor: Monitor
 ) -> None:
-    async with ScriptedPlugin(kubelet.root, R, [Device("wide", numa=(0, 1))]) as plugin:
-        await plugin.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 1)
+    async with registered(kubelet, R, [Device("wide", numa=(0, 1))]):
         await kubelet.add_pod(pod("p"))
         for devices in (
             (await monitor.list()).pod_resources[0].containers[0].devices,
@@ -128,9 +125,7 @@ async def test_a_device_on_two_nodes_has_an_entry_for_each(
 async def test_topology_without_a_node_hides_a_device_from_what_is_allocatable(
     kubelet: SimulatedKubelet, monitor: Monitor
 ) -> None:
-    async with ScriptedPlugin(kubelet.root, R, [Device("hidden", numa=()), Device("seen")]) as plugin:
-        await plugin.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 2)
+    async with registered(kubelet, R, [Device("hidden", numa=()), Device("seen")]):
         assert [list(e.device_ids) for e in (await monitor.allocatable()).devices] == [["seen"]]
 
 
@@ -292,9 +287,7 @@ async def test_all_callers_share_one_rate_limit(root: Path) -> None:
 async def test_answers_may_be_far_beyond_grpcs_usual_limit(root: Path) -> None:
     async with SimulatedKubelet(root) as kubelet:
         devices = [Device(f"{n:04}-" + "x" * 500) for n in range(6000)]
-        async with ScriptedPlugin(root, R, devices) as plugin:
-            await plugin.register()
-            await kubelet.wait_until(lambda k: k.allocatable(R) == 6000)
+        async with registered(kubelet, R, devices):
             monitor = Monitor(root)
             answer = await monitor.allocatable()
             assert answer.ByteSize() > 3_000_000
@@ -442,9 +435,7 @@ class TestFaults:
 
 async def test_a_kubelet_that_has_just_come_back_lists_no_pod_until_it_hears_of_them(root: Path) -> None:
     """Seen on 1.36: the socket answers OK for 0.8 to 0.9 s before the API server is heard."""
-    async with SimulatedKubelet(root, sync_delay=1.5) as kubelet, ScriptedPlugin(root, R, ONE) as plugin:
-        await plugin.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 1)
+    async with SimulatedKubelet(root, sync_delay=1.5) as kubelet, registered(kubelet, R, ONE):
         await kubelet.add_pod(PodSpec("p", containers=(ContainerSpec("c", {R: 1}),)))
         (held,) = kubelet.holdings()
         await kubelet.restart()

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
+from harness.scripted import registered
 from kubelet.pb.pluginregistration.v1 import api_pb2 as registration
 from simulator import Faults, RegistrationFaults, SimulatedKubelet
 from simulator.devices import Device, Options
@@ -18,9 +19,7 @@ THREE = (Device("a"), Device("b"), Device("c"))
 
 
 async def test_a_plugin_registers_lists_and_leaves(kubelet: SimulatedKubelet) -> None:
-    async with ScriptedPlugin(kubelet.root, R, THREE) as plugin:
-        await plugin.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+    async with registered(kubelet, R, THREE) as plugin:
         plugin.send([*THREE[:2], Device("c", "Unhealthy"), Device("d")])
         await kubelet.wait_until(lambda k: k.capacity(R) == 4)
         assert (kubelet.allocatable(R), kubelet.resources(), kubelet.streams(R)) == (3, (R,), 1)
@@ -96,9 +95,8 @@ async def test_a_plugin_that_fails_to_say_its_options_is_refused(kubelet: Simula
 async def test_devices_are_forgotten_after_the_grace_period(root: Path) -> None:
     now = 0.0
     async with SimulatedKubelet(root, grace_period=300, monotonic=lambda: now) as kubelet:
-        async with ScriptedPlugin(root, R, THREE) as plugin:
-            await plugin.register()
-            await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+        async with registered(kubelet, R, THREE):
+            pass
         await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
         now = 299.0
         assert kubelet.capacity(R) == 3
@@ -115,14 +113,11 @@ async def test_two_registrations_of_one_plugin_open_two_streams(kubelet: Simulat
 
 
 async def test_in_the_handover_race_the_new_plugin_loses_its_stream_too(kubelet: SimulatedKubelet) -> None:
-    old = ScriptedPlugin(kubelet.root, R, THREE, socket="old.sock")
-    await old.serve()
-    await old.register()
-    await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
     four = (*THREE, Device("d"))
-    async with ScriptedPlugin(kubelet.root, R, four, socket="new.sock") as new:
-        await new.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 4)
+    async with (
+        registered(kubelet, R, THREE, socket="old.sock") as old,
+        registered(kubelet, R, four, socket="new.sock") as new,
+    ):
         await old.stop()
         await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
         await kubelet.wait_until(lambda _: new.streams == 0)
@@ -132,12 +127,9 @@ async def test_in_the_handover_race_the_new_plugin_loses_its_stream_too(kubelet:
 
 
 async def test_when_the_newer_plugin_leaves_the_older_one_is_not_told(kubelet: SimulatedKubelet) -> None:
-    async with ScriptedPlugin(kubelet.root, R, THREE, socket="old.sock") as old:
-        await old.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
-        async with ScriptedPlugin(kubelet.root, R, (Device("x"),), socket="new.sock") as new:
-            await new.register()
-            await kubelet.wait_until(lambda k: k.capacity(R) == 1)
+    async with registered(kubelet, R, THREE, socket="old.sock") as old:
+        async with registered(kubelet, R, (Device("x"),), socket="new.sock"):
+            pass
         await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
         await kubelet.wait_until(lambda k: k.streams(R) == 1)
         assert old.streams == 1
@@ -167,9 +159,7 @@ async def test_after_a_registration_that_failed_nobody_notices_the_end_of_the_pr
     root: Path,
 ) -> None:
     async with SimulatedKubelet(root, dial_timeout=1.0) as kubelet:
-        async with ScriptedPlugin(root, R, THREE) as plugin:
-            await plugin.register()
-            await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+        async with registered(kubelet, R, THREE) as plugin:
             with pytest.raises(grpc.aio.AioRpcError):
                 await plugin.register(endpoint="nobody.sock")
         await kubelet.wait_until(lambda k: k.streams(R) == 0)
@@ -177,22 +167,18 @@ async def test_after_a_registration_that_failed_nobody_notices_the_end_of_the_pr
 
 
 async def test_an_orderly_handover_works(kubelet: SimulatedKubelet) -> None:
-    async with ScriptedPlugin(kubelet.root, R, THREE, socket="old.sock") as old:
-        await old.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+    async with registered(kubelet, R, THREE, socket="old.sock"):
+        pass
     await kubelet.wait_until(lambda k: k.streams(R) == 0)
-    async with ScriptedPlugin(kubelet.root, R, THREE, socket="new.sock") as new:
-        await new.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+    async with registered(kubelet, R, THREE, socket="new.sock"):
+        pass
 
 
 @pytest.mark.parametrize("message", [b"\x0a\x04\x0a\x02\xff\xfe", b"not a protocol buffer"])
 async def test_a_list_that_does_not_decode_ends_the_endpoint(
     kubelet: SimulatedKubelet, message: bytes
 ) -> None:
-    async with ScriptedPlugin(kubelet.root, R, THREE) as plugin:
-        await plugin.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+    async with registered(kubelet, R, THREE) as plugin:
         plugin.send_raw(message)
         await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
         await kubelet.wait_until(lambda k: k.streams(R) == 0)
@@ -200,19 +186,15 @@ async def test_a_list_that_does_not_decode_ends_the_endpoint(
 
 
 async def test_a_list_beyond_four_mebibytes_ends_the_endpoint(kubelet: SimulatedKubelet) -> None:
-    async with ScriptedPlugin(kubelet.root, R, THREE) as plugin:
-        await plugin.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+    async with registered(kubelet, R, THREE) as plugin:
         plugin.send([Device(f"{n:04}" + "x" * 1000) for n in range(5000)])
         await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
 
 
 async def test_options_come_from_the_plugin_not_from_its_registration(kubelet: SimulatedKubelet) -> None:
     options = Options(pre_start_required=True, preferred_allocation=True)
-    async with ScriptedPlugin(kubelet.root, R, THREE, options=options) as plugin:
-        # Its request says nothing of options at all.
-        await plugin.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 3)
+    # The request to register has no options.
+    async with registered(kubelet, R, THREE, options=options) as plugin:
         await kubelet.add_pod(PodSpec("p", containers=(ContainerSpec("c", {R: 1}),)))
         assert (len(plugin.offered), len(plugin.started)) == (1, 1)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from asyncinotify import Inotify, Mask
 
+from harness.scripted import registered
 from simulator import SimulatedKubelet
 from simulator.devices import Device
 from simulator.model import AdmissionError, ContainerSpec, Phase, PodSpec
@@ -70,9 +71,7 @@ def recorded(path: Path) -> Events:
 async def test_the_directories_see_what_was_recorded_on_a_real_kubelet(
     kubelet: SimulatedKubelet, recordings: Path
 ) -> None:
-    async with ScriptedPlugin(kubelet.root, R, TWO, socket="plugin.sock") as plugin:
-        await plugin.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 2)
+    async with registered(kubelet, R, TWO, socket="plugin.sock"):
         with watched(kubelet.root) as ours:
             await kubelet.restart()
     real = recorded(recordings / "inotify-kubelet-restart.txt")
@@ -90,9 +89,7 @@ async def test_the_directories_see_what_was_recorded_on_a_real_kubelet(
 
 
 async def test_holders_stay_and_capacity_is_none_until_the_plugin_is_back(kubelet: SimulatedKubelet) -> None:
-    async with ScriptedPlugin(kubelet.root, R, TWO) as plugin:
-        await plugin.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 2)
+    async with registered(kubelet, R, TWO) as plugin:
         await kubelet.add_pod(POD)
         before = kubelet.holdings()
         await kubelet.restart()
@@ -101,9 +98,7 @@ async def test_holders_stay_and_capacity_is_none_until_the_plugin_is_back(kubele
         await kubelet.wait_until(lambda _: plugin.streams == 0)
         # Its socket is gone, so it has to come back under a new one.
         assert not plugin.path.exists()
-    async with ScriptedPlugin(kubelet.root, R, TWO, socket="again.sock") as again:
-        await again.register()
-        await kubelet.wait_until(lambda k: k.capacity(R) == 2)
+    async with registered(kubelet, R, TWO, socket="again.sock") as again:
         (held,) = before
         await kubelet.add_pod(PodSpec("q", containers=(ContainerSpec("c", {R: 1}),)))
         assert {h.device for h in kubelet.holdings()} == {"a", "b"}
@@ -117,10 +112,8 @@ async def test_holders_stay_and_capacity_is_none_until_the_plugin_is_back(kubele
 async def test_restored_devices_come_without_topology_unless_told_otherwise(root: Path, keeps: bool) -> None:
     async with (
         SimulatedKubelet(root, topology_after_restart=keeps) as kubelet,
-        ScriptedPlugin(root, R, TWO) as plugin,
+        registered(kubelet, R, TWO) as plugin,
     ):
-        await plugin.register()
-        await kubelet.wait_until(lambda k: k.allocatable(R) == 2)
         await kubelet.add_pod(POD)
 
         def has_topology() -> bool:
@@ -190,15 +183,11 @@ async def test_regular_files_stay_and_every_socket_goes(kubelet: SimulatedKubele
 
 
 async def test_another_process_reads_the_checkpoint_and_forgets_pods_it_does_not_know(root: Path) -> None:
-    async with SimulatedKubelet(root) as first, ScriptedPlugin(root, R, TWO) as plugin:
-        await plugin.register()
-        await first.wait_until(lambda k: k.allocatable(R) == 2)
+    async with SimulatedKubelet(root) as first, registered(first, R, TWO):
         await first.add_pod(POD)
     async with SimulatedKubelet(root) as second:
         assert (second.resources(), second.capacity(R)) == ((R,), 0)
-        async with ScriptedPlugin(root, R, TWO) as plugin:
-            await plugin.register()
-            await second.wait_until(lambda k: k.allocatable(R) == 2)
+        async with registered(second, R, TWO):
             await second.add_pod(PodSpec("q", containers=(ContainerSpec("c", {R: 2}),)))
 
 
@@ -248,9 +237,8 @@ class TestRoot:
             await restarting
 
     async def test_stopping_removes_the_sockets_and_leaves_the_checkpoint(self, root: Path) -> None:
-        async with SimulatedKubelet(root, pods_api=True) as kubelet, ScriptedPlugin(root, R, TWO) as plugin:
-            await plugin.register()
-            await kubelet.wait_until(lambda k: k.allocatable(R) == 2)
+        async with SimulatedKubelet(root, pods_api=True) as kubelet, registered(kubelet, R, TWO):
+            pass
         left = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
         assert left == {".simulator/lock", "device-plugins/kubelet_internal_checkpoint"}
         await kubelet.stop()
