@@ -1,14 +1,15 @@
 """Messages of every kind through everything that reads them: nothing ends, nothing hangs, no owner is wrong.
 
 Answers follow one another, as what a reading keeps of the one before is where it may go wrong. Each is read a
-second time, field after field, by a walker that knows nothing of protobuf (harness.wire), and the two must
-agree. DEVICELENS_FUZZ says how many; DEVICELENS_FUZZ_SEED which.
+second time, whole and without memory, and the two must agree. DEVICELENS_FUZZ says how many;
+DEVICELENS_FUZZ_SEED which.
 """
 
 import os
 import random
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,11 @@ from exporter.refresh.pipeline import SnapshotPipeline
 from exporter.views.query import PageQuery
 from exporter.web.pages.rows import row
 from exporter.web.pages.status import status_page
-from harness import mutation, recordings, wire
+from harness import mutation, recordings
 from harness.stopwatch import Stopwatch
+from kubelet.pb.core.v1 import pod_pb2
+from kubelet.pb.podresources.v1 import api_pb2
+from kubelet.pb.pods.v1alpha1 import api_pb2 as pods_pb2
 from kubelet.podresources import UNDECODABLE, KubeletError, Raw
 from runtime.exposition import Format, render
 
@@ -52,9 +56,52 @@ def _unescaped(value: str) -> str:
     return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], value)
 
 
-def _named(text: str) -> list[wire.Held]:
+Held = tuple[str, str, str, str, str]
+"""Resource, device, namespace, pod, container."""
+
+Containers = list[tuple[api_pb2.PodResources, api_pb2.ContainerResources]]
+
+
+def _containers(listed: bytes) -> Containers:
+    answer = api_pb2.ListPodResourcesResponse.FromString(listed)
+    return [(pod, container) for pod in answer.pod_resources for container in pod.containers]
+
+
+def _holders(containers: Containers) -> set[Held]:
+    return {
+        (entry.resource_name, device, pod.namespace, pod.name, container.name)
+        for pod, container in containers
+        for entry in container.devices
+        for device in entry.device_ids
+    }
+
+
+def _claimed(containers: Containers) -> set[tuple[str, ...]]:
+    """Driver, pool, device, share, the claim's namespace and name, the holder's three names."""
+    return {
+        (
+            *(device.driver_name, device.pool_name, device.device_name, device.share_id),
+            *(claim.claim_namespace, claim.claim_name, pod.namespace, pod.name, container.name),
+        )
+        for pod, container in containers
+        for claim in container.dynamic_resources
+        for device in claim.claim_resources
+    }
+
+
+def _placed(entries: Iterable[api_pb2.ContainerDevices]) -> dict[tuple[str, str], set[int]]:
+    """The NUMA nodes of each device."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for entry in entries:
+        nodes = {node.ID for node in entry.topology.nodes if node.ID >= 0}
+        for device in entry.device_ids:
+            found.setdefault((entry.resource_name, device), set()).update(nodes)
+    return found
+
+
+def _named(text: str) -> list[Held]:
     """The owners that an exposition names."""
-    found: list[wire.Held] = []
+    found: list[Held] = []
     for match in _OWNER.finditer(text):
         labels = {name: _unescaped(value) for name, value in _LABEL.findall(match[1])}
         found.append(
@@ -93,16 +140,17 @@ class _Exporter:
         snapshot = news.snapshot
         held = [(*device.key, *holder[:3]) for device in snapshot.devices for holder in device.holders]
         assert len(set(held)) == len(held)
-        truth = wire.holders(listed)
+        containers = _containers(listed)
+        truth = _holders(containers)
         assert set(held) == truth
         claims = {
             (*claim.key, through.claim_namespace, through.claim, *through.holder[:3])
             for claim in snapshot.claims
             for through in claim.holders
         }
-        assert claims == wire.claimed(listed)
+        assert claims == _claimed(containers)
         if asked and news.allocatable_error is None:
-            self._check_allocatable(snapshot, listed, allocatable)
+            self._check_allocatable(snapshot, containers, allocatable)
         if news.changes is None:
             assert snapshot == self.last
         self.last = snapshot
@@ -127,10 +175,12 @@ class _Exporter:
             assert bool(shown) == bool(snapshot.devices or snapshot.claims)
         return "read"
 
-    def _check_allocatable(self, snapshot: Snapshot, listed: bytes, allocatable: bytes | None) -> None:
+    def _check_allocatable(
+        self, snapshot: Snapshot, containers: Containers, allocatable: bytes | None
+    ) -> None:
         assert snapshot.complete == (allocatable is not None)
-        offered = wire.placed(wire.messages(allocatable or b"", 1))
-        held = wire.placed(wire.held_entries(listed))
+        offered = _placed(api_pb2.AllocatableResourcesResponse.FromString(allocatable or b"").devices)
+        held = _placed(entry for _, container in containers for entry in container.devices)
         assert {device.key: (device.numa_nodes, device.allocatable) for device in snapshot.devices} == {
             key: (
                 tuple(sorted(offered.get(key, held.get(key, set())))),
@@ -138,6 +188,13 @@ class _Exporter:
             )
             for key in offered.keys() | held.keys()
         }
+
+
+def _pod_of(event: bytes) -> tuple[int, tuple[str, str, str]]:
+    """The type of a WatchPods event, and its pod's namespace, name and uid."""
+    message = pods_pb2.WatchPodsEvent.FromString(event)
+    metadata = pod_pb2.Pod.FromString(message.pod).metadata
+    return message.type, (metadata.namespace, metadata.name, metadata.uid)
 
 
 def test_no_answer_ends_or_deceives_what_reads_it() -> None:
@@ -199,12 +256,12 @@ def test_no_event_of_pods_ends_or_deceives_what_reads_it() -> None:
         seen[type(told).__name__] += 1
         match told:
             case PodSeen(identity=identity):
-                kind, namespace, pod, uid = wire.pod_of_event(data)
-                assert kind & 0xFFFFFFFF in {1, 2}
-                assert (identity.namespace, identity.pod, identity.uid) == (namespace, pod, uid)
+                kind, pod = _pod_of(data)
+                assert kind in {pods_pb2.ADDED, pods_pb2.MODIFIED}
+                assert (identity.namespace, identity.pod, identity.uid) == pod
                 register.see(identity, now)
             case PodGone(key=key, uid=uid):
-                assert (wire.pod_of_event(data)[1:]) == (*key, uid)
+                assert _pod_of(data)[1] == (*key, uid)
                 register.end(key, uid, now)
             case _:
                 assert told is None or isinstance(told, UnreadableEvent)
