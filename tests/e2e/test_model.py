@@ -277,11 +277,11 @@ class Model:
     # What must hold
 
     async def watch(self) -> None:
-        """Scrape without a pause and compare with what was true; until cancelled."""
+        """Scrape again and again and compare with what was true; until cancelled."""
         timeout = aiohttp.ClientTimeout(total=10)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.03)
                 url, counted = self.url, self.counted
                 if not url:
                     continue

@@ -9,7 +9,6 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -29,6 +28,7 @@ from exporter.web.pages.rows import row
 from exporter.web.pages.status import status_page
 from harness import mutation, recordings
 from harness.stopwatch import Stopwatch
+from harness.truth import claims_of, devices_of, owners_of
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2 as pods_pb2
@@ -56,52 +56,9 @@ def _unescaped(value: str) -> str:
     return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], value)
 
 
-Held = tuple[str, str, str, str, str]
-"""Resource, device, namespace, pod, container."""
-
-Containers = list[tuple[api_pb2.PodResources, api_pb2.ContainerResources]]
-
-
-def _containers(listed: bytes) -> Containers:
-    answer = api_pb2.ListPodResourcesResponse.FromString(listed)
-    return [(pod, container) for pod in answer.pod_resources for container in pod.containers]
-
-
-def _holders(containers: Containers) -> set[Held]:
-    return {
-        (entry.resource_name, device, pod.namespace, pod.name, container.name)
-        for pod, container in containers
-        for entry in container.devices
-        for device in entry.device_ids
-    }
-
-
-def _claimed(containers: Containers) -> set[tuple[str, ...]]:
-    """Driver, pool, device, share, the claim's namespace and name, the holder's three names."""
-    return {
-        (
-            *(device.driver_name, device.pool_name, device.device_name, device.share_id),
-            *(claim.claim_namespace, claim.claim_name, pod.namespace, pod.name, container.name),
-        )
-        for pod, container in containers
-        for claim in container.dynamic_resources
-        for device in claim.claim_resources
-    }
-
-
-def _placed(entries: Iterable[api_pb2.ContainerDevices]) -> dict[tuple[str, str], set[int]]:
-    """The NUMA nodes of each device."""
-    found: dict[tuple[str, str], set[int]] = {}
-    for entry in entries:
-        nodes = {node.ID for node in entry.topology.nodes if node.ID >= 0}
-        for device in entry.device_ids:
-            found.setdefault((entry.resource_name, device), set()).update(nodes)
-    return found
-
-
-def _named(text: str) -> list[Held]:
+def _named(text: str) -> list[tuple[str, ...]]:
     """The owners that an exposition names."""
-    found: list[Held] = []
+    found: list[tuple[str, ...]] = []
     for match in _OWNER.finditer(text):
         labels = {name: _unescaped(value) for name, value in _LABEL.findall(match[1])}
         found.append(
@@ -140,17 +97,17 @@ class _Exporter:
         snapshot = news.snapshot
         held = [(*device.key, *holder[:3]) for device in snapshot.devices for holder in device.holders]
         assert len(set(held)) == len(held)
-        containers = _containers(listed)
-        truth = _holders(containers)
+        answer = api_pb2.ListPodResourcesResponse.FromString(listed)
+        truth = {owner[:5] for owner in owners_of(answer)}
         assert set(held) == truth
         claims = {
             (*claim.key, through.claim_namespace, through.claim, *through.holder[:3])
             for claim in snapshot.claims
             for through in claim.holders
         }
-        assert claims == _claimed(containers)
+        assert claims == claims_of(answer)
         if asked and news.allocatable_error is None:
-            self._check_allocatable(snapshot, containers, allocatable)
+            self._check_allocatable(snapshot, answer, allocatable)
         if news.changes is None:
             assert snapshot == self.last
         self.last = snapshot
@@ -176,17 +133,13 @@ class _Exporter:
         return "read"
 
     def _check_allocatable(
-        self, snapshot: Snapshot, containers: Containers, allocatable: bytes | None
+        self, snapshot: Snapshot, listed: api_pb2.ListPodResourcesResponse, allocatable: bytes | None
     ) -> None:
         assert snapshot.complete == (allocatable is not None)
-        offered = _placed(api_pb2.AllocatableResourcesResponse.FromString(allocatable or b"").devices)
-        held = _placed(entry for _, container in containers for entry in container.devices)
+        offered = api_pb2.AllocatableResourcesResponse.FromString(allocatable or b"")
         assert {device.key: (device.numa_nodes, device.allocatable) for device in snapshot.devices} == {
-            key: (
-                tuple(sorted(offered.get(key, held.get(key, set())))),
-                allocatable is None or key in offered,
-            )
-            for key in offered.keys() | held.keys()
+            key: (known.numa_nodes, allocatable is None or known.healthy)
+            for key, known in devices_of(listed, offered).items()
         }
 
 
