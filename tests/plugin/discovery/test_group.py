@@ -1,29 +1,15 @@
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.hosttree import HostTree
-from plugin.discovery.group import Group, GroupMember, GroupScanner, Key, assign, complete, leader_of
+from plugin.discovery.group import Group, GroupMember, GroupScanner, Key, assign, complete
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Found
 
 SOUND = Group(
     [GroupMember("/dev/snd/controlC*", name="control"), GroupMember("/dev/snd/pcmC*D0c", name="capture")]
 )
-
-
-@pytest.fixture
-def tree(host: Path) -> HostTree:
-    made = HostTree(host)
-    made.directory("/dev")
-    return made
-
-
-@pytest.fixture
-def here(tree: HostTree) -> HostRoot:
-    return HostRoot(tree.root)
 
 
 def named(source: GroupScanner, here: HostRoot) -> dict[str, Found]:
@@ -122,67 +108,39 @@ def test_a_group_of_what_is_optional_is_numbered(tree: HostTree, here: HostRoot)
 
 ONE = GroupMember("/x")
 MAYBE = GroupMember("/x", optional=True)
+TWICE = GroupMember("/x", limit=2)
+OFTEN = GroupMember("/x", limit=10)
 
 
-def test_the_nth_path_of_each_member_makes_the_nth_group() -> None:
-    assert assign((ONE, ONE), (["c0", "c1", "c2"], ["p0", "p1"]), {}) == {
-        ("c0", 0): ("c0", "p0"),
-        ("c1", 0): ("c1", "p1"),
-    }
-
-
-def test_a_path_may_be_shared_up_to_its_limit() -> None:
-    shared = (GroupMember("/x", limit=2), ONE)
-    assert leader_of(shared) == 1
-    assert assign(shared, (["fuse"], ["a", "b", "c"]), {}) == {
-        ("a", 0): ("fuse", "a"),
-        ("b", 0): ("fuse", "b"),
-    }
-    assert assign((GroupMember("/x", limit=10), ONE), (["fuse"], ["a", "b", "c"]), {}).keys() == {
-        ("a", 0),
-        ("b", 0),
-        ("c", 0),
-    }
-
-
-def test_where_all_is_shared_there_are_as_many_groups_as_the_most_paths() -> None:
-    members = (GroupMember("/x", limit=10), GroupMember("/x", limit=10))
-    assert assign(members, (["x"], ["a", "b", "c"]), {}) == {
-        ("x", 0): ("x", "a"),
-        ("x", 1): ("x", "b"),
-        ("x", 2): ("x", "c"),
-    }
-
-
-def test_a_group_is_complete_without_what_is_optional() -> None:
-    assert assign((ONE, MAYBE), (["a", "b"], []), {}) == {("a", 0): ("a", ""), ("b", 0): ("b", "")}
-    assert assign((MAYBE, MAYBE), (["x"], ["y", "z"]), {}) == {("", 0): ("x", "y"), ("", 1): ("", "z")}
-    assert assign((MAYBE,), ([],), {}) == {}
-
-
-def test_a_group_keeps_its_paths_when_another_goes() -> None:
-    members = (ONE, ONE)
-    before = assign(members, (["c0", "c1", "c2"], ["p0", "p1", "p2"]), {})
-    after = assign(members, (["c0", "c2"], ["p0", "p1", "p2"]), before)
-    assert after == {("c0", 0): ("c0", "p0"), ("c2", 0): ("c2", "p2")}
-
-
-def test_an_optional_path_that_comes_and_goes_changes_no_group_but_its_own() -> None:
-    members = (ONE, MAYBE)
-    first = assign(members, (["a", "b"], ["x"]), {})
-    assert first == {("a", 0): ("a", "x"), ("b", 0): ("b", "")}
-    gone = assign(members, (["a", "b"], []), first)
-    assert gone == {("a", 0): ("a", ""), ("b", 0): ("b", "")}
-    assert assign(members, (["a", "b"], ["x", "y"]), gone) == {("a", 0): ("a", "x"), ("b", 0): ("b", "y")}
-
-
-def test_a_group_that_lost_a_path_stays_incomplete_and_takes_the_next_free_one() -> None:
-    members = (ONE, ONE)
-    before = assign(members, (["c0"], ["ttyUSB0"]), {})
-    broken = assign(members, (["c0"], []), before)
-    assert broken == {("c0", 0): ("c0", "")}
-    assert not complete(members, broken["c0", 0])
-    assert assign(members, (["c0"], ["ttyUSB1"]), broken) == {("c0", 0): ("c0", "ttyUSB1")}
+@pytest.mark.parametrize(
+    ("members", "scans", "groups"),
+    [
+        ((ONE, ONE), ["c0 c1 c2, p0 p1"], ["c0:c0 p0, c1:c1 p1"]),
+        ((TWICE, ONE), ["fuse, a b c"], ["a:fuse a, b:fuse b"]),
+        ((OFTEN, ONE), ["fuse, a b c"], ["a:fuse a, b:fuse b, c:fuse c"]),
+        ((OFTEN, OFTEN), ["x, a b c"], ["x:x a, x:x b, x:x c"]),
+        ((ONE, MAYBE), ["a b, "], ["a:a -, b:b -"]),
+        ((MAYBE, MAYBE), ["x, y z"], [":x y, :- z"]),
+        ((MAYBE,), [""], [""]),
+        # A group keeps its paths when another goes.
+        ((ONE, ONE), ["c0 c1 c2, p0 p1 p2", "c0 c2, p0 p1 p2"], ["", "c0:c0 p0, c2:c2 p2"]),
+        # An optional path that comes and goes changes its own group alone.
+        ((ONE, MAYBE), ["a b, x", "a b, ", "a b, x y"], ["a:a x, b:b -", "a:a -, b:b -", "a:a x, b:b y"]),
+        # A group that lost a path stays incomplete, and takes the next free one.
+        ((ONE, ONE), ["c, p0", "c, ", "c, p1"], ["c:c p0", "c:c -", "c:c p1"]),
+    ],
+    ids=range(10),
+)
+def test_paths_are_assigned_to_groups(
+    members: tuple[GroupMember, ...], scans: list[str], groups: list[str]
+) -> None:
+    """A scan: the paths of each member. Groups: the leading path, and the paths; `-` for none."""
+    before: dict[Key, tuple[str, ...]] = {}
+    for present, expected in zip(scans, groups, strict=True):
+        before = assign(members, [paths.split() for paths in present.split(",")], before)
+        found = [f"{key[0]}:{' '.join(path or '-' for path in paths)}" for key, paths in before.items()]
+        assert not expected or ", ".join(found) == expected
+        assert len({*before}) == len(found)
 
 
 PATHS = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=4, unique=True).map(sorted)

@@ -3,48 +3,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugin.discovery import selectors
-from plugin.names import natural
+from plugin.names import Check, natural
+
+IDS = {"8086": "8086", "0x8086": "8086", "0X15B3": "15b3", "1": "0001"}
+CLASSES = {"02": "02", "0x0200": "0200", "0x030200": "030200", "0B": "0b"}
+ADDRESSES = ("3b:00.0", "0000:3B:00.0", "3b:*", "0000:3b:0?.[01]", "*", "10000:01:00.7", "*.0")
+BAD = [
+    *((selectors.hex_problem, text) for text in ("0x10de\n", "", "0x", "18086", "80g6", "٨٠٨٦", "-1")),
+    *((selectors.class_problem, text) for text in ("2", "020", "xx")),
+    *((selectors.address_problem, text) for text in ("", "3b", "3b:00", "3b:00.8", "0000:3b:00.0/x", "eth0")),
+    (selectors.address_problem, "0" * 300 + "*"),
+    *((selectors.function_name_problem, f"eth0#{text}") for text in ("", "a", "3-1", "1-", "-1", "1,,2")),
+    *((selectors.function_name_problem, text) for text in ("eth0#99999", "#1")),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        *(("8086", "8086"), ("0x8086", "8086"), ("0X15B3", "15b3"), ("1", "0001"), ("0x10de\n", "")),
-        *(("", ""), ("0x", ""), ("18086", ""), ("80g6", ""), ("٨٠٨٦", ""), ("-1", "")),
-    ],
-)
-def test_an_id_is_the_same_however_it_is_written(text: str, expected: str) -> None:
-    assert selectors.hex_id(text) == expected
-    assert (selectors.hex_problem(text) is None) == bool(expected)
+def test_ids_classes_and_addresses_in_all_notations() -> None:
+    for text, expected in IDS.items():
+        assert (selectors.hex_id(text), selectors.hex_problem(text)) == (expected, None)
+    for text, expected in CLASSES.items():
+        assert (selectors.class_prefix(text), selectors.class_problem(text)) == (expected, None)
+    assert [text for text in ADDRESSES if selectors.address_problem(text)] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("02", "02"),
-        ("0x0200", "0200"),
-        ("0x030200", "030200"),
-        ("0B", "0b"),
-        ("2", ""),
-        ("020", ""),
-        ("xx", ""),
-    ],
-)
-def test_a_class_is_selected_by_two_four_or_six_digits(text: str, expected: str) -> None:
-    assert selectors.class_prefix(text) == expected
-    assert (selectors.class_problem(text) is None) == bool(expected)
-
-
-@pytest.mark.parametrize(
-    "text", ["3b:00.0", "0000:3B:00.0", "3b:*", "0000:3b:0?.[01]", "*", "10000:01:00.7", "*.0"]
-)
-def test_addresses_may_leave_out_the_domain_and_may_be_patterns(text: str) -> None:
-    assert selectors.address_problem(text) is None
-
-
-@pytest.mark.parametrize("text", ["", "3b", "3b:00", "3b:00.8", "0000:3b:00.0/x", "eth0", "0" * 300 + "*"])
-def test_what_can_be_no_address_is_refused(text: str) -> None:
-    assert selectors.address_problem(text) is not None
+@pytest.mark.parametrize(("check", "text"), BAD)
+def test_a_selector_that_cannot_match_is_refused(check: Check, text: str) -> None:
+    assert check(text) is not None
 
 
 def test_an_address_without_a_domain_is_in_the_first() -> None:
@@ -72,13 +56,6 @@ def test_virtual_functions_are_chosen_by_ranges(
     assert chosen.physical == "eth0"
     assert all(chosen.holds(index) for index in inside)
     assert not any(chosen.holds(index) for index in outside)
-
-
-@pytest.mark.parametrize(
-    "text", ["eth0#", "eth0#a", "eth0#3-1", "eth0#1-", "eth0#-1", "eth0#1,,2", "eth0#99999", "#1"]
-)
-def test_ranges_that_are_none_are_refused(text: str) -> None:
-    assert selectors.function_name_problem(text) is not None
 
 
 @given(st.text(max_size=40))

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from harness.hosttree import HostTree
@@ -15,19 +13,14 @@ DSA = "/sys/devices/pci0000:6a/0000:6a:01.0/dsa0"
 
 
 @pytest.fixture
-def tree(host: Path) -> HostTree:
-    made = HostTree(host)
-    made.link("/sys/bus/dsa/devices/dsa0", DSA)
-    made.files(DSA, numa_node=1)
-    for name, state in (
-        ("wq0.0", "enabled"),
-        ("wq0.1", "disabled"),
-        ("wq0.10", "enabled"),
-        ("wq0.2", "enabled"),
-    ):
-        made.files(f"{DSA}/{name}", state=state, type="user", mode="shared", size=16)
-        made.link(f"{DSA}/{name}/subsystem", "/sys/bus/dsa")
-    return made
+def tree(tree: HostTree) -> HostTree:
+    tree.link("/sys/bus/dsa/devices/dsa0", DSA)
+    tree.files(DSA, numa_node=1)
+    for name in ("wq0.0", "wq0.1", "wq0.10", "wq0.2"):
+        state = "disabled" if name == "wq0.1" else "enabled"
+        tree.files(f"{DSA}/{name}", state=state, type="user", mode="shared", size=16)
+        tree.link(f"{DSA}/{name}/subsystem", "/sys/bus/dsa")
+    return tree
 
 
 def look(tree: HostTree, written: Sysfs) -> Findings:
@@ -145,21 +138,17 @@ def test_one_directory_that_several_paths_lead_to_is_one_device(tree: HostTree) 
     ]
 
 
-def test_a_pci_function_is_claimed_as_all_sources_do(host: Path) -> None:
-    machine = Machine(HostTree(host))
+def test_pci_functions_and_usb_devices_are_claimed_as_by_their_sources(
+    tree: HostTree, machine: Machine, bus: UsbBus
+) -> None:
     path = machine.function("0000:3b:00.0", "10de", "20b0", "030200")
-    machine.tree.link(f"{path}/subsystem", "/sys/bus/pci")
-    machine.tree.directory("/sys/bus/pci")
-    (found,) = look(machine.tree, Sysfs(["/sys/bus/pci/devices/*"])).found
-    assert found.claim == "pci:0000:3b:00.0"
-
-
-def test_a_usb_device_is_claimed_as_all_sources_do(tree: HostTree) -> None:
-    UsbBus(tree).plug("1-2", "0403", "6001")
+    tree.link(f"{path}/subsystem", "/sys/bus/pci")
+    bus.plug("1-2", "0403", "6001")
     tree.directory("/sys/bus/usb")
-    claims = {f.claim for f in look(tree, Sysfs(["/sys/bus/usb/devices/*"])).found}
-    assert "usb:1-2" in claims
-    assert len(claims) == 2  # and its interface, which is none
+    (function,) = look(tree, Sysfs(["/sys/bus/pci/devices/*"])).found
+    device, interface = look(tree, Sysfs(["/sys/bus/usb/devices/*"])).found
+    assert (function.claim, device.claim) == ("pci:0000:3b:00.0", "usb:1-2")
+    assert interface.claim.startswith("sysfs:")
 
 
 def test_what_is_allocated_is_kept_at_this_moment(tree: HostTree) -> None:

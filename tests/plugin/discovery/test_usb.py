@@ -1,10 +1,7 @@
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.hosttree import HostTree
 from harness.usb import UsbBus
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings, Found
@@ -13,18 +10,11 @@ from plugin.discovery.usb import Plugged, SerialNames, Usb, UsbScanner
 
 
 @pytest.fixture
-def bus(host: Path) -> UsbBus:
-    made = UsbBus(HostTree(host))
-    made.tree.files(made.controller, numa_node=1)
-    root_hub = f"{made.controller}/usb1"
-    made.tree.files(root_hub, idVendor="1d6b", idProduct="0002", busnum=1, devnum=1, bDeviceClass="09")
-    made.tree.link("/sys/bus/usb/devices/usb1", root_hub)
-    return made
-
-
-@pytest.fixture
-def here(bus: UsbBus) -> HostRoot:
-    return HostRoot(bus.tree.root)
+def bus(bus: UsbBus) -> UsbBus:
+    root_hub = f"{bus.controller}/usb1"
+    bus.tree.files(root_hub, idVendor="1d6b", idProduct="0002", busnum=1, devnum=1, bDeviceClass="09")
+    bus.tree.link("/sys/bus/usb/devices/usb1", root_hub)
+    return bus
 
 
 def look(here: HostRoot, **selectors: list[str]) -> Findings:
@@ -116,16 +106,21 @@ def test_every_selector_that_is_given_must_hold(
     assert findings.notes == (() if expected else ("none of 3 USB devices is selected",))
 
 
-@pytest.mark.parametrize("serial", ["", "   ", "1-1", "\x01\x02"])
-def test_a_serial_number_that_is_none_leaves_the_port(bus: UsbBus, here: HostRoot, serial: str) -> None:
+@pytest.mark.parametrize(
+    ("serial", "name"),
+    [
+        ("", "1-4"),
+        ("   ", "1-4"),
+        ("1-1", "1-4"),
+        ("\x01\x02", "1-4"),
+        ("A\x1b[31mB\u202eC" + "x" * 500, ("A [31mB C" + "x" * 500)[:256]),
+    ],
+)
+def test_the_name_is_a_clean_serial_number_or_the_port(
+    bus: UsbBus, here: HostRoot, serial: str, name: str
+) -> None:
     bus.plug("1-4", "0403", "6001", serial)
-    assert list(named(look(here))) == ["1-4"]
-
-
-def test_a_serial_number_is_made_harmless(bus: UsbBus, here: HostRoot) -> None:
-    bus.plug("1-4", "0403", "6001", "A\x1b[31mB\u202eC" + "x" * 500)
-    (name,) = named(look(here))
-    assert name == ("A [31mB C" + "x" * 500)[:256]
+    assert list(named(look(here))) == [name]
 
 
 def test_a_device_keeps_its_id_wherever_it_is_plugged_in(bus: UsbBus, here: HostRoot) -> None:
@@ -158,7 +153,7 @@ def test_a_device_without_a_serial_number_is_the_one_at_its_port(bus: UsbBus, he
     assert source.resolve(here, found) is None
 
 
-def test_two_that_say_the_same_serial_number_are_told_apart(bus: UsbBus, here: HostRoot) -> None:
+def test_two_devices_with_one_serial_number_have_two_names(bus: UsbBus, here: HostRoot) -> None:
     bus.plug("1-2", "0403", "6001", "0001", address=5)
     source = UsbScanner(Usb())
     (first,) = source.scan(here).found
@@ -187,8 +182,8 @@ def test_garbage_is_no_device(bus: UsbBus, here: HostRoot) -> None:
     assert found.nodes == ("/dev/bus/usb/001/005",)
 
 
-def test_without_usb_there_is_none_and_it_is_said(host: Path) -> None:
-    findings = UsbScanner(Usb()).scan(HostRoot(host))
+def test_a_host_without_usb(here: HostRoot) -> None:
+    findings = look(here)
     assert (findings.found, findings.notes) == ((), ("/sys/bus/usb/devices is not there",))
 
 
@@ -199,24 +194,10 @@ def plugged(port: str, serial: str) -> Plugged:
     return Plugged(port, FTDI, serial)
 
 
-def test_a_device_is_called_by_its_serial_number_else_by_its_port() -> None:
-    assert SerialNames().names([plugged("1-1", "A1"), plugged("1-2", "")]) == {"1-1": "A1", "1-2": "1-2"}
-
-
-def test_a_serial_number_moves_with_its_device() -> None:
+def test_a_serial_number_of_two_devices_stays_with_the_first_alone() -> None:
     names = SerialNames()
-    names.names([plugged("1-1", "A1")])
-    names.names([])
-    assert names.names([plugged("2-3", "A1")]) == {"2-3": "A1"}
-
-
-def test_two_that_have_the_same_from_the_beginning_are_called_by_their_ports() -> None:
-    assert SerialNames().names([plugged("1-1", "1"), plugged("1-2", "1")]) == {"1-1": "1-1", "1-2": "1-2"}
-
-
-def test_who_had_it_first_keeps_it_and_nobody_gets_it_afterwards() -> None:
-    names = SerialNames()
-    names.names([plugged("1-2", "1")])
+    names.names([plugged("1-9", "1")])
+    assert names.names([plugged("1-2", "1"), plugged("1-3", "")]) == {"1-2": "1", "1-3": "1-3"}
     both = [plugged("1-1", "1"), plugged("1-2", "1")]
     assert names.names(both) == {"1-1": "1-1", "1-2": "1"}
     assert names.names(both[:1]) == {"1-1": "1-1"}
@@ -228,7 +209,7 @@ PORTS = st.sampled_from(["1-1", "1-2", "1-3"])
 
 
 @given(st.lists(st.dictionaries(PORTS, st.sampled_from(["", "1", "2"])), max_size=6))
-def test_no_two_are_called_the_same_and_nobody_is_called_otherwise_while_it_stays(
+def test_names_are_unique_and_stay(
     looks: list[dict[str, str]],
 ) -> None:
     names = SerialNames()
