@@ -10,11 +10,6 @@ from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings, Found
 
 
-@pytest.fixture
-def here(host: Path) -> HostRoot:
-    return HostRoot(host)
-
-
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(code)]
 

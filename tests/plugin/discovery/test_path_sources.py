@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.hosttree import HostTree
 from plugin.discovery.files import Files
 from plugin.discovery.glob import Glob
 from plugin.discovery.host import HostRoot
@@ -32,13 +33,10 @@ def test_files_are_the_regular_files_of_a_directory_hidden_ones_and_links_too(ho
     assert findings.follow == (("/etc/colas", "*"),)
 
 
-def test_a_directory_that_is_missing_or_empty_has_no_files_and_says_so(host: Path) -> None:
+def test_without_files_a_directory_is_empty_missing_or_an_error(host: Path) -> None:
     assert look(Files("/etc/colas"), host).notes == ("/etc/colas is not there",)
     (host / "etc/colas").mkdir(parents=True)
     assert look(Files("/etc/colas"), host).notes == ("/etc/colas has no regular file",)
-
-
-def test_a_file_in_place_of_the_directory_is_an_error(host: Path) -> None:
     (host / "colas").touch()
     with pytest.raises(NotADirectoryError):
         look(Files("/colas"), host)
@@ -91,22 +89,12 @@ def test_glob_keeps_a_link_by_its_own_name_and_says_where_it_leads(host: Path) -
     assert (found.path, found.attrs) == ("/dev/serial/by-id/usb-x", {"target": "/dev/ttyUSB0"})
 
 
-@pytest.fixture
-def node(host: Path) -> Path:
-    """A character device node 81:0 in the host tree."""
-    (host / "dev").mkdir(exist_ok=True)
-    try:
-        os.mknod(host / "dev/video0", 0o600 | 0o020000, os.makedev(81, 0))
-    except PermissionError:
-        pytest.skip("making device nodes is not allowed here")
-    return host
-
-
-def test_a_device_node_is_known_by_its_numbers(node: Path) -> None:
-    (found,) = look(Glob(["/dev/video*"]), node).found
+def test_a_device_node_has_its_numbers(host: Path, tree: HostTree) -> None:
+    tree.node("/dev/video0", "char", 81, 0)
+    (found,) = look(Glob(["/dev/video*"]), host).found
     assert found.rdev == ("char", 81, 0)
     assert found.attrs == {"type": "char", "major": "81", "minor": "0"}
-    (written,) = look(Static([StaticDevice("x", path="/dev/video0")]), node).found
+    (written,) = look(Static([StaticDevice("x", path="/dev/video0")]), host).found
     assert (written.rdev, written.absent) == (("char", 81, 0), "")
 
 
@@ -157,13 +145,10 @@ def test_the_numa_node_is_the_first_that_sysfs_tells_from_the_device_upwards(
     assert numa_nodes(HostRoot(host), sysfs(host, **levels)) == expected
 
 
-def test_what_is_no_device_node_or_not_in_sysfs_has_no_numa_node(host: Path) -> None:
+def test_other_paths_have_no_numa_node(host: Path) -> None:
     assert numa_nodes(HostRoot(host), Found("x", "/x")) == ()
     assert numa_nodes(HostRoot(host), Found("x", "/x", rdev=("block", 8, 0))) == ()
-
-
-def test_a_link_out_of_sysfs_is_not_walked(host: Path) -> None:
     (host / "sys/dev/char").mkdir(parents=True)
     (host / "numa_node").write_text("1")
-    (host / "sys/dev/char/81:0").symlink_to("/")
+    (host / "sys/dev/char/81:0").symlink_to("/")  # out of sysfs
     assert numa_nodes(HostRoot(host), Found("x", rdev=("char", 81, 0))) == ()

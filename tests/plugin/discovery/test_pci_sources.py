@@ -15,7 +15,7 @@ from harness.machines import Machine
 from plugin.discovery.drm import Drm
 from plugin.discovery.host import HostRoot
 from plugin.discovery.infiniband import Infiniband
-from plugin.discovery.kfd import Kfd
+from plugin.discovery.kfd import ComputeNode, Kfd
 from plugin.discovery.net import Net, default_routes, default_routes_6
 from plugin.discovery.pci import Pci
 from plugin.discovery.source import Findings, Found, Scanner
@@ -62,7 +62,7 @@ def virtual(machine: Machine, physical: str, index: int, **settings: Any) -> str
     return path
 
 
-def test_pci_tells_everything_of_a_function(host: Path, machine: Machine) -> None:
+def test_pci_attributes_and_nodes_of_a_function(host: Path, machine: Machine) -> None:
     physical = machine.function("0000:3b:00.0", "15b3", "101d", NETWORK, driver="mlx5_core")
     machine.interface("ens1f0np0", physical)
     path = virtual(machine, physical, 1, driver="vfio-pci", numa=1)
@@ -172,7 +172,7 @@ def test_net_leaves_out_what_has_the_default_route_itself_or_below_something_els
     assert len(Look(host, Net, default_route=True).names()) == 5
 
 
-def test_net_refuses_to_guess_whose_the_default_route_is(host: Path, machine: Machine) -> None:
+def test_net_needs_the_routes_of_the_host(host: Path, machine: Machine) -> None:
     path = machine.function("0000:01:00.0", "8086", "1521", NETWORK, driver="vfio-pci")
     (host / "proc/1/net/route").unlink()
     assert Look(host, Net).names() == ["0000:01:00.0"], "a function without an interface has no route"
@@ -180,12 +180,9 @@ def test_net_refuses_to_guess_whose_the_default_route_is(host: Path, machine: Ma
     with pytest.raises(FileNotFoundError, match="default_route: true"):
         Look(host, Net).findings()
     assert Look(host, Net, default_route=True).names() == ["0000:01:00.0"]
-
-
-def test_a_host_without_ipv6_has_no_table_of_its_routes(host: Path, machine: Machine) -> None:
-    machine.interface("eth0", machine.function("0000:01:00.0", "8086", "1521", NETWORK))
+    machine.routes()
     (host / "proc/1/net/ipv6_route").unlink()
-    assert Look(host, Net).names() == ["0000:01:00.0"]
+    assert Look(host, Net).names() == ["0000:01:00.0"], "a host without IPv6"
 
 
 def test_an_interface_that_gets_the_default_route_is_not_allocated(host: Path, machine: Machine) -> None:
@@ -388,42 +385,50 @@ def test_kfd_joins_nodes_with_cards_and_partitions_with_their_function(host: Pat
 @pytest.mark.parametrize(
     ("version", "gfx"), [(90010, "gfx90a"), (90402, "gfx942"), (110_000, "gfx1100"), (0, "")]
 )
-def test_an_instruction_set_is_called_as_compilers_do(
-    host: Path, machine: Machine, version: int, gfx: str
+def test_an_instruction_set_has_the_name_that_compilers_use(version: int, gfx: str) -> None:
+    assert ComputeNode(1, "", {"gfx_target_version": version}).gfx == gfx
+
+
+@pytest.mark.parametrize(
+    ("kind", "without", "unselected"),
+    [
+        (Pci, "/sys/bus/pci/devices is not there", "none of 7 PCI functions is selected"),
+        (Net, "/sys/bus/pci/devices is not there", "no network function or interface is selected"),
+        (Infiniband, "/sys/class/infiniband has no device", "none of 1 RDMA devices is selected"),
+        (Drm, "/sys/class/drm has no card", "none of 1 cards is selected"),
+        (Kfd, "/sys/class/kfd/kfd/topology/nodes is not there", "none of 1 compute nodes is selected"),
+    ],
+)
+def test_a_scan_without_devices_says_why(
+    host: Path, machine: Machine, kind: type, without: str, unselected: str
 ) -> None:
-    machine.card(0, machine.function("0000:19:00.0", "1002", "74a1", "120000"))
-    machine.compute_node(1, location_id=0x1900, drm_render_minor=128, gfx_target_version=version)
-    assert Look(host, Kfd).one().attrs["gfx"] == gfx
-
-
-NONE = [
-    (Pci, {}, "/sys/bus/pci/devices is not there"),
-    (Net, {}, "/sys/bus/pci/devices is not there"),
-    (Net, {"kinds": ["virtual"]}, "no network function or interface is selected"),
-    (Infiniband, {}, "/sys/class/infiniband has no device"),
-    (Drm, {}, "/sys/class/drm has no card"),
-    (Kfd, {}, "/sys/class/kfd/kfd/topology/nodes is not there"),
-]
-
-
-@pytest.mark.parametrize(("kind", "written", "note"), NONE)
-def test_a_host_without_any_says_so(host: Path, kind: type, written: dict[str, object], note: str) -> None:
-    findings = Look(host, kind, **written).findings()
-    assert (findings.found, findings.notes) == ((), (note,))
+    findings = Look(host, kind).findings()
+    assert (findings.found, findings.notes) == ((), (without,))
     assert findings.subsystems
-
-
-def test_what_is_there_and_not_selected_is_counted(host: Path, machine: Machine) -> None:
     mixed(machine)
     machine.card(0, "/sys/devices/pci0000:00/0000:19:00.0")
     machine.rdma("mlx5_0", "/sys/devices/pci0000:00/0000:3b:00.1", 0)
-    kinds: tuple[type, ...] = (Pci, Infiniband, Drm)
-    notes = [Look(host, kind, vendors=["1234"]).findings().notes for kind in kinds]
-    assert notes == [
-        ("none of 7 PCI functions is selected",),
-        ("none of 1 RDMA devices is selected",),
-        ("none of 1 cards is selected",),
-    ]
+    machine.compute_node(1, location_id=0x1900, drm_render_minor=128)
+    assert Look(host, kind, vendors=["1234"]).findings().notes == (unselected,)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({"link_types": ["ether"]}, ["mlx5_0"]),
+        ({"interfaces": ["if1"]}, ["mlx5_1"]),
+        ({"names": ["mlx5_*"], "vendors": ["15b3"], "drivers": ["mlx5*"]}, ["mlx5_0", "mlx5_1"]),
+        ({"together": True, "link_types": ["ether", "infiniband"]}, ["all"]),
+    ],
+)
+def test_infiniband_selects(
+    host: Path, machine: Machine, written: dict[str, object], expected: list[str]
+) -> None:
+    for number, (layer, kind) in enumerate((("Ethernet", 1), ("InfiniBand", 32))):
+        path = machine.function(f"0000:3b:00.{number}", "15b3", "1017", NETWORK, driver="mlx5_core")
+        machine.interface(f"if{number}", path, kind=kind)
+        machine.rdma(f"mlx5_{number}", path, number, layer=layer)
+    assert Look(host, Infiniband, **written).names() == expected
 
 
 # Odd trees: what a look meets while the host changes under it, or where nothing is as it should be.
@@ -482,7 +487,7 @@ ODD: dict[str, tuple[Oddity, dict[str, str] | None, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("oddity", ODD)
 @pytest.mark.parametrize("kind", [Pci, Net])
-def test_an_odd_function_is_told_as_far_as_it_can_be(
+def test_an_odd_function_has_the_attributes_that_can_be_read(
     host: Path, machine: Machine, oddity: str, kind: type
 ) -> None:
     machine.function("0000:3b:00.0", "8086", "1521", NETWORK, numa=1)
@@ -507,35 +512,26 @@ def test_links_out_of_the_host_s_root_are_not_followed(host: Path, root: Path) -
     (devices / "0000:3b:00.1").symlink_to("../../../../../../../../../../.." + str(root / "outside"))
     (devices / "0000:3b:00.2").symlink_to("0000:3b:00.2")
     assert Look(host, Pci).names() == []
-
-
-def test_an_attribute_that_is_a_link_is_not_read(host: Path, machine: Machine, root: Path) -> None:
     (root / "secret").write_text("secret")
-    path = machine.function("0000:3b:00.0", "8086", "1521", NETWORK)
+    path = Machine(HostTree(host)).function("0000:5e:00.0", "8086", "1521", NETWORK)
     (host / path.lstrip("/") / "label").symlink_to(root / "secret")
     assert Look(host, Pci).one().attrs["label"] == ""
 
 
-def test_functions_that_share_an_interface_or_have_none_are_told_apart(host: Path, machine: Machine) -> None:
-    """Two functions of one card that go together as one interface, which belongs to the first in sysfs."""
+def test_several_interfaces_and_several_functions_of_one_card(host: Path, machine: Machine) -> None:
+    """Two functions that have their interfaces together: in sysfs these belong to the first."""
     for function in range(2):
         machine.function(f"0000:3b:00.{function}", "15b3", "101d", NETWORK, driver="mlx5_core")
-    machine.interface("ens1", FUNCTION)
+    for name in ("ens1d1", "ens1"):
+        machine.interface(name, FUNCTION)
     found = Look(host, Net).findings().found
-    assert [(f.name, f.attrs["interface"]) for f in found] == [("0000:3b:00.0", "ens1"), ("0000:3b:00.1", "")]
-
-
-def test_two_interfaces_of_one_function_are_both_known(host: Path, machine: Machine) -> None:
-    path = machine.function("0000:3b:00.0", "15b3", "1003", NETWORK, driver="mlx4_core")
-    machine.interface("ens1d1", path)
-    machine.interface("ens1", path)
-    found = Look(host, Net, interfaces=["ens1d1"]).one()
-    assert (found.attrs["interface"], found.attrs["interfaces"]) == ("ens1", "ens1,ens1d1")
+    assert [f.attrs["interfaces"] for f in found] == ["ens1,ens1d1", ""]
+    assert Look(host, Net, interfaces=["ens1d1"]).one().attrs["interface"] == "ens1"
 
 
 @pytest.mark.parametrize("kind", [Pci, Net, Infiniband, Drm, Kfd])
 @pytest.mark.parametrize("call", ["open", "scandir", "readlink", "read"])
-def test_nothing_that_vanishes_in_the_midst_of_a_look_is_an_error(
+def test_what_vanishes_during_a_scan_is_no_error(
     host: Path, machine: Machine, kind: type, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each call in turn fails as it does for something that has just gone."""
