@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.history.archive import STEADY_FOR, HistoryLimits
-from exporter.history.coverage import GapReason, PollRecord, PollTimes
-from exporter.history.record import Bound, Certainty
+from exporter.history.coverage import GapReason
 from exporter.history.store import DAMAGED_KEPT, Store
 from harness.lives import Life, key
 
@@ -20,32 +19,30 @@ Start = Callable[..., Life]
 A, B, C = key("gpu-0"), key("gpu-1"), key("gpu-2")
 
 
-def _full(life: Life) -> Callable[[], None]:
-    """Let the disk be full; what is returned makes room again."""
+def _store(life: Life) -> Store:
     store = life.archive._store  # pyright: ignore[reportPrivateUsage]
     assert store is not None
-    database = store._db  # pyright: ignore[reportPrivateUsage]
+    return store
+
+
+def _full(life: Life) -> Callable[[], None]:
+    """Fill the disk; the result makes room, and lets the archive try again."""
+    database = _store(life)._db  # pyright: ignore[reportPrivateUsage]
     (pages,) = database.execute("PRAGMA page_count").fetchone()
     database.execute(f"PRAGMA max_page_count = {pages}")
 
     def room() -> None:
         database.execute("PRAGMA max_page_count = 1000000")
+        life.pass_time(6.0)
+        life.archive.maintain()
 
     return room
 
 
-def _written(life: Life) -> bool:
-    return life.archive.condition.written
-
-
-def test_queries_return_what_the_file_contains(live: Start) -> None:
-    life = live()
-    life.look(A)
-    life.look(B)
-    with closing(sqlite3.connect(life.archive._file.path)) as other:  # type: ignore[union-attr] # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
-        assert other.execute("SELECT device FROM past").fetchall() == [("gpu-0",)]
-        assert other.execute("SELECT device FROM present").fetchall() == [("gpu-1",)]
-    assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
+def _again(live: Start, life: Life) -> Life:
+    """The next exporter."""
+    life.archive.close()
+    return live(wall=life.wall, steady=life.steady)
 
 
 def test_file_and_directory_modes_allow_owner_and_group_only(live: Start, tmp_path: Path) -> None:
@@ -69,7 +66,7 @@ def test_full_disk_blocks_nothing_and_loses_no_returned_row(
     room = _full(life)
     # Until its last page is full SQLite has room.
     number = 0
-    while _written(life):
+    while life.archive.condition.written:
         number += 1
         life.look(*(key(f"x{number}-{n}") for n in range(50)))
         assert number < 100
@@ -85,8 +82,6 @@ def test_full_disk_blocks_nothing_and_loses_no_returned_row(
     assert [gap.why for gap in life.ask(since=life.wall, until=life.wall).unseen] == [GapReason.LOST]
     assert life.archive.condition.pending > 0
     room()
-    life.pass_time(6.0)
-    life.archive.maintain()
     assert life.devices(device="gpu-2") == [("gpu-2", True)]
     assert life.archive.condition.pending == life.archive.condition.dropped == 0
     assert life.ask(since=life.wall, until=life.wall).unseen == ()
@@ -105,8 +100,6 @@ def test_pending_rows_are_bounded_and_dropped_ones_leave_a_gap(live: Start) -> N
     # What is held, what had been shown, and the limit.
     assert life.archive.condition.pending <= 30 + 31 + 20
     room()
-    life.pass_time(6.0)
-    life.archive.maintain()
     # The one that had been shown is closed, whatever else was forgotten.
     assert life.devices(device="gpu-0") == [("gpu-0", True)]
     found = life.ask()
@@ -120,13 +113,13 @@ def test_rows_wait_while_another_program_locks_the_file(live: Start, tmp_path: P
     with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         life.look(B)
-        assert not _written(life)
+        assert not life.archive.condition.written
         assert "another program keeps it locked" in life.ask().trouble
         assert life.devices() == [("gpu-0", False)]
         other.execute("ROLLBACK")
     life.pass_time(6.0)
     life.archive.maintain()
-    assert _written(life)
+    assert life.archive.condition.written
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
 
 
@@ -143,7 +136,7 @@ def test_rows_wait_after_an_unexpected_error(live: Start, monkeypatch: pytest.Mo
     assert life.archive.condition.pending <= 5 + 1 + 1
     monkeypatch.undo()
     life.look(B)
-    assert _written(life)
+    assert life.archive.condition.written
     assert life.devices(device="gpu-0") == [("gpu-0", True)]
 
 
@@ -180,9 +173,7 @@ def test_damage_found_later_loses_past_rows_only(live: Start, tmp_path: Path, fo
     began = life.look(A, B).times.asked
     life.look(A)
     _spoil(tmp_path / "history.db")
-    store = life.archive._store  # pyright: ignore[reportPrivateUsage]
-    assert store is not None
-    store._db.execute("PRAGMA shrink_memory")  # pyright: ignore[reportPrivateUsage]
+    _store(life)._db.execute("PRAGMA shrink_memory")  # pyright: ignore[reportPrivateUsage]
     if found_by == "question":
         assert life.devices() == [("gpu-0", False)]
     life.look(A, C)
@@ -194,9 +185,7 @@ def test_damage_found_later_loses_past_rows_only(live: Start, tmp_path: Path, fo
     assert found.earliest > began
     assert life.ask(since=began, until=began).unseen
     assert len(list(tmp_path.glob("history.db.damaged-*"))) == 1
-    life.archive.close()
-    life = live(wall=life.wall, steady=life.steady)
-    assert {row.key for row in life.archive.open_rows()} == {A, C}
+    assert {row.key for row in _again(live, life).archive.open_rows()} == {A, C}
 
 
 def test_number_of_damaged_files_is_bounded(live: Start, tmp_path: Path) -> None:
@@ -208,20 +197,32 @@ def test_number_of_damaged_files_is_bounded(live: Start, tmp_path: Path) -> None
     assert len(list(tmp_path.glob("history.db.damaged-*"))) == DAMAGED_KEPT
 
 
-@pytest.mark.parametrize("kind", ["a directory above that is a file", "a directory", "another program's"])
+def _file_above(path: Path) -> Callable[[], object]:
+    path.parent.write_text("")
+    return path.parent.unlink
+
+
+def _directory(path: Path) -> Callable[[], object]:
+    path.mkdir(parents=True)
+    return path.rmdir
+
+
+def _database_of_another_program(path: Path) -> Callable[[], object]:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE t (a)")
+    return path.unlink
+
+
+@pytest.mark.parametrize("spoil", [_file_above, _directory, _database_of_another_program])
 def test_history_is_kept_in_memory_while_the_file_is_unusable(
-    live: Start, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+    live: Start,
+    tmp_path: Path,
+    spoil: Callable[[Path], Callable[[], object]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = tmp_path / "there" / "history.db"
-    match kind:
-        case "a directory above that is a file":
-            path.parent.write_text("")
-        case "a directory":
-            path.mkdir(parents=True)
-        case _:
-            path.parent.mkdir()
-            with closing(sqlite3.connect(path)) as database:
-                database.execute("CREATE TABLE t (a)")
+    mend = spoil(path)
     life = live(path)
     life.look(A)
     life.look(B)
@@ -230,24 +231,14 @@ def test_history_is_kept_in_memory_while_the_file_is_unusable(
         life.archive.maintain()
     found = life.ask()
     assert [row.key for row in found.rows] == [B, A]
-    assert found.kept_in == "memory"
-    assert found.trouble
-    assert not _written(life)
+    assert (found.kept_in, bool(found.trouble), life.archive.condition.written) == ("memory", True, False)
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert errors == ["cannot use the history file: keeping history in memory"]
-    match kind:
-        case "a directory above that is a file":
-            path.parent.unlink()
-        case "a directory":
-            path.rmdir()
-        case _:
-            path.unlink()
-    life.pass_time(6.0)
-    life.look(B)
+    mend()
+    life.look(B, after=6.0)
     life.archive.maintain()
-    assert life.ask().kept_in == "file"
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
-    assert _written(life)
+    assert (life.ask().kept_in, life.archive.condition.written) == ("file", True)
     life.look()
     life.archive.close()
     with Store(path) as store:
@@ -261,9 +252,7 @@ def test_renamed_file_is_replaced_by_a_new_one(live: Start, tmp_path: Path) -> N
     (tmp_path / "history.db").rename(tmp_path / "elsewhere")
     life.look(A, C)
     assert life.devices() == [("gpu-2", False), ("gpu-0", False)]
-    life.archive.close()
-    life = live(wall=life.wall, steady=life.steady)
-    assert {row.key for row in life.archive.open_rows()} == {A, C}
+    assert {row.key for row in _again(live, life).archive.open_rows()} == {A, C}
 
 
 def test_old_rows_are_deleted_only_while_the_clock_is_steady(live: Start) -> None:
@@ -299,42 +288,13 @@ def test_file_stays_within_its_size_limit(live: Start, tmp_path: Path) -> None:
         largest = max(largest, sum(file.stat().st_size for file in files if file.exists()))
     assert largest <= limits.size
     assert life.archive.condition.expired > 1000
-    assert life.archive.condition.rows == _count(life)
+    assert life.archive.condition.rows == _store(life).count()
     # What is left is the newest, and what was deleted is not claimed.
     found = life.ask()
     assert found.earliest is not None
     ends = [row.high for row in _store(life).past()]
     assert found.earliest <= min(ends)
     assert len(life.archive.open_rows()) == 100
-
-
-def _store(life: Life) -> Store:
-    store = life.archive._store  # pyright: ignore[reportPrivateUsage]
-    assert store is not None
-    return store
-
-
-def _count(life: Life) -> int:
-    return _store(life).count()
-
-
-def test_missing_holdings_are_in_doubt_just_after_a_start(live: Start) -> None:
-    life = live()
-    life.look(A, B)
-    life.archive.close()
-    life = live(wall=life.wall, steady=life.steady)
-    life.look(B)
-    found = life.ask()
-    missed = {row.key: row.missed for row in found.rows}
-    assert missed[B] is None
-    assert missed[A] == Bound(life.wall - 5.0, life.wall, Certainty.WHILE_DOWN)
-    # So it stays through a crash, and is not taken for seen.
-    life.die()
-    life = live(wall=life.wall, steady=life.steady)
-    life.look(B)
-    assert {row.key: row.missed for row in life.ask().rows} == missed
-    life.look(B, after=11.0)
-    assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
 
 
 def test_silent_kubelet_is_a_gap_until_it_answers(live: Start) -> None:
@@ -353,21 +313,3 @@ def test_silent_kubelet_is_a_gap_until_it_answers(live: Start) -> None:
     life.look(A)
     gaps = life.ask().unseen
     assert [(gap.since, gap.until, gap.why) for gap in gaps] == [(last, life.wall, GapReason.SILENT)]
-
-
-def test_unchanged_poll_extends_coverage(live: Start) -> None:
-    life = live()
-    life.look(A)
-    life.pass_time(10.0)
-    times = PollTimes(life.wall, life.wall, life.steady)
-    look = life.sight.add(times, None, by_event=False)
-    assert look == PollRecord(times, look.before)
-    life.archive.take([], times)
-    life.die()
-    life.pass_time(60.0)
-    life = live(wall=life.wall, steady=life.steady)
-    life.look()
-    life.look(after=11.0)
-    (row,) = life.ask().rows
-    assert row.end is not None
-    assert row.end.not_before == times.asked

@@ -137,121 +137,84 @@ def _shown(row: HoldingRow) -> str:
     return " ".join([*parts, *(["assumed"] if row.assumed else [])])
 
 
-@pytest.mark.parametrize(
-    ("script", "rows"),
-    [
-        pytest.param("A", ["A from ?..5.01 held_already"], id="held in the first poll"),
-        pytest.param(
-            "- | A | -",
-            ["A from 5..10.01 between_polls to 10..15.01 between_polls"],
-            id="start and end lie between two polls",
-        ),
-        pytest.param("- | +0.5 A", ["A from 5..5.51 at_once"], id="polls within a second"),
-        pytest.param(
-            "- | +4 event A C",
-            ["A from 8.25..9.01 at_once", "C from 5..9.01 between_polls"],
-            id="an allocation event narrows the start of plugin devices only",
-        ),
-        pytest.param(
-            "- | failure | +4 event A", ["A from 5..9.01 between_polls"], id="no event after a failed poll"
-        ),
-        pytest.param(
-            "- | slow - | +3.1 event A",
-            ["A from 10..13.11 between_polls"],
-            id="no event during the poll before",
-        ),
-        pytest.param("- | A:u | restart | +60 A:u", ["A:u from 5..10.01 between_polls"], id="restart"),
-        pytest.param(
-            "A | A | restart | +60 B",
-            [
-                "A from ?..5.01 held_already missed 10..70.01 while_down",
-                "B from 10..70.01 while_down",
-            ],
-            id="missing after a restart is in doubt",
-        ),
-        pytest.param(
-            "A | A | restart | +60 B | +11 B",
-            [
-                "A from ?..5.01 held_already to 10..70.01 while_down",
-                "B from 10..70.01 while_down",
-            ],
-            id="missing beyond the doubt has ended",
-        ),
-        pytest.param(
-            "A | restart | - | +9 same",
-            ["A from ?..5.01 held_already missed 5..10.01 while_down"],
-            id="polls without changes within the doubt",
-        ),
-        pytest.param(
-            "A | restart | - | +9 same | +2 same",
-            ["A from ?..5.01 held_already to 5..10.01 while_down"],
-            id="polls without changes beyond the doubt",
-        ),
-        pytest.param(
-            "- | A:u B:u | restart | +3 - | +1 A:u B:u",
-            ["A:u from 5..10.01 between_polls", "B:u from 5..10.01 between_polls"],
-            id="an empty first List ends no holding",
-        ),
-        pytest.param(
-            "A | restart | +2 - | restart | +4 - | restart | +4 - | restart | +4 -",
-            ["A from ?..5.01 held_already to 5..7.01 while_down"],
-            id="the doubt ends despite repeated crashes",
-        ),
-        pytest.param(
-            "A:u1 | restart | +60 A:u2",
-            [
-                "A:u1 from ?..5.01 held_already to 5..65.01 while_down",
-                "A:u2 from 5..65.01 while_down",
-            ],
-            id="another uid is another holding",
-        ),
-        pytest.param(
-            "A | A | restart | A", ["A from ?..5.01 held_already assumed"], id="the same pod is assumed"
-        ),
-        pytest.param(
-            "A:u1 B:u1 | restart | +60 A B",
-            ["A:u1 from ?..5.01 held_already assumed", "B:u1 from ?..5.01 held_already assumed"],
-            id="known uids are assumed too",
-        ),
-        pytest.param(
-            "A:u1 B:u1 | restart | +60 A B | +0.1 A:u1 B:u2",
-            [
-                "A:u1 from ?..5.01 held_already",
-                "B:u1 from ?..5.01 held_already to 5..65.11 while_down assumed",
-                "B:u2 from 5..65.11 while_down",
-            ],
-            id="a late uid confirms or refutes",
-        ),
-        pytest.param(
-            "A:u1 | A:u1 | restart | A | restart | A:u2",
-            [
-                "A:u1 from ?..5.01 held_already to 5.01..20.01 while_down assumed",
-                "A:u2 from 5.01..20.01 while_down",
-            ],
-            id="a successor is not dated by polls without a uid",
-        ),
-        pytest.param(
-            "A:u1 | restart | A | restart | B | +11 B",
-            [
-                "A:u1 from ?..5.01 held_already to 5.01..26.01 while_down assumed",
-                "B from 10..15.01 while_down",
-            ],
-            id="without a uid it may have ended at its last proof",
-        ),
-        pytest.param(
-            "- | - | failure | +17 A", ["A from 10..27.01 while_silent"], id="the kubelet does not answer"
-        ),
-        pytest.param(
-            "- | A | +3600 clock | -",
-            ["A from 5..10.01 between_polls to 10..3615.01 between_polls"],
-            id="the clock is set forward",
-        ),
+ROWS = {
+    # Held in the first poll.
+    "A": ["A from ?..5.01 held_already"],
+    # Start and end lie between two polls.
+    "- | A | -": ["A from 5..10.01 between_polls to 10..15.01 between_polls"],
+    # Polls within a second.
+    "- | +0.5 A": ["A from 5..5.51 at_once"],
+    # An allocation event narrows the start of plugin devices only.
+    "- | +4 event A C": ["A from 8.25..9.01 at_once", "C from 5..9.01 between_polls"],
+    # No event after a failed poll.
+    "- | failure | +4 event A": ["A from 5..9.01 between_polls"],
+    # No event during the poll before.
+    "- | slow - | +3.1 event A": ["A from 10..13.11 between_polls"],
+    # Restart.
+    "- | A:u | restart | +60 A:u": ["A:u from 5..10.01 between_polls"],
+    # Missing after a restart is in doubt.
+    "A | A | restart | +60 B": [
+        "A from ?..5.01 held_already missed 10..70.01 while_down",
+        "B from 10..70.01 while_down",
     ],
-)
-def test_rows_follow_polls_restarts_and_gaps(script: str, rows: list[str]) -> None:
+    # Missing beyond the doubt has ended.
+    "A | A | restart | +60 B | +11 B": [
+        "A from ?..5.01 held_already to 10..70.01 while_down",
+        "B from 10..70.01 while_down",
+    ],
+    # Polls without changes within the doubt.
+    "A | restart | - | +9 same": ["A from ?..5.01 held_already missed 5..10.01 while_down"],
+    # Polls without changes beyond the doubt.
+    "A | restart | - | +9 same | +2 same": ["A from ?..5.01 held_already to 5..10.01 while_down"],
+    # An empty first List ends no holding.
+    "- | A:u B:u | restart | +3 - | +1 A:u B:u": [
+        "A:u from 5..10.01 between_polls",
+        "B:u from 5..10.01 between_polls",
+    ],
+    # The doubt ends despite repeated crashes.
+    "A | restart | +2 - | restart | +4 - | restart | +4 - | restart | +4 -": [
+        "A from ?..5.01 held_already to 5..7.01 while_down"
+    ],
+    # Another uid is another holding.
+    "A:u1 | restart | +60 A:u2": [
+        "A:u1 from ?..5.01 held_already to 5..65.01 while_down",
+        "A:u2 from 5..65.01 while_down",
+    ],
+    # The same pod is assumed.
+    "A | A | restart | A": ["A from ?..5.01 held_already assumed"],
+    # Known uids are assumed too.
+    "A:u1 B:u1 | restart | +60 A B": [
+        "A:u1 from ?..5.01 held_already assumed",
+        "B:u1 from ?..5.01 held_already assumed",
+    ],
+    # A late uid confirms or refutes.
+    "A:u1 B:u1 | restart | +60 A B | +0.1 A:u1 B:u2": [
+        "A:u1 from ?..5.01 held_already",
+        "B:u1 from ?..5.01 held_already to 5..65.11 while_down assumed",
+        "B:u2 from 5..65.11 while_down",
+    ],
+    # A successor is not dated by polls without a uid.
+    "A:u1 | A:u1 | restart | A | restart | A:u2": [
+        "A:u1 from ?..5.01 held_already to 5.01..20.01 while_down assumed",
+        "A:u2 from 5.01..20.01 while_down",
+    ],
+    # Without a uid it may have ended at its last proof.
+    "A:u1 | restart | A | restart | B | +11 B": [
+        "A:u1 from ?..5.01 held_already to 5.01..26.01 while_down assumed",
+        "B from 10..15.01 while_down",
+    ],
+    # The kubelet does not answer.
+    "- | - | failure | +17 A": ["A from 10..27.01 while_silent"],
+    # The clock is set forward.
+    "- | A | +3600 clock | -": ["A from 5..10.01 between_polls to 10..3615.01 between_polls"],
+}
+
+
+@pytest.mark.parametrize("script", ROWS)
+def test_rows_follow_polls_restarts_and_gaps(script: str) -> None:
     exporter = Exporter()
     _play(exporter, script)
-    assert [_shown(row) for row in exporter.all()] == rows
+    assert [_shown(row) for row in exporter.all()] == ROWS[script]
 
 
 def test_later_facts_belong_to_the_same_holding() -> None:
@@ -266,10 +229,12 @@ def test_later_facts_belong_to_the_same_holding() -> None:
     assert exporter.journal.pending.changes == 0
 
 
-def test_gap_of_a_silent_kubelet_and_of_a_set_clock() -> None:
+def test_polls_leave_a_gap_after_too_much_time_or_a_set_clock() -> None:
     exporter = Exporter(wall=1e6)
-    _play(exporter, "- | failure | +17 - | -3600 clock | -")
-    assert [span.gap for span in exporter.spans.values()] == [None, GapReason.SILENT, GapReason.CLOCK]
+    _play(exporter, "- | failure | +16 - | +17 - | failure | +17 - | -3600 clock | -")
+    assert [span.gap for span in exporter.spans.values()] == [
+        *(None, GapReason.PAUSED, GapReason.SILENT, GapReason.CLOCK)
+    ]
 
 
 def test_trim_drops_only_rows_never_written() -> None:

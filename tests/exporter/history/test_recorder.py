@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,12 +42,12 @@ def held(*devices: str, holder: Holder = POD) -> Snapshot:
 
 @dataclass
 class Remembering:
-    """A Remembers that keeps what it is told."""
+    """A HoldingRestorer that keeps what it gets."""
 
-    told: list[OpenHoldings] = field(default_factory=list[OpenHoldings])
+    restored: list[OpenHoldings] = field(default_factory=list[OpenHoldings])
 
-    def restore(self, recollection: OpenHoldings) -> None:
-        self.told.append(recollection)
+    def restore(self, recorded: OpenHoldings) -> None:
+        self.restored.append(recorded)
 
 
 @dataclass
@@ -85,11 +85,16 @@ class Running:
                 self.states.publish(State(state.generation, snapshot, self.now, self.now, state.since))
         observer.refreshed(triggers or (Trigger.TIMER,), took)
 
+    async def restored(self, times: int = 1) -> None:
+        """Wait until history has given the starts of holdings so often."""
+
+        async def given() -> bool:
+            return len(self.remembering.restored) == times
+
+        await until("history gives the starts", given)
+
     async def ask(self, **question: object) -> HistoryResult:
         return await self.recorder.find(HistoryQuery(**question))  # type: ignore[arg-type] # as given
-
-
-Start = Callable[..., "asyncio.Future[Running]"]
 
 
 @asynccontextmanager
@@ -125,21 +130,15 @@ async def test_uid_proven_between_polls_is_recorded_at_once() -> None:
         state = life.states.state
         life.states.publish(State(state.generation + 1, known, state.taken_at, life.now, step.since))
         life.recorder.reread()
+        life.recorder.reread()
         (row,) = (await life.ask()).rows
         assert (row.facts.uid, row.end) == ("uid-1", None)
+        life.refresh(known)
+        assert (await life.ask()).latest == life.now, "a poll without a change extends the coverage"
         life.refresh(held())
         (row,) = (await life.ask()).rows
         assert row.facts.uid == "uid-1"
         assert row.end is not None
-
-
-async def test_reread_without_news_is_no_poll() -> None:
-    async with running(None) as life:
-        life.recorder.reread()
-        assert not (await life.ask()).rows
-        life.refresh(held("a"))
-        life.recorder.reread()
-        assert len((await life.ask()).rows) == 1
 
 
 async def test_refreshes_are_recorded() -> None:
@@ -161,23 +160,16 @@ async def test_refreshes_are_recorded() -> None:
         assert life.recorder.condition.rows == 2
 
 
-async def test_event_narrows_nothing_with_a_slow_kubelet() -> None:
+@pytest.mark.parametrize("slow", ["kubelet", "process"])
+async def test_event_narrows_nothing_with_a_slow_kubelet_or_after_the_process_stood_still(slow: str) -> None:
     async with running(None) as life:
         life.refresh(held())
         began = life.now
-        life.refresh(held("a"), Trigger.ALLOCATION, took=2.5)
-        (row,) = (await life.ask()).rows
-        assert (row.start.not_before, row.start.certainty) == (began, Certainty.BETWEEN_POLLS)
-
-
-async def test_event_narrows_nothing_after_the_process_stood_still() -> None:
-    async with running(None) as life:
-        life.refresh(held())
-        began = life.now
-        await asyncio.sleep(0.01)  # the recorder runs
-        time.sleep(0.5)  # noqa: ASYNC251 -- as SIGSTOP does
-        await asyncio.sleep(0.01)  # as asking the kubelet takes
-        life.refresh(held("a"), Trigger.ALLOCATION)
+        if slow == "process":
+            await asyncio.sleep(0.01)  # the recorder runs
+            time.sleep(0.5)  # noqa: ASYNC251 -- as SIGSTOP does
+            await asyncio.sleep(0.01)  # as asking the kubelet takes
+        life.refresh(held("a"), Trigger.ALLOCATION, took=2.5 if slow == "kubelet" else 0.01)
         (row,) = (await life.ask()).rows
         assert (row.start.not_before, row.start.certainty) == (began, Certainty.BETWEEN_POLLS)
 
@@ -196,25 +188,18 @@ async def test_claims_and_workloads_are_recorded() -> None:
 async def test_next_process_restores_starts_and_rows_written_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     async with running(path) as life:
-        await until("history is open", _told(life))
+        await life.restored()
         life.refresh(held("b"))
         life.refresh(held("a"))
         since = life.tracker.since
     async with running(path, now=life.now + 60) as later:
-        await until("history is open", _told(later))
-        later.tracker.restore(later.remembering.told[0])
+        await later.restored()
+        later.tracker.restore(later.remembering.restored[0])
         later.refresh(held("a"))
         assert later.tracker.since == since
         row, released = (await later.ask()).rows
         assert (released.key.device, released.end is None) == ("b", False)
         assert row.start.not_after == since[next(iter(holdings(held("a"))))].at
-
-
-def _told(life: Running) -> Callable[[], "asyncio.Future[bool]"]:
-    async def told() -> bool:
-        return bool(life.remembering.told)
-
-    return told  # type: ignore[return-value] # a coroutine function
 
 
 async def test_hanging_disk_blocks_nothing_and_costs_precision_only(
@@ -259,14 +244,11 @@ async def test_open_rows_are_read_in_the_history_thread(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Archive, "open_rows", open_rows)
     async with running(None) as life:
-        await until("history is open", _told(life))
+        await life.restored()
         life.recorder._archive.moves += 1  # pyright: ignore[reportPrivateUsage] -- as when a disk is back
         life.refresh(held("a"))
 
-        async def told_again() -> bool:
-            return len(life.remembering.told) == 2
-
-        await until("history tells anew", told_again)
+        await life.restored(2)
     assert all(name.startswith("history") for name in threads)
     assert threads
 

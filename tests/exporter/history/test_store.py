@@ -4,6 +4,7 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,7 @@ from exporter.history.query import (
     SPANS,
     Cursor,
     HistoryQuery,
-    reach,
     read_cursor,
-    span_of,
-    spellings,
     write_cursor,
 )
 from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
@@ -67,13 +65,14 @@ def test_rows_with_any_names_are_read_back_unchanged(store: Store, text: str) ->
     gone = HoldingRow(
         2, key, facts, Bound(1.25, 2.5, Certainty.WHILE_DOWN), Bound(3.0, 4.0, Certainty.AT_ONCE)
     )
-    _write(store, held, gone)
-    assert store.find(HistoryQuery()) == ([held, gone], None)
-    assert store.stored().rows == (held,)
-    assert store.stored().next_row == 3
+    missed = replace(gone, id=3, end=None, missed=gone.end)
+    _write(store, held, gone, missed)
+    assert store.find(HistoryQuery()) == ([held, missed, gone], None)
+    assert store.stored().rows == (held, missed)
+    assert store.stored().next_row == 4
     if text:
         shown = HistoryQuery(resource=visible(text), pod=visible(text), device=visible(text))
-        assert {row.id for row in store.find(shown)[0]} == {1, 2}
+        assert {row.id for row in store.find(shown)[0]} == {1, 2, 3}
 
 
 def test_ended_row_keeps_its_id_and_writing_is_idempotent(store: Store) -> None:
@@ -104,7 +103,7 @@ _asked = st.dictionaries(
 )
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(
     drawn=_rows,
     names=_asked,
@@ -178,29 +177,25 @@ def test_no_query_scans_the_past(store: Store, at: float | None, after: Cursor |
         assert all(f"{wanted})" in step for step in searched), (names, plan)
 
 
-def test_classes_of_length_are_found_by_index(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    with Store(path) as store:
-        plan = _plan(store, sql.SPANS, {})
-        assert all("COVERING INDEX past_time" in step for step in plan if "past" in step)
-        _write(store, *(_past(n, 0.0, float(4**n), _key("d"), HoldingFacts()) for n in range(5)))
-        assert len(store.find(HistoryQuery())[0]) == 5
-    with Store(path) as store:
-        assert store._spans == {0, 2, 4, 6, 8}  # pyright: ignore[reportPrivateUsage]
-        assert len(store.find(HistoryQuery())[0]) == 5
+@pytest.mark.parametrize(("statement", "index"), [(sql.SPANS, "past_time"), (sql.RESOURCES, "past_resource")])
+def test_classes_of_length_and_resources_are_found_by_index(store: Store, statement: str, index: str) -> None:
+    steps = [step for step in _plan(store, statement, {}) if "past" in step]
+    assert steps
+    assert all(f"COVERING INDEX {index}" in step for step in steps)
 
 
-def test_resources_are_found_by_index(store: Store) -> None:
-    plan = _plan(store, sql.RESOURCES, {})
-    assert [step for step in plan if "past" in step]
-    assert all("COVERING INDEX past_resource" in step for step in plan if "past" in step)
-    assert not [step for step in plan if step.startswith("SCAN past") and "INDEX" not in step]
-    _write(
-        store,
-        *(_past(n, 1.0, 2.0, _key("d", name), HoldingFacts()) for n, name in enumerate(("b", "a", "b", ""))),
-    )
-    _write(store, HoldingRow(9, _key("d", "c"), HoldingFacts(), Bound(1.0, 2.0, Certainty.AT_ONCE)))
-    assert store.resources() == ["a", "b", "c"]
+def test_classes_of_length_and_resources_survive_a_restart(tmp_path: Path) -> None:
+    rows = [
+        _past(n, 0.0, float(4**n), _key("d", name), HoldingFacts())
+        for n, name in enumerate(("b", "a", "b", ""))
+    ]
+    held = HoldingRow(9, _key("d", "c"), HoldingFacts(), Bound(1.0, 2.0, Certainty.AT_ONCE))
+    with Store(tmp_path / "history.db") as store:
+        _write(store, *rows, held)
+    with Store(tmp_path / "history.db") as store:
+        assert store._spans == {0, 2, 4, 6}  # pyright: ignore[reportPrivateUsage]
+        assert len(store.find(HistoryQuery())[0]) == 5
+        assert store.resources() == ["a", "b", "c"]
 
 
 def _plan(store: Store, statement: str, parameters: dict[str, object]) -> list[str]:
@@ -328,18 +323,6 @@ def test_slow_query_is_interrupted(store: Store, monkeypatch: pytest.MonkeyPatch
         store.find(HistoryQuery())
     monkeypatch.undo()
     assert store.find(HistoryQuery()) == ([], None)
-
-
-@given(st.floats(0, 1e12))
-def test_class_of_length_covers_its_rows(seconds: float) -> None:
-    assert reach(span_of(seconds)) >= seconds
-
-
-@given(st.text(max_size=20))
-def test_text_matches_raw_and_as_displayed(text: str) -> None:
-    assert text in spellings(visible(text)) or "\\" in text or any("\ud800" <= c <= "\udfff" for c in text)
-    for found in spellings(visible(text)):
-        found.encode()
 
 
 @pytest.mark.parametrize(
