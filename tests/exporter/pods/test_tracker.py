@@ -31,6 +31,7 @@ from harness.requests import Requests
 
 LIMIT = 20.0
 P = PodIdentity("n", "p", "uid-1", "Running")
+Q = PodIdentity("n", "q", "uid-3", "Running")
 
 
 @dataclass
@@ -110,6 +111,10 @@ class Running:
         self.look = Poll(now, now)
         self.identities.polled(State(self.generation), self.look)
 
+    def lists(self, *pods: PodIdentity) -> None:
+        """Let the source answer each confirmation with a list of `pods`."""
+        self.source.answer = lambda: PodsListed(tuple(map(PodSeen, pods)), self.now(), self.now())
+
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(LIMIT):
             while not condition():
@@ -118,13 +123,23 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    source: Scripted | None = None, *, expected: bool = False, relist: float = 3600.0
+    *seen: PodIdentity,
+    holding: str | None = None,
+    lasting: bool = False,
+    expected: bool = False,
+    relist: float = 3600.0,
 ) -> AsyncGenerator[Running]:
-    source = source or Scripted()
+    """A tracker whose source has reported the pods `seen`, of which the first holds devices with a uid."""
+    source = Scripted(lasting=lasting)
     its = Running(source, PodTracker(source, expected=expected, relist=relist))
     its.identities.bind(Requests(its.triggers.append, its.reconsider))
     task = asyncio.create_task(its.identities.run())
     await asyncio.sleep(0)
+    if seen:
+        await its.tell(StreamOpened(anew=not lasting), *map(PodSeen, seen))
+    if holding is not None:
+        its.publish(holding)
+        its.triggers.clear()
     try:
         yield its
     finally:
@@ -140,28 +155,44 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REFUSED", 0.005)
 
 
-async def test_new_pod_causes_a_refresh_and_a_known_one_does_not() -> None:
-    async with running() as its:
-        await its.tell(StreamOpened(anew=True), PodSeen(P))
+@pytest.mark.parametrize(
+    ("event", "triggers", "reconsidered"),
+    [
+        pytest.param(PodSeen(P), 0, 0, id="nothing new"),
+        pytest.param(PodSeen(replace(P, labels=(("team", "ml"),))), 0, 1, id="a label of the holder"),
+        pytest.param(PodSeen(replace(P, uid="uid-2")), 1, 0, id="a successor"),
+        pytest.param(PodSeen(replace(P, phase="Succeeded")), 1, 0, id="the holder has ended"),
+        pytest.param(PodGone(P.key, "uid-1"), 1, 0, id="the holder is gone"),
+        pytest.param(PodGone(P.key, "uid-0"), 0, 0, id="its predecessor is gone"),
+        pytest.param(PodSeen(replace(P, uid="uid-0", phase="Failed")), 0, 0, id="its predecessor has ended"),
+        pytest.param(PodSeen(replace(P, pod="r", uid="uid-2")), 1, 0, id="another pod"),
+        pytest.param(PodSeen(replace(Q, phase="Pending")), 0, 0, id="a pod without devices changes"),
+        pytest.param(PodSeen(replace(Q, phase="Succeeded")), 0, 0, id="a pod without devices has ended"),
+        pytest.param(PodGone(Q.key, "uid-3"), 0, 0, id="a pod without devices is gone"),
+    ],
+)
+async def test_events_that_may_change_the_mapping_cause_a_refresh(
+    event: PodEvent, triggers: int, reconsidered: int
+) -> None:
+    async with running(P, Q, holding="uid-1") as its:
+        await its.tell(event)
+        assert (its.triggers, its.reconsidered) == ([Trigger.PODS] * triggers, reconsidered)
+
+
+async def test_pod_missing_in_a_list_has_ended() -> None:
+    async with running(P, holding="uid-1") as its:
+        await its.until(lambda: its.now() > its.look.asked)
+        await its.tell(PodsListed((), its.now(), its.now()))
         assert its.triggers == [Trigger.PODS]
-        assert its.identities.view.connected
-        await its.tell(PodSeen(P), PodSeen(replace(P, phase="Pending")))
-        assert its.triggers == [Trigger.PODS]
-        # Nothing of it is held: nobody cares how it goes on.
-        await its.tell(PodSeen(replace(P, phase="Succeeded")), PodGone(P.key, "uid-1"))
-        assert its.triggers == [Trigger.PODS]
+        assert its.identities.view.of(P.key) == ()
 
 
 async def test_ended_holder_causes_refreshes_until_it_is_not_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "AGAIN", (0.01, 0.02, 0.03))
-    async with running() as its:
-        await its.tell(StreamOpened(anew=True), PodSeen(P))
-        its.publish("uid-1")
-        its.triggers.clear()
+    async with running(P, holding="uid-1") as its:
         await its.tell(PodSeen(replace(P, phase="Succeeded")))
-        assert its.triggers == [Trigger.PODS]
         await its.until(lambda: len(its.triggers) == 3)
         its.publish()
         await asyncio.sleep(0.06)
@@ -170,31 +201,9 @@ async def test_ended_holder_causes_refreshes_until_it_is_not_listed(
         assert len(its.triggers) == 3
 
 
-async def test_end_of_another_uid_causes_no_refresh() -> None:
-    async with running() as its:
-        await its.tell(StreamOpened(anew=True), PodSeen(P))
-        its.publish("uid-1")
-        its.triggers.clear()
-        await its.tell(PodGone(P.key, "uid-0"), PodSeen(replace(P, uid="uid-0", phase="Failed")))
-        assert its.triggers == []
-        await its.tell(PodGone(P.key, "uid-1"))
-        assert its.triggers[:1] == [Trigger.PODS]
-
-
-async def test_changed_identity_is_reread_without_calling_the_kubelet() -> None:
-    async with running() as its:
-        await its.tell(StreamOpened(anew=True), PodSeen(P))
-        its.publish("uid-1")
-        its.triggers.clear()
-        await its.tell(PodSeen(replace(P, labels=(("team", "ml"),))))
-        assert (its.triggers, its.reconsidered) == ([], 1)
-        await its.tell(PodSeen(replace(P, labels=(("team", "ml"),))))
-        assert its.reconsidered == 1
-
-
 async def test_holder_is_proven_by_a_later_list_of_the_source() -> None:
     async with running() as its:
-        its.source.answer = lambda: PodsListed((PodSeen(P),), its.now(), its.now())
+        its.lists(P)
         its.publish("")
         assert its.source.asked == []
         await its.tell(StreamOpened(anew=True), PodSeen(P))
@@ -217,8 +226,7 @@ async def test_holder_is_proven_by_a_later_list_of_the_source() -> None:
 
 
 async def test_pod_running_before_it_held_causes_a_thorough_confirm_once() -> None:
-    async with running() as its:
-        await its.tell(StreamOpened(anew=True), PodSeen(P))
+    async with running(P) as its:
         its.publish()
         await asyncio.sleep(0.002)
         for _ in range(3):
@@ -233,7 +241,7 @@ async def test_pod_running_before_it_held_causes_a_thorough_confirm_once() -> No
 async def test_unreadable_event_causes_a_list(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "devicelens")
     async with running() as its:
-        its.source.answer = lambda: PodsListed((PodSeen(P),), its.now(), its.now())
+        its.lists(P)
         await its.tell(StreamOpened(anew=True), UnreadableEvent("odd"), UnreadableEvent("odd"))
         await its.until(lambda: its.identities.view.of(P.key))
     told = [record.message for record in caplog.records if "decode" in record.message]
@@ -243,36 +251,22 @@ async def test_unreadable_event_causes_a_list(caplog: pytest.LogCaptureFixture) 
     ]
 
 
-async def test_pod_missing_in_a_list_has_ended() -> None:
-    async with running() as its:
-        await its.tell(StreamOpened(anew=True), PodSeen(P))
-        its.publish("uid-1")
-        its.triggers.clear()
-        await asyncio.sleep(0.002)
-        await its.tell(PodsListed((), its.now(), its.now()))
-        assert its.triggers[:1] == [Trigger.PODS]
-        assert its.identities.view.of(P.key) == ()
-
-
 async def test_stream_that_misses_listed_pods_is_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_CATCH_UP", 0.02)
-    async with running(relist=0.03) as its:
-        await its.tell(StreamOpened(anew=True), PodSeen(P))
-        its.source.answer = lambda: PodsListed((PodSeen(P),), its.now(), its.now())
+    async with running(P, relist=0.03) as its:
+        its.lists(P)
         await its.until(lambda: len(its.source.asked) >= 3)
         # A node on which nothing happens.
         assert its.source.interrupted == 0
-        other = replace(P, pod="other", uid="uid-2")
-        its.source.answer = lambda: PodsListed((PodSeen(P), PodSeen(other)), its.now(), its.now())
+        its.lists(P, Q)
         await its.until(lambda: its.source.interrupted)
         await its.until(lambda: its.source.followed == 2)
 
 
-async def test_who_refuses_because_it_is_asked_too_often_is_asked_later_and_who_fails_is_given_up() -> None:
-    async with running() as its:
-        await its.tell(StreamOpened(anew=True), PodSeen(P))
+async def test_rate_limited_source_is_listed_later_and_a_failing_one_is_interrupted() -> None:
+    async with running(P) as its:
         await asyncio.sleep(0.002)
         its.source.answer = lambda: PodWatchError("RESOURCE_EXHAUSTED", "rejected by rate limit")
         its.publish("")
@@ -285,9 +279,7 @@ async def test_who_refuses_because_it_is_asked_too_often_is_asked_later_and_who_
 @pytest.mark.parametrize("lasting", [True, False])
 async def test_failed_source_is_followed_again(lasting: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "devicelens")
-    async with running(Scripted(lasting=lasting)) as its:
-        await its.tell(StreamOpened(anew=not lasting), PodSeen(P))
-        its.publish("uid-1")
+    async with running(P, holding="uid-1", lasting=lasting) as its:
         await its.tell(PodWatchError("UNAVAILABLE", "it ended"))
         await its.until(lambda: not its.connected)
         assert its.identities.words == "pods not watched: UNAVAILABLE: it ended"
@@ -315,19 +307,15 @@ async def test_absent_source_is_logged_once_and_fails_if_expected(
         await its.until(lambda: its.source.followed >= 3)
         await its.tell(StreamOpened(anew=True))
     levels = [(record.levelname, record.message) for record in caplog.records]
-    if expected:
-        assert levels == [
-            ("WARNING", "the pod source fails"),
-            ("INFO", "the pod source fails: over"),
-        ]
-    else:
-        assert levels == [
-            ("INFO", "pods' uids, labels and owners are not known"),
-            ("INFO", "pods' uids, labels and owners are known from now on"),
-        ]
+    known = "pods' uids, labels and owners are"
+    assert levels == (
+        [("WARNING", "the pod source fails"), ("INFO", "the pod source fails: over")]
+        if expected
+        else [("INFO", f"{known} not known"), ("INFO", f"{known} known from now on")]
+    )
 
 
-async def test_the_wait_after_failures_grows_ends_when_there_is_news_and_is_as_long_as_was_asked_for(
+async def test_wait_after_a_failure_ends_by_retry_but_not_before_the_server_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_FIRST_RETRY", 60.0)
@@ -345,8 +333,7 @@ async def test_the_wait_after_failures_grows_ends_when_there_is_news_and_is_as_l
 
 
 async def test_static_pods_alone_do_not_count_as_synced() -> None:
-    async with running() as its:
-        await its.tell(StreamOpened(anew=True), PodSeen(replace(P, static=True)))
+    async with running(replace(P, static=True)) as its:
         assert not its.identities.view.complete(its.now() + 60)
         await its.tell(PodSeen(replace(P, pod="q", uid="uid-2")))
         assert its.identities.view.complete(its.now() + 60)
