@@ -22,7 +22,6 @@ from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
-    Container,
     Device,
     DeviceKey,
     Holder,
@@ -34,20 +33,9 @@ from exporter.metrics.families import of_snapshot, of_stale
 from exporter.views import documents
 from exporter.views.query import Filters
 from harness.hostile import CORPUS
+from harness.mappings import NOW, SNAPSHOT, STATE, TRAINER
 from runtime.exposition import Format, render
 
-NOW = 1_793_227_263.25  # 2026-10-28T22:41:03.25Z
-TRAINER = Holder("ml", "llama-0", "trainer")
-SNAPSHOT = Snapshot(
-    (
-        Device(DeviceKey("nvidia.com/gpu", "GPU-0"), holders=(TRAINER,)),
-        Device(DeviceKey("nvidia.com/gpu", "GPU-1")),
-    ),
-    containers=(Container(TRAINER, {"nvidia.com/gpu": 1}, cpu_ids=(2, 3)),),
-)
-STATE = State(
-    1, SNAPSHOT, NOW - 2, NOW - 2, {holding: HeldSince(NOW - 600) for holding in holdings(SNAPSHOT)}
-)
 OWN_POD = {"namespace": "obs", "pod": "exporter-x", "container": "exporter"}
 
 

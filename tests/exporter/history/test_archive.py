@@ -25,6 +25,10 @@ def _store(life: Life) -> Store:
     return store
 
 
+def _written(life: Life) -> bool:
+    return life.archive.condition.written
+
+
 def _full(life: Life) -> Callable[[], None]:
     """Fill the disk; the result makes room, and lets the archive try again."""
     database = _store(life)._db  # pyright: ignore[reportPrivateUsage]
@@ -66,7 +70,7 @@ def test_full_disk_blocks_nothing_and_loses_no_returned_row(
     room = _full(life)
     # Until its last page is full SQLite has room.
     number = 0
-    while life.archive.condition.written:
+    while _written(life):
         number += 1
         life.look(*(key(f"x{number}-{n}") for n in range(50)))
         assert number < 100
@@ -113,13 +117,13 @@ def test_rows_wait_while_another_program_locks_the_file(live: Start, tmp_path: P
     with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         life.look(B)
-        assert not life.archive.condition.written
+        assert not _written(life)
         assert "another program keeps it locked" in life.ask().trouble
         assert life.devices() == [("gpu-0", False)]
         other.execute("ROLLBACK")
     life.pass_time(6.0)
     life.archive.maintain()
-    assert life.archive.condition.written
+    assert _written(life)
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
 
 
@@ -136,7 +140,7 @@ def test_rows_wait_after_an_unexpected_error(live: Start, monkeypatch: pytest.Mo
     assert life.archive.condition.pending <= 5 + 1 + 1
     monkeypatch.undo()
     life.look(B)
-    assert life.archive.condition.written
+    assert _written(life)
     assert life.devices(device="gpu-0") == [("gpu-0", True)]
 
 
@@ -231,14 +235,14 @@ def test_history_is_kept_in_memory_while_the_file_is_unusable(
         life.archive.maintain()
     found = life.ask()
     assert [row.key for row in found.rows] == [B, A]
-    assert (found.kept_in, bool(found.trouble), life.archive.condition.written) == ("memory", True, False)
+    assert (found.kept_in, bool(found.trouble), _written(life)) == ("memory", True, False)
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert errors == ["cannot use the history file: keeping history in memory"]
     mend()
     life.look(B, after=6.0)
     life.archive.maintain()
     assert life.devices() == [("gpu-1", False), ("gpu-0", True)]
-    assert (life.ask().kept_in, life.archive.condition.written) == ("file", True)
+    assert (life.ask().kept_in, _written(life)) == ("file", True)
     life.look()
     life.archive.close()
     with Store(path) as store:

@@ -38,7 +38,9 @@ async def test_plugin_with_tls_and_a_password_is_fetched(
         told = await client(served, PluginAccess(made.path("ca.crt"), password_file=password)).fetch()
         assert told is not None
         assert list(told.resources) == ["r"]
-        assert await client(served, trust, login="exporter:swordfish@").fetch() is not None
+        by_url = client(served, trust, login="exporter:swordfish@")
+        assert await by_url.fetch() is not None
+        assert "swordfish" not in by_url.source
         assert await problem(client(served, trust)) == (
             "/api/v1/devices: 401 Unauthorized: it requires a name and a password (--plugin.password-file)"
         )

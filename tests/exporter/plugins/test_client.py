@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from exporter.mapping.model import AdvertisedDevice
 from exporter.plugins.client import DocumentError, PluginClient, PluginError, parse
+from harness.raw_server import raw_server
 from plugin.devices.device import Device, Sharing
 from plugin.devices.inventory import Inventory, ObservedDevice
 from plugin.serving.status import ResourceCounters, ResourceStatus
@@ -150,21 +151,6 @@ async def test_refusals_and_other_servers_are_reported() -> None:
         assert await problem(client(url)) == "/api/v1/devices: 302 Found"
 
 
-async def test_password_of_the_url_is_sent_and_not_shown() -> None:
-    async def answer(request: web.Request) -> web.Response:
-        known = request.headers.get("Authorization") == "Basic bmFtZTpzZWNyZXQ="
-        return web.Response(body=DOCUMENT) if known else web.Response(status=401)
-
-    async with serving(answer) as url:
-        asked = client(url.replace("http://", "http://name:secret@"))
-        assert await asked.fetch() is not None
-        assert "secret" not in asked.source
-        assert (
-            await problem(client(url))
-            == "/api/v1/devices: 401 Unauthorized: it requires a name and a password (--plugin.password-file)"
-        )
-
-
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_too_large_document_is_refused(chunked: bool) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -211,14 +197,7 @@ async def test_slow_plugin_times_out() -> None:
     "answer", [b"", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"]
 )
 async def test_answer_that_is_not_http_is_reported(answer: bytes) -> None:
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        writer.close()
-
-    server = await asyncio.start_server(speak, "127.0.0.1", 0)
-    async with server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with raw_server(answer) as url:
         assert (await problem(client(url))).startswith("its answer is invalid: ")
 
 
@@ -369,7 +348,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(JSON | st.fixed_dictionaries({"version": st.just(1), "resources": JSON}))
 def test_any_json_is_read_or_refused(value: object) -> None:
     try:
@@ -378,7 +357,7 @@ def test_any_json_is_read_or_refused(value: object) -> None:
         return
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode(errors="surrogatepass")))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     with pytest.raises(DocumentError):

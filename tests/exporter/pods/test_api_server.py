@@ -12,7 +12,7 @@ import pytest
 from exporter.mapping.identity import PodIdentity
 from exporter.pods import api_server
 from exporter.pods.api_server import ApiServer
-from exporter.pods.kubeconfig import ApiServerAccess, api_server_access
+from exporter.pods.kubeconfig import ApiServerAccess
 from exporter.pods.source import LabelFilter, PodGone, PodSeen, PodsListed, PodsUnchanged, StreamOpened
 from harness.pod_listener import Listener, following
 from harness.waiting import until
@@ -51,10 +51,17 @@ class Beside:
 
 @asynccontextmanager
 async def beside(
-    kubelet: SimulatedKubelet, api: simulated.ApiServer, way: ApiServerAccess | None = None
+    kubelet: SimulatedKubelet,
+    api: simulated.ApiServer,
+    way: ApiServerAccess | None = None,
+    *,
+    opens: bool = True,
 ) -> AsyncGenerator[Beside]:
+    """A source that is followed; with an open watch, unless `opens` is False."""
     source = ApiServer(way or ApiServerAccess(api.url), kubelet.node_name, LabelFilter(None), quiet=0.05)
     async with following(source) as listener:
+        if opens:
+            await listener.until(lambda told: StreamOpened(anew=False) in told)
         yield Beside(api, source, listener)
         assert api.most_connections <= 1
 
@@ -71,7 +78,6 @@ async def test_lists_once_then_watches_the_pods_of_the_node(
     kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         (listed,) = its.lists()
         assert [seen.identity.workload for seen in listed.pods] == [("DaemonSet", "agent")]
         # What a cache tells may be old: nothing is proven by it.
@@ -96,7 +102,6 @@ async def test_broken_watch_resumes_from_its_resource_version(
     kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         api.drop_watches()
         missed = await kubelet.add_pod(PodSpec("missed"))
         error = await its.listener.failure()
@@ -116,7 +121,6 @@ async def test_bookmark_moves_the_resource_version(
     kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         api.bookmark()
         uid = await kubelet.add_pod(PodSpec("after"))
         await its.uid(uid)
@@ -140,7 +144,6 @@ async def test_expired_version_causes_an_exact_list(
     how: str, kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         begun = asyncio.get_running_loop().time()
         if how == "status":
             api.drop_watches()
@@ -171,7 +174,6 @@ async def test_repeated_expiry_fails_instead_of_looping(
     api.faults = simulated.ApiFaults(old_lists=True)
     async with beside(kubelet, api) as its:
         # From the cache once, then what there is.
-        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         assert [len(listed.pods) for listed in its.lists()] == [1, 2]
         assert [listed.asked is None for listed in its.lists()] == [True, False]
         status = {"kind": "Status", "code": 410, "reason": "Expired"}
@@ -187,7 +189,6 @@ async def test_list_is_paged(
     for n in range(7):
         await kubelet.add_pod(PodSpec(f"p{n}"))
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         assert await its.source.confirm(thorough=True) is None
         await its.listener.until(lambda _: len(its.lists()) == 2)
         assert [len(listed.pods) for listed in its.lists()] == [8, 8]
@@ -196,14 +197,13 @@ async def test_list_is_paged(
 
 async def test_quiet_watch_confirms_the_pods(kubelet: SimulatedKubelet, api: simulated.ApiServer) -> None:
     async with beside(kubelet, api) as its:
-        assert await its.source.confirm(thorough=False) is None or its.listener.told
-        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         before = asyncio.get_running_loop().time()
         unchanged = await its.source.confirm(thorough=False)
         assert isinstance(unchanged, PodsUnchanged)
         assert before <= unchanged.asked <= asyncio.get_running_loop().time() - 0.04
+        its.source._quiet = 0.5  # pyright: ignore[reportPrivateUsage] -- longer than this machine stands still
         confirming = asyncio.create_task(its.source.confirm(thorough=False))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         api.drop_watches()
         assert await confirming is None
 
@@ -216,7 +216,6 @@ async def test_replaced_token_is_read_again(
     api.token = "old"
     way = ApiServerAccess(api.url, token=token)
     async with beside(kubelet, api, way) as its:
-        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         api.token = "new"
         token.write_text("new\n", encoding="ascii")
         api.drop_watches()
@@ -252,7 +251,7 @@ async def test_refusal_carries_retry_after(
     faults: simulated.ApiFaults, code: str, wait: float, kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     api.faults = faults
-    async with beside(kubelet, api) as its:
+    async with beside(kubelet, api, opens=False) as its:
         error = await its.listener.failure()
         assert (error.code, error.wait) == (code, wait)
         assert not error.absent
@@ -263,7 +262,6 @@ async def test_undecodable_event_ends_the_watch_and_causes_a_list(
     kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         api.faults = simulated.ApiFaults(garbage=True)
         uid = await kubelet.add_pod(PodSpec("p"))
         assert (await its.listener.failure()).code == "UNDECODABLE"
@@ -279,9 +277,9 @@ async def test_hanging_or_absent_api_server_fails(
 ) -> None:
     monkeypatch.setattr(api_server, "_LIST", 0.2)
     api.faults = simulated.ApiFaults(hang=True)
-    async with beside(kubelet, api) as its:
+    async with beside(kubelet, api, opens=False) as its:
         assert (await its.listener.failure()).code == "TIMEOUT"
-    async with beside(kubelet, api, ApiServerAccess("http://127.0.0.1:1")) as its:
+    async with beside(kubelet, api, ApiServerAccess("http://127.0.0.1:1"), opens=False) as its:
         assert (await its.listener.failure()).code == "UNREACHABLE"
 
 
@@ -304,16 +302,5 @@ async def test_too_large_event_is_refused(
 ) -> None:
     monkeypatch.setattr(api_server, "LINE_LIMIT", 100_000)
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
         await kubelet.add_pod(PodSpec("large", annotations={"large": "x" * 200_000}))
         assert (await its.listener.failure()).code == "TOO_LARGE"
-
-
-async def test_kubeconfig_gives_access(
-    root: Path, kubelet: SimulatedKubelet, api: simulated.ApiServer
-) -> None:
-    api.token = "secret"
-    file = root / "kubeconfig"
-    file.write_text(api.kubeconfig(), encoding="utf-8")
-    async with beside(kubelet, api, api_server_access(file, {})) as its:
-        await its.listener.until(lambda told: StreamOpened(anew=False) in told)
