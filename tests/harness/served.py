@@ -3,10 +3,11 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -92,7 +93,17 @@ class Node:
     """A kubelet, and the plugin that a test serves from a host tree to it."""
 
     kubelet: SimulatedKubelet
-    serve: Serve
+    start: Serve
+
+    @asynccontextmanager
+    async def serve(
+        self, configuration: str, *, ready: Mapping[str, int] | None = None, **options: Any
+    ) -> AsyncGenerator[Served]:
+        """Serve a configuration. `ready`: how many healthy devices to wait for, by resource."""
+        async with self.start(configuration, **options) as served:
+            for resource, count in (ready or {}).items():
+                await self.allocatable(resource, count)
+            yield served
 
     async def allocatable(self, resource: str, count: int = 1) -> None:
         """Wait until the kubelet has so many healthy devices of a resource."""

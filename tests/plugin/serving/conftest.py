@@ -23,9 +23,10 @@ def node(kubelet: SimulatedKubelet, serve: Serve) -> Node:
 
 @pytest.fixture
 def colas(host: Path) -> Path:
-    """A directory of devices."""
+    """A directory of devices: `a` is there."""
     made = host / "etc/colas"
     made.mkdir(parents=True)
+    (made / "a").touch()
     return made
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TypeAlias
 
 import grpc
 import pytest
 
-from harness.served import Serve, Served, plugin_stub, pod
+from harness.served import Serve, Served, plugin_stub
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from simulator import SimulatedKubelet
@@ -31,6 +32,9 @@ resources:
 """
 
 
+Stub: TypeAlias = "pb_grpc.DevicePluginAsyncStub"
+
+
 @pytest.fixture
 async def served(kubelet: SimulatedKubelet, serve: Serve, host: Path) -> AsyncIterator[Served]:
     for name in ("dev", "run"):
@@ -43,7 +47,7 @@ async def served(kubelet: SimulatedKubelet, serve: Serve, host: Path) -> AsyncIt
 
 
 @pytest.fixture
-async def stub(served: Served, root: Path) -> AsyncIterator["pb_grpc.DevicePluginAsyncStub"]:
+async def stub(served: Served, root: Path) -> AsyncIterator[Stub]:
     async with plugin_stub(root / "k") as made:
         yield made
 
@@ -54,9 +58,7 @@ def request(*containers: list[str]) -> pb.AllocateRequest:
     )
 
 
-async def test_one_answer_for_many_containers(
-    stub: "pb_grpc.DevicePluginAsyncStub", host: Path, served: Served
-) -> None:
+async def test_one_answer_for_many_containers(stub: Stub, host: Path, served: Served) -> None:
     answer = await stub.Allocate(request(["gpu1::0", "gpu1::1"], ["gpu2::0"]))
     expected = [
         pb.ContainerAllocateResponse(
@@ -90,7 +92,7 @@ async def test_one_answer_for_many_containers(
     ],
 )
 async def test_a_refusal_says_what_and_why_and_the_process_lives(
-    stub: "pb_grpc.DevicePluginAsyncStub", served: Served, ids: list[str], code: grpc.StatusCode, words: str
+    stub: Stub, served: Served, ids: list[str], code: grpc.StatusCode, words: str
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.Allocate(request(["gpu0::1"], ids))
@@ -102,7 +104,7 @@ async def test_a_refusal_says_what_and_why_and_the_process_lives(
 
 
 async def test_what_the_host_cannot_give_is_refused(
-    stub: "pb_grpc.DevicePluginAsyncStub", host: Path, served: Served, kubelet: SimulatedKubelet
+    stub: Stub, host: Path, served: Served, kubelet: SimulatedKubelet
 ) -> None:
     (host / "run/gpu0").symlink_to("/dev")
     with pytest.raises(grpc.aio.AioRpcError, match="/run/gpu0: there is something that is not a directory"):
@@ -114,7 +116,7 @@ async def test_what_the_host_cannot_give_is_refused(
 
 
 async def test_the_preferred_allocation_spreads_replicas_and_is_announced(
-    stub: "pb_grpc.DevicePluginAsyncStub",
+    stub: Stub,
 ) -> None:
     assert (await stub.GetDevicePluginOptions(pb.Empty())).get_preferred_allocation_available
     offer = pb.ContainerPreferredAllocationRequest(
@@ -128,12 +130,3 @@ async def test_the_preferred_allocation_spreads_replicas_and_is_announced(
     assert [list(container.deviceIDs) for container in answer.container_responses] == [
         ["gpu0::0", "gpu2::0"]
     ] * 2
-
-
-async def test_the_kubelet_gets_what_it_prefers_and_the_topology(
-    served: Served, kubelet: SimulatedKubelet
-) -> None:
-    for name in ("p", "q", "r"):
-        await kubelet.add_pod(pod(name, GPU))
-    assert {holding.device.partition("::")[0] for holding in kubelet.holdings()} == {"gpu0", "gpu1", "gpu2"}
-    assert served.status(GPU).advertised[0].known.device.numa_nodes == (1,)

@@ -94,8 +94,7 @@ async def test_an_unchanged_one_is_not_written_again(node: Node, host: Path) -> 
     async with node.serve(configuration()) as served:
         await served.until(lambda: names(host) == ["gpu0"])
         before = path.stat().st_ino
-    async with node.serve(configuration()):
-        await node.allocatable(GPU)
+    async with node.serve(configuration(), ready={GPU: 1}):
         await node.kubelet.add_pod(pod("p", GPU))
         assert path.stat().st_ino == before
 
@@ -140,8 +139,7 @@ async def test_two_devices_of_one_name_are_not_given_as_one(node: Node, host: Pa
 
 
 async def test_a_missing_node_of_an_edit_is_refused(node: Node, host: Path) -> None:
-    async with node.serve(configuration(", {host: /dev/gpumem}")):
-        await node.allocatable(GPU)
+    async with node.serve(configuration(", {host: /dev/gpumem}"), ready={GPU: 1}):
         with pytest.raises(AdmissionError, match="the host has no '/dev/gpumem'"):
             await node.kubelet.add_pod(pod("p", GPU))
 

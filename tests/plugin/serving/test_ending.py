@@ -34,8 +34,7 @@ async def test_a_resource_stops_while_its_server_starts(node: Node, monkeypatch:
 async def test_an_end_that_fails_ends_all_the_same(
     root: Path, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with node.serve(FIRST) as served:
-        await node.allocatable("a.b/one")
+    async with node.serve(FIRST, ready={"a.b/one": 1}) as served:
         close = Endpoint.close
 
         async def failing(endpoint: Endpoint) -> None:
@@ -63,8 +62,7 @@ async def test_a_resource_stops_while_it_renews_its_socket(
             await asyncio.sleep(0.2)
         await stop_it(server, grace)
 
-    async with node.serve(FIRST) as served:
-        await node.allocatable("a.b/one")
+    async with node.serve(FIRST, ready={"a.b/one": 1}) as served:
         with monkeypatch.context() as patch:
             patch.setattr(grpc_server.Server, "stop", losing)
             (own,) = (root / "k/device-plugins").glob("devicelens*.sock")

@@ -63,8 +63,7 @@ async def test_optional_nodes_and_mounts_may_be_missing(node: Node, host: Path, 
       mounts:
         - {host: /usr/lib/gpu, container: /opt/gpu, read_only: true, optional: true}
 """)
-    async with node.serve(text):
-        await node.allocatable(GPU)
+    async with node.serve(text, ready={GPU: 1}):
         made = await allocate(root, "gpu0")
         assert (paths(made), list(made.mounts)) == (["/dev/gpu0"], [])
         (host / "dev/gpuctl").touch()
@@ -79,8 +78,7 @@ async def test_a_missing_node_below_a_visible_directory_is_refused(
 ) -> None:
     make_gpus(host)
     text = configuration("    allocate: {devices: [{host: /dev/gpuctl}, {host: /devices/x}]}\n")
-    async with node.serve(text):
-        await node.allocatable(GPU)
+    async with node.serve(text, ready={GPU: 1}):
         with pytest.raises(AdmissionError, match=r"example\.com/gpu: the host has no '/dev/gpuctl'"):
             await node.kubelet.add_pod(pod("p", GPU))
         (host / "dev/gpuctl").touch()
@@ -91,8 +89,7 @@ async def test_a_missing_node_below_a_visible_directory_is_refused(
 async def test_a_file_stays_while_its_device_is_held(node: Node, host: Path, root: Path) -> None:
     make_gpus(host, 2)
     written = host / "run/gpus/gpu0/setup.json"
-    async with node.serve(FILES, pace=Pace(release=0.05)) as served:
-        await node.allocatable(GPU, 2)
+    async with node.serve(FILES, pace=Pace(release=0.05), ready={GPU: 2}) as served:
         await node.kubelet.add_pod(pod("p", GPU, 2))
         answer = node.kubelet.alloc_response("default", "p", "c", GPU)
         assert {(m.host_path, m.container_path, m.read_only) for m in answer.mounts} == {
@@ -132,8 +129,7 @@ async def test_a_full_disk_refuses_the_pod(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async with node.serve(FILES):
-        await node.allocatable(GPU)
+    async with node.serve(FILES, ready={GPU: 1}):
         monkeypatch.setattr("plugin.discovery.host.os.rename", full)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await allocate(root, "gpu0")
@@ -153,8 +149,7 @@ async def test_a_link_is_replaced_and_a_directory_refused(node: Node, host: Path
     (host / "run/gpus/gpu0").mkdir(parents=True)
     (host / "run/gpus/gpu0/setup.json").symlink_to(secret)
     (host / "run/gpus/gpu1/setup.json").mkdir(parents=True)
-    async with node.serve(FILES):
-        await node.allocatable(GPU, 2)
+    async with node.serve(FILES, ready={GPU: 2}):
         await allocate(root, "gpu0")
         assert secret.read_text() == "mine"
         assert (host / "run/gpus/gpu0/setup.json").is_file()
@@ -173,8 +168,7 @@ async def test_nodes_are_those_of_the_device_at_allocate(node: Node, host: Path,
     text = configuration(
         '    allocate: {devices: [{host: "{{ node }}", container: "/dev/x{{ node }}", permissions: r}]}\n'
     )
-    async with node.serve(text):
-        await node.allocatable(GPU, 2)
+    async with node.serve(text, ready={GPU: 2}):
         made = await allocate(root, "gpu0", "gpu1")
         assert [(d.host_path, d.container_path, d.permissions) for d in made.devices] == [
             ("/dev/gpu0", "/dev/x/dev/gpu0", "r")

@@ -80,8 +80,7 @@ async def test_files_go_with_the_resource(node: Node, host: Path, root: Path) ->
 
 
 async def test_files_of_another_process_stay(node: Node, host: Path, root: Path) -> None:
-    async with node.serve(configuration(GPU)) as first:
-        await node.allocatable(GPU)
+    async with node.serve(configuration(GPU), ready={GPU: 1}) as first:
         await first.until(lambda: len(left(host)) == 1)
         async with node.serve(configuration("example.com/other")) as second:
             leftovers = HostFilesCollector(

@@ -38,8 +38,7 @@ async def hold(node: Node, name: str, more: str = "") -> None:
 
 async def test_a_later_resource_keeps_a_held_device_over_a_restart(node: Node, one: Path) -> None:
     await hold(node, TWO)
-    async with node.serve(configuration(resource(ONE), resource(TWO)), pace=PACE) as served:
-        await node.allocatable(TWO)
+    async with node.serve(configuration(resource(ONE), resource(TWO)), pace=PACE, ready={TWO: 1}) as served:
         await served.quiet(ONE)
         assert served.status(ONE).advertised == ()
         assert served.status(ONE).state == "waiting for devices: none was found"
@@ -114,8 +113,7 @@ async def test_an_allocate_answer_identifies(allocate: str, more: str, node: Nod
     (host / "etc/cards/a").touch()
     before = configuration(CARD.format(ONE, "x-{{ device.name }}", allocate, more))
     after = configuration(CARD.format(TWO, "y-{{ device.name }}", allocate, more))
-    async with node.serve(before, pace=PACE):
-        await node.allocatable(ONE)
+    async with node.serve(before, pace=PACE, ready={ONE: 1}):
         await node.kubelet.add_pod(pod("p", ONE))
     (host / "etc/cards/b").touch()
     async with node.serve(after, pace=PACE) as served:

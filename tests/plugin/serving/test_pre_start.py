@@ -11,22 +11,21 @@ from simulator.model import ContainerError
 GPU = "example.com/gpu"
 
 
-def configuration(command: str, limit: str = "5s") -> str:
+def configuration(command: str, limit: str = "5s", shell: str = "/bin/sh, -c, ") -> str:
     return f"""\
 version: 1
 resources:
   - name: {GPU}
     discover: [{{static: {{devices: [{{name: a}}, {{name: b, attrs: {{slot: "2"}}}}]}}}}]
     share: {{replicas: 2}}
-    pre_start: {{exec: [/bin/sh, -c, {command}], timeout: {limit}}}
+    pre_start: {{exec: [{shell}{command}], timeout: {limit}}}
 """
 
 
 async def test_a_program_runs_for_each_device_at_each_start(node: Node, root: Path) -> None:
     log = root / "log"
     text = configuration(f"'echo {{{{ device.id }}}} of {{{{ ids | length }}}} >> {log}'")
-    async with node.serve(text) as served:
-        await node.allocatable(GPU, 4)
+    async with node.serve(text, ready={GPU: 4}) as served:
         await node.kubelet.add_pod(pod("p", GPU, 3))
         assert sorted(log.read_text().splitlines()) == ["a of 3", "b of 3"]
         await node.kubelet.restart_container("default", "p", "c")
@@ -37,8 +36,7 @@ async def test_a_program_runs_for_each_device_at_each_start(node: Node, root: Pa
 async def test_a_program_runs_once_if_it_names_no_device(node: Node, root: Path) -> None:
     log = root / "log"
     command = f"\"echo {{{{ devices | map(attribute='id') | join(',') }}}} {{{{ resource }}}} >> {log}\""
-    async with node.serve(configuration(command)):
-        await node.allocatable(GPU, 4)
+    async with node.serve(configuration(command), ready={GPU: 4}):
         await node.kubelet.add_pod(pod("p", GPU, 4))
         assert log.read_text() == f"a,b {GPU}\n"
 
@@ -57,8 +55,7 @@ async def test_a_program_runs_once_if_it_names_no_device(node: Node, root: Path)
     ],
 )
 async def test_a_program_that_fails(node: Node, command: str, limit: str, words: str) -> None:
-    async with node.serve(configuration(command, limit)) as served:
-        await node.allocatable(GPU, 4)
+    async with node.serve(configuration(command, limit), ready={GPU: 4}) as served:
         with pytest.raises(ContainerError, match=words):
             await node.kubelet.add_pod(pod("p", GPU, 4))
         tally = served.status(GPU).counters
@@ -66,9 +63,7 @@ async def test_a_program_that_fails(node: Node, command: str, limit: str, words:
 
 
 async def test_a_program_that_is_missing(node: Node) -> None:
-    text = configuration("x").replace("[/bin/sh, -c, x]", "[/usr/bin/no-such-program]")
-    async with node.serve(text):
-        await node.allocatable(GPU, 4)
+    async with node.serve(configuration("/usr/bin/no-such-program", shell=""), ready={GPU: 4}):
         with pytest.raises(ContainerError, match=r"pre_start: /usr/bin/no-such-program: No such file"):
             await node.kubelet.add_pod(pod("p", GPU))
 
@@ -76,8 +71,7 @@ async def test_a_program_that_is_missing(node: Node) -> None:
 async def test_allocate_is_answered_while_a_program_runs(node: Node, root: Path) -> None:
     """The kubelet admits one pod at a time; other resources and streams go on meanwhile."""
     text = configuration(f"'touch {root}/begun; while ! test -e {root}/go; do sleep 0.01; done'")
-    async with node.serve(text) as served:
-        await node.allocatable(GPU, 4)
+    async with node.serve(text, ready={GPU: 4}) as served:
         first = asyncio.create_task(node.kubelet.add_pod(pod("p", GPU)))
         await served.until((root / "begun").exists)
         assert served.status(GPU).streams == 1

@@ -1,12 +1,16 @@
 import json
+import socket
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from plugin.config.load import load
 from plugin.config.plan import ProbePlan
 from plugin.devices.device import Device
 from plugin.discovery.host import HostRoot
+from plugin.serving.prober import get
 from plugin.serving.probes import COSTLY, WITHOUT_EVENTS, Question, asked_at_allocate, questions
 
 DEVICE = Device("d0", "d0", "/dev/d0", attrs={"interface": "eth7", "empty": ""})
@@ -109,6 +113,37 @@ def test_exec(host: Path, tmp_path: Path) -> None:
     assert says(host, {"exec": {"command": ["/no/such"]}}) == "/no/such: No such file or directory"
     slow = {"exec": {"command": ["/bin/sleep", "100"]}, "timeout": "100ms", "interval": "1s"}
     assert says(host, slow) == "/bin/sleep: no end within 0.1 s"
+
+
+@pytest.mark.parametrize(
+    ("answered", "accepted", "reason"),
+    [(204, None, ""), (503, None, "status 503"), (302, None, "status 302"), (302, [302], "")],
+)
+async def test_http(host: Path, answered: int, accepted: list[int] | None, reason: str) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(status=answered, headers={"Location": "/elsewhere"})
+
+    app = web.Application()
+    app.router.add_get("/health", answer)
+    async with TestServer(app) as server:
+        url = str(server.make_url("/health"))
+        probe = {"url": url} if accepted is None else {"url": url, "status": accepted}
+        question = asked(host, {"http": probe, "interval": "30s", "timeout": "20s"})
+        assert await get(question) == (f"{url}: {reason}" if reason else "")
+
+
+@pytest.mark.parametrize(
+    ("listens", "reason"), [(True, "no answer within 0.2 s"), (False, "Cannot connect to host")]
+)
+async def test_an_http_probe_without_an_answer(host: Path, listens: bool, reason: str) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        if listens:
+            deaf.listen()
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        timeout = "200ms" if listens else "20s"
+        question = asked(host, {"http": {"url": url}, "interval": "30s", "timeout": timeout})
+        assert (await get(question)).startswith(f"{url}: {reason}")
 
 
 def test_a_template_that_fails_is_a_failure_with_its_place(host: Path) -> None:

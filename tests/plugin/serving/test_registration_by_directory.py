@@ -43,8 +43,7 @@ async def test_the_kubelet_finds_each_resource_and_none_is_left_in_the_end(node:
 
 async def test_a_broken_stream_renews_the_socket(node: Node, root: Path) -> None:
     patience = Patience(no_stream=5.0, lost_stream=0.2)
-    async with node.serve(ONE, method="registry", patience=patience) as served:
-        await node.allocatable(GPU)
+    async with node.serve(ONE, method="registry", patience=patience, ready={GPU: 1}) as served:
         before = only_socket(root)
         made = before.stat().st_mtime_ns
         # A kubelet does so by itself when another plugin of the resource leaves.
@@ -68,8 +67,7 @@ async def test_a_refusal_has_the_words_of_the_kubelet(node: Node, monkeypatch: p
 
     monkeypatch.setattr(PluginWatcherServicer, "GetInfo", odd)
     patience = Patience(refused=0.3)
-    async with node.serve(BOTH, method="registry", patience=patience) as served:
-        await node.allocatable(OTHER)
+    async with node.serve(BOTH, method="registry", patience=patience, ready={OTHER: 1}) as served:
         await served.until(lambda: "manager version, v1beta1" in served.status(GPU).state)
         assert not served.status(GPU).ready
         assert served.status(GPU).counters.registration_errors >= 1

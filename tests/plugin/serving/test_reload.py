@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 
 from harness.served import Served, configuration, serving, static
-from harness.waiting import until
 from plugin.serving.reload import ConfigRefusedError, Reloader
-from plugin.serving.web import PluginSite, build
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 from simulator import SimulatedKubelet
@@ -34,7 +31,7 @@ class Followed:
 
 @asynccontextmanager
 async def following(
-    kubelet: SimulatedKubelet, root: Path, host: Path, file: Path, *, watched: bool = True
+    kubelet: SimulatedKubelet, root: Path, host: Path, file: Path
 ) -> AsyncGenerator[Followed]:
     """Serve ONE, and reload `file`, which has ONE."""
     watcher = DirectoryWatcher(poll_interval=0.1)
@@ -42,8 +39,7 @@ async def following(
         reloader = Reloader([("plugin.yaml", file)], apply=served.fleet.apply, clock=Clock())
         reloader.begin()
         async with asyncio.TaskGroup() as group:
-            run = reloader.run(file if watched else None, watcher)
-            tasks = [group.create_task(watcher.run()), group.create_task(run)]
+            tasks = [group.create_task(run) for run in (watcher.run(), reloader.run(file, watcher))]
             await kubelet.wait_until(lambda k: k.allocatable(ONE) == 1)
             yield Followed(file, reloader, served)
             for task in tasks:
@@ -100,15 +96,6 @@ async def test_a_config_map_is_followed(kubelet: SimulatedKubelet, root: Path, h
         await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1 and k.allocatable(ONE) == 0)
 
 
-async def test_a_reload_can_be_requested(kubelet: SimulatedKubelet, root: Path, host: Path) -> None:
-    file = root / "plugin.yaml"
-    file.write_text(text(ONE))
-    async with following(kubelet, root, host, file, watched=False) as followed:
-        file.write_text(text(TWO))
-        followed.reloader.ask()
-        await kubelet.wait_until(lambda k: k.allocatable(TWO) == 1)
-
-
 @pytest.mark.parametrize(("name", "words"), [("none", "No such file"), ("empty", "c:1: found an empty file")])
 def test_a_start_without_a_valid_file_is_refused(name: str, words: str, root: Path) -> None:
     (root / "empty").touch()
@@ -117,23 +104,6 @@ def test_a_start_without_a_valid_file_is_refused(name: str, words: str, root: Pa
     with pytest.raises(ConfigRefusedError, match=words):
         reloader.begin()
     assert applied == []
-
-
-async def test_probes_and_metrics_tell_of_a_refused_file(followed: Followed) -> None:
-    followed.file.write_text("version: 2\n")
-    await followed.served.until(lambda: not followed.reloader.status.successful)
-    site = PluginSite(followed.served.fleet, lambda: followed.reloader.status)
-    async with TestClient(TestServer(build(site))) as client:
-
-        async def ready() -> bool:
-            answer = await client.get("/-/ready")
-            return answer.status == 200
-
-        await until("ready", ready)
-        text_of_ready = await (await client.get("/-/ready")).text()
-        assert "configuration refused, the last one stays in force: plugin.yaml:1" in text_of_ready
-        metrics = await (await client.get("/metrics")).text()
-        assert "devicelens_plugin_config_last_reload_successful 0.0" in metrics
 
 
 async def test_a_defect_ends_nothing(

@@ -39,9 +39,7 @@ def cola(name: str = COLA, more: str = "") -> str:
 
 
 async def test_a_file_becomes_a_device_is_allocated_vanishes_and_comes_back(node: Node, colas: Path) -> None:
-    (colas / "a").touch()
-    async with node.serve(configuration(cola())) as served:
-        await node.allocatable(COLA)
+    async with node.serve(configuration(cola()), ready={COLA: 1}) as served:
         (colas / "b").touch()
         await node.allocatable(COLA, 2)
         await node.kubelet.add_pod(pod("p", COLA, 2))
@@ -69,7 +67,6 @@ async def test_every_change_is_followed(
 ) -> None:
     if use_inotify:  # polling sees no socket that comes and goes between two polls
         monkeypatch.setattr("plugin.serving.registration.CHECK_INTERVAL", 3600.0)
-    (colas / "a").touch()
     async with node.serve(configuration(cola()), use_inotify=use_inotify, pace=Pace(rescan=3600.0)) as served:
         await node.allocatable(COLA)
         await node.kubelet.add_pod(pod("p", COLA))
@@ -90,7 +87,6 @@ async def test_every_change_is_followed(
 
 
 async def test_a_kubelet_and_its_directory_come_and_go(root: Path, serve: Serve, colas: Path) -> None:
-    (colas / "a").touch()
     async with serve(configuration(cola())) as served:
         for times in (1, 2):
             await served.until(lambda: "is not there" in served.status(COLA).state)
@@ -108,7 +104,6 @@ async def test_a_kubelet_and_its_directory_come_and_go(root: Path, serve: Serve,
     "fault", [RegistrationFaults(error="INTERNAL"), RegistrationFaults(hang=True)], ids=["refuses", "hangs"]
 )
 async def test_a_registration_that_fails(node: Node, colas: Path, fault: RegistrationFaults) -> None:
-    (colas / "a").touch()
     await node.kubelet.set_faults(Faults(registration=fault))
     async with node.serve(configuration(cola())) as served:
         await served.until(
@@ -127,7 +122,6 @@ async def test_a_socket_without_a_listener(
     root: Path, serve: Serve, colas: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "devicelens")
-    (colas / "a").touch()
     (root / "k/device-plugins").mkdir(parents=True)
 
     def logged() -> list[tuple[str, str]]:
@@ -169,7 +163,6 @@ class SilentKubelet(pb_grpc.RegistrationServicer):
 
 
 async def test_a_registration_without_a_stream_is_repeated(root: Path, serve: Serve, colas: Path) -> None:
-    (colas / "a").touch()
     (root / "k/device-plugins").mkdir(parents=True)
     kubelet = SilentKubelet()
     server = grpc.aio.server()
@@ -196,24 +189,25 @@ async def test_a_registration_without_a_stream_is_repeated(root: Path, serve: Se
 
 
 async def test_every_stream_gets_every_update_and_begins_with_the_whole_list(node: Node, colas: Path) -> None:
-    (colas / "a").touch()
-    async with node.serve(configuration(cola())) as served:
-        await node.allocatable(COLA)
-        async with plugin_stub(node.kubelet.root) as stub:
-            streams = [stub.ListAndWatch(pb.Empty()) for _ in range(3)]
-            for stream in streams:
-                assert await read(stream) == [("a", "Healthy")]
-            assert served.status(COLA).streams == 4
-            (colas / "b").touch()
-            for stream in streams:
-                assert await read(stream) == [("a", "Healthy"), ("b", "Healthy")]
-            for stream in streams:
-                stream.cancel()
-            await served.until(lambda: served.status(COLA).streams == 1)
+    async with (
+        node.serve(configuration(cola()), ready={COLA: 1}) as served,
+        plugin_stub(node.kubelet.root) as stub,
+    ):
+        streams = [stub.ListAndWatch(pb.Empty()) for _ in range(3)]
+        for stream in streams:
+            assert await read(stream) == [("a", "Healthy")]
+        assert served.status(COLA).streams == 4
+        (colas / "b").touch()
+        for stream in streams:
+            assert await read(stream) == [("a", "Healthy"), ("b", "Healthy")]
+        for stream in streams:
+            stream.cancel()
+        await served.until(lambda: served.status(COLA).streams == 1)
     await node.allocatable(COLA, 0)
 
 
 async def test_a_resource_registers_with_its_first_device(node: Node, colas: Path) -> None:
+    (colas / "a").unlink()
     text = configuration(cola(), cola("a.b/empty", "    advertise_empty: true\n"))
     async with node.serve(text) as served:
         await served.until(lambda: served.status("a.b/empty").registered)
@@ -232,7 +226,6 @@ async def test_a_resource_registers_with_its_first_device(node: Node, colas: Pat
 
 
 async def test_a_defect_is_survived(node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (colas / "a").touch()
     real, broken, defects = DeviceScanner.scan, {"a.b/broken"}, Counter[str]()
 
     def scan(self: DeviceScanner, not_before: float | None = None) -> ScanResult:
@@ -243,8 +236,7 @@ async def test_a_defect_is_survived(node: Node, colas: Path, monkeypatch: pytest
 
     monkeypatch.setattr(DeviceScanner, "scan", scan)
     text = configuration(cola("a.b/broken"), cola())
-    async with node.serve(text, pace=Pace(restart=(0.05,), rescan=0.1)) as served:
-        await node.allocatable(COLA)
+    async with node.serve(text, pace=Pace(restart=(0.05,), rescan=0.1), ready={COLA: 1}) as served:
         await served.until(lambda: "defect: KeyError: 'a defect'" in served.status("a.b/broken").state)
         assert not served.status("a.b/broken").ready
         broken.clear()
@@ -259,9 +251,7 @@ async def test_a_defect_is_survived(node: Node, colas: Path, monkeypatch: pytest
 
 
 async def test_a_failed_scan_is_reported(node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (colas / "a").touch()
-    async with node.serve(configuration(cola()), pace=Pace(retry=0.05)) as served:
-        await node.allocatable(COLA)
+    async with node.serve(configuration(cola()), pace=Pace(retry=0.05), ready={COLA: 1}) as served:
         with monkeypatch.context() as broken:
             broken.setattr(Files, "scan", unreadable)
             broken.setattr(Files, "scan_entry", unreadable)
@@ -289,8 +279,7 @@ async def listed_again(kubelet: SimulatedKubelet) -> None:
 async def test_a_tombstone_goes_after_its_pod(node: Node, colas: Path) -> None:
     for name in ("a", "b", "c"):
         (colas / name).touch()
-    async with node.serve(configuration(cola()), pace=Pace(release=0.05)) as served:
-        await node.allocatable(COLA, 3)
+    async with node.serve(configuration(cola()), pace=Pace(release=0.05), ready={COLA: 3}) as served:
         await node.kubelet.add_pod(pod("p", COLA, 3))
         for name in ("a", "b"):
             (colas / name).unlink()
@@ -308,10 +297,8 @@ async def test_a_tombstone_goes_after_its_pod(node: Node, colas: Path) -> None:
 
 
 async def test_a_tombstone_stays_while_the_kubelet_does_not_answer(node: Node, colas: Path) -> None:
-    (colas / "a").touch()
     (colas / "b").touch()
-    async with node.serve(configuration(cola()), pace=Pace(release=0.02)) as served:
-        await node.allocatable(COLA, 2)
+    async with node.serve(configuration(cola()), pace=Pace(release=0.02), ready={COLA: 2}) as served:
         await node.kubelet.set_faults(Faults(error="UNAVAILABLE"))
         (colas / "a").unlink()
         await node.allocatable(COLA)
@@ -325,14 +312,11 @@ async def test_a_tombstone_stays_while_the_kubelet_does_not_answer(node: Node, c
 
 
 async def test_a_plugin_that_starts_adopts_held_devices(node: Node, colas: Path) -> None:
-    (colas / "a").touch()
     (colas / "b").touch()
-    async with node.serve(configuration(cola())):
-        await node.allocatable(COLA, 2)
+    async with node.serve(configuration(cola()), ready={COLA: 2}):
         await node.kubelet.add_pod(pod("p", COLA, 2))
     (colas / "a").unlink()
-    async with node.serve(configuration(cola())) as served:
-        await node.allocatable(COLA)
+    async with node.serve(configuration(cola()), ready={COLA: 1}) as served:
         assert node.kubelet.capacity(COLA) == 2
         assert served.reasons(COLA) == {
             "a": "held by a pod, but not found",
@@ -350,7 +334,6 @@ async def test_a_plugin_that_starts_adopts_held_devices(node: Node, colas: Path)
 async def test_adoption_waits_for_the_kubelet(serve: Serve, colas: Path, root: Path) -> None:
     # Not the fixture's, which counts it against the plugin that nobody had told it.
     async with SimulatedKubelet(root / "k") as kubelet:
-        (colas / "a").touch()
         (colas / "b").touch()
         async with serve(configuration(cola())):
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
@@ -369,7 +352,6 @@ async def test_adoption_waits_for_the_kubelet(serve: Serve, colas: Path, root: P
 
 
 async def test_adoption_from_the_checkpoint(root: Path, serve: Serve, colas: Path) -> None:
-    (colas / "a").touch()
     async with SimulatedKubelet(root / "k", sync_delay=3600) as kubelet:
         async with serve(configuration(cola())):
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
@@ -384,9 +366,7 @@ async def test_adoption_from_the_checkpoint(root: Path, serve: Serve, colas: Pat
 
 
 async def test_allocate_resolves_devices(node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (colas / "a").touch()
-    async with node.serve(configuration(cola())) as served:
-        await node.allocatable(COLA)
+    async with node.serve(configuration(cola()), ready={COLA: 1}) as served:
         monkeypatch.setattr(DeviceScanner, "resolve", gone)
         with pytest.raises(AdmissionError, match="'a' is unhealthy"):
             await node.kubelet.add_pod(pod("p", COLA))
@@ -398,7 +378,6 @@ def gone(_scanner: DeviceScanner, devices: Sequence[Device]) -> Resolved:
 
 
 async def test_a_scan_that_hangs(node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (colas / "a").touch()
     release = threading.Event()
 
     def hang(*_arguments: object) -> None:
@@ -423,7 +402,6 @@ async def test_a_scan_that_hangs(node: Node, colas: Path, monkeypatch: pytest.Mo
 async def test_conflicting_ids(
     root: Path, serve: Serve, colas: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (colas / "a").touch()
     text = configuration(cola(), cola().replace(COLA, "a.b/twin").replace("true", "false"))
     async with SimulatedKubelet(root / "k") as kubelet, serve(text):
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.allocatable("a.b/twin") == 1)

@@ -26,10 +26,8 @@ CONFIGURATION = (
 
 @pytest.mark.parametrize("method", ["socket", "registry"])
 async def test_a_second_plugin_stands_by(node: Node, colas: Path, method: RegistrationMethod) -> None:
-    (colas / "a").touch()
     async with node.serve(CONFIGURATION, method=method) as second_to_last:
-        async with node.serve(CONFIGURATION, method=method) as first:
-            await node.allocatable(COLA)
+        async with node.serve(CONFIGURATION, method=method, ready={COLA: 1}) as first:
             served, waiting = (
                 (first, second_to_last) if first.status(COLA).registered else (second_to_last, first)
             )
@@ -53,7 +51,6 @@ async def until_served(served: Served) -> None:
 
 
 async def test_an_older_plugin_of_another_vendor_leaves(node: Node, colas: Path) -> None:
-    (colas / "a").touch()
     async with ScriptedPlugin(node.kubelet.root, COLA, [Device("a")]) as foreign:
         await foreign.register()
         await node.allocatable(COLA)
@@ -69,7 +66,6 @@ async def test_an_older_plugin_of_another_vendor_leaves(node: Node, colas: Path)
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_newer_plugin_of_another_vendor_leaves(node: Node, colas: Path, killed: bool) -> None:
-    (colas / "a").touch()
     # One that goes in order takes its socket along, which is seen; else it is asked about in time.
     pace = Pace(verify=0.3 if killed else 60.0, verify_again=0.1)
     async with node.serve(CONFIGURATION, pace=pace) as served:
@@ -87,7 +83,6 @@ async def test_a_newer_plugin_of_another_vendor_leaves(node: Node, colas: Path, 
 
 async def test_a_newer_plugin_stays(node: Node, colas: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "devicelens")
-    (colas / "a").touch()
     async with node.serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.05)) as served:
         await until_served(served)
         async with ScriptedPlugin(node.kubelet.root, COLA, [Device("x"), Device("y")]) as foreign:
@@ -102,7 +97,6 @@ async def test_a_newer_plugin_stays(node: Node, colas: Path, caplog: pytest.LogC
 async def test_a_restart_during_a_check(
     node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (colas / "a").touch()
     asked = 0
 
     async def said_before_the_plugin_was_back(_state: KubeletState) -> HeldIds:
@@ -122,7 +116,6 @@ async def test_a_restart_during_a_check(
 
 
 async def test_renewals_back_off(node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (colas / "a").touch()
     monkeypatch.setattr(KubeletState, "allocatable", nothing)
     began = time.monotonic()
     async with node.serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.01)) as served:
@@ -140,7 +133,6 @@ async def test_no_healthy_device_is_no_verdict(
     node: Node, colas: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "devicelens")
-    (colas / "a").touch()
     async with node.serve(CONFIGURATION, pace=Pace(verify=0.05, verify_again=0.01)) as served:
         await until_served(served)
         async with ScriptedPlugin(node.kubelet.root, COLA, [Device("x"), Device("y")]) as foreign:

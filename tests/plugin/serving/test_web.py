@@ -39,7 +39,6 @@ Client = TestClient[Any, Any]
 
 @pytest.fixture
 async def served(kubelet: SimulatedKubelet, serve: Serve, colas: Path) -> AsyncIterator[Served]:
-    (colas / "a").touch()
     async with serve(CONFIGURATION) as running:
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 4)
         await running.until(lambda: all(status.ready for status in running.fleet.statuses()))
@@ -92,7 +91,6 @@ async def test_ready_says_of_each_resource_how_it_stands(client: Client) -> None
 
 
 async def test_without_a_kubelet_it_is_not_ready(serve: Serve, colas: Path, root: Path) -> None:
-    (colas / "a").touch()
     async with serve(CONFIGURATION) as served:
         await served.until(lambda: "is not there" in served.status(COLA).state)
         config = ConfigStatus(successful=True, succeeded_at=1.5)
@@ -101,6 +99,17 @@ async def test_without_a_kubelet_it_is_not_ready(serve: Serve, colas: Path, root
             assert answer.status == 503
             assert f"not ready {COLA}: {root}/k/device-plugins is not there" in await answer.text()
             assert (await client.get("/-/healthy")).status == 200
+
+
+async def test_a_refused_configuration_shows_in_readiness_and_metrics(served: Served) -> None:
+    config = ConfigStatus(successful=False, succeeded_at=1.5, problem="plugin.yaml:1: \x1b")
+    async with TestClient(TestServer(build(PluginSite(served.fleet, lambda: config)))) as client:
+        ready = await client.get("/-/ready")
+        assert ready.status == 200
+        refused = "configuration refused, the last one stays in force: plugin.yaml:1: \\x1b\n"
+        assert (await ready.text()).endswith(refused)
+        metrics = await (await client.get("/metrics")).text()
+        assert "devicelens_plugin_config_last_reload_successful 0.0" in metrics
 
 
 async def test_every_family_of_the_contract_is_reported(client: Client, kubelet: SimulatedKubelet) -> None:
@@ -112,26 +121,28 @@ async def test_every_family_of_the_contract_is_reported(client: Client, kubelet:
         for sample in family.samples
     }
 
-    def value(name: str, **labels: str) -> float:
-        return samples[f"devicelens_plugin_{name}", *sorted(labels.items())]
-
-    assert value("devices", resource=COLA, health="Healthy") == 4
-    assert value("devices", resource=COLA, health="Unhealthy") == 0
-    assert value("device_healthy", resource=COLA, device='x"<b>\\::1', reason="") == 1
-    assert value("registered", resource=COLA) == 1
-    assert value("registered", resource=EMPTY) == 0
-    assert value("streams", resource=COLA) == 1
-    assert value("registrations_total", resource=COLA) == 1
-    assert value("registration_errors_total", resource=COLA) == 0
-    assert value("allocations_total", resource=COLA) == 1
-    assert value("allocation_errors_total", resource=COLA) == 0
-    assert value("allocation_duration_seconds_count", resource=COLA) == 1
-    assert value("allocation_duration_seconds_bucket", resource=COLA, le="+Inf") == 1
-    assert value("discoveries_total", resource=COLA) >= 1
-    assert value("discovery_errors_total", resource=COLA) == 0
-    assert value("health_transitions_total", resource=COLA, to="unhealthy") == 0
-    assert value("config_last_reload_success_timestamp_seconds") == 1.5
-    assert value("config_last_reload_successful") == 1
+    expected = {
+        ("devices", ("health", "Healthy")): 4,
+        ("devices", ("health", "Unhealthy")): 0,
+        ("device_healthy", ("device", 'x"<b>\\::1'), ("reason", "")): 1,
+        ("registered",): 1,
+        ("streams",): 1,
+        ("registrations_total",): 1,
+        ("registration_errors_total",): 0,
+        ("allocations_total",): 1,
+        ("allocation_errors_total",): 0,
+        ("allocation_duration_seconds_count",): 1,
+        ("allocation_duration_seconds_bucket", ("le", "+Inf")): 1,
+        ("discovery_errors_total",): 0,
+        ("health_transitions_total", ("to", "unhealthy")): 0,
+    }
+    for (name, *labels), value in expected.items():
+        found = samples[f"devicelens_plugin_{name}", *sorted([*labels, ("resource", COLA)])]
+        assert found == value, name
+    assert samples["devicelens_plugin_discoveries_total", ("resource", COLA)] >= 1
+    assert samples["devicelens_plugin_registered", ("resource", EMPTY)] == 0
+    assert samples[("devicelens_plugin_config_last_reload_success_timestamp_seconds",)] == 1.5
+    assert samples[("devicelens_plugin_config_last_reload_successful",)] == 1
 
 
 async def test_metrics_follow_what_changes(client: Client, kubelet: SimulatedKubelet, colas: Path) -> None:

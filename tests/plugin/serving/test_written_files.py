@@ -94,16 +94,14 @@ def test_a_record_is_synced_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 async def test_files_are_restored_until_that_succeeds(node: Node, host: Path, dev: Path) -> None:
     (dev / "gpu0").touch()
-    async with node.serve(CONFIGURATION):
-        await node.allocatable(GPU)
+    async with node.serve(CONFIGURATION, ready={GPU: 1}):
         await node.kubelet.add_pod(pod("p", GPU))
     # As after a reboot, and what the file is in is not there yet.
     written = host / "run/gpus/gpu0"
     written.unlink()
     written.parent.rmdir()
     written.parent.write_text("not mounted yet")
-    async with node.serve(CONFIGURATION, pace=Pace(release=0.05)) as served:
-        await node.allocatable(GPU)
+    async with node.serve(CONFIGURATION, pace=Pace(release=0.05), ready={GPU: 1}) as served:
         assert not written.exists()
         written.parent.unlink()
         await served.until(written.is_file)
