@@ -21,7 +21,7 @@ sys.path[:0] = [str(_ROOT), str(_ROOT / "tests")]
 from aiohttp import web  # noqa: E402 -- found only with the paths above
 from playwright.async_api import Browser  # noqa: E402
 
-from exporter.views.links import device_link, pod_link  # noqa: E402
+from exporter.views.query import device_link, pod_link  # noqa: E402
 from exporter.web.app import build  # noqa: E402
 from harness.browser import chromium  # noqa: E402
 from harness.showcase import FAILED, GPUS, NOW, SITES  # noqa: E402

@@ -22,15 +22,15 @@ from exporter.mapping.model import (
     Snapshot,
 )
 from exporter.mapping.state import Freshness, State
+from exporter.views.wording import most_similar
 from runtime.text import utc, visible
 
 NO_PLUGIN: Final = "No --plugin.url is set: health reasons and attributes of devices are unknown."
 
-_NEAREST: Final = 5
-_COMPARED: Final = 4096
-"""Known ids that an unknown id is compared with."""
+_NAMED: Final = 5
+"""Devices that an error about an ambiguous id names."""
 _ID_LENGTH: Final = 256
-"""Characters of an id that are compared, and shown in errors."""
+"""Characters of an id in errors."""
 _SENTENCE_LENGTH: Final = 8192
 _HOLDERS: Final = 10
 """Holders of one device that get a sentence each."""
@@ -241,8 +241,8 @@ def _concerning(anomalies: Iterable[Anomaly], device: Device) -> tuple[Anomaly, 
 
 def _ambiguous(asked: str, found: list[Device], why: str) -> AmbiguousDevice:
     keys = tuple(device.key for device in found[:20])
-    shown = ", ".join(f"{_cut(key.resource)}={_cut(key.device)}" for key in keys[:_NEAREST])
-    more = f" and {len(found) - _NEAREST} more" if len(found) > _NEAREST else ""
+    shown = ", ".join(f"{_cut(key.resource)}={_cut(key.device)}" for key in keys[:_NAMED])
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return AmbiguousDevice(f"'{_cut(asked)}' {why}: say which: {shown}{more}", keys)
 
 
@@ -253,7 +253,7 @@ def _unknown(asked: str, resource: str, known: list[Device], state: State, reade
     if parent:
         there = any(parent in {found.parent, found.key.device} for found in known)
         words.append(f"its id names the parent {_cut(parent)}, which is {'' if there else 'not '}known")
-    nearest = _nearest(asked, known)
+    nearest = tuple(most_similar(asked, ((found.key.device, found.key) for found in known)))
     if nearest:
         words.append(f"the most similar ids are {', '.join(_cut(key.device) for key in nearest)}")
     if not state.advertised.reports:
@@ -267,24 +267,6 @@ def _unknown(asked: str, resource: str, known: list[Device], state: State, reade
 def _no_resource(asked: str, snapshot: Snapshot) -> UnknownDevice:
     known = ", ".join(_cut(name) for name in list(snapshot.resources())[:20])
     return UnknownDevice(f"no resource '{_cut(asked)}' on this node: there are {known or 'none at all'}", ())
-
-
-def _nearest(asked: str, known: list[Device]) -> tuple[DeviceKey, ...]:
-    """The most similar ids, by their beginnings and ends: similar ids differ in the middle or at one end."""
-    wanted = asked.casefold()[:_ID_LENGTH]
-    scored: list[tuple[int, DeviceKey]] = []
-    for device in known[:_COMPARED]:
-        other = device.key.device.casefold()[:_ID_LENGTH]
-        alike = _common(wanted, other) + _common(wanted[::-1], other[::-1])
-        if 2 * alike >= max(len(wanted), 2):
-            scored.append((-alike, device.key))
-    return tuple(key for _, key in sorted(scored)[:_NEAREST])
-
-
-def _common(one: str, other: str) -> int:
-    """The length of the common prefix."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _cut(text: str) -> str:
@@ -359,9 +341,9 @@ def _read(facts: DeviceFacts) -> str:
 def _kind(reading: IdReading, parent: str) -> str:
     of = f" of {parent}" if parent else ", of a device that its id does not name"
     if reading.kind is DeviceKind.REPLICA:
-        partition = f" of partition {reading.partition}" if reading.partition else ""
-        return f"share {reading.replica}{partition}{of}" if reading.replica else f"a share{of}"
-    return f"partition {reading.partition}{of}" if reading.partition else f"a partition{of}"
+        slice_of = f" of slice {reading.partition}" if reading.partition else ""
+        return f"share {reading.replica}{slice_of}{of}" if reading.replica else f"a share{of}"
+    return f"slice {reading.partition}{of}" if reading.partition else f"a slice{of}"
 
 
 def _relatives(facts: DeviceFacts) -> Iterator[str]:

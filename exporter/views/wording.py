@@ -1,4 +1,4 @@
-"""Times, ages, sizes, untrusted text and the mapping's freshness, as people read and write them. Pure.
+"""Times, ages, sizes and untrusted text, as people read and write them. Pure.
 
 static/times.js has the same rules as `clock_time` and `lasting`, because it advances the ages on a page.
 """
@@ -7,16 +7,20 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import Final, TypeVar
 
 from runtime.text import parse_duration, visible
 
-if TYPE_CHECKING:  # the commands start quickly without the mapping
-    from exporter.mapping.state import Failure, Freshness, State
+Item = TypeVar("Item", bound=tuple[str, ...])
 
 WHOLE_LIMIT: Final = 8192
 """Characters of an untrusted text that are shown or searched at most."""
 
+_SIMILAR: Final = 5
+_COMPARED: Final = 4096
+"""Names that an unknown name is compared with."""
+_COMPARED_LENGTH: Final = 256
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -43,6 +47,26 @@ def text(raw: str, limit: int = 72) -> Text:
 def spelled(raw: str) -> str:
     """`raw` with control and bidirectional characters spelled out, bounded by WHOLE_LIMIT."""
     return visible(raw, limit=WHOLE_LIMIT)
+
+
+def most_similar(wanted: str, known: Iterable[tuple[str, Item]]) -> list[Item]:
+    """The items with the most similar names, by the names' beginnings and ends, because ids differ in the
+    middle or at one end. At most 5, of the first 4096.
+    """
+    wanted = wanted.casefold()[:_COMPARED_LENGTH]
+    scored: list[tuple[int, Item]] = []
+    for name, item in islice(dict.fromkeys(known), _COMPARED):
+        other = name.casefold()[:_COMPARED_LENGTH]
+        alike = _common(wanted, other) + _common(wanted[::-1], other[::-1])
+        if 2 * alike >= max(len(wanted), 2):
+            scored.append((-alike, item))
+    return [item for _, item in sorted(scored)[:_SIMILAR]]
+
+
+def _common(one: str, other: str) -> int:
+    """The length of the common prefix."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def rfc3339(at: float) -> str:
@@ -187,61 +211,13 @@ def _local(moment: datetime, zone: tzinfo | None) -> float:
     return (plain.replace(tzinfo=zone) if zone is not None else plain.astimezone()).timestamp()
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The mapping's freshness in words. `headline` is steady while nothing changes; ages are in `detail` and
-    `error` ("" without a failure).
-    """
-
-    freshness: "Freshness"
-    headline: str
-    detail: str
-    error: str = ""
-
-    @property
-    def line(self) -> str:
-        """Everything in one line."""
-        return "; ".join(part for part in (self.headline, self.detail, self.error) if part)
-
-
-def ageing(state: "State") -> str:
-    """Why the mapping of `state` is not fresh: a rejected List is an answer too."""
-    if state.failure is not None and state.failure.unsettled:
+def ageing(*, unsettled: bool) -> str:
+    """Why a mapping is not fresh: a rejected (unsettled) List is an answer too."""
+    if unsettled:
         return "the kubelet has just restarted, and its List is rejected"
     return "the kubelet does not answer as it should"
 
 
-def judge(state: "State", now: float, stale_after: float) -> Standing:
-    """The freshness of `state` at unix time `now`; `stale_after` in seconds."""
-    freshness = state.freshness(now, stale_after)
-    error = "" if state.failure is None else failing(state.failure, now)
-    if state.taken_at is None:
-        return Standing(freshness, "no mapping yet", "the kubelet has not answered", error)
-    age = lasting(now - state.taken_at)
-    taken = clock_time(state.taken_at, now)
-    if freshness.value == "fresh":
-        return Standing(freshness, "the mapping is fresh", f"the kubelet answered {age} ago")
-    if freshness.value == "ageing":
-        return Standing(
-            freshness,
-            ageing(state),
-            f"this is the mapping of {taken} UTC, {age} old",
-            error,
-        )
-    return Standing(
-        freshness,
-        "the mapping is stale, do not trust it",
-        f"it is of {taken} UTC, {age} old, and more than {lasting(stale_after)} is too old",
-        error,
-    )
-
-
-def failing(failure: "Failure", now: float) -> str:
-    """`List has failed since 2026-11-20T22:41:03.250Z (12 s): UNAVAILABLE: …`"""
-    since = f"{rfc3339(failure.since)} ({lasting(now - failure.since)})"
-    return f"{spelled(failure.method)} has failed since {since}: {reason(failure)}"
-
-
-def reason(failure: "Failure") -> str:
-    """`UNAVAILABLE: there is no socket …`: the gRPC code and the message."""
-    return ": ".join(spelled(part) for part in (failure.code, failure.message) if part)
+def reason(code: str, message: str) -> str:
+    """`UNAVAILABLE: there is no socket …`: the gRPC code and the message of a failure."""
+    return ": ".join(spelled(part) for part in (code, message) if part)

@@ -3,7 +3,7 @@
 Everything is rendered from the current state; no request reaches the kubelet.
 
 app        every route, the probes and /metrics
-site       the dependencies of the application
+site       the dependencies of the application, and the freshness of the mapping in words
 api        /api/v1/… and /api/openapi.json (openapi.json, made by docs/make_openapi.py)
 events     /api/v1/events, server-sent
 answers    negotiation, gzip, ETag, JSON, errors

@@ -27,7 +27,6 @@ EVENTS: Final = "text/event-stream"
 TAKEN_AT: Final = "Devicelens-Taken-At"
 """Header: when the exporter requested the mapping from the kubelet. A 304 has it too."""
 
-_ETAG: Final = re.compile(r'[ \t,]*(?:W/)?"([^"]*)"[ \t]*(?=,|$)')
 _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 _GZIP_FROM: Final = 1024
 """Bytes from which gzip is worth its time."""
@@ -56,35 +55,6 @@ def accepts(accept: str | None, media: str) -> bool:
             allowed = wanted or (allowed and rank == best)
             best = rank
     return allowed or not valid
-
-
-def refuses_plain(accept_encoding: str | None) -> bool:
-    """Whether an Accept-Encoding header refuses the uncompressed form: `identity;q=0`, or `*;q=0` without
-    identity.
-    """
-    refused: dict[str, bool] = {}
-    for clause in (accept_encoding or "").lower().split(","):
-        coding, _, parameter = (part.strip() for part in clause.partition(";"))
-        quality = parameter.removeprefix("q=").strip() if parameter.startswith("q=") else "1"
-        if _QUALITY.fullmatch(quality):
-            refused[coding] = float(quality) == 0
-    return refused.get("identity", refused.get("*", False))
-
-
-def names(if_none_match: str | None, tag: str) -> bool:
-    """Whether an If-None-Match header contains `tag` (compared weakly) or is `*`.
-
-    Parsing stops at the first malformed entry.
-    """
-    text = (if_none_match or "").strip(" \t")
-    if text == "*":
-        return True
-    position = 0
-    while (match := _ETAG.match(text, position)) is not None:
-        if match[1] == tag:
-            return True
-        position = match.end()
-    return False
 
 
 def header_list(request: web.Request, name: str) -> str | None:
@@ -117,14 +87,15 @@ def answer(body: bytes, content_type: str, *, gzipped: bool = False, status: int
 
 async def negotiated(request: web.Request, body: bytes, content_type: str) -> web.Response:
     """`body`, compressed where the client accepts gzip and the size is worth it."""
-    worth = len(body) >= _GZIP_FROM or refuses_plain(header_list(request, hdrs.ACCEPT_ENCODING))
-    gzipped = worth and wants_gzip(request)
+    gzipped = len(body) >= _GZIP_FROM and wants_gzip(request)
     return answer(await compressed(body) if gzipped else body, content_type, gzipped=gzipped)
 
 
 def is_current(request: web.Request, tag: str) -> bool:
-    """Whether the client already has the answer of `tag` (If-None-Match)."""
-    return names(header_list(request, hdrs.IF_NONE_MATCH), tag)
+    """Whether the client already has the answer of `tag` (If-None-Match, compared weakly)."""
+    if request.headers.get(hdrs.IF_NONE_MATCH) == "*":
+        return True
+    return any(known.value == tag for known in request.if_none_match or ())
 
 
 def tagged(response: web.Response, tag: str) -> web.Response:

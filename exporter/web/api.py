@@ -26,7 +26,6 @@ from exporter.views.query import (
     parse_history,
 )
 from exporter.views.schema import EndpointEntry, Envelope, IndexDocument
-from exporter.views.wording import judge
 from exporter.web.answers import (
     JSON,
     Handler,
@@ -38,7 +37,7 @@ from exporter.web.answers import (
     not_modified,
     tagged,
 )
-from exporter.web.site import Site
+from exporter.web.site import Site, judge
 from runtime.http.app import problem
 
 _OPENAPI: Final = Path(__file__).parent / "openapi.json"

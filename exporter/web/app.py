@@ -1,17 +1,18 @@
 """The exporter's HTTP application: every route. No request reaches the kubelet or changes state."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import hdrs, web
 
 from exporter.mapping.state import Freshness
-from exporter.views.wording import judge, spelled
+from exporter.views.wording import spelled
 from exporter.web.answers import EVENTS, Handler, endpoint, wants_gzip
 from exporter.web.api import Api
 from exporter.web.assets import Assets
 from exporter.web.events import Events
-from exporter.web.site import MetricsSource, Site
+from exporter.web.site import MetricsSource, Site, judge
 from runtime.exposition import negotiate
 from runtime.http.app import application, problem
 
@@ -34,17 +35,9 @@ def build(site: Site) -> web.Application:
 
         return Pages(site, assets)
 
-    def page(name: str) -> Handler:
+    def page(of: Callable[["Pages"], Handler]) -> Handler:
         async def handler(request: web.Request) -> web.StreamResponse:
-            found = pages()
-            handlers = {
-                "status": found.status,
-                "device": found.device,
-                "pod": found.pod,
-                "claim": found.claim,
-                "history": found.history,
-            }
-            return await handlers[name](request)
+            return await of(pages())(request)
 
         return handler
 
@@ -66,11 +59,11 @@ def build(site: Site) -> web.Application:
     app.middlewares.append(not_found)
     app.add_routes(
         [
-            web.get("/", page("status")),
-            web.get(r"/devices/{path:[\s\S]*}", page("device")),
-            web.get(r"/pods/{path:[\s\S]*}", page("pod")),
-            web.get(r"/claims/{path:[\s\S]*}", page("claim")),
-            web.get("/history", page("history")),
+            web.get("/", page(lambda found: found.status)),
+            web.get(r"/devices/{path:[\s\S]*}", page(lambda found: found.device)),
+            web.get(r"/pods/{path:[\s\S]*}", page(lambda found: found.pod)),
+            web.get(r"/claims/{path:[\s\S]*}", page(lambda found: found.claim)),
+            web.get("/history", page(lambda found: found.history)),
             web.get("/metrics", probes.metrics),
             web.get("/-/healthy", probes.healthy),
             web.get("/-/ready", probes.ready),

@@ -1,4 +1,4 @@
-"""Everything that the HTTP application depends on."""
+"""Everything that the HTTP application depends on, and the freshness of the mapping in words."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,8 @@ from typing import Protocol
 
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.mapping.device_ids import IdReader, read_id
-from exporter.mapping.state import Moment, StateStore
+from exporter.mapping.state import Failure, Freshness, Moment, State, StateStore
+from exporter.views.wording import ageing, clock_time, lasting, reason, rfc3339, spelled
 from runtime.exposition import Format
 
 
@@ -62,3 +63,51 @@ class Site:
         )
         digest = blake2s(repr(parts).encode(errors="surrogatepass"), digest_size=6).hexdigest()
         return f"{state.generation}-{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The mapping's freshness in words. `headline` is steady while nothing changes; ages are in `detail` and
+    `error` ("" without a failure).
+    """
+
+    freshness: Freshness
+    headline: str
+    detail: str
+    error: str = ""
+
+    @property
+    def line(self) -> str:
+        """Everything in one line."""
+        return "; ".join(part for part in (self.headline, self.detail, self.error) if part)
+
+
+def judge(state: State, now: float, stale_after: float) -> Standing:
+    """The freshness of `state` at unix time `now`; `stale_after` in seconds."""
+    freshness = state.freshness(now, stale_after)
+    error = "" if state.failure is None else failing(state.failure, now)
+    if state.taken_at is None:
+        return Standing(freshness, "no mapping yet", "the kubelet has not answered", error)
+    age = lasting(now - state.taken_at)
+    taken = clock_time(state.taken_at, now)
+    if freshness.value == "fresh":
+        return Standing(freshness, "the mapping is fresh", f"the kubelet answered {age} ago")
+    if freshness.value == "ageing":
+        return Standing(
+            freshness,
+            ageing(unsettled=state.failure is not None and state.failure.unsettled),
+            f"this is the mapping of {taken} UTC, {age} old",
+            error,
+        )
+    return Standing(
+        freshness,
+        "the mapping is stale, do not trust it",
+        f"it is of {taken} UTC, {age} old, and more than {lasting(stale_after)} is too old",
+        error,
+    )
+
+
+def failing(failure: Failure, now: float) -> str:
+    """`List has failed since 2026-11-20T22:41:03.250Z (12 s): UNAVAILABLE: …`"""
+    since = f"{rfc3339(failure.since)} ({lasting(now - failure.since)})"
+    return f"{spelled(failure.method)} has failed since {since}: {reason(failure.code, failure.message)}"

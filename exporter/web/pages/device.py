@@ -16,9 +16,8 @@ from exporter.views.explain import (
     explain,
     sentences,
 )
-from exporter.views.links import claim_link, device_link, history_link
-from exporter.views.query import TEXT_LIMIT
-from exporter.views.wording import Text, counted, ranges, spelled, text
+from exporter.views.query import TEXT_LIMIT, claim_link, device_link, history_link
+from exporter.views.wording import Text, counted, most_similar, ranges, spelled, text
 from exporter.web.pages import parts, times
 from exporter.web.pages.parts import ID_LENGTH, Fact, Suggestion
 from exporter.web.pages.past import (
@@ -229,7 +228,7 @@ def reading_words(reading: IdReading) -> str:
         case DeviceKind.REPLICA:
             return f"{f'share {spelled(reading.replica)}' if reading.replica else 'a share'} ({rule})"
         case DeviceKind.PARTITION:
-            part = f"partition {spelled(reading.partition)}" if reading.partition else "a partition"
+            part = f"slice {spelled(reading.partition)}" if reading.partition else "a slice"
             return f"{part} ({rule})"
 
 
@@ -307,12 +306,9 @@ def claim_page(
 
 
 def _similar_claims(claims: tuple[ClaimDevice, ...], name: ClaimName) -> tuple[parts.Suggestion, ...]:
-    """Claimed devices with the same device, pool or driver."""
-    scored = [
-        (-2 * (key.device == name[2]) - (key.pool == name[1]) - (key.driver == name[0]), key[:3])
-        for key in (claimed.key for claimed in claims)
-    ]
-    best = list(dict.fromkeys(key for score, key in sorted(scored) if score < 0))[:5]
+    """The claimed devices with the most similar names."""
+    keys = (claimed.key[:3] for claimed in claims)
+    best = most_similar("/".join(name), (("/".join(key), key) for key in keys))
     return tuple(Suggestion(text("/".join(key), limit=160), claim_link(*key)) for key in best)
 
 

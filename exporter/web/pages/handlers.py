@@ -1,32 +1,57 @@
-"""The pages' addresses: each handler reads the request, queries history, makes the view and renders it."""
+"""The pages' addresses: each handler reads the request, queries history, makes the view, and renders it with
+Jinja2. The status page and its rows are cached.
+"""
 
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from aiohttp import hdrs, web
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from exporter.history.query import HistoryQuery
 from exporter.history.record import bounded
 from exporter.history.recorder import HistoryUnavailable
-from exporter.mapping.model import DeviceKey
+from exporter.mapping.model import DeviceKey, PodKey
 from exporter.mapping.state import Moment
-from exporter.views.links import LinkError, read_claim, read_device, read_pod
-from exporter.views.query import PageQuery, QueryError, address, parse_page, single
-from exporter.views.wording import spelled, text
+from exporter.views.query import (
+    LinkError,
+    PageQuery,
+    QueryError,
+    address,
+    claim_link,
+    device_link,
+    parse_page,
+    pod_link,
+    read_claim,
+    read_device,
+    read_pod,
+    single,
+)
+from exporter.views.wording import counted, lasting, ranges, size, spelled, text
 from exporter.web.answers import answer, compressed, is_current, negotiated, not_modified, wants_gzip
 from exporter.web.assets import Assets
 from exporter.web.pages.device import ClaimPage, DevicePage, claim_page, device_page
 from exporter.web.pages.history import history_page, read_form
-from exporter.web.pages.parts import NotFound
-from exporter.web.pages.past import ROWS, HistoryAnswer, TimeRange, time_range
+from exporter.web.pages.parts import Frame, NotFound, device_state, life_link, resource_address, row_key
+from exporter.web.pages.past import (
+    ROWS,
+    HistoryAnswer,
+    TimeRange,
+    held_details,
+    held_link,
+    past_state,
+    time_range,
+)
 from exporter.web.pages.pod import PodPage, pod_page
+from exporter.web.pages.rows import Row, RowItem, row, row_inputs
 from exporter.web.pages.status import status_page
-from exporter.web.pages.templates import Templates
-from exporter.web.pages.times import day, filled
+from exporter.web.pages.times import REASONS, began, day, ended, filled, lasted
 from exporter.web.site import Site
 
 _HTML: Final = "text/html; charset=utf-8"
@@ -41,10 +66,77 @@ _RENDERINGS: Final = 2
 _HISTORY_TIMEOUT: Final = 8.0
 """Seconds for history to answer a page, including the wait."""
 _SPAN: Final = ("from", "to")
+_DIRECTORY: Final = Path(__file__).parent / "templates"
+_ROWS_KEPT: Final = 1000
+"""Rows in the cache, about 2 KiB each: those of a few pages."""
+_FUNCTIONS: Final[dict[str, object]] = {
+    **{one.__name__: one for one in (claim_link, device_link, pod_link, life_link, row_key, device_state)},
+    **{one.__name__: one for one in (began, ended, lasted, counted, held_link, held_details)},
+    **{one.__name__: one for one in (past_state, resource_address)},
+    "lasting_time": lasting,
+    "reasons": REASONS,
+}
+"""What templates call: links, times and states of what they show."""
 
 _MadePage = tuple[DevicePage | PodPage | ClaimPage | NotFound, Moment, HistoryAnswer]
 """The page of one object, the moment that it shows, and history's answer."""
 _MakePage = Callable[[web.Request], Awaitable[_MadePage]]
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedRow:
+    """A row, its HTML with placeholders for ages, and its inputs."""
+
+    inputs: tuple[object, ...]
+    row: Row
+    html: Markup
+
+
+class RowCache:
+    """Renders rows, and keeps them while their inputs are equal: a change of the mapping affects few rows."""
+
+    def __init__(self, render: Callable[[Row, Frame], str], limit: int = _ROWS_KEPT) -> None:
+        self._render = render
+        self._limit = limit
+        self._kept: dict[tuple[tuple[str, ...], PodKey | None], RenderedRow] = {}
+
+    def rendered(self, item: RowItem, frame: Frame) -> RenderedRow:
+        """The row of `item` on the page of `frame`."""
+        name = (tuple(item.item.key), item.pod)
+        inputs = row_inputs(item, frame.moment)
+        found = self._kept.pop(name, None)
+        if found is None or found.inputs != inputs:
+            view = row(item, frame.moment)
+            found = RenderedRow(inputs, view, Markup(self._render(view, frame)))  # noqa: S704 -- a template's
+        self._kept[name] = found
+        while len(self._kept) > self._limit:
+            del self._kept[next(iter(self._kept))]
+        return found
+
+
+class Templates:
+    """Renders pages as UTF-8, with placeholders for ages (exporter.web.pages.times)."""
+
+    def __init__(self, asset: Callable[[str], str], version: str) -> None:
+        """`asset` returns the address of a static file."""
+        self._environment = Environment(
+            loader=FileSystemLoader(_DIRECTORY),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        filters: Any = {"text": text, "spelled": spelled, "ranges": ranges, "size": size}
+        self._environment.filters.update(filters)
+        functions: Any = _FUNCTIONS | {"asset": asset, "version": spelled(version)}
+        self._environment.globals.update(functions)
+        render = self._environment.get_template("row.html").module.row  # type: ignore[attr-defined] # pyright: ignore -- a macro
+        self.rows = RowCache(render)
+
+    def render(self, name: str, **values: object) -> bytes:
+        """The template `name` with `values`."""
+        return self._environment.get_template(name).render(**values).encode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)

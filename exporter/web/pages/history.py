@@ -9,8 +9,7 @@ from exporter.history.query import MAX_LIMIT, Cursor, HistoryQuery, read_cursor,
 from exporter.history.record import HoldingRow
 from exporter.mapping.state import Moment, State
 from exporter.views.documents import surely_held
-from exporter.views.links import history_link
-from exporter.views.query import HISTORY_PARAMETERS, NAMES, Pairs, QueryError, number, single
+from exporter.views.query import HISTORY_PARAMETERS, NAMES, Pairs, QueryError, history_link, number, single
 from exporter.views.wording import counted, lasting, rfc3339, spelled
 from exporter.web.pages import times
 from exporter.web.pages.parts import Frame, PageChoice, frame, natural

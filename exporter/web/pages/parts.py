@@ -11,8 +11,7 @@ from exporter.mapping.holdings import Holding
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import Anomaly, Device, HeldKey, Holder, PodKey
 from exporter.mapping.state import Freshness, Moment
-from exporter.views.links import device_link, pod_link
-from exporter.views.query import TEXT_LIMIT, Filters, address
+from exporter.views.query import TEXT_LIMIT, Filters, address, device_link, pod_link
 from exporter.views.wording import Text, ageing, lasting, listed, reason, spelled, text
 from exporter.web.pages.times import NOW, Stamp, optional, stamp
 
@@ -173,7 +172,8 @@ NO_FINDINGS: Final = FindingList()
 def freshness_banner(moment: Moment, *, seconds: bool = True) -> FreshnessBanner:
     """The mapping's freshness at `moment`; `seconds` as in `stamp`."""
     state, limit = moment.state, lasting(moment.stale_after)
-    problem = ageing(state)
+    failure = state.failure
+    problem = ageing(unsettled=failure is not None and failure.unsettled)
     level, sign, headline, explanation = {
         Freshness.FRESH: ("ok", "✓", "The mapping is fresh.", ""),
         Freshness.AGEING: (
@@ -189,7 +189,6 @@ def freshness_banner(moment: Moment, *, seconds: bool = True) -> FreshnessBanner
             "The kubelet has not answered since the exporter started.",
         ),
     }[moment.freshness]
-    failure = state.failure
     return FreshnessBanner(
         level=level,
         sign=sign,
@@ -198,7 +197,7 @@ def freshness_banner(moment: Moment, *, seconds: bool = True) -> FreshnessBanner
         taken=optional(state.taken_at, moment.now, seconds=seconds),
         failing="" if failure is None else text(failure.method).shown,
         since=None if failure is None else stamp(failure.since, moment.now, seconds=seconds),
-        problem="" if failure is None else text(reason(failure), limit=600).shown,
+        problem="" if failure is None else text(reason(failure.code, failure.message), limit=600).shown,
     )
 
 

@@ -8,8 +8,7 @@ from typing import Final
 from exporter.history.coverage import CoverageGap, GapReason
 from exporter.history.query import HistoryResult
 from exporter.history.record import HoldingKey, HoldingRow
-from exporter.views.links import claim_link, device_link
-from exporter.views.query import QueryError
+from exporter.views.query import QueryError, claim_link, device_link
 from exporter.views.wording import LOOSELY, parse_time, spelled, text
 from exporter.web.pages import times
 from exporter.web.pages.parts import Natural, PageChoice, life_link, natural, row_key

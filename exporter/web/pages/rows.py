@@ -9,9 +9,8 @@ from exporter.mapping.holdings import HeldSince, Holding
 from exporter.mapping.model import AdvertisedDevice, ClaimDevice, Device, Holder, PodKey
 from exporter.mapping.state import Moment, State
 from exporter.views.explain import health
-from exporter.views.links import claim_link, device_link
 from exporter.views.matching import ItemMatcher
-from exporter.views.query import RowGroup, Sort, SortColumn
+from exporter.views.query import RowGroup, Sort, SortColumn, claim_link, device_link
 from exporter.views.wording import Text, spelled, text
 from exporter.web.pages.parts import (
     UNHEALTHY_HELD,

@@ -7,7 +7,6 @@ from typing import Final
 
 from exporter.mapping.model import ClaimDevice, Container, Device, ResourceCounts, Snapshot
 from exporter.mapping.state import Freshness, Moment, State
-from exporter.views.links import device_link, pod_link
 from exporter.views.matching import ItemMatcher
 from exporter.views.query import (
     TEXT_LIMIT,
@@ -17,6 +16,8 @@ from exporter.views.query import (
     SortColumn,
     StateFilter,
     address,
+    device_link,
+    pod_link,
 )
 from exporter.views.wording import Text, counted, listed, spelled, text
 from exporter.web.pages.parts import (

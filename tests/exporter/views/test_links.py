@@ -1,4 +1,4 @@
-"""exporter.views.links: addresses of pages, written and read."""
+"""exporter.views.query: addresses of pages, written and read."""
 
 from urllib.parse import parse_qsl, urlsplit
 
@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from yarl import URL
 
-from exporter.views.links import (
+from exporter.views.query import (
     ADDRESS_LIMIT,
     LinkError,
     claim_link,

@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, PinnedMemory
-from exporter.web.pages.numa import ITEMS, NumaPicture, numa_picture
+from exporter.web.pages.pod import ITEMS, NumaPicture, numa_picture
 
 MAIN, SIDE = Holder("ns", "pod", "main"), Holder("ns", "pod", "side")
 CPUS = {0: 0, 1: 0, 2: 1, 3: 1}

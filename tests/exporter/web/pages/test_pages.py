@@ -31,7 +31,7 @@ from exporter.mapping.model import (
     merge_reports,
 )
 from exporter.mapping.state import Failure
-from exporter.views.links import claim_link, device_link, pod_link
+from exporter.views.query import claim_link, device_link, pod_link
 from exporter.web.app import build
 from harness.hostile import CORPUS, SURROGATES
 from harness.page_reader import PageReader

@@ -13,7 +13,7 @@ from playwright.async_api import Page, expect
 
 from exporter.history.record import HoldingFacts, HoldingKey
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.views.links import device_link, pod_link
+from exporter.views.query import device_link, pod_link
 from exporter.web.pages.past import EXPECTED_TIME
 from harness.past import Past
 

@@ -26,8 +26,7 @@ from exporter.mapping.model import (
     merge_reports,
 )
 from exporter.mapping.state import Moment, State
-from exporter.views.links import device_link, pod_link
-from exporter.views.query import Filters, PageQuery, RowGroup, parse_page
+from exporter.views.query import Filters, PageQuery, RowGroup, device_link, parse_page, pod_link
 from exporter.web.pages import rows
 from exporter.web.pages.parts import Finding, Frame, findings, freshness_banner
 from exporter.web.pages.rows import RowItem
