@@ -1,6 +1,11 @@
-"""Reads a page's HTML: its elements with their attributes, and its text."""
+"""Reads what an application serves: a page's elements, attributes and text, and JSON."""
 
 from html.parser import HTMLParser
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestClient
+from yarl import URL
 
 
 class PageReader(HTMLParser):
@@ -49,3 +54,28 @@ class PageReader(HTMLParser):
     def values(self, name: str = "") -> list[str]:
         """The values of the attribute `name`, of every attribute for ""."""
         return [v for _, found in self.elements for n, v in found.items() if name in {n, ""}]
+
+
+async def read_page(
+    client: TestClient[web.Request, web.Application], path: str, status: int = 200
+) -> PageReader:
+    """The page at `path`. Fails for another status, for an id that occurs twice, and for anything inline."""
+    answer = await client.get(URL(path, encoded=True), headers={"Accept": "text/html"})
+    html = await answer.text()
+    assert (answer.status, answer.content_type) == (status, "text/html"), html
+    reader = PageReader(html)
+    assert len(set(reader.values("id"))) == len(reader.values("id"))
+    assert "style" not in reader.tags | reader.attributes
+    assert not [name for name in reader.attributes if name.startswith("on")]
+    return reader
+
+
+async def read_json(
+    client: TestClient[web.Request, web.Application], path: str, status: int = 200, **query: str
+) -> Any:
+    """The document, or the problem, at `path`."""
+    answer = await client.get(path, params=query)
+    assert answer.status == status, await answer.text()
+    kind = "application/json" if status == 200 else "application/problem+json"
+    assert answer.content_type == kind
+    return await answer.json(content_type=None)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from exporter.mapping.anomalies import find
 from exporter.mapping.device_ids import BUILT_IN_RULES, DeviceKind, IdReader, read_id, rule
-from exporter.mapping.holdings import HeldSince, holdings
+from exporter.mapping.holdings import HeldSince
 from exporter.mapping.model import (
     NO_REPORTS,
     AdvertisedDevice,
@@ -17,7 +17,6 @@ from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
-    Device,
     DeviceKey,
     Holder,
     PluginReport,
@@ -35,49 +34,35 @@ from exporter.views.explain import (
     explain,
     sentences,
 )
+from harness import scene
 from harness.answers import allocatables, listings
+from harness.scene import GPU, device
 from kubelet.pb.podresources.v1 import api_pb2
 
-GPU, SHARED, NIC = "nvidia.com/gpu", "nvidia.com/gpu.shared", "acme.example/nic"
+SHARED, NIC = f"{GPU}.shared", "acme.example/nic"
 MIG = "MIG-3f3bbbd2-9f0c-5c9b-9f5f-4d2f5d0f9a11"
 A, B = Holder("ml", "llama-0", "trainer", "uid-1"), Holder("web", "vllm-0", "server")
 
 
-def _device(
-    resource: str, name: str, *holders: Holder, parent: str = "", numa: tuple[int, ...] = (), ok: bool = True
-) -> Device:
-    return Device(DeviceKey(resource, name), parent, numa, ok, holders)
-
-
-SNAPSHOT = Snapshot(
-    tuple(
-        sorted(
-            (
-                _device(GPU, "GPU-0", A, numa=(0,)),
-                _device(GPU, "GPU-1", numa=(1,)),
-                _device(GPU, "GPU-2", B, ok=False),
-                _device(SHARED, "GPU-7::0", A, parent="GPU-7"),
-                _device(SHARED, "GPU-7::1", B, parent="GPU-7"),
-                _device(SHARED, "GPU-7::2", parent="GPU-7"),
-                _device(SHARED, f"{MIG}::1", parent=MIG),
-                _device("nvidia.com/mig-1g", "nvidia3/gi2", parent="nvidia3"),
-                _device("nvidia.com/mig-1g", "nvidia3/gi2/vgpu4", parent="nvidia3"),
-                _device(NIC, "0000:3b:00.0"),
-                _device("other.example/nic", "0000:3b:00.0", B),
-                _device(NIC, "odd\x1bid"),
-            ),
-            key=lambda d: d.key,
-        )
-    ),
-    claims=(
-        ClaimDevice(ClaimDeviceKey("dra.example", "pool-a", "gpu-0"), (ClaimHolder(A, "ml", "shared"),)),
-    ),
+SNAPSHOT = scene.snapshot(
+    device("GPU-0", A, numa=(0,)),
+    device("GPU-1", numa=(1,)),
+    device("GPU-2", B, ok=False),
+    device("GPU-7::0", A, resource=SHARED, parent="GPU-7"),
+    device("GPU-7::1", B, resource=SHARED, parent="GPU-7"),
+    device("GPU-7::2", resource=SHARED, parent="GPU-7"),
+    device(f"{MIG}::1", resource=SHARED, parent=MIG),
+    device("nvidia3/gi2", resource="nvidia.com/mig-1g", parent="nvidia3"),
+    device("nvidia3/gi2/vgpu4", resource="nvidia.com/mig-1g", parent="nvidia3"),
+    device("0000:3b:00.0", resource=NIC),
+    device("0000:3b:00.0", B, resource="other.example/nic"),
+    device("odd\x1bid", resource=NIC),
+    claims=[ClaimDevice(ClaimDeviceKey("dra.example", "pool-a", "gpu-0"), (ClaimHolder(A, "ml", "shared"),))],
 )
-STATE = State(
-    generation=1,
-    snapshot=SNAPSHOT,
-    taken_at=1000.0,
-    since={h: HeldSince(900.0, exact=h.holder is A) for h in holdings(SNAPSHOT)},
+STATE = scene.state(
+    SNAPSHOT,
+    at=1000.0,
+    since=lambda holding: HeldSince(900.0, exact=holding.holder is A),
     anomalies=tuple(replace(anomaly, since=950.0) for anomaly in find(SNAPSHOT)),
 )
 
@@ -86,7 +71,7 @@ def _found(device: str, resource: str = "", state: State = STATE) -> DeviceFacts
     return explain(state, device, resource, reader=read_id)
 
 
-def _told(device: str, resource: str = "", state: State = STATE, now: float = 1002.0) -> str:
+def _words(device: str, resource: str = "", state: State = STATE, now: float = 1002.0) -> str:
     return " ".join(sentences(_found(device, resource, state), state, now=now, stale_after=60.0))
 
 
@@ -108,7 +93,7 @@ def _told(device: str, resource: str = "", state: State = STATE, now: float = 10
         ("gpu-7::2", "", DeviceKey(SHARED, "GPU-7::2"), Subject.DEVICE),
     ],
 )
-def test_the_device_that_is_meant_is_found(
+def test_an_id_means_a_device_a_parent_or_a_claimed_device(
     device: str, resource: str, key: DeviceKey, subject: Subject
 ) -> None:
     found = _found(device, resource)
@@ -124,7 +109,7 @@ def test_the_device_that_is_meant_is_found(
         ("gi2", "", 2),
     ],
 )
-def test_where_several_may_be_meant_they_are_named(device: str, resource: str, devices: int) -> None:
+def test_an_ambiguous_id_names_its_devices(device: str, resource: str, devices: int) -> None:
     with pytest.raises(AmbiguousDevice, match="say which: ") as caught:
         _found(device, resource)
     assert len(caught.value.devices) == devices
@@ -142,7 +127,7 @@ def test_where_several_may_be_meant_they_are_named(device: str, resource: str, d
         ("GPU-0", "tpu", f"no resource 'tpu' on this node: there are {NIC}, ", None),
     ],
 )
-def test_one_that_is_not_known_is_told_with_those_most_like_it(
+def test_an_unknown_id_names_the_most_similar_ones(
     device: str, resource: str, message: str, nearest: str | None
 ) -> None:
     with pytest.raises(UnknownDevice) as caught:
@@ -152,7 +137,7 @@ def test_one_that_is_not_known_is_told_with_those_most_like_it(
     assert nearest is not None or not caught.value.nearest
 
 
-def test_an_empty_node_knows_none() -> None:
+def test_an_empty_node_has_no_device() -> None:
     with pytest.raises(UnknownDevice, match="there are none at all"):
         _found("x", "r", State(taken_at=1.0))
     with pytest.raises(UnknownDevice, match="no device 'x' is known"):
@@ -165,12 +150,12 @@ def test_an_empty_node_knows_none() -> None:
         ("GPU-0", "", f"GPU-0 of {GPU} is a whole device: no id rule matches."),
         ("GPU-7::0", "", f"GPU-7::0 of {SHARED} is share 0 of GPU-7 (id rule replica)."),
         ("GPU-7::0", "", "GPU-7 also has GPU-7::1, GPU-7::2; 1 is held, by web/vllm-0."),
-        ("nvidia3/gi2", "mig-1g", "is partition gi2 of nvidia3 (id rule gke-mig)."),
-        ("nvidia3/gi2/vgpu4", "", "is share 4 of partition gi2 of nvidia3 (id rule gke-mig-share)."),
+        ("nvidia3/gi2", "mig-1g", "is slice gi2 of nvidia3 (id rule gke-mig)."),
+        ("nvidia3/gi2/vgpu4", "", "is share 4 of slice gi2 of nvidia3 (id rule gke-mig-share)."),
         (
             f"{MIG}::1",
             "",
-            f"is share 1 of {MIG}, which is itself a partition, of a device that its id does not name (id",
+            f"is share 1 of {MIG}, which is itself a slice, of a device that its id does not name (id",
         ),
         ("0000:3b:00.0", NIC, "other.example/nic also has a device of this id."),
         (
@@ -221,14 +206,14 @@ def test_an_empty_node_knows_none() -> None:
         ("GPU-0", "", "The mapping is of 1970-01-01 00:16:40 UTC, 2 s ago, and fresh."),
     ],
 )
-def test_what_is_known_is_said_in_sentences(device: str, resource: str, words: str) -> None:
-    assert words in _told(device, resource)
+def test_facts_are_sentences(device: str, resource: str, words: str) -> None:
+    assert words in _words(device, resource)
 
 
 def _advertised(
-    told: AdvertisedDevice | None, *, streams: int = 1, problem: str = "", resource: str = GPU
+    report: AdvertisedDevice | None, *, streams: int = 1, problem: str = "", resource: str = GPU
 ) -> PluginReports:
-    devices = {} if told is None else {"GPU-1": told, "GPU-2": told}
+    devices = {} if report is None else {"GPU-1": report, "GPU-2": report}
     found = AdvertisedResource(registered=True, streams=streams, devices=devices)
     return merge_reports(
         [PluginReport("unix:/p", {resource: found}, 990.0, problem, 995.0 if problem else None)]
@@ -276,10 +261,8 @@ def _advertised(
         ),
     ],
 )
-def test_what_its_plugin_tells_is_told_as_the_plugins_word(
-    device: str, advertised: PluginReports, words: str
-) -> None:
-    assert words in _told(device, state=replace(STATE, advertised=advertised))
+def test_a_report_of_a_plugin_names_its_source(device: str, advertised: PluginReports, words: str) -> None:
+    assert words in _words(device, state=replace(STATE, advertised=advertised))
 
 
 @pytest.mark.parametrize(
@@ -304,13 +287,13 @@ def test_what_its_plugin_tells_is_told_as_the_plugins_word(
             "its plugin gave it out, yet no pod lists it: an init container has it",
         ),
         (
-            State(snapshot=Snapshot((_device(GPU, "GPU-1", ok=False),)), taken_at=1.0),
+            State(snapshot=Snapshot((device("GPU-1", ok=False),)), taken_at=1.0),
             "GPU-1",
             "no pod lists it, and the kubelet would not give it out",
         ),
     ],
 )
-def test_why_no_pod_is_named(state: State, device: str, why: str) -> None:
+def test_why_no_pod_is_the_holder(state: State, device: str, why: str) -> None:
     found = explain(state, device, reader=read_id).why_nobody
     assert found.startswith(why)
     assert bool(found) == bool(why)
@@ -327,51 +310,51 @@ def test_why_no_pod_is_named(state: State, device: str, why: str) -> None:
         (STATE, 1100.0, "100 s ago, and stale."),
     ],
 )
-def test_how_fresh_it_is_is_said(state: State, now: float, words: str) -> None:
-    assert words in _told("GPU-0", state=state, now=now)
+def test_the_last_sentence_is_the_freshness(state: State, now: float, words: str) -> None:
+    assert words in _words("GPU-0", state=state, now=now)
 
 
-def test_what_only_its_plugin_tells_is_said_to_be_so() -> None:
-    told = {DeviceKey(GPU, "share-1"): AdvertisedDevice(healthy=True, numa_nodes=(1,), parent="card0")}
+def test_a_parent_and_a_node_of_the_plugin_alone() -> None:
+    report = {DeviceKey(GPU, "share-1"): AdvertisedDevice(healthy=True, numa_nodes=(1,), parent="card0")}
     snapshot = build(
-        api_pb2.ListPodResourcesResponse(), api_pb2.AllocatableResourcesResponse(), advertised=told
+        api_pb2.ListPodResourcesResponse(), api_pb2.AllocatableResourcesResponse(), advertised=report
     )
     state = State(snapshot=snapshot, taken_at=1000.0)
-    words = _told("share-1", state=state)
+    words = _words("share-1", state=state)
     assert "is a share of card0, by its plugin; its id does not name the parent." in words
     assert "It is on NUMA node 1, by its plugin, not the kubelet." in words
 
 
-def test_the_users_rules_are_named() -> None:
+def test_a_users_rule_is_named() -> None:
     mine = rule("acme", r"0000:(?P<parent>\w+):00\.(?P<replica>\d)", resource=NIC, kind=DeviceKind.REPLICA)
     found = explain(STATE, "0000:3b:00.0", NIC, reader=IdReader([mine, *BUILT_IN_RULES]))
     assert (found.reading.rule, found.reading.replica) == ("acme", "0")
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(listings(), st.none() | allocatables(), st.booleans())
 def test_every_device_of_any_answer_can_be_explained(
     listed: api_pb2.ListPodResourcesResponse,
     offered: api_pb2.AllocatableResourcesResponse | None,
-    told: bool,
+    report: bool,
 ) -> None:
     snapshot = build(listed, offered)
     devices = {d.key.device: AdvertisedDevice(healthy=False, reason="\x1b") for d in snapshot.devices}
     resources = {
         r: AdvertisedResource(registered=True, streams=0, devices=devices) for r in snapshot.resources()
     }
-    advertised = merge_reports([PluginReport("p", resources, 1.0)]) if told else NO_REPORTS
+    advertised = merge_reports([PluginReport("p", resources, 1.0)]) if report else NO_REPORTS
     state = State(
         snapshot=snapshot, taken_at=1.0, advertised=advertised, anomalies=find(snapshot, advertised)
     )
-    for device in snapshot.devices:
+    for one in snapshot.devices:
         try:
-            found = explain(state, device.key.device, device.key.resource, reader=read_id)
+            found = explain(state, one.key.device, one.key.resource, reader=read_id)
         except AmbiguousDevice:
             continue  # another device's id is spelled as this one is shown
-        assert found.key == device.key or found.key.device == device.key.device
+        assert found.key == one.key or found.key.device == one.key.device
         assert all(sentences(found, state, now=2.0, stale_after=60.0))
-        assert bool(device.holders) == (found.why_nobody == "")
+        assert bool(one.holders) == (found.why_nobody == "")
     for claim in snapshot.claims:
         if not any(claim.key.device in {d.key.device, d.parent} for d in snapshot.devices):
             found = explain(state, claim.key.device, reader=read_id)

@@ -1,110 +1,232 @@
 """exporter.views.matching: what a filter keeps."""
 
+import re
+from pathlib import Path
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import exporter.mapping
 from exporter.mapping.identity import PodIdentity, Workload
-from exporter.mapping.model import AdvertisedDevice, Device, DeviceKey, Holder, Snapshot
+from exporter.mapping.model import (
+    AdvertisedDevice,
+    Anomaly,
+    ClaimDevice,
+    ClaimDeviceKey,
+    ClaimHolder,
+    DeviceKey,
+    Holder,
+    Snapshot,
+)
 from exporter.views.matching import ItemMatcher, states
-from exporter.views.query import Filters, StateFilter
+from exporter.views.query import CLAIM_FILTERS, Filters, QueryError, StateFilter, parse_filters
+from exporter.views.schema import KINDS
+from exporter.views.wording import spelled
+from harness import scene
+from harness.scene import device
 
 
-def ids(snapshot: Snapshot, filters: Filters) -> list[str]:
-    return [d.key.device for d in ItemMatcher(filters).devices(snapshot)]
+def filters(text: str) -> Filters:
+    """The filters of `name=value` pairs, separated by `&`."""
+    pairs = dict(pair.split("=", 1) for pair in text.split("&")) if text else {}
+    state = StateFilter(pairs.pop("state")) if "state" in pairs else None
+    return Filters(**pairs, state=state)
 
 
-@pytest.mark.parametrize(
-    ("filters", "found"),
-    [
-        (Filters(resource="nvidia.com/gpu.shared"), ["GPU-7::0", "GPU-7::1"]),
-        (Filters(resource="nvidia.com/gp"), []),
-        (Filters(namespace="ml"), ["GPU-0", "GPU-1"]),
-        (Filters(namespace="m"), []),
-        (Filters(pod="LLAMA"), ["GPU-0", "GPU-1"]),
-        (Filters(device="gpu-7"), ["GPU-7::0", "GPU-7::1"]),
-        (Filters(state=StateFilter.HELD), ["GPU-0", "GPU-1", "GPU-2", "GPU-7::0"]),
-        (Filters(state=StateFilter.FREE), ["GPU-3", "GPU-4", "GPU-5", "GPU-6", "GPU-7::1"]),
-        (Filters(state=StateFilter.UNHEALTHY), ["GPU-2"]),
-        (Filters(q="Blender"), ["GPU-2"]),
-        (Filters(q="ml/llama-0"), ["GPU-0", "GPU-1"]),
-        (Filters(q="uid-1"), ["GPU-0", "GPU-1"]),
-        (Filters(q="shared"), ["GPU-7::0", "GPU-7::1"]),
-        (Filters(q="nobody"), []),
-        (Filters(state=StateFilter.HELD, resource="nvidia.com/gpu.shared"), ["GPU-7::0"]),
-    ],
-)
-def test_devices(snapshot: Snapshot, filters: Filters, found: list[str]) -> None:
-    assert ids(snapshot, filters) == found
+def ids(snapshot: Snapshot, text: str) -> list[str]:
+    return [d.key.device for d in ItemMatcher(filters(text)).devices(snapshot)]
 
 
 @pytest.mark.parametrize(
-    ("filters", "found"),
+    ("text", "found"),
     [
-        (Filters(), {"llama-0", "vllm-0", "render-1", "shared-1", "shared-2", "engine-0"}),
-        (Filters(namespace="dra"), {"shared-1", "shared-2"}),
-        (Filters(q="gpu.example.com"), {"shared-1", "shared-2"}),
-        (Filters(q="shared-2"), {"shared-2"}),
-        (Filters(device="gpu-0"), {"llama-0", "shared-1", "shared-2"}),
-        (Filters(resource="nvidia.com/gpu"), {"llama-0", "render-1"}),
-        (Filters(resource="nvidia.com/gpu", namespace="ml"), {"llama-0"}),
-        (Filters(state=StateFilter.UNHEALTHY), {"render-1"}),
-        (Filters(state=StateFilter.HELD), {"llama-0", "vllm-0", "render-1", "shared-1", "shared-2"}),
-        (Filters(state=StateFilter.FREE), set[str]()),
-        (Filters(pod="engine"), {"engine-0"}),
+        ("resource=nvidia.com/gpu.shared", "GPU-7::0 GPU-7::1"),
+        ("resource=nvidia.com/gp", ""),
+        ("namespace=ml", "GPU-0 GPU-1"),
+        ("namespace=m", ""),
+        ("pod=LLAMA", "GPU-0 GPU-1"),
+        ("device=gpu-7", "GPU-7::0 GPU-7::1"),
+        ("state=held", "GPU-0 GPU-1 GPU-2 GPU-7::0"),
+        ("state=free", "GPU-3 GPU-4 GPU-5 GPU-6 GPU-7::1"),
+        ("state=unhealthy", "GPU-2"),
+        ("q=Blender", "GPU-2"),
+        ("q=ml/llama-0", "GPU-0 GPU-1"),
+        ("q=uid-1", "GPU-0 GPU-1"),
+        ("q=shared", "GPU-7::0 GPU-7::1"),
+        ("q=nobody", ""),
+        ("state=held&resource=nvidia.com/gpu.shared", "GPU-7::0"),
     ],
 )
-def test_pods(snapshot: Snapshot, filters: Filters, found: set[str]) -> None:
-    assert {pod for _, pod in ItemMatcher(filters).pods(snapshot)} == found
+def test_devices(snapshot: Snapshot, text: str, found: str) -> None:
+    assert ids(snapshot, text) == found.split()
 
 
-def test_a_filter_that_a_row_cannot_satisfy_leaves_it_out(snapshot: Snapshot) -> None:
-    assert len(ItemMatcher(Filters()).claims(snapshot)) == 1
-    assert len(ItemMatcher(Filters()).containers(snapshot)) == 1
-    assert ItemMatcher(Filters(resource="nvidia.com/gpu")).claims(snapshot) == []
-    assert len(ItemMatcher(Filters(resource="gpu.example.com")).claims(snapshot)) == 1, "its driver"
-    assert len(ItemMatcher(Filters(state=StateFilter.HELD)).claims(snapshot)) == 1
-    assert ItemMatcher(Filters(state=StateFilter.FREE)).claims(snapshot) == []
-    assert len(ItemMatcher(Filters(q="GPU=claim-1")).claims(snapshot)) == 1, "its CDI device"
-    assert ItemMatcher(Filters(device="GPU")).containers(snapshot) == []
-    assert len(ItemMatcher(Filters(pod="shared-2")).claims(snapshot)) == 1
-    assert ItemMatcher(Filters(q="nobody")).claims(snapshot) == []
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "engine-0 llama-0 render-1 shared-1 shared-2 vllm-0"),
+        ("namespace=dra", "shared-1 shared-2"),
+        ("q=gpu.example.com", "shared-1 shared-2"),
+        ("q=shared-2", "shared-2"),
+        ("device=gpu-0", "llama-0 shared-1 shared-2"),
+        ("resource=nvidia.com/gpu", "llama-0 render-1"),
+        ("resource=nvidia.com/gpu&namespace=ml", "llama-0"),
+        ("state=unhealthy", "render-1"),
+        ("state=held", "llama-0 render-1 shared-1 shared-2 vllm-0"),
+        ("state=free", ""),
+        ("pod=engine", "engine-0"),
+    ],
+)
+def test_pods(snapshot: Snapshot, text: str, found: str) -> None:
+    assert sorted(pod for _, pod in ItemMatcher(filters(text)).pods(snapshot)) == found.split()
 
 
-def test_a_device_of_several_pods_is_kept_whole_but_only_the_pods_that_match() -> None:
-    holders = (Holder("a", "one", "c"), Holder("b", "two", "c"))
-    both = Snapshot(devices=(Device(DeviceKey("r/x", "d"), holders=holders),))
-    assert [d.holders for d in ItemMatcher(Filters(namespace="a")).devices(both)] == [holders]
+A, B = Holder("ml", "train-0", "main", "uid-a"), Holder("web", "serve-1", "server")
+CLAIMS = (
+    ClaimDevice(
+        ClaimDeviceKey("gpu.nvidia.com", "worker-3", "gpu-0"),
+        (ClaimHolder(A, "ml", "mine"), ClaimHolder(B, "web", "ours")),
+        ("GPU=claim-1",),
+    ),
+    ClaimDevice(
+        ClaimDeviceKey("nic.example.com", "pool-b", "Eth-1", "share-7"), (ClaimHolder(B, "web", "ours"),)
+    ),
+    ClaimDevice(ClaimDeviceKey("nic.example.com", "pool-b", "eth-2"), ()),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "gpu-0 Eth-1 eth-2"),
+        ("driver=nic.example.com", "Eth-1 eth-2"),
+        ("driver=nic", ""),
+        ("resource=nic.example.com", "Eth-1 eth-2"),
+        ("resource=nvidia.com/gpu", ""),
+        ("state=held", "gpu-0 Eth-1 eth-2"),
+        ("state=free", ""),
+        ("pool=worker-3", "gpu-0"),
+        ("device=ETH", "Eth-1 eth-2"),
+        ("claim=ours", "gpu-0 Eth-1"),
+        ("claim=our", ""),
+        ("namespace=ml", "gpu-0"),
+        ("pod=serve", "gpu-0 Eth-1"),
+        # One holder must have all of it.
+        ("namespace=ml&pod=serve", ""),
+        ("claim=mine&namespace=web", ""),
+        ("claim=ours&namespace=web&driver=nic.example.com", "Eth-1"),
+        ("q=SHARE-7", "Eth-1"),
+        ("q=web/ours", "gpu-0 Eth-1"),
+        ("q=uid-a", "gpu-0"),
+        ("q=gpu=CLAIM-1", "gpu-0"),
+        ("q=nothing", ""),
+    ],
+)
+def test_claims(text: str, found: str) -> None:
+    kept = ItemMatcher(filters(text)).claims(Snapshot(claims=CLAIMS))
+    assert [claim.key.device for claim in kept] == found.split()
+    assert set(kept) <= set(CLAIMS), "a claimed device keeps all its holders"
+
+
+ANOMALIES = (
+    Anomaly(
+        "double_held", "nvidia.com/gpu", "GPU-1", None, "held twice", pods=(("ml", "train-0"), ("web", "x"))
+    ),
+    Anomaly("plugin_gone", "example.com/nic", evidence="no plugin", devices=("nic-1", "nic-2")),
+    Anomaly("unhealthy_held", "nvidia.com/gpu", "GPU-2", B, "XID 79"),
+    Anomaly("stale", ""),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("", "double_held plugin_gone unhealthy_held stale"),
+        ("kind=plugin_gone", "plugin_gone"),
+        ("resource=nvidia.com/gpu", "double_held unhealthy_held"),
+        ("device=NIC-2", "plugin_gone"),
+        ("device=gpu", "double_held unhealthy_held"),
+        ("namespace=web", "double_held unhealthy_held"),
+        ("namespace=ml&pod=train", "double_held"),
+        ("namespace=ml&pod=x", ""),
+        ("q=xid", "unhealthy_held"),
+        ("q=serve-1", "unhealthy_held"),
+    ],
+)
+def test_anomalies(text: str, kinds: str) -> None:
+    assert [a.kind for a in filter(ItemMatcher(filters(text)).anomaly, ANOMALIES)] == kinds.split()
+
+
+def test_the_kinds_of_anomalies_are_those_of_the_code() -> None:
+    package = Path(exporter.mapping.__file__).parents[1]
+    paths = [*package.glob("mapping/*.py"), package / "views" / "documents.py"]
+    source = "\n".join(path.read_text() for path in paths)
+    made = set(re.findall(r'\bAnomaly\(\s*(?:\*\()?"(\w+)"', source))
+    assert len(made) >= 4
+    assert made <= set(KINDS)
+    assert all(f'"{kind}"' in source for kind in KINDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("resource=nvidia.com/gpu", "nvidia.com/gpu"),
+        ("resource=gpu", ""),
+        ("q=GPU.SHARED", "nvidia.com/gpu.shared"),
+        ("q=gpu&resource=nvidia.com/gpu.shared", "nvidia.com/gpu.shared"),
+    ],
+)
+def test_resources(snapshot: Snapshot, text: str, found: str) -> None:
+    assert list(filter(ItemMatcher(filters(text)).resource, snapshot.resources())) == found.split()
+
+
+@pytest.mark.parametrize(("text", "count"), [("", 1), ("device=GPU", 0), ("state=held", 0), ("q=engine", 1)])
+def test_containers_with_cpus_or_memory(snapshot: Snapshot, text: str, count: int) -> None:
+    assert len(ItemMatcher(filters(text)).containers(snapshot)) == count
+
+
+def test_a_device_of_several_pods_keeps_its_holders_and_only_matching_pods_are_kept() -> None:
+    both = scene.snapshot(device("d", Holder("a", "one", "c"), Holder("b", "two", "c")))
+    assert ItemMatcher(Filters(namespace="a")).devices(both) == list(both.devices)
     assert ItemMatcher(Filters(q="two")).pods(both) == {("b", "two")}
 
 
-def test_what_is_copied_from_the_page_finds_its_device() -> None:
-    hostile = Snapshot(devices=(Device(DeviceKey("r/x", "A\u202eB\x1b")),))
-    assert ids(hostile, Filters(device="\\u202eb\\x1b")) == ["A\u202eB\x1b"]
-    assert ids(hostile, Filters(q="a\\u202e")) == ["A\u202eB\x1b"]
-
-
-def test_of_health_nothing_is_said_where_the_kubelet_cannot_tell() -> None:
-    held = Device(DeviceKey("r/x", "d"), holders=(Holder("a", "p", "c"),))
-    incomplete = Snapshot(devices=(held,), complete=False)
+def test_an_unknown_health_matches_no_health() -> None:
+    held = device("d", A, ok=False)
     assert states(held, complete=False) == {StateFilter.HELD}
-    assert ids(incomplete, Filters(state=StateFilter.UNHEALTHY)) == []
+    assert ids(Snapshot(devices=(held,), complete=False), "state=unhealthy") == []
 
 
-def test_what_is_searched_is_also_found_in_workloads_and_in_what_plugins_tell(snapshot: Snapshot) -> None:
-    reported = AdvertisedDevice(
+@settings(max_examples=50)
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_a_text_as_it_is_shown_finds_its_item(name: str, other: str) -> None:
+    shown = spelled(name).strip()
+    matcher = ItemMatcher(Filters(driver=spelled(name), device=shown, q=shown))
+    assert matcher.claim(ClaimDevice(ClaimDeviceKey(name, other, name), ()))
+    assert ItemMatcher(Filters(device=shown, q=shown)).device(device(name), complete=True)
+    try:
+        parse_filters([("driver", name), ("q", other)], CLAIM_FILTERS)
+    except QueryError:
+        assert len(name) > 512 or len(other) > 512
+
+
+def test_q_searches_workloads_and_reports_of_plugins_too(snapshot: Snapshot) -> None:
+    report = AdvertisedDevice(
         False, "XID 79", attributes=(("model", "H100"), ("path", "/dev/nvidia3")), parent="B-1"
     )
     pods = {
         ("ml", "llama-0"): PodIdentity("ml", "llama-0", "u", workload=Workload("StatefulSet", "Llama")),
         ("dra", "shared-1"): PodIdentity("dra", "shared-1", "u", workload=Workload("Job", "sharing")),
     }
-    plugins = {DeviceKey("nvidia.com/gpu", "GPU-3"): reported}
+    plugins = {DeviceKey("nvidia.com/gpu", "GPU-3"): report}
 
-    def found(q: str) -> list[str]:
-        return [d.key.device for d in ItemMatcher(Filters(q=q), pods, plugins).devices(snapshot)]
+    def matcher(q: str) -> ItemMatcher:
+        return ItemMatcher(Filters(q=q), pods, plugins)
 
-    assert found("statefulset llama") == ["GPU-0", "GPU-1"]
+    assert [d.key.device for d in matcher("statefulset llama").devices(snapshot)] == ["GPU-0", "GPU-1"]
     for q in ("h100", "model h", "/dev/nvidia3", "b-1", "xid"):
-        assert found(q) == ["GPU-3"], q
-    assert ids(snapshot, Filters(q="h100")) == []
-    assert len(ItemMatcher(Filters(q="job sharing"), pods, plugins).claims(snapshot)) == 1
-    assert ItemMatcher(Filters(q="statefulset"), pods, plugins).pods(snapshot) == {("ml", "llama-0")}
+        assert [d.key.device for d in matcher(q).devices(snapshot)] == ["GPU-3"], q
+    assert ids(snapshot, "q=h100") == []
+    assert len(matcher("job sharing").claims(snapshot)) == 1
+    assert matcher("statefulset").pods(snapshot) == {("ml", "llama-0")}

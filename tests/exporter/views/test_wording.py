@@ -12,6 +12,7 @@ from exporter.views.wording import (
     counted,
     lasting,
     listed,
+    parse_moment,
     parse_time,
     ranges,
     rfc3339,
@@ -139,3 +140,26 @@ def test_a_clock_time_of_a_day_that_is_longer_is_found_too() -> None:
 def test_malformed_times_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="found"):
         parse_time(text, NOW, BERLIN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("-1h30m", "1795249800", "2026-11-21T08:30:00Z", "2026-11-21T09:30:00+01:00"),
+        "2026-11-21T09:30:00 01:00",  # a plus sign that an address lost
+    ],
+)
+def test_a_moment_has_its_zone(text: str) -> None:
+    assert parse_moment(text, NOW) == NOW - 5400
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "-", "-1x", "1e9", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "1969-12-31T23:59:59Z"),
+        *("-90000d", "\u0663", "2026-11-20T03:12:00"),
+    ],
+)
+def test_malformed_moments_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        parse_moment(text, NOW)

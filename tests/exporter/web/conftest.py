@@ -1,4 +1,4 @@
-"""An exporter's application over a states that the test writes, and a browser to look at it with."""
+"""An exporter's application over states that the test publishes, and a browser."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
@@ -11,13 +11,15 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from playwright.async_api import Browser, BrowserContext
 
-from exporter.mapping.anomalies import find
-from exporter.mapping.holdings import HeldSince, holdings
+from exporter.mapping.holdings import HeldSince
 from exporter.mapping.model import Snapshot
 from exporter.mapping.state import State, StateStore
 from exporter.web.app import build
 from exporter.web.site import Site
+from harness import scene
 from harness.browser import chromium
+from harness.lives import Life
+from harness.past import Past
 from runtime.exposition import Format
 
 START = 1_793_227_263.25  # 2026-10-28T22:41:03.250Z
@@ -37,19 +39,13 @@ def world(snapshot: Snapshot) -> SimpleNamespace:
     found = SimpleNamespace(states=states, now=START, triggers=("timer every 5s",), snapshot=snapshot)
 
     def publish(snapshot: Snapshot = snapshot, **changes: Any) -> State:
-        state = State(
+        state = scene.state(
+            snapshot,
+            at=found.now,
+            since=lambda h: HeldSince(START - 600, exact=h.holder.pod not in {"vllm-0", "shared-2"}),
             generation=states.state.generation + 1,
-            snapshot=snapshot,
-            taken_at=found.now,
-            changed_at=found.now,
-            since={
-                h: HeldSince(START - 600, exact=h.holder.pod not in {"vllm-0", "shared-2"})
-                for h in holdings(snapshot)
-            },
-            anomalies=find(snapshot),
-            api_version="v1",
+            **changes,
         )
-        state = replace(state, **changes)
         states.publish(state)
         return state
 
@@ -67,12 +63,22 @@ def world(snapshot: Snapshot) -> SimpleNamespace:
     return found
 
 
+@pytest.fixture
+def past(world: SimpleNamespace) -> Past:
+    """A history that begins an hour before START, which the site queries."""
+    found = Past(Life(None, wall=START - 3600.0).start())
+    world.site = replace(world.site, history=found)
+    return found
+
+
 Client = TestClient[web.Request, web.Application]
 
 
 @pytest.fixture
-async def client(world: SimpleNamespace) -> AsyncGenerator[Client]:
-    """A client of the application. Nothing is published yet."""
+async def client(world: SimpleNamespace, request: pytest.FixtureRequest) -> AsyncGenerator[Client]:
+    """A client of the application, with a history where the test has a `past`. Nothing is published yet."""
+    if "past" in request.fixturenames:
+        request.getfixturevalue("past")
     async with TestClient(TestServer(build(world.site)), auto_decompress=True) as found:
         yield found
 
@@ -88,10 +94,10 @@ async def browser() -> AsyncGenerator[Browser]:
 async def visit(
     browser: Browser, world: SimpleNamespace
 ) -> AsyncGenerator[Callable[..., Awaitable[SimpleNamespace]]]:
-    """Opens the status page: `visit(path, **context)` gives `page`, the server's `base` and its `runner`.
+    """Opens a page: `visit(path, **context)` gives `page`, the server's `base` and its `runner`.
 
     Whatever the browser complains of (errors, violated policies, failed requests) fails the test at its
-    end, but for those that the test takes out of `complaints`.
+    end, except what the test removes from `complaints`.
     """
     opened: list[tuple[BrowserContext, web.AppRunner]] = []
     complaints: list[str] = []

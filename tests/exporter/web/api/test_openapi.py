@@ -17,7 +17,7 @@ from exporter.history.coverage import GapReason
 from exporter.history.record import Certainty
 from exporter.mapping.device_ids import DeviceKind
 from exporter.mapping.state import Freshness
-from exporter.views import links, query
+from exporter.views import query
 from exporter.views.explain import Subject
 from exporter.views.query import StateFilter
 from exporter.views.schema import KINDS
@@ -151,8 +151,8 @@ def test_its_pages_are_where_the_pages_are() -> None:
     names = {"resource": "nvidia.com/gpu", "device": "GPU-1", "namespace": "ml", "name": "llama-0"}
     names |= {"driver": "gpu.example.com", "pool": "worker-3"}
     made = {kind: re.sub(r"\{\+?(\w+)\}", lambda m: names[m[1]], page) for kind, page in api.PAGES.items()}
-    assert made["device"] == links.device_link(names["resource"], names["device"])
-    assert made["pod"] == links.pod_link(names["namespace"], names["name"])
-    assert made["claim"] == links.claim_link(names["driver"], names["pool"], names["device"])
-    assert made["history"].partition("{")[0] == links.history_link()
+    assert made["device"] == query.device_link(names["resource"], names["device"])
+    assert made["pod"] == query.pod_link(names["namespace"], names["name"])
+    assert made["claim"] == query.claim_link(names["driver"], names["pool"], names["device"])
+    assert made["history"].partition("{")[0] == query.history_link()
     assert made["status"].partition("{")[0] == "/"

@@ -1,408 +1,361 @@
-"""The status page's rows, resources and findings."""
+"""The status page's rows: what they show, their order, and their groups."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.mapping.holdings import HeldSince, Holding
+from exporter.mapping.holdings import HeldSince, Holding, holdings
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
-    AdvertisedResource,
     Anomaly,
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
     Device,
-    DeviceKey,
     Holder,
-    PluginReport,
-    PodKey,
-    ResourceCounts,
-    Snapshot,
-    merge_reports,
 )
 from exporter.mapping.state import Moment, State
-from exporter.views.query import Filters, PageQuery, RowGroup, device_link, parse_page, pod_link
-from exporter.web.pages import rows
-from exporter.web.pages.parts import Finding, Frame, findings, freshness_banner
-from exporter.web.pages.rows import RowItem
-from exporter.web.pages.status import bars, resources, status_page
+from exporter.views.matching import ItemMatcher
+from exporter.views.query import Filters, RowGroup, Sort, SortColumn
+from exporter.web.pages.parts import Frame, freshness_banner, natural
+from exporter.web.pages.rows import (
+    HOLDERS,
+    Cluster,
+    Row,
+    RowItem,
+    arranged,
+    clusters,
+    row,
+    row_inputs,
+    row_items,
+)
+from exporter.web.pages.status import group_header
 from exporter.web.pages.times import filled
+from harness import scene
+from harness.scene import GPU, device, reported
 
 HOLDER = Holder("ml", "pod-1", "main")
+PODS = [Holder("ns", f"pod-{i}", "c") for i in range(HOLDERS + 7)]
 
 
-def seen(state: State, now: float) -> Moment:
-    return Moment(state, "node", now, 60.0)
+def seen(
+    *items: Device | ClaimDevice, now: float = 100.0, complete: bool = True, **changes: object
+) -> Moment:
+    """The moment `now` of a mapping of `items`."""
+    devices = [item for item in items if isinstance(item, Device)]
+    claims = [item for item in items if isinstance(item, ClaimDevice)]
+    shown = scene.snapshot(*devices, claims=claims, complete=complete)
+    return Moment(scene.state(shown, at=0.0, **{"anomalies": (), **changes}), "node", now, 60.0)  # type: ignore[arg-type]
 
 
-def device(name: str, parent: str = "", *, healthy: bool = True, holders: int = 0) -> Device:
-    held = tuple(Holder("ns", f"pod-{i}", "c") for i in range(holders))
-    return Device(DeviceKey("r.example/x", name), parent, (), healthy, held)
+def shown(item: Device | ClaimDevice, **changes: object) -> Row:
+    return row(RowItem(item), seen(item, **changes))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 
-def row(found: Device | ClaimDevice, *, complete: bool = True, pod: PodKey | None = None) -> rows.Row:
-    devices = (found,) if isinstance(found, Device) else ()
-    state = State(snapshot=Snapshot(devices, complete=complete), taken_at=0)
-    return rows.row(RowItem(found, pod), seen(state, 100.0))
+def claimed(*claims: tuple[str, Holder], share: str = "", name: str = "gpu-0") -> ClaimDevice:
+    through = tuple(ClaimHolder(holder, "ml", claim) for claim, holder in claims)
+    return ClaimDevice(ClaimDeviceKey("drv", "pool", name, share), through, ("cdi=1",))
+
+
+def ids(rows: Sequence[RowItem]) -> list[str]:
+    return [one.item.key.device for one in rows]
+
+
+# --- what a row shows -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("found", "state", "words"),
+    ("found", "complete", "state", "words"),
     [
-        (device("d"), "free", "free"),
-        (device("d", holders=1), "held", "held"),
-        (device("d", holders=3), "held", "held by 3"),
-        (device("d", healthy=False, holders=1), "unhealthy", "unhealthy, held"),
-        (device("d", healthy=False), "unhealthy", "unhealthy"),
+        (device("d"), True, "free", "free"),
+        (device("d", PODS[0]), True, "held", "held"),
+        (device("d", *PODS[:3]), True, "held", "held by 3"),
+        (device("d", PODS[0], ok=False), True, "unhealthy", "unhealthy, held"),
+        (device("d", PODS[0], ok=False), False, "held", "held"),
+        (device("d", ok=False), True, "unhealthy", "unhealthy"),
     ],
 )
-def test_a_device_s_state_is_a_sign_and_words(found: Device, state: str, words: str) -> None:
-    assert (row(found).state, row(found).words) == (state, words)
+def test_state(found: Device, complete: bool, state: str, words: str) -> None:
+    one = shown(found, complete=complete)
+    assert (one.state, one.words) == (state, words)
 
 
-def test_without_allocatable_nothing_is_called_unhealthy() -> None:
-    assert row(device("d", healthy=False, holders=1), complete=False).state == "held"
-
-
-def test_what_a_share_has_in_common_with_its_device_is_set_apart() -> None:
-    share = row(device("GPU-1::3", "GPU-1"))
+def test_the_parent_of_a_share_is_the_stem_of_its_id() -> None:
+    share = shown(device("GPU-1::3", parent="GPU-1"))
     assert (share.stem, share.tail, share.parent) == ("GPU-1", "::3", None)
-    slice_of = row(device("MIG-GPU-1/7/0", "GPU-1"))
+    slice_of = shown(device("MIG-GPU-1/7/0", parent="GPU-1"))
     assert (slice_of.stem, slice_of.tail) == ("", "MIG-GPU-1/7/0")
     assert slice_of.parent is not None
     assert slice_of.parent.shown == "GPU-1"
-    assert row(device("whole")).parent is None
+    assert shown(device("whole")).parent is None
 
 
-def test_a_device_of_very_many_pods_shows_some_and_counts_the_rest() -> None:
-    found = row(device("d", holders=rows.HOLDERS + 7))
-    assert len(found.holdings) == rows.HOLDERS
-    assert found.more == 7
+def test_a_device_of_many_pods_shows_some_and_counts_the_rest() -> None:
+    found = shown(device("d", *PODS))
+    assert (len(found.holdings), found.more) == (HOLDERS, 7)
 
 
-def test_a_claimed_device_has_a_row_with_a_holding_for_each_claim() -> None:
-    holders = (ClaimHolder(HOLDER, "ml", "mine"), ClaimHolder(HOLDER, "other", "theirs"))
-    device = ClaimDevice(ClaimDeviceKey("drv", "pool", "gpu-0", "s1"), holders, ("cdi=1",))
-    claim = row(device)
-    assert claim.claim is device
-    assert [one.key[-2:] for one in claim.holdings] == [("ml", "mine"), ("other", "theirs")]
-    assert (claim.stem, claim.tail, claim.resource) == ("pool/", "gpu-0", "drv")
-    assert (claim.state, claim.words, claim.address) == ("held", "held by 2", "/claims/drv/pool/gpu-0")
+def test_a_claimed_device_has_a_holding_for_each_claim_with_its_start() -> None:
+    one = claimed(("first", HOLDER), ("second", HOLDER), ("third", HOLDER))
+    first, second, _ = (Holding(one.held(through), HOLDER) for through in one.holders)
+    moment = seen(one)
+    since = {first: HeldSince(40.0), second: HeldSince(70.0, exact=False)}
+    moment = replace(moment, state=replace(moment.state, since=since))
+    found = row(RowItem(one), moment)
+    assert (found.claim, found.stem, found.tail, found.resource) == (one, "pool/", "gpu-0", "drv")
+    assert (found.state, found.words, found.address) == ("held", "held by 3", "/claims/drv/pool/gpu-0")
+    frame = Frame(moment, "", "", "/", freshness_banner(moment))
+    when = [frame.since(*holding) for holding in found.holdings]
+    ages = [stamp and (filled(stamp.ago.encode(), 100.0), stamp.exact) for stamp in when]
+    assert ages == [(b"1 min", True), (b"30 s", False), None]
+    assert row_inputs(RowItem(one), moment) != row_inputs(RowItem(one), seen(one))
 
 
-@given(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000))
-def test_a_bar_shows_every_state_that_there_is_and_stays_within_its_bounds(
-    held: int, unhealthy: int, free: int
-) -> None:
-    known = held + unhealthy + free
-    counts = ResourceCounts(known, held + free, held + unhealthy, unhealthy, free)
-    found = bars(counts, complete=True)
-    expected = {"held": held, "unhealthy": unhealthy, "free": free}
-    assert {state for _, _, state in found} == {state for state, count in expected.items() if count}
-    assert all(width > 0 and x >= 0 and x + width <= 1000 for x, width, _ in found)
-    assert [x for x, _, _ in found] == sorted(x for x, _, _ in found)
-    if known <= 32:
-        assert len(found) == known
-
-
-def test_an_anomaly_of_several_holders_is_one_sentence() -> None:
-    holders = [Holder("a", "one", "c"), Holder("b", "two", "c")]
-    found = findings((Anomaly("double_held", "r/x", "d-1", h, "2 pods hold it") for h in holders), 100.0)
-    assert [f.sentence for f in found.shown] == [
-        "r/x d-1 is not shared, but a/one (c) and b/two (c) hold it."
-    ]
-    assert found.shown[0].address == "/?device=d-1"
+DUST = AdvertisedDevice(healthy=False, reason="dust\x1b")
 
 
 @pytest.mark.parametrize(
-    ("anomaly", "sentence", "address"),
+    ("report", "streams", "problem", "reason"),
     [
-        (
-            Anomaly("unhealthy_held", "r/x", "d", HOLDER, "…"),
-            "ml/pod-1 (main) holds r/x d, which is unhealthy.",
-            "/?device=d",
-        ),
-        (
-            Anomaly("plugin_gone", "r/x", evidence="none is allocatable, while 2 of its devices are held"),
-            (
-                "r/x: none is allocatable, while 2 of its devices are held. "
-                "Its plugin is gone, or none of its devices is healthy."
-            ),
-            "/?resource=r%2Fx",
-        ),
-        (
-            Anomaly("numa_split", "r/x", holder=HOLDER, evidence="its 2 devices span NUMA nodes 0, 1"),
-            "ml/pod-1 (main), r/x: its 2 devices span NUMA nodes 0, 1.",
-            "/?resource=r%2Fx&namespace=ml&pod=pod-1",
-        ),
-        (Anomaly("unheard_of", "r/x", "d", None, "it hums"), "r/x d: it hums.", "/?device=d"),
-        (
-            Anomaly(
-                *("unhealthy_held", "r/x", "d", HOLDER),
-                "it is held but not allocatable; its plugin says why: dust",
-            ),
-            "ml/pod-1 (main) holds r/x d, which is unhealthy; its plugin says why: dust.",
-            "/?device=d",
-        ),
-        (
-            Anomaly("plugin_gone", "r/x", evidence="none is allocatable; its plugin does not answer: gone"),
-            "r/x: none is allocatable; its plugin does not answer: gone.",
-            "/?resource=r%2Fx",
-        ),
-        (
-            Anomaly(
-                *("double_held", "r/x", "d", HOLDER, "a/b holds it as a whole, c/d a part of it: d::0"),
-                devices=("d", "d::0"),
-            ),
-            "r/x d: a/b holds it as a whole, c/d a part of it: d::0.",
-            "/?device=d",
-        ),
-        (
-            Anomaly("numa_split", "", holder=HOLDER, evidence="its 2 devices span NUMA nodes 0, 1"),
-            "ml/pod-1 (main): its 2 devices span NUMA nodes 0, 1.",
-            "/?namespace=ml&pod=pod-1",
-        ),
-        (
-            Anomaly("unattributed", "r/x", "d", None, "its plugin gave it out, and no pod has listed it"),
-            "r/x d: its plugin gave it out, and no pod has listed it.",
-            "/?device=d",
-        ),
-    ],
-)
-def test_each_kind_of_anomaly_has_its_sentence_and_the_rows_it_is_about(
-    anomaly: Anomaly, sentence: str, address: str
-) -> None:
-    (found,) = findings([anomaly], 100.0).shown
-    assert (found.sentence, found.address) == (sentence, address)
-
-
-def links(finding: Finding) -> dict[str, str]:
-    return {shown: href for shown, href in finding.pieces if href}
-
-
-@pytest.mark.parametrize(
-    ("anomaly", "expected"),
-    [
-        (
-            Anomaly("unhealthy_held", "r/x", "d", HOLDER, "it is; a d in words, and GPU d of another one"),
-            {"ml/pod-1": "/pods/ml/pod-1", "d": "/devices/r/x/d"},
-        ),
-        (
-            Anomaly(
-                *("plugin_gone", "r/x"),
-                evidence="none is allocatable, while 2 of its devices are held by a/b, a/b-1",
-                pods=(("a", "b"), ("a", "b-1"), ("c", "not-told")),
-            ),
-            {"a/b": "/pods/a/b", "a/b-1": "/pods/a/b-1"},
-        ),
-        (
-            Anomaly(
-                *("double_held", "r/x", "d", HOLDER, "a/b holds it as a whole, c/d.e a part of it: d::0"),
-                devices=("d", "d::0"),
-                pods=(("a", "b"), ("c", "d.e")),
-            ),
-            {"d": "/devices/r/x/d", "a/b": "/pods/a/b", "c/d.e": "/pods/c/d.e"},
-        ),
-        (
-            Anomaly("unattributed", "r/x", "[.*+?(", None, "it is r/x [.*+?("),
-            {"[.*+?(": "/devices/r/x/%5B.%2A%2B%3F%28"},
-        ),
-        (Anomaly("plugin_gone", "r/x", evidence="none is allocatable"), {}),
-        (
-            Anomaly(
-                "unheard_of", "r/x", "d", None, "as x/a/b, a/b/c, a/bc and a/b.c say", pods=(("a", "b"),)
-            ),
-            {"d": "/devices/r/x/d"},
-        ),
-    ],
-)
-def test_a_sentence_leads_to_the_pages_of_those_that_it_names_and_of_no_other(
-    anomaly: Anomaly, expected: dict[str, str]
-) -> None:
-    (found,) = findings([anomaly], 100.0).shown
-    assert links(found) == expected
-
-
-@given(
-    st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=4), st.text(max_size=5), st.text()
-)
-def test_whatever_names_there_are_the_pieces_are_the_sentence(
-    pods: list[tuple[str, str]], device: str, evidence: str
-) -> None:
-    holder = HOLDER._replace(pod=device)
-    anomaly = Anomaly(
-        "numa_split", "r/x", device, holder, evidence + " ".join(map("/".join, pods)), pods=tuple(pods)
-    )
-    (found,) = findings([anomaly], 100.0).shown
-    known = {device_link("r/x", device), pod_link("ml", device), *(pod_link(*pod) for pod in pods)}
-    assert set(links(found).values()) <= known
-    assert all(shown for shown, _ in found.pieces)
-    assert found.sentence.endswith(".")
-
-
-def test_very_many_anomalies_are_folded_away_and_counted() -> None:
-    found = findings((Anomaly("unhealthy_held", "r/x", f"d-{i}", HOLDER, "") for i in range(150)), 100.0)
-    assert (len(found.shown), found.left_out, len(found)) == (100, 50, 150)
-
-
-def test_a_finding_says_since_when_the_first_of_its_anomalies_is_known() -> None:
-    anomalies = [
-        Anomaly("double_held", "r/x", "d", HOLDER._replace(pod=f"p{since}"), since=since)
-        for since in (70.0, 40.0, None)
-    ]
-    (found,) = findings(anomalies, 100.0).shown
-    assert found.since is not None
-    assert (found.since.iso, filled(found.since.ago.encode(), 100.0)) == (
-        "1970-01-01T00:00:40.000Z",
-        b"1 min",
-    )
-    (unknown,) = findings(anomalies[2:], 100.0).shown
-    assert unknown.since is None
-
-
-@pytest.mark.parametrize(
-    ("told", "streams", "problem", "reason"),
-    [
-        (AdvertisedDevice(healthy=False, reason="dust\x1b"), 1, "", "dust\\x1b"),
+        (DUST, 1, "", "dust\\x1b"),
         (AdvertisedDevice(healthy=False), 1, "", None),
-        (AdvertisedDevice(healthy=False, reason="dust"), 1, "refused", "its plugin does not answer"),
+        (DUST, 1, "refused", "its plugin does not answer"),
         (AdvertisedDevice(healthy=True), 1, "", "its plugin calls it healthy"),
         (AdvertisedDevice(healthy=True), 0, "", "the kubelet does not follow its plugin"),
         (None, 1, "", None),
     ],
 )
-def test_why_a_device_is_unhealthy_is_its_plugins_word(
-    told: AdvertisedDevice | None, streams: int, problem: str, reason: str | None
+def test_the_reason_of_an_unhealthy_device(
+    report: AdvertisedDevice | None, streams: int, problem: str, reason: str | None
 ) -> None:
-    ill, well = device("d", healthy=False), device("w")
-    devices = {} if told is None else {"d": told, "w": told}
-    resource = AdvertisedResource(registered=True, streams=streams, devices=devices)
-    advertised = merge_reports([PluginReport("p", {"r.example/x": resource}, 1.0, problem)])
-    state = State(snapshot=Snapshot((ill, well)), taken_at=0, advertised=advertised)
-    found = rows.row(RowItem(ill), seen(state, 100.0)).reason
+    ill, well = device("d", ok=False), device("w")
+    devices = {} if report is None else {"d": report, "w": report}
+    moment = seen(ill, well, advertised=reported(devices, streams=streams, problem=problem))
+    found = row(RowItem(ill), moment).reason
     assert (None if found is None else found.shown) == reason
-    assert rows.row(RowItem(well), seen(state, 100.0)).reason is None, "the kubelet's word on health wins"
+    assert row(RowItem(well), moment).reason is None, "the kubelet decides on health"
 
 
-def test_a_row_tells_what_its_plugin_knows_of_the_device_as_far_as_it_fits() -> None:
-    told = AdvertisedDevice(
-        healthy=False,
-        reason="dust",
-        since=40.0,
-        attributes=(
-            ("address", "0000:3b:00.0"),
-            ("driver", "x"),
-            ("model", "H100"),
-            ("path", "/dev/" + "p" * 60),
-        ),
-    )
-    advertised = merge_reports(
-        [PluginReport("p", {"r.example/x": AdvertisedResource(True, 1, {"d": told})}, 1.0)]
-    )
-    ill = device("d", healthy=False, holders=1)
-    state = State(snapshot=Snapshot((ill,)), taken_at=0, advertised=advertised)
-    found = rows.row(RowItem(ill), seen(state, 100.0))
+def test_a_row_has_as_many_attributes_as_fit_and_the_start_of_the_failure() -> None:
+    attributes = {"address": "0000:3b:00.0", "driver": "x", "model": "H100", "path": "/dev/" + "p" * 60}
+    report = AdvertisedDevice(healthy=False, since=40.0, attributes=tuple(attributes.items()))
+    ill = device("d", PODS[0], ok=False)
+    found = shown(ill, advertised=reported({"d": report}))
     assert [value.shown for value in found.attributes] == ["H100", "0000:3b:00.0"]
     assert found.ill == 40.0
-
-
-def test_since_when_it_is_unhealthy_is_else_since_when_it_was_seen() -> None:
-    ill = device("d", healthy=False, holders=1)
     anomaly = Anomaly("unhealthy_held", *ill.key, ill.holders[0], "…", since=70.0)
-    state = State(snapshot=Snapshot((ill,)), taken_at=0, anomalies=(anomaly,))
-    found = rows.row(RowItem(ill), seen(state, 100.0))
-    assert found.ill == 70.0
+    assert shown(ill, anomalies=(anomaly,)).ill == 70.0
 
 
-def test_a_claimed_device_is_held_since_as_others_are_each_claim_by_itself() -> None:
-    through = tuple(ClaimHolder(HOLDER, "ml", claim) for claim in ("first", "second", "third"))
-    claimed = ClaimDevice(ClaimDeviceKey("drv", "pool", "gpu-0"), through)
-    first, second, _ = (Holding(claimed.held(one), HOLDER) for one in through)
-    none = State(snapshot=Snapshot(claims=(claimed,)), taken_at=0)
-    some = replace(none, since={first: HeldSince(40.0), second: HeldSince(70.0, exact=False)})
-    moment = seen(some, 100.0)
-    frame = Frame(moment, "", "", "/", freshness_banner(moment))
-    found = [frame.since(*holding) for holding in rows.row(RowItem(claimed), moment).holdings]
-    ago = [when and (filled(when.ago.encode(), 100.0), when.exact) for when in found]
-    assert ago == [(b"1 min", True), (b"30 s", False), None]
-    assert rows.row_inputs(RowItem(claimed), moment) != rows.row_inputs(RowItem(claimed), seen(none, 100.0))
-
-
-def test_the_inputs_of_a_row_change_with_all_that_it_tells() -> None:
-    held = device("d", healthy=False, holders=1)
-    holder, key = held.holders[0], held.key
+def test_the_inputs_of_a_row_change_with_what_it_shows() -> None:
+    held = device("d", PODS[0], ok=False)
+    holder, key, one = held.holders[0], held.key, RowItem(held)
     identity = PodIdentity("ns", "pod-0", "u", workload=Workload("Job", "j"))
-    told = AdvertisedDevice(healthy=True)
-    states = [State(snapshot=Snapshot((held,)), taken_at=0)]
-    states += [
-        replace(states[0], snapshot=Snapshot((held,), complete=False)),
-        replace(states[0], since={Holding(key, holder): HeldSince(5.0)}),
-        replace(states[0], pods={("ns", "pod-0"): identity}),
-        replace(states[0], anomalies=(Anomaly("unhealthy_held", *key, holder, "…", since=70.0),)),
-        *(
-            replace(
-                states[0],
-                advertised=merge_reports(
-                    [
-                        PluginReport(
-                            "p", {key.resource: AdvertisedResource(True, streams, {"d": told})}, 1.0, problem
-                        )
-                    ]
-                ),
-            )
-            for streams, problem in ((1, ""), (0, ""), (1, "gone"))
-        ),
+    well = {"d": AdvertisedDevice(healthy=True)}
+    moments = [
+        seen(held),
+        seen(held, complete=False),
+        seen(held, since=5.0),
+        seen(held, pods={("ns", "pod-0"): identity}),
+        seen(held, anomalies=(Anomaly("unhealthy_held", *key, holder, "…", since=70.0),)),
+        seen(held, advertised=reported(well)),
+        seen(held, advertised=reported(well, streams=0)),
+        seen(held, advertised=reported(well, problem="gone")),
+        seen(held, now=100.0 + 86400),
     ]
-    moments = [seen(state, 100.0) for state in states] + [seen(states[0], 100.0 + 86400)]
-    found = [rows.row_inputs(RowItem(held), moment) for moment in moments]
+    found = [row_inputs(one, moment) for moment in moments]
     assert all(one != other for i, one in enumerate(found) for other in found[:i])
-    assert found[0] == rows.row_inputs(RowItem(device("d", healthy=False, holders=1)), seen(states[0], 101.0))
+    assert found[0] == row_inputs(RowItem(device("d", PODS[0], ok=False)), seen(held, now=101.0))
 
 
-@given(st.integers(9, 60), st.sets(st.integers(0, 59), max_size=12), st.none() | st.integers(0, 59))
-def test_very_many_resources_are_folded_but_for_what_is_wrong_or_asked_for(
-    number: int, wrong: set[int], asked: int | None
+# --- order ----------------------------------------------------------------------------------------------
+
+
+def dated(*items: Device | ClaimDevice, complete: bool = True) -> State:
+    """Pods hold since the unix time at the end of their name."""
+    found = seen(*items, complete=complete).state
+    since = {h: HeldSince(float(h.holder.pod.rpartition("-")[2])) for h in holdings(found.snapshot)}
+    return replace(found, since=since)
+
+
+def pod(at: int) -> Holder:
+    return Holder("ns", f"p-{at}", "c")
+
+
+SORTED: tuple[Device | ClaimDevice, ...] = (
+    device("d-1", pod(30), resource="r/x", numa=(1,)),
+    device("d-2", pod(4), pod(9), resource="r/x", numa=(3,)),
+    device("d-10", resource="r/x", numa=(2,), ok=False),
+    device("d-3", pod(100), resource="a/y", ok=False),
+    device("d-4", resource="a/y"),
+    claimed(("mine", pod(5))),
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "ascending", "descending"),
+    [
+        ("resource", "d-3 d-4 gpu-0 d-1 d-2 d-10", "d-1 d-2 d-10 gpu-0 d-3 d-4"),
+        ("device", "d-1 d-2 d-3 d-4 d-10 gpu-0", "gpu-0 d-10 d-4 d-3 d-2 d-1"),
+        ("state", "d-3 d-10 gpu-0 d-1 d-2 d-4", "d-4 gpu-0 d-1 d-2 d-10 d-3"),
+        ("pod", "d-2 gpu-0 d-1 d-3 d-4 d-10", "d-3 d-1 gpu-0 d-2 d-4 d-10"),
+        ("since", "d-2 gpu-0 d-1 d-3 d-4 d-10", "d-3 d-1 gpu-0 d-2 d-4 d-10"),
+        ("numa", "d-1 d-10 d-2 d-3 d-4 gpu-0", "d-2 d-10 d-1 d-3 d-4 gpu-0"),
+    ],
+)
+def test_every_column_sorts_both_ways_and_rows_without_a_value_are_last(
+    column: str, ascending: str, descending: str
 ) -> None:
-    snapshot = Snapshot(
-        tuple(Device(DeviceKey(f"r.example/{i:02}", "d"), allocatable=i not in wrong) for i in range(number))
-    )
-    asked_for = "" if asked is None or asked >= number else f"r.example/{asked:02}"
-    found = resources(State(snapshot=snapshot, taken_at=0), PageQuery(Filters(resource=asked_for)))
-    names = [row.name.shown for row in found.first]
-    assert len(names) == 6
-    assert names == sorted(names)
-    assert len(found.further) == number - 6
-    assert not asked_for or asked_for in names
-    hidden = sum(row.alarming for row in found.further)
-    alarming = {f"r.example/{i:02}" for i in wrong if i < number}
-    assert hidden == 0 or all(row.alarming or row.selected for row in found.first)
-    assert (f"{hidden} of them with problems" in found.summary) == bool(hidden)
-    assert hidden + sum(row.alarming for row in found.first) == len(alarming)
+    items, state = [RowItem(item) for item in SORTED], dated(*SORTED)
+    for down, expected in ((False, ascending), (True, descending)):
+        found = arranged(items, Sort(SortColumn(column), descending=down), state)
+        assert " ".join(ids(found)) == expected
 
 
-def test_eight_resources_are_not_worth_folding() -> None:
-    snapshot = Snapshot(tuple(Device(DeviceKey(f"r.example/{i}", "d")) for i in range(8)))
-    found = resources(State(snapshot=snapshot, taken_at=0), PageQuery())
-    assert (len(found.first), found.further, found.summary) == (8, (), "")
+def test_an_unknown_health_is_not_sorted_as_unhealthy() -> None:
+    free, held = device("a"), device("b", pod(1), ok=False)
+    state = dated(free, held, complete=False)
+    assert ids(arranged([RowItem(free), RowItem(held)], Sort(SortColumn.STATE), state)) == ["b", "a"]
 
 
-def test_a_heading_sorts_then_turns_then_lets_go() -> None:
-    page = status_page(seen(State(), 1.0), PageQuery(), tag="", triggers=())
-    assert [h.name for h in page.headings if not h.address] == ["container"]
-    query, found = PageQuery(Filters(q="x"), page=4, group=RowGroup.POD), list[tuple[str, str]]()
-    for _ in range(4):
-        page = status_page(seen(State(), 1.0), query, tag="", triggers=())
-        heading = next(h for h in page.headings if h.name == "since")
-        found.append((heading.order, heading.address))
-        query = parse_page(parse_qsl(urlsplit(heading.address).query))
-    assert found == [
-        ("", "/?q=x&sort=since&group=pod"),
-        ("ascending", "/?q=x&sort=-since&group=pod"),
-        ("descending", "/?q=x&group=pod"),
-        ("", "/?q=x&sort=since&group=pod"),
+@pytest.mark.parametrize("shared", [device("d", pod(4), pod(9)), claimed(("mine", pod(4)), ("mine", pod(9)))])
+def test_a_row_of_one_pod_is_sorted_by_that_pod(shared: Device | ClaimDevice) -> None:
+    rows = [RowItem(shared, ("ns", "p-9")), RowItem(shared, ("ns", "p-4"))]
+    assert arranged(rows, Sort(SortColumn.SINCE), dated(shared)) == rows[::-1]
+
+
+def test_names_are_in_the_order_of_their_decimal_numbers() -> None:
+    wanted = ["0000:3b:00.0", "0000:3b:00.1", "GPU-52e-a", "GPU-9f-a", "dev-1", "dev-2", "dev-10"]
+    rows = (RowItem(device(name)) for name in reversed(wanted))
+    assert ids(arranged(rows, Sort(SortColumn.RESOURCE), State())) == wanted
+    long = "1-" * 100
+    assert sorted((f"{long}10", f"{long}9", "a2"), key=natural) == [f"{long}9", f"{long}10", "a2"]
+    assert natural("a2") is natural("a2")
+    assert natural(long) is not natural(long), "the cache has short names only"
+
+
+NAMES = st.text(max_size=8)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(
+        st.tuples(NAMES, NAMES, st.lists(NAMES, max_size=2), st.booleans(), st.integers(0, 3)), max_size=12
+    ),
+    st.builds(Sort, st.sampled_from(SortColumn), descending=st.booleans()),
+)
+def test_any_rows_can_be_sorted_and_none_is_lost(
+    rows: list[tuple[str, str, list[str], bool, int]], sort: Sort
+) -> None:
+    items = [
+        device(name, *(Holder("n", pod, "c") for pod in pods), resource=resource, numa=(numa,), ok=ok)
+        for resource, name, pods, ok, numa in rows
     ]
+    state = seen(*items).state
+    every = [*(RowItem(item) for item in items), RowItem(SORTED[-1])]
+    found = arranged(every, sort, state)
+    assert sorted(map(id, found)) == sorted(map(id, every))
+    assert arranged(found, sort, state) == found, "stable"
+
+
+# --- groups ---------------------------------------------------------------------------------------------
+
+A, B = Holder("ml", "a-0", "main"), Holder("ml", "b-0", "main")
+SHARED = f"{GPU}.shared"
+GROUPED: tuple[Device | ClaimDevice, ...] = (
+    device("G-1"),
+    device("G-2::0", A, parent="G-2", resource=SHARED),
+    device("G-2::1", A, B, parent="G-2", resource=SHARED),
+    device("MIG-1", parent="G-2", resource="nvidia.com/mig"),
+    device("G-2", A, resource="other.com/gpu"),
+    claimed(("mine", B), name="g-7", share="s1"),
+    claimed(("mine", B), name="g-8"),
+)
+STATE = replace(
+    seen(*GROUPED).state,
+    pods={("ml", "a-0"): PodIdentity("ml", "a-0", "u", workload=Workload("StatefulSet", "a"))},
+)
+BY_POD = Sort(SortColumn.POD)
+
+
+def grouped(
+    group: RowGroup,
+    *,
+    first: int = 0,
+    number: int = 100,
+    filters: Filters | None = None,
+    sort: Sort = BY_POD,
+    items: Sequence[Device | ClaimDevice] = GROUPED,
+) -> tuple[Cluster, ...]:
+    rows = row_items(items, group, ItemMatcher(filters or Filters()))
+    return clusters(arranged(rows, sort, STATE), group, first, number)
+
+
+def named(found: Sequence[Cluster]) -> list[tuple[str, list[str]]]:
+    return [("/".join(one.key[1:]) or one.key[0] if one.key else "", ids(one.shown)) for one in found]
+
+
+def test_by_device_shares_and_slices_of_any_resource_follow_their_parent() -> None:
+    assert named(grouped(RowGroup.DEVICE, sort=Sort(SortColumn.RESOURCE))) == [
+        ("drv/pool/g-7", ["g-7"]),
+        ("", ["g-8", "G-1"]),
+        ("nvidia.com/G-2", ["G-2::0", "G-2::1", "MIG-1"]),
+        ("", ["G-2"]),  # another vendor's, of the same name
+    ]
+
+
+def test_by_pod_each_pod_has_its_devices_and_free_devices_are_last() -> None:
+    found = grouped(RowGroup.POD)
+    assert named(found) == [
+        ("ml/a-0", ["G-2::0", "G-2::1", "G-2"]),
+        ("ml/b-0", ["g-7", "g-8", "G-2::1"]),
+        ("free", ["G-1", "MIG-1"]),
+    ]
+    assert [row.holders for one in found for row in one.shown if row.item.key.device == "G-2::1"] == [
+        (A,),
+        (B,),
+    ]
+    last = named(grouped(RowGroup.POD, sort=Sort(SortColumn.STATE, descending=True)))[-1]
+    assert last == ("free", ["G-1", "MIG-1"])
+    assert [key for key, _ in named(grouped(RowGroup.POD, filters=Filters(pod="B-")))] == ["ml/b-0", "free"]
+
+
+def test_group_headings_have_counts_and_links() -> None:
+    unheaded, gpu = (
+        group_header(one, STATE)
+        for one in grouped(RowGroup.DEVICE, items=GROUPED[:4], sort=Sort(SortColumn.RESOURCE))
+    )
+    assert unheaded is None
+    assert gpu is not None
+    assert (gpu.name.shown, gpu.address) == ("G-2", f"/devices/{SHARED}/G-2")
+    assert gpu.counts == f"2 devices of {SHARED} and 1 of nvidia.com/mig: 2 held · 1 free"
+    owner, _, free = (group_header(one, STATE) for one in grouped(RowGroup.POD))
+    assert owner is not None
+    assert free is not None
+    assert (owner.before and owner.before.shown, owner.name.shown) == ("ml", "a-0")
+    assert (owner.address, owner.of) == ("/pods/ml/a-0", "StatefulSet a")
+    assert owner.counts == f"2 devices of {SHARED} and 1 of other.com/gpu"
+    assert (free.name.shown, free.address) == ("Held by no pod", "")
+    ill = device("G-2::0", A, parent="G-2", ok=False), device("G-2::1", B, parent="G-2")
+    (heading,) = (group_header(one, STATE) for one in grouped(RowGroup.DEVICE, items=ill))
+    assert heading is not None
+    assert heading.counts == f"2 devices of {GPU}: 1 unhealthy, held · 1 held"
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(RowGroup), st.integers(0, 12), st.integers(1, 12))
+def test_pages_follow_one_another_without_gap_or_repetition(group: RowGroup, first: int, number: int) -> None:
+    whole = [row for one in grouped(group) for row in one.shown]
+    part = grouped(group, first=first, number=number)
+    assert [row for one in part for row in one.shown] == whole[first : first + number]
+    assert all(one.shown for one in part)
+
+
+def test_a_group_continued_from_the_page_before_counts_all_its_rows() -> None:
+    found = grouped(RowGroup.POD, first=1, number=3)
+    assert named(found) == [("ml/a-0", ["G-2::1", "G-2"]), ("ml/b-0", ["g-7"])]
+    assert [(one.continued, len(one.every)) for one in found] == [(True, 3), (False, 3)]

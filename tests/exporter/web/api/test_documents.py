@@ -1,0 +1,402 @@
+"""The documents of /api/v1 except history: what they say of the mapping, of plugins, and of one device."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, rule
+from exporter.mapping.identity import PodIdentity, Workload
+from exporter.mapping.model import (
+    AdvertisedDevice,
+    AdvertisedResource,
+    Anomaly,
+    Holder,
+    PluginReport,
+    PluginReports,
+    merge_reports,
+)
+from exporter.mapping.state import Failure, State
+from exporter.views import schema
+from exporter.web.app import build
+from harness.page_reader import read_json
+from harness.scene import GPU
+
+Client = TestClient[web.Request, web.Application]
+
+START = 1_793_227_263.25
+BEGAN = "2026-10-28T22:31:03.250Z"
+LISTS = ("devices", "pods", "claims", "resources", "anomalies")
+FAILURE = Failure("List", "UNAVAILABLE", "there is no socket", START + 5)
+
+
+async def get(client: Client, name: str, status: int = 200, **query: str) -> Any:
+    """The list of a document, or the whole document of another address."""
+    document = await read_json(client, f"/api/v1/{name}", status, **query)
+    return document[name] if name in LISTS and status == 200 else document
+
+
+async def explain(client: Client, device: str, resource: str = "", status: int = 200) -> Any:
+    return await get(client, "explain", status, device=device, resource=resource)
+
+
+# --- before the first mapping, and after a failure ------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*LISTS, "explain"])
+async def test_before_the_first_mapping_a_list_is_503_and_not_empty(
+    client: Client, world: SimpleNamespace, name: str
+) -> None:
+    query = {"device": "x"} if name == "explain" else {}
+    problem = await get(client, name, 503, **query)
+    assert (problem["status"], problem["freshness"]) == (503, "unknown")
+    assert problem["detail"] == "no mapping yet; the kubelet has not answered"
+    world.states.publish(State(failure=FAILURE))
+    assert (await get(client, name, 503, **query))["detail"].endswith(": UNAVAILABLE: there is no socket")
+    assert (await client.get(f"/api/v1/{name}", params=query)).headers["Retry-After"] == "5"
+    status = await get(client, "status")
+    assert (status["counts"], status["error"]["code"]) == (None, "UNAVAILABLE")
+
+
+async def test_every_document_begins_with_the_envelope(client: Client, world: SimpleNamespace) -> None:
+    world.publish()
+    world.now += 2.5
+    for path in (*LISTS, "status", "explain?device=GPU-0"):
+        document = await read_json(client, f"/api/v1/{path}")
+        assert {name: document[name] for name in schema.Envelope.__struct_fields__} == {
+            "node": "worker-3",
+            "generation": 1,
+            "taken_at": "2026-10-28T22:41:03.250Z",
+            "age_seconds": 2.5,
+            "freshness": "fresh",
+            "error": None,
+        }
+
+
+async def test_the_last_good_mapping_has_its_age_the_error_and_an_anomaly_once_stale(
+    client: Client, world: SimpleNamespace
+) -> None:
+    world.publish(failure=FAILURE, anomalies=())
+    error = {"method": "List", "code": "UNAVAILABLE", "message": "there is no socket"}
+    for passed, freshness in ((10.0, "ageing"), (70.0, "stale")):
+        world.now = START + passed
+        found = await read_json(client, "/api/v1/devices")
+        assert (found["freshness"], found["age_seconds"], len(found["devices"])) == (freshness, passed, 9)
+        assert found["error"] == {**error, "since": "2026-10-28T22:41:08.250Z"}
+    assert await get(client, "anomalies", kind="stale") == [
+        {
+            "kind": "stale",
+            "resource": None,
+            "device": None,
+            "holder": None,
+            "evidence": "the mapping is 1 min old; more than 1 min is too old",
+            "since": "2026-10-28T22:42:03.250Z",
+            "devices": [],
+            "pods": [],
+            "numa_nodes": [],
+        }
+    ]
+
+
+# --- the lists ------------------------------------------------------------------------------------------
+
+
+async def test_devices(client: Client, world: SimpleNamespace) -> None:
+    world.publish()
+    devices = await get(client, "devices")
+    assert [(d["resource"], d["device"]) for d in devices] == [d.key for d in world.snapshot.devices]
+    by_id = {d["device"]: d for d in devices}
+    holder = {
+        "namespace": "ml",
+        "pod": "llama-0",
+        "container": "trainer",
+        "pod_uid": "uid-1",
+        "since": BEGAN,
+        "since_exact": True,
+        "workload": None,
+    }
+    assert by_id["GPU-0"] == {
+        "resource": GPU,
+        "device": "GPU-0",
+        "parent": None,
+        "numa_nodes": [0],
+        "healthy": True,
+        "holders": [holder],
+        "plugin": None,
+    }
+    assert by_id["GPU-2"]["healthy"] is False
+    assert (by_id["GPU-7::1"]["holders"], by_id["GPU-7::0"]["parent"]) == ([], "GPU-7")
+    (holder,) = by_id["GPU-7::0"]["holders"]
+    assert (holder["pod_uid"], holder["since_exact"]) == (None, False)
+
+
+async def test_pods(client: Client, world: SimpleNamespace) -> None:
+    world.publish()
+    pods = await get(client, "pods")
+    assert [f"{p['namespace']}/{p['name']}" for p in pods] == [
+        *("batch/render-1", "dra/shared-1", "dra/shared-2", "inference/vllm-0", "ml/llama-0"),
+        "trading/engine-0",
+    ]
+    assert [p["uid"] for p in pods] == [None] * 4 + ["uid-1", None]
+    since = {"since": BEGAN, "since_exact": True}
+    assert pods[0]["containers"][0]["devices"] == [
+        {"resource": GPU, "device": "GPU-2", "parent": None, "healthy": False, **since}
+    ]
+    claim = {"claim_namespace": "dra", "claim": "shared", "share_id": None, **since}
+    driver = {"driver": "gpu.example.com", "pool": "pool-a", "device": "gpu-0"}
+    assert pods[1]["containers"][0]["claims"] == [{**claim, **driver}]
+    assert pods[5]["containers"] == [
+        {
+            "name": "main",
+            "devices": [],
+            "claims": [],
+            "cpu_ids": [1, 2, 3, 8],
+            "memory": [{"type": "memory", "numa_nodes": [0], "bytes": 209715200}],
+            "numa_nodes": [0],
+        }
+    ]
+
+
+async def test_claims_resources_and_anomalies(client: Client, world: SimpleNamespace) -> None:
+    split = Anomaly(
+        *("numa_split", GPU, "", Holder("ml", "llama-0", "trainer"), "words"),
+        since=START,
+        devices=("GPU-0", "GPU-1"),
+        pods=(("ml", "llama-0"),),
+        numa_nodes=(1,),
+    )
+    world.publish(anomalies=(split,))
+    (claim,) = await get(client, "claims")
+    assert [(h["claim"], h["pod"], h["since"], h["since_exact"]) for h in claim["holders"]] == [
+        ("shared", "shared-1", BEGAN, True),
+        ("shared", "shared-2", BEGAN, False),
+    ]
+    assert claim["cdi_devices"] == ["example.com/gpu=claim-1"]
+    counts = ("resource", "known", "allocatable", "allocated", "unhealthy", "free")
+    assert [tuple(entry[name] for name in counts) for entry in await get(client, "resources")] == [
+        (GPU, 7, 6, 3, 1, 4),
+        (f"{GPU}.shared", 2, 2, 1, 0, 1),
+    ]
+    assert await get(client, "anomalies") == [
+        {
+            "kind": "numa_split",
+            "resource": GPU,
+            "device": None,
+            "holder": {"namespace": "ml", "pod": "llama-0", "container": "trainer", "pod_uid": None},
+            "evidence": "words",
+            "since": "2026-10-28T22:41:03.250Z",
+            "devices": ["GPU-0", "GPU-1"],
+            "pods": [{"namespace": "ml", "pod": "llama-0"}],
+            "numa_nodes": [1],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("devices?namespace=ml", ["GPU-0", "GPU-1"]),
+        ("devices?q=llama-BIG", ["GPU-0", "GPU-1"]),
+        ("claims?device=GPU&driver=gpu.example.com", ["gpu-0"]),
+        ("claims?claim=other", []),
+        ("pods?resource=gpu.example.com", ["shared-1", "shared-2"]),
+        ("pods?q=llama-big", ["llama-0"]),
+        ("resources?q=GPU.SHARED", [f"{GPU}.shared"]),
+        ("anomalies?kind=unhealthy_held&pod=render", ["GPU-2"]),
+        ("anomalies?kind=plugin_gone", []),
+    ],
+)
+async def test_each_list_is_filtered_by_its_query(
+    client: Client, world: SimpleNamespace, path: str, found: list[str]
+) -> None:
+    """exporter.views.matching decides; tests/exporter/views/test_matching.py has its rules."""
+    identity = PodIdentity("ml", "llama-0", "uid-1", "Running", workload=Workload("StatefulSet", "llama-big"))
+    world.publish(pods={identity.key: identity})
+    name = path.partition("?")[0]
+    member = {"pods": "name", "resources": "resource"}.get(name, "device")
+    document = await read_json(client, f"/api/v1/{path}")
+    assert [entry[member] for entry in document[name]] == found
+
+
+async def test_identities_of_pods(client: Client, world: SimpleNamespace) -> None:
+    identity = PodIdentity(
+        *("ml", "llama-0", "uid-1", "Running"),
+        workload=Workload("StatefulSet", "llama"),
+        priority_class="high",
+        labels=(("team", "ml"),),
+    )
+    bare = PodIdentity("inference", "vllm-0", "uid-2", workload=Workload("Pod", "vllm-0"))
+    world.publish(pods={identity.key: identity, bare.key: bare})
+    owner = {"kind": "StatefulSet", "name": "llama"}
+    devices = await get(client, "devices", namespace="ml")
+    assert [d["holders"][0]["workload"] for d in devices] == [owner] * 2
+    pods = {pod["name"]: pod for pod in await get(client, "pods")}
+    names = ("uid", "workload", "phase", "priority_class", "labels")
+    assert [pods["llama-0"][name] for name in names] == ["uid-1", owner, "Running", "high", {"team": "ml"}]
+    assert [pods["render-1"][name] for name in names] == [None] * 5
+    page = await (await client.get("/")).text()
+    assert "StatefulSet llama" in page
+    assert "Pod vllm-0" not in page, "a bare pod is its own workload"
+
+
+async def test_status_has_the_exporter_and_its_counts(client: Client, world: SimpleNamespace) -> None:
+    world.publish(notes=("no NUMA",))
+    status = await get(client, "status")
+    assert {key: status[key] for key in status if key not in schema.Envelope.__struct_fields__} == {
+        "api_version": "v1",
+        "notes": ["no NUMA"],
+        "triggers": ["timer every 5s"],
+        "poll_interval_seconds": 5.0,
+        "stale_after_seconds": 60.0,
+        "version": "1.2.3",
+        "counts": {
+            "resources": 2,
+            "devices": 9,
+            "held": 4,
+            "free": 5,
+            "unhealthy": 1,
+            "claimed_devices": 1,
+            "containers": 6,
+            "pods": 6,
+            "anomalies": 1,
+        },
+        "plugins": [],
+    }
+
+
+async def test_an_incomplete_mapping_has_null_where_the_kubelet_does_not_report(
+    client: Client, world: SimpleNamespace
+) -> None:
+    world.publish(replace(world.snapshot, complete=False))
+    assert {d["healthy"] for d in await get(client, "devices")} == {None}
+    for entry in await get(client, "resources"):
+        assert (entry["allocatable"], entry["unhealthy"], entry["free"]) == (None, None, None)
+    counts = (await get(client, "status"))["counts"]
+    assert (counts["free"], counts["unhealthy"], counts["held"]) == (None, None, 4)
+
+
+# --- plugins --------------------------------------------------------------------------------------------
+
+
+def _advertised(problem: str = "") -> PluginReports:
+    ill = AdvertisedDevice(
+        *(False, "XID 79", START - 60, (1,)),
+        attributes=(("model", "A100"), ("parent", "<b>")),
+        last_allocated=START - 600,
+    )
+    devices = {"GPU-2": ill, "GPU-3": AdvertisedDevice(healthy=True)}
+    resource = AdvertisedResource(registered=True, streams=1, devices=devices)
+    first = PluginReport("unix:/p.sock", {GPU: resource}, START - 5, problem, START if problem else None)
+    return merge_reports([first, PluginReport("http://n:1", problem="not polled yet")])
+
+
+async def test_reports_of_plugins(client: Client, world: SimpleNamespace) -> None:
+    world.publish(advertised=_advertised())
+    by_id = {d["device"]: d["plugin"] for d in await get(client, "devices")}
+    assert by_id["GPU-2"] == {
+        "source": "unix:/p.sock",
+        "answers": True,
+        "health": "Unhealthy",
+        "reason": "XID 79",
+        "since": "2026-10-28T22:40:03.250Z",
+        "attributes": {"model": "A100", "parent": "<b>"},
+        "last_allocated": "2026-10-28T22:31:03.250Z",
+    }
+    assert [by_id["GPU-3"][name] for name in ("health", "reason", "since")] == ["Healthy", None, None]
+    assert by_id["GPU-0"] is None
+    first, second = (await get(client, "status"))["plugins"]
+    assert first == {
+        "source": "unix:/p.sock",
+        "answers": True,
+        "resources": [GPU],
+        "told_at": "2026-10-28T22:40:58.250Z",
+        "silent_since": None,
+        "problem": None,
+    }
+    assert (second["answers"], second["resources"], second["told_at"]) == (False, [], None)
+    assert second["problem"] == "not polled yet"
+    world.publish(advertised=_advertised("connection refused"))
+    (device,) = await get(client, "devices", device="GPU-2")
+    assert (device["plugin"]["answers"], device["plugin"]["reason"]) == (False, "XID 79")
+    silent = (await get(client, "status"))["plugins"][0]
+    assert (silent["problem"], silent["silent_since"]) == ("connection refused", "2026-10-28T22:41:03.250Z")
+
+
+# --- explain --------------------------------------------------------------------------------------------
+
+
+async def test_explain_has_sentences_and_facts(client: Client, world: SimpleNamespace) -> None:
+    world.publish()
+    world.now += 2
+    found = await explain(client, "GPU-7::0", f"{GPU}.shared")
+    assert found["sentences"][0] == f"GPU-7::0 of {GPU}.shared is share 0 of GPU-7 (id rule replica)."
+    assert found["sentences"][-1].endswith("2 s ago, and fresh.")
+    assert (found["subject"], found["device"], found["resource"]) == ("device", "GPU-7::0", f"{GPU}.shared")
+    reading = {"rule": "replica", "kind": "replica", "parent": "GPU-7", "replica": "0", "partition": None}
+    assert found["reading"] == reading
+    assert found["parent_reading"]["kind"] == "whole"
+    assert (found["parent"], found["attributed"], found["why_nobody"]) == ("GPU-7", True, None)
+    assert found["numa"] == {"nodes": [1], "told_by": "kubelet"}
+    devices = {d["device"]: d for d in await get(client, "devices")}
+    assert (found["entry"], found["siblings"]) == (devices["GPU-7::0"], [devices["GPU-7::1"]])
+
+
+async def test_explain_of_parents_claimed_unhealthy_and_free_devices(
+    client: Client, world: SimpleNamespace
+) -> None:
+    world.publish()
+    parent = await explain(client, "GPU-7")
+    assert (parent["subject"], parent["entry"], parent["resource"]) == ("parent", None, None)
+    assert [part["device"] for part in parent["parts"]] == ["GPU-7::0", "GPU-7::1"]
+    claimed = await explain(client, "gpu-0")
+    assert (claimed["subject"], claimed["attributed"]) == ("claimed", True)
+    assert [claim["driver"] for claim in claimed["claims"]] == ["gpu.example.com"]
+    ill = await explain(client, "GPU-2")
+    assert [anomaly["kind"] for anomaly in ill["anomalies"]] == ["unhealthy_held"]
+    free = await explain(client, "GPU-3")
+    assert (free["attributed"], free["why_nobody"]) == (False, "free: no pod holds it")
+
+
+async def test_explain_of_unknown_and_ambiguous_ids(client: Client, world: SimpleNamespace) -> None:
+    world.publish()
+    unknown = await explain(client, "GPU-77", status=404)
+    start = "no device 'GPU-77' is known on this node; the most similar ids are GPU-"
+    assert unknown["detail"].startswith(start)
+    assert {"resource": f"{GPU}.shared", "device": "GPU-7::0"} in unknown["nearest"]
+    assert (await explain(client, "x", "tpu", 404))["nearest"] == []
+    refused = await explain(client, "PU-7::", status=400)
+    assert [key["device"] for key in refused["devices"]] == ["GPU-7::0", "GPU-7::1"]
+
+
+@pytest.mark.parametrize(
+    ("query", "parameter"),
+    [
+        ("", "device"),
+        ("?device=", "device"),
+        ("?device=GPU", "device"),
+        ("?device=a&device=b", "device"),
+        ("?id=a", "id"),
+        ("?device=" + "x" * 513, "device"),
+    ],
+)
+async def test_explain_refuses_a_wrong_query(
+    client: Client, world: SimpleNamespace, query: str, parameter: str
+) -> None:
+    world.publish()
+    assert (await read_json(client, f"/api/v1/explain{query}", 400))["parameter"] == parameter
+
+
+async def test_explain_uses_the_users_id_rules_and_the_schema_of_the_command(world: SimpleNamespace) -> None:
+    world.publish()
+    mine = rule("mine", r"(?P<parent>GPU)-(?P<replica>\d)", resource=GPU)
+    site = replace(world.site, reader=IdReader([mine, *BUILT_IN_RULES]))
+    async with TestClient(TestServer(build(site))) as client:
+        body = await (await client.get("/api/v1/explain?device=GPU-0")).read()
+    found = msgspec.json.decode(body, type=schema.ExplainDocument)
+    assert found.reading.rule == "mine"
+    assert isinstance(found.entry, schema.DeviceEntry)
+    assert msgspec.json.encode(found) == body

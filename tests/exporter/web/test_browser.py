@@ -1,0 +1,552 @@
+"""The pages in Chromium: JavaScript modules, layout, and axe. tests/e2e/test_tasks.py has whole tasks
+by mouse, by keyboard, and without JavaScript.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped] # it has no types
+from playwright.async_api import Page, Route, expect
+
+from exporter.history.record import HoldingFacts, HoldingKey
+from exporter.mapping.holdings import HeldSince
+from exporter.mapping.model import ClaimDevice, ClaimDeviceKey, ClaimHolder, Holder, Snapshot
+from exporter.mapping.state import Failure, State
+from exporter.views.query import device_link, pod_link
+from exporter.views.wording import lasting
+from harness.hostile import CORPUS
+from harness.past import Past
+from harness.scene import GPU, device, snapshot
+from harness.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # one browser for all of them
+
+Visit = Callable[..., Awaitable[SimpleNamespace]]
+
+DEVICE = "/devices/nvidia.com/gpu/GPU-0"
+
+
+def with_device(found: Snapshot, name: str, **changes: object) -> Snapshot:
+    """`found` with one device changed."""
+    devices = (replace(d, **changes) if d.key.device == name else d for d in found.devices)  # type: ignore[arg-type]
+    return replace(found, devices=tuple(devices))
+
+
+def held_by(found: Snapshot, name: str, pod: str) -> Snapshot:
+    return with_device(found, name, holders=(Holder("new", pod, "main"),))
+
+
+@pytest.fixture
+def story(world: SimpleNamespace, past: Past) -> SimpleNamespace:
+    """An hour: GPU-0 goes from llama-0 to another pod, the kubelet is silent, and llama-0 is recreated."""
+
+    def held(
+        pod: str, uid: str, name: str = "GPU-0", namespace: str = "ml"
+    ) -> tuple[HoldingKey, HoldingFacts]:
+        return HoldingKey(GPU, "", "", name, "", "", "", namespace, pod, "trainer"), HoldingFacts(uid)
+
+    past.look()
+    for _ in range(60):
+        past.look(held("llama-0", "uid-0"), after=15)
+    past.look(after=10)
+    for _ in range(40):
+        past.look(held("evaluation-run-9", "uid-9", namespace="research"), after=15)
+    past.silent(200)
+    while past.life.wall < world.now - 15:
+        past.look(held("llama-0", "uid-1"), held("llama-0", "uid-1", "GPU-1"), after=15)
+    world.now = past.life.wall
+    world.publish()
+    return world
+
+
+# --- the status page follows the mapping ----------------------------------------------------------------
+
+
+async def test_what_a_person_typed_chose_and_opened_survives_changes(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    resource = page.get_by_label("Resource", exact=True)
+    await page.locator(".cdi summary").click()
+    search = page.get_by_label("Search")
+    await search.focus()
+    for character in "shared":
+        await page.keyboard.type(character)
+        world.publish()
+    await expect(page.locator(".devices tbody")).to_have_count(3)
+    await expect(search).to_have_value("shared")
+    await expect(search).to_be_focused()
+    assert await page.locator(".cdi").get_attribute("open") is not None
+    await resource.select_option(f"{GPU}.shared")
+    await expect(page.locator(".devices tbody")).to_have_count(2)
+    more = device("first", resource="nvidia.com/aaa")
+    world.publish(replace(world.snapshot, devices=(more, *world.snapshot.devices)))
+    await expect(resource.locator("option")).to_have_count(4)
+    await expect(resource).to_have_value(f"{GPU}.shared")
+    await expect(page.locator(".devices tbody")).to_have_count(2)
+
+
+async def test_banner_follows_the_kubelet_and_the_age(visit: Visit, world: SimpleNamespace) -> None:
+    state = world.publish()
+    page: Page = (await visit()).page
+    banner = page.locator(".banner [role=status]")
+    await expect(banner).to_have_text("The mapping is fresh.")
+    world.now += 10
+    world.states.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", world.now)))
+    await expect(banner).to_have_text("The kubelet does not answer as it should.")
+    taken = page.locator(".banner [data-key=taken]")
+    await expect(taken).to_contain_text("the mapping of 22:41:03 UTC, 10 s old")
+    await expect(page).to_have_title(re.compile("^No answer: "))
+    world.now += 60
+    # Nothing is published: the exporter itself notices that time has passed.
+    await expect(banner).to_have_text("Do not trust this mapping.")
+    await expect(page).to_have_title(re.compile("^STALE: "))
+    world.publish()
+    await expect(banner).to_have_text("The mapping is fresh.")
+
+
+async def test_a_refresh_without_a_change_changes_only_its_time(visit: Visit, world: SimpleNamespace) -> None:
+    state = world.publish()
+    page: Page = (await visit()).page
+    await page.evaluate(
+        """() => {
+            window.changes = [];
+            new MutationObserver((all) => {
+                for (const one of all) {
+                    const where = one.target.nodeType === 1 ? one.target : one.target.parentElement;
+                    if (!where.closest("[data-taken], [data-lasting]")) window.changes.push(where.outerHTML);
+                }
+            }).observe(document.querySelector("main"),
+                { subtree: true, childList: true, characterData: true, attributes: true });
+        }"""
+    )
+    world.now += 5
+    world.states.publish(replace(state, taken_at=world.now))
+    await expect(page.locator("time[data-taken]:not([data-lasting])")).to_have_text("22:41:08")
+    assert await page.evaluate("window.changes") == []
+
+
+async def test_the_page_stays_and_says_so_without_events(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    visited = await visit()
+    page: Page = visited.page
+
+    async def refuse(route: Route) -> None:
+        await route.fulfill(status=503, body="{}")
+
+    await page.route("**/api/v1/events", refuse)
+    await page.reload()
+    await expect(page.locator("#link")).to_contain_text("Not live since")
+    await visited.runner.cleanup()
+    await page.unroute_all()
+    await expect(page.locator("#link")).to_contain_text("the exporter does not answer")
+    await expect(page.locator(".devices tbody")).to_have_count(10)
+    # The browser itself notes what it could not get.
+    visited.complaints[:] = [c for c in visited.complaints if "ERR_" not in c and "503" not in c]
+
+
+async def test_the_module_counts_ages_as_the_server_words_them(visit: Visit, world: SimpleNamespace) -> None:
+    ages = (0, 59, 60, 3599, 3600, 7500, 86400, 90000, 400 * 86400)
+    pods = [Holder("ns", f"pod-{i}", "c") for i in range(len(ages))]
+    state = world.publish(snapshot(*(device(f"d{i}", pod) for i, pod in enumerate(pods))))
+    since = {h: HeldSince(world.now - 0.2 - ages[int(h.key.device[1:])]) for h in state.since}
+    world.states.publish(replace(state, since=since))
+    page: Page = (await visit()).page
+    cells = page.locator(".devices .since time[data-lasting]")
+    # A minute of the browser's clock later each age is what the server says then.
+    await page.evaluate("(now => { Date.now = () => now + 60000; })(Date.now())")
+
+    async def counted() -> bool:
+        found = await cells.all_inner_texts()
+        return any(found == [lasting(age + 60.2 + late) for age in ages] for late in range(60))
+
+    await until("ages count on by themselves", counted)
+
+
+async def test_a_new_finding_is_announced_once_and_its_row_marked(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    said = page.locator("#said")
+    await expect(page.locator(".copy").first).to_be_attached()
+    await expect(said).to_have_text("")  # earlier findings are on the page
+    await page.evaluate(
+        """() => {
+            window.said = [];
+            const said = document.getElementById("said");
+            new MutationObserver(() => said.textContent && window.said.push(said.textContent))
+                .observe(said, { childList: true });
+        }"""
+    )
+    ill = with_device(world.snapshot, "GPU-0", allocatable=False)
+    world.publish(ill)
+    sentence = re.compile(r"Wrong now: ml/llama-0 \(trainer\) holds nvidia.com/gpu GPU-0")
+    await expect(said).to_have_text(sentence)
+    marked = page.locator("tr[data-own-changed]")
+    assert [text.split()[0] for text in await marked.all_inner_texts()] == ["GPU-0"]
+    for pod in ("p-0", "p-1"):  # other changes do not repeat it
+        world.publish(held_by(ill, "GPU-5", pod))
+        await expect(page.locator(".devices", has_text=pod)).to_have_count(1)
+    assert len(await page.evaluate("window.said")) == 1
+    world.publish(replace(ill, devices=tuple(replace(d, allocatable=True) for d in ill.devices)))
+    await expect(said).to_have_text("Nothing is wrong any longer.")
+
+
+async def test_a_page_in_view_again_fetches_only_changes(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    await expect(page.locator(".copy").first).to_be_attached()
+    async with page.expect_response(lambda response: response.url.endswith("/")) as answer:
+        await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    assert (await answer.value).status == 304
+
+
+# --- order, groups, filters, keys -----------------------------------------------------------------------
+
+
+async def test_a_heading_sorts_and_the_order_is_in_the_address(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    table = page.locator(".devices table")
+    since = table.get_by_role("columnheader", name="Held since")
+    resource = table.get_by_role("columnheader", name="Resource")
+    await expect(resource).to_have_attribute("aria-sort", "ascending")
+    for order, address in (("ascending", "/?sort=since"), ("descending", "/?sort=-since"), (None, "/")):
+        await since.get_by_role("link").focus()
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(re.compile(re.escape(address) + "$"))
+        await expect(resource if order is None else since).to_have_attribute(
+            "aria-sort", order or "ascending"
+        )
+        await expect(table.locator("[aria-sort]")).to_have_count(1)
+        await expect(since.get_by_role("link")).to_be_focused()
+    await page.go_back()
+    await expect(since).to_have_attribute("aria-sort", "descending")
+
+
+async def test_filters_groups_and_the_way_back_keep_the_rest_of_the_query(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    page: Page = (await visit("/?sort=-numa")).page
+    summary, search, group = (
+        page.locator(".summary"),
+        page.get_by_label("Search"),
+        page.get_by_label("Group by"),
+    )
+    await group.select_option("pod")
+    llama = page.get_by_role("rowgroup").filter(has=page.get_by_role("rowheader", name="ml/llama-0"))
+    await expect(llama.get_by_role("row")).to_have_count(3)
+    await expect(page.locator(".devices tbody").last).to_contain_text("Held by no pod")
+    assert page.url.endswith("/?group=pod&sort=-numa")
+    await page.locator(".devices a.id").first.focus()
+    await page.keyboard.press("/")
+    await expect(search).to_be_focused()
+    await page.keyboard.type("ml/llama")  # in a field, a slash is a slash
+    await expect(search).to_have_value("ml/llama")
+    await expect(summary).to_contain_text("2 of 10 devices")
+    assert await page.locator("tr[data-own-changed]").count() == 0, "other rows are no change of the mapping"
+    assert {"group=pod", "sort=-numa"} <= set(page.url.partition("?")[2].split("&"))
+    await page.get_by_role("link", name="Clear").click()
+    await expect(search).to_have_value("")
+    await expect(group).to_have_value("pod")
+    await expect(search).to_be_focused()  # the link is gone
+    await page.get_by_role("link", name=f"{GPU}.shared").click()
+    await expect(page.get_by_label("Resource", exact=True)).to_have_value(f"{GPU}.shared")
+    await page.go_back()
+    await expect(page.get_by_label("Resource", exact=True)).to_have_value("")
+
+
+async def test_the_keyboard_reaches_every_control_and_focus_is_visible(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    await page.keyboard.press("Tab")
+    skip = page.get_by_role("link", name="Skip to the content")
+    await expect(skip).to_be_focused()
+    await expect(skip).to_be_in_viewport()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("main")).to_be_focused()
+    reached: list[str] = []
+    for _ in range(30):
+        await page.keyboard.press("Tab")
+        reached.append(
+            await page.evaluate("document.activeElement.name || document.activeElement.textContent")
+        )
+    assert {"q", "resource", "namespace", "state", "More", "Filter", "ml/llama-0"} <= set(reached)
+    assert await page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+# --- ids and times --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secure", [True, False])
+async def test_an_id_is_copied_as_its_row_shows_it_now(
+    visit: Visit, world: SimpleNamespace, secure: bool
+) -> None:
+    world.publish()
+    page: Page = (await visit(permissions=["clipboard-read", "clipboard-write"])).page
+    if not secure:  # as without TLS
+        await page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    row = page.locator(".devices tbody", has_text="vllm-0")
+    await row.get_by_role("button", name="Copy GPU-7::0").click()
+    await expect(page.locator("#said")).to_have_text("Copied GPU-7::0")
+    search = page.get_by_label("Search")
+    await search.focus()
+    await page.keyboard.press("Control+V")
+    await expect(search).to_have_value("GPU-7::0")
+    await expect(page.locator(".summary")).to_have_text("1 of 10 devices")
+    await row.get_by_role("button", name="Copy vllm-0").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#said")).to_have_text("Copied vllm-0")
+    await expect(row.get_by_role("button", name="Copy vllm-0")).to_be_focused()
+    await search.fill("GPU-5")
+    buttons = page.locator(".devices .copy")
+    await expect(buttons).to_have_count(1)
+    for pod in ("p-0", "p-1"):
+        world.publish(held_by(world.snapshot, "GPU-5", pod))
+        await expect(page.get_by_role("button", name=f"Copy {pod}")).to_have_count(1)
+        await expect(buttons).to_have_count(2)
+    world.publish()
+    await expect(buttons).to_have_count(1)
+
+
+async def test_times_switch_to_the_browsers_zone_and_the_choice_is_kept(
+    visit: Visit, world: SimpleNamespace
+) -> None:
+    world.publish()
+    page: Page = (await visit(timezone_id="Asia/Kolkata", locale="en-GB")).page
+    heading = page.get_by_role("columnheader", name="Held since")
+    since = page.locator(".devices time[data-at]").first
+    await expect(since).to_have_text("22:31:03")
+    await expect(heading).to_have_text("Held since UTC")
+    switch = page.get_by_role("button", name="zone, Asia/")
+    await expect(switch).to_have_attribute("aria-pressed", "false")
+    await switch.click()
+    await expect(since).to_have_text("04:01:03")
+    await expect(heading).to_have_text("Held since GMT+5:30")
+    await expect(page.locator("footer")).to_contain_text("Times are GMT+5:30 (Asia/Calcutta).")
+    assert await since.get_attribute("title") == "2026-10-28T22:31:03.250Z", "the title is in UTC"
+    world.publish(held_by(world.snapshot, "GPU-5", "arrival-0"))
+    await expect(page.locator(".devices", has_text="arrival-0")).to_have_count(1)
+    shown = await page.locator("main").locator("time, [data-zone]").all_inner_texts()
+    assert {"22:31:03", "UTC"}.isdisjoint(shown)
+    assert await page.context.cookies() == []
+    await page.reload()
+    await expect(since).to_have_text("04:01:03")
+    await switch.click()
+    await expect(since).to_have_text("22:31:03")
+
+
+# --- everybody ------------------------------------------------------------------------------------------
+
+
+def stale(world: SimpleNamespace) -> None:
+    world.publish(failure=Failure("List", "UNAVAILABLE", "gone", world.now))
+    world.now += 90
+
+
+def unknown(world: SimpleNamespace) -> None:
+    world.states.publish(State(failure=Failure("List", "UNAVAILABLE", "there is no socket", world.now)))
+
+
+def well(world: SimpleNamespace) -> None:
+    devices = tuple(replace(d, allocatable=True) for d in world.snapshot.devices)
+    world.publish(replace(world.snapshot, devices=devices))
+
+
+def large(world: SimpleNamespace) -> None:
+    pod = Holder("ns", "pod-1", "c")
+    world.publish(
+        snapshot(
+            *(
+                device(
+                    f"d-{i}", *[pod] * (i % 2), resource=f"r.x/{i % 40}", parent=f"p-{i // 4}", ok=i % 7 > 0
+                )
+                for i in range(600)
+            ),
+            claims=world.snapshot.claims,
+        )
+    )
+
+
+SCENES: dict[str, tuple[Callable[[SimpleNamespace], object], str]] = {
+    "no findings, sorted": (well, "/?sort=-pod"),
+    "by pod": (lambda world: world.publish(), "/?group=pod"),
+    "many devices by device": (large, "/?per_page=25&group=device"),
+    "stale": (stale, "/"),
+    "empty": (lambda world: world.publish(Snapshot()), "/"),
+    "unknown": (unknown, "/"),
+    "nothing matches": (lambda world: world.publish(), "/?q=nobody"),
+    "no such address": (lambda world: world.publish(), "/nowhere"),
+    "share": (lambda world: world.publish(), "/devices/nvidia.com/gpu.shared/GPU-7%3A%3A0"),
+    "no such device": (lambda world: world.publish(), "/devices/nvidia.com/gpu/GPU-99"),
+    "pod with CPUs": (lambda world: world.publish(), "/pods/trading/engine-0"),
+    "claim": (lambda world: world.publish(), "/claims/gpu.example.com/pool-a/gpu-0"),
+    "a wrong time": (lambda world: world.publish(), "/history?from=yesterday&at=x"),
+}
+"""The scenes that tests/e2e/test_tasks.py does not show."""
+
+
+@pytest.mark.parametrize("shown", SCENES)
+async def test_axe_finds_nothing_in_any_light_and_on_a_narrow_screen(
+    visit: Visit, world: SimpleNamespace, past: Past, shown: str
+) -> None:
+    prepare, path = SCENES[shown]
+    prepare(world)
+    visited = await visit(path, timezone_id="Asia/Kolkata", reduced_motion="reduce")
+    page: Page = visited.page
+    # A status of 400 or 404 is expected here.
+    visited.complaints[:] = [c for c in visited.complaints if "Failed to load resource" not in c]
+    for details in await page.locator("details").all():
+        await details.evaluate("details => { details.open = true; }")
+
+    async def check(*rules: str) -> None:
+        options = {"runOnly": {"type": "rule", "values": rules}} if rules else {}
+        found = await Axe().run(page, options=options)
+        assert found.violations_count == 0, found.generate_report()
+
+    await check()
+    await page.emulate_media(color_scheme="dark")
+    await check("color-contrast", "link-in-text-block")
+    await page.set_viewport_size({"width": 360, "height": 800})
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+async def test_hostile_names_are_inert_and_break_nothing(visit: Visit, world: SimpleNamespace) -> None:
+    devices, claims = [device("plain", resource="~/last")], list[ClaimDevice]()
+    for name in CORPUS.values():
+        holder = Holder(name, name, name, name)
+        devices.append(device(name, holder, Holder("ns", name, "c"), resource=name, parent=name, ok=False))
+        key = ClaimDeviceKey(name, name, name, name)
+        claims.append(ClaimDevice(key, (ClaimHolder(holder, name, name),), (name,)))
+    world.publish(snapshot(*devices, claims=claims, pinned={claims[0].holders[0].holder: ((1,), ())}))
+    page: Page = (await visit("/?per_page=1000", viewport={"width": 360, "height": 800})).page
+    first = page.locator(".devices tr.first")
+    await expect(first).to_have_count(2 * len(CORPUS) + 1)
+    await expect(page.locator(".copy").first).to_be_attached()
+    assert await page.locator("img, main script, [onmouseover]").count() == 0
+    # No element is left open, no direction leaks: each row is in its place, and has its own text.
+    plain = page.locator(".devices tbody", has=page.get_by_role("link", name="plain", exact=True))
+    assert " ".join((await plain.inner_text()).split()) == "plain ~/last free"
+    addresses = await page.locator(".devices a.id, .devices a.pod").evaluate_all(
+        "links => links.map(link => link.getAttribute('href'))"
+    )
+    assert all(address.startswith(("/devices/", "/claims/", "/pods/", "/?")) for address in addresses)
+    directions = await first.locator("a.id, bdi").evaluate_all(
+        "texts => texts.map(text => getComputedStyle(text).unicodeBidi)"
+    )
+    assert set(directions) <= {"isolate", "plaintext"}
+
+
+@pytest.mark.parametrize("width", [320, 760, 1280])
+async def test_no_width_scrolls_sideways(visit: Visit, world: SimpleNamespace, width: int) -> None:
+    long = Holder("a-namespace-with-a-long-name", "a-pod-" + "with-a-very-long-name-" * 8, "c" * 63)
+    wide = device("W" * 3000, long, resource="vendor.example.com/" + "r" * 60, parent="P" * 300, numa=(0, 1))
+    world.publish(snapshot(*world.snapshot.devices, wide))
+    for path in ("/", device_link(*wide.key), pod_link(*long[:2])):
+        page: Page = (await visit(path, viewport={"width": width, "height": 800})).page
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+async def test_print_shows_holders_and_no_controls(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit(color_scheme="dark")).page
+    await page.emulate_media(media="print")
+    await expect(page.locator(".devices")).to_contain_text("llama-0")
+    for thing in ("form.filters", ".top nav", ".copy >> nth=0", ".zone-switch >> nth=0"):
+        if await page.locator(thing).count():
+            await expect(page.locator(thing)).to_be_hidden()
+    assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert await page.evaluate("getComputedStyle(document.body).color") == "rgb(26, 31, 38)"
+
+
+async def test_tables_are_tables_to_a_screen_reader(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit(viewport={"width": 360, "height": 800}, timezone_id="UTC")).page
+    table = page.get_by_role("table", name="Devices, their state and who holds them since when")
+    assert await table.get_by_role("columnheader").all_inner_texts() == [
+        *("Device", "Resource", "State", "Pod", "Container", "Held since UTC", "NUMA")
+    ]
+    await expect(table.get_by_role("rowheader")).to_have_count(10)
+    for landmark in ("banner", "main", "contentinfo", "search"):
+        await expect(page.get_by_role(landmark)).to_have_count(1)  # pyright: ignore[reportArgumentType] -- names of roles
+    await expect(page.locator(".copy").first).to_be_attached()
+    assert await page.locator("[aria-live], [role=status]").count() == 3
+    await expect(page.locator(".zone-switch")).to_have_count(0)  # the browser's zone is UTC
+
+
+async def test_motion_follows_the_preference(visit: Visit, world: SimpleNamespace) -> None:
+    world.publish()
+    page: Page = (await visit()).page
+    moving = "getComputedStyle(document.querySelector('.devices td')).transitionDuration"
+    await page.emulate_media(reduced_motion="reduce")
+    assert await page.evaluate(moving) == "0s"
+    await page.emulate_media(reduced_motion="no-preference")
+    assert await page.evaluate(moving) == "0.6s"
+
+
+# --- the drawing ----------------------------------------------------------------------------------------
+
+
+async def test_bars_lead_to_their_pods_by_keyboard_and_the_drawing_can_be_skipped(
+    visit: Visit, story: SimpleNamespace
+) -> None:
+    page: Page = (await visit(DEVICE)).page
+    skip = page.locator(".skip-drawing")
+    await skip.focus()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Tab")
+    assert await page.evaluate("document.activeElement.closest('table') !== null")
+    await skip.focus()
+    for name in ("llama-0", "evaluation-run-9", "llama-0"):
+        await page.keyboard.press("Tab")
+        await expect(page.locator(":focus")).to_have_attribute("aria-label", re.compile(name))
+    await page.keyboard.press("Shift+Tab")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("evaluation-run-9")
+
+
+async def test_labels_are_readable_at_any_width(visit: Visit, story: SimpleNamespace) -> None:
+    page: Page = (await visit("/history")).page
+    for width in (360, 600, 900, 1400):
+        await page.set_viewport_size({"width": width, "height": 800})
+        boxes = await page.locator(".drawing .label:visible").evaluate_all(
+            "found => found.map(one => { const b = one.getBoundingClientRect();"
+            " return [b.left, b.right, b.top, one.textContent]; })"
+        )
+        assert boxes
+        edges = await page.locator(".drawing").evaluate(
+            "one => { const b = one.getBoundingClientRect(); return [b.left, b.right]; }"
+        )
+        for left, right, top, text in boxes:
+            assert edges[0] - 1 <= left < right <= edges[1] + 1, text
+            for other in boxes:
+                beside = right <= other[0] + 1 or other[1] <= left + 1
+                assert text == other[3] or abs(top - other[2]) >= 5 or beside, (text, other)
+
+
+async def test_a_device_page_is_live_and_keeps_its_focus(
+    visit: Visit, story: SimpleNamespace, past: Past
+) -> None:
+    page: Page = (await visit(DEVICE)).page
+    bar = page.locator("a.stretch").nth(1)
+    await bar.focus()
+    await page.evaluate("document.querySelector('h1').mine = 1")
+    past.look(after=15)
+    story.now = past.life.wall
+    free = with_device(story.snapshot, "GPU-0", holders=())
+    story.publish(free)
+    await expect(page.locator(".answer .verdict")).to_contain_text("Held by no pod.")
+    await expect(page.locator("a.stretch.held")).to_have_count(0)
+    await expect(page.locator("a.stretch.ended")).to_have_count(3)
+    await expect(bar).to_be_focused()
+    assert await page.evaluate("document.querySelector('h1').mine") == 1, "elements change in place"
+    story.publish(with_device(free, "GPU-0", allocatable=False))
+    await expect(page.locator(".answer.unhealthy")).to_be_visible()
