@@ -5,7 +5,7 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from plugin.config.load import load
 from plugin.discovery.host import HostRoot
 from plugin.discovery.registry import fault_source
-from plugin.discovery.uevents import Uevents
 from plugin.serving.context import Pace, Patience, PluginContext, RegistrationMethod
 from plugin.serving.fleet import ResourceFleet
 from plugin.serving.kubelet_state import KubeletState
@@ -139,6 +138,24 @@ def plugin_sockets(kubelet_root: Path) -> list[Path]:
     return sorted((kubelet_root / "device-plugins").glob("devicelens-*.sock"))
 
 
+def plugin_context(
+    kubelet_root: Path, host: Path, clock: Clock, *, use_inotify: bool = True
+) -> PluginContext:
+    """What the resources of a plugin share."""
+    paths, root = KubeletPaths(kubelet_root), HostRoot(host)
+    kubelet = KubeletState(paths, clock)
+    return PluginContext(
+        host=root,
+        paths=paths,
+        watcher=DirectoryWatcher(poll_interval=0.1, use_inotify=use_inotify),
+        kubelet=kubelet,
+        ownership=DeviceOwnership(kubelet),
+        token=lambda: f"{next(_TOKENS):08d}",
+        fault_events=FaultEvents(lambda sources: fault_source(root, sources)),
+        clock=clock,
+    )
+
+
 @asynccontextmanager
 async def serving(
     kubelet_root: Path,
@@ -152,29 +169,12 @@ async def serving(
 ) -> AsyncGenerator[Served]:
     """Serve a configuration from a host tree to the kubelet at a root, until the context ends."""
     hands = Hands()
-    paths = KubeletPaths(kubelet_root)
-    watcher = DirectoryWatcher(poll_interval=0.1, use_inotify=use_inotify)
-    clock = hands.clock()
-    looked_at, uevents = HostRoot(host), Uevents()
-    kubelet = KubeletState(paths, clock)
-    context = PluginContext(
-        host=looked_at,
-        paths=paths,
-        watcher=watcher,
-        kubelet=kubelet,
-        ownership=DeviceOwnership(kubelet),
-        token=lambda: f"{next(_TOKENS):08d}",
-        uevents=uevents,
-        fault_events=FaultEvents(lambda sources: fault_source(looked_at, sources)),
-        clock=clock,
-        pace=pace or Pace(),
-        patience=patience or Patience(),
-        method=method,
-    )
+    context = plugin_context(kubelet_root, host, hands.clock(), use_inotify=use_inotify)
+    context = replace(context, pace=pace or Pace(), patience=patience or Patience(), method=method)
     fleet = ResourceFleet(context)
     fleet.apply(load(configuration.encode(), "test"))
     async with asyncio.TaskGroup() as group:
-        actors = (watcher.run(), uevents.run(), fleet.run())
+        actors = (context.watcher.run(), context.uevents.run(), fleet.run())
         tasks = [group.create_task(actor) for actor in actors]
         served = Served(fleet, hands)
         try:

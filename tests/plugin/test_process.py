@@ -120,10 +120,10 @@ async def test_files_go_with_the_resource_not_the_process(
         configure(root, static("a.b/c", "x"))
 
         async def gone() -> bool:
-            return not spec.exists() and not file.parent.exists()
+            records = (root / "k/device-plugins").glob(".devicelens-*.json")
+            return not spec.exists() and not file.parent.exists() and not list(records)
 
         await until("an empty host", gone)
-        assert not list((root / "k/device-plugins").glob(".devicelens-*.json"))
 
 
 async def test_no_stale_socket_is_left(kubelet: SimulatedKubelet, root: Path, colas: Path) -> None:
@@ -177,44 +177,36 @@ async def test_wrong_usage_is_status_2(arguments: tuple[str, ...], words: str) -
     assert words in errors
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "cannot read the configuration: {file}: No such file or directory"),
-        (
-            "version: 1\nresources: [{name: myway5.com/cola, discover: [{files: {directory: /x}}]}]\n",
-            (
-                "preset cola:5: resources[0].name: found 'myway5.com/cola', which {file}:2 has too: "
-                "begin the file's resource with the key 'preset' to adjust a preset"
-            ),
-        ),
-    ],
-)
-async def test_a_bad_file_is_status_1(root: Path, content: str | None, message: str) -> None:
-    file = root / "c.yaml"
-    if content is not None:
-        file.write_text(content)
-    status, out, errors = await devicelens(*flags(root, "--config", str(file), "--preset", "cola"))
+async def refused(*arguments: str) -> str:
+    """The one line with which the process ends at its start."""
+    status, out, errors = await devicelens("plugin", *arguments)
     assert (status, out) == (1, "")
-    assert errors == f"devicelens: {message.format(file=file)}\n"
+    return errors.splitlines()[-1].removeprefix("devicelens: ")
 
 
-async def test_a_root_that_is_too_long_for_sockets_is_status_1_and_one_clear_line(root: Path) -> None:
-    long = root / ("x" * 100)
-    status, _, errors = await devicelens("plugin", "--preset", "sample", "--kubelet.root", str(long))
-    assert status == 1
-    assert errors.splitlines()[-1].startswith(
-        f"devicelens: --kubelet.root: {long}/device-plugins: expected a path"
+async def test_a_missing_file_is_status_1(root: Path) -> None:
+    file = str(root / "c.yaml")
+    assert await refused(*flags(root, "--config", file)[1:]) == (
+        f"cannot read the configuration: {file}: No such file or directory"
     )
 
 
+async def test_a_name_of_file_and_preset_is_status_1(root: Path) -> None:
+    config = configure(root, "- {name: myway5.com/cola, discover: [{files: {directory: /x}}]}\n")
+    assert await refused(*flags(root, *config, "--preset", "cola")[1:]) == (
+        f"preset cola:5: resources[0].name: found 'myway5.com/cola', which {config[1]}:3 has too: "
+        "begin the file's resource with the key 'preset' to adjust a preset"
+    )
+
+
+async def test_a_root_that_is_too_long_for_sockets_is_status_1(root: Path) -> None:
+    long = root / ("x" * 100)
+    line = await refused("--preset", "sample", "--kubelet.root", str(long))
+    assert line.startswith(f"--kubelet.root: {long}/device-plugins: expected a path")
+
+
 async def test_an_address_that_is_taken_is_status_1(root: Path) -> None:
-    server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        address = f"127.0.0.1:{port}"
-        status, _, errors = await devicelens(
-            "plugin", "--preset", "sample", "--kubelet.root", str(root), "--web.listen-address", address
-        )
-    assert status == 1
-    assert f"{address}: cannot listen" in errors.splitlines()[-1]
+    async with await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        own = ("--preset", "sample", "--kubelet.root", str(root))
+        assert f"{address}: cannot listen" in await refused(*own, "--web.listen-address", address)

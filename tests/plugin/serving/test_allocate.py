@@ -103,9 +103,7 @@ async def test_a_refusal_says_what_and_why_and_the_process_lives(
     assert (await stub.Allocate(request(["gpu0::1"]))).container_responses[0].envs["GPUS"] == "gpu0"
 
 
-async def test_what_the_host_cannot_give_is_refused(
-    stub: Stub, host: Path, served: Served, kubelet: SimulatedKubelet
-) -> None:
+async def test_missing_mounts_and_devices(stub: Stub, host: Path, kubelet: SimulatedKubelet) -> None:
     (host / "run/gpu0").symlink_to("/dev")
     with pytest.raises(grpc.aio.AioRpcError, match="/run/gpu0: there is something that is not a directory"):
         await stub.Allocate(request(["gpu0::0"]))
@@ -115,9 +113,7 @@ async def test_what_the_host_cannot_give_is_refused(
         await stub.Allocate(request(["gpu1::0"]))
 
 
-async def test_the_preferred_allocation_spreads_replicas_and_is_announced(
-    stub: Stub,
-) -> None:
+async def test_the_preferred_allocation(stub: Stub) -> None:
     assert (await stub.GetDevicePluginOptions(pb.Empty())).get_preferred_allocation_available
     offer = pb.ContainerPreferredAllocationRequest(
         available_deviceIDs=["gpu0::0", "gpu0::1", "gpu1::1", "gpu2::0", "gpu2::1"],

@@ -1,34 +1,18 @@
 """When the host is scanned."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
-from kubelet.paths import KubeletPaths
-from plugin.discovery.host import HostRoot
-from plugin.serving.context import Pace, PluginContext
+from harness.served import plugin_context
+from plugin.serving.context import Pace
 from plugin.serving.device_tracker import MAX_ENTRIES, ScanRequest, ScanSchedule, ScanTriggers
-from plugin.serving.kubelet_state import KubeletState
-from plugin.serving.ownership import DeviceOwnership
-from plugin.serving.prober import FaultEvents
 from runtime.clock import Clock
-from runtime.directory import DirectoryWatcher
 
 
 async def test_many_changes_during_a_scan_that_hangs_cause_one_full_scan(tmp_path: Path) -> None:
-    paths, clock = KubeletPaths(tmp_path), Clock()
-    schedule = ScanSchedule(
-        PluginContext(
-            host=HostRoot(tmp_path),
-            paths=paths,
-            watcher=DirectoryWatcher(use_inotify=False),
-            kubelet=KubeletState(paths, clock),
-            ownership=DeviceOwnership(KubeletState(paths, clock)),
-            fault_events=FaultEvents(lambda _: None),
-            token=lambda: "00000000",
-            clock=clock,
-            pace=Pace(scan_pause=0.001, rescan=60.0),
-        )
-    )
+    context = plugin_context(tmp_path, tmp_path, Clock(), use_inotify=False)
+    schedule = ScanSchedule(replace(context, pace=Pace(scan_pause=0.001, rescan=60.0)))
     requests: asyncio.Queue[ScanRequest] = asyncio.Queue()
     hanging = asyncio.Event()
 
@@ -46,7 +30,7 @@ async def test_many_changes_during_a_scan_that_hangs_cause_one_full_scan(tmp_pat
         hanging.clear()
         schedule.touched("/dev", "b")
         await requests.get()
-        names = (f"hostile{n}" * 20 for n in range(100 * MAX_ENTRIES))
+        names = (f"hostile{n}" * 20 for n in range(2 * MAX_ENTRIES))
         for name in names:
             schedule.touched("/dev", name)
         # The schedule keeps at most as many entries as it scans one by one.

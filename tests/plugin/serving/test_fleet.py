@@ -116,9 +116,7 @@ async def test_a_reload_restarts_members_of_a_changed_family_only(node: Node, de
         assert list(states(served)) == ["c.d/other"]
 
 
-async def test_a_configured_name_is_not_a_familys(
-    node: Node, dev: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_configured_name_is_not_a_familys(node: Node, dev: Path) -> None:
     for device in ("one1", "two1"):
         (dev / device).touch()
     async with node.serve(configuration(family())) as served:

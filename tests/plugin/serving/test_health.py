@@ -45,30 +45,6 @@ async def test_a_file_that_is_written_changes_health_at_once(node: Node, devices
         assert dict(tally.transitions) == {"unhealthy": 1, "healthy": 1}
 
 
-async def test_failures_and_successes_in_a_row(node: Node, devices: Path, host: Path, tmp_path: Path) -> None:
-    program = tmp_path / "probe"
-    program.write_text('#!/bin/sh\n[ ! -e "$2/bad-$1" ]; well=$?\necho "$1" >>"$2/asked"\nexit $well\n')
-    program.chmod(0o755)
-    text = configuration(
-        f"exec: {{command: [{program}, '{{{{ device.name }}}}', {tmp_path}]}}\n"
-        "    interval: 100ms\n    failures: 3\n    successes: 2"
-    )
-
-    def asked() -> int:
-        return (tmp_path / "asked").read_text().split().count("v0")
-
-    async with node.serve(text, pace=Pace(rescan=1000.0), ready={NAME: 2}) as served:
-        before = asked()
-        (tmp_path / "bad-v0").touch()
-        await node.allocatable(NAME)
-        assert asked() - before >= 3
-        assert served.reasons(NAME)["v0"] == f"{program}: status 1"
-        before = asked()
-        (tmp_path / "bad-v0").unlink()
-        await node.allocatable(NAME, 2)
-        assert asked() - before >= 2
-
-
 async def test_a_probe_that_hangs_fails_and_blocks_no_other(node: Node, devices: Path, host: Path) -> None:
     (host / "run/v0").unlink()
     os.mkfifo(host / "run/v0")  # reading it waits for a writer that never comes

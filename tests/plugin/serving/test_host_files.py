@@ -37,8 +37,8 @@ FILES = configuration("""\
 """)
 
 
-async def allocate(root: Path, *ids: str) -> pb.ContainerAllocateResponse:
-    async with plugin_stub(root / "k") as stub:
+async def allocate(node: Node, *ids: str) -> pb.ContainerAllocateResponse:
+    async with plugin_stub(node.kubelet.root) as stub:
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
         return (await stub.Allocate(request)).container_responses[0]
 
@@ -53,7 +53,7 @@ def paths(made: pb.ContainerAllocateResponse) -> list[str]:
     return [device.host_path for device in made.devices]
 
 
-async def test_optional_nodes_and_mounts_may_be_missing(node: Node, host: Path, root: Path) -> None:
+async def test_optional_nodes_and_mounts_may_be_missing(node: Node, host: Path) -> None:
     make_gpus(host)
     text = configuration("""\
     allocate:
@@ -64,18 +64,16 @@ async def test_optional_nodes_and_mounts_may_be_missing(node: Node, host: Path, 
         - {host: /usr/lib/gpu, container: /opt/gpu, read_only: true, optional: true}
 """)
     async with node.serve(text, ready={GPU: 1}):
-        made = await allocate(root, "gpu0")
+        made = await allocate(node, "gpu0")
         assert (paths(made), list(made.mounts)) == (["/dev/gpu0"], [])
         (host / "dev/gpuctl").touch()
         (host / "usr/lib/gpu").mkdir(parents=True)
-        made = await allocate(root, "gpu0")
+        made = await allocate(node, "gpu0")
         assert paths(made) == ["/dev/gpu0", "/dev/gpuctl"]
         assert [m.host_path for m in made.mounts] == ["/usr/lib/gpu"]
 
 
-async def test_a_missing_node_below_a_visible_directory_is_refused(
-    node: Node, host: Path, root: Path
-) -> None:
+async def test_a_missing_node_is_refused(node: Node, host: Path, root: Path) -> None:
     make_gpus(host)
     text = configuration("    allocate: {devices: [{host: /dev/gpuctl}, {host: /devices/x}]}\n")
     async with node.serve(text, ready={GPU: 1}):
@@ -83,10 +81,10 @@ async def test_a_missing_node_below_a_visible_directory_is_refused(
             await node.kubelet.add_pod(pod("p", GPU))
         (host / "dev/gpuctl").touch()
         # What the host's root does not show may be there all the same.
-        assert paths(await allocate(root, "gpu0")) == ["/dev/gpuctl", "/devices/x"]
+        assert paths(await allocate(node, "gpu0")) == ["/dev/gpuctl", "/devices/x"]
 
 
-async def test_a_file_stays_while_its_device_is_held(node: Node, host: Path, root: Path) -> None:
+async def test_a_file_stays_while_its_device_is_held(node: Node, host: Path) -> None:
     make_gpus(host, 2)
     written = host / "run/gpus/gpu0/setup.json"
     async with node.serve(FILES, pace=Pace(release=0.05), ready={GPU: 2}) as served:
@@ -113,16 +111,14 @@ async def test_a_file_stays_while_its_device_is_held(node: Node, host: Path, roo
         served.hands.ahead += 3600
         await served.until(lambda: not (host / "run/gpus/gpu1").exists())
         assert written.exists()
-        (record,) = (root / "k/device-plugins").glob(".devicelens-*.json")
+        (record,) = (node.kubelet.root / "device-plugins").glob(".devicelens-*.json")
         assert stat.S_IMODE(record.stat().st_mode) == 0o600
         recorded = read_record(record)
         assert recorded is not None
         assert recorded.files["/run/gpus/gpu0/setup.json"].ids == ("gpu0",)
 
 
-async def test_a_full_disk_refuses_the_pod(
-    node: Node, host: Path, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_refuses_the_pod(node: Node, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_gpus(host)
     real = os.rename
 
@@ -132,14 +128,14 @@ async def test_a_full_disk_refuses_the_pod(
     async with node.serve(FILES, ready={GPU: 1}):
         monkeypatch.setattr("plugin.discovery.host.os.rename", full)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await allocate(root, "gpu0")
+            await allocate(node, "gpu0")
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert caught.value.details() == (
             "example.com/gpu: allocate.files: /run/gpus/gpu0/setup.json: No space left on device"
         )
         assert list((host / "run/gpus/gpu0").iterdir()) == []
         monkeypatch.setattr("plugin.discovery.host.os.rename", real)
-        assert (await allocate(root, "gpu0")).mounts[0].host_path == "/run/gpus/gpu0/setup.json"
+        assert (await allocate(node, "gpu0")).mounts[0].host_path == "/run/gpus/gpu0/setup.json"
 
 
 async def test_a_link_is_replaced_and_a_directory_refused(node: Node, host: Path, root: Path) -> None:
@@ -150,14 +146,14 @@ async def test_a_link_is_replaced_and_a_directory_refused(node: Node, host: Path
     (host / "run/gpus/gpu0/setup.json").symlink_to(secret)
     (host / "run/gpus/gpu1/setup.json").mkdir(parents=True)
     async with node.serve(FILES, ready={GPU: 2}):
-        await allocate(root, "gpu0")
+        await allocate(node, "gpu0")
         assert secret.read_text() == "mine"
         assert (host / "run/gpus/gpu0/setup.json").is_file()
         with pytest.raises(grpc.aio.AioRpcError, match=r"gpu1/setup\.json: Is a directory"):
-            await allocate(root, "gpu1")
+            await allocate(node, "gpu1")
 
 
-async def test_nodes_are_those_of_the_device_at_allocate(node: Node, host: Path, root: Path) -> None:
+async def test_nodes_are_those_of_the_device_at_allocate(node: Node, host: Path) -> None:
     """`node` is rendered once for each of a device's nodes; a regular file has none."""
     (host / "dev").mkdir()
     try:
@@ -169,7 +165,7 @@ async def test_nodes_are_those_of_the_device_at_allocate(node: Node, host: Path,
         '    allocate: {devices: [{host: "{{ node }}", container: "/dev/x{{ node }}", permissions: r}]}\n'
     )
     async with node.serve(text, ready={GPU: 2}):
-        made = await allocate(root, "gpu0", "gpu1")
+        made = await allocate(node, "gpu0", "gpu1")
         assert [(d.host_path, d.container_path, d.permissions) for d in made.devices] == [
             ("/dev/gpu0", "/dev/x/dev/gpu0", "r")
         ]

@@ -118,9 +118,8 @@ async def test_a_registration_that_fails(node: Node, colas: Path, fault: Registr
         await node.allocatable(COLA)
 
 
-async def test_a_socket_without_a_listener(
-    root: Path, serve: Serve, colas: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.usefixtures("colas")
+async def test_a_deaf_socket(root: Path, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "devicelens")
     (root / "k/device-plugins").mkdir(parents=True)
 
@@ -399,9 +398,8 @@ async def test_a_scan_that_hangs(node: Node, colas: Path, monkeypatch: pytest.Mo
         await node.allocatable(COLA, 2)
 
 
-async def test_conflicting_ids(
-    root: Path, serve: Serve, colas: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.usefixtures("colas")
+async def test_conflicting_ids(root: Path, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     text = configuration(cola(), cola().replace(COLA, "a.b/twin").replace("true", "false"))
     async with SimulatedKubelet(root / "k") as kubelet, serve(text):
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1 and k.allocatable("a.b/twin") == 1)

@@ -52,9 +52,7 @@ async def client(served: Served) -> AsyncIterator[Client]:
         yield made
 
 
-async def test_the_device_document(
-    client: Client, kubelet: SimulatedKubelet, colas: Path, served: Served
-) -> None:
+async def test_the_device_document(client: Client, kubelet: SimulatedKubelet, colas: Path) -> None:
     await kubelet.add_pod(pod("p", COLA, 4))
     (colas / "a").unlink()
     await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
