@@ -117,9 +117,7 @@ def compile_resource(written: model.Resource, document: Document, path: Path) ->
         match=_found_template(written.match, place.at("match"), _condition_problem),
         id=_found_template(written.id, place.at("id"), names.id_problem),
         numa=written.numa_node() or 0,
-        replicas=None if share.replicas is UNSET else share.replicas,
-        replica_id=_replica_id(share, place.at("share", "id")),
-        first_replica=share.first,
+        sharing=_sharing(share, place.at("share", "id")),
         max_per_container=None if share.max_per_container is UNSET else share.max_per_container,
         probes=_probes(written.health, place.at("health")),
         prefer=written.prefer,
@@ -163,13 +161,15 @@ def _condition_problem(text: str) -> str | None:
     return "expected a condition such as {{ device.name == 'video0' }}"
 
 
-def _replica_id(share: model.Share, place: Location) -> Template | None:
-    if share.id is UNSET or share.replicas is UNSET:
-        return None
+def _sharing(share: model.Share, place: Location) -> plan.Sharing:
+    if share.replicas is UNSET:
+        return plan.UNSHARED
+    if share.id is UNSET:
+        return plan.Sharing(share.replicas, None, share.first)
     template = place.template(share.id, _REPLICA, names.id_problem)
     if "n" not in template.uses and share.replicas > 1:
         raise place.error("does not use n: all replicas of a device would have the same id")
-    return template
+    return plan.Sharing(share.replicas, template, share.first)
 
 
 def _probes(written: list[model.Probe], place: Location) -> tuple[plan.ProbePlan, ...]:

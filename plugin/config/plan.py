@@ -3,11 +3,14 @@
 Equal plans mean the same: a reload leaves a resource with an equal plan alone.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
-from plugin.config.templates import Template
+from plugin.config.templates import Template, TemplateError
 from plugin.discovery.source import SourceConfig
+from plugin.names import id_problem
+from runtime.config_file import quoted
 
 Prefer = Literal["none", "packed", "spread", "numa"]
 
@@ -155,10 +158,57 @@ class ProbePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharing:
+    """How often each device is advertised: `replicas` times, or once by its own id where that is None.
+
+    `template` renders a replica's id from the device's `id` and the number `n`, which starts at `first`.
+    Without a template the id is `id::n`.
+    """
+
+    replicas: int | None = None
+    template: Template | None = None
+    first: int = 0
+
+    def ids(self, device_id: str) -> tuple[str, ...] | str:
+        """The advertised ids of a device, or a text: why it has none."""
+        if self.replicas is None:
+            return (device_id,)
+        try:
+            ids = tuple(self._replicas(device_id, self.replicas))
+        except TemplateError as error:
+            return f"share.id: {error}"
+        seen: set[str] = set()
+        for advertised_id in ids:
+            problem = id_problem(advertised_id)
+            if problem is not None:
+                return f"a replica of it cannot have the id {quoted(advertised_id)}: {problem}"
+            if advertised_id in seen:
+                return f"share.id gives two of its replicas the id {quoted(advertised_id)}"
+            seen.add(advertised_id)
+        return ids
+
+    def valid_ids(self, device_id: str) -> tuple[str, ...]:
+        """The advertised ids of a device, none where `ids` returns a text."""
+        ids = self.ids(device_id)
+        return () if isinstance(ids, str) else ids
+
+    def _replicas(self, device_id: str, replicas: int) -> Iterator[str]:
+        for n in range(self.first, self.first + replicas):
+            if self.template is None:
+                yield f"{device_id}::{n}"
+            else:
+                yield self.template.render({"id": device_id, "n": n})
+
+
+UNSHARED: Final = Sharing()
+"""Each device once, by its own id."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResourcePlan:
     """One configured resource.
 
-    `numa`: "auto", "off", or the node of every device. `replicas`: None if devices are not shared.
+    `numa`: "auto", "off", or the node of every device.
     `family`: the template of a name that uses `device`. Such a plan stands for all resources that its devices
     name; `name` is the template's text, and no resource is registered under it. `member_of`: in the plan of
     one of these resources, the template that its devices render to `name`.
@@ -171,10 +221,7 @@ class ResourcePlan:
     match: Template | None = None
     id: Template | None = None
     numa: Literal["auto", "off"] | int = "auto"
-    replicas: int | None = None
-    replica_id: Template | None = None
-    """The id of a replica, of `id` and `n`; None: `id::n`."""
-    first_replica: int = 0
+    sharing: Sharing = UNSHARED
     max_per_container: int | None = None
     probes: tuple[ProbePlan, ...] = ()
     prefer: Prefer = "none"

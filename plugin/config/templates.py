@@ -57,21 +57,6 @@ _DEVICE: Final = "device"
 _DEVICES: Final = "devices"
 
 
-def problem(
-    tree: nodes.Template,
-    variables: frozenset[str],
-    fields: frozenset[str],
-    attributes: frozenset[str] | None = None,
-) -> str | None:
-    """The first problem of a template, or None.
-
-    `variables` are the names that it may use, `fields` the fields of a `device`, `attributes` the names in
-    its `attrs`; None: any name is possible.
-    """
-    checker = _Checker(variables, fields, attributes)
-    return next(checker.check(tree, {}, 0), None)
-
-
 class _Checker:
     """Walks a template's tree. `scope` maps loop variables to `device`, or to None for other values."""
 
@@ -343,7 +328,7 @@ def compile_template(
     """
     try:
         tree = _ENVIRONMENT.parse(text)
-        found = problem(tree, variables, fields, attributes)
+        found = next(_Checker(variables, fields, attributes).check(tree, {}, 0), None)
         if found is not None:
             raise TemplateError(found)
         uses = frozenset(meta.find_undeclared_variables(tree))

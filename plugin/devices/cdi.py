@@ -5,8 +5,7 @@ file: a specification has at least one device, a device has at least one edit, n
 characters and are unique, and `cdiVersion` is at least the version that introduced a feature in use.
 """
 
-import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -141,35 +140,3 @@ def _node(node: ContainerNode) -> dict[str, str]:
 def _mount(mount: Mount) -> dict[str, Any]:
     options = ["rbind", "rprivate", "ro" if mount.read_only else "rw"]
     return {"hostPath": mount.host, "containerPath": mount.container, "options": options}
-
-
-class CdiNames:
-    """The qualified CDI names in the specification of each resource. Thread-safe.
-
-    A name belongs to the first resource in alphabetical order, whichever came first: after a restart of
-    this process a pod must get the devices that it had.
-    """
-
-    def __init__(self) -> None:
-        self._names: dict[str, frozenset[str]] = {}
-        self._lock = threading.Lock()
-
-    def claim(self, resource: str, names: Collection[str]) -> Mapping[str, str]:
-        """Replace the names of `resource`; returns those that belong to another, with that resource."""
-        with self._lock:
-            self._names[resource] = frozenset(names)
-            return self._taken(resource, self._names[resource])
-
-    def taken(self, resource: str, names: Collection[str]) -> Mapping[str, str]:
-        """Which of `names` belong to another resource than `resource`."""
-        with self._lock:
-            return self._taken(resource, frozenset(names))
-
-    def release(self, resource: str) -> None:
-        """Remove `resource`."""
-        with self._lock:
-            self._names.pop(resource, None)
-
-    def _taken(self, resource: str, names: frozenset[str]) -> dict[str, str]:
-        earlier = sorted(other for other in self._names if other < resource)
-        return {name: other for other in reversed(earlier) for name in names & self._names[other]}

@@ -2,15 +2,18 @@
 
 - `DeviceClaims`: of the exclusive resources of this process the first that claims a device keeps it.
 - `HeldDevices`: a device that a pod holds under another resource or id is not offered again until then.
-- `DeviceIds`: ids that several resources advertise. The kubelet finds a device's health by id alone.
+- `NamesInUse`: names that only one resource may use. The kubelet finds a device's health by its id alone, and
+  a runtime takes no CDI name from two specifications.
 """
 
 import re
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from plugin.devices.device import Device, HeldIds, Holding, Sharing
+from plugin.config.plan import Sharing
+from plugin.devices.device import Device, HeldIds, Holding
 from plugin.discovery.source import Found
 
 FindIdentifiers = Callable[[str], frozenset[str] | None]
@@ -225,18 +228,27 @@ class HeldDevices:
         self._index = None
 
 
-class DeviceIds:
-    """The ids that each resource advertises."""
+class NamesInUse:
+    """The names that each resource uses: ids that it advertises, or CDI names. Thread-safe."""
 
     def __init__(self) -> None:
-        self._ids: dict[str, frozenset[str]] = {}
+        self._names: dict[str, frozenset[str]] = {}
+        self._lock = threading.Lock()
 
-    def advertise(self, resource: str, ids: Collection[str]) -> dict[str, str]:
-        """Replace the ids of `resource`; returns those that others advertise too, with their resource."""
-        own = frozenset(ids)
-        self._ids[resource] = own
-        return {i: other for other, theirs in self._ids.items() if other != resource for i in own & theirs}
+    def replace(self, resource: str, names: Collection[str]) -> dict[str, str]:
+        """Replace the names of `resource`; returns those that others use too, as `shared` does."""
+        with self._lock:
+            self._names[resource] = frozenset(names)
+        return self.shared(resource, names)
+
+    def shared(self, resource: str, names: Collection[str]) -> dict[str, str]:
+        """Which of `names` other resources than `resource` use, with the first of them by its name."""
+        own = frozenset(names)
+        with self._lock:
+            others = sorted(self._names.keys() - {resource}, reverse=True)
+            return {name: other for other in others for name in own & self._names[other]}
 
     def release(self, resource: str) -> None:
         """Remove `resource`."""
-        self._ids.pop(resource, None)
+        with self._lock:
+            self._names.pop(resource, None)

@@ -19,18 +19,10 @@ NumaNodes = Callable[[Found], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Identified:
-    """A device with its id. `absent`: why it is missing; empty for one that is present."""
-
-    device: Device
-    absent: str
-
-
-@dataclass(frozen=True, slots=True)
 class IdentityChange:
     """A partial scan: `devices` that are new or changed, and the ids of those that are `gone`."""
 
-    devices: tuple[Identified, ...]
+    devices: tuple[Device, ...]
     gone: tuple[str, ...]
 
 
@@ -38,7 +30,7 @@ class IdentityChange:
 class Identity:
     """All devices in natural order of their ids. `left_out`: path or name, and the reason."""
 
-    devices: tuple[Identified, ...]
+    devices: tuple[Device, ...]
     left_out: tuple[tuple[str, str], ...]
 
 
@@ -48,14 +40,14 @@ class Identifier:
     def __init__(self, plan: ResourcePlan) -> None:
         self._plan = plan
         self._owners: dict[str, tuple[str, str]] = {}
-        self._known: dict[tuple[str, str], tuple[Found, Identified | str | None]] = {}
+        self._known: dict[tuple[str, str], tuple[Found, Device | str | None]] = {}
         self._contested: frozenset[str] = frozenset()
 
     def identify(self, found: Iterable[Found], numa_nodes: NumaNodes) -> Identity:
         """The devices of a full scan. What cannot be a device is left out, with the reason."""
         left_out: list[tuple[str, str]] = []
-        known: dict[tuple[str, str], tuple[Found, Identified | str | None]] = {}
-        candidates: dict[str, list[Identified]] = {}
+        known: dict[tuple[str, str], tuple[Found, Device | str | None]] = {}
+        candidates: dict[str, list[Device]] = {}
         for item in found:
             key = (item.name, item.path)
             if key in known:
@@ -66,11 +58,11 @@ class Identifier:
             if isinstance(result, str):
                 left_out.append((item.path or item.name, result))
             elif result is not None:
-                candidates.setdefault(result.device.id, []).append(result)
+                candidates.setdefault(result.id, []).append(result)
         self._known = known
         self._contested = frozenset(i for i, rivals in candidates.items() if len(rivals) > 1)
         chosen = {device_id: self._choose(rivals, left_out) for device_id, rivals in candidates.items()}
-        self._owners = {i: (c.device.name, c.device.path) for i, c in chosen.items()}
+        self._owners = {i: (c.name, c.path) for i, c in chosen.items()}
         return Identity(tuple(chosen[i] for i in sorted(chosen, key=natural)), tuple(left_out))
 
     def update(
@@ -80,7 +72,7 @@ class Identifier:
 
         None where a full scan is needed: an id that several devices claim, or a device that is left out.
         """
-        devices: list[Identified] = []
+        devices: list[Device] = []
         ids_gone: dict[str, None] = {}
         changes = [(key, None) for key in gone] + [((item.name, item.path), item) for item in found]
         for key, item in changes:
@@ -93,37 +85,37 @@ class Identifier:
             self._known.pop(key, None)
             if item is not None:
                 self._known[key] = item, now
-            if before is not None and (now is None or now.device.id != before.device.id):
-                ids_gone[before.device.id] = None
+            if before is not None and (now is None or now.id != before.id):
+                ids_gone[before.id] = None
             if now is not None:
                 devices.append(now)
         return self._settled(tuple(devices), ids_gone)
 
-    def _settled(self, devices: tuple[Identified, ...], gone: Iterable[str]) -> IdentityChange | None:
+    def _settled(self, devices: tuple[Device, ...], gone: Iterable[str]) -> IdentityChange | None:
         """The change, or None where one of its ids belongs to several devices."""
-        ids = [item.device.id for item in devices]
+        ids = [device.id for device in devices]
         if not self._contested.isdisjoint((*ids, *gone)):
             return None
         for device_id in gone:
             del self._owners[device_id]
-        for item in devices:
-            key = (item.device.name, item.device.path)
-            if self._owners.setdefault(item.device.id, key) != key:
+        for device in devices:
+            key = (device.name, device.path)
+            if self._owners.setdefault(device.id, key) != key:
                 return None
         return IdentityChange(devices, tuple(i for i in gone if i not in ids))
 
-    def _choose(self, rivals: list[Identified], left_out: list[tuple[str, str]]) -> Identified:
+    def _choose(self, rivals: list[Device], left_out: list[tuple[str, str]]) -> Device:
         """The device that had the id before, or else the first that was found."""
-        owner = self._owners.get(rivals[0].device.id)
-        winner = next((r for r in rivals if (r.device.name, r.device.path) == owner), rivals[0])
-        place = winner.device.path or winner.device.name
+        owner = self._owners.get(rivals[0].id)
+        winner = next((r for r in rivals if (r.name, r.path) == owner), rivals[0])
+        place = winner.path or winner.name
         for rival in rivals:
-            if rival is not winner and rival.device.path != winner.device.path:
-                reason = f"its id {quoted(rival.device.id)} is taken by {place}"
-                left_out.append((rival.device.path or rival.device.name, reason))
+            if rival is not winner and rival.path != winner.path:
+                reason = f"its id {quoted(rival.id)} is taken by {place}"
+                left_out.append((rival.path or rival.name, reason))
         return winner
 
-    def _one(self, found: Found, numa_nodes: NumaNodes) -> Identified | str | None:
+    def _one(self, found: Found, numa_nodes: NumaNodes) -> Device | str | None:
         """The device, a reason against it, or None where `match` does not hold."""
         plan = self._plan
         variables = {"device": found}
@@ -143,8 +135,7 @@ class Identifier:
             return f"it cannot have the id {quoted(device_id)}: {problem}"
         attrs = dict(found.attrs)
         numa = self._numa(found, numa_nodes)
-        device = Device(device_id, found.name, found.path, attrs, numa, found.nodes, found)
-        return Identified(device, found.absent)
+        return Device(device_id, found.name, found.path, attrs, numa, found.nodes, found)
 
     def _numa(self, found: Found, numa_nodes: NumaNodes) -> tuple[int, ...]:
         numa = self._plan.numa

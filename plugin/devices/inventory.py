@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from plugin.devices.device import UNSHARED, Device, Sharing
+from plugin.config.plan import UNSHARED, Sharing
+from plugin.devices.device import Device
 from plugin.names import natural
 from runtime.clock import Instant
 

@@ -21,10 +21,10 @@ from plugin.devices.allocation import (
     refusing,
     request,
 )
-from plugin.devices.claims import DeviceClaims, DeviceIds, claim_of
-from plugin.devices.device import Device, Sharing
+from plugin.devices.claims import DeviceClaims, NamesInUse, claim_of
+from plugin.devices.device import Device
 from plugin.devices.health import HealthTracker
-from plugin.devices.identify import Identified, members
+from plugin.devices.identify import members
 from plugin.devices.inventory import Inventory, ObservedDevice, TrackedDevice
 from plugin.devices.rendering import Mount, RenderError, runs
 from plugin.discovery.host import HostRoot
@@ -207,7 +207,7 @@ class _DryRun:
         self._host = host
         self._requests = requests
         self._claims = DeviceClaims()
-        self._ids = DeviceIds()
+        self._ids = NamesInUse()
         self._offload = Offload()
 
     async def _call(self, call: Callable[[], T]) -> T:
@@ -243,12 +243,12 @@ class _DryRun:
         except (ScanError, StuckError) as error:
             return DiscoveredResource(plan.name, family, str(error))
         conflicts = self._conflicts(plan, scan)
-        items = [item for item in scan.devices if item.device.id not in conflicts]
-        reasons = await _health(plan, items, self._host)
-        inventory = Inventory(Sharing.of(plan))
-        inventory.survey((ObservedDevice(item.device, reasons[item.device.id]) for item in items), _NOW)
+        devices = [device for device in scan.devices if device.id not in conflicts]
+        reasons = await _health(plan, devices, self._host)
+        inventory = Inventory(plan.sharing)
+        inventory.survey((ObservedDevice(device, reasons[device.id]) for device in devices), _NOW)
         advertised = inventory.advertised()
-        clashes = self._ids.advertise(plan.name, [entry.id for entry in advertised])
+        clashes = self._ids.replace(plan.name, [entry.id for entry in advertised])
         ids: dict[str, list[str]] = {}
         for entry in advertised:
             ids.setdefault(entry.known.device.id, []).append(entry.id)
@@ -269,7 +269,7 @@ class _DryRun:
         """The earlier resource of each device that it keeps."""
         if not plan.exclusive:
             return {}
-        own = {item.device.id: claim_of(item.device.found) for item in scan.devices if item.device.found}
+        own = {device.id: claim_of(device.found) for device in scan.devices if device.found}
         others = self._claims.claim(plan.name, {*own.values()} - {""}).refused
         return {device_id: others[claim] for device_id, claim in own.items() if claim in others}
 
@@ -414,10 +414,10 @@ def _device(known: TrackedDevice, ids: Sequence[str]) -> DiscoveredDevice:
     )
 
 
-async def _health(plan: ResourcePlan, items: Sequence[Identified], host: HostRoot) -> dict[str, str]:
+async def _health(plan: ResourcePlan, devices: Sequence[Device], host: HostRoot) -> dict[str, str]:
     """Why each device is unhealthy, by one run of every probe; empty for a healthy device."""
     health = HealthTracker(plan.probes)
-    there = {item.device.id: item.device for item in items if not item.absent}
+    there = {device.id: device for device in devices if not device.absent}
     health.survey(there, 0.0)
     every = [question for device in there.values() for question in questions(plan.probes, device, host)]
 
@@ -426,7 +426,7 @@ async def _health(plan: ResourcePlan, items: Sequence[Identified], host: HostRoo
 
     await ProbeRunner().run([question for question in every if question.ask is not None], answered)
     await _request([question for question in every if question.ask is None], answered)
-    return {item.device.id: item.absent or health.reason(item.device.id) or "" for item in items}
+    return {device.id: device.absent or health.reason(device.id) or "" for device in devices}
 
 
 async def _request(probes: Sequence[Question], answered: Callable[[Question, str], None]) -> None:

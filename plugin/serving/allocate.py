@@ -187,7 +187,7 @@ class Allocator:
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
         """The ids of `available` that a container should get."""
         offered = offers(self._inventory, available)
-        total = dict.fromkeys([offer.device for offer in offered], self._plan.replicas or 1)
+        total = dict.fromkeys([offer.device for offer in offered], self._plan.sharing.replicas or 1)
         return prefer(self._plan.prefer, offered, must_include, size, total)
 
     async def pre_start(self, ids: Sequence[str]) -> None:

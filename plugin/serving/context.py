@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from kubelet.paths import KubeletPaths
-from plugin.devices.cdi import CdiNames
-from plugin.devices.claims import DeviceIds
+from plugin.devices.claims import NamesInUse
 from plugin.discovery.host import HostRoot
 from plugin.discovery.uevents import Uevents
 from runtime.clock import Clock
@@ -81,8 +80,8 @@ class PluginContext:
     token: Callable[[], str]
     uevents: Uevents = field(default_factory=Uevents)
     spread: Callable[[], float] = random.random
-    device_ids: DeviceIds = field(default_factory=DeviceIds)
-    cdi_names: CdiNames = field(default_factory=CdiNames)
+    device_ids: NamesInUse = field(default_factory=NamesInUse)
+    cdi_names: NamesInUse = field(default_factory=NamesInUse)
     clock: Clock = field(default_factory=Clock)
     pace: Pace = field(default_factory=Pace)
     patience: Patience = field(default_factory=Patience)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from plugin.config.plan import ResourcePlan, XidCheck
-from plugin.devices.device import Device, Sharing
+from plugin.devices.device import Device
 from plugin.devices.health import HealthTracker
-from plugin.devices.identify import Identified, IdentityChange
+from plugin.devices.identify import IdentityChange
 from plugin.devices.inventory import HealthTransition, Inventory, ObservedDevice
 from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.context import PluginContext
@@ -164,7 +164,7 @@ class DeviceTracker:
         self._counters = counters
         self._log = log
         self._changed = changed
-        self._sharing = Sharing.of(plan)
+        self._sharing = plan.sharing
         self._health = HealthTracker(plan.probes)
         self._prober = Prober(
             plan.probes,
@@ -181,8 +181,8 @@ class DeviceTracker:
             plan, context.ownership, find=self._find, wake=self._schedule.everything
         )
         self._survey: ScanResult | None = None
-        self._present: dict[str, Identified] = {}
-        self._refused: dict[str, Identified] = {}
+        self._present: dict[str, Device] = {}
+        self._refused: dict[str, Device] = {}
         self.scanned = asyncio.Event()
         """Set after the first scan that succeeded."""
         self.probed = asyncio.Event()
@@ -247,12 +247,12 @@ class DeviceTracker:
         self._counters.discoveries += 1
         survey = await self._offload.run(lambda: self._scanner.scan(since), limit=self._pace.scan_limit)
         if not self.scanned.is_set():
-            await self._ownership.start((item.device for item in survey.devices), self._pace.claim_turn)
+            await self._ownership.start(survey.devices, self._pace.claim_turn)
         self._survey = survey
-        self._present = {item.device.id: item for item in survey.devices}
+        self._present = {device.id: device for device in survey.devices}
         self._refused = {}
         self._claim()
-        there = {i: item.device for i, item in self._present.items() if not item.absent}
+        there = {i: device for i, device in self._present.items() if not device.absent}
         self._health.survey(there, self._clock.monotonic())
         self._prober.replace(there)
         transitions = self._inventory.survey(self._sightings(self._present), self._clock.instant())
@@ -284,16 +284,16 @@ class DeviceTracker:
         for device_id in change.gone:
             self._present.pop(device_id, None)
             self._refused.pop(device_id, None)
-        seen = {item.device.id: item for item in change.devices}
+        seen = {device.id: device for device in change.devices}
         self._present.update(seen)
         self._claim()
-        seen = {i: item for i, item in seen.items() if i in self._present}
+        seen = {i: device for i, device in seen.items() if i in self._present}
         for device_id in (*change.gone, *(self._refused.keys() - refused)):
             self._health.left(device_id, now)
             self._prober.remove(device_id)
-        for device_id, item in seen.items():
+        for device_id, device in seen.items():
             self._health.arrived(device_id, now)
-            self._prober.add(item.device)
+            self._prober.add(device)
         self._apply(self._inventory.update(self._sightings(seen), change.gone, self._clock.instant()))
 
     def _claim(self) -> None:
@@ -306,31 +306,28 @@ class DeviceTracker:
             for device_id, known in self._inventory.devices.items()
             if device_id not in self._present and self._inventory.may_be_held(device_id)
         )
-        reasons = self._ownership.claim(
-            {i: item.device for i, item in self._present.items()}, gone, self._inventory.may_be_held
-        )
+        reasons = self._ownership.claim(self._present, gone, self._inventory.may_be_held)
         self._refused = {i: self._present.pop(i) for i in reasons}
         self._log.refused(reasons)
 
     def _find(self, advertised_id: str) -> Device | None:
         """The device that the last scan found under this id."""
-        for device_id, item in self._present.items():
-            if advertised_id in self._sharing.valid_ids(device_id):
-                return item.device
-        return None
+        return next(
+            (d for i, d in self._present.items() if advertised_id in self._sharing.valid_ids(i)), None
+        )
 
-    def _sightings(self, items: Mapping[str, Identified]) -> Iterable[ObservedDevice]:
+    def _sightings(self, devices: Mapping[str, Device]) -> Iterable[ObservedDevice]:
         """What to advertise. A new device is advertised once all its probes have answered."""
-        for device_id, item in items.items():
-            reason = item.absent or self._health.reason(device_id)
+        for device_id, device in devices.items():
+            reason = device.absent or self._health.reason(device_id)
             if reason is not None:
-                yield ObservedDevice(item.device, reason)
+                yield ObservedDevice(device, reason)
             elif device_id in self._inventory.devices:
-                yield ObservedDevice(item.device, UNPROBED)
+                yield ObservedDevice(device, UNPROBED)
 
     def _health_changed(self, ids: Collection[str]) -> None:
-        items = {i: self._present[i] for i in ids if i in self._present}
-        self._apply(self._inventory.update(self._sightings(items), (), self._clock.instant()))
+        devices = {i: self._present[i] for i in ids if i in self._present}
+        self._apply(self._inventory.update(self._sightings(devices), (), self._clock.instant()))
 
     def _apply(self, transitions: tuple[HealthTransition, ...]) -> None:
         for transition in transitions:
@@ -343,4 +340,4 @@ class DeviceTracker:
         self._changed()
 
     def _all_probed(self) -> bool:
-        return all(item.absent or self._health.reason(i) is not None for i, item in self._present.items())
+        return all(d.absent or self._health.reason(i) is not None for i, d in self._present.items())

@@ -8,7 +8,7 @@ from functools import partial
 from plugin.config.plan import ResourcePlan
 from plugin.devices import cdi
 from plugin.devices.claims import DeviceClaims, HeldDevices, claim_of
-from plugin.devices.device import Device, HeldIds, Holding, Sharing
+from plugin.devices.device import Device, HeldIds, Holding
 from plugin.devices.rendering import RenderError
 from plugin.serving.kubelet_state import KubeletState
 
@@ -118,7 +118,7 @@ class ResourceOwnership:
         self._rank = plan.name if plan.member_of is None else plan.member_of.text
         self._ownership = ownership
         self._find = find
-        self._sharing = Sharing.of(plan)
+        self._sharing = plan.sharing
         self._free: dict[str, Device] = {}
         self._free_at = -1
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from plugin.config.plan import ResourcePlan
-from plugin.devices.device import Sharing
 from plugin.devices.inventory import Inventory, ListEntry
 from plugin.serving.allocate import Allocator
 from plugin.serving.context import PluginContext
@@ -41,7 +40,7 @@ class ServedResource:
         self._clock = context.clock
         self._counters = ResourceCounters()
         self._log = ResourceLog(plan.name)
-        self._inventory = Inventory(Sharing.of(plan))
+        self._inventory = Inventory(plan.sharing)
         self._publisher = DeviceListPublisher(self._inventory.shown)
         scanner = DeviceScanner(plan, context.host, sources)
         names = SocketNames(context.paths.device_plugins, plan.name, context.token)
@@ -157,7 +156,7 @@ class ServedResource:
             self._published = advertised
             self._publisher.publish(advertised)
             self._host_files.devices_changed()
-            conflicts = self._context.device_ids.advertise(self.plan.name, [e.id for e in advertised])
+            conflicts = self._context.device_ids.replace(self.plan.name, [e.id for e in advertised])
             self._log.conflicting_ids(conflicts)
         if self._reconciler.adopted:
             self._check_empty()

@@ -11,7 +11,7 @@ from typing import Final
 
 from plugin.config.plan import ResourcePlan
 from plugin.devices.device import Device
-from plugin.devices.identify import Identified, Identifier, IdentityChange
+from plugin.devices.identify import Identifier, IdentityChange
 from plugin.discovery.glob import compiled
 from plugin.discovery.host import HostRoot, os_problem
 from plugin.discovery.source import EntryScanner, Findings, Found, RescanNeededError, Scanner
@@ -33,7 +33,7 @@ class ScanResult:
     call for another scan. `notes`: why there may be fewer devices than expected.
     """
 
-    devices: tuple[Identified, ...]
+    devices: tuple[Device, ...]
     left_out: tuple[tuple[str, str], ...]
     follow: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]

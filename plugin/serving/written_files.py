@@ -17,7 +17,8 @@ import msgspec
 
 from plugin.config.plan import CdiPlan
 from plugin.devices import cdi
-from plugin.devices.cdi import CdiNames, Edits
+from plugin.devices.cdi import Edits
+from plugin.devices.claims import NamesInUse
 from plugin.devices.device import Device
 from plugin.devices.inventory import RELEASE_AFTER
 from plugin.devices.rendering import ContainerNode, File, Mount, RenderError
@@ -195,7 +196,7 @@ class CdiSpecification:
     """
 
     def __init__(
-        self, plan: CdiPlan, resource: str, host: HostRoot, record: HostRecord, names: CdiNames
+        self, plan: CdiPlan, resource: str, host: HostRoot, record: HostRecord, names: NamesInUse
     ) -> None:
         """`names`: the CDI names of all resources."""
         self._all_names = names
@@ -225,7 +226,8 @@ class CdiSpecification:
                 if owners.setdefault(name, device_id) != device_id:
                     problems.append(f"{quoted(device_id)}: its name {quoted(name)} is that of {owners[name]}")
                     del entries[device_id]
-            taken = self._all_names.claim(self._resource, [self._qualified(e) for e in entries.values()])
+            shared = self._all_names.replace(self._resource, [self._qualified(e) for e in entries.values()])
+            taken = self._of_earlier(shared)
             for device_id, entry in list(entries.items()) if taken else ():
                 if self._qualified(entry) in taken:
                     problems.append(f"{quoted(device_id)}: {self._taken_by(entry, taken)}")
@@ -247,12 +249,20 @@ class CdiSpecification:
             for device_id, entry in changed.items():
                 if owners.setdefault(entry.name, device_id) != device_id:
                     raise RenderError(f"cdi.name: {quoted(entry.name)} is that of {owners[entry.name]}")
-            taken = self._all_names.taken(self._resource, [self._qualified(e) for e in changed.values()])
+            shared = self._all_names.shared(self._resource, [self._qualified(e) for e in changed.values()])
+            taken = self._of_earlier(shared)
             for entry in changed.values():
                 if self._qualified(entry) in taken:
                     raise RenderError(f"cdi.name: {self._taken_by(entry, taken)}")
             self._write({**self._entries, **changed} if changed else self._entries)
             return self._names, (self._common, *(self._entries[device.id].edits for device in devices))
+
+    def _of_earlier(self, shared: Mapping[str, str]) -> Mapping[str, str]:
+        """The names of resources that come before this one in alphabetical order: these have them.
+
+        The order does not depend on time: after a restart of this process a pod gets the same devices.
+        """
+        return {name: other for name, other in shared.items() if other < self._resource}
 
     def _qualified(self, entry: _CdiEntry) -> str:
         return cdi.qualified(self._plan.kind, entry.name)

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from exporter.mapping.model import AdvertisedDevice
 from exporter.plugins.client import DocumentError, PluginClient, PluginError, parse
 from harness.raw_server import raw_server
-from plugin.devices.device import Device, Sharing
+from plugin.config.plan import Sharing
+from plugin.devices.device import Device
 from plugin.devices.inventory import Inventory, ObservedDevice
 from plugin.serving.status import ResourceCounters, ResourceStatus
 from plugin.serving.web import document

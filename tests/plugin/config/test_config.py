@@ -41,7 +41,7 @@ def test_a_configuration_becomes_a_plan() -> None:
         Glob(["/dev/video*"]),
         Static([StaticDevice("0", numa=1, attrs={"model": "C9"})]),
     )
-    assert (plan.numa, plan.replicas, plan.max_per_container, plan.prefer) == ("off", 4, 1, "packed")
+    assert (plan.numa, plan.sharing.replicas, plan.max_per_container, plan.prefer) == ("off", 4, 1, "packed")
     assert [e.name.text for e in plan.allocate.env] == ["CAMERAS"]
     assert [e.name.text for e in plan.allocate.annotations] == ["x"]
     assert plan.allocate.mounts[0].read_only
@@ -161,7 +161,7 @@ def test_mappings_merge_at_every_level_and_other_values_replace() -> None:
     pre_start: {timeout: 7s}
 """)
     assert (plan.name, plan.numa) == ("mine.example/one", 1)
-    assert (plan.replicas, plan.max_per_container) == (4, 2)
+    assert (plan.sharing.replicas, plan.max_per_container) == (4, 2)
     assert {e.name.text: e.value.text for e in plan.allocate.env} == {"A": "1", "B": "3", "C": "4"}
     assert [n.host.text for n in plan.allocate.devices] == ["/dev/other"]
     assert [e.name.text for e in plan.allocate.annotations] == ["x"]

@@ -1,9 +1,9 @@
 import pytest
 
 from plugin.config.load import load
-from plugin.config.plan import ResourcePlan
+from plugin.config.plan import ResourcePlan, Sharing
 from plugin.devices.allocation import AllocationError, ContainerAllocation, Refusal, render, request
-from plugin.devices.device import Device, Sharing
+from plugin.devices.device import Device
 from plugin.devices.inventory import Inventory, ObservedDevice
 from plugin.devices.rendering import ContainerNode, Mount
 from runtime.clock import Instant

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from plugin.devices.claims import ClaimResult, DeviceClaims, DeviceIds, claim_of
+from plugin.devices.claims import ClaimResult, DeviceClaims, NamesInUse, claim_of
 from plugin.discovery.source import Found
 
 
@@ -39,15 +39,16 @@ def test_earlier_resources_are_waited_for_until_they_have_scanned() -> None:
     assert claims.awaited("b") == ("a",)
 
 
-def test_an_id_that_two_resources_have_is_reported_to_the_second_until_the_first_lets_go() -> None:
-    identities = DeviceIds()
-    assert identities.advertise("a.b/x", ["1", "2"]) == {}
-    assert identities.advertise("a.b/y", ["2", "3"]) == {"2": "a.b/x"}
-    assert identities.advertise("a.b/x", ["1"]) == {}
-    assert identities.advertise("a.b/y", ["2", "3"]) == {}
-    identities.release("a.b/y")
-    identities.release("a.b/none")
-    assert identities.advertise("a.b/x", ["2"]) == {}
+def test_a_name_of_several_resources_is_reported_with_the_first_of_the_others() -> None:
+    names = NamesInUse()
+    assert names.replace("a.b/x", ["1", "2"]) == {}
+    assert names.replace("a.b/y", ["2", "3"]) == {"2": "a.b/x"}
+    assert names.replace("a.b/a", ["2"]) == {"2": "a.b/x"}
+    assert names.shared("a.b/z", ["1", "2", "4"]) == {"1": "a.b/x", "2": "a.b/a"}
+    assert names.replace("a.b/x", ["1"]) == {}
+    names.release("a.b/a")
+    names.release("a.b/none")
+    assert names.replace("a.b/y", ["2", "3"]) == {}
 
 
 class Life:

@@ -21,7 +21,7 @@ def no_numa(_found: Found) -> tuple[int, ...]:
 
 
 def ids(identifier: Identifier, *found: Found) -> list[str]:
-    return [item.device.id for item in identifier.identify(found, no_numa).devices]
+    return [item.id for item in identifier.identify(found, no_numa).devices]
 
 
 def test_a_device_is_called_by_its_name_unless_a_template_says_otherwise() -> None:
@@ -53,7 +53,7 @@ def test_what_cannot_be_a_device_is_left_out_with_the_reason() -> None:
         [Found("a", "/dev/a"), Found("b", attrs={"serial": "x\ny"}), Found("c", attrs={"serial": "ok"})],
         no_numa,
     )
-    assert [item.device.id for item in made.devices] == ["ok"]
+    assert [item.id for item in made.devices] == ["ok"]
     assert made.left_out[0][0] == "/dev/a"
     assert "has no attribute 'serial'" in made.left_out[0][1]
     assert made.left_out[1] == ("b", "it cannot have the id 'x\\ny': it has control characters")
@@ -61,7 +61,7 @@ def test_what_cannot_be_a_device_is_left_out_with_the_reason() -> None:
 
 def test_a_file_name_that_is_not_utf8_is_left_out() -> None:
     made = Identifier(plan()).identify([Found("a\udcff", "/x/a\udcff"), Found("b")], no_numa)
-    assert [item.device.id for item in made.devices] == ["b"]
+    assert [item.id for item in made.devices] == ["b"]
     assert "not valid UTF-8" in made.left_out[0][1]
 
 
@@ -75,10 +75,10 @@ def test_who_has_an_id_keeps_it_when_another_claims_it() -> None:
     first, rival = Found("v1", "/dev/v1", {"serial": "S"}), Found("v0", "/dev/v0", {"serial": "S"})
     identifier.identify([first], no_numa)
     made = identifier.identify([rival, first], no_numa)
-    assert [item.device.path for item in made.devices] == ["/dev/v1"]
+    assert [item.path for item in made.devices] == ["/dev/v1"]
     assert made.left_out == (("/dev/v0", "its id 'S' is taken by /dev/v1"),)
     # It goes, and the other one has it.
-    assert [i.device.path for i in identifier.identify([rival], no_numa).devices] == ["/dev/v0"]
+    assert [i.path for i in identifier.identify([rival], no_numa).devices] == ["/dev/v0"]
 
 
 def test_numa_is_what_the_host_tells_what_is_written_or_nothing() -> None:
@@ -88,7 +88,7 @@ def test_numa_is_what_the_host_tells_what_is_written_or_nothing() -> None:
         return (1, -1)
 
     def numa(made: ResourcePlan, item: Found) -> tuple[int, ...]:
-        return Identifier(made).identify([item], nodes).devices[0].device.numa_nodes
+        return Identifier(made).identify([item], nodes).devices[0].numa_nodes
 
     assert numa(plan(), found) == (1,)
     assert numa(plan(), told) == (3,)
@@ -122,7 +122,7 @@ def test_devices_of_one_name_are_one_resource_and_each_member_has_its_own() -> N
     assert (one.name, one.family, one.member_of) == ("a.b/one", None, family.family)
     assert one.sources == family.sources
     identity = Identifier(one).identify(devices, lambda _: ())
-    assert [item.device.id for item in identity.devices] == ["x", "z"]
+    assert [item.id for item in identity.devices] == ["x", "z"]
     # Equal plans, or a look that finds the same would begin every member anew.
     assert members(family, devices).plans == made.plans
 
@@ -145,7 +145,7 @@ def test_a_bad_name_is_left_out_and_reported() -> None:
     assert reasons[2].startswith("its resource cannot have the name 'a.b/', ")
     # A member finds those no more than its family does.
     identity = Identifier(made.plans["a.b/k"]).identify([found("x"), found("w", target="k")], lambda _: ())
-    assert ([i.device.id for i in identity.devices], identity.left_out) == (["w"], ())
+    assert ([i.id for i in identity.devices], identity.left_out) == (["w"], ())
 
 
 def test_a_family_has_so_many_members_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.config.plan import Prefer
+from plugin.config.plan import Prefer, Sharing
 from plugin.devices import allocation
 from plugin.devices.allocation import Offer, offers, prefer
-from plugin.devices.device import Device, Sharing
+from plugin.devices.device import Device
 from plugin.devices.inventory import Inventory, ObservedDevice
 from plugin.names import natural
 from runtime.clock import Instant

@@ -38,13 +38,13 @@ def scanner(host: Path, resource: str) -> DeviceScanner:
 
 
 def ids(survey: ScanResult) -> list[str]:
-    return [item.device.id for item in survey.devices]
+    return [item.id for item in survey.devices]
 
 
 def test_allocate_resolves_devices_as_they_are_now(dev: Path, host: Path) -> None:
     (dev / "v0").touch()
     scans = scanner(host, "  discover: [{glob: {paths: [/dev/v*]}}]\n")
-    devices = [item.device for item in scans.scan().devices]
+    devices = list(scans.scan().devices)
     assert scans.resolve(devices) == Resolved(tuple(devices), ())
     (dev / "v0").unlink()
     assert scans.resolve(devices).faults == (("v0", "/dev/v0 is not there"),)
@@ -138,7 +138,7 @@ def test_single_entries_are_scanned_alone(dev: Path, host: Path) -> None:
     (host / "dev/w").touch()
     change = scans.scan_entries([("/dev", name) for name in ("v1", "v2", "v3", "v4", "w")])
     assert change is not None
-    assert ([item.device.id for item in change.devices], change.gone) == (["v3"], ("v1",))
+    assert ([item.id for item in change.devices], change.gone) == (["v3"], ("v1",))
     # What they are now is what the next full scan finds.
     assert ids(scans.scan()) == ["v0", "v2", "v3"]
 
@@ -180,7 +180,7 @@ def test_everything_is_scanned_for_a_link_to_a_file(host: Path) -> None:
     (host / "etc/b").touch()
     change = links.scan_entries([("/etc", "b"), ("/etc", "real")])
     assert change is not None
-    assert [item.device.id for item in change.devices] == ["b"]
+    assert [item.id for item in change.devices] == ["b"]
 
 
 def test_scanners_that_share_sources_share_scans(dev: Path, host: Path) -> None:
@@ -211,7 +211,7 @@ def test_entries_and_full_scans_agree(steps: list[list[tuple[str, bool]]], by_le
         template = "{{ device.name[:1] }}" if by_letter else "{{ device.name }}"
         text = f'  discover: [{{glob: {{paths: [/dev/*]}}}}]\n  id: "{template}"\n'
         scans = scanner(Path(root), text)
-        known = {item.device.id: item.device.path for item in scans.scan().devices}
+        known = {item.id: item.path for item in scans.scan().devices}
         for step in steps:
             for name, there in step:
                 path = Path(root) / "dev" / name
@@ -221,10 +221,10 @@ def test_entries_and_full_scans_agree(steps: list[list[tuple[str, bool]]], by_le
                     path.unlink(missing_ok=True)
             change = scans.scan_entries([("/dev", name) for name, _ in step])
             if change is None:
-                known = {item.device.id: item.device.path for item in scans.scan().devices}
+                known = {item.id: item.path for item in scans.scan().devices}
             else:
                 known = {i: path for i, path in known.items() if i not in change.gone}
-                known |= {item.device.id: item.device.path for item in change.devices}
+                known |= {item.id: item.path for item in change.devices}
             there_now = {path.name for path in (Path(root) / "dev").iterdir()}
             assert {path.rpartition("/")[2] for path in known.values()} <= there_now
             assert set(known) == ({name[:1] for name in there_now} if by_letter else there_now)
