@@ -1,9 +1,8 @@
 """exporter.cli.client: tokens, passwords and TLS."""
 
-import asyncio
 import base64
 import ssl
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,11 +10,9 @@ import pytest
 import trustme
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from click.testing import CliRunner, Result
 
-from devicelens import main
+from harness.commands import devicelens
 
-Run = Callable[..., "asyncio.Future[Result]"]
 DEVICES = {
     "node": "worker-3",
     "generation": 1,
@@ -28,11 +25,6 @@ DEVICES = {
     "pods": [],
     "something_new": {"of": "a newer exporter"},
 }
-
-
-async def who(*arguments: str, **environment: str | None) -> Result:
-    runner = CliRunner(env={"DEVICELENS_URL": None, **environment})
-    return await asyncio.to_thread(runner.invoke, main, ["who", *arguments])
 
 
 @asynccontextmanager
@@ -83,12 +75,12 @@ async def test_a_token_is_sent_and_read_anew_each_time(tmp_path: Path) -> None:
     token = tmp_path / "token"
     async with serving("Bearer one") as (url, told):
         token.write_text("one\n")
-        assert (await who("--url", url, "--token-file", str(token))).exit_code == 0
+        assert (await devicelens("who", "--url", url, "--token-file", str(token))).exit_code == 0
         token.write_text("two")
-        refused = await who("--url", url, "--token-file", str(token))
+        refused = await devicelens("who", "--url", url, "--token-file", str(token))
         assert (refused.exit_code, told[-1]) == (1, "Bearer two")
         assert "one" not in refused.output
-        bare = await who("--url", url)
+        bare = await devicelens("who", "--url", url)
     assert bare.stderr == (
         f"devicelens: {url}: 401 Unauthorized: it requires a name and a password, "
         "https://NAME:PASSWORD@HOST:PORT, or --token-file\n"
@@ -99,8 +91,8 @@ async def test_a_name_and_a_password_are_sent_and_never_shown() -> None:
     right = f"Basic {base64.b64encode(b'me:s3cret').decode()}"
     async with serving(right) as (url, _):
         address = url.replace("http://", "http://me:s3cret@")
-        assert (await who(DEVICELENS_URL=address)).exit_code == 0
-        refused = await who("--url", url.replace("http://", "http://me:wr0ng@"))
+        assert (await devicelens("who", DEVICELENS_URL=address)).exit_code == 0
+        refused = await devicelens("who", "--url", url.replace("http://", "http://me:wr0ng@"))
     assert refused.stderr == (
         f"devicelens: {url}: 401 Unauthorized: it does not accept this name and password\n"
     )
@@ -121,7 +113,7 @@ async def test_a_malformed_token_is_reported(tmp_path: Path, content: bytes | No
     if content is not None:
         token.write_bytes(content)
     async with serving() as (url, told):
-        result = await who("--url", url, "--token-file", str(token))
+        result = await devicelens("who", "--url", url, "--token-file", str(token))
     assert (result.exit_code, told) == (1, [])
     assert result.stderr == f"devicelens: --token-file: {token}: {words}\n"
 
@@ -130,19 +122,19 @@ async def test_no_token_of_the_environment_goes_in_clear_to_another_machine(tmp_
     token = tmp_path / "token"
     token.write_text("one")
     async with serving() as (url, told):
-        here = await who("--url", url, DEVICELENS_TOKEN_FILE=str(token))
+        here = await devicelens("who", "--url", url, DEVICELENS_TOKEN_FILE=str(token))
         assert (here.exit_code, told[-1]) == (0, "Bearer one")
-    elsewhere = await who("--url", "http://name.invalid:1", DEVICELENS_TOKEN_FILE=str(token))
+    elsewhere = await devicelens("who", "--url", "http://name.invalid:1", DEVICELENS_TOKEN_FILE=str(token))
     assert "DEVICELENS_TOKEN_FILE is not sent unencrypted to http://name.invalid:1" in elsewhere.stderr
 
 
 async def test_certificates_are_checked_by_whom_one_trusts(authority: trustme.CA, ca_file: str) -> None:
     async with serving(context=context_of(authority)) as (url, _):
-        assert (await who("--url", url, "--ca-file", ca_file)).exit_code == 0
-        assert (await who("--url", url, DEVICELENS_CA_FILE=ca_file)).exit_code == 0
-        assert (await who("--url", url, "--insecure-skip-verify")).exit_code == 0
-        result = await who("--url", url)
-        clear = await who("--url", url.replace("https", "http"))
+        assert (await devicelens("who", "--url", url, "--ca-file", ca_file)).exit_code == 0
+        assert (await devicelens("who", "--url", url, DEVICELENS_CA_FILE=ca_file)).exit_code == 0
+        assert (await devicelens("who", "--url", url, "--insecure-skip-verify")).exit_code == 0
+        result = await devicelens("who", "--url", url)
+        clear = await devicelens("who", "--url", url.replace("https", "http"))
     assert result.exit_code == 1
     assert f"{url}: its certificate is not trusted: " in result.stderr
     assert "--ca-file" in result.stderr
@@ -159,10 +151,10 @@ async def test_a_client_s_certificate(authority: trustme.CA, ca_file: str, tmp_p
     trustme.CA().issue_cert("x").private_key_pem.write_to_path(other)
     async with serving(context=context_of(authority, wants_client=True)) as (url, _):
         common = ("--url", url, "--ca-file", ca_file)
-        let_in = await who(*common, "--cert-file", str(certificate), "--key-file", str(key))
-        without = await who(*common)
-        mixed = await who(*common, "--cert-file", str(certificate), "--key-file", str(other))
-        alone = await who(*common, "--key-file", str(key))
+        let_in = await devicelens("who", *common, "--cert-file", str(certificate), "--key-file", str(key))
+        without = await devicelens("who", *common)
+        mixed = await devicelens("who", *common, "--cert-file", str(certificate), "--key-file", str(other))
+        alone = await devicelens("who", *common, "--key-file", str(key))
     assert let_in.exit_code == 0, let_in.output
     assert without.exit_code == 1
     # By the server's alert, or, where it is gone before that is read, by its going.
@@ -179,20 +171,20 @@ async def test_unusable_files_are_reported(tmp_path: Path) -> None:
     nonsense = tmp_path / "ca.pem"
     nonsense.write_text("hello")
     for path, words in ((nonsense, "found no certificate in it"), (tmp_path / "none", "No such file")):
-        result = await who("--url", "https://127.0.0.1:1", "--ca-file", str(path))
+        result = await devicelens("who", "--url", "https://127.0.0.1:1", "--ca-file", str(path))
         assert result.exit_code == 2
         assert words in " ".join(result.stderr.split())
-    clear = await who("--url", "http://127.0.0.1:1", "--ca-file", str(nonsense))
+    clear = await devicelens("who", "--url", "http://127.0.0.1:1", "--ca-file", str(nonsense))
     assert clear.exit_code == 2
     assert "expected https://" in clear.stderr
     # One that is there for another address is no mistake.
-    kept = await who("--url", "http://127.0.0.1:1", DEVICELENS_CA_FILE=str(nonsense))
+    kept = await devicelens("who", "--url", "http://127.0.0.1:1", DEVICELENS_CA_FILE=str(nonsense))
     assert "connection refused" in kept.stderr
 
 
 async def test_a_token_and_a_password_are_not_both_taken(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("one")
-    result = await who("--url", "http://me:x@127.0.0.1:1", "--token-file", str(token))
+    result = await devicelens("who", "--url", "http://me:x@127.0.0.1:1", "--token-file", str(token))
     assert result.exit_code == 2
     assert "found beside a name and a password for http://127.0.0.1:1" in result.stderr

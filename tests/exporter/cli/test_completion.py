@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from aiohttp.test_utils import TestServer
 from click.testing import CliRunner
 
 from devicelens import COMMANDS, main
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.state import State
 from harness.application import application
+from harness.commands import serving
 from harness.tools import required
 
 HOLDER = Holder("ml", "llama-0", "trainer")
@@ -32,8 +32,8 @@ SNAPSHOT = Snapshot(
 
 @pytest.fixture
 async def url() -> AsyncGenerator[str]:
-    async with TestServer(application(State(1, SNAPSHOT, 5.0, 5.0, api_version="v1"), 6.0)) as server:
-        yield str(server.make_url("/")).rstrip("/")
+    async with serving(application(State(1, SNAPSHOT, 5.0, 5.0, api_version="v1"), 6.0)) as url:
+        yield url
 
 
 _TYPED = """

@@ -1,16 +1,13 @@
 """devicelens explain: the command, against an exporter and against a kubelet."""
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from devicelens import main
 from exporter.cli.explain import parse_device
 from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.model import (
@@ -25,6 +22,7 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.state import Failure, State
 from harness.application import application
+from harness.commands import against, devicelens
 from simulator import SimulatedKubelet
 from simulator.devices import Device as Advertises
 from simulator.model import ContainerSpec, PodSpec
@@ -69,17 +67,12 @@ STATE = State(
 )
 
 
-def explain(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["explain", *arguments], env={"DEVICELENS_URL": None})
-
-
-async def against(state: State, *arguments: str) -> Result:
-    async with TestServer(application(state, START + 2)) as server:
-        return await asyncio.to_thread(explain, "--url", str(server.make_url("/")), *arguments)
+async def explained(state: State, *arguments: str) -> Result:
+    return await against(application(state, START + 2), "explain", *arguments)
 
 
 async def test_sentences_come_first_and_facts_after() -> None:
-    result = await against(STATE, "GPU-0::0")
+    result = await explained(STATE, "GPU-0::0")
     assert (result.exit_code, result.stderr) == (0, "")
     words, _, facts = result.stdout.partition("\n\n")
     assert words.splitlines()[0] == f"GPU-0::0 of {GPU} is share 0 of GPU-0 (id rule replica)."
@@ -98,13 +91,13 @@ async def test_sentences_come_first_and_facts_after() -> None:
 
 
 async def test_hostile_texts_are_spelled_out() -> None:
-    result = await against(STATE, "bad\\x1b[2J")
+    result = await explained(STATE, "bad\\x1b[2J")
     assert result.exit_code == 0
     assert "for its plugin calls it unhealthy: dust\\x07." in result.stdout
     assert "attribute    model=A\\x1b100" in result.stdout
     assert "plugin       Unhealthy: dust\\x07, by unix:/p" in result.stdout
     assert not {"\x1b", "\x07"} & set(result.stdout)
-    as_json = await against(STATE, "bad\x1b[2J", "-o", "json")
+    as_json = await explained(STATE, "bad\x1b[2J", "-o", "json")
     assert as_json.stdout.isascii()
     assert json.loads(as_json.stdout)["device"] == "bad\x1b[2J"
 
@@ -133,29 +126,29 @@ async def test_hostile_texts_are_spelled_out() -> None:
 async def test_what_goes_wrong_has_its_status_and_one_clear_line(
     arguments: tuple[str, ...], status: int, words: str
 ) -> None:
-    result = await against(STATE, *arguments)
+    result = await explained(STATE, *arguments)
     assert (result.exit_code, result.stdout) == (status, "")
     assert words in " ".join(result.stderr.replace("│", "").split())
 
 
 async def test_a_resource_may_be_named_before_the_device() -> None:
-    result = await against(STATE, "acme.example/x=same", "-o", "json")
+    result = await explained(STATE, "acme.example/x=same", "-o", "json")
     assert json.loads(result.stdout)["elsewhere"] == ["other.example/x"]
 
 
 async def test_a_resource_may_be_the_part_after_its_slash() -> None:
-    assert json.loads((await against(STATE, "gpu=0::1", "-o", "json")).stdout)["device"] == "GPU-0::1"
-    result = await against(STATE, "gpu=none")
+    assert json.loads((await explained(STATE, "gpu=0::1", "-o", "json")).stdout)["device"] == "GPU-0::1"
+    result = await explained(STATE, "gpu=none")
     assert (result.exit_code, result.stdout) == (3, "")
     assert "no device 'none'" in result.stderr
     # Part of all that one device is divided into, and of nothing else: that device.
-    divided = json.loads((await against(STATE, "gpu=pu-0", "-o", "json")).stdout)
+    divided = json.loads((await explained(STATE, "gpu=pu-0", "-o", "json")).stdout)
     assert (divided["device"], [part["device"] for part in divided["parts"]]) == (
         "GPU-0",
         ["GPU-0::0", "GPU-0::1"],
     )
     # With its sign before it, it is an id and nothing else.
-    assert "no device 'gpu=0::1'" in (await against(STATE, "=gpu=0::1")).stderr
+    assert "no device 'gpu=0::1'" in (await explained(STATE, "=gpu=0::1")).stderr
 
 
 @pytest.mark.parametrize(
@@ -182,21 +175,20 @@ async def test_an_older_exporter_is_a_failed_query() -> None:
         return web.Response(status=404, body=body, content_type="application/problem+json")
 
     older.router.add_get("/api/v1/explain", not_found)
-    async with TestServer(older) as server:
-        result = await asyncio.to_thread(explain, "--url", str(server.make_url("/")), "GPU-0")
+    result = await against(older, "explain", "GPU-0")
     assert result.exit_code == 1
     assert "404 Not Found: nothing is at /api/v1/explain" in result.stderr
 
 
 async def test_an_old_or_missing_mapping_is_reported() -> None:
     failure = Failure("List", "UNSETTLED", "it does not list all pods yet", START + 1)
-    result = await against(replace(STATE, failure=failure), "GPU-0::1")
+    result = await explained(replace(STATE, failure=failure), "GPU-0::1")
     assert result.exit_code == 0
     assert "devicelens: the mapping of worker-3 is ageing" in result.stderr
     assert (
         "The last good List names no holder; List has failed since, so a pod may hold it now" in result.stdout
     )
-    none = await against(State(), "GPU-0")
+    none = await explained(State(), "GPU-0")
     assert (none.exit_code, none.stdout) == (1, "")
 
 
@@ -212,17 +204,17 @@ async def test_a_kubelet_is_queried(root: Path) -> None:
             PodSpec("p", containers=(ContainerSpec("c", resources={"example.com/gpu": 1}),))
         )
         socket = str(root / "pod-resources" / "kubelet.sock")
-        whole = await asyncio.to_thread(explain, "--socket", socket, "gpu-0")
+        whole = await devicelens("explain", "--socket", socket, "gpu-0")
         assert whole.exit_code == 0, whole.stderr
         assert (
             "gpu-0 is no device that the kubelet knows by itself: 2 that it knows are parts of it."
             in whole.stdout
         )
         assert "gpu-0 has the parts gpu-0::0" in whole.stdout
-        unknown = await asyncio.to_thread(explain, "--socket", socket, "gpu-1::1")
+        unknown = await devicelens("explain", "--socket", socket, "gpu-1::1")
         assert (unknown.exit_code, unknown.stdout) == (3, "")
         assert "the most similar ids are gpu-0::1" in unknown.stderr
-        several = await asyncio.to_thread(explain, "--socket", socket, "gpu-0::")
+        several = await devicelens("explain", "--socket", socket, "gpu-0::")
         assert several.exit_code == 2
-    gone = await asyncio.to_thread(explain, "--socket", socket, "gpu-0")
+    gone = await devicelens("explain", "--socket", socket, "gpu-0")
     assert gone.exit_code == 1

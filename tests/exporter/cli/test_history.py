@@ -7,15 +7,14 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 import pytest
-from aiohttp.test_utils import TestServer
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from devicelens import main
 from exporter.history.archive import QueryMoment
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.state import State
 from harness.application import application
+from harness.commands import devicelens, serving
 from harness.lives import PATIENCE, Life, key
 
 START = 1_793_227_260.0  # 2026-10-28T22:41:00Z
@@ -57,12 +56,10 @@ def past(life: Life) -> Past:
 async def run(past: Past) -> AsyncGenerator[Run]:
     """Runs a command against an exporter with that past."""
     app = application(State(1, taken_at=past.life.wall), lambda: past.life.wall, past)
-    async with TestServer(app) as server:
+    async with serving(app) as url:
 
         async def run(*arguments: str) -> Result:
-            url = ("--url", str(server.make_url("/")))
-            runner = CliRunner(env={"DEVICELENS_URL": None})
-            return await asyncio.to_thread(runner.invoke, main, [*arguments, *url])
+            return await devicelens(*arguments, "--url", url)
 
         yield run  # type: ignore[misc] # a coroutine function
 

@@ -1,6 +1,5 @@
 """devicelens who --prometheus: the mapping of a fleet, from series as exporters and scrapes make them."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
@@ -8,12 +7,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
-from click.testing import CliRunner, Result
+from click.testing import Result
 from msgspec.json import encode
 from prometheus_client.parser import text_string_to_metric_families
 
-from devicelens import main
 from exporter.cli.prometheus import InstantSample, read_series
 from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.identity import PodIdentity, Workload
@@ -32,6 +29,7 @@ from exporter.metrics.devices import DeviceLines, SeriesLimit
 from exporter.metrics.families import of_snapshot, of_stale
 from exporter.views import documents
 from exporter.views.query import Filters
+from harness.commands import devicelens, serving
 from harness.hostile import CORPUS
 from harness.mappings import NOW, SNAPSHOT, STATE, TRAINER
 from runtime.exposition import Format, render
@@ -111,15 +109,12 @@ async def fake() -> AsyncGenerator[Fake]:
     fake = Fake()
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", fake.handle)
-    async with TestServer(app) as server:
-        fake.url = str(server.make_url("/")).rstrip("/")
+    async with serving(app) as fake.url:
         yield fake
 
 
 async def run(fake: Fake, *arguments: str, path: str = "") -> Result:
-    runner = CliRunner(env={"DEVICELENS_URL": None})
-    flags = ("--prometheus", f"{fake.url}{path}")
-    return await asyncio.to_thread(runner.invoke, main, ["who", *arguments, *flags])
+    return await devicelens("who", *arguments, "--prometheus", f"{fake.url}{path}")
 
 
 async def test_the_fleet_is_a_table_with_its_nodes(fake: Fake) -> None:
@@ -254,12 +249,10 @@ async def test_bad_answers_are_reported_in_one_line(fake: Fake, answer: web.Resp
 
 async def test_the_command_line_goes_before_the_environment(fake: Fake) -> None:
     fake.samples = scrape(STATE, "worker-3", NOW)
-    runner = CliRunner(env={"DEVICELENS_URL": "http://127.0.0.1:1", "DEVICELENS_NODE": "worker-3"})
-    arguments = ["who", "--prometheus", fake.url]
-    result = await asyncio.to_thread(runner.invoke, main, arguments)
+    other = {"DEVICELENS_URL": "http://127.0.0.1:1", "DEVICELENS_NODE": "worker-3"}
+    result = await devicelens("who", "--prometheus", fake.url, **other)
     assert result.exit_code == 0, result.output
-    by_variable = CliRunner(env={"DEVICELENS_URL": None, "DEVICELENS_PROMETHEUS": fake.url})
-    assert (await asyncio.to_thread(by_variable.invoke, main, ["who"])).stdout == result.stdout
+    assert (await devicelens("who", DEVICELENS_PROMETHEUS=fake.url)).stdout == result.stdout
 
 
 FULL_SNAPSHOT = Snapshot(

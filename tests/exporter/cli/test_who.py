@@ -1,6 +1,5 @@
 """devicelens who, with servers that answer and servers that do not."""
 
-import asyncio
 import json
 import socket
 import subprocess
@@ -11,30 +10,19 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, web
-from aiohttp.test_utils import TestServer
-from click.testing import CliRunner, Result
 
-from devicelens import main
 from exporter.mapping.model import Device, DeviceKey, Snapshot
 from exporter.mapping.state import Failure, State
 from harness.application import application
+from harness.commands import against, devicelens, serving
 from harness.mappings import NOW, SNAPSHOT, STATE
 from harness.raw_server import raw_server
 from harness.recordings import RECORDINGS
 from simulator import Faults, Replay, SimulatedKubelet
 
 
-def who(*arguments: str, **environment: str) -> Result:
-    return CliRunner().invoke(main, ["who", *arguments], env={"DEVICELENS_URL": None, **environment})
-
-
-async def against(app: web.Application, *arguments: str) -> Result:
-    async with TestServer(app) as server:
-        return await asyncio.to_thread(who, "--url", str(server.make_url("/")), *arguments)
-
-
 async def test_an_exporter_s_holders_are_a_table() -> None:
-    result = await against(application(STATE, NOW), "gpu")
+    result = await against(application(STATE, NOW), "who", "gpu")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "RESOURCE        DEVICE  STATE  NAMESPACE/POD  CONTAINER  SINCE",
@@ -46,10 +34,9 @@ async def test_an_exporter_s_holders_are_a_table() -> None:
 
 async def test_json_has_the_api_s_shape() -> None:
     app = application(STATE, NOW)
-    async with TestServer(app) as server:
-        url = str(server.make_url("/"))
-        result = await asyncio.to_thread(who, "--url", url, "nvidia.com/gpu=GPU-0", "-o", "json")
-        async with ClientSession() as session, session.get(f"{url}api/v1/devices?device=GPU-0") as answer:
+    async with serving(app) as url:
+        result = await devicelens("who", "--url", url, "nvidia.com/gpu=GPU-0", "-o", "json")
+        async with ClientSession() as session, session.get(f"{url}/api/v1/devices?device=GPU-0") as answer:
             told = json.loads(result.stdout)
             # Of claims and CPUs the API tells elsewhere.
             assert (told.pop("claims"), told.pop("cpus")) == ([], [])
@@ -61,8 +48,8 @@ async def test_an_exporter_on_a_unix_socket_and_by_environment(root: Path) -> No
     await runner.setup()
     await web.UnixSite(runner, root / "web.sock").start()
     try:
-        by_flag = await asyncio.to_thread(who, "--url", f"unix:{root}/web.sock")
-        by_variable = await asyncio.to_thread(who, DEVICELENS_URL=f"unix:{root}/web.sock")
+        by_flag = await devicelens("who", "--url", f"unix:{root}/web.sock")
+        by_variable = await devicelens("who", DEVICELENS_URL=f"unix:{root}/web.sock")
     finally:
         await runner.cleanup()
     assert by_flag.exit_code == by_variable.exit_code == 0
@@ -71,19 +58,19 @@ async def test_an_exporter_on_a_unix_socket_and_by_environment(root: Path) -> No
 
 
 async def test_nothing_that_matches_is_3_and_a_node_without_devices_is_0() -> None:
-    nothing = await against(application(STATE, NOW), "--pod", "ml/other")
+    nothing = await against(application(STATE, NOW), "who", "--pod", "ml/other")
     assert nothing.exit_code == 3
     assert nothing.stderr == "devicelens: no device on worker-3 is held by ml/other\n"
-    empty = await against(application(replace(STATE, snapshot=Snapshot()), NOW))
+    empty = await against(application(replace(STATE, snapshot=Snapshot()), NOW), "who")
     assert (empty.exit_code, empty.stdout) == (0, "")
     assert empty.stderr == "devicelens: worker-3 has no devices of device plugins\n"
-    asked = await against(application(replace(STATE, snapshot=Snapshot()), NOW), "gpu")
+    asked = await against(application(replace(STATE, snapshot=Snapshot()), NOW), "who", "gpu")
     assert asked.exit_code == 3
 
 
 async def test_an_old_mapping_is_reported_on_standard_error() -> None:
     failure = Failure("List", "UNAVAILABLE", "no socket\x1b[2J", NOW + 5)
-    result = await against(application(replace(STATE, failure=failure), NOW + 20), "-o", "json")
+    result = await against(application(replace(STATE, failure=failure), NOW + 20), "who", "-o", "json")
     assert result.exit_code == 0
     assert len(json.loads(result.stdout)["devices"]) == 2
     assert result.stderr == (
@@ -93,7 +80,7 @@ async def test_an_old_mapping_is_reported_on_standard_error() -> None:
 
 
 async def test_an_exporter_without_a_mapping_is_a_failed_query() -> None:
-    result = await against(application(State(), NOW))
+    result = await against(application(State(), NOW), "who")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "503 Service Unavailable: no mapping yet; the kubelet has not answered" in result.stderr
 
@@ -131,7 +118,7 @@ async def test_an_exporter_without_a_mapping_is_a_failed_query() -> None:
 )
 async def test_other_servers_are_reported_in_one_line(answer: bytes, words: str) -> None:
     async with raw_server(answer) as url:
-        result = await asyncio.to_thread(who, "--url", url)
+        result = await devicelens("who", "--url", url)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"devicelens: {url}: ")
     assert words in result.stderr
@@ -148,37 +135,35 @@ async def test_other_servers_are_reported_in_one_line(answer: bytes, words: str)
 )
 async def test_the_answer_may_not_take_longer_however_it_comes(answer: bytes, drip: float) -> None:
     async with raw_server(answer, close=False, drip=drip) as url:
-        result = await asyncio.to_thread(who, "--url", url, "--timeout", "300ms")
+        result = await devicelens("who", "--url", url, "--timeout", "300ms")
     assert (result.exit_code, result.stderr) == (1, f"devicelens: {url}: no answer within 0.3 s\n")
 
 
 async def test_https_of_a_server_that_speaks_http() -> None:
     async with raw_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as url:
-        result = await asyncio.to_thread(who, "--url", url.replace("http:", "https:"))
+        result = await devicelens("who", "--url", url.replace("http:", "https:"))
     assert result.exit_code == 1
     assert "does it serve https at all?" in result.stderr
 
 
-def test_closed_ports_and_missing_sockets_are_reported(root: Path) -> None:
+async def test_closed_ports_and_missing_sockets_are_reported(root: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
-    refused = who("--url", f"http://127.0.0.1:{port}")
+    refused = await devicelens("who", "--url", f"http://127.0.0.1:{port}")
     assert refused.exit_code == 1
     assert (
         refused.stderr == f"devicelens: http://127.0.0.1:{port}: connection refused: nothing listens there\n"
     )
-    missing = who("--url", f"unix:{root}/none.sock")
+    missing = await devicelens("who", "--url", f"unix:{root}/none.sock")
     assert missing.stderr == f"devicelens: unix:{root}/none.sock: there is no such socket\n"
     (root / "file").touch()
-    assert "connection refused" in who("--url", f"unix:{root}/file").stderr
+    assert "connection refused" in (await devicelens("who", "--url", f"unix:{root}/file")).stderr
 
 
 async def test_a_short_name_of_two_resources_is_wrong_usage() -> None:
     other = Device(DeviceKey("amd.com/gpu", "0"))
-    result = await against(
-        application(replace(STATE, snapshot=replace(SNAPSHOT, devices=(other, *SNAPSHOT.devices))), NOW),
-        "gpu",
-    )
+    both = replace(STATE, snapshot=replace(SNAPSHOT, devices=(other, *SNAPSHOT.devices)))
+    result = await against(application(both, NOW), "who", "gpu")
     assert result.exit_code == 2
     assert "'gpu' may be amd.com/gpu and nvidia.com/gpu: say which" in result.stderr
 
@@ -195,12 +180,10 @@ def recorded() -> Replay:
 async def test_a_kubelet_is_queried(root: Path, recorded: Replay) -> None:
     path = str(root / "pod-resources" / "kubelet.sock")
     async with SimulatedKubelet(root, replay=recorded) as kubelet:
-        table = await asyncio.to_thread(
-            who, "foo=dev-10", "--socket", path, DEVICELENS_URL="http://x.invalid"
-        )
-        document = await asyncio.to_thread(who, "--socket", path, "-o", "json")
+        table = await devicelens("who", "foo=dev-10", "--socket", path, DEVICELENS_URL="http://x.invalid")
+        document = await devicelens("who", "--socket", path, "-o", "json")
         await kubelet.set_faults(Faults(hang=True))
-        hung = await asyncio.to_thread(who, "--socket", path, "--timeout", "300ms")
+        hung = await devicelens("who", "--socket", path, "--timeout", "300ms")
     assert table.exit_code == 0, table.stderr
     # Its socket is seconds old: for all that can be seen it has not heard from the API server yet.
     assert "may not list all pods yet" in table.stderr
@@ -218,7 +201,7 @@ async def test_a_kubelet_is_queried(root: Path, recorded: Replay) -> None:
 
 
 async def test_a_missing_kubelet_is_reported(root: Path) -> None:
-    result = await asyncio.to_thread(who, "--socket", f"{root}/kubelet.sock")
+    result = await devicelens("who", "--socket", f"{root}/kubelet.sock")
     assert result.exit_code == 1
     assert result.stderr.startswith(
         "devicelens: the kubelet cannot be queried: List: UNAVAILABLE: there is no socket "

@@ -6,8 +6,6 @@ the Pods API is tests/e2e/test_model.py.
 
 import asyncio
 import random
-import shutil
-import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from exporter.mapping.state import StateStore
-from exporter.metrics.exporter import Metrics
 from exporter.pods.api_server import ApiServer
 from exporter.pods.kubeconfig import ApiServerAccess
 from exporter.pods.source import LabelFilter
@@ -80,10 +77,8 @@ class Node:
 
 
 @asynccontextmanager
-async def _node() -> AsyncGenerator[Node]:
-    root = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
+async def _node(root: Path) -> AsyncGenerator[Node]:
     async with AsyncExitStack() as stack:
-        stack.callback(shutil.rmtree, root)
         kubelet = await stack.enter_async_context(SimulatedKubelet(root, sync_delay=0.15, cpus=0, memory=0))
         await kubelet.add_pod(PodSpec("bystander"))
         plugin = ScriptedPlugin(root, R, [Device("a"), Device("b"), Device("c")])
@@ -96,10 +91,8 @@ async def _node() -> AsyncGenerator[Node]:
         client = await stack.enter_async_context(KubeletClient(paths.pod_resources_socket, timeout=2.0))
         watched = ApiServer(ApiServerAccess(url), kubelet.node_name, LabelFilter(None), quiet=0.1)
         identities = PodTracker(watched, expected=True)
-        metrics = Metrics(states, node="n", version="v", stale_after=60.0, clock=clock.now)
-        stack.callback(metrics.close)
         refresher = Refresher(
-            *(client, states, [metrics.counters], SnapshotPipeline(keep_allocatable=60.0)),
+            *(client, states, [], SnapshotPipeline(keep_allocatable=60.0)),
             timing=RefreshTiming(interval=1.0, stale_after=60.0),
             clock=clock,
             pods=identities,
@@ -167,9 +160,9 @@ async def _step(node: Node, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_shown_uids_are_true_after_any_sequence_of_events(seed: int) -> None:
+async def test_shown_uids_are_true_after_any_sequence_of_events(root: Path, seed: int) -> None:
     rng = random.Random(seed)
-    async with _node() as node:
+    async with _node(root) as node:
         for _ in range(8):
             for _ in range(rng.randrange(1, 5)):
                 await _step(node, rng)
