@@ -17,16 +17,13 @@ devicelens promises, during each fault below:
 - No reader ever sees an owner that is not the owner. A mapping older than `--stale-after` names nobody.
 - Scrapes and pages are answered from the last good mapping while the kubelet is not there.
 - The complete mapping is back soon after the fault, without a restart or a person.
-- Both processes end with status 0 on SIGTERM, and leave no descriptors, threads, or tasks behind while they
-  run.
+- Both processes leak no descriptors, threads, or tasks, and end with status 0.
 
 `make faults` (about twenty minutes) causes the faults against the real processes beside a simulated kubelet,
-and `make soak` runs a node's day and ten thousand refreshes. Both write this page; `build/faults` and
-`build/soak` have the result of each fault. `make test` includes a short form of both. `tests/faults` states
-what must hold during each fault.
-
-Pods come and go during a fault. Twenty times a second, a reader compares every owner in `/metrics` and
-`/api/v1/devices` with the pods that really hold the devices.
+and `make soak` runs a node's day and ten thousand refreshes. Both write this page; `build/faults` has the
+result of each fault, and `tests/faults` states what must hold. Meanwhile pods come and go, and twenty times a
+second a reader compares every owner in `/metrics` and `/api/v1/devices` with the pods that really hold the
+devices. `make test` includes a short form of both.
 """
 _FAULTS: Final = "Faults"
 _SOAK: Final = "A day in fast motion"

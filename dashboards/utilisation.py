@@ -153,8 +153,7 @@ _HOLDINGS: Final = (
           )
         )
         """,
-        "utilisation of a holding, from 0 to 1. `scope` is what the figure covers: the `device`, a `partition` of it, "
-        "the whole of a `shared` device, or all devices of the `container`",
+        "utilisation of a holding, from 0 to 1, with its `scope` (see above)",
     ),
     Record(
         "cluster_resource:devicelens_utilisation:avg",
@@ -277,7 +276,7 @@ def _network(direction: str, infiniband: str, ethernet: str) -> tuple[Record, ..
           )
         )
         """,
-            f"bytes per second that the device of a holding {direction}s; `scope` as above",
+            f"bytes per second that the device of a holding {direction}s",
         ),
     )
 
