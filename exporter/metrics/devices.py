@@ -60,7 +60,7 @@ def _heads() -> tuple[Metric, ...]:
         GaugeMetricFamily(
             "devicelens_device_info",
             "A device that is allocatable, held, or known from its plugin (1); parent is the physical device "
-            "behind a replica or slice. [STABLE]",
+            "behind a share or slice. [STABLE]",
         ),
         GaugeMetricFamily(
             "devicelens_device_owner_info",

@@ -284,9 +284,9 @@ class Share(ConfigStruct, frozen=True):
     max_per_container: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
     """More devices in one container are refused."""
     id: str | UnsetType = UNSET
-    """The id of a replica, of `id` (the device's) and `n`; `{{ id }}::{{ n }}` by default."""
+    """The id of a share, of `id` (the device's) and `n`; `{{ id }}::{{ n }}` by default."""
     first: Literal[0, 1] = 0
-    """The number of the first replica."""
+    """The number of the first share."""
 
     def contradictions(self) -> Iterator[Problem]:
         for key in ("id", "first"):
