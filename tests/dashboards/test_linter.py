@@ -15,8 +15,7 @@ import yaml
 from dashboards.generate import HERE
 
 BOARDS = {path.stem: json.loads(path.read_text()) for path in sorted((HERE / "grafana").glob("*.json"))}
-WITH_UNITS = {"stat", "timeseries", "gauge", "table"}
-SHOWN = WITH_UNITS | {"bargauge", "state-timeline"}
+SHOWN = {"stat", "timeseries", "gauge", "table", "bargauge", "state-timeline"}
 # Those of Grafana's units that are used here.
 UNITS = {"short", "percentunit", "s", "dtdurations", "dateTimeFromNow", "bytes", "Bps", "cps"}
 GLOBALS = {"__rate_interval", "__url_time_range", "__data", "__field", "__all"}
@@ -63,12 +62,8 @@ def test_exceptions_have_reasons_and_are_of_rules_that_are_known() -> None:
 
 
 @board
-def test_uneditable_dashboard(name: str) -> None:
+def test_dashboards_are_uneditable_with_stable_uid_title_and_tag(name: str) -> None:
     assert BOARDS[name]["editable"] is False
-
-
-@board
-def test_uid_title_and_tag_are_stable(name: str) -> None:
     assert BOARDS[name]["uid"] == f"devicelens-{name}"
     assert BOARDS[name]["title"].startswith("devicelens / ")
     assert BOARDS[name]["tags"] == ["devicelens"]
@@ -76,68 +71,36 @@ def test_uid_title_and_tag_are_stable(name: str) -> None:
 
 
 @board
-def test_template_datasource_rule(name: str) -> None:
-    (source,) = [v for v in variables(name).values() if v["type"] == "datasource"]
+def test_template_rules(name: str) -> None:
+    """Rules template-datasource, template-on-time-change-reload, and template-label-promql."""
+    found = variables(name)
+    (source,) = [v for v in found.values() if v["type"] == "datasource"]
     assert (source["name"], source["label"], source["query"]) == ("datasource", "Data source", "prometheus")
-
-
-@board
-def test_template_on_time_change_reload_rule(name: str) -> None:
-    assert all(v["refresh"] == 2 for v in variables(name).values() if v["type"] == "query")
-
-
-@board
-def test_template_label_promql_rule(name: str) -> None:
-    for variable in variables(name).values():
+    for variable in found.values():
         if variable["type"] == "query":
+            assert variable["refresh"] == 2
             assert re.fullmatch(r"(label_values|query_result)\(.+\)", variable["query"])
             assert variable["datasource"]["uid"] == "$datasource"
-
-
-@board
-def test_a_variable_of_several_has_all_and_takes_what_is_not_there(name: str) -> None:
-    for variable in variables(name).values():
         if variable.get("multi"):
-            assert variable["includeAll"]
-            assert variable["allValue"] == ".*"
-    assert variables(name)["cluster"]["multi"]
+            assert (variable["includeAll"], variable["allValue"]) == (True, ".*")
+    assert found["cluster"]["multi"]
 
 
 @board
-def test_panel_datasource_rule(name: str) -> None:
+def test_panel_rules(name: str) -> None:
+    """Rules panel-datasource, panel-title-description, panel-units, panel-no-targets; a text for no data."""
     for panel in panels(name):
+        title, field = panel["title"], panel["fieldConfig"]
+        assert title
+        assert panel["type"] in SHOWN, title
+        assert panel["description"].endswith("."), title
         assert panel["datasource"] == {"type": "prometheus", "uid": "$datasource"}
+        assert panel["targets"], title
         assert all(target["datasource"] == panel["datasource"] for target in panel["targets"])
-
-
-@board
-def test_panel_title_description_rule(name: str) -> None:
-    for panel in panels(name):
-        assert panel["title"]
-        assert panel["description"].endswith("."), panel["title"]
-
-
-@board
-def test_panel_units_rule(name: str) -> None:
-    for panel in panels(name):
-        assert panel["type"] in SHOWN
-        units = {panel["fieldConfig"]["defaults"]["unit"]} | {
-            prop["value"]
-            for override in panel["fieldConfig"]["overrides"]
-            for prop in override["properties"]
-            if prop["id"] == "unit"
-        }
-        assert units <= UNITS
-
-
-@board
-def test_panel_no_targets_rule(name: str) -> None:
-    assert all(panel["targets"] for panel in panels(name))
-
-
-@board
-def test_every_panel_says_what_it_means_when_there_is_nothing(name: str) -> None:
-    assert all(panel["fieldConfig"]["defaults"]["noValue"] for panel in panels(name))
+        assert field["defaults"]["noValue"], title
+        properties = [prop for override in field["overrides"] for prop in override["properties"]]
+        units = {prop["value"] for prop in properties if prop["id"] == "unit"}
+        assert units | {field["defaults"]["unit"]} <= UNITS, title
 
 
 @board

@@ -1,4 +1,4 @@
-"""docs/ on installing say what is there: components, hints, commands, and what can be applied."""
+"""docs/ on installing say what is there: components, hints, and what can be applied."""
 
 import errno
 import re
@@ -6,12 +6,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import click
 import pytest
 import yaml
 
-from devicelens import COMMANDS
-from devicelens import main as front_door
 from exporter.main import needs as exporter_needs
 from harness.manifests import COMPONENTS, DEPLOY, kustomize, objects
 from kubelet.paths import KubeletPaths
@@ -37,32 +34,10 @@ def blocks(page: str, language: str) -> list[str]:
     return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
 
 
-def anchors(path: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
 @every
-def test_links_lead_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", PAGES[page]):
-        name, _, anchor = target.partition("#")
-        path = (ROOT / "docs" / (name or f"{page}.md")).resolve()
-        assert path.is_file(), target
-        assert not anchor or anchor in anchors(path), target
-
-
-@every
-def test_paths_components_and_targets_are_there(page: str) -> None:
-    text = PAGES[page]
-    for path in re.findall(r"`(?:\.\./)?((?:deploy|tests|requirements)/[\w./-]+)`", text):
-        assert (ROOT / path).exists(), path
-    for name in re.findall(r"`components/([\w.-]+)`", text):
+def test_components_are_there(page: str) -> None:
+    for name in re.findall(r"`components/([\w.-]+)`", PAGES[page]):
         assert (DEPLOY / "components" / name).is_dir(), name
-    makefile = (ROOT / "Makefile").read_text()
-    for line in re.findall(r"(?:`|\$ )make ([a-z -]+?)(?:`|  | IMAGE|$)", text, re.MULTILINE):
-        for target in line.split():
-            # Written beside this one.
-            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
 def test_each_component_is_in_the_table_and_the_table_names_no_other() -> None:
@@ -70,29 +45,11 @@ def test_each_component_is_in_the_table_and_the_table_names_no_other() -> None:
     assert rows == set(COMPONENTS)
 
 
-@every
-def test_commands_are_devicelens_own(page: str) -> None:
-    lines = re.findall(r"(?:\$ (?:sudo )?|-- |`)devicelens ([a-z][^\n`|]*)", PAGES[page])
-    for line in lines:
-        name, *arguments = line.split("#")[0].split()
-        assert name in COMMANDS, line
-        command = front_door.get_command(click.Context(front_door), name)
-        assert command is not None
-        known = {option for param in command.params for option in param.opts}
-        used = {part.partition("=")[0] for part in arguments if part.startswith("-")}
-        assert used <= known, line
-
-
 def test_presets_are_there() -> None:
-    rows = [
-        row for row in PAGES["install"].splitlines() if row.startswith("| ") and " in place of" not in row
-    ]
     table = PAGES["install"].partition("| in place of |")[2].partition("\n\n")[0]
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", row.split("|")[2])}
-    assert rows
     assert len(named) > 8
-    for name in named:
-        assert PRESETS[name].is_file()
+    assert named <= PRESETS.keys()
 
 
 @every

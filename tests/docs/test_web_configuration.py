@@ -79,11 +79,3 @@ def test_families_reasons_and_flags_are_those_of_the_code() -> None:
         assert f"`{reason}`" in TEXT
     known = {flag for option in exporter.params for flag in option.opts}
     assert set(re.findall(r"`(--(?:plugin|web)\.[a-z.-]+)", TEXT)) <= known
-
-
-def test_its_headings_are_where_its_links_point() -> None:
-    anchors = {
-        re.sub(r"[^a-z ]", "", line.lower()).replace(" ", "-")
-        for line in re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
-    }
-    assert set(re.findall(r"\(#([a-z-]+)\)", TEXT)) <= anchors
