@@ -13,7 +13,7 @@ import pytest
 from harness.processes import TREE
 from harness.trials import ground
 from harness.trials.census import census
-from harness.trials.fault import Fault
+from harness.trials.fault import FULL, Fault
 from harness.trials.ground import STALE_AFTER
 from harness.trials.observer import Observer
 from harness.trials.previous import previous
@@ -86,7 +86,8 @@ async def _replaced(fault: Fault, number: signal.Signals) -> None:
             await trial.recovers()
         if number is signal.SIGTERM:
             trial.figures["slowest end, s"] = round(slowest, 2)
-            assert slowest < 2.0 + SLACK
+            # `make faults` runs alone on its machine.
+            assert slowest < 2.0 + SLACK or not FULL
         assert trial.observer.seen.withdrawn == 0
 
 

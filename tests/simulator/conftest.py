@@ -20,7 +20,7 @@ def root() -> Generator[Path]:
 
 @pytest.fixture
 async def kubelet(root: Path) -> AsyncGenerator[SimulatedKubelet]:
-    async with SimulatedKubelet(root, dial_timeout=2.0, registry_interval=0.05, pods_api=True) as running:
+    async with SimulatedKubelet(root, dial_timeout=30.0, registry_interval=0.05, pods_api=True) as running:
         yield running
 
 

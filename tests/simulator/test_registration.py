@@ -158,7 +158,7 @@ async def test_of_one_plugin_registered_twice_both_streams_go_with_the_first(
 async def test_after_a_registration_that_failed_nobody_notices_the_end_of_the_present_plugin(
     root: Path,
 ) -> None:
-    async with SimulatedKubelet(root, dial_timeout=1.0) as kubelet:
+    async with SimulatedKubelet(root, dial_timeout=3.0) as kubelet:
         async with registered(kubelet, R, THREE) as plugin:
             with pytest.raises(grpc.aio.AioRpcError):
                 await plugin.register(endpoint="nobody.sock")

@@ -25,7 +25,7 @@ FRESH = 8.0
 """Seconds that a mapping may be old that is said to be fresh: an exporter of these trials asks every second,
 waits a second for each answer, and may be stopped for three.
 """
-LATE = 1.0
+LATE = 3.0
 """Seconds for which a pod's uid may be told although a successor of its name holds the very same devices:
 List cannot tell the two apart, so that only the source of uids says it, which comes over another connection.
 """
