@@ -3,8 +3,12 @@
 import gc
 import itertools
 import os
+import shutil
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,6 +42,21 @@ settings.register_profile(
 )
 settings.register_profile("explore", settings.get_profile("suite"), derandomize=False, print_blob=True)
 settings.load_profile("suite")
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """An empty directory whose path is short enough for unix sockets below it. Every user can read it."""
+    directory = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def sockets(root: Path) -> Path:
+    """The same, for tests that keep nothing but sockets there."""
+    return root
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,12 +2,9 @@
 
 import asyncio
 import base64
-import shutil
 import ssl
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -22,13 +19,6 @@ from harness.waiting import until
 from simulator import SimulatedKubelet
 
 LOGIN = "prometheus:secret"
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="dl"))
-    yield made
-    shutil.rmtree(made)
 
 
 @pytest.fixture

@@ -1,10 +1,7 @@
 """The demo as a newcomer runs it."""
 
 import re
-import shutil
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +13,10 @@ from harness.waiting import until
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(180)]
 
 
-@pytest.fixture
-def temporary() -> Iterator[Path]:
-    """A temporary directory of the demo's own: what it leaves there is its own."""
-    directory = Path(tempfile.mkdtemp(prefix="dl-"))
-    yield directory
-    shutil.rmtree(directory)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals, temporary: Path) -> None:
+async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals, root: Path) -> None:
     flags = ("--web.listen-address", "127.0.0.1:0", "--pace", "50ms", "--seed", "3", "--log.level", "debug")
-    async with Process("demo", *flags, environment={"TMPDIR": str(temporary)}) as demo:
+    async with Process("demo", *flags, environment={"TMPDIR": str(root)}) as demo:
         url = (await demo.line("  status page ", limit=40)).split()[-1].rstrip("/")
         assert url.startswith("http://127.0.0.1:")
         assert not [line for line in demo.lines if "pod came" in line]
@@ -57,7 +46,7 @@ async def test_the_demo_lives_and_leaves_nothing_behind(number: signal.Signals, 
         children = _children(demo.pid)
         assert len(children) == 2
         assert await demo.stop(number) == 0
-    assert list(temporary.iterdir()) == []
+    assert list(root.iterdir()) == []
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
     assert not [line for line in demo.lines if re.search(r"level=error|Traceback", line)]
 

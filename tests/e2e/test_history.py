@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import shutil
-import tempfile
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -22,11 +20,9 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
-def file() -> Iterator[Path]:
+def file(root: Path) -> Path:
     """Where history is kept: outlives the stack's own files."""
-    directory = Path(tempfile.mkdtemp(prefix="dl-"))
-    yield directory / "history.db"
-    shutil.rmtree(directory)
+    return root / "history.db"
 
 
 @pytest.fixture

@@ -1,11 +1,6 @@
 """Each process says at its start, in one line, what it can reach and what it cannot."""
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from harness.processes import Process
 from simulator import SimulatedKubelet
@@ -16,14 +11,6 @@ resources:
   - name: example.com/cola
     discover: [{files: {directory: /etc/colas}}]
 """
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="dl"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
 
 
 async def test_beside_a_kubelet_all_can_be_reached(root: Path) -> None:

@@ -3,12 +3,10 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -225,12 +223,10 @@ def test_what_has_become_more_is_told_by_name() -> None:
 
 
 @pytest.fixture
-def directory() -> Generator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="dl-"))
-    ground.prepare(made)
-    (made / "k" / "device-plugins").mkdir(parents=True)
-    yield made
-    shutil.rmtree(made)
+def directory(root: Path) -> Path:
+    ground.prepare(root)
+    (root / "k" / "device-plugins").mkdir(parents=True)
+    return root
 
 
 @pytest.mark.parametrize("make", [ground.exporter, ground.plugin])

@@ -1,7 +1,5 @@
 """Fixtures for the plugin: short directories for sockets, host trees with parts of machines, a kubelet."""
 
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,14 +11,6 @@ from harness.nvml import FakeNvml, with_nvml, without_nvml
 from harness.usb import UsbBus
 from plugin.discovery.host import HostRoot
 from simulator import SimulatedKubelet
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    """An empty directory whose path is short enough for unix sockets below it."""
-    directory = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
-    yield directory
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture

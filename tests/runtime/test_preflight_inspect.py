@@ -2,12 +2,9 @@
 
 import errno
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +14,6 @@ from runtime.preflight import Need, PathState, Use, inspect, memory_limit, proce
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    # A socket's address must be short.
-    made = Path(tempfile.mkdtemp(prefix="dl"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
 
 
 def found(path: Path, use: Use, *, made: bool = False) -> PathState:
@@ -40,82 +28,82 @@ def served(path: Path) -> socket.socket:
     return listener
 
 
-def test_a_socket_that_is_served_is_reached_and_let_go(place: Path) -> None:
-    with served(place / "s") as listener:
-        assert found(place / "s", Use.CONNECT) == PathState(owner=os.geteuid())
+def test_a_socket_that_is_served_is_reached_and_let_go(root: Path) -> None:
+    with served(root / "s") as listener:
+        assert found(root / "s", Use.CONNECT) == PathState(owner=os.geteuid())
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.recv(1) == b""
 
 
-def test_a_socket_whose_queue_is_full_is_served(place: Path) -> None:
-    with served(place / "s") as listener:
+def test_a_socket_whose_queue_is_full_is_served(root: Path) -> None:
+    with served(root / "s") as listener:
         waiting = []
         try:
             while True:
                 client = socket.socket(socket.AF_UNIX)
                 waiting.append(client)
                 client.setblocking(False)
-                if client.connect_ex(str(place / "s")) == errno.EAGAIN:
+                if client.connect_ex(str(root / "s")) == errno.EAGAIN:
                     break
-            assert found(place / "s", Use.CONNECT).error == 0
+            assert found(root / "s", Use.CONNECT).error == 0
         finally:
             for client in waiting:
                 client.close()
         assert listener.fileno() >= 0
 
 
-def test_a_socket_that_nobody_serves_one_that_is_not_there_and_what_is_none(place: Path) -> None:
-    served(place / "s").close()
-    assert found(place / "s", Use.CONNECT).error == errno.ECONNREFUSED
-    assert found(place / "t", Use.CONNECT) == PathState(errno.ENOENT, owner=os.geteuid())
-    gone = found(place / "d/t", Use.CONNECT)
+def test_a_socket_that_nobody_serves_one_that_is_not_there_and_what_is_none(root: Path) -> None:
+    served(root / "s").close()
+    assert found(root / "s", Use.CONNECT).error == errno.ECONNREFUSED
+    assert found(root / "t", Use.CONNECT) == PathState(errno.ENOENT, owner=os.geteuid())
+    gone = found(root / "d/t", Use.CONNECT)
     assert (gone.error, gone.directory) == (errno.ENOENT, False)
-    (place / "f").write_text("")
-    assert found(place / "f", Use.CONNECT).error == errno.ENOTSOCK
-    assert found(place / ("x" * 120), Use.CONNECT).error == errno.ENOENT
+    (root / "f").write_text("")
+    assert found(root / "f", Use.CONNECT).error == errno.ENOTSOCK
+    assert found(root / ("x" * 120), Use.CONNECT).error == errno.ENOENT
     with socket.socket(socket.AF_UNIX) as short:
-        short.bind(str(place / "u"))
-        deep = place / ("d" * 110)
+        short.bind(str(root / "u"))
+        deep = root / ("d" * 110)
         deep.mkdir()
-        (place / "u").rename(deep / "u")
+        (root / "u").rename(deep / "u")
     assert found(deep / "u", Use.CONNECT).error == errno.ENAMETOOLONG
 
 
-def test_a_socket_that_is_mounted_itself_is_told_by_mountinfo(place: Path) -> None:
-    with served(place / "a b"):
-        proc = place / "proc"
+def test_a_socket_that_is_mounted_itself_is_told_by_mountinfo(root: Path) -> None:
+    with served(root / "a b"):
+        proc = root / "proc"
         (proc / "self").mkdir(parents=True)
-        spelled = str((place / "a b").resolve()).replace(" ", "\\040")
+        spelled = str((root / "a b").resolve()).replace(" ", "\\040")
         (proc / "self/mountinfo").write_text(f"36 35 98:0 /x {spelled} rw - ext4 /dev/root rw\n")
-        ((_, seen),), _ = inspect([Need("x", place / "a b", Use.CONNECT, "")], proc)
+        ((_, seen),), _ = inspect([Need("x", root / "a b", Use.CONNECT, "")], proc)
         assert seen.mounted
-    assert not found(place / "a b", Use.CONNECT).mounted
+    assert not found(root / "a b", Use.CONNECT).mounted
 
 
-def test_directories_are_readable_writable_or_not_there(place: Path) -> None:
-    assert found(place, Use.LIST).error == 0
-    writable = found(place, Use.WRITE)
+def test_directories_are_readable_writable_or_not_there(root: Path) -> None:
+    assert found(root, Use.LIST).error == 0
+    writable = found(root, Use.WRITE)
     assert writable.error == 0
     assert writable.free is not None
     assert writable.free > 0
-    assert found(place / "a/b", Use.WRITE).error == errno.ENOENT
-    assert found(place / "a/b", Use.WRITE, made=True).error == 0
-    assert not (place / "a").exists()
-    (place / "f").write_text("")
-    assert found(place / "f", Use.LIST).error == errno.ENOTDIR
+    assert found(root / "a/b", Use.WRITE).error == errno.ENOENT
+    assert found(root / "a/b", Use.WRITE, made=True).error == 0
+    assert not (root / "a").exists()
+    (root / "f").write_text("")
+    assert found(root / "f", Use.LIST).error == errno.ENOTDIR
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
-def test_a_read_only_mount_is_told_from_a_lack_of_permission(place: Path) -> None:
+def test_a_read_only_mount_is_told_from_a_lack_of_permission(root: Path) -> None:
     mounted = subprocess.run(
         ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs -o ro none "$1"; exec "$2" -c "$3" "$1"', "sh",
-         place, sys.executable, SEEN.format(use="WRITE")],
+         root, sys.executable, SEEN.format(use="WRITE")],
         capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
     )  # fmt: skip
     if "unshare" in mounted.stderr or "mount:" in mounted.stderr:
         pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
-    assert mounted.stdout.strip() == f"{errno.EROFS} x: mount {place} without readOnly", mounted.stderr
+    assert mounted.stdout.strip() == f"{errno.EROFS} x: mount {root} without readOnly", mounted.stderr
 
 
 SEEN = """
@@ -129,11 +117,11 @@ print(found[0][1].error, *(hint for hint in assess(found, limits).hints if hint.
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("use", ["CONNECT", "LIST", "WRITE"])
-def test_a_user_who_may_not_is_refused_as_the_kernel_refuses(place: Path, use: str) -> None:
-    target = place / "s" if use == "CONNECT" else place / "d"
-    (place / "d").mkdir(mode=0o700)
-    with served(place / "s"):
-        (place / "s").chmod(0o755)
+def test_a_user_who_may_not_is_refused_as_the_kernel_refuses(root: Path, use: str) -> None:
+    target = root / "s" if use == "CONNECT" else root / "d"
+    (root / "d").mkdir(mode=0o700)
+    with served(root / "s"):
+        (root / "s").chmod(0o755)
 
         def seen_by(user: int) -> str:
             # What runs below must be readable by that user too, which a checkout in /root is not.
@@ -171,14 +159,14 @@ def test_limits_of_this_process_are_what_proc_says() -> None:
     assert seen.capabilities == int(effective.split()[1], 16)
 
 
-def cgroups(place: Path, told: str, files: dict[str, str]) -> int | None:
-    (place / "proc/self").mkdir(parents=True)
-    (place / "proc/self/cgroup").write_text(told)
+def cgroups(root: Path, told: str, files: dict[str, str]) -> int | None:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(told)
     for name, text in files.items():
-        file = place / "cgroup" / name
+        file = root / "cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text + "\n")
-    return memory_limit(place / "proc", place / "cgroup")
+    return memory_limit(root / "proc", root / "cgroup")
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,12 @@
 """A directory short enough for sockets, and a kubelet below it."""
 
-import shutil
-import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
 from harness.recordings import RECORDINGS
 from simulator import SimulatedKubelet
-
-
-@pytest.fixture
-def root() -> Generator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="dl"))
-    yield directory
-    shutil.rmtree(directory)
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """simulator.demo: where it lies."""
 
-import shutil
-import tempfile
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -12,22 +9,15 @@ from runtime.process import Fatal
 from simulator.demo import own_directory
 
 
-@pytest.fixture
-def short() -> Generator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="dl"))
-    yield directory
-    shutil.rmtree(directory)
-
-
-def longer(short: Path, length: int) -> Path:
-    directory = short / ("x" * (length - len(bytes(short)) - 1))
+def longer(root: Path, length: int) -> Path:
+    directory = root / ("x" * (length - len(bytes(root)) - 1))
     directory.mkdir()
     return directory
 
 
-def test_it_lies_in_the_first_directory_that_leaves_room_for_a_plugin_s_sockets(short: Path) -> None:
-    fits, does_not = longer(short, 27), longer(short, 28)
-    assert own_directory(does_not, fits, short).parent == fits
+def test_it_lies_in_the_first_directory_that_leaves_room_for_a_plugin_s_sockets(root: Path) -> None:
+    fits, does_not = longer(root, 27), longer(root, 28)
+    assert own_directory(does_not, fits, root).parent == fits
     made = own_directory(fits)
     names = SocketNames(made / "kubelet" / "device-plugins", "example.com/camera", lambda: "01234567")
     assert len(bytes(names.fresh())) <= 107
@@ -35,8 +25,8 @@ def test_it_lies_in_the_first_directory_that_leaves_room_for_a_plugin_s_sockets(
         SocketNames(does_not / made.name / "kubelet" / "device-plugins", "example.com/camera", str)
 
 
-def test_where_there_is_no_such_directory_it_says_why_of_each_and_what_to_do(short: Path) -> None:
-    does_not, gone = longer(short, 60), short / "gone"
+def test_where_there_is_no_such_directory_it_says_why_of_each_and_what_to_do(root: Path) -> None:
+    does_not, gone = longer(root, 60), root / "gone"
     with pytest.raises(Fatal) as raised:
         own_directory(does_not, gone, gone)
     assert str(raised.value) == (
