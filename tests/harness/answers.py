@@ -37,6 +37,42 @@ _CONTAINERS = ("main", "side", *HOSTILE[5:7])
 _CLAIMED = ("d0", "d1", *HOSTILE[:3])
 
 
+R = "r"
+"""The resource of answers that are made by hand."""
+
+
+def entry(*ids: str, resource: str = R, nodes: Sequence[int] | None = None) -> api_pb2.ContainerDevices:
+    """Devices of one resource; `nodes` None: without topology."""
+    numa = None if nodes is None else api_pb2.TopologyInfo(nodes=[api_pb2.NUMANode(ID=one) for one in nodes])
+    return api_pb2.ContainerDevices(resource_name=resource, device_ids=ids, topology=numa)
+
+
+def container(*entries: api_pb2.ContainerDevices, name: str = "c") -> api_pb2.ContainerResources:
+    """A container with devices."""
+    return api_pb2.ContainerResources(name=name, devices=entries)
+
+
+def pod(name: str, *held: str | api_pb2.ContainerResources) -> api_pb2.PodResources:
+    """A pod with these containers, or with one container that holds devices of R."""
+    ids = [one for one in held if isinstance(one, str)]
+    containers = [one for one in held if not isinstance(one, str)]
+    if ids or not containers:
+        containers.append(container(*([entry(*ids)] if ids else [])))
+    return api_pb2.PodResources(namespace="n", name=name, containers=containers)
+
+
+def listed(*pods: api_pb2.PodResources) -> api_pb2.ListPodResourcesResponse:
+    """An answer to List."""
+    return api_pb2.ListPodResourcesResponse(pod_resources=pods)
+
+
+def offered(*devices: str | api_pb2.ContainerDevices) -> api_pb2.AllocatableResourcesResponse:
+    """An answer to GetAllocatableResources: devices of R, or entries."""
+    ids = [one for one in devices if isinstance(one, str)]
+    entries = [one for one in devices if not isinstance(one, str)]
+    return api_pb2.AllocatableResourcesResponse(devices=[*entries, *([entry(*ids)] if ids else [])])
+
+
 class _Answers:
     """Makes random parts of answers."""
 

@@ -1,6 +1,7 @@
 """exporter.mapping.anomalies: what is wrong, and what only looks so."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,35 +12,30 @@ from exporter.mapping.device_ids import IdReader, rule
 from exporter.mapping.model import (
     NO_REPORTS,
     AdvertisedDevice,
-    AdvertisedResource,
     Anomaly,
-    Container,
     Device,
-    DeviceKey,
     Holder,
-    PluginReport,
     PluginReports,
     Snapshot,
-    merge_reports,
 )
 from exporter.mapping.snapshot import build
+from harness import scene
 from harness.answers import allocatables, listings, shuffled
+from harness.scene import device, reported
 from kubelet.pb.podresources.v1 import api_pb2
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 
 P, P2, Q = Holder("n", "p", "c"), Holder("n", "p", "d"), Holder("n", "q", "c")
 
 
-def _device(
-    name: str, *holders: Holder, ok: bool = True, numa: tuple[int, ...] = (), resource: str = "r"
-) -> Device:
-    return Device(DeviceKey(resource, name), numa_nodes=numa, allocatable=ok, holders=tuple(sorted(holders)))
+def _device(name: str, *holders: Holder, ok: bool = True, resource: str = "r", parent: str = "") -> Device:
+    return device(name, *holders, ok=ok, resource=resource, parent=parent)
 
 
-def _found(*devices: Device, complete: bool = True) -> list[tuple[str, str, str, Holder | None]]:
-    snapshot = Snapshot(devices=tuple(sorted(devices, key=lambda d: d.key)), complete=complete)
-    return [(found.kind, found.resource, found.device, found.holder) for found in find(snapshot)]
+def _found(*devices: Device, **changes: Any) -> list[tuple[str, str, str, Holder | None]]:
+    found = find(scene.snapshot(*devices, **changes))
+    return [(one.kind, one.resource, one.device, one.holder) for one in found]
 
 
 @pytest.mark.parametrize(
@@ -78,22 +74,21 @@ def test_anomalies_are_found(
 
 def test_no_health_without_an_allocatable_answer() -> None:
     assert _found(_device("a", P), complete=False) == []
-    snapshot = Snapshot(devices=(_device("a", P, ok=False),), containers=(Container(P),), complete=False)
-    assert "plugin_gone" not in {found.kind for found in find(snapshot)}
+    assert [kind for kind, *_ in _found(_device("a", P, ok=False), complete=False)] == ["unhealthy_held"]
 
 
 def test_evidence_names_the_facts() -> None:
-    (gone,) = find(Snapshot(devices=(_device("a", P, ok=False), _device("b", Q, ok=False))))
+    (gone,) = find(scene.snapshot(*(_device("a", P, ok=False), _device("b", Q, ok=False))))
     assert gone.evidence == "none is allocatable, while 2 of its devices are held by n/p, n/q"
     assert (gone.devices, gone.pods) == (("a", "b"), (("n", "p"), ("n", "q")))
-    double = find(Snapshot(devices=(_device("a", P, Q),)))
+    double = find(scene.snapshot(*(_device("a", P, Q),)))
     assert {found.evidence for found in double} == {"2 pods hold it: n/p, n/q"}
     assert {found.pods for found in double} == {(("n", "p"), ("n", "q"))}
 
 
 def test_names_beyond_the_first_are_counted() -> None:
     pods = [Holder("n", f"p{i}", "c") for i in range(80)]
-    (found, *others) = find(Snapshot(devices=(_device("a", *pods),)))
+    (found, *others) = find(scene.snapshot(*(_device("a", *pods),)))
     assert found.evidence == "80 pods hold it: n/p0, n/p1, n/p10, n/p11, n/p12 and 75 more"
     assert len(found.pods) == 64
     assert len(others) == 79
@@ -105,32 +100,28 @@ def test_names_beyond_the_first_are_counted() -> None:
 )
 def test_pods_of_one_name_with_two_uids_are_two(uids: tuple[str, str], expected: list[str]) -> None:
     one, other = Holder("n", "p", "c", uids[0]), Holder("n", "p", "d", uids[1])
-    found = find(Snapshot(devices=(_device("a", one, other),)))
+    found = find(scene.snapshot(*(_device("a", one, other),)))
     assert [anomaly.kind for anomaly in found] == expected
     assert {anomaly.evidence for anomaly in found} <= {"2 pods hold it under one name: n/p"}
-
-
-def _held(name: str, *holders: Holder, parent: str = "", resource: str = "r") -> Device:
-    return Device(DeviceKey(resource, name), parent, holders=holders)
 
 
 @pytest.mark.parametrize(
     ("devices", "hit"),
     [
         # Left from before the plugin was told to share; under NVIDIA's other name for it; a slice.
-        ([_held("GPU-1", P), _held("GPU-1::0", Q, parent="GPU-1")], ["GPU-1"]),
-        ([_held("GPU-1", P), _held("GPU-1::0", Q, parent="GPU-1", resource="r.shared")], ["GPU-1"]),
-        ([_held("nvidia0", P), _held("nvidia0/gi1", Q, parent="nvidia0")], ["nvidia0"]),
+        ([_device("GPU-1", P), _device("GPU-1::0", Q, parent="GPU-1")], ["GPU-1"]),
+        ([_device("GPU-1", P), _device("GPU-1::0", Q, parent="GPU-1", resource="r.shared")], ["GPU-1"]),
+        ([_device("nvidia0", P), _device("nvidia0/gi1", Q, parent="nvidia0")], ["nvidia0"]),
         # Free, of the same pod, of another resource: no trouble.
-        ([_held("GPU-1", P), _held("GPU-1::0", parent="GPU-1")], []),
-        ([_held("GPU-1"), _held("GPU-1::0", P, parent="GPU-1")], []),
-        ([_held("GPU-1", P), _held("GPU-1::0", P2, parent="GPU-1")], []),
-        ([_held("0", P), _held("0::0", Q, parent="0", resource="s")], []),
-        ([_held("GPU-1::0", P, parent="GPU-1"), _held("GPU-1::1", Q, parent="GPU-1")], []),
+        ([_device("GPU-1", P), _device("GPU-1::0", parent="GPU-1")], []),
+        ([_device("GPU-1"), _device("GPU-1::0", P, parent="GPU-1")], []),
+        ([_device("GPU-1", P), _device("GPU-1::0", P2, parent="GPU-1")], []),
+        ([_device("0", P), _device("0::0", Q, parent="0", resource="s")], []),
+        ([_device("GPU-1::0", P, parent="GPU-1"), _device("GPU-1::1", Q, parent="GPU-1")], []),
     ],
 )
 def test_device_held_whole_and_in_parts_is_held_twice(devices: list[Device], hit: list[str]) -> None:
-    found = find(Snapshot(devices=tuple(sorted(devices, key=lambda d: d.key))))
+    found = find(scene.snapshot(*devices))
     assert [(anomaly.kind, anomaly.device) for anomaly in found] == [("double_held", name) for name in hit]
     for anomaly in found:
         assert anomaly.holder == P
@@ -141,15 +132,12 @@ def test_device_held_whole_and_in_parts_is_held_twice(devices: list[Device], hit
 def _told(
     reason: str = "",
     *,
-    streams: int = 1,
-    registered: bool = True,
-    problem: str = "",
     parent: str = "",
-    device: str = "a",
+    name: str = "a",
+    **changes: Any,
 ) -> PluginReports:
-    told = AdvertisedDevice(not reason, reason, 90.0, parent=parent)
-    resource = AdvertisedResource(registered, streams, {device: told})
-    return merge_reports([PluginReport("unix:/p", {"r": resource}, 95.0, problem)])
+    told = {name: AdvertisedDevice(not reason, reason, 90.0, parent=parent)}
+    return reported(told, resource="r", **changes)
 
 
 @pytest.mark.parametrize(
@@ -175,28 +163,26 @@ def _told(
 def test_plugin_gone_differs_from_unhealthy_devices(
     advertised: PluginReports, kind: str, evidence: str
 ) -> None:
-    (found,) = find(Snapshot(devices=(_device("a", P, ok=False),)), advertised)
+    (found,) = find(scene.snapshot(*(_device("a", P, ok=False),)), advertised)
     assert found.kind == kind
     assert found.evidence.endswith(evidence)
 
 
 def test_last_report_of_a_silent_plugin_is_marked() -> None:
-    snapshot = Snapshot(devices=(_device("a", P, ok=False), _device("b")))
+    snapshot = scene.snapshot(_device("a", P, ok=False), _device("b"))
     (found,) = find(snapshot, _told("dust", problem="refused"))
     assert (found.kind, found.device) == ("unhealthy_held", "a")
     assert found.evidence == "it is held but not allocatable; its plugin last said why: dust"
 
 
-def test_share_by_plugin_may_have_several_holders() -> None:
-    snapshot = Snapshot(devices=(_device("share-1", P, Q),))
-    assert len(find(snapshot)) == 2
-    assert find(snapshot, _told(parent="gpu", device="share-1")) == ()
-
-
-def test_share_by_id_rule_may_have_several_holders() -> None:
+def test_share_may_have_several_holders() -> None:
+    """By its plugin's report, or by its id."""
+    snapshot = scene.snapshot(_device("acc0-1", P, Q))
     reader = IdReader([rule("mine", r"(?P<parent>acc\d+)-(?P<replica>\d+)", resource="r")])
-    assert find(Snapshot(devices=(_device("acc0-1", P, Q),)), reader=reader) == ()
-    assert len(find(Snapshot(devices=(_device("acc0-1", P, Q, resource="s"),)), reader=reader)) == 2
+    assert len(find(snapshot)) == 2
+    assert find(snapshot, _told(parent="gpu", name="acc0-1")) == ()
+    assert find(snapshot, reader=reader) == ()
+    assert len(find(scene.snapshot(_device("acc0-1", P, Q, resource="s")), reader=reader)) == 2
 
 
 @QUICK

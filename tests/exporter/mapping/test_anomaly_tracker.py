@@ -3,29 +3,19 @@
 from dataclasses import replace
 
 from exporter.mapping.anomaly_tracker import AnomalyTracker
-from exporter.mapping.model import (
-    NO_REPORTS,
-    AdvertisedDevice,
-    AdvertisedResource,
-    Device,
-    DeviceKey,
-    Holder,
-    PluginReport,
-    PluginReports,
-    Snapshot,
-    merge_reports,
-)
+from exporter.mapping.model import NO_REPORTS, AdvertisedDevice, Holder, PluginReports, Snapshot
+from harness import scene
+from harness.scene import device, reported
 
 P = Holder("n", "p", "c")
-ILL = Snapshot((Device(DeviceKey("r", "a"), allocatable=False, holders=(P,)), Device(DeviceKey("r", "b"))))
-WELL = Snapshot((Device(DeviceKey("r", "a"), holders=(P,)), Device(DeviceKey("r", "b"))))
-EMPTY = Snapshot((Device(DeviceKey("r", "a")), Device(DeviceKey("r", "b"))))
+ILL, WELL, EMPTY = (
+    scene.snapshot(device("a", *who, resource="r", ok=ok), device("b", resource="r"))
+    for who, ok in (((P,), False), ((P,), True), ((), True))
+)
 
 
 def _told(reason: str = "", last_allocated: float | None = None) -> PluginReports:
-    device = AdvertisedDevice(not reason, reason, last_allocated=last_allocated)
-    resource = AdvertisedResource(registered=True, streams=1, devices={"a": device})
-    return merge_reports([PluginReport("plugin", {"r": resource}, 1.0)])
+    return reported({"a": AdvertisedDevice(not reason, reason, last_allocated=last_allocated)}, resource="r")
 
 
 def test_since_is_the_first_sighting_of_each_occurrence() -> None:
@@ -77,30 +67,14 @@ def test_unattributed_begins_by_time_and_ends_with_a_holder() -> None:
     assert tracker.advance(EMPTY, given, asked=502, now=502) == ()
 
 
-def test_short_lived_pod_causes_no_anomaly() -> None:
-    tracker = AnomalyTracker()
-    tracker.advance(EMPTY, _told(), asked=99, now=99)
-    tracker.advance(WELL, _told(), asked=100.1, now=100.2)
-    tracker.advance(EMPTY, _told(), asked=105, now=105.1)
-    given = _told(last_allocated=100.0)
-    for at in (106, 131, 300):
-        assert tracker.advance(EMPTY, given, asked=at, now=at + 0.1) == ()
-
-
-def test_numa_split_lasts_as_long_as_the_allocation() -> None:
+def test_numa_split_is_found_and_dated() -> None:
     def snapshot(*holders: tuple[Holder, ...]) -> Snapshot:
-        return Snapshot(
-            tuple(
-                Device(DeviceKey("r", name), numa_nodes=(node,), holders=who)
-                for name, node, who in zip("abc", (0, 1, 1), holders, strict=True)
-            )
-        )
+        nodes = zip("abc", (0, 1, 1), holders, strict=True)
+        return scene.snapshot(*(device(name, *who, resource="r", numa=(node,)) for name, node, who in nodes))
 
     tracker = AnomalyTracker()
-    free, split = snapshot((), (), ()), snapshot((P,), (P,), ())
-    tracker.advance(free, NO_REPORTS, asked=1, now=1)
-    (found,) = tracker.advance(split, NO_REPORTS, asked=2, now=2)
+    tracker.advance(snapshot((), (), ()), NO_REPORTS, asked=1, now=1)
+    (found,) = tracker.advance(snapshot((P,), (P,), ()), NO_REPORTS, asked=2, now=2)
     assert (found.kind, found.since, found.numa_nodes) == ("numa_split", 2, (1,))
     full = snapshot((P,), (P,), (Holder("n", "q", "c"),))
     assert tracker.advance(full, NO_REPORTS, asked=9, now=9) == (found,)
-    assert tracker.advance(free, NO_REPORTS, asked=10, now=10) == ()

@@ -1,5 +1,9 @@
 """exporter.mapping.model: merging the reports of several plugins."""
 
+from typing import Any
+
+import pytest
+
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
@@ -7,28 +11,14 @@ from exporter.mapping.model import (
     PluginReport,
     merge_reports,
 )
+from harness.scene import reported
 
 A, B = AdvertisedDevice(healthy=True), AdvertisedDevice(healthy=False, reason="dust")
 
 
-def report(
-    source: str,
-    devices: dict[str, AdvertisedDevice],
-    *,
-    registered: bool = True,
-    streams: int = 1,
-    received_at: float | None = 100.0,
-    problem: str = "",
-) -> PluginReport:
-    resource = AdvertisedResource(registered, streams, devices)
-    return PluginReport(source, {"r": resource}, received_at, problem)
-
-
-def test_nobody_says_nothing() -> None:
-    found = merge_reports([])
-    assert (found.devices, found.resources, found.reports) == ({}, {}, ())
-    assert not found.answers("r")
-    assert not found.serves("r")
+def report(source: str, device: str, advertised: AdvertisedDevice = A, **changes: Any) -> PluginReport:
+    (found,) = reported({device: advertised}, resource="r", source=source, **changes).reports
+    return found
 
 
 def test_plugins_of_several_resources_add_up() -> None:
@@ -41,26 +31,23 @@ def test_plugins_of_several_resources_add_up() -> None:
     assert not found.serves("b")
 
 
-def test_of_two_that_tell_of_one_resource_the_one_counts_that_the_kubelet_follows() -> None:
-    leaving = report("leaving", {"x": A}, streams=0)
-    standing_by = report("standing by", {"x": B}, registered=False, streams=0)
-    taking_over = report("taking over", {"y": B})
-    gone = report("gone", {"z": A}, problem="connection refused")
+def test_report_that_the_kubelet_watches_wins_and_among_equals_the_first() -> None:
+    leaving = report("leaving", "x", streams=0)
+    standing_by = report("standing by", "x", B, registered=False, streams=0)
+    taking_over = report("taking over", "y", B)
+    gone = report("gone", "z", problem="connection refused")
     for reports in ([leaving, standing_by, taking_over, gone], [gone, taking_over, standing_by, leaving]):
         found = merge_reports(reports)
         assert found.devices == {DeviceKey("r", "y"): B}
         assert found.resources["r"].report is taking_over
         assert found.reports == tuple(reports)
+    equal = merge_reports([report("one", "x", A), report("two", "x", B)])
+    assert equal.devices == {DeviceKey("r", "x"): A}
 
 
-def test_among_equals_the_first_counts() -> None:
-    assert merge_reports([report("one", {"x": A}), report("two", {"x": B})]).devices == {
-        DeviceKey("r", "x"): A
-    }
-
-
-def test_a_plugin_that_answers_no_more_is_not_asked_whether_it_serves() -> None:
-    found = merge_reports([report("gone", {"x": A}, problem="connection refused")])
-    assert found.devices == {DeviceKey("r", "x"): A}
+@pytest.mark.parametrize("reports", [[], [report("gone", "x", problem="connection refused")]])
+def test_silent_plugin_serves_nothing(reports: list[PluginReport]) -> None:
+    found = merge_reports(reports)
+    assert len(found.devices) == len(reports)
     assert not found.answers("r")
     assert not found.serves("r")

@@ -1,6 +1,7 @@
 """exporter.mapping.anomaly_tracker: devices on several NUMA nodes."""
 
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -9,150 +10,122 @@ from hypothesis import strategies as st
 from exporter.mapping.anomaly_tracker import NumaSplitTracker
 from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.snapshot import build
+from harness import scene
 from harness.answers import allocatables, listings, shuffled
+from harness.scene import device
 from kubelet.pb.podresources.v1 import api_pb2
 
-P, P2, Q = Holder("n", "p", "c"), Holder("n", "p", "d"), Holder("n", "q", "c")
+P, Q = Holder("n", "p", "c"), Holder("n", "q", "c")
+HOLDERS = {"P": P, "Q": Q, "D": P._replace(container="d"), "U": P._replace(pod_uid="u")}
 
 
-def _device(
-    name: str, node: int | tuple[int, ...] | None, *holders: Holder, ok: bool = True, resource: str = "r"
-) -> Device:
-    nodes = () if node is None else node if isinstance(node, tuple) else (node,)
-    return Device(DeviceKey(resource, name), "", nodes, ok, tuple(sorted(holders)))
+def _node(text: str, *, complete: bool = True) -> Snapshot:
+    """Devices such as `a0P`: name, NUMA nodes, and holders. `s:a` is of another resource, `a!` is not
+    allocatable.
+    """
+    devices: list[Device] = []
+    for word in text.split():
+        match = re.fullmatch(r"(?:(\w):)?([a-z])(!?)(\d*)([A-Z]*)", word)
+        assert match is not None, word
+        resource, name, ill, nodes, who = match.groups()
+        holders = [HOLDERS[letter] for letter in who]
+        numa = [int(digit) for digit in nodes]
+        devices.append(device(name, *holders, resource=resource or "r", numa=numa, ok=not ill))
+    return scene.snapshot(*devices, complete=complete)
 
 
-def _snapshot(*devices: Device, complete: bool = True) -> Snapshot:
-    return Snapshot(tuple(sorted(devices, key=lambda d: d.key)), complete=complete)
-
-
-EMPTY = _snapshot(_device("a", 0), _device("b", 1), _device("c", 1))
-
-
-def _split(*devices: Device, complete: bool = True) -> list[tuple[str, Holder | None, tuple[int, ...]]]:
-    """What is found of devices that are given out before the exporter's eyes."""
-    placements = NumaSplitTracker()
-    assert placements.advance(Snapshot()) == ()
-    found = placements.advance(_snapshot(*devices, complete=complete))
-    assert {anomaly.kind for anomaly in found} <= {"numa_split"}
-    return [(anomaly.resource, anomaly.holder, anomaly.numa_nodes) for anomaly in found]
+SPLIT, TAKEN, EMPTY = "a0P b1P c1", "a0P b1P c1Q", "a0 b1 c1"
 
 
 @pytest.mark.parametrize(
-    ("devices", "expected"),
+    ("devices", "resource", "numa_nodes"),
     [
-        # Node 1 had another one free.
-        ([_device("a", 0, P), _device("b", 1, P), _device("c", 1)], [("r", P, (1,))]),
-        # Both had.
-        ([_device(x, i % 2, *([P] if i < 2 else [])) for i, x in enumerate("abcd")], [("r", P, (0, 1))]),
-        # What is left was somebody else's, not healthy, or of another resource.
-        ([_device("a", 0, P), _device("b", 1, P), _device("c", 1, Q)], []),
-        ([_device("a", 0, P), _device("b", 1, P), _device("c", 1, ok=False)], []),
-        ([_device("a", 0, P), _device("b", 1, P), _device("c", 1, resource="s")], []),
-        ([_device("a", 0, P), _device("b", 1, P)], []),
-        # Together; one only; nodes not known; a device that is near both.
-        ([_device("a", 0, P), _device("b", 0, P), _device("c", 1)], []),
-        ([_device("a", 0, P), _device("b", 1), _device("c", 1)], []),
-        ([_device("a", 0, P), _device("b", None, P), _device("c", 0)], []),
-        ([_device("a", (0, 1), P), _device("b", 1, P), _device("c", 1)], []),
-        # Two containers are two placements.
-        ([_device("a", 0, P), _device("b", 1, P2), _device("c", 1)], []),
+        # Node 1 had another one free; both had.
+        (SPLIT, "r", (1,)),
+        ("a0P b1P c0 d1", "r", (0, 1)),
+        # The others were held, unhealthy, or of another resource.
+        (TAKEN, None, ()),
+        ("a0P b1P c!1", None, ()),
+        ("a0P b1P s:c1", None, ()),
+        ("a0P b1P", None, ()),
+        # One node, one device, an unknown node, nodes that overlap.
+        ("a0P b0P c1", None, ()),
+        ("a0P b1 c1", None, ()),
+        ("a0P bP c0", None, ()),
+        ("a01P b1P c1", None, ()),
+        # Three devices, two on a node: two more are not enough room for three on the other.
+        ("a0P b0P c1P d1", None, ()),
+        # Two containers of one pod with one device each are not split.
+        ("a0P b1D c1", None, ()),
         # A container's devices of several resources belong together.
-        (
-            [_device("a", 0, P), _device("n", 1, P, resource="s"), _device("b", 1)],
-            [("", P, (1,))],
-        ),
-        ([_device("a", 0, P), _device("n", 1, P, resource="s"), _device("b", 0)], []),
-        (
-            [*(_device(x, 0, P) for x in "ab"), _device("n", 1, P, resource="s"), _device("c", 1)],
-            [],
-        ),
-        # Its own devices are as good as free ones, even if one has failed since.
-        ([_device("a", 0, P, ok=False), _device("b", 1, P), _device("c", 0)], [("r", P, (0,))]),
+        ("a0P s:n1P b1", "", (1,)),
+        ("a0P s:n1P b0", None, ()),
+        ("a0P b0P s:n1P c1", None, ()),
+        # A container's own devices count as free, even if one has failed since.
+        ("a!0P b1P c0", "r", (0,)),
     ],
 )
-def test_split_without_need_is_told_and_what_had_to_be_is_not(
-    devices: list[Device], expected: list[tuple[str, Holder | None, tuple[int, ...]]]
+def test_split_is_found_if_one_node_had_room(
+    devices: str, resource: str | None, numa_nodes: tuple[int, ...]
 ) -> None:
-    assert _split(*devices) == expected
+    tracker = NumaSplitTracker()
+    assert tracker.advance(Snapshot()) == ()
+    found = [(one.kind, one.resource, one.holder, one.numa_nodes) for one in tracker.advance(_node(devices))]
+    assert found == ([] if resource is None else [("numa_split", resource, P, numa_nodes)])
 
 
-def test_where_the_kubelet_cannot_tell_what_is_free_nobody_is_accused() -> None:
-    assert _split(_device("a", 0, P), _device("b", 1, P), _device("c", 1), complete=False) == []
+def test_no_split_without_an_allocatable_answer() -> None:
+    tracker = NumaSplitTracker()
+    tracker.advance(Snapshot())
+    assert tracker.advance(_node(SPLIT, complete=False)) == ()
 
 
-def test_the_verdict_is_of_the_time_of_the_allocation() -> None:
-    placements = NumaSplitTracker()
-    placements.advance(EMPTY)
-    split = _snapshot(_device("a", 0, P), _device("b", 1, P), _device("c", 1))
-    taken = _snapshot(_device("a", 0, P), _device("b", 1, P), _device("c", 1, Q))
-    (before,) = placements.advance(split)
-    assert placements.advance(taken) == (before,), "it could have been served, whoever came later"
-    assert placements.advance(EMPTY) == ()
-    assert placements.advance(taken) == ()
-    assert placements.advance(split) == (), "what came free later was no choice"
+@pytest.mark.parametrize(
+    "script",
+    [
+        # The verdict lasts as long as the allocation; devices that were released later were no choice.
+        [(EMPTY, ""), (SPLIT, "ab"), (TAKEN, "ab"), (EMPTY, ""), (TAKEN, ""), (SPLIT, "")],
+        # Other devices are judged anew.
+        [(EMPTY, ""), (SPLIT, "ab"), ("a0P b1 c1P", "ac")],
+        # kubelet: between its restart and the plugin's registration List has no topology.
+        [(EMPTY, ""), (SPLIT, "ab"), ("a!P b!P", "ab"), (SPLIT, "ab")],
+        [("a!P b!P", ""), (SPLIT, "ab")],
+        # The uid is proven later.
+        [(EMPTY, ""), (SPLIT, "ab"), ("a0U b1U c1Q", "ab")],
+    ],
+    ids=["lasts", "other devices", "unknown nodes", "late nodes", "uid"],
+)
+def test_verdict_is_that_of_the_allocation(script: list[tuple[str, str]]) -> None:
+    tracker = NumaSplitTracker()
+    for devices, expected in script:
+        found = tracker.advance(_node(devices))
+        assert ["".join(one.devices) for one in found] == [expected] * bool(expected), devices
+        assert {one.holder for one in found} <= {HOLDERS["U" if "U" in devices else "P"]}
 
 
-def test_what_was_released_in_the_same_moment_was_no_choice() -> None:
-    placements = NumaSplitTracker()
-    placements.advance(_snapshot(_device("a", 0), _device("b", 1), _device("c", 1, Q)))
-    split = _snapshot(_device("a", 0, P), _device("b", 1, P), _device("c", 1))
-    assert placements.advance(split, [DeviceKey("r", "c")]) == ()
+def test_device_released_in_the_same_refresh_was_no_choice() -> None:
+    tracker = NumaSplitTracker()
+    tracker.advance(_node("a0 b1 c1Q"))
+    assert tracker.advance(_node(SPLIT), [DeviceKey("r", "c")]) == ()
 
 
-def test_a_container_that_gets_other_devices_is_judged_anew() -> None:
-    placements = NumaSplitTracker()
-    placements.advance(EMPTY)
-    (found,) = placements.advance(_snapshot(_device("a", 0, P), _device("b", 1, P), _device("c", 1)))
-    assert found.devices == ("a", "b")
-    (found,) = placements.advance(_snapshot(_device("a", 0, P), _device("b", 1), _device("c", 1, P)))
-    assert found.devices == ("a", "c")
-
-
-def test_what_is_not_known_of_the_nodes_later_changes_nothing_and_what_becomes_known_counts() -> None:
-    """kubelet: between its restart and the plugin's registration List has no topology."""
-    known = _snapshot(_device("a", 0, P), _device("b", 1, P), _device("c", 1))
-    unknown = _snapshot(_device("a", None, P, ok=False), _device("b", None, P, ok=False))
-    placements = NumaSplitTracker()
-    placements.advance(EMPTY)
-    (found,) = placements.advance(known)
-    assert placements.advance(unknown) == (found,)
-    assert placements.advance(known) == (found,)
-    late = NumaSplitTracker()
-    assert late.advance(unknown) == ()
-    assert [anomaly.numa_nodes for anomaly in late.advance(known)] == [(1,)]
-
-
-def test_a_uid_that_is_learned_later_changes_who_is_told_and_nothing_else() -> None:
-    placements = NumaSplitTracker()
-    placements.advance(EMPTY)
-    (found,) = placements.advance(_snapshot(_device("a", 0, P), _device("b", 1, P), _device("c", 1)))
-    named = P._replace(pod_uid="u")
-    (again,) = placements.advance(
-        _snapshot(_device("a", 0, named), _device("b", 1, named), _device("c", 1, Q))
-    )
-    assert again.holder == named
-    assert again.evidence == found.evidence
-
-
-def test_the_evidence_says_where_they_are_where_there_was_room_and_how_that_is_known() -> None:
-    split = _snapshot(_device("a", 0, P), _device("b", 1, P), _device("c", 1))
-    placements = NumaSplitTracker()
-    placements.advance(EMPTY)
-    (found,) = placements.advance(split)
+def test_evidence_names_the_nodes_and_the_room() -> None:
+    tracker = NumaSplitTracker()
+    tracker.advance(_node(EMPTY))
+    (found,) = tracker.advance(_node(SPLIT))
     assert (
         found.evidence
         == "its 2 devices span NUMA nodes 0, 1; when it got them node 1 had 2 of r free or held "
         "by this container"
     )
-    assert (found.devices, found.pods) == (("a", "b"), (("n", "p"),))
-    (first,) = NumaSplitTracker().advance(split)
+    assert found.pods == (("n", "p"),)
+    (first,) = NumaSplitTracker().advance(_node(SPLIT))
     assert "; when the exporter started they were already held, and node 1 had 2 of r " in first.evidence
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(listings(), st.none() | allocatables(), st.integers(0, 99).map(random.Random))
-def test_the_order_of_the_answer_plays_no_part(
+def test_splits_do_not_depend_on_the_order_of_the_answer(
     listed: api_pb2.ListPodResourcesResponse,
     offered: api_pb2.AllocatableResourcesResponse | None,
     order: random.Random,

@@ -10,6 +10,7 @@ from exporter.mapping.restart_guard import (
     DISTRUST,
     DISTRUST_EMPTY_START,
     DISTRUST_UNSYNCED,
+    YOUNG_SOCKET,
     after_restart,
     at_start,
 )
@@ -50,46 +51,44 @@ def _doubted(
     return reason is not None
 
 
-def test_without_a_source_distrust_ends_by_time() -> None:
-    assert _doubted(PodRegistry(), 0.0)
-    assert _doubted(PodRegistry(), DISTRUST - 0.1)
-    assert not _doubted(PodRegistry(), DISTRUST)
-    view = PodRegistry().view
-    assert after_restart({}, view, listed=(), before=(), node="", now=RETURNED, restarted_at=RETURNED) is None
+EXAMPLE_NODE = "Node-1.example"
+SCHEDULER = ("kube-system", "scheduler-node-1.example")
 
 
-@pytest.mark.parametrize("listed", [(), (STATIC,), (STATIC, ("kube-system", "scheduler-node-1.example"))])
-def test_without_a_source_a_kubelet_that_lists_no_pod_of_the_api_server_is_not_believed_for_long(
-    listed: Pods,
-) -> None:
-    """It has come up while the API server is away: then it lists static pods alone, for as long."""
-    node, before = "Node-1.example", (KEY, AGENT, *listed)
-    assert _doubted(PodRegistry(), DISTRUST + 50, listed=listed, before=before, node=node)
-    assert _doubted(PodRegistry(), DISTRUST_UNSYNCED - 1, listed=listed, before=before, node=node)
-    assert not _doubted(PodRegistry(), DISTRUST_UNSYNCED, listed=listed, before=before, node=node)
-    assert not _doubted(PodRegistry(), DISTRUST, listed=(*listed, AGENT), before=before, node=node)
+@pytest.mark.parametrize(
+    ("listed", "before", "node", "believed_after"),
+    [
+        # The only pods of the API server may be gone.
+        ((), (KEY,), "", DISTRUST),
+        ((STATIC,), (KEY, STATIC), EXAMPLE_NODE, DISTRUST),
+        ((), (KEY, STATIC), EXAMPLE_NODE, DISTRUST),
+        ((AGENT,), (KEY, AGENT), EXAMPLE_NODE, DISTRUST),
+        ((AGENT, STATIC), (KEY, AGENT, STATIC), EXAMPLE_NODE, DISTRUST),
+        # While the API server is away, a kubelet lists static pods alone.
+        ((), (KEY, AGENT), EXAMPLE_NODE, DISTRUST_UNSYNCED),
+        ((STATIC,), (KEY, AGENT, STATIC), EXAMPLE_NODE, DISTRUST_UNSYNCED),
+        ((STATIC, SCHEDULER), (KEY, AGENT, STATIC, SCHEDULER), EXAMPLE_NODE, DISTRUST_UNSYNCED),
+        # Without the node's name every pod may be the API server's.
+        ((STATIC,), (KEY, AGENT, STATIC), "", DISTRUST),
+        ((), (KEY, AGENT, STATIC), "", DISTRUST_UNSYNCED),
+    ],
+)
+def test_distrust_without_a_source(listed: Pods, before: Pods, node: str, believed_after: float) -> None:
+    for after in (0.0, believed_after - 0.1):
+        assert _doubted(PodRegistry(), after, listed=listed, before=before, node=node)
+    assert not _doubted(PodRegistry(), believed_after, listed=listed, before=before, node=node)
+    arguments = {"listed": listed, "before": before, "node": node, "now": RETURNED, "restarted_at": RETURNED}
+    assert after_restart({}, PodRegistry().view, **arguments) is None  # type: ignore[arg-type] # a dict of them
 
 
-def test_without_a_source_pods_that_were_the_only_ones_of_the_api_server_may_be_gone() -> None:
-    node = "node-1.example"
-    assert not _doubted(PodRegistry(), DISTRUST, listed=(STATIC,), before=(KEY, STATIC), node=node)
-    assert not _doubted(PodRegistry(), DISTRUST, listed=(), before=(KEY, STATIC), node=node)
-
-
-def test_without_the_node_s_name_every_pod_may_be_the_api_server_s() -> None:
-    assert not _doubted(PodRegistry(), DISTRUST, listed=(STATIC,), before=(KEY, AGENT, STATIC))
-    assert _doubted(PodRegistry(), DISTRUST, listed=(), before=(KEY, AGENT, STATIC))
-
-
-def test_a_kubelet_that_has_heard_of_no_pod_of_the_api_server_is_not_believed_for_long() -> None:
+def test_kubelet_that_has_not_synced_is_not_believed_for_an_hour() -> None:
     register = _register()
     register.see(replace(POD, pod="static", static=True), RETURNED)
-    assert _doubted(register, DISTRUST + 50)
     assert _doubted(register, DISTRUST_UNSYNCED - 1)
     assert not _doubted(register, DISTRUST_UNSYNCED)
 
 
-def test_once_it_has_heard_what_is_not_there_is_gone_and_what_is_there_is_waited_for() -> None:
+def test_after_the_sync_only_pods_that_the_source_has_are_waited_for() -> None:
     register = _register(synced_at=RETURNED + 1)
     assert _doubted(register, 1 + API_SYNC / 2)
     assert not _doubted(register, 1 + API_SYNC)
@@ -99,7 +98,7 @@ def test_once_it_has_heard_what_is_not_there_is_gone_and_what_is_there_is_waited
     assert not _doubted(register, 60)
 
 
-def test_what_the_api_server_told_before_it_fell_silent_counts() -> None:
+def test_reports_of_a_source_that_is_silent_now_count() -> None:
     register = _register(synced_at=50.0)
     register.see(POD, 50.0)
     register.connect(connected=False)
@@ -126,20 +125,17 @@ def test_empty_list_just_after_the_socket_is_not_believed() -> None:
 
 def test_source_decides_whether_an_empty_first_list_is_complete() -> None:
     nobody = Snapshot()
-    unheard = _register()
-    assert _at_start(nobody, unheard, DISTRUST - 0.1)
-    assert not _at_start(nobody, unheard, DISTRUST)
+    assert _at_start(nobody, _register(), YOUNG_SOCKET - 0.1)
+    assert not _at_start(nobody, _register(), YOUNG_SOCKET)
     synced_at = _register(synced_at=RETURNED - API_SYNC)
     assert not _at_start(nobody, synced_at, 0.1)
     synced_at.see(POD, RETURNED)
-    assert _at_start(nobody, synced_at, DISTRUST - 0.1)
+    assert _at_start(nobody, synced_at, YOUNG_SOCKET - 0.1)
     assert not _at_start(nobody, synced_at, 0.1, listed=("p",))
 
 
-def test_a_successor_of_the_same_name_is_not_the_pod_that_is_missing() -> None:
-    register = PodRegistry()
-    register.connect()
-    register.sync(RETURNED - 10.0)
+def test_successor_of_the_same_name_is_not_the_missing_pod() -> None:
+    register = _register(synced_at=RETURNED - 10.0)
     register.see(PodIdentity(*KEY, "second"), RETURNED + 1.0)
     assert not _doubted(register, 5.0, uid="first")
     assert _doubted(register, 5.0, uid="second")

@@ -1,158 +1,117 @@
-"""exporter.refresh.pipeline: what an answer becomes, and the NUMA nodes of CPUs."""
+"""exporter.refresh.pipeline: rejected, large, and repeated answers, and the NUMA nodes of CPUs."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from google.protobuf.message import Message
 
-from exporter.mapping.identity import EMPTY_VIEW, Poll
+from exporter.mapping.identity import EMPTY_VIEW, NEVER, Poll
 from exporter.mapping.listing import LARGE
 from exporter.mapping.state import UNSETTLED
-from exporter.refresh.pipeline import SnapshotPipeline, numa_of_cpus, parse_cpu_list
-from kubelet.pb.podresources.v1 import api_pb2
+from exporter.refresh.pipeline import SnapshotPipeline, Update, numa_of_cpus, parse_cpu_list
+from harness import answers
 from kubelet.podresources import KubeletError, Raw
 
 
-def _raw(*pods: tuple[str, str]) -> Raw:
-    """Pods and the device that each holds, "" for none."""
-    listed = api_pb2.ListPodResourcesResponse()
-    for pod, device in pods:
-        container = listed.pod_resources.add(namespace="n", name=pod).containers.add(name="c")
-        if device:
-            container.devices.add(resource_name="r", device_ids=[device])
-    offered = api_pb2.AllocatableResourcesResponse(
-        devices=[api_pb2.ContainerDevices(resource_name="r", device_ids=["a", "b"])]
-    )
+def _raw(*pods: tuple[str, str], ids: Sequence[str] = ("a", "b")) -> Raw:
+    """Pods and the device that each holds, "" for none; `ids` are allocatable."""
+    listed = answers.listed(*(answers.pod(pod, *([device] if device else [])) for pod, device in pods))
+    return _answer(listed, answers.offered(*ids))
+
+
+def _answer(listed: Message, offered: Message) -> Raw:
     return Raw(
-        listed.SerializeToString(), offered.SerializeToString(), asked_allocatable=True, api_version="v1"
+        *(listed.SerializeToString(), offered.SerializeToString()), asked_allocatable=True, api_version="v1"
     )
 
 
-def test_a_pod_that_is_listed_without_anything_is_not_missing() -> None:
-    """Its predecessor of the same name ended while the kubelet was down, and it asks for nothing."""
-    pipeline = SnapshotPipeline(keep_allocatable=60.0)
-    pipeline.process(_raw(("p", "a"), ("q", "b")), 100.0, poll=Poll(99.9, 100.0), view=EMPTY_VIEW)
-    with pytest.raises(KubeletError) as caught:
-        pipeline.process(_raw(("p", "")), 102.0, poll=Poll(101.9, 102.0), view=EMPTY_VIEW, restarted_at=101.0)
-    assert caught.value.code == UNSETTLED
-    news = pipeline.process(
-        _raw(("p", ""), ("q", "b")), 103.0, poll=Poll(102.9, 103.0), view=EMPTY_VIEW, restarted_at=101.0
-    )
-    assert news is not None
-    assert [(device.key.device, len(device.holders)) for device in news.snapshot.devices] == [
-        ("a", 0),
-        ("b", 1),
-    ]
+def _process(pipeline: SnapshotPipeline, now: float, raw: Raw, restarted_at: float = -NEVER) -> Update | None:
+    poll = Poll(now - 0.1, now)
+    return pipeline.process(raw, now, poll=poll, view=EMPTY_VIEW, restarted_at=restarted_at)
 
 
-def test_a_kubelet_that_has_come_up_without_its_api_server_takes_nothing_from_anybody() -> None:
-    """It lists static pods alone, and says OK."""
+STATIC = ("static-node-1", "b")
+
+
+@pytest.mark.parametrize(
+    ("before", "rejected", "times", "accepted", "holders"),
+    [
+        # q is missing. p holds nothing any more: its predecessor of the same name ended during the restart.
+        ([("p", "a"), ("q", "b")], [("p", "")], [102.0], [("p", ""), ("q", "b")], [0, 1]),
+        # Without the API server a kubelet lists static pods alone, and answers OK.
+        (
+            [("p", "a"), ("agent", ""), STATIC],
+            *([STATIC], [102.0, 150.0, 1000.0], [("agent", ""), STATIC], [0, 1]),
+        ),
+    ],
+    ids=["missing", "static pods alone"],
+)
+def test_incomplete_list_after_a_restart_is_rejected(
+    before: list[tuple[str, str]],
+    rejected: list[tuple[str, str]],
+    times: list[float],
+    accepted: list[tuple[str, str]],
+    holders: list[int],
+) -> None:
     pipeline = SnapshotPipeline(keep_allocatable=60.0, node="node-1")
-    before = (("p", "a"), ("agent", ""), ("static-node-1", "b"))
-    pipeline.process(_raw(*before), 100.0, poll=Poll(99.9, 100.0), view=EMPTY_VIEW)
-    for now in (102.0, 150.0, 1000.0):
-        with pytest.raises(KubeletError, match="no pod of the API server") as caught:
-            pipeline.process(
-                _raw(("static-node-1", "b")),
-                now,
-                poll=Poll(now - 0.1, now),
-                view=EMPTY_VIEW,
-                restarted_at=101.0,
-            )
+    _process(pipeline, 100.0, _raw(*before))
+    for now in times:
+        with pytest.raises(KubeletError) as caught:
+            _process(pipeline, now, _raw(*rejected), restarted_at=101.0)
         assert caught.value.code == UNSETTLED
-    news = pipeline.process(
-        _raw(("agent", ""), ("static-node-1", "b")),
-        1001.0,
-        poll=Poll(1000.9, 1001.0),
-        view=EMPTY_VIEW,
-        restarted_at=101.0,
-    )
-    assert news is not None
-    assert [len(device.holders) for device in news.snapshot.devices] == [0, 1]
+    update = _process(pipeline, times[-1] + 1, _raw(*accepted), restarted_at=101.0)
+    assert update is not None
+    assert [len(device.holders) for device in update.snapshot.devices] == holders
 
 
-def _large(held: int) -> Raw:
-    """More than LARGE in each answer; `held` is the first device's holder."""
+def test_large_answer_is_recognised_by_a_digest() -> None:
     ids = [f"{number:05d}".ljust(1000, "0") for number in range(LARGE // 1000 + 1)]
-    listed = api_pb2.ListPodResourcesResponse()
-    container = listed.pod_resources.add(namespace="n", name=f"p{held}").containers.add(name="c")
-    container.devices.add(resource_name="r", device_ids=ids)
-    offered = api_pb2.AllocatableResourcesResponse(
-        devices=[api_pb2.ContainerDevices(resource_name="r", device_ids=ids)]
-    )
-    return Raw(
-        listed.SerializeToString(), offered.SerializeToString(), asked_allocatable=True, api_version="v1"
-    )
 
+    def large(pod: str) -> Raw:
+        return _answer(answers.listed(answers.pod(pod, *ids)), answers.offered(*ids))
 
-def test_a_large_answer_is_recognised_and_read_anew_though_its_bytes_are_not_kept() -> None:
     pipeline = SnapshotPipeline(keep_allocatable=60.0)
-    raw = _large(1)
+    raw = large("p1")
     references = [sys.getrefcount(data) for data in (raw, raw.listed, raw.allocatable)]
-    first = pipeline.process(raw, 100.0, poll=Poll(99.9, 100.0), view=EMPTY_VIEW)
+    first = _process(pipeline, 100.0, raw)
     assert [sys.getrefcount(data) for data in (raw, raw.listed, raw.allocatable)] == references
-    same = pipeline.process(_large(1), 101.0, poll=Poll(100.9, 101.0), view=EMPTY_VIEW)
-    anew = pipeline.reconsider(101.5, EMPTY_VIEW)
-    other = pipeline.process(_large(2), 102.0, poll=Poll(101.9, 102.0), view=EMPTY_VIEW)
+    same, anew = _process(pipeline, 101.0, large("p1")), pipeline.reconsider(101.5, EMPTY_VIEW)
+    other = _process(pipeline, 102.0, large("p2"))
     assert first is not None
     assert same is not None
     assert anew is not None
     assert other is not None
-    assert same.snapshot is first.snapshot
+    assert same.snapshot is anew.snapshot is first.snapshot
     assert same.changes is None
-    assert anew.snapshot is first.snapshot
     assert other.changes is not None
-    assert len(other.changes.change.began) == len(other.changes.change.ended) == LARGE // 1000 + 1
+    assert len(other.changes.change.began) == len(other.changes.change.ended) == len(ids)
 
 
 @pytest.mark.parametrize(
     ("text", "cpus"),
     [("", set()), ("\n", set()), ("0\n", {0}), ("0-3,8,10-11", {0, 1, 2, 3, 8, 10, 11}), ("5-5", {5})],
 )
-def test_the_kernels_lists_are_read(text: str, cpus: set[int]) -> None:
+def test_cpu_list_of_the_kernel_is_parsed(text: str, cpus: set[int]) -> None:
     assert parse_cpu_list(text) == cpus
 
 
 @pytest.mark.parametrize("text", ["a", "1-", "-1", "3-1", "0-99999999999", "1--2", "0x1", "1;2"])
-def test_anything_else_is_refused(text: str) -> None:
+def test_other_cpu_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"invalid literal|expected a range of CPU numbers"):
         parse_cpu_list(text)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(st.sets(st.integers(0, 300)))
-def test_every_set_comes_back_from_its_list(cpus: set[int]) -> None:
-    ranges: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if ranges and ranges[-1][1] == cpu - 1:
-            ranges[-1][1] = cpu
-        else:
-            ranges.append([cpu, cpu])
-    text = ",".join(f"{low}-{high}" if high > low else str(low) for low, high in ranges)
-    assert parse_cpu_list(text) == cpus
-
-
-def _node(root: Path, name: str, cpulist: bytes | None) -> None:
-    (root / name).mkdir()
-    if cpulist is not None:
-        (root / name / "cpulist").write_bytes(cpulist)
-
-
-def test_each_cpu_has_the_node_that_lists_it_and_a_node_that_makes_no_sense_is_left_out(
-    tmp_path: Path,
-) -> None:
-    _node(tmp_path, "node0", b"0-1,4\n")
-    _node(tmp_path, "node1", b"2-3\n")
-    _node(tmp_path, "node2", b"\n")
-    _node(tmp_path, "node3", b"\xff\xfe")
-    _node(tmp_path, "node4", b"0-999999999999\n")
-    _node(tmp_path, "node5", None)
-    _node(tmp_path, "nodes", b"9\n")
+def test_each_cpu_has_the_node_that_lists_it(tmp_path: Path) -> None:
+    """Nodes whose list cannot be read are left out."""
+    lists = [b"0-1,4\n", b"2-3\n", b"\n", b"\xff\xfe", b"0-999999999999\n", None]
+    for number, cpulist in enumerate(lists):
+        (tmp_path / f"node{number}").mkdir()
+        if cpulist is not None:
+            (tmp_path / f"node{number}" / "cpulist").write_bytes(cpulist)
+    (tmp_path / "nodes").mkdir()
+    (tmp_path / "nodes" / "cpulist").write_bytes(b"9\n")
     (tmp_path / "possible").write_text("0-1\n", encoding="ascii")
     assert numa_of_cpus(tmp_path) == {0: 0, 1: 0, 4: 0, 2: 1, 3: 1}
-
-
-def test_without_sysfs_nothing_is_known(tmp_path: Path) -> None:
     assert numa_of_cpus(tmp_path / "missing") == {}

@@ -1,8 +1,7 @@
 """exporter.refresh.triggers: which file event is which trigger, and the pace of calls."""
 
 import asyncio
-import shutil
-import tempfile
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -68,80 +67,71 @@ def test_a_change_in_pod_resources_means(kind: Kind, name: str, trigger: Trigger
 
 
 @pytest.mark.parametrize("use_inotify", [True, False])
-async def test_what_a_kubelet_does_in_its_directories_asks_for_what_it_should(use_inotify: bool) -> None:
-    root = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
-    paths = KubeletPaths(root)
+async def test_files_of_a_kubelet_cause_refreshes(use_inotify: bool, tmp_path: Path) -> None:
+    paths = KubeletPaths(tmp_path)
     for directory in (paths.device_plugins, paths.pod_resources):
         directory.mkdir()
-    asked: asyncio.Queue[Trigger] = asyncio.Queue()
+    requested: asyncio.Queue[Trigger] = asyncio.Queue()
     watcher = DirectoryWatcher(poll_interval=0.01, use_inotify=use_inotify)
 
-    async def wait_for(trigger: Trigger) -> None:
-        async with asyncio.timeout(20):
-            while await asked.get() is not trigger:
-                pass
+    def allocate() -> None:
+        temporary = paths.device_plugins / ".123"
+        temporary.write_text(f"{time.monotonic_ns()}", encoding="ascii")
+        temporary.rename(paths.checkpoint)
 
-    async def quiet() -> None:
-        """Until nothing has been asked for a while."""
-        while True:
-            try:
-                async with asyncio.timeout(0.05):
-                    await asked.get()
-            except TimeoutError:
-                return
+    def register() -> None:
+        (paths.device_plugins / f"plugin-{time.monotonic_ns()}.sock").touch()
+
+    def restart() -> None:
+        paths.pod_resources_socket.unlink(missing_ok=True)
+        temporary = paths.pod_resources / "2173202929"
+        temporary.touch()
+        temporary.rename(paths.pod_resources_socket)
+
+    async def requests(*triggers: Trigger) -> None:
+        missing = set(triggers)
+        while missing:
+            missing.discard(await requested.get())
 
     # Polling reports that something changed, not what.
     written = Trigger.ALLOCATION if use_inotify else Trigger.REGISTRATION
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(watcher.run()),
-            group.create_task(follow_device_plugins(watcher, paths, asked.put_nowait)),
-            group.create_task(follow_pod_resources(watcher, paths, asked.put_nowait)),
+            group.create_task(follow_device_plugins(watcher, paths, requested.put_nowait)),
+            group.create_task(follow_pod_resources(watcher, paths, requested.put_nowait)),
         ]
-        await quiet()
-        temporary = paths.device_plugins / ".123"
-        temporary.write_text("{}", encoding="ascii")
-        temporary.rename(paths.checkpoint)
-        await wait_for(written)
-        await quiet()
-        temporary.write_text('{"more": 1}', encoding="ascii")
-        temporary.rename(paths.checkpoint)
-        await wait_for(written)
-        await quiet()
-        (paths.device_plugins / "plugin.sock").touch()
-        await wait_for(Trigger.REGISTRATION)
-        await quiet()
-        other_name = paths.pod_resources / "2173202929"
-        other_name.touch()
-        other_name.rename(paths.pod_resources_socket)
-        await wait_for(Trigger.SOCKET)
+        # The first scan of each directory; polling may miss a change just after it.
+        await requests(Trigger.REGISTRATION, Trigger.SOCKET)
+        for act, trigger in (
+            *[(allocate, written)] * 2,
+            (register, Trigger.REGISTRATION),
+            (restart, Trigger.SOCKET),
+        ):
+            arrived = asyncio.ensure_future(requests(trigger))
+            while not arrived.done():
+                act()
+                await asyncio.wait([arrived], timeout=0.1)
         for task in tasks:
             task.cancel()
-    shutil.rmtree(root)
 
 
 TIMING = RefreshTiming(interval=5.0, stale_after=60.0)
 
 
 @given(st.lists(st.floats(0, 0.4), min_size=1, max_size=200))
-def test_no_sequence_of_reasons_makes_more_than_twenty_calls_a_second(pauses: list[float]) -> None:
+def test_no_sequence_of_triggers_makes_more_than_twenty_calls_a_second(pauses: list[float]) -> None:
     pace, now, calls = CallPacer(TIMING), 100.0, list[float]()
     for pause in pauses:
         now += pause
         now += pace.wait(now)
         pace.listed(now)
         calls.append(now)
+    assert calls[0] == 100.0 + pauses[0], "a call after a pause does not wait"
     for begin in calls:
-        # A burst of four may come on top of what is spaced.
+        # A burst of four may precede spaced calls.
         assert sum(begin <= call < begin + 1.0 for call in calls) <= 20 + 4
     assert all(later - earlier >= 0.0049 for earlier, later in pairwise(calls))
-
-
-def test_a_call_after_silence_waits_for_nothing() -> None:
-    pace = CallPacer(TIMING)
-    assert pace.wait(100.0) == 0.0
-    pace.listed(100.0)
-    assert pace.wait(101.0) == 0.0
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=200))
@@ -156,9 +146,7 @@ def test_a_failure_is_followed_by_another_try_within_the_interval(kinds: list[tu
 
 
 @pytest.mark.parametrize("luck", [0.5, 1.0])
-def test_retries_come_soon_then_seldom_never_seldomer_than_the_timer(
-    luck: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pauses_of_retries_double_up_to_the_interval(luck: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def choose(low: float, high: float) -> float:
         assert (low, high) == (0.5, 1.0)
         return luck
@@ -173,9 +161,9 @@ def test_retries_come_soon_then_seldom_never_seldomer_than_the_timer(
 
 
 @pytest.mark.parametrize("failures_before", [0, 1, 1000])
-def test_what_is_not_believed_yet_is_asked_again_soon_and_after_a_while_seldom(failures_before: int) -> None:
-    """However long the kubelet was away before."""
+def test_unsettled_kubelet_is_called_soon_and_later_seldom(failures_before: int) -> None:
     pace, pauses = CallPacer(TIMING), list[float]()
+    assert pace.due(103.0, 100.0) == (105.0, Trigger.TIMER)
     for _ in range(failures_before):
         pace.failed(0.0)
     for _ in range(100):
@@ -184,11 +172,7 @@ def test_what_is_not_believed_yet_is_asked_again_soon_and_after_a_while_seldom(f
     assert pauses == [0.2] * 49 + [2.0] * 51
 
 
-def test_without_failures_the_timer_is_due() -> None:
-    assert CallPacer(TIMING).due(103.0, 100.0) == (105.0, Trigger.TIMER)
-
-
-def test_where_only_allocatable_fails_it_is_asked_again_before_the_timer() -> None:
+def test_failed_allocatable_alone_is_called_again_before_the_timer() -> None:
     pace = CallPacer(TIMING)
     pace.allocatable_failed(100.0)
     due, cause = pace.due(100.0, 100.0)
@@ -198,32 +182,30 @@ def test_where_only_allocatable_fails_it_is_asked_again_before_the_timer() -> No
     assert pace.due(103.0, 100.0) == (105.0, Trigger.TIMER)
 
 
-def test_at_the_rate_limit_no_reason_is_good_enough_for_a_while() -> None:
+_LIMITED, _UNSETTLED, _FAILED = {"limited": True}, {"unsettled": True}, dict[str, bool]()
+
+
+@pytest.mark.parametrize(
+    ("failures", "least", "most"),
+    [
+        ([], 0.0, 0.0),
+        ([_LIMITED] * 3, 0.2, 0.4),
+        # All clients of a kubelet that comes back call it at once: a refusal is likely just then.
+        ([_FAILED] * 50 + [_LIMITED], 0.05, 0.1),
+        ([_UNSETTLED] * 50 + [_LIMITED], 0.05, 0.1),
+        # An answer ends a series of refusals.
+        ([_LIMITED] * 9 + [_UNSETTLED, _LIMITED], 0.05, 0.1),
+    ],
+)
+def test_refusal_at_the_rate_limit_holds_off_all_calls(
+    failures: list[dict[str, bool]], least: float, most: float
+) -> None:
     pace = CallPacer(TIMING)
-    assert pace.held_off(100.0) == 0.0
-    for _ in range(3):
-        pace.failed(100.0, limited=True)
-    assert 0.2 <= pace.held_off(100.0) <= 0.4
-    assert pace.held_off(101.0) == 0.0
-
-
-@pytest.mark.parametrize("unsettled", [False, True])
-def test_one_refusal_at_the_rate_limit_after_a_kubelet_that_was_away_holds_up_little(unsettled: bool) -> None:
-    """All clients of a kubelet that comes back ask at once, so refusals are likely just then."""
-    pace = CallPacer(TIMING)
-    for _ in range(50):
-        pace.failed(100.0, unsettled=unsettled)
-    pace.failed(100.0, limited=True)
-    assert 0.05 <= pace.held_off(100.0) <= 0.1
-
-
-def test_refusals_are_counted_from_the_last_answer_on() -> None:
-    pace = CallPacer(TIMING)
-    for _ in range(9):
-        pace.failed(100.0, limited=True)
-    pace.failed(100.0, unsettled=True)
-    pace.failed(200.0, limited=True)
-    assert 0.05 <= pace.held_off(200.0) <= 0.1
+    for at, failure in enumerate(failures):
+        pace.failed(100.0 + 10.0 * at, **failure)
+    last = 100.0 + 10.0 * max(0, len(failures) - 1)
+    assert least <= pace.held_off(last) <= most
+    assert pace.held_off(last + 1.0) == 0.0
 
 
 def test_refusals_of_allocatable_alone_are_counted_while_list_is_answered() -> None:
