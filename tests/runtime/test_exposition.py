@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from runtime import exposition
 from runtime.exposition import EMPTY, Collector, Format, accepts_gzip, assemble, negotiate, render
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+QUICK = settings(max_examples=30)
 
 PARSERS: dict[Format, Callable[[str], Iterable[Metric]]] = {
     Format.TEXT: parse_text,
@@ -25,97 +25,61 @@ PARSERS: dict[Format, Callable[[str], Iterable[Metric]]] = {
 }
 
 
+OM = "application/openmetrics-text"
+PROTOBUF = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7"
+
+
 @pytest.mark.parametrize(
-    ("accept", "form"),
+    "accept",
     [
-        # Prometheus 3.x, 2.54, 2.43, 2.5, 1.8 and its protobuf flavours, as they send it.
+        # Prometheus 3.x, 2.54, 2.43, 2.5, and one that prefers protobuf, as they send it.
         (
-            (
-                "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
-                "application/openmetrics-text;version=0.0.1;q=0.5,"
-                "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
-            ),
-            Format.OPENMETRICS,
+            f"{OM};version=1.0.0;escaping=allow-utf-8;q=0.6,{OM};version=0.0.1;q=0.5,"
+            "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
         ),
-        (
-            (
-                "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
-                "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
-            ),
-            Format.OPENMETRICS,
-        ),
-        (
-            (
-                "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
-                "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
-            ),
-            Format.OPENMETRICS,
-        ),
-        (
-            "application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
-            Format.OPENMETRICS,
-        ),
-        (
-            (
-                "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7,"
-                "text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
-            ),
-            Format.TEXT,
-        ),
-        (
-            (
-                "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7,"
-                "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
-            ),
-            Format.OPENMETRICS,
-        ),
-        # curl, browsers, and nobody.
-        ("*/*", Format.TEXT),
-        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", Format.TEXT),
-        ("text/*", Format.TEXT),
-        ("", Format.TEXT),
-        (None, Format.TEXT),
-        # q-values decide; a tie goes to OpenMetrics; 0 is a refusal.
-        ("application/openmetrics-text;q=0.4,text/plain;q=0.5", Format.TEXT),
-        ("application/openmetrics-text;q=0.5,text/plain;q=0.5", Format.OPENMETRICS),
-        ("application/openmetrics-text;q=0", Format.TEXT),
-        ("application/openmetrics-text;q=0,text/plain;q=0", Format.TEXT),
-        ("APPLICATION/OpenMetrics-Text ; Version=1.0.0 ; Q=1", Format.OPENMETRICS),
-        ('application/openmetrics-text;version="1.0.0"', Format.OPENMETRICS),
-        # Versions that nobody here writes.
-        ("application/openmetrics-text;version=2.0.0", Format.TEXT),
-        ("application/openmetrics-text;version=2.0.0,application/openmetrics-text;q=0.1", Format.OPENMETRICS),
-        # Garbage is no wish.
-        ("application/openmetrics-text;q=high,text/plain;q=0.1", Format.TEXT),
-        ("application/openmetrics-text;q=nan", Format.TEXT),
-        (";;,,;q=,=;/,", Format.TEXT),
+        f"{OM};version=1.0.0;q=0.5,{OM};version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+        f"{OM};version=1.0.0,{OM};version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+        f"{OM}; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+        f"{PROTOBUF},{OM};version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3",
+        # A tie goes to OpenMetrics.
+        f"{OM};q=0.5,text/plain;q=0.5",
+        "APPLICATION/OpenMetrics-Text ; Version=1.0.0 ; Q=1",
+        f'{OM};version="1.0.0"',
+        f"{OM};version=2.0.0,{OM};q=0.1",
     ],
 )
-def test_the_format_is_the_one_the_client_prefers(accept: str | None, form: Format) -> None:
-    assert negotiate(accept) is form
+def test_openmetrics_is_sent_to_a_client_that_prefers_it(accept: str) -> None:
+    assert negotiate(accept) is Format.OPENMETRICS
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        # Prometheus 1.8, curl, browsers, and nobody.
+        f"{PROTOBUF},text/plain;version=0.0.4;q=0.3,*/*;q=0.1",
+        "*/*",
+        "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+        *("text/*", "", None),
+        # q-values decide; 0 is a refusal; an unknown version or a malformed clause does not count.
+        *(f"{OM};q=0.4,text/plain;q=0.5", f"{OM};q=0", f"{OM};q=0,text/plain;q=0", f"{OM};version=2.0.0"),
+        *(f"{OM};q=high,text/plain;q=0.1", f"{OM};q=nan", ";;,,;q=,=;/,"),
+    ],
+)
+def test_text_is_sent_to_every_other_client(accept: str | None) -> None:
+    assert negotiate(accept) is Format.TEXT
 
 
 _CLAUSES = st.lists(
     st.sampled_from(
         [
-            *(
-                "application/openmetrics-text",
-                "text/plain",
-                "*/*",
-                ",",
-                ";",
-                "q=0.5",
-                "q=nan",
-                "q=-1",
-                "q=1e999",
-            ),
+            *(OM, "text/plain", "*/*", ",", ";", "q=0.5", "q=nan", "q=-1", "q=1e999"),
             *("version=1.0.0", "version=", "=", '"', " ", "q", "\x00"),
         ]
     )
 ).map("".join)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(st.text() | _CLAUSES)
 def test_no_header_makes_the_negotiation_fail(header: str) -> None:
     assert negotiate(header) in Format
@@ -123,29 +87,16 @@ def test_no_header_makes_the_negotiation_fail(header: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "allowed"),
+    ("allowed", "headers"),
     [
-        ("gzip", True),
-        ("gzip, deflate, br", True),
-        ("deflate, GZIP;q=0.5", True),
-        ("x-gzip", True),
-        ("*", True),
-        ("*;q=0.1", True),
-        ("gzip;q=0", False),
-        ("gzip;q=0, *", False),
-        ("*;q=0, gzip", True),
-        ("*;q=0", False),
-        ("x-gzip;q=0, gzip", True),
-        ("gzip; q=0.0", False),
-        ("gzip;q=much", False),
-        ("identity", False),
-        ("deflate", False),
-        ("", False),
-        (None, False),
+        (True, ["gzip", "gzip, deflate, br", "deflate, GZIP;q=0.5", "x-gzip", "*", "*;q=0.1"]),
+        (True, ["*;q=0, gzip", "x-gzip;q=0, gzip"]),
+        (False, ["gzip;q=0", "gzip;q=0, *", "*;q=0", "gzip; q=0.0", "gzip;q=much", "identity", "deflate"]),
+        (False, ["", None]),
     ],
 )
-def test_gzip_is_used_only_where_it_is_accepted(header: str | None, allowed: bool) -> None:
-    assert accepts_gzip(header) is allowed
+def test_gzip_is_used_only_where_it_is_accepted(allowed: bool, headers: list[str | None]) -> None:
+    assert [accepts_gzip(header) for header in headers] == [allowed] * len(headers)
 
 
 class Listed:
@@ -182,20 +133,7 @@ def _own_metrics() -> CollectorRegistry:
 
 _VALUES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
     [
-        '"',
-        "\\",
-        "\n",
-        '\\"',
-        "\\n",
-        '",x="',
-        "}",
-        "} 1\n",
-        "# EOF\n",
-        "\r",
-        "\x00",
-        "\u2028",
-        "",
-        " ",
+        *('"', "\\", "\n", '\\"', "\\n", '",x="', "}", "} 1\n", "# EOF\n", "\r", "\x00", "\u2028", "", " "),
         "é東\U0001f600",
     ]
 )
@@ -204,7 +142,7 @@ _ROWS = st.lists(st.tuples(_VALUES, _VALUES), max_size=6, unique=True)
 
 @QUICK
 @given(rows=_ROWS, form=st.sampled_from(Format), with_body=st.booleans())
-def test_what_is_assembled_is_what_would_be_rendered_whole(
+def test_an_assembled_document_is_the_one_rendered_whole(
     rows: list[tuple[str, str]], form: Format, with_body: bool
 ) -> None:
     body, tail = Listed(_gauge("dl_body", *rows)), _own_metrics()
@@ -212,26 +150,16 @@ def test_what_is_assembled_is_what_would_be_rendered_whole(
     document = assemble(kept, tail, form, compress=False)
     assert document == (_plain(form, body, tail) if with_body else _plain(form, tail))
     assert document.endswith(b"# EOF\n") is (form is Format.OPENMETRICS)
-
-
-@QUICK
-@given(rows=_ROWS, form=st.sampled_from(Format), with_body=st.booleans())
-def test_compressed_it_is_one_valid_gzip_member_with_the_same_text(
-    rows: list[tuple[str, str]], form: Format, with_body: bool
-) -> None:
-    kept = render([_gauge("dl_body", *rows)], form) if with_body else EMPTY
-    tail = _own_metrics()
+    # Compressed, it is one valid gzip member.
     compressed = assemble(kept, tail, form, compress=True)
-    expected = assemble(kept, tail, form, compress=False)
-    assert gzip.decompress(compressed) == expected
     member = zlib.decompressobj(16 + zlib.MAX_WBITS)
-    assert member.decompress(compressed) == expected
+    assert member.decompress(compressed) == document
     assert member.eof
     assert member.unused_data == b""
 
 
 def test_a_large_body_is_compressed_once_and_to_a_tenth() -> None:
-    body = render([_gauge("dl_body", *(("node", f"GPU-{n:032x}") for n in range(20_000)))], Format.TEXT)
+    body = render([_gauge("dl_body", *(("node", f"GPU-{n:032x}") for n in range(4_000)))], Format.TEXT)
     assert len(body.deflated) * 8 < len(body.text)
     first = assemble(body, _own_metrics(), Format.TEXT, compress=True)
     assert body.deflated in first
@@ -264,7 +192,7 @@ def test_a_tail_that_changed_shows_with_the_body_that_was_kept() -> None:
     assert after.startswith(body.text)
 
 
-def test_a_text_that_is_too_large_to_keep_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_is_too_large_to_keep_is_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
     family = GaugeMetricFamily("x", "Something.", labels=["a"])
     for number in range(100):
         family.add_metric([f"{number}"], number)
