@@ -109,7 +109,7 @@ def test_any_text_is_parsed_or_refused(duration: str, address: str) -> None:
         assert parse_listen_address(str(parsed)) == parsed
 
 
-_EXPECTED = {
+_EXPECTED: dict[Callable[[str], object], str] = {
     parse_duration: "expected a duration such as 250ms, 5s, 1h30m or 30d",
     parse_size: "expected a size such as",
     parse_listen_address: "expected ",

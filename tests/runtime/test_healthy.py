@@ -1,13 +1,13 @@
 """`devicelens healthy`: it finds the process by its own flags, and is right about what it answers."""
 
 import asyncio
+import socket
 import ssl
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,26 +63,23 @@ def test_an_address_that_the_process_cannot_have_taken_is_an_error() -> None:
         target_of(["devicelens", "exporter", "--web.listen-address", "nonsense"])
 
 
-def test_process_1_is_read_from_proc(tmp_path: Path) -> None:
+def test_the_command_line_of_process_1_is_read(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1/cmdline").write_bytes(b"devicelens\0plugin\0--x=\xff\0")
     assert command_line_of_process_1(tmp_path)[:2] == ["devicelens", "plugin"]
     assert command_line_of_process_1(tmp_path / "gone") == []
 
 
-async def _answered(request: web.Request) -> web.Response:
-    if request.headers.get("Authorization") == "Basic dTpw":
-        return web.Response(text="let in")
-    return web.Response(status=int(request.app["status"]))
-
-
 @asynccontextmanager
 async def server(
     status: int, context: ssl.SSLContext | None = None, path: Path | None = None
 ) -> AsyncGenerator[ListenAddress]:
+    async def answered(request: web.Request) -> web.Response:
+        admitted = request.headers.get("Authorization") == "Basic dTpw"
+        return web.Response(status=200 if admitted else status)
+
     app = web.Application()
-    app["status"] = status
-    app.router.add_get("/-/{what}", _answered)
+    app.router.add_get("/-/{what}", answered)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
@@ -96,7 +93,7 @@ async def server(
         await runner.cleanup()
 
 
-async def told(place: ProbeTarget, *, ready: bool = False, login: str | None = None) -> str:
+async def verdict(place: ProbeTarget, *, ready: bool = False, login: str | None = None) -> str:
     """The reason; empty where it is healthy."""
     try:
         await asyncio.to_thread(probe, place, ready=ready, login=login, timeout=5.0)
@@ -105,7 +102,6 @@ async def told(place: ProbeTarget, *, ready: bool = False, login: str | None = N
     return ""
 
 
-@pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
 @pytest.mark.parametrize(
     ("status", "live", "ready"),
     [
@@ -120,21 +116,20 @@ async def test_the_answer_decides(status: int, live: str, ready: str) -> None:
         # A web configuration without TLS: found out by asking.
         for configured in (False, True):
             place = ProbeTarget(address, configured=configured)
-            assert await told(place) == live
-            assert await told(place, ready=True) == ready
-            assert await told(place, ready=True, login="u:p") == ""
+            assert await verdict(place) == live
+            assert await verdict(place, ready=True) == ready
+            assert await verdict(place, ready=True, login="u:p") == ""
 
 
-@pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
 async def test_a_unix_socket_is_asked_as_well() -> None:
     with tempfile.TemporaryDirectory(prefix="dl") as directory:
         async with server(200, path=Path(directory) / "s") as address:
-            assert await told(ProbeTarget(address)) == ""
+            assert await verdict(ProbeTarget(address)) == ""
             assert address.path is not None
             address.path.rename(address.path.with_name("kept"))
         # Python 3.13 and newer remove the socket of a server that ends; a killed one's stays.
         left = replace(address, path=address.path.with_name("kept"))
-        assert "Connection refused" in await told(ProbeTarget(left))
+        assert "Connection refused" in await verdict(ProbeTarget(left))
 
 
 @pytest.fixture(scope="module")
@@ -151,62 +146,45 @@ def tls(authority: trustme.CA, *, client: bool = False) -> ssl.SSLContext:
     return context
 
 
-@pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
-async def test_tls_is_spoken_whatever_the_certificate_says(authority: trustme.CA) -> None:
+async def test_tls_is_used_whatever_the_certificate_says(authority: trustme.CA) -> None:
     async with server(200, tls(authority)) as address:
-        assert await told(ProbeTarget(address, configured=True)) == ""
-        assert await told(ProbeTarget(address, configured=True), ready=True) == ""
-        # Without a web configuration there is no TLS: whoever answers so is somebody else.
-        assert await told(ProbeTarget(address)) != ""
-
-
-@pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
-async def test_a_server_that_wants_a_certificate_lives_and_may_not_be_ready(authority: trustme.CA) -> None:
+        assert await verdict(ProbeTarget(address, configured=True)) == ""
+        assert await verdict(ProbeTarget(address, configured=True), ready=True) == ""
+        # Without a web configuration there is no TLS: another server answers.
+        assert await verdict(ProbeTarget(address)) != ""
     async with server(200, tls(authority, client=True)) as address:
         place = ProbeTarget(address, configured=True)
-        assert await told(place) == ""
-        assert "client's certificate" in await told(place, ready=True)
+        assert await verdict(place) == ""
+        assert "client's certificate" in await verdict(place, ready=True)
 
 
-@contextmanager
-def silent(answer: bytes | None) -> Generator[ListenAddress]:
-    """A listener that answers so, and then ends the connection; None: that never answers."""
-    import socket  # noqa: PLC0415
+@asynccontextmanager
+async def answering(content: bytes) -> AsyncGenerator[ListenAddress]:
+    """A listener that answers every request with `content` and ends the connection."""
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1024)
+        writer.write(content)
+        writer.close()
 
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.recv(1024)
-                    connection.sendall(answer or b"")
-
-        thread = threading.Thread(target=serve, daemon=True)
-        if answer is not None:
-            thread.start()
-        yield ListenAddress("127.0.0.1", listener.getsockname()[1])
-        listener.shutdown(socket.SHUT_RDWR)
-    if answer is not None:
-        thread.join(20)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listener:
+        yield ListenAddress("127.0.0.1", listener.sockets[0].getsockname()[1])
 
 
-@pytest.mark.parametrize("answer", [b"", b"hello\r\n", b"HTTP/9 200\r\n", b"x" * 100_000])
-def test_what_is_no_http_is_not_healthy(answer: bytes) -> None:
-    with silent(answer) as address, pytest.raises(Unhealthy, match="no HTTP"):
-        probe(ProbeTarget(address), ready=False)
+@pytest.mark.parametrize("content", [b"", b"hello\r\n", b"HTTP/9 200\r\n", b"x" * 100_000])
+async def test_an_answer_that_is_no_http_is_not_healthy(content: bytes) -> None:
+    async with answering(content) as address:
+        assert "no HTTP" in await verdict(ProbeTarget(address))
 
 
 @pytest.mark.parametrize("configured", [False, True])
 def test_a_process_that_hangs_is_not_healthy(configured: bool) -> None:
-    with silent(None) as address, pytest.raises(Unhealthy, match="timed out"):
-        probe(ProbeTarget(address, configured=configured), ready=False, timeout=0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = ListenAddress("127.0.0.1", listener.getsockname()[1])
+        with pytest.raises(Unhealthy, match="timed out"):
+            probe(ProbeTarget(address, configured=configured), ready=False, timeout=0.2)
 
 
-@pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
 async def test_the_command_says_it_in_one_line_and_by_its_status(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -237,8 +215,8 @@ async def test_the_command_says_it_in_one_line_and_by_its_status(
     assert "say --web.listen-address" in output
 
 
-def test_it_loads_nothing_that_is_dear() -> None:
+def test_it_imports_nothing_that_is_slow() -> None:
     code = "import sys, runtime.healthy; print(*(m for m in sys.argv[1:] if m in sys.modules))"
-    dear = ["asyncio", "aiohttp", "grpc", "ssl", "yaml", "msgspec", "exporter", "plugin", "rich"]
-    told = subprocess.run([sys.executable, "-c", code, *dear], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == []
+    slow = ["asyncio", "aiohttp", "grpc", "ssl", "yaml", "msgspec", "exporter", "plugin", "rich"]
+    ran = subprocess.run([sys.executable, "-c", code, *slow], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == []
