@@ -1,4 +1,4 @@
-"""What is said about what was found: the words, what is lacking, and what to do."""
+"""The words of a preflight report: states of paths, limits, and hints."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.preflight import (
@@ -27,22 +27,22 @@ WELL = ProcessLimits(uid=0, descriptors=1 << 20, instances=128, watches=1000)
 SELINUX = "system_u:system_r:container_t:s0:c1,c2"
 
 
-def said(need: Need, found: PathState, limits: ProcessLimits = WELL) -> PreflightReport:
+def report(need: Need, found: PathState, limits: ProcessLimits = WELL) -> PreflightReport:
     return assess([(need, found)], limits)
 
 
 def hint_of(need: Need, found: PathState, limits: ProcessLimits = WELL) -> str:
-    reach = said(need, found, limits)
-    assert reach.lacking == (need.name,)
-    (hint,) = reach.hints
-    name, _, text = hint.partition(": ")
-    assert name == need.name
-    return text
+    made = report(need, found, limits)
+    if not made.lacking:
+        return ""
+    assert made.lacking == (need.name,)
+    (hint,) = made.hints
+    return hint.removeprefix(f"{need.name}: ")
 
 
-def test_where_all_is_well_one_line_says_so_and_asks_for_nothing() -> None:
-    reach = assess([(SOCKET, PathState(owner=0)), (DIRECTORY, PathState(owner=0, free=1 << 30))], WELL)
-    assert reach.log_fields() == {
+def test_a_process_that_reaches_all_has_one_line_without_hints() -> None:
+    made = assess([(SOCKET, PathState(owner=0)), (DIRECTORY, PathState(owner=0, free=1 << 30))], WELL)
+    assert made.log_fields() == {
         "pod_resources": "served",
         "device_plugins": "writable",
         "inotify": "128 instances and 1000 watches allowed",
@@ -52,120 +52,125 @@ def test_where_all_is_well_one_line_says_so_and_asks_for_nothing() -> None:
     }
 
 
-def test_what_is_lacking_comes_first_and_what_to_do_last() -> None:
-    fields = assess(
-        [(SOCKET, PathState(errno.ENOENT)), (DIRECTORY, PathState(errno.EROFS))], WELL
-    ).log_fields()
-    assert next(iter(fields)) == "lacking"
-    assert fields["lacking"] == "pod_resources,device_plugins"
-    assert list(fields)[-1] == "hints"
-    assert fields["hints"] == (
-        "pod_resources: is the kubelet up?; "
-        "device_plugins: mount /var/lib/kubelet/device-plugins without readOnly"
+def test_the_line_begins_with_what_is_lacking_and_ends_with_hints() -> None:
+    made = assess([(SOCKET, PathState(errno.ENOENT)), (DIRECTORY, PathState(errno.EROFS))], WELL)
+    fields = made.log_fields()
+    assert next(iter(fields.items())) == ("lacking", "pod_resources,device_plugins")
+    assert list(fields.items())[-1] == (
+        "hints",
+        (
+            "pod_resources: is the kubelet up?; "
+            "device_plugins: mount /var/lib/kubelet/device-plugins without readOnly"
+        ),
     )
 
 
+OTHER = replace(WELL, uid=65532)
+CONFINED = replace(WELL, label=SELINUX, enforcing=True)
+HISTORY = Need("history", Path("/var/lib/devicelens"), Use.WRITE, "mount it", made=True)
+OPTIONAL = replace(SOCKET, optional=True)
+REFUSED = PathState(errno.EACCES, owner=0)
+MODE = "its mode, or that of a directory above it, does not let this user in"
+SECURE = "SELinux keeps container_t from it: seLinuxOptions {type: spc_t} (docs/openshift.md)"
+RUN_AS = "it belongs to {}: run as that user (runAsUser: {}), not as uid 65532"
+
+
 @pytest.mark.parametrize(
-    ("found", "state", "hint"),
+    ("need", "found", "limits", "state", "hint"),
     [
-        (PathState(errno.ENOENT), "absent", "is the kubelet up?"),
+        (SOCKET, PathState(errno.ENOENT), WELL, "absent", "is the kubelet up?"),
         (
+            SOCKET,
             PathState(errno.ENOENT, directory=False),
+            WELL,
             "absent, and so is its directory",
-            "mount the directory /var/lib/kubelet/pod-resources of the node, or say --kubelet.root",
+            f"mount the directory {PATH.parent} of the node, or say --kubelet.root",
         ),
         (
+            SOCKET,
             PathState(errno.ECONNREFUSED),
+            WELL,
             "present, nobody serves it",
             "the kubelet has ended or is just starting: nothing to do if it comes back",
         ),
         (
+            SOCKET,
             PathState(mounted=True),
+            WELL,
             "served, but mounted as a file",
-            (
-                "mount the directory /var/lib/kubelet/pod-resources: the kubelet replaces the socket when it "
-                "restarts"
-            ),
+            f"mount the directory {PATH.parent}: the kubelet replaces the socket when it restarts",
         ),
         (
+            SOCKET,
             PathState(errno.ENOTSOCK),
+            WELL,
             "no socket",
             f"it is no socket: mount the node's directory {PATH.parent}, and remove this from it",
         ),
-        (PathState(errno.ENAMETOOLONG), "file name too long", f"see what is at {PATH}"),
+        (SOCKET, PathState(errno.ENAMETOOLONG), WELL, "file name too long", f"see what is at {PATH}"),
+        # An optional path may be absent, and may not be refused.
+        (OPTIONAL, PathState(errno.ENOENT), WELL, "absent", ""),
+        (OPTIONAL, PathState(errno.ENOENT, directory=False), WELL, "absent, and so is its directory", ""),
+        (OPTIONAL, REFUSED, WELL, "no permission", MODE),
+        # File permissions come first, security modules after them.
+        (SOCKET, REFUSED, OTHER, "no permission", RUN_AS.format("root", 0)),
+        (SOCKET, PathState(errno.EACCES, owner=7), OTHER, "no permission", RUN_AS.format("uid 7", 7)),
+        (SOCKET, REFUSED, replace(OTHER, label=SELINUX), "no permission", RUN_AS.format("root", 0)),
+        (SOCKET, REFUSED, CONFINED, "no permission", SECURE),
+        (SOCKET, REFUSED, replace(CONFINED, enforcing=None), "no permission", SECURE),
+        (SOCKET, REFUSED, replace(CONFINED, enforcing=False), "no permission", MODE),
+        (SOCKET, REFUSED, replace(CONFINED, label="a:b:spc_t:s0"), "no permission", MODE),
+        (SOCKET, REFUSED, replace(WELL, label="unconfined"), "no permission", MODE),
+        (
+            SOCKET,
+            PathState(errno.EPERM, owner=0),
+            replace(WELL, label="cri-containerd.apparmor.d (enforce)"),
+            "no permission",
+            "the AppArmor profile cri-containerd.apparmor.d may deny access to it",
+        ),
+        (
+            SOCKET,
+            PathState(errno.EACCES, owner=1000),
+            WELL,
+            "no permission",
+            "it belongs to uid 1000, and root without capabilities is a user as others: run as that user",
+        ),
+        (
+            SOCKET,
+            PathState(errno.EACCES, owner=1000),
+            replace(WELL, capabilities=1 << 1),
+            "no permission",
+            MODE,
+        ),
+        # A full disk shows before a write fails.
+        (HISTORY, PathState(free=LEAST_FREE), WELL, "writable", ""),
+        (
+            HISTORY,
+            PathState(free=5 << 20),
+            WELL,
+            "writable, 5MiB free",
+            "make room on the disk of /var/lib/devicelens",
+        ),
     ],
 )
-def test_a_socket_is_told_by_why_it_cannot_be_used(found: PathState, state: str, hint: str) -> None:
-    assert said(SOCKET, found).fields["pod_resources"] == state
-    assert hint_of(SOCKET, found) == hint
+def test_a_path_has_its_state_and_a_hint(
+    need: Need, found: PathState, limits: ProcessLimits, *, state: str, hint: str
+) -> None:
+    assert report(need, found, limits).fields[need.name] == state
+    assert hint_of(need, found, limits) == hint
 
 
-def test_what_is_optional_may_be_absent_and_may_not_be_refused() -> None:
-    need = replace(SOCKET, optional=True)
-    assert said(need, PathState(errno.ENOENT)).lacking == ()
-    assert said(need, PathState(errno.ENOENT, directory=False)).lacking == ()
-    assert said(need, PathState(errno.EACCES, owner=0)).lacking == ("pod_resources",)
-
-
-def test_another_user_is_told_whose_it_is() -> None:
-    limits = replace(WELL, uid=65532)
-    assert hint_of(SOCKET, PathState(errno.EACCES, owner=0), limits) == (
-        "it belongs to root: run as that user (runAsUser: 0), not as uid 65532"
-    )
-    assert hint_of(SOCKET, PathState(errno.EACCES, owner=7), limits) == (
-        "it belongs to uid 7: run as that user (runAsUser: 7), not as uid 65532"
-    )
-    # Whoever is no root and is refused for a plain reason is told that, whatever SELinux would say.
-    assert "runAsUser" in hint_of(SOCKET, PathState(errno.EACCES, owner=0), replace(limits, label=SELINUX))
-
-
-@pytest.mark.parametrize("enforcing", [True, None])
-def test_selinux_is_named_where_root_is_refused_what_is_roots(enforcing: bool | None) -> None:
-    limits = replace(WELL, label=SELINUX, enforcing=enforcing)
-    assert hint_of(SOCKET, PathState(errno.EACCES, owner=0), limits) == (
-        "SELinux keeps container_t from it: seLinuxOptions {type: spc_t} (docs/openshift.md)"
-    )
-
-
-@pytest.mark.parametrize(
-    ("label", "enforcing"),
-    [(SELINUX, False), (SELINUX.replace("container_t", "spc_t"), True), ("", None), ("unconfined", None)],
-)
-def test_selinux_is_not_blamed_where_it_does_not_keep_anybody_out(label: str, enforcing: bool | None) -> None:
-    limits = replace(WELL, label=label, enforcing=enforcing)
-    assert hint_of(SOCKET, PathState(errno.EACCES, owner=0), limits) == (
-        "its mode, or that of a directory above it, does not let this user in"
-    )
-
-
-def test_apparmor_is_named_with_its_profile() -> None:
-    limits = replace(WELL, label="cri-containerd.apparmor.d (enforce)")
-    assert "cri-containerd.apparmor.d" in hint_of(SOCKET, PathState(errno.EPERM, owner=0), limits)
-
-
-def test_root_without_capabilities_is_told_that_others_files_are_not_its_own() -> None:
-    assert hint_of(SOCKET, PathState(errno.EACCES, owner=1000)).startswith("it belongs to uid 1000")
-    able = replace(WELL, capabilities=1 << 1)
-    assert hint_of(SOCKET, PathState(errno.EACCES, owner=1000), able).startswith("its mode")
-
-
-def test_a_full_disk_is_told_before_it_fails() -> None:
-    need = Need("history", Path("/var/lib/devicelens"), Use.WRITE, "mount it", made=True)
-    assert said(need, PathState(free=LEAST_FREE)).lacking == ()
-    assert said(need, PathState(free=5 << 20)).fields["history"] == "writable, 5MiB free"
-    assert hint_of(need, PathState(free=LEAST_FREE - 1)) == "make room on the disk of /var/lib/devicelens"
-
-
-def test_limits_that_are_too_low_are_told() -> None:
+def test_low_limits_have_hints() -> None:
     low = replace(WELL, descriptors=256, memory=LEAST_MEMORY - 1, inotify_error=errno.EMFILE)
-    reach = assess([], low)
-    assert reach.lacking == ("inotify", "descriptors", "memory_limit")
-    assert "fs.inotify.max_user_instances" in reach.hints[0]
-    assert reach.fields["memory_limit"] == "96MiB"
+    made = assess([], low)
+    assert made.lacking == ("inotify", "descriptors", "memory_limit")
+    assert "fs.inotify.max_user_instances" in made.hints[0]
+    assert made.fields["memory_limit"] == "96MiB"
     assert assess([], replace(low, descriptors=1024, memory=LEAST_MEMORY, inotify_error=0)).lacking == ()
     assert assess([], ProcessLimits(uid=0)).fields["inotify"] == "not available"
 
 
+@settings(max_examples=40)
 @given(
     need=st.builds(
         Need,
@@ -191,17 +196,17 @@ def test_limits_that_are_too_low_are_told() -> None:
         enforcing=st.none() | st.booleans(),
     ),
 )
-def test_whatever_is_found_is_one_line_and_what_is_lacking_has_one_hint(
+def test_any_state_is_one_line_and_has_one_hint_if_it_is_lacking(
     need: Need, found: PathState, limits: ProcessLimits
 ) -> None:
-    reach = said(need, found, limits)
-    assert len(reach.lacking) == len(reach.hints)
-    assert all(hint.strip() for hint in reach.hints)
-    text = " ".join([*map(str, reach.fields.values()), *reach.hints])
+    made = report(need, found, limits)
+    assert len(made.lacking) == len(made.hints)
+    assert all(hint.strip() for hint in made.hints)
+    text = " ".join([*map(str, made.fields.values()), *made.hints])
     assert "\n" not in text
     assert "\x1b" not in text
     if found.error not in {0, errno.ENOENT} or (found.mounted and not found.error):
-        assert reach.lacking == ("x",)
+        assert made.lacking == ("x",)
     if found.error == errno.ENOENT:
-        assert reach.lacking == (() if need.optional else ("x",))
+        assert made.lacking == (() if need.optional else ("x",))
     assert os.strerror(found.error).lower() in text or found.error not in {errno.ELOOP, errno.EIO}

@@ -1,10 +1,11 @@
-"""What is really seen of sockets, directories and limits, also by a user who may not."""
+"""The states of real sockets, directories and limits, also for a user without permission."""
 
 import errno
 import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def served(path: Path) -> socket.socket:
     return listener
 
 
-def test_a_socket_that_is_served_is_reached_and_let_go(root: Path) -> None:
+def test_a_served_socket_is_connected_and_closed(root: Path) -> None:
     with served(root / "s") as listener:
         assert found(root / "s", Use.CONNECT) == PathState(owner=os.geteuid())
         accepted, _ = listener.accept()
@@ -38,22 +39,17 @@ def test_a_socket_that_is_served_is_reached_and_let_go(root: Path) -> None:
 
 def test_a_socket_whose_queue_is_full_is_served(root: Path) -> None:
     with served(root / "s") as listener:
-        waiting = []
-        try:
-            while True:
-                client = socket.socket(socket.AF_UNIX)
-                waiting.append(client)
+        with ExitStack() as waiting:
+            code = 0
+            while code != errno.EAGAIN:
+                client = waiting.enter_context(socket.socket(socket.AF_UNIX))
                 client.setblocking(False)
-                if client.connect_ex(str(root / "s")) == errno.EAGAIN:
-                    break
+                code = client.connect_ex(str(root / "s"))
             assert found(root / "s", Use.CONNECT).error == 0
-        finally:
-            for client in waiting:
-                client.close()
         assert listener.fileno() >= 0
 
 
-def test_a_socket_that_nobody_serves_one_that_is_not_there_and_what_is_none(root: Path) -> None:
+def test_a_path_that_is_no_served_socket_has_its_error(root: Path) -> None:
     served(root / "s").close()
     assert found(root / "s", Use.CONNECT).error == errno.ECONNREFUSED
     assert found(root / "t", Use.CONNECT) == PathState(errno.ENOENT, owner=os.geteuid())
@@ -70,7 +66,7 @@ def test_a_socket_that_nobody_serves_one_that_is_not_there_and_what_is_none(root
     assert found(deep / "u", Use.CONNECT).error == errno.ENAMETOOLONG
 
 
-def test_a_socket_that_is_mounted_itself_is_told_by_mountinfo(root: Path) -> None:
+def test_a_socket_that_is_itself_a_mount_point_is_found(root: Path) -> None:
     with served(root / "a b"):
         proc = root / "proc"
         (proc / "self").mkdir(parents=True)
@@ -95,10 +91,10 @@ def test_directories_are_readable_writable_or_not_there(root: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
-def test_a_read_only_mount_is_told_from_a_lack_of_permission(root: Path) -> None:
+def test_a_read_only_mount_has_its_own_error(root: Path) -> None:
     mounted = subprocess.run(
-        ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs -o ro none "$1"; exec "$2" -c "$3" "$1"', "sh",
-         root, sys.executable, SEEN.format(use="WRITE")],
+        ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs -o ro none "$1"; exec "$2" -c "$3" WRITE "$1"', "sh",
+         root, sys.executable, SEEN],
         capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
     )  # fmt: skip
     if "unshare" in mounted.stderr or "mount:" in mounted.stderr:
@@ -110,36 +106,30 @@ SEEN = """
 import sys
 from pathlib import Path
 from runtime.preflight import Need, Use, assess, inspect
-found, limits = inspect([Need("x", Path(sys.argv[1]), Use.{use}, "")])
-print(found[0][1].error, *(hint for hint in assess(found, limits).hints if hint.startswith("x")))
+for use, path in zip(sys.argv[1::2], sys.argv[2::2]):
+    found, limits = inspect([Need("x", Path(path), Use[use], "")])
+    print(found[0][1].error, *(hint for hint in assess(found, limits).hints if hint.startswith("x")))
 """
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("use", ["CONNECT", "LIST", "WRITE"])
-def test_a_user_who_may_not_is_refused_as_the_kernel_refuses(root: Path, use: str) -> None:
-    target = root / "s" if use == "CONNECT" else root / "d"
+def test_a_user_without_permission_gets_the_error_of_the_kernel(root: Path) -> None:
+    uses = [("CONNECT", root / "s"), ("LIST", root / "d"), ("WRITE", root / "d")]
     (root / "d").mkdir(mode=0o700)
     with served(root / "s"):
         (root / "s").chmod(0o755)
-
-        def seen_by(user: int) -> str:
-            # What runs below must be readable by that user too, which a checkout in /root is not.
-            code = (
-                f"import os, sys; sys.path[:0] = {sys.path!r}\nimport runtime.preflight\nos.setuid({user})\n"
-            )
-            told = subprocess.run(
-                [sys.executable, "-c", code + SEEN.format(use=use), target],
-                capture_output=True, text=True, cwd=ROOT, timeout=60, check=True,
-            )  # fmt: skip
-            return told.stdout.strip()
-
+        # Modules must be readable by that user too, which a checkout in /root is not.
+        code = f"import os, sys; sys.path[:0] = {sys.path!r}\nimport runtime.preflight\nos.setuid({NOBODY})\n"
+        ran = subprocess.run(
+            [sys.executable, "-c", code + SEEN, *(text for use in uses for text in use)],
+            capture_output=True, text=True, cwd=ROOT, timeout=60, check=True,
+        )  # fmt: skip
         hint = f"it belongs to root: run as that user (runAsUser: 0), not as uid {NOBODY}"
-        assert seen_by(NOBODY) == f"{errno.EACCES} x: {hint}"
-        assert seen_by(0) == "0"
+        assert ran.stdout.splitlines() == [f"{errno.EACCES} x: {hint}"] * 3
+        assert [found(path, Use[use]).error for use, path in uses] == [0, 0, 0]
 
 
-def test_no_further_inotify_instance_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_inotify_instance_has_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert process_limits().inotify_error in {0, errno.EMFILE}
 
     def refuse() -> None:
@@ -149,7 +139,7 @@ def test_no_further_inotify_instance_is_told_with_its_reason(monkeypatch: pytest
     assert process_limits().inotify_error == errno.EMFILE
 
 
-def test_limits_of_this_process_are_what_proc_says() -> None:
+def test_limits_of_this_process_are_those_of_proc() -> None:
     seen = process_limits()
     assert seen.uid == os.geteuid()
     assert seen.instances == int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
@@ -159,18 +149,18 @@ def test_limits_of_this_process_are_what_proc_says() -> None:
     assert seen.capabilities == int(effective.split()[1], 16)
 
 
-def cgroups(root: Path, told: str, files: dict[str, str]) -> int | None:
+def cgroups(root: Path, text: str, files: dict[str, str]) -> int | None:
     (root / "proc/self").mkdir(parents=True)
-    (root / "proc/self/cgroup").write_text(told)
-    for name, text in files.items():
+    (root / "proc/self/cgroup").write_text(text)
+    for name, limit in files.items():
         file = root / "cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n")
+        file.write_text(limit + "\n")
     return memory_limit(root / "proc", root / "cgroup")
 
 
 @pytest.mark.parametrize(
-    ("told", "files", "limit"),
+    ("text", "files", "limit"),
     [
         ("0::/\n", {"memory.max": "268435456"}, 268435456),
         ("0::/\n", {"memory.max": "max"}, None),
@@ -183,6 +173,6 @@ def cgroups(root: Path, told: str, files: dict[str, str]) -> int | None:
     ],
 )
 def test_the_memory_limit_is_the_least_of_the_cgroups(
-    tmp_path: Path, told: str, files: dict[str, str], limit: int | None
+    tmp_path: Path, text: str, files: dict[str, str], limit: int | None
 ) -> None:
-    assert cgroups(tmp_path, told, files) == limit
+    assert cgroups(tmp_path, text, files) == limit

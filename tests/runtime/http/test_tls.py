@@ -3,6 +3,7 @@
 import os
 import ssl
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def shake(client: ssl.SSLContext, server: ssl.SSLContext) -> tuple[ssl.SSLObject
     return one, two
 
 
-def test_what_is_left_out_is_modern(made: Certificates) -> None:
+def test_defaults_are_modern(made: Certificates) -> None:
     one, two = shake(made.context(), server(made))
     assert one.version() == "TLSv1.3"
     assert two.compression() is None
@@ -59,7 +60,7 @@ def test_what_is_left_out_is_modern(made: Certificates) -> None:
         shake(old, server(made))
 
 
-def test_versions_are_those_asked_for(made: Certificates) -> None:
+def test_versions_are_those_configured(made: Certificates) -> None:
     assert shake(made.context(), server(made, max_version="TLS12"))[0].version() == "TLSv1.2"
     only_old = made.context()
     only_old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -67,7 +68,7 @@ def test_versions_are_those_asked_for(made: Certificates) -> None:
         shake(only_old, server(made, min_version="TLS13"))
 
 
-def test_clients_are_verified_as_asked(made: Certificates, tmp_path: Path) -> None:
+def test_clients_are_verified_as_configured(made: Certificates, tmp_path: Path) -> None:
     ours, strangers = made.client("prometheus.example"), Certificates(tmp_path / "other").client("x.example")
     must = server(made, client_auth_type="RequireAndVerifyClientCert", client_ca_file="ca.crt")
     may = server(made, client_auth_type="VerifyClientCertIfGiven", client_ca_file="ca.crt")
@@ -83,14 +84,14 @@ def test_clients_are_verified_as_asked(made: Certificates, tmp_path: Path) -> No
     assert not two.getpeercert()
 
 
-def test_who_is_verified_gets_no_ticket(made: Certificates) -> None:
+def test_a_verified_client_gets_no_ticket(made: Certificates) -> None:
     must = server(made, client_auth_type="RequireAndVerifyClientCert", client_ca_file="ca.crt")
     assert must.num_tickets == 0
     assert must.options & ssl.OP_NO_TICKET
     assert server(made).num_tickets
 
 
-def test_pem_in_the_file_itself_does_as_well(made: Certificates) -> None:
+def test_pem_may_be_in_the_file_itself(made: Certificates) -> None:
     def inline(name: str) -> str:
         return "|\n    " + made.path(name).read_text().replace("\n", "\n    ")
 
@@ -109,18 +110,21 @@ def encrypted(key: bytes) -> bytes:
     ).stdout
 
 
+@pytest.mark.parametrize(("file", "key"), [("tls.crt", "cert_file"), ("ca.crt", "client_ca_file")])
 @pytest.mark.parametrize(
-    "certificate", [b"", b"\0\xff", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+    "content", [b"", b"\0\xff", b"-----BEGIN CERTIFICATE-----\n????\n-----END CERTIFICATE-----\n"]
 )
-def test_a_certificate_that_cannot_be_used_is_told(certificate: bytes, made: Certificates) -> None:
-    made.path("tls.crt").write_bytes(certificate)
+def test_certificates_that_cannot_be_used_are_refused(
+    content: bytes, file: str, key: str, made: Certificates
+) -> None:
+    made.path(file).write_bytes(content)
     with pytest.raises(ConfigError) as caught:
-        server(made)
-    assert caught.value.path[-1] == "cert_file"
+        server(made, client_auth_type="RequireAndVerifyClientCert", client_ca_file="ca.crt")
+    assert caught.value.path[-1] == key
     assert str(caught.value).isprintable()
 
 
-def test_keys_that_cannot_be_used_are_told(made: Certificates, capfd: pytest.CaptureFixture[str]) -> None:
+def test_keys_that_cannot_be_used_are_refused(made: Certificates, capfd: pytest.CaptureFixture[str]) -> None:
     key = made.path("tls.key")
     good = key.read_bytes()
     for content, problem in (
@@ -141,36 +145,26 @@ def test_keys_that_cannot_be_used_are_told(made: Certificates, capfd: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"nothing", b"-----BEGIN CERTIFICATE-----\n????\n-----END CERTIFICATE-----\n"]
+    ("make", "reason"),
+    [
+        (lambda _: None, "No such file or directory"),
+        (os.mkfifo, "it is no regular file"),
+        (lambda key: key.write_bytes(b"x" * (300 * 1024)), "it has more than 256 KiB"),
+        (Path.mkdir, "Is a directory"),
+    ],
+    ids=["missing", "pipe", "large", "directory"],
 )
-def test_authorities_that_cannot_be_used_are_told(content: bytes, made: Certificates) -> None:
-    made.path("ca.crt").write_bytes(content)
-    with pytest.raises(ConfigError) as caught:
-        server(made, client_auth_type="RequireAndVerifyClientCert", client_ca_file="ca.crt")
-    assert caught.value.path[-1] == "client_ca_file"
-
-
-def _refusal(made: Certificates) -> str:
-    with pytest.raises(ConfigError) as caught:
-        read_files(made.configuration())
-    text = str(caught.value)
-    start = f"{made.path('web.yaml')}:3: tls_server_config.key_file: {made.path('tls.key')} cannot be read: "
-    assert text.startswith(start)
-    return text.removeprefix(start)
-
-
-def test_what_is_no_regular_file_is_not_waited_for(made: Certificates) -> None:
+def test_a_path_that_cannot_be_read_is_refused(
+    make: Callable[[Path], object], reason: str, made: Certificates
+) -> None:
     key = made.path("tls.key")
     key.unlink()
-    assert _refusal(made) == "No such file or directory"
-    os.mkfifo(key)
-    assert _refusal(made) == "it is no regular file"
-    key.unlink()
-    key.write_bytes(b"x" * (300 * 1024))
-    assert _refusal(made) == "it has more than 256 KiB"
-    key.unlink()
-    key.mkdir()
-    assert _refusal(made) == "Is a directory"
+    make(key)
+    with pytest.raises(ConfigError) as caught:
+        read_files(made.configuration())
+    assert str(caught.value) == (
+        f"{made.path('web.yaml')}:3: tls_server_config.key_file: {key} cannot be read: {reason}"
+    )
 
 
 def test_files_are_relative_to_the_configuration(made: Certificates) -> None:
