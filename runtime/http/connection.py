@@ -194,8 +194,6 @@ class ConnectionTable:
     def _evict(self, address: str | None = None) -> None:
         """Abort the least recently used connection of `address`, by default of the address with the most."""
         counts = Counter(connection.address for connection in self._open)
-        if not counts:
-            return
         if address is None:
             address = counts.most_common(1)[0][0]
         self._full.failed(f"{len(self._open)} open, {counts[address]} of one address")

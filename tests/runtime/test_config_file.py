@@ -83,5 +83,31 @@ def test_keys_items_and_missing_values_have_lines() -> None:
     assert document.line(("a", "c", 7, "z")) == 4
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "x:1: found an empty file, expected a configuration"),
+        (b"a: 1\n---\nb: 2", "x:2: found a second document ('---'), expected one document a file"),
+        (b"\na: *b", "x:2: a: alias *b has no anchor before it"),
+        (b"a: !!int 1", "x:1: a: found the tag tag:yaml.org,2002:int, expected a plain value"),
+        (b"b:\n  <<: {a: 1}", "x:2: b: found a merge key (<<), which this language does not have"),
+        (b"a: 1\na: 2", "x:2: a: found the key 'a' a second time"),
+        (b"? [a]\n: 1", "x:1: found a key that is not plain text"),
+        (b"[" * 40 + b"]" * 40, "x:1: found more than 32 levels of nesting"),
+        (b"a: 1\nb: \xff", "x:2: found byte 0xff, expected UTF-8"),
+        (b"a: 1\nb: \x01", "x:2: found character U+0001, which YAML does not allow"),
+        (b"a" * 300_000, "x: found 300000 bytes, expected at most 262144"),
+    ],
+)
+def test_a_file_that_is_no_plain_document_is_refused_with_its_line(content: bytes, message: str) -> None:
+    assert str(refusal(content)) == message
+
+
+def test_an_alias_counts_with_what_it_expands_to() -> None:
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 8)}]" for n in range(1, 6)]
+    assert "found more than 50000 values, aliases expanded" in str(refusal("\n".join(lines).encode()))
+
+
 def test_a_byte_order_mark_is_no_part_of_the_document() -> None:
     assert parse(b"\xef\xbb\xbfa: 1", "x").root.plain() == {"a": 1}

@@ -72,6 +72,7 @@ OPTIONAL = replace(SOCKET, optional=True)
 REFUSED = PathState(errno.EACCES, owner=0)
 MODE = "its mode, or that of a directory above it, does not let this user in"
 SECURE = "SELinux keeps container_t from it: seLinuxOptions {type: spc_t} (docs/openshift.md)"
+AS_OWNER = "run as that user"
 RUN_AS = "it belongs to {}: run as that user (runAsUser: {}), not as uid 65532"
 
 
@@ -112,36 +113,6 @@ RUN_AS = "it belongs to {}: run as that user (runAsUser: {}), not as uid 65532"
         (OPTIONAL, PathState(errno.ENOENT), WELL, "absent", ""),
         (OPTIONAL, PathState(errno.ENOENT, directory=False), WELL, "absent, and so is its directory", ""),
         (OPTIONAL, REFUSED, WELL, "no permission", MODE),
-        # File permissions come first, security modules after them.
-        (SOCKET, REFUSED, OTHER, "no permission", RUN_AS.format("root", 0)),
-        (SOCKET, PathState(errno.EACCES, owner=7), OTHER, "no permission", RUN_AS.format("uid 7", 7)),
-        (SOCKET, REFUSED, replace(OTHER, label=SELINUX), "no permission", RUN_AS.format("root", 0)),
-        (SOCKET, REFUSED, CONFINED, "no permission", SECURE),
-        (SOCKET, REFUSED, replace(CONFINED, enforcing=None), "no permission", SECURE),
-        (SOCKET, REFUSED, replace(CONFINED, enforcing=False), "no permission", MODE),
-        (SOCKET, REFUSED, replace(CONFINED, label="a:b:spc_t:s0"), "no permission", MODE),
-        (SOCKET, REFUSED, replace(WELL, label="unconfined"), "no permission", MODE),
-        (
-            SOCKET,
-            PathState(errno.EPERM, owner=0),
-            replace(WELL, label="cri-containerd.apparmor.d (enforce)"),
-            "no permission",
-            "the AppArmor profile cri-containerd.apparmor.d may deny access to it",
-        ),
-        (
-            SOCKET,
-            PathState(errno.EACCES, owner=1000),
-            WELL,
-            "no permission",
-            "it belongs to uid 1000, and root without capabilities is a user as others: run as that user",
-        ),
-        (
-            SOCKET,
-            PathState(errno.EACCES, owner=1000),
-            replace(WELL, capabilities=1 << 1),
-            "no permission",
-            MODE,
-        ),
         # A full disk shows before a write fails.
         (HISTORY, PathState(free=LEAST_FREE), WELL, "writable", ""),
         (
@@ -158,6 +129,34 @@ def test_a_path_has_its_state_and_a_hint(
 ) -> None:
     assert report(need, found, limits).fields[need.name] == state
     assert hint_of(need, found, limits) == hint
+
+
+@pytest.mark.parametrize(
+    ("owner", "limits", "hint"),
+    [
+        # File permissions come first, security modules after them.
+        (0, OTHER, RUN_AS.format("root", 0)),
+        (7, OTHER, RUN_AS.format("uid 7", 7)),
+        (0, replace(OTHER, label=SELINUX), RUN_AS.format("root", 0)),
+        (0, CONFINED, SECURE),
+        (0, replace(CONFINED, enforcing=None), SECURE),
+        (0, replace(CONFINED, enforcing=False), MODE),
+        (0, replace(CONFINED, label="a:b:spc_t:s0"), MODE),
+        (0, replace(WELL, label="unconfined"), MODE),
+        (0, replace(WELL, label="x.d (enforce)"), "the AppArmor profile x.d may deny access to it"),
+        (
+            1000,
+            WELL,
+            "it belongs to uid 1000, and root without capabilities is a user as others: " + AS_OWNER,
+        ),
+        (1000, replace(WELL, capabilities=1 << 1), MODE),
+    ],
+)
+def test_a_refused_path_has_a_hint_at_what_refuses_it(owner: int, limits: ProcessLimits, hint: str) -> None:
+    for code in (errno.EACCES, errno.EPERM):
+        found = PathState(code, owner=owner)
+        assert report(SOCKET, found, limits).fields["pod_resources"] == "no permission"
+        assert hint_of(SOCKET, found, limits) == hint
 
 
 def test_low_limits_have_hints() -> None:

@@ -93,8 +93,8 @@ def test_directories_are_readable_writable_or_not_there(root: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 def test_a_read_only_mount_has_its_own_error(root: Path) -> None:
     mounted = subprocess.run(
-        ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs -o ro none "$1"; exec "$2" -c "$3" WRITE "$1"', "sh",
-         root, sys.executable, SEEN],
+        ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs -o ro none "$5"; exec "$@"', "sh",
+         sys.executable, "-c", SEEN, "WRITE", root],
         capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
     )  # fmt: skip
     if "unshare" in mounted.stderr or "mount:" in mounted.stderr:
@@ -119,9 +119,9 @@ def test_a_user_without_permission_gets_the_error_of_the_kernel(root: Path) -> N
     with served(root / "s"):
         (root / "s").chmod(0o755)
         # Modules must be readable by that user too, which a checkout in /root is not.
-        code = f"import os, sys; sys.path[:0] = {sys.path!r}\nimport runtime.preflight\nos.setuid({NOBODY})\n"
+        code = f"import os, sys; sys.path[:0] = {sys.path!r}; import runtime.preflight; os.setuid({NOBODY})"
         ran = subprocess.run(
-            [sys.executable, "-c", code + SEEN, *(text for use in uses for text in use)],
+            [sys.executable, "-c", f"{code}\n{SEEN}", *(text for use in uses for text in use)],
             capture_output=True, text=True, cwd=ROOT, timeout=60, check=True,
         )  # fmt: skip
         hint = f"it belongs to root: run as that user (runAsUser: 0), not as uid {NOBODY}"

@@ -116,13 +116,6 @@ BLOCKED = {
             await idle()
         started(blocked)
         """,
-    "a thread of an executor of its own": """
-        async def blocked():
-            with ThreadPoolExecutor(1) as pool:
-                asyncio.get_running_loop().run_in_executor(pool, time.sleep, 60)
-                await idle()
-        started(blocked)
-        """,
     "a thread that is not a daemon": """
         async def blocked():
             threading.Thread(target=time.sleep, args=(60,)).start()
@@ -141,14 +134,6 @@ BLOCKED = {
                 await idle()
             finally:
                 time.sleep(60)
-        started(blocked)
-        """,
-    "a lock": """
-        async def blocked():
-            lock = threading.Lock()
-            lock.acquire()
-            print("ready", flush=True)
-            lock.acquire()
         started(blocked)
         """,
 }

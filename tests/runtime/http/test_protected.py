@@ -175,24 +175,6 @@ async def test_renewed_certificates_are_for_new_connections_and_no_request_fails
     assert warnings(caplog) == []
 
 
-async def test_another_authority_of_clients_is_for_new_connections(
-    made: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = Certificates(tmp_path / "other")
-    mine, theirs = made.context(made.client("a.example")), made.context(other.client("a.example"))
-    async with serving(caplog, made.configuration(**REQUIRED)) as served:
-        assert served.config is not None
-        reader, writer = await served.connect(mine)
-        other.authority.cert_pem.write_to_path(str(made.path("ca.crt")))
-        await served.config.reload()
-        assert (await served.exchange(LAST, theirs)).endswith(b"well")
-        with suppress(ssl.SSLError):
-            assert await served.exchange(LAST, mine) == b""
-        writer.write(GET)
-        assert (await answer(reader))[0] == 200
-        await close(writer)
-
-
 @pytest.mark.parametrize("target", [b"/", b"/missing", b"/api/v1", b"/stream"])
 @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"POST"])
 async def test_nothing_is_answered_without_a_password(
