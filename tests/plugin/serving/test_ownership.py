@@ -29,15 +29,15 @@ def one(dev: Path) -> Path:
     return made
 
 
-async def hold(node: Node, name: str, more: str = "") -> None:
+async def hold(node: Node, *resources: str, name: str = ONE) -> None:
     """Let a pod get the device from a plugin that ends."""
-    async with node.serve(configuration(resource(name, more)), pace=PACE):
+    async with node.serve(configuration(*resources), pace=PACE):
         await node.kubelet.wait_until(lambda k: k.allocatable(name) > 0)
         await node.kubelet.add_pod(pod("p", name))
 
 
 async def test_a_later_resource_keeps_a_held_device_over_a_restart(node: Node, one: Path) -> None:
-    await hold(node, TWO)
+    await hold(node, resource(TWO), name=TWO)
     async with node.serve(configuration(resource(ONE), resource(TWO)), pace=PACE, ready={TWO: 1}) as served:
         await served.quiet(ONE)
         assert served.status(ONE).advertised == ()
@@ -64,9 +64,7 @@ async def test_a_held_device_is_not_offered_otherwise(
     assert one.exists()
     before, after, asked, freed = case
     if way == "restart":
-        async with node.serve(configuration(before), pace=PACE):
-            await node.kubelet.wait_until(lambda k: k.allocatable(ONE) > 0)
-            await node.kubelet.add_pod(pod("p", ONE))
+        await hold(node, before)
     start = before if way == "reload" else after
     async with node.serve(configuration(start), pace=PACE) as served:
         if way == "reload":
@@ -81,14 +79,14 @@ async def test_a_held_device_is_not_offered_otherwise(
 
 
 async def test_who_shares_a_device_on_purpose_is_not_disturbed(node: Node, one: Path) -> None:
-    await hold(node, ONE, "  exclusive: false\n")
+    await hold(node, resource(ONE, "  exclusive: false\n"))
     both = configuration(resource(TWO), resource(ONE, "  exclusive: false\n"))
     async with node.serve(both, pace=PACE) as served:
         await served.until(lambda: served.healthy(ONE) == served.healthy(TWO) == ["one1"])
 
 
 async def test_replicas_that_are_more_or_called_otherwise_stay_shared(node: Node, one: Path) -> None:
-    await hold(node, ONE, "  share: {replicas: 2}\n")
+    await hold(node, resource(ONE, "  share: {replicas: 2}\n"))
     async with node.serve(configuration(resource(ONE, "  share: {replicas: 3}\n")), pace=PACE) as served:
         await served.until(lambda: served.healthy(ONE) == ["one1::0", "one1::1", "one1::2"])
 
@@ -111,10 +109,9 @@ CDI = "  cdi: {{kind: a.b/card, name: '{{{{ device.name }}}}', env: {{CARD: one}
 async def test_an_allocate_answer_identifies(allocate: str, more: str, node: Node, host: Path) -> None:
     (host / "etc/cards").mkdir(parents=True)
     (host / "etc/cards/a").touch()
-    before = configuration(CARD.format(ONE, "x-{{ device.name }}", allocate, more))
+    before = CARD.format(ONE, "x-{{ device.name }}", allocate, more)
     after = configuration(CARD.format(TWO, "y-{{ device.name }}", allocate, more))
-    async with node.serve(before, pace=PACE, ready={ONE: 1}):
-        await node.kubelet.add_pod(pod("p", ONE))
+    await hold(node, before)
     (host / "etc/cards/b").touch()
     async with node.serve(after, pace=PACE) as served:
         await served.until(lambda: served.healthy(TWO) == ["y-b"])
@@ -128,9 +125,7 @@ async def test_an_answer_that_identifies_no_device_keeps_none_back(node: Node, h
     (host / "etc/cards").mkdir(parents=True)
     (host / "etc/cards/a").touch()
     given = "{env: {CARD: there}}"
-    async with node.serve(configuration(CARD.format(ONE, "{{ device.name }}", given, "")), pace=PACE):
-        await node.allocatable(ONE)
-        await node.kubelet.add_pod(pod("p", ONE))
+    await hold(node, CARD.format(ONE, "{{ device.name }}", given, ""))
     async with node.serve(
         configuration(CARD.format(TWO, "{{ device.name }}", given, "")), pace=PACE
     ) as served:

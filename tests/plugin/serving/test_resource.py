@@ -317,10 +317,7 @@ async def test_a_plugin_that_starts_adopts_held_devices(node: Node, colas: Path)
     (colas / "a").unlink()
     async with node.serve(configuration(cola()), ready={COLA: 1}) as served:
         assert node.kubelet.capacity(COLA) == 2
-        assert served.reasons(COLA) == {
-            "a": "held by a pod, but not found",
-            "b": "",
-        }
+        assert served.reasons(COLA) == {"a": "held by a pod, but not found", "b": ""}
     # Nothing is found at all, and the kubelet says nothing: its checkpoint does.
     (colas / "b").unlink()
     await node.kubelet.set_faults(Faults(error="UNAVAILABLE"))

@@ -81,15 +81,32 @@ async def test_a_newer_plugin_of_another_vendor_leaves(node: Node, colas: Path, 
         await until_served(served)
 
 
-async def test_a_newer_plugin_stays(node: Node, colas: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_newer_plugin_stays(
+    node: Node, colas: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level("INFO", "devicelens")
-    async with node.serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.05)) as served:
+    checks, check = [0], Reconciler._lasting_suspicion  # pyright: ignore[reportPrivateUsage] -- nothing else counts
+
+    async def counted(reconciler: Reconciler) -> object:
+        checks[0] += 1
+        return await check(reconciler)
+
+    monkeypatch.setattr(Reconciler, "_lasting_suspicion", counted)
+    async with node.serve(CONFIGURATION, pace=Pace(verify=0.05, verify_again=0.01)) as served:
         await until_served(served)
         async with ScriptedPlugin(node.kubelet.root, COLA, [Device("x"), Device("y")]) as foreign:
             await foreign.register()
             await node.allocatable(COLA, 2)
             await served.until(lambda: "another plugin serves the resource" in caplog.messages)
             assert served.status(COLA).counters.registrations == 1
+            # Without a healthy device there is no verdict.
+            (colas / "a").unlink()
+            await served.until(lambda: served.healthy(COLA) == [])
+            before = checks[0]
+            await served.until(lambda: checks[0] >= before + 4)
+            assert "another plugin serves the resource: over" not in caplog.messages
+            (colas / "a").touch()
+            await served.until(lambda: served.healthy(COLA) == ["a"])
         await node.allocatable(COLA)
         await served.until(lambda: "another plugin serves the resource: over" in caplog.messages)
 
@@ -129,32 +146,7 @@ async def nothing(_state: KubeletState) -> HeldIds:
     return {}
 
 
-async def test_no_healthy_device_is_no_verdict(
-    node: Node, colas: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "devicelens")
-    async with node.serve(CONFIGURATION, pace=Pace(verify=0.05, verify_again=0.01)) as served:
-        await until_served(served)
-        async with ScriptedPlugin(node.kubelet.root, COLA, [Device("x"), Device("y")]) as foreign:
-            await foreign.register()
-            await node.allocatable(COLA, 2)
-            await served.until(lambda: "another plugin serves the resource" in caplog.messages)
-            asked: list[int] = []
-
-            async def doubted(reconciler: Reconciler) -> object:
-                asked.append(1)
-                return await lasting(reconciler)
-
-            lasting = Reconciler._lasting_suspicion  # pyright: ignore[reportPrivateUsage] -- nothing else tells
-            (colas / "a").unlink()
-            await served.until(lambda: not served.status(COLA).advertised[0].known.healthy)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Reconciler, "_lasting_suspicion", doubted)
-                await served.until(lambda: len(asked) >= 4)
-            assert "another plugin serves the resource: over" not in caplog.messages
-
-
-async def test_a_lease_is_one_holders_and_goes_to_who_waits(root: Path) -> None:
+async def test_a_lease_has_one_holder_and_goes_to_the_next(root: Path) -> None:
     path = root / ".lease"
     first, second, third = Lease(path), Lease(path), Lease(path)
     arrivals: list[asyncio.Task[int]] = []
