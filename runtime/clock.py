@@ -1,7 +1,9 @@
 """Time, injected: the one clock of a process."""
 
+import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 
@@ -41,3 +43,11 @@ class Clock:
     def instant(self) -> Instant:
         """This instant by the wall clock and the monotonic clock."""
         return Instant(self.wall(), self.monotonic())
+
+
+async def wait_within(event: asyncio.Event, limit: float | None) -> bool:
+    """Wait until `event` is set, at most `limit` seconds; returns whether it is."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit):
+            await event.wait()
+    return event.is_set()

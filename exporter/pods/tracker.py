@@ -28,6 +28,7 @@ from exporter.pods.source import (
     UnreadableEvent,
 )
 from exporter.refresh.protocols import NoRequests, RefreshRequests, Trigger
+from runtime.clock import wait_within
 from runtime.log import Episode, Log
 
 RELIST: Final = 30.0
@@ -146,7 +147,7 @@ class PodTracker:
                 ceiling = min(_LAST_RETRY, _FIRST_RETRY * 2.0 ** min(failures - 1, 10))
                 pause = ceiling * random.uniform(0.5, 1.0)  # noqa: S311 -- jitter
                 await asyncio.sleep(error.wait)
-                await _wait(self._retry, pause)
+                await wait_within(self._retry, pause)
 
     def _disconnected(self, error: PodWatchError) -> None:
         if self._watcher.lasting:
@@ -165,7 +166,7 @@ class PodTracker:
         """List the pods when a holder is not proven, and every `relist` seconds."""
         loop = asyncio.get_running_loop()
         while True:
-            await _wait(self._doubt, self._relist)
+            await wait_within(self._doubt, self._relist)
             self._doubt.clear()
             thorough = self._thorough and loop.time() - self._thorough_at >= _THOROUGH_SPACING
             if thorough:
@@ -272,12 +273,3 @@ class PodTracker:
         self._confirmed_at = max(self._confirmed_at, asked)
         if self._unproven:
             self._requests.reconsider()
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait for `event`, for `seconds` at most."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return

@@ -5,7 +5,7 @@ A scan follows at start, on changes that inotify or uevents report, and periodic
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,7 @@ from plugin.serving.ownership import ResourceOwnership
 from plugin.serving.prober import Prober
 from plugin.serving.scan import DeviceScanner, DirectoryFollower, ScanError, ScanResult
 from plugin.serving.status import ResourceCounters, ResourceLog
+from runtime.clock import wait_within
 
 MAX_ENTRIES: Final = 256
 """Directory entries that are scanned one by one; after more changes at once a full scan follows."""
@@ -130,9 +131,7 @@ class ScanSchedule:
 
     async def _wait(self, last_full: float, interval: float) -> None:
         """Wait for a request, or until the last full scan is `interval` seconds old."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, last_full + interval - self._clock.monotonic())):
-                await self._requested.wait()
+        await wait_within(self._requested, max(0.0, last_full + interval - self._clock.monotonic()))
         if self._clock.monotonic() - last_full >= interval:
             self.everything()
 
@@ -222,9 +221,7 @@ class DeviceTracker:
 
     async def _limit_first_probes(self) -> None:
         await self.scanned.wait()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._pace.first_answers):
-                await self.probed.wait()
+        await wait_within(self.probed, self._pace.first_answers)
         self.probed.set()
 
     async def _scan(self, request: ScanRequest) -> ScanTriggers | None:

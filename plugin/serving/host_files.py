@@ -6,7 +6,6 @@ that are no longer configured.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -33,14 +32,13 @@ from plugin.serving.written_files import (
     RecordError,
     SideFiles,
     missing_nodes,
-    present_mounts,
-    present_nodes,
+    present,
     read_record,
     record_paths,
     remove_specification,
     try_each,
 )
-from runtime.clock import Clock
+from runtime.clock import Clock, wait_within
 from runtime.directory import DirectoryWatcher, Kind
 from runtime.log import Episode, Log
 
@@ -128,9 +126,7 @@ class HostFiles:
         checked = self._clock.monotonic()
         while True:
             await self._update_specification()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval):
-                    await self._changed.wait()
+            await wait_within(self._changed, self._interval)
             self._changed.clear()
             if self._clock.monotonic() - checked >= self._interval:
                 report(self._unkept, [*await self._restore_files(), *await self._release_files()][:1])
@@ -190,7 +186,7 @@ def fit_to_host(
     with refusing(plan, "allocate.devices"):
         refuse_missing(plan, (p for each in allocations for p in missing_nodes(host, each.devices)))
         return tuple(
-            replace(each, devices=present_nodes(host, each.devices), mounts=present_mounts(host, each.mounts))
+            replace(each, devices=present(host, each.devices), mounts=present(host, each.mounts))
             for each in allocations
         )
 
@@ -221,9 +217,7 @@ class HostFilesCollector:
             group.create_task(self._follow(watcher))
             while True:
                 report(self._failing, await _problem(self._offload, self.collect, COLLECT_TIMEOUT))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(COLLECT_INTERVAL):
-                        await self._check.wait()
+                await wait_within(self._check, COLLECT_INTERVAL)
                 self._check.clear()
 
     async def _follow(self, watcher: DirectoryWatcher) -> None:

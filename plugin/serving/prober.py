@@ -18,7 +18,7 @@ from plugin.discovery.source import Fault, FaultSource, SourceConfig
 from plugin.serving.blocking import ProbeRunner
 from plugin.serving.probes import Question, questions
 from plugin.serving.scan import bounded
-from runtime.clock import Clock
+from runtime.clock import Clock, wait_within
 from runtime.log import Episode, Log
 
 MAX_REQUESTS: Final = 16
@@ -175,9 +175,7 @@ class Prober:
         if self._health.due is not None:
             times.append(self._health.due)
         limit = max(0.0, min(times) - self._clock.monotonic()) if times else None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limit):
-                await self._wake.wait()
+        await wait_within(self._wake, limit)
         self._wake.clear()
 
     async def _probe(self, due: list[Question]) -> None:

@@ -11,10 +11,8 @@ Rules of the kubelet that the decisions follow:
 """
 
 import asyncio
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -23,8 +21,9 @@ from typing import Final
 from kubelet.registration import PluginWatcherServicer, RegisterFailedError, register
 from plugin.serving.context import Patience, PluginContext
 from plugin.serving.endpoint import Endpoint
-from plugin.serving.sockets import Lease, SocketIdentity, SocketNames, socket_identity
+from plugin.serving.sockets import Lease, SocketIdentity, SocketNames, is_served, socket_identity
 from plugin.serving.status import ResourceCounters
+from runtime.clock import wait_within
 from runtime.directory import Kind
 from runtime.log import Episode, Log
 
@@ -326,9 +325,7 @@ class Registration(ABC):
     async def _changed(self, until: float | None) -> None:
         """Wait for a change or the time `until`, at most CHECK_INTERVAL."""
         limit = CHECK_INTERVAL if until is None else min(until - self._clock.monotonic(), CHECK_INTERVAL)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, limit)):
-                await self._wake.wait()
+        await wait_within(self._wake, max(0.0, limit))
         self._wake.clear()
 
 
@@ -403,7 +400,7 @@ class DirectoryRegistration(Registration):
                 await self._changed(decision.until)
             elif not endpoint.is_there or self._state.renew or self._state.refused:
                 return
-            elif _accepts(self._paths.registration_socket):
+            elif is_served(self._paths.registration_socket):
                 self._state.renewals += 1
                 self._failing.failed("the kubelet opens no stream: serving on a new socket", level="warn")
                 return
@@ -420,16 +417,3 @@ class DirectoryRegistration(Registration):
             self._state.renewals = 0
             self._failing.recovered()
         return super()._refresh(endpoint)
-
-
-def _accepts(path: Path) -> bool:
-    """Whether a process accepts connections on the socket at `path`."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(0)
-        try:
-            client.connect(str(path))
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-    return True

@@ -5,7 +5,6 @@ A configuration with an error is logged and changes nothing: the last valid one 
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ from plugin.config.plan import ResourcePlan
 from plugin.discovery.host import os_problem
 from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.metrics import ConfigStatus
-from runtime.clock import Clock
+from runtime.clock import Clock, wait_within
 from runtime.config_file import MAX_BYTES, ConfigError
 from runtime.directory import DirectoryWatcher, Kind
 from runtime.log import Episode, Log
@@ -77,17 +76,9 @@ class Reloader:
             if file is not None:
                 group.create_task(self._follow(file, watcher))
             while True:
-                asked = await self._wait()
+                asked = await wait_within(self._asked, READ_INTERVAL)
+                self._asked.clear()
                 await self._reload(asked=asked)
-
-    async def _wait(self) -> bool:
-        """Wait for a trigger or the interval; returns whether there was a trigger."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(READ_INTERVAL):
-                await self._asked.wait()
-        asked = self._asked.is_set()
-        self._asked.clear()
-        return asked
 
     async def _follow(self, file: Path, watcher: DirectoryWatcher) -> None:
         # The files of a ConfigMap are links through `..data`, which the kubelet replaces.

@@ -104,7 +104,7 @@ class SocketNames:
         stale = [
             path
             for path in self.directory.iterdir()
-            if shape.fullmatch(path.name) and _is_socket(path) and not _is_served(path)
+            if shape.fullmatch(path.name) and _is_socket(path) and not is_served(path)
         ]
         for path in stale:
             path.unlink(missing_ok=True)
@@ -119,15 +119,16 @@ def _is_socket(path: Path) -> bool:
         return False
 
 
-def _is_served(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(0.1)
+def is_served(path: Path) -> bool:
+    """Whether a process listens on the socket at `path`."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(0)
         try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
+            client.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
-            return True
+            return True  # such as for a queue that is full
     return True
 
 

@@ -36,6 +36,7 @@ KEEP_SIDE_FILES: Final = RELEASE_AFTER
 """Seconds that a side file stays at least: Allocate answers before the kubelet reports the holder."""
 
 T = TypeVar("T")
+Thing = TypeVar("Thing", ContainerNode, Mount)
 
 _log = Log("host-files")
 
@@ -151,14 +152,9 @@ def try_each(items: Iterable[T], do: Callable[[T], object]) -> None:
         raise first
 
 
-def present_nodes(host: HostRoot, nodes: Iterable[ContainerNode]) -> tuple[ContainerNode, ...]:
-    """`nodes` without the optional ones that the host does not have."""
-    return tuple(node for node in nodes if not node.optional or host.exists(node.host))
-
-
-def present_mounts(host: HostRoot, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
-    """`mounts` without the optional ones that the host does not have."""
-    return tuple(mount for mount in mounts if not mount.optional or host.exists(mount.host))
+def present(host: HostRoot, things: Iterable[Thing]) -> tuple[Thing, ...]:
+    """`things` without the optional ones that the host does not have."""
+    return tuple(thing for thing in things if not thing.optional or host.exists(thing.host))
 
 
 def missing_nodes(host: HostRoot, nodes: Iterable[ContainerNode]) -> Iterator[str]:
@@ -176,7 +172,7 @@ def present_edits(host: HostRoot, edits: Edits) -> Edits:
     """CDI edits without the optional nodes and mounts that the host does not have."""
     if not any(thing.optional for things in (edits.nodes, edits.mounts) for thing in things):
         return edits
-    return replace(edits, nodes=present_nodes(host, edits.nodes), mounts=present_mounts(host, edits.mounts))
+    return replace(edits, nodes=present(host, edits.nodes), mounts=present(host, edits.mounts))
 
 
 @dataclass(frozen=True, slots=True)

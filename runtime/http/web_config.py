@@ -11,7 +11,7 @@ import re
 import ssl
 import stat
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -20,6 +20,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from runtime import config_file
+from runtime.clock import wait_within
 from runtime.config_file import MAX_BYTES, ConfigError, Document, advice, parse, quoted
 from runtime.http.access import OPEN, AccessPolicy, UserGate
 from runtime.log import Episode, Log
@@ -435,9 +436,7 @@ class WebConfigReloader:
     async def run(self) -> None:
         """Reload when the files change, until cancelled."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval):
-                    await self._reload.wait()
+            await wait_within(self._reload, self._interval)
             self._reload.clear()
             await self.reload()
 
