@@ -56,7 +56,9 @@ def find(
             found.extend(_double_held(device))
     if parts:
         found.extend(_whole_and_parts(snapshot, parts))
-    return tuple(sorted(set(found), key=order))
+    # One for each device and holder: a device may be held by two pods, and one of its parts by a third.
+    first = {order(anomaly): anomaly for anomaly in reversed(found)}
+    return tuple([first[key] for key in sorted(first)])
 
 
 def order(anomaly: Anomaly) -> tuple[str, str, str, Holder]:

@@ -129,6 +129,13 @@ def test_device_held_whole_and_in_parts_is_held_twice(devices: list[Device], hit
         assert anomaly.pods == (("n", "p"), ("n", "q"))
 
 
+def test_each_holder_has_one_anomaly_of_a_kind() -> None:
+    """Two pods hold the whole device, and a third one a part of it."""
+    third = Holder("n", "r", "c")
+    snapshot = scene.snapshot(_device("GPU-1", P, Q), _device("GPU-1::0", third, parent="GPU-1"))
+    assert [(one.kind, one.holder) for one in find(snapshot)] == [("double_held", P), ("double_held", Q)]
+
+
 def _told(
     reason: str = "",
     *,
