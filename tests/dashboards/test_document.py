@@ -1,4 +1,4 @@
-"""docs/dashboards.md: what it says of configuration can be loaded, and its links lead somewhere."""
+"""docs/dashboards.md: Prometheus and Grafana load what it says."""
 
 import asyncio
 import re
@@ -49,11 +49,6 @@ def test_every_block_is_what_it_says() -> None:
             assert all(shlex.split(line.removeprefix("$ ")) for line in block.splitlines())
         else:
             assert isinstance(yaml.safe_load(block), dict)
-
-
-def test_its_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
-        assert (DOCUMENT.parent / target).exists(), target
 
 
 @pytest.mark.parametrize("uid", boards(Addresses()))

@@ -1,6 +1,7 @@
 """Generates docs/flags.md from the commands: `cd tests && python -m harness.flags_reference` writes it."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,8 @@ def _row(option: click.Option, context: click.Context) -> str:
         else option.make_metavar(context)
     )
     words = " ".join((option.help or "").split()).replace("|", "\\|")
+    # The list of presets is in docs/configuration.md.
+    words = re.sub(r": (?:[a-z-]+, ){9,}[a-z-]+\.", ": see [presets](configuration.md#presets).", words)
     return f"| `{option.opts[0]} {kind.strip('[]')}` | {cell} | {words} |"
 
 
