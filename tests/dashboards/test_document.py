@@ -1,6 +1,5 @@
 """docs/dashboards.md: Prometheus and Grafana load what it says."""
 
-import asyncio
 import re
 import shlex
 from pathlib import Path
@@ -10,7 +9,7 @@ import yaml
 
 from dashboards.generate import DOCUMENT, boards
 from dashboards.links import Addresses
-from harness.tools import required
+from harness.prometheus import promtool
 
 TEXT = DOCUMENT.read_text()
 FENCE = re.compile(r"^```(\w+(?: \w+)?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -26,21 +25,9 @@ async def test_prometheus_takes_its_configurations(tmp_path: Path) -> None:
             # Debian's Prometheus is built without it.
             assert job.pop("kubernetes_sd_configs")[0]["role"] == "pod"
         path.write_text(yaml.safe_dump(configuration))
-        process = await asyncio.create_subprocess_exec(
-            *(
-                required("promtool", "prometheus"),
-                "check",
-                "config",
-                "--syntax-only",
-                "--lint=all",
-                str(path),
-            ),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        out, _ = await process.communicate()
-        assert process.returncode == 0, out.decode()
-        assert b"SUCCESS" in out
+        status, out = await promtool("check", "config", "--syntax-only", "--lint=all", path)
+        assert status == 0, out
+        assert "SUCCESS" in out
 
 
 def test_every_block_is_what_it_says() -> None:

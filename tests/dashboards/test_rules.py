@@ -1,6 +1,5 @@
 """The rules, checked and tried by promtool: each alert fires, ends, and stays silent where it is near."""
 
-import asyncio
 import functools
 import re
 from pathlib import Path
@@ -10,35 +9,22 @@ import pytest
 import yaml
 
 from dashboards.generate import HERE, every_alert
-from harness.tools import required
+from harness.prometheus import promtool
 
 RULES = sorted((HERE / "rules").glob("*.yaml"))
 TESTS = sorted((HERE / "rules/tests").glob("*.yaml"))
 
 
-async def _promtool(*arguments: str) -> tuple[int, str]:
-    process = await asyncio.create_subprocess_exec(
-        required("promtool", "prometheus"),
-        *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode()
-
-
 @pytest.mark.parametrize("path", RULES, ids=lambda path: path.name)
 async def test_promtool_has_nothing_to_say(path: Path) -> None:
-    status, out = await _promtool("check", "rules", "--lint=all", "--lint-fatal", str(path))
+    status, out = await promtool("check", "rules", "--lint=all", "--lint-fatal", path)
     rules = sum(len(group["rules"]) for group in yaml.safe_load(path.read_text())["groups"])
     assert (status, out) == (0, f"Checking {path}\n  SUCCESS: {rules} rules found\n\n")
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.name)
 async def test_the_rules_do_what_their_tests_say(path: Path) -> None:
-    status, out = await _promtool("test", "rules", str(path))
+    status, out = await promtool("test", "rules", path)
     assert status == 0, out
 
 

@@ -3,7 +3,6 @@
 What a page says of one thing alone is tested beside that thing, or in a module of its own.
 """
 
-import asyncio
 import json
 import re
 import shlex
@@ -20,7 +19,7 @@ import yaml
 
 from devicelens import main
 from exporter.mapping import device_ids
-from harness.tools import required
+from harness.prometheus import promtool
 from plugin.config.load import load
 
 ROOT = Path(__file__).parents[2]
@@ -285,11 +284,6 @@ async def test_the_queries_shown_are_promql(tmp_path: Path) -> None:
     ]
     path = tmp_path / "shown.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "shown", "rules": rules}]}))
-    process = await asyncio.create_subprocess_exec(
-        *(required("promtool", "prometheus"), "check", "rules", str(path)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await process.communicate()
-    assert process.returncode == 0, out.decode()
-    assert f"{len(shown)} rules found" in out.decode()
+    status, out = await promtool("check", "rules", path)
+    assert status == 0, out
+    assert f"{len(shown)} rules found" in out

@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -21,21 +20,16 @@ from pathlib import Path
 import pytest
 
 from harness.node import Pod
+from harness.owners import CLEAN, devicelens
 from harness.processes import Process
+from harness.prometheus import Prometheus
 from harness.simulated import SimulatedNode
 from harness.stack import Stack
-from harness.tools import required
 from harness.waiting import until
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
-CLEAN = {
-    name: value
-    for name, value in os.environ.items()
-    # A terminal's size is its own; who runs the tests may have set another.
-    if not name.startswith("DEVICELENS_") and name not in {"COLUMNS", "LINES"}
-}
 _CONFIGURATION = """\
 global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 scrape_configs:
@@ -47,21 +41,6 @@ scrape_configs:
     static_configs: [{{targets: ["{target}"], labels: {labels}}}]
 """
 _LABELS = "{namespace: obs, pod: x, container: exporter, node: other-name}"
-
-
-async def run(*arguments: str) -> tuple[int, str, str]:
-    """`devicelens`: its status, output and errors."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "devicelens", *arguments),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-        env=CLEAN,
-    )
-    out, err = await process.communicate()
-    return process.returncode or 0, out.decode(), err.decode()
 
 
 @pytest.fixture
@@ -79,27 +58,9 @@ async def stack() -> AsyncGenerator[Stack]:
 @pytest.fixture
 async def prometheus(stack: Stack, tmp_path: Path) -> AsyncGenerator[str]:
     """A Prometheus that scrapes the exporter twice: with honor_labels on and off."""
-    program = required("prometheus", "prometheus")
-    configuration = tmp_path / "prometheus.yml"
-    target = stack.url.removeprefix("http://")
-    configuration.write_text(_CONFIGURATION.format(target=target, labels=_LABELS))
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with (tmp_path / "prometheus.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            program,
-            f"--config.file={configuration}",
-            f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            await process.wait()
+    text = _CONFIGURATION.format(target=stack.url.removeprefix("http://"), labels=_LABELS)
+    async with Prometheus(tmp_path, text) as running:
+        yield running.url
 
 
 Row = tuple[str, str, str, str, str]
@@ -117,17 +78,17 @@ def held(document: dict[str, object]) -> set[Row]:
 
 
 async def test_an_exporter_its_kubelet_and_prometheus_tell_the_same(stack: Stack, prometheus: str) -> None:
-    status, out, _ = await run("who", "--url", stack.url, "-o", "json")
+    status, out, _ = await devicelens("who", "--url", stack.url, "-o", "json")
     assert status == 0
     expected = held(json.loads(out))
     assert len(expected) == 3
     socket_path = str(stack.node.root / "pod-resources" / "kubelet.sock")
-    status, out, _ = await run("who", "--socket", socket_path, "-o", "json")
+    status, out, _ = await devicelens("who", "--socket", socket_path, "-o", "json")
     assert held(json.loads(out)) == expected
 
     async def fleet(job: str) -> bool:
         asked = ("--prometheus", prometheus, "--selector", f'{{job="{job}"}}')
-        status, out, err = await run("who", *asked, "-o", "json")
+        status, out, err = await devicelens("who", *asked, "-o", "json")
         assert status == 0, err
         (node,) = json.loads(out)["nodes"]
         assert (node["node"], node["labels"], node["freshness"]) == (stack.node.name, {}, "fresh")
@@ -137,7 +98,7 @@ async def test_an_exporter_its_kubelet_and_prometheus_tell_the_same(stack: Stack
     for job in ("honoured", "renamed"):
         await until(f"Prometheus has what the job {job} scraped", partial(fleet, job), limit=60)
     # Both at once are one node, and its name is its own, whatever the scrape calls it.
-    status, out, err = await run("who", "--prometheus", prometheus, "--node", stack.node.name)
+    status, out, err = await devicelens("who", "--prometheus", prometheus, "--node", stack.node.name)
     assert (status, err) == (0, "")
     assert len(out.splitlines()) == 4
 
@@ -146,7 +107,7 @@ async def test_prometheus_tells_the_past_of_a_pod_that_is_gone(stack: Stack, pro
     fleet = ("--prometheus", prometheus)
 
     async def shows() -> bool:
-        status, _, _ = await run("who", *fleet, "--pod", "default/one")
+        status, _, _ = await devicelens("who", *fleet, "--pod", "default/one")
         return status == 0
 
     await until("Prometheus shows the pod", shows, limit=60)
@@ -154,12 +115,12 @@ async def test_prometheus_tells_the_past_of_a_pod_that_is_gone(stack: Stack, pro
     await stack.node.delete_pod("one")
 
     async def gone() -> bool:
-        status, _, err = await run("who", *fleet, "--pod", "default/one")
+        status, _, err = await devicelens("who", *fleet, "--pod", "default/one")
         return (status, err) == (3, "devicelens: no device on sim-node is held by default/one\n")
 
     await until("Prometheus shows that it is gone", gone, limit=60)
     stamp = datetime.fromtimestamp(there, UTC).isoformat()
-    status, out, err = await run("who", *fleet, "--pod", "default/one", "--at", stamp)
+    status, out, err = await devicelens("who", *fleet, "--pod", "default/one", "--at", stamp)
     assert status == 0, err
     assert "default/one" in out
 

@@ -92,7 +92,7 @@ async def test_what_takes_the_sockets_place_is_told_and_the_socket_is_found_agai
 async def test_a_kubelet_that_answers_just_in_time_is_believed() -> None:
     async with SimulatedNode() as node:
         await node.fault(Faults(slow=2.7))
-        async with _exporter(node, "--poll.timeout", "3s", "--pods.source", "none") as exporter:
+        async with _exporter(node, "--poll.timeout", "4s", "--pods.source", "none") as exporter:
             url = await exporter.url()
             await _ready(url, 200)
             samples = await owners.scrape(url)

@@ -4,14 +4,11 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -20,9 +17,9 @@ from harness import owners
 from harness.certificates import Certificates, hashed
 from harness.node import Pod
 from harness.processes import Process
+from harness.prometheus import Prometheus
 from harness.simulated import SimulatedNode
 from harness.stack import Stack
-from harness.tools import required
 from harness.waiting import until
 
 pytestmark = pytest.mark.simulated
@@ -207,56 +204,33 @@ scrape_configs:
 async def test_a_real_prometheus_scrapes_both_while_certificates_are_renewed(
     made: Certificates, stack: Stack, tmp_path: Path
 ) -> None:
-    program = required("prometheus", "prometheus")
     targets = [url.removeprefix("https://") for url in (stack.url, await stack.plugin.url())]
-    configuration = tmp_path / "prometheus.yml"
-    configuration.write_text(
-        _CONFIGURATION.format(
-            ca=made.path("ca.crt"), cert=made.client("prometheus.example"), targets=json.dumps(targets)
-        )
+    text = _CONFIGURATION.format(
+        ca=made.path("ca.crt"), cert=made.client("prometheus.example"), targets=json.dumps(targets)
     )
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    log = tmp_path / "prometheus.log"
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            program,
-            f"--config.file={configuration}",
-            f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        url = f"http://127.0.0.1:{port}"
+    async with Prometheus(tmp_path, text) as prometheus:
 
         async def up() -> bool:
-            return sorted(await _values(url, 'up{job="devicelens"}')) == [1, 1]
+            return sorted(await _values(prometheus, 'up{job="devicelens"}')) == [1, 1]
 
         await until("Prometheus scrapes both", up, limit=60)
         for _ in range(3):
             made.renew()
-            count = min(await _values(url, 'count_over_time(up{job="devicelens"}[5m])'))
+            count = min(await _values(prometheus, 'count_over_time(up{job="devicelens"}[5m])'))
 
             async def further(count: float = count) -> bool:
-                return min(await _values(url, 'count_over_time(up{job="devicelens"}[5m])')) >= count + 2
+                return (
+                    min(await _values(prometheus, 'count_over_time(up{job="devicelens"}[5m])')) >= count + 2
+                )
 
             await until("two more scrapes of each", further, limit=30)
         # Not one of them failed since the first that succeeded.
-        assert await _values(url, 'changes(up{job="devicelens"}[5m])') == [0, 0]
-        assert all(value == 0 for value in await _values(url, "devicelens_web_requests_refused_total"))
-    finally:
-        process.terminate()
-        await process.wait()
+        assert await _values(prometheus, 'changes(up{job="devicelens"}[5m])') == [0, 0]
+        assert all(value == 0 for value in await _values(prometheus, "devicelens_web_requests_refused_total"))
 
 
-async def _values(url: str, query: str) -> list[float]:
-    status, text = await owners.get(url, f"/api/v1/query?query={quote(query)}")
-    assert status == 200, text
-    found: Any = json.loads(text)
-    return [float(sample["value"][1]) for sample in found["data"]["result"]]
+async def _values(prometheus: Prometheus, query: str) -> list[float]:
+    return [float(sample["value"][1]) for sample in await prometheus.query(query)]
 
 
 async def test_the_end_does_not_wait_for_passwords_that_are_being_hashed(tmp_path: Path) -> None:

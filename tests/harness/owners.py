@@ -14,6 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness.node import Holding
 
+CLEAN = {
+    name: value
+    for name, value in os.environ.items()
+    # A terminal's size is its own.
+    if not name.startswith("DEVICELENS_") and name not in {"COLUMNS", "LINES"}
+}
+"""The environment of commands that tests run."""
+
 
 @asynccontextmanager
 async def _session(url: str) -> AsyncGenerator[tuple[aiohttp.ClientSession, str]]:
@@ -107,7 +115,7 @@ async def devicelens(*arguments: str) -> tuple[int, str, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         cwd=Path(__file__).parents[2],
-        env={name: value for name, value in os.environ.items() if not name.startswith("DEVICELENS_")},
+        env=CLEAN,
     )
     async with asyncio.timeout(60):
         out, errors = await process.communicate()

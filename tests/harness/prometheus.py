@@ -1,4 +1,4 @@
-"""A real Prometheus on loopback, for tests that ask it."""
+"""A real Prometheus on loopback for tests that ask it, and promtool."""
 
 import asyncio
 import json
@@ -19,6 +19,20 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+async def promtool(*arguments: str | Path, text: str = "") -> tuple[int, str]:
+    """The exit status and the output of promtool, which gets `text` on its standard input."""
+    process = await asyncio.create_subprocess_exec(
+        required("promtool", "prometheus"),
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    out, _ = await process.communicate(text.encode())
+    assert process.returncode is not None
+    return process.returncode, out.decode()
 
 
 class Prometheus:
