@@ -1,14 +1,21 @@
-"""A refresh loop that calls functions of a test."""
+"""A refresh loop that records what it is requested."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from exporter.refresh.protocols import Trigger
 
 
-@dataclass(frozen=True)
-class Requests:
+@dataclass
+class RecordedRequests:
     """Implements RefreshRequests."""
 
-    trigger: Callable[[Trigger], None]
-    reconsider: Callable[[], None]
+    triggers: list[Trigger] = field(default_factory=list[Trigger])
+    reconsidered: int = 0
+
+    def trigger(self, trigger: Trigger) -> None:
+        """Record a refresh."""
+        self.triggers.append(trigger)
+
+    def reconsider(self) -> None:
+        """Record another reading of the last answer."""
+        self.reconsidered += 1

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from devicelens import COMMANDS, main
+from exporter.cli.completion import VARIABLE, Bash
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.state import State
 from harness.application import application
@@ -69,41 +70,53 @@ async def typed(*lines: str, **environment: str) -> list[list[str]]:
     return [[word for word in reply.splitlines() if word] for reply in replies]
 
 
-ALONE = {
-    "devicelens ": list(COMMANDS),
-    "devicelens who --p": ["--pod", "--prometheus"],
-    "devicelens who -o ": ["table", "wide", "json"],
-    # Nothing answers there: nothing is offered, and nothing is said.
-    "devicelens who ": [],
-    "devicelens who --socket /x gp": [],
-    "devicelens who --prometheus http://127.0.0.1:1 --node ": [],
-    "devicelens who --url nonsense ": [],
-}
+async def test_bash_completes_commands_flags_and_names(url: str) -> None:
+    lines = (
+        "devicelens ",
+        "devicelens who --p",
+        "devicelens who nic=0000:3b:",
+        f"devicelens who --url {url} =card",
+    )
+    assert await typed(*lines, DEVICELENS_URL=url) == [
+        list(COMMANDS),
+        ["--pod", "--prometheus"],
+        # bash has broken the word at its last colon, and replaces what is behind it.
+        ["02.0"],
+        ["card0-1"],
+    ]
 
 
-async def test_commands_and_flags_are_completed_without_an_exporter() -> None:
-    assert dict(zip(ALONE, await typed(*ALONE), strict=True)) == ALONE
-
-
-ASKED = {
-    "devicelens who ": ["intel.com/gpu", "nvidia.com/gpu", "x.example/nic"],
-    "devicelens who nvidia.com/gpu=": ["GPU-0::0", "GPU-0::1"],
-    "devicelens history nvidia.com/gpu=GPU-0::": ["0", "1"],
-    # bash has broken the word at its last colon, and replaces what is behind it.
-    "devicelens who nic=0000:3b:": ["02.0"],
+COMPLETED = {
+    "who -o ": ["table", "wide", "json"],
+    "who ": ["intel.com/gpu", "nvidia.com/gpu", "x.example/nic"],
+    "who nvidia.com/gpu=": ["GPU-0::0", "GPU-0::1"],
+    "history nvidia.com/gpu=GPU-0::": ["0", "1"],
     # Two resources end so.
-    "devicelens who gpu=": [],
-    "devicelens who --pod ": ["ml/llama-0"],
-    "devicelens who --pod=m": ["ml/llama-0"],
-    "devicelens explain 0000:3b:": ["02.0"],
-    "devicelens explain x.example/nic=": ["0000:3b:02.0"],
+    "who gpu=": [],
+    "who --pod ": ["ml/llama-0"],
+    "who --pod=m": ["ml/llama-0"],
+    "explain 0000:3b:": ["02.0"],
+    "explain x.example/nic=": ["0000:3b:02.0"],
+    # Nothing answers there, and completion prints no errors.
+    "who --url http://127.0.0.1:1 ": [],
+    "who --url nonsense ": [],
+    "who --socket /x gp": [],
+    "who --prometheus http://127.0.0.1:1 --node ": [],
 }
 
 
-async def test_names_are_completed_from_the_exporter(url: str) -> None:
-    assert dict(zip(ASKED, await typed(*ASKED, DEVICELENS_URL=url), strict=True)) == ASKED
-    (offered,) = await typed(f"devicelens who --url {url} =card")
-    assert offered == ["card0-1"]
+@pytest.mark.parametrize("line", COMPLETED)
+async def test_names_are_completed_from_the_source(
+    url: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "COMP_LINE": f"devicelens {line}",
+        "COMP_WORDBREAKS": " =:",
+        "DEVICELENS_URL": url,
+    }.items():
+        monkeypatch.setenv(name, value)
+    found = await asyncio.to_thread(Bash(main, {}, "devicelens", VARIABLE).complete)
+    assert [word.partition(",")[2] for word in found.splitlines()] == COMPLETED[line]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

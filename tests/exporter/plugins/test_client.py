@@ -4,20 +4,20 @@ import asyncio
 import gzip
 import json
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.mapping.model import AdvertisedDevice
 from exporter.plugins.client import DocumentError, PluginClient, PluginError, parse
+from harness.commands import serving as served
 from harness.raw_server import raw_server
 from plugin.config.plan import Sharing
 from plugin.devices.device import Device
@@ -28,18 +28,16 @@ from runtime.clock import Instant
 from runtime.flags import parse_address
 
 DOCUMENT = b'{"version":1,"resources":[{"name":"r","registered":true,"streams":1,"devices":[{"id":"d"}]}]}'
-OTHER = DOCUMENT.replace(b'"d"', b'"e"')
+OTHER = DOCUMENT.replace(b'"d"', b'"e2"')
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@asynccontextmanager
-async def serving(handler: Handler) -> AsyncGenerator[str]:
+def serving(handler: Handler) -> AbstractAsyncContextManager[str]:
     """A server that answers at the document's path; its address."""
     app = web.Application()
     app.router.add_get("/api/v1/devices", handler)
-    async with TestServer(app) as server:
-        yield str(server.make_url("/"))
+    return served(app)
 
 
 def client(url: str, **limits: float) -> PluginClient:
@@ -55,64 +53,42 @@ def answering(body: bytes, **headers: str) -> Handler:
     return answer
 
 
-async def problem(asked: PluginClient) -> str:
+async def problem(asked: PluginClient, known: bytes = b"") -> str:
     with pytest.raises(PluginError) as caught:
-        await asked.fetch()
+        await asked.fetch(known)
     return str(caught.value)
 
 
-async def test_known_document_is_returned_once() -> None:
-    bodies = [DOCUMENT, DOCUMENT, OTHER]
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(body=bodies.pop(0))
-
-    async with serving(answer) as url:
-        asked = client(url)
-        told = await asked.fetch()
-        assert told is not None
-        assert list(told.resources["r"].devices) == ["d"]
-        assert await asked.fetch(told.digest) is None
-        other = await asked.fetch(told.digest)
-        assert other is not None
-        assert list(other.resources["r"].devices) == ["e"]
-
-
-async def test_etag_avoids_sending_the_document_again() -> None:
-    seen: list[str | None] = []
+@pytest.mark.parametrize("tagged", [True, False])
+async def test_known_document_is_returned_once(*, tagged: bool) -> None:
+    body = DOCUMENT
+    tags: list[str | None] = []
 
     async def answer(request: web.Request) -> web.Response:
-        seen.append(request.headers.get("If-None-Match"))
-        if seen[-1] == '"one"':
+        tags.append(request.headers.get("If-None-Match"))
+        tag = f'"{len(body)}"'
+        if tags[-1] == tag:
             return web.Response(status=304)
-        return web.Response(body=DOCUMENT, headers={"ETag": '"one"'})
+        return web.Response(body=body, headers={"ETag": tag} if tagged else {})
 
     async with serving(answer) as url:
         asked = client(url)
-        told = await asked.fetch()
-        assert told is not None
-        assert await asked.fetch(told.digest) is None
-        # Who has forgotten the document needs it whole.
+        found = await asked.fetch()
+        assert found is not None
+        assert list(found.resources["r"].devices) == ["d"]
+        assert await asked.fetch(found.digest) is None
+        # Without the document, the poller needs it whole.
         assert await asked.fetch() is not None
-    assert seen == [None, '"one"', None]
-
-
-async def test_invalid_document_is_not_remembered_by_its_etag() -> None:
-    bodies = [DOCUMENT, b"nonsense", b"nonsense"]
-
-    async def answer(request: web.Request) -> web.Response:
-        if request.headers.get("If-None-Match") == '"bad"':
-            return web.Response(status=304)
-        body = bodies.pop(0)
-        return web.Response(body=body, headers={"ETag": '"good"' if body == DOCUMENT else '"bad"'})
-
-    async with serving(answer) as url:
-        asked = client(url)
-        told = await asked.fetch()
-        assert told is not None
+        tag = f'"{len(DOCUMENT)}"' if tagged else None
+        assert tags == [None, tag, None]
+        # An invalid document is not remembered by its tag.
+        body = b"nonsense"
         for _ in range(2):
-            with pytest.raises(PluginError, match="expected the devices of a devicelens plugin"):
-                await asked.fetch(told.digest)
+            assert "expected the devices of a devicelens plugin" in await problem(asked, found.digest)
+        body = OTHER
+        other = await asked.fetch(found.digest)
+        assert other is not None
+        assert list(other.resources["r"].devices) == ["e2"]
 
 
 async def test_unix_socket_is_opened_anew_for_each_fetch(root: Path) -> None:
@@ -143,7 +119,7 @@ async def test_refusals_and_other_servers_are_reported() -> None:
         assert (await problem(client(url))).startswith(
             "/api/v1/devices: expected the devices of a devicelens"
         )
-        assert await problem(client(url + "elsewhere")) == "/api/v1/devices: 404 Not Found"
+        assert await problem(client(f"{url}/elsewhere")) == "/api/v1/devices: 404 Not Found"
 
     async def elsewhere(_: web.Request) -> web.Response:
         raise web.HTTPFound("http://127.0.0.1:1/")

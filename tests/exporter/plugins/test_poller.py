@@ -14,7 +14,7 @@ from exporter.mapping.state import State, StateStore
 from exporter.plugins.client import PluginDocument, PluginError
 from exporter.plugins.poller import PluginPoller, PollPace
 from exporter.refresh.protocols import Trigger
-from harness.requests import Requests
+from harness.requests import RecordedRequests
 from harness.waiting import until
 
 R = "example.com/gpu"
@@ -44,18 +44,13 @@ class Scripted:
         return None if digest == known else PluginDocument(self.resources, digest)
 
 
-@dataclass
-class Running:
+@dataclass(kw_only=True)
+class Running(RecordedRequests):
     """Everything around plugins that are asked."""
 
     plugins: PluginPoller
     states: StateStore
-    triggers: list[Trigger] = field(default_factory=list[Trigger])
-    reconsidered: int = 0
     now: float = 1000.0
-
-    def reconsider(self) -> None:
-        self.reconsidered += 1
 
     def change(self) -> None:
         """The mapping changes."""
@@ -86,8 +81,8 @@ async def running(
     plugins = PluginPoller(
         sources, states, clock=lambda: world.now, pace=PollPace(spacing, interval, forgotten_after)
     )
-    world = Running(plugins, states)
-    plugins.bind(Requests(world.triggers.append, world.reconsider))
+    world = Running(plugins=plugins, states=states)
+    plugins.bind(world)
     task = asyncio.create_task(plugins.run())
     try:
         yield world

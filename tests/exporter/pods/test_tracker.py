@@ -27,7 +27,7 @@ from exporter.pods.source import (
 )
 from exporter.pods.tracker import PodTracker
 from exporter.refresh.protocols import Trigger
-from harness.requests import Requests
+from harness.requests import RecordedRequests
 
 LIMIT = 20.0
 P = PodIdentity("n", "p", "uid-1", "Running")
@@ -69,21 +69,16 @@ class Scripted:
         self.told.put_nowait(PodWatchError("SILENT", "interrupted"))
 
 
-@dataclass
-class Running:
+@dataclass(kw_only=True)
+class Running(RecordedRequests):
     source: Scripted
     identities: PodTracker
-    triggers: list[Trigger] = field(default_factory=list[Trigger])
-    reconsidered: int = 0
     generation: int = 0
     look: Poll = field(default_factory=lambda: Poll(-1.0, -1.0))
 
     @property
     def connected(self) -> bool:
         return self.identities.view.connected
-
-    def reconsider(self) -> None:
-        self.reconsidered += 1
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -131,8 +126,8 @@ async def running(
 ) -> AsyncGenerator[Running]:
     """A tracker whose source has reported the pods `seen`, of which the first holds devices with a uid."""
     source = Scripted(lasting=lasting)
-    its = Running(source, PodTracker(source, expected=expected, relist=relist))
-    its.identities.bind(Requests(its.triggers.append, its.reconsider))
+    its = Running(source=source, identities=PodTracker(source, expected=expected, relist=relist))
+    its.identities.bind(its)
     task = asyncio.create_task(its.identities.run())
     await asyncio.sleep(0)
     if seen:

@@ -25,7 +25,6 @@ from exporter.refresh.triggers import (
     follow_device_plugins,
     follow_pod_resources,
 )
-from harness.requests import Requests
 from kubelet.paths import KubeletPaths
 from kubelet.podresources import KubeletClient
 from runtime.clock import Clock
@@ -97,7 +96,7 @@ async def _node(root: Path) -> AsyncGenerator[Node]:
             clock=clock,
             pods=identities,
         )
-        identities.bind(Requests(refresher.trigger, refresher.reconsider))
+        identities.bind(refresher)
         node = Node(kubelet, plugin, api, states)
         async with asyncio.TaskGroup() as group:
             tasks = [
