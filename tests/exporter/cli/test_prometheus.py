@@ -16,9 +16,6 @@ from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     Anomaly,
-    ClaimDevice,
-    ClaimDeviceKey,
-    ClaimHolder,
     Device,
     DeviceKey,
     Holder,
@@ -31,7 +28,7 @@ from exporter.views import documents
 from exporter.views.query import Filters
 from harness.commands import devicelens, serving
 from harness.hostile import CORPUS
-from harness.mappings import NOW, SNAPSHOT, STATE, TRAINER
+from harness.mappings import NOW, SNAPSHOT, STATE
 from runtime.exposition import Format, render
 
 OWN_POD = {"namespace": "obs", "pod": "exporter-x", "container": "exporter"}
@@ -117,6 +114,12 @@ async def run(fake: Fake, *arguments: str, path: str = "") -> Result:
     return await devicelens("who", *arguments, "--prometheus", f"{fake.url}{path}")
 
 
+async def nodes_of(fake: Fake, *arguments: str) -> list[Any]:
+    result = await run(fake, *arguments, "-o", "json")
+    assert result.exit_code == 0, result.output
+    return list(json.loads(result.stdout)["nodes"])
+
+
 async def test_the_fleet_is_a_table_with_its_nodes(fake: Fake) -> None:
     fake.samples = [
         *scrape(STATE, "worker-3", NOW, target={"cluster": "a"}),
@@ -142,18 +145,10 @@ async def test_one_cluster_needs_no_column_and_a_pod_s_cpus_are_shown(fake: Fake
         ["worker-3", "nvidia.com/gpu", "GPU-0", "held"],
         ["worker-3", "cpu", "2", "of"],
     ]
-    document = json.loads((await run(fake, "--pod", "ml/llama-0", "-o", "json")).stdout)
-    (node,) = document["nodes"]
+    (node,) = await nodes_of(fake, "--pod", "ml/llama-0")
     assert (node["node"], node["labels"], node["freshness"]) == ("worker-3", {}, "fresh")
-    assert node["cpus"][0] | {"pod_uid": None} == {
-        "namespace": "ml",
-        "pod": "llama-0",
-        "container": "trainer",
-        "pod_uid": None,
-        "count": 2,
-        "cpu_ids": None,
-        "numa_nodes": [],
-    }
+    (cpus,) = node["cpus"]
+    assert (cpus["pod"], cpus["container"], cpus["count"], cpus["cpu_ids"]) == ("llama-0", "trainer", 2, None)
 
 
 async def test_a_moment_is_queried_by_its_time(fake: Fake) -> None:
@@ -212,8 +207,8 @@ def error(status: int, kind: str, words: str) -> web.Response:
     return web.json_response({"status": "error", "errorType": kind, "error": words}, status=status)
 
 
-def text(status: int, body: str, media: str = "text/plain", **headers: str) -> web.Response:
-    return web.Response(status=status, text=body, content_type=media, headers=headers)
+def text(status: int, body: str, media: str = "text/plain") -> web.Response:
+    return web.Response(status=status, text=body, content_type=media)
 
 
 @pytest.mark.parametrize(
@@ -223,10 +218,7 @@ def text(status: int, body: str, media: str = "text/plain", **headers: str) -> w
         (error(422, "execution", "too many samples"), "ask for less: --node, --selector"),
         (error(503, "timeout", "query timed out in expression evaluation"), "; --timeout is 30 s"),
         (error(200, "execution", "odd"), "execution: odd"),
-        (
-            text(404, "404 page not found\n"),
-            "404 Not Found: this is not a Prometheus, or there is another path",
-        ),
+        (text(404, "404 page not found\n"), "404 Not Found: this is not a Prometheus, or there is another"),
         (
             text(404, '{"detail":"x"}', "application/problem+json"),
             "this is a devicelens process and not a Prometheus: use --url",
@@ -255,59 +247,34 @@ async def test_the_command_line_goes_before_the_environment(fake: Fake) -> None:
     assert (await devicelens("who", DEVICELENS_PROMETHEUS=fake.url)).stdout == result.stdout
 
 
-FULL_SNAPSHOT = Snapshot(
-    (
-        Device(DeviceKey("nvidia.com/gpu", "GPU-0::0"), "GPU-0", (0, 1), True, (Holder(*TRAINER[:3], "u"),)),
-        Device(DeviceKey("nvidia.com/gpu", "GPU-0::1"), "GPU-0", (), True, ()),
-        Device(DeviceKey("nvidia.com/gpu", "GPU-1"), "", (1,), False, (Holder("ml", "old", "x"),)),
-        Device(DeviceKey("nvidia.com/gpu", "GPU-2"), "", (1,), False, ()),
-    ),
-    (
-        ClaimDevice(
-            ClaimDeviceKey("gpu.example.com", "worker-3", "gpu-7", "s1"),
-            (ClaimHolder(Holder(*TRAINER[:3], "u"), "ml", "wish"),),
-        ),
-    ),
-)
-FULL_STATE = State(
-    generation=1,
-    snapshot=FULL_SNAPSHOT,
-    taken_at=NOW - 3,
-    since={
-        holding: HeldSince(NOW - 600, exact=False) for holding in holdings(Snapshot(FULL_SNAPSHOT.devices))
-    },
-    pods={("ml", "llama-0"): PodIdentity("ml", "llama-0", "u", "Running", Workload("Job", "llama"))},
-    anomalies=(
-        Anomaly("plugin_gone", "x.example/y"),
-        Anomaly("unhealthy_held", "nvidia.com/gpu", "GPU-1", Holder("ml", "old", "x")),
-    ),
-)
-
-
-async def nodes_of(fake: Fake) -> list[Any]:
-    result = await run(fake, "-o", "json")
-    assert result.exit_code == 0, result.output
-    return list(json.loads(result.stdout)["nodes"])
-
-
 @pytest.mark.parametrize("honour", [True, False])
 @pytest.mark.parametrize("target", [{}, {"node": "other-name", "cluster": "a", "service": "x"}])
 async def test_a_fleet_s_node_is_as_its_exporter_has_it(
-    fake: Fake, target: dict[str, str], *, honour: bool
+    fake: Fake, snapshot: Snapshot, target: dict[str, str], *, honour: bool
 ) -> None:
-    fake.samples = scrape(FULL_STATE, "worker-3", NOW, honour=honour, target=target)
+    state = replace(
+        STATE,
+        snapshot=replace(snapshot, containers=()),
+        since={
+            holding: HeldSince(NOW - 600, exact=False) for holding in holdings(Snapshot(snapshot.devices))
+        },
+        pods={("ml", "llama-0"): PodIdentity("ml", "llama-0", "uid-1", "Running", Workload("Job", "llama"))},
+        anomalies=(
+            Anomaly("plugin_gone", "x.example/y"),
+            Anomaly("unhealthy_held", "nvidia.com/gpu", "GPU-2", Holder("batch", "render-1", "blender")),
+        ),
+    )
+    fake.samples = scrape(state, "worker-3", NOW, honour=honour, target=target)
     (node,) = await nodes_of(fake)
-    moment = Moment(FULL_STATE, "worker-3", NOW, 60.0)
+    moment = Moment(state, "worker-3", NOW, 60.0)
     expected = json.loads(encode(documents.devices(moment, Filters())))
-    assert {name: node[name] for name in expected if name != "generation"} == {
-        name: value for name, value in expected.items() if name != "generation"
-    }
-    assert node["claims"] == json.loads(encode(documents.claims(moment, Filters()).claims))
-    assert [
-        (a["kind"], a["resource"], a["device"], a["holder"] and a["holder"]["pod"]) for a in node["anomalies"]
-    ] == [
-        ("plugin_gone", "x.example/y", None, None),
-        ("unhealthy_held", "nvidia.com/gpu", "GPU-1", "old"),
+    del expected["generation"]
+    assert {name: node[name] for name in expected} == expected
+    (claim,) = json.loads(encode(documents.claims(moment, Filters()).claims))
+    assert node["claims"] == [claim | {"cdi_devices": []}]
+    assert [(a["kind"], a["device"], a["holder"] and a["holder"]["pod"]) for a in node["anomalies"]] == [
+        ("plugin_gone", None, None),
+        ("unhealthy_held", "GPU-2", "render-1"),
     ]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.history.archive import STEADY_FOR, HistoryLimits
-from exporter.history.coverage import GapReason
+from exporter.history.coverage import GapReason, PollTimes
 from exporter.history.store import DAMAGED_KEPT, Store
 from harness.lives import Life, key
 
@@ -317,3 +317,13 @@ def test_silent_kubelet_is_a_gap_until_it_answers(live: Start) -> None:
     life.look(A)
     gaps = life.ask().unseen
     assert [(gap.since, gap.until, gap.why) for gap in gaps] == [(last, life.wall, GapReason.SILENT)]
+
+
+def test_unchanged_poll_extends_coverage(live: Start) -> None:
+    life = live()
+    life.look(A)
+    life.pass_time(10.0)
+    life.archive.take([], PollTimes(life.wall, life.wall, life.steady))
+    life.die()
+    later = live(wall=life.wall + 60.0, steady=life.steady + 60.0)
+    assert later.ask().latest == life.wall

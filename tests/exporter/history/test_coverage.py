@@ -11,60 +11,46 @@ from exporter.history.coverage import (
     coverage_gaps,
 )
 
-WATCHES = [
+SPANS = [
     CoveredSpan(1, 100.0, 200.0),
     CoveredSpan(2, 260.0, 300.0, GapReason.DOWN),
     CoveredSpan(3, 330.0, 400.0, GapReason.SILENT),
 ]
-
-GAPS = [CoverageGap(200.0, 260.0, GapReason.DOWN), CoverageGap(300.0, 330.0, GapReason.SILENT)]
-
-
-@pytest.mark.parametrize(
-    ("at", "gap"),
-    [
-        (99.0, CoverageGap(None, 100.0, GapReason.BEFORE)),
-        (100.0, None),
-        (150.0, None),
-        (200.0, None),
-        (230.0, CoverageGap(200.0, 260.0, GapReason.DOWN)),
-        (310.0, CoverageGap(300.0, 330.0, GapReason.SILENT)),
-        (400.0, None),
-        (401.0, CoverageGap(400.0, None, GapReason.LATER)),
-    ],
-)
-def test_query_of_a_moment_returns_the_whole_gap_around_it(at: float, gap: CoverageGap | None) -> None:
-    assert list(coverage_gaps(WATCHES, at, at, GapReason.LATER)) == ([] if gap is None else [gap])
+DOWN = CoverageGap(200.0, 260.0, GapReason.DOWN)
+SILENT = CoverageGap(300.0, 330.0, GapReason.SILENT)
 
 
 @pytest.mark.parametrize(
     ("since", "until", "gaps"),
     [
+        # Of a moment, the whole gap around it.
+        (99.0, 99.0, [CoverageGap(None, 100.0, GapReason.BEFORE)]),
+        (100.0, 100.0, []),
+        (150.0, 150.0, []),
+        (200.0, 200.0, []),
+        (230.0, 230.0, [DOWN]),
+        (310.0, 310.0, [SILENT]),
+        (400.0, 400.0, []),
+        (401.0, 401.0, [CoverageGap(400.0, None, GapReason.LATER)]),
+        # Of a range, the gaps within it.
         (110.0, 190.0, []),
         (None, 190.0, []),
         (50.0, 190.0, [CoverageGap(50.0, 100.0, GapReason.BEFORE)]),
-        (150.0, 230.0, [CoverageGap(200.0, 230.0, GapReason.DOWN)]),
-        (
-            210.0,
-            320.0,
-            [CoverageGap(210.0, 260.0, GapReason.DOWN), CoverageGap(300.0, 320.0, GapReason.SILENT)],
-        ),
-        (None, 500.0, [*GAPS, CoverageGap(400.0, 500.0, GapReason.LATER)]),
+        (150.0, 230.0, [DOWN._replace(until=230.0)]),
+        (210.0, 320.0, [DOWN._replace(since=210.0), SILENT._replace(until=320.0)]),
+        (None, 500.0, [DOWN, SILENT, CoverageGap(400.0, 500.0, GapReason.LATER)]),
         (10.0, 20.0, [CoverageGap(10.0, 20.0, GapReason.BEFORE)]),
         (500.0, 600.0, [CoverageGap(500.0, 600.0, GapReason.LATER)]),
     ],
 )
-def test_query_of_a_range_returns_the_gaps_within_it(
-    since: float | None, until: float, gaps: list[CoverageGap]
-) -> None:
-    assert list(coverage_gaps(WATCHES, since, until, GapReason.LATER)) == gaps
+def test_gaps_of_a_moment_and_of_a_range(since: float | None, until: float, gaps: list[CoverageGap]) -> None:
+    assert list(coverage_gaps(SPANS, since, until, GapReason.LATER)) == gaps
 
 
 def test_without_polls_everything_is_a_gap() -> None:
-    assert list(coverage_gaps([], None, 10.0, GapReason.SILENT)) == [
-        CoverageGap(None, 10.0, GapReason.SILENT)
-    ]
-    assert list(coverage_gaps([], 5.0, 5.0, GapReason.SILENT)) == [CoverageGap(None, None, GapReason.SILENT)]
+    for since, until, first, last in ((None, 10.0, None, 10.0), (5.0, 5.0, None, None)):
+        found = list(coverage_gaps([], since, until, GapReason.SILENT))
+        assert found == [CoverageGap(first, last, GapReason.SILENT)]
 
 
 @settings(max_examples=150)
