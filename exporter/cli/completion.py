@@ -125,17 +125,15 @@ def complete_device(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 def complete_pod(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:  # noqa: ARG001 -- click's signature
     """NAMESPACE/NAME of the pods that hold something."""
-    documents = [node.document for node in _nodes(ctx)]
-    holders = [
-        h for document in documents for one in (*document.devices, *document.claims) for h in one.holders
-    ]
-    cpus = [entry for document in documents for entry in document.cpus]
+    nodes = list(_nodes(ctx))
+    holders = [h for node in nodes for one in (*node.devices, *node.claims) for h in one.holders]
+    cpus = [entry for node in nodes for entry in node.cpus]
     return _items({f"{one.namespace}/{one.pod}" for one in (*holders, *cpus)}, incomplete)
 
 
 def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:  # noqa: ARG001 -- click's signature
     """The nodes in Prometheus."""
-    return _items({node.document.node for node in _nodes(ctx, "prometheus")}, incomplete)
+    return _items({node.node for node in _nodes(ctx, "prometheus")}, incomplete)
 
 
 def _devices(nodes: Iterable[Any]) -> set[tuple[str, str]]:
@@ -144,8 +142,8 @@ def _devices(nodes: Iterable[Any]) -> set[tuple[str, str]]:
         pair
         for node in nodes
         for pair in (
-            *((device.resource, device.device) for device in node.document.devices),
-            *((claim.driver, claim.device) for claim in node.document.claims),
+            *((device.resource, device.device) for device in node.devices),
+            *((claim.driver, claim.device) for claim in node.claims),
         )
     }
 

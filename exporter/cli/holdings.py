@@ -34,17 +34,17 @@ def print_holders(query: HolderQuery, at: float | None, source: ChosenSource, *,
     for note in answer.notes:
         say(note)
     if not answer.fleet:
-        warn_unless_fresh(answer.nodes[0].document)
+        warn_unless_fresh(answer.nodes[0])
     found = select(answer, query)
     wide = output == "wide"
     if output == "json":
         click.echo(as_json(found.document))
-    elif query.filters or any(node.document.devices or node.document.claims for node in found.nodes):
+    elif query.filters or any(node.devices or node.claims for node in found.nodes):
         print_table(columns(found, wide=wide), rows(found, query, wide=wide), sys.stdout, unlimited=wide)
     elif found.fleet:
         say(f"{found.origin} has no devices")
     else:
-        say(f"{found.nodes[0].document.node} has no devices of device plugins")
+        say(f"{found.nodes[0].node} has no devices of device plugins")
 
 
 def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, *, output: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from exporter.cli.common import AskError, NoMatchError
-from exporter.cli.select import MappingAnswer, MappingDocument, NodeMapping, exclusive_cpus
+from exporter.cli.select import MappingAnswer, NodeDocument, exclusive_cpus
 from exporter.cli.sources import ChosenSource
 from exporter.mapping.anomalies import find
 from exporter.mapping.device_ids import read_id
@@ -28,14 +28,12 @@ async def fetch_mapping(source: ChosenSource) -> MappingAnswer:
     """Who holds which device, in the shape of an exporter's documents. Raises AskError and BadParameter."""
     moment, notes = await _fetch_moment(source)
     devices = documents.devices(moment, Filters())
-    document = MappingDocument(
+    node = NodeDocument(
         **{name: getattr(devices, name) for name in devices.__struct_fields__},
         claims=documents.claims(moment, Filters()).claims,
         cpus=exclusive_cpus(documents.pods(moment, Filters()).pods),
     )
-    return MappingAnswer(
-        (NodeMapping(document),), f"the kubelet at {visible(str(source.socket))}", notes=notes
-    )
+    return MappingAnswer((node,), f"the kubelet at {visible(str(source.socket))}", notes=notes)
 
 
 async def explain_device(

@@ -9,15 +9,14 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, Literal, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from exporter.cli.client import ServerClient, StatusError
 from exporter.cli.common import AskError, NoMatchError
-from exporter.cli.select import CpusEntry, MappingAnswer, MappingDocument, NodeMapping
+from exporter.cli.select import CpusEntry, MappingAnswer, NodeDocument
 from exporter.views.schema import (
     AnomalyEntry,
     AnomalyHolderEntry,
@@ -111,7 +110,7 @@ class ScrapedNode(NamedTuple):
     `dropped` is the number of series that --metrics.max-series left out.
     """
 
-    mapping: NodeMapping
+    mapping: NodeDocument
     target: tuple[tuple[str, str], ...]
     dropped: float
 
@@ -206,7 +205,9 @@ def read_series(samples: Sequence[InstantSample]) -> tuple[list[ScrapedNode], li
             mapping = _node_mapping(node, found, exporter, scraped[0].value[0])
             kept = {name: value for name, value in target if name not in _SCRAPE_LABELS}
             nodes.append(
-                ScrapedNode(replace(mapping, labels=kept), target, exporter.get("series_dropped", 0.0))
+                ScrapedNode(
+                    structs.replace(mapping, labels=kept), target, exporter.get("series_dropped", 0.0)
+                )
             )
         if not families and exporter.get("up", 1.0) != 1.0:
             failing.append(dict(target).get("instance", "unknown instance"))
@@ -215,7 +216,7 @@ def read_series(samples: Sequence[InstantSample]) -> tuple[list[ScrapedNode], li
 
 def _identity(node: ScrapedNode) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Name and labels: the same for all targets of the node."""
-    return node.mapping.document.node, tuple(sorted(node.mapping.labels.items()))
+    return node.mapping.node, tuple(sorted(node.mapping.labels.items()))
 
 
 def _number(text: str) -> float:
@@ -227,7 +228,7 @@ def _number(text: str) -> float:
     return value if abs(value) < _LARGEST else math.nan
 
 
-def _node_mapping(name: str, families: _Families, exporter: Mapping[str, float], now: float) -> NodeMapping:
+def _node_mapping(name: str, families: _Families, exporter: Mapping[str, float], now: float) -> NodeDocument:
     pods = {pod.pod: pod for pod in families.get("pod_info", ())}
     anomalies = tuple(
         AnomalyEntry(
@@ -243,7 +244,7 @@ def _node_mapping(name: str, families: _Families, exporter: Mapping[str, float],
     freshness = "unknown" if taken is None else "fresh" if up else "ageing"
     if any(anomaly.kind == "stale" for anomaly in anomalies) or (taken and now - taken_at > _STALE_AFTER):
         freshness = "stale"
-    document = MappingDocument(
+    return NodeDocument(
         node=name,
         generation=0,
         taken_at=taken,
@@ -257,8 +258,8 @@ def _node_mapping(name: str, families: _Families, exporter: Mapping[str, float],
             for series in families.get("container_exclusive_cpus", ())
             if series.value > 0
         ),
+        anomalies=anomalies,
     )
-    return NodeMapping(document, anomalies=anomalies)
 
 
 def _devices(families: _Families, pods: _Pods) -> tuple[DeviceEntry, ...]:
@@ -312,7 +313,7 @@ def _claims(claimed: Sequence[_Series], pods: _Pods) -> tuple[ClaimEntry, ...]:
     )
 
 
-def _distinct(scraped: Sequence[ScrapedNode], notes: list[str]) -> Iterator[NodeMapping]:
+def _distinct(scraped: Sequence[ScrapedNode], notes: list[str]) -> Iterator[NodeDocument]:
     """Each node once, as the target has it that refreshed last, with the labels that distinguish nodes.
 
     `notes` gets warnings about stale, different and incomplete mappings.
@@ -326,20 +327,19 @@ def _distinct(scraped: Sequence[ScrapedNode], notes: list[str]) -> Iterator[Node
     for group in targets.values():
         latest = max(
             group,
-            key=lambda one: (one.mapping.document.freshness != "stale", one.mapping.document.taken_at or ""),
+            key=lambda one: (one.mapping.freshness != "stale", one.mapping.taken_at or ""),
         )
-        document = latest.mapping.document
         labels = {name: value for name, value in latest.mapping.labels.items() if len(values[name]) > 1}
-        shown = replace(latest.mapping, labels=labels)
-        if any(one.mapping.document.devices != document.devices for one in group):
+        shown = structs.replace(latest.mapping, labels=labels)
+        if any(one.mapping.devices != shown.devices for one in group):
             target = ", ".join(f"{label} {value}" for label, value in latest.target) or "without labels"
             notes.append(
-                f"{len(group)} targets have different devices or holders of {document.node}: shown is the "
+                f"{len(group)} targets have different devices or holders of {shown.node}: shown is the "
                 f"one refreshed last ({target}); nodes of one name need a label for their cluster"
             )
-        if document.freshness != "fresh":
-            age = "" if document.age_seconds is None else f", {lasting(document.age_seconds)} old"
-            notes.append(f"the mapping of {shown.place} is {document.freshness}{age}")
+        if shown.freshness != "fresh":
+            age = "" if shown.age_seconds is None else f", {lasting(shown.age_seconds)} old"
+            notes.append(f"the mapping of {shown.place} is {shown.freshness}{age}")
         if latest.dropped > 0:
             notes.append(
                 f"{shown.place} has {latest.dropped:.0f} series more than --metrics.max-series: "

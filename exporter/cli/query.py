@@ -14,8 +14,7 @@ from exporter.cli.common import NoMatchError
 from exporter.cli.select import (
     HolderQuery,
     MappingAnswer,
-    MappingDocument,
-    NodeMapping,
+    NodeDocument,
     exclusive_cpus,
     resource_among,
 )
@@ -65,12 +64,12 @@ async def _fetch_from_exporter(client: ServerClient) -> MappingAnswer:
             break
     if len(generations) > 1:
         notes = (*notes, "devices and claims are from slightly different times, because they change often")
-    document = MappingDocument(
+    node = NodeDocument(
         **{name: getattr(devices, name) for name in devices.__struct_fields__},
         claims=() if claims is None else claims.claims,
         cpus=() if pods is None else exclusive_cpus(pods.pods),
     )
-    return MappingAnswer((NodeMapping(document),), f"the exporter at {client.address}", notes=notes)
+    return MappingAnswer((node,), f"the exporter at {client.address}", notes=notes)
 
 
 async def _fetch_claims_and_pods(

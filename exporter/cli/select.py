@@ -5,13 +5,12 @@ exporter, a kubelet and Prometheus.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import click
 import msgspec
-from msgspec import Struct
-from msgspec import field as member
+from msgspec import Struct, field
 
 from exporter.cli.common import NoMatchError
 from exporter.views.schema import AnomalyEntry, ClaimEntry, DeviceEntry, DevicesDocument, PodEntry
@@ -58,8 +57,13 @@ class NodeDocument(MappingDocument, frozen=True, kw_only=True):
     `generation` is 0: Prometheus does not have it.
     """
 
-    labels: dict[str, str] = member(default_factory=dict[str, str])
+    labels: dict[str, str] = field(default_factory=dict[str, str])
     anomalies: tuple[AnomalyEntry, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """`worker-3`, or `worker-3 (cluster a)`."""
+        return place(self.node, self.labels)
 
 
 class FleetDocument(Struct, frozen=True):
@@ -71,23 +75,6 @@ class FleetDocument(Struct, frozen=True):
     nodes: tuple[NodeDocument, ...]
 
 
-NO_LABELS: Final[Mapping[str, str]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMapping:
-    """The mapping of one node. `labels` distinguish it from other nodes of the same name."""
-
-    document: MappingDocument
-    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
-    anomalies: tuple[AnomalyEntry, ...] = ()
-
-    @property
-    def place(self) -> str:
-        """`worker-3`, or `worker-3 (cluster a)`."""
-        return place(self.document.node, self.labels)
-
-
 @dataclass(frozen=True, slots=True)
 class MappingAnswer:
     """The answer of a source: one node, or any number of nodes of a `fleet`.
@@ -96,7 +83,7 @@ class MappingAnswer:
     None: the document has its own.
     """
 
-    nodes: tuple[NodeMapping, ...]
+    nodes: tuple[NodeDocument, ...]
     origin: str
     fleet: bool = False
     notes: tuple[str, ...] = ()
@@ -112,17 +99,10 @@ class MappingAnswer:
     @property
     def document(self) -> Struct:
         """The answer as a JSON document."""
-        if not self.fleet:
-            return self.nodes[0].document
-        nodes = tuple(
-            NodeDocument(
-                **{name: getattr(node.document, name) for name in MappingDocument.__struct_fields__},
-                labels=dict(node.labels),
-                anomalies=node.anomalies,
-            )
-            for node in self.nodes
-        )
-        return FleetDocument(self.origin, rfc3339(self.at or 0.0), self.notes, nodes)
+        if self.fleet:
+            return FleetDocument(self.origin, rfc3339(self.at or 0.0), self.notes, self.nodes)
+        (node,) = self.nodes
+        return MappingDocument(**{name: getattr(node, name) for name in MappingDocument.__struct_fields__})
 
 
 def place(node: str, labels: Mapping[str, str]) -> str:
@@ -206,11 +186,7 @@ def select(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:
         return answer
     if query.resource and resource_among(_resources(answer), query.resource) is None:
         raise NoMatchError(_unknown_resource(answer, query.resource))
-    nodes = tuple(
-        node
-        for node in narrow(answer, query).nodes
-        if node.document.devices or node.document.claims or node.document.cpus
-    )
+    nodes = tuple(node for node in narrow(answer, query).nodes if node.devices or node.claims or node.cpus)
     if not nodes:
         raise NoMatchError(query.no_match(answer.place))
     return replace(answer, nodes=nodes)
@@ -239,12 +215,11 @@ DeviceMatcher = Callable[[str, str | None, str], bool]
 
 
 def _narrowed(
-    node: NodeMapping, pod: NamespacedPod | None, resource: str | None, matches: DeviceMatcher | None
-) -> NodeMapping:
-    document = node.document
-    devices: list[DeviceEntry] = list(document.devices)
-    claims: list[ClaimEntry] = list(document.claims)
-    cpus = document.cpus if resource in {None, CPU} and matches is None else ()
+    node: NodeDocument, pod: NamespacedPod | None, resource: str | None, matches: DeviceMatcher | None
+) -> NodeDocument:
+    devices: list[DeviceEntry] = list(node.devices)
+    claims: list[ClaimEntry] = list(node.claims)
+    cpus = node.cpus if resource in {None, CPU} and matches is None else ()
     if resource is not None:
         devices = [d for d in devices if d.resource == resource]
         claims = [c for c in claims if c.driver == resource]
@@ -255,8 +230,7 @@ def _narrowed(
         devices = [d for d in devices if any(pod.holds(h.namespace, h.pod) for h in d.holders)]
         claims = [c for c in claims if any(pod.holds(h.namespace, h.pod) for h in c.holders)]
         cpus = tuple(c for c in cpus if pod.holds(c.namespace, c.pod))
-    narrowed = msgspec.structs.replace(document, devices=tuple(devices), claims=tuple(claims), cpus=cpus)
-    return replace(node, document=narrowed)
+    return msgspec.structs.replace(node, devices=tuple(devices), claims=tuple(claims), cpus=cpus)
 
 
 def device_matcher(known: Iterable[DeviceNames], given: str) -> DeviceMatcher:
@@ -273,10 +247,10 @@ def device_matcher(known: Iterable[DeviceNames], given: str) -> DeviceMatcher:
 
 def _device_names(answer: MappingAnswer, resource: str | None) -> Iterator[DeviceNames]:
     for node in answer.nodes:
-        for device in node.document.devices:
+        for device in node.devices:
             if resource in {None, device.resource}:
                 yield device.device, device.parent, device.device
-        for claim in node.document.claims:
+        for claim in node.claims:
             if resource in {None, claim.driver}:
                 yield claim.device, None, claimed_device(claim)
 
@@ -321,20 +295,18 @@ def there_are(known: Iterable[str]) -> str:
 
 def _resources(answer: MappingAnswer) -> frozenset[str]:
     """What RESOURCE may name: resources, DRA drivers, and exclusive CPUs."""
-    documents = [node.document for node in answer.nodes]
     return frozenset(
         [
-            *(device.resource for document in documents for device in document.devices),
-            *(claim.driver for document in documents for claim in document.claims),
-            *([CPU] if any(document.cpus for document in documents) else []),
+            *(device.resource for node in answer.nodes for device in node.devices),
+            *(claim.driver for node in answer.nodes for claim in node.claims),
+            *([CPU] if any(node.cpus for node in answer.nodes) else []),
         ]
     )
 
 
 def _unknown_resource(answer: MappingAnswer, given: str) -> str:
-    documents = [node.document for node in answer.nodes]
-    ids = [device.device for document in documents for device in document.devices]
-    ids += [claim.device for document in documents for claim in document.claims]
+    ids = [device.device for node in answer.nodes for device in node.devices]
+    ids += [claim.device for node in answer.nodes for claim in node.claims]
     if any(same(device, given) for device in ids):
         return f"there is no resource {spelled(given)!r}, but a device: ask for ={spelled(given)}"
     return f"no resource {spelled(given)!r} on {spelled(answer.place)}: {there_are(_resources(answer))}"

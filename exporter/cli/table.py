@@ -20,7 +20,7 @@ from exporter.cli.select import (
     HolderQuery,
     MappingAnswer,
     MappingDocument,
-    NodeMapping,
+    NodeDocument,
     claimed_device,
 )
 from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
@@ -105,14 +105,14 @@ def rows(answer: MappingAnswer, query: HolderQuery, *, wide: bool) -> list[Row]:
     have rows if `query` has a pod or a resource.
     """
     labels = _labels(answer)
-    resources = {device.resource for node in answer.nodes for device in node.document.devices}
+    resources = {device.resource for node in answer.nodes for device in node.devices}
     endings = Counter(name.rpartition("/")[2] for name in resources)
     short = {name: end for name in resources if endings[end := name.rpartition("/")[2]] == 1}
     found: list[Row] = []
     for node in answer.nodes:
         prefix: Row = ()
         if answer.fleet:
-            places = (*(node.labels.get(name, "") for name in labels), node.document.node)
+            places = (*(node.labels.get(name, "") for name in labels), node.node)
             prefix = tuple(map(Cell.raw, places))
         found.extend(
             (*prefix, *(row if wide else row[: len(_COLUMNS)]))
@@ -122,11 +122,10 @@ def rows(answer: MappingAnswer, query: HolderQuery, *, wide: bool) -> list[Row]:
 
 
 def _node_rows(
-    node: NodeMapping, query: HolderQuery, short: Mapping[str, str], *, wide: bool, exact: bool
+    node: NodeDocument, query: HolderQuery, short: Mapping[str, str], *, wide: bool, exact: bool
 ) -> Iterator[Row]:
-    document, pod = node.document, query.pod
-    now = _now(document)
-    for device in document.devices:
+    pod, now = query.pod, _now(node)
+    for device in node.devices:
         resource = Cell.raw(device.resource, short.get(device.resource, ""))
         health = Cell.raw(_reason(device, node))
         holders: list[HolderEntry | None] = [
@@ -134,12 +133,12 @@ def _node_rows(
         ]
         for holder in holders or [None]:
             yield _device_row(device, resource, holder, _since(holder, now, wide=wide, exact=exact), health)
-    for claim in document.claims:
+    for claim in node.claims:
         for claimer in claim.holders:
             if pod is None or pod.holds(claimer.namespace, claimer.pod):
                 yield _claim_row(claim, claimer, _since(claimer, now, wide=wide, exact=exact))
     if pod is not None or query.resource:
-        yield from map(_cpus_row, document.cpus)
+        yield from map(_cpus_row, node.cpus)
 
 
 def _device_row(
@@ -176,7 +175,7 @@ def _cpus_row(entry: CpusEntry) -> Row:
     )
 
 
-def _reason(device: DeviceEntry, node: NodeMapping) -> str:
+def _reason(device: DeviceEntry, node: NodeDocument) -> str:
     """Why the device is unhealthy: its plugin's reason, or else the kinds of its anomalies."""
     plugin = device.plugin
     if plugin is not None and plugin.health == "Unhealthy":

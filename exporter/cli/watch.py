@@ -24,7 +24,7 @@ from exporter.cli.select import (
     HolderQuery,
     MappingAnswer,
     NamespacedPod,
-    NodeMapping,
+    NodeDocument,
     claimed_device,
     narrow,
 )
@@ -131,7 +131,7 @@ async def _by_events(source: ChosenSource) -> AsyncGenerator[Update]:
                     answer = await _fetch(source)
                     yield answer
                     if isinstance(answer, MappingAnswer):
-                        generation, failures = answer.nodes[0].document.generation, 0
+                        generation, failures = answer.nodes[0].generation, 0
             yield AskError(f"{source.address}: it ended the event stream")
         except StatusError as error:
             if error.status not in _NO_STREAM:
@@ -192,13 +192,12 @@ class _NodeHoldings:
 _NOTHING: Final = _NodeHoldings({}, frozenset(), "")
 
 
-def _node_holdings(node: NodeMapping, pod: NamespacedPod | None, *, fleet: bool) -> _NodeHoldings:
+def _node_holdings(node: NodeDocument, pod: NamespacedPod | None, *, fleet: bool) -> _NodeHoldings:
     """The holdings of a node, of all pods or of `pod` alone."""
-    document = node.document
     held: dict[_Holding, _Proof] = {}
     entries: list[tuple[str, str, HolderEntry | ClaimHolderEntry]] = [
-        *((d.resource, d.device, holder) for d in document.devices for holder in d.holders),
-        *((c.driver, claimed_device(c), holder) for c in document.claims for holder in c.holders),
+        *((d.resource, d.device, holder) for d in node.devices for holder in d.holders),
+        *((c.driver, claimed_device(c), holder) for c in node.claims for holder in c.holders),
     ]
     for resource, device, holder in entries:
         if pod is None or pod.holds(holder.namespace, holder.pod):
@@ -207,11 +206,11 @@ def _node_holdings(node: NodeMapping, pod: NamespacedPod | None, *, fleet: bool)
             start = holder.since if holder.since_exact and not fleet else None
             key = (resource, device, holder.namespace, holder.pod, holder.container)
             held[key] = (holder.pod_uid or "", start or "")
-    for cpus in document.cpus if pod is not None else ():
+    for cpus in node.cpus if pod is not None else ():
         ids = str(cpus.count) if cpus.cpu_ids is None else ",".join(map(str, cpus.cpu_ids))
         held[CPU, ids, cpus.namespace, cpus.pod, cpus.container] = (cpus.pod_uid or "", "")
-    unhealthy = frozenset((d.resource, d.device) for d in document.devices if d.healthy is False)
-    return _NodeHoldings(held, unhealthy, document.taken_at or "")
+    unhealthy = frozenset((d.resource, d.device) for d in node.devices if d.healthy is False)
+    return _NodeHoldings(held, unhealthy, node.taken_at or "")
 
 
 class ChangeTracker:
@@ -225,12 +224,12 @@ class ChangeTracker:
     def advance(self, answer: MappingAnswer) -> list[HolderChange]:
         """The changes since the last answer; for the first one, its holdings and unhealthy devices."""
         present = {
-            (node.document.node, tuple(sorted(node.labels.items()))): _node_holdings(
+            (node.node, tuple(sorted(node.labels.items()))): _node_holdings(
                 node, self._pod, fleet=answer.fleet
             )
             for node in answer.nodes
             # Prometheus has no holders of a stale mapping: that is no release.
-            if not (answer.fleet and node.document.freshness in {"stale", "unknown"})
+            if not (answer.fleet and node.freshness in {"stale", "unknown"})
         }
         lost = self._nodes.keys() - present.keys()
         changes = [HolderChange("lost", place) for place in lost - self._lost]
@@ -413,9 +412,9 @@ class LiveTable:
         at = f"{clock_time(self._at, self._clock())}Z"
         if self._reason:
             return Text(visible(f"as of {at}: {self._reason}; trying again", 500), "bold red")
-        freshness = {node.document.freshness for node in answer.nodes} - {"fresh"}
+        freshness = {node.freshness for node in answer.nodes} - {"fresh"}
         state = f", {', '.join(sorted(freshness))}" if freshness and not answer.fleet else ""
-        devices = [device for node in answer.nodes for device in node.document.devices]
+        devices = [device for node in answer.nodes for device in node.devices]
         held = sum(1 for device in devices if device.holders)
         return Text(
             f"{visible(answer.origin)}: {held} of {counted(len(devices), 'device')} held, as of {at}{state}"

@@ -1,6 +1,6 @@
 """A small mapping, and answers of the sources of `devicelens who`, for tests of the commands."""
 
-from exporter.cli.select import CpusEntry, MappingAnswer, MappingDocument, NodeMapping
+from exporter.cli.select import CpusEntry, MappingAnswer, NodeDocument
 from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.state import State
@@ -52,7 +52,7 @@ def mapping(
     node: str = "worker-3",
     labels: dict[str, str] | None = None,
 ) -> MappingAnswer:
-    mapping = MappingDocument(
+    found = NodeDocument(
         node=node,
         generation=7,
         taken_at="2026-10-28T22:41:03.250Z",
@@ -62,5 +62,6 @@ def mapping(
         devices=devices,
         claims=claims,
         cpus=cpus,
+        labels=labels or {},
     )
-    return MappingAnswer((NodeMapping(mapping, labels or {}),), "the exporter at x", fleet=labels is not None)
+    return MappingAnswer((found,), "the exporter at x", fleet=labels is not None)

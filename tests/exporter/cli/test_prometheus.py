@@ -286,7 +286,7 @@ def test_any_names_come_back(name: str, *, honour: bool) -> None:
     since = {holding: HeldSince(NOW - 5, exact=False) for holding in holdings(snapshot)}
     state = State(1, snapshot, NOW, NOW, since)
     ((node, *_),) = read_series(scrape(state, "n", NOW, honour=honour))[0]
-    assert node.document.devices == documents.devices(Moment(state, "n", NOW, 60.0), Filters()).devices
+    assert node.devices == documents.devices(Moment(state, "n", NOW, 60.0), Filters()).devices
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_malformed_series_are_no_error() -> None:
         )
     ]
     nodes, _ = read_series([*samples, InstantSample({}, (NOW, "1"))])
-    (device,) = next(n.mapping for n in nodes if n.mapping.document.node == "n").document.devices
+    (device,) = next(n.mapping for n in nodes if n.mapping.node == "n").devices
     assert (device.numa_nodes, device.holders) == ((1,), ())
 
 

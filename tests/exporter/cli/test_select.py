@@ -17,7 +17,7 @@ from harness.mappings import claim, device, holder, mapping
 
 
 def devices_of(answer: MappingAnswer) -> list[str]:
-    return [device.device for told in answer.nodes for device in told.document.devices]
+    return [device.device for told in answer.nodes for device in told.devices]
 
 
 NODE = mapping(
@@ -117,8 +117,8 @@ def test_claimed_devices_are_found_by_driver_pool_and_name(question: HolderQuery
     cpus = CpusEntry("ml", "one", "main", None, 2, (2, 3), (0,))
     shown = mapping(device("GPU-1"), claims=(claim("gpu-7"), claim("gpu-70")), cpus=(cpus,))
     (told,) = select(shown, question).nodes
-    assert [entry.device for entry in told.document.claims] == claimed
-    assert bool(told.document.cpus) is (question.resource == "cpu")
+    assert [entry.device for entry in told.claims] == claimed
+    assert bool(told.cpus) is (question.resource == "cpu")
 
 
 def test_a_fleet_keeps_nodes_with_a_match_and_a_watcher_all_nodes() -> None:
@@ -127,7 +127,7 @@ def test_a_fleet_keeps_nodes_with_a_match_and_a_watcher_all_nodes() -> None:
     fleet = MappingAnswer((one, other), "Prometheus at x", fleet=True)
     asked = HolderQuery("", "GPU-2")
     assert [told.labels["cluster"] for told in select(fleet, asked).nodes] == ["y"]
-    assert [len(told.document.devices) for told in narrow(fleet, asked).nodes] == [0, 1]
-    assert narrow(fleet, HolderQuery("none")).nodes[0].document.devices == ()
+    assert [len(told.devices) for told in narrow(fleet, asked).nodes] == [0, 1]
+    assert narrow(fleet, HolderQuery("none")).nodes[0].devices == ()
     with pytest.raises(NoMatchError, match="on any of 2 nodes"):
         select(fleet, HolderQuery("", "GPU-3"))

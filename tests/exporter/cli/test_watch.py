@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from msgspec import structs
 
 from exporter.cli.common import AskError
-from exporter.cli.select import HolderQuery, MappingAnswer, NamespacedPod, NodeMapping
+from exporter.cli.select import HolderQuery, MappingAnswer, NamespacedPod, NodeDocument
 from exporter.cli.sources import ChosenSource
 from exporter.cli.watch import (
     ChangeLines,
@@ -50,25 +50,25 @@ def held_by(
 
 def node(
     *devices: DeviceEntry, name: str = "n", freshness: str = "fresh", claims: tuple[ClaimEntry, ...] = ()
-) -> NodeMapping:
+) -> NodeDocument:
     (found,) = mapping(*devices, claims=claims, node=name).nodes
-    return NodeMapping(structs.replace(found.document, freshness=freshness))
+    return structs.replace(found, freshness=freshness)
 
 
-def answer(*nodes: NodeMapping, fleet: bool = False) -> MappingAnswer:
+def answer(*nodes: NodeDocument, fleet: bool = False) -> MappingAnswer:
     return MappingAnswer(nodes, "the exporter at x", fleet=fleet)
 
 
-def claimed(since: str = SINCE, *, exact: bool = True) -> NodeMapping:
+def claimed(since: str = SINCE, *, exact: bool = True) -> NodeDocument:
     through = ClaimHolderEntry("ml", "w", "ml", "a", "main", None, since, exact)
     return node(claims=(ClaimEntry("d", "p", "7", None, (), (through,)),))
 
 
-def advance(tracker: ChangeTracker, *nodes: NodeMapping, fleet: bool = False) -> list[tuple[str, str, str]]:
+def advance(tracker: ChangeTracker, *nodes: NodeDocument, fleet: bool = False) -> list[tuple[str, str, str]]:
     return [(c.event, c.device, c.pod) for c in tracker.advance(answer(*nodes, fleet=fleet))]
 
 
-def read(text: str) -> NodeMapping:
+def read(text: str) -> NodeDocument:
     """`0:a,b 1!`: the device 0 is held by the pods a and b, and 1 is unhealthy."""
     found: list[DeviceEntry] = []
     for word in text.split():
@@ -130,7 +130,7 @@ def test_a_successor_of_the_same_name_is_another(
 
 def test_of_a_pod_only_what_it_holds() -> None:
     tracker = ChangeTracker(NamespacedPod("ml", "a"))
-    both = node(device("0", held_by("a"), held_by("b")), claims=claimed().document.claims)
+    both = node(device("0", held_by("a"), held_by("b")), claims=claimed().claims)
     assert advance(tracker, both) == [("held", "p/7", "a"), ("held", "0", "a")]
     assert advance(tracker, node(device("0", held_by("a")))) == [("released", "p/7", "a")]
 
@@ -272,7 +272,7 @@ class Exporter:
 
     async def document(self, request: web.Request) -> web.Response:
         self.queries += request.path.endswith("/devices")
-        plain = msgspec.to_builtins(node(device("0", held_by("a"))).document)
+        plain = msgspec.to_builtins(node(device("0", held_by("a"))))
         return web.json_response({**plain, "generation": self.generation, "pods": []})
 
     @asynccontextmanager
@@ -301,7 +301,7 @@ async def test_a_restarted_exporter_counts_generations_anew() -> None:
         found = await first_updates(source, 3)
     assert [type(one) for one in found] == [MappingAnswer, AskError, MappingAnswer]
     assert isinstance(found[2], MappingAnswer)
-    assert found[2].nodes[0].document.generation == 2
+    assert found[2].nodes[0].generation == 2
     assert str(found[1]).endswith("it ended the event stream")
 
 
