@@ -11,12 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from devicelens import COMMANDS, main
+from exporter.cli import completion
 from exporter.cli.completion import VARIABLE, Bash
 from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
 from exporter.mapping.state import State
 from harness.application import application
 from harness.commands import serving
 from harness.tools import required
+from harness.waiting import until_equal
 
 HOLDER = Holder("ml", "llama-0", "trainer")
 SNAPSHOT = Snapshot(
@@ -71,19 +73,16 @@ async def typed(*lines: str, **environment: str) -> list[list[str]]:
 
 
 async def test_bash_completes_commands_flags_and_names(url: str) -> None:
-    lines = (
-        "devicelens ",
-        "devicelens who --p",
-        "devicelens who nic=0000:3b:",
-        f"devicelens who --url {url} =card",
-    )
-    assert await typed(*lines, DEVICELENS_URL=url) == [
-        list(COMMANDS),
-        ["--pod", "--prometheus"],
-        # bash has broken the word at its last colon, and replaces what is behind it.
-        ["02.0"],
-        ["card0-1"],
-    ]
+    commands, flags = await typed("devicelens ", "devicelens who --p")
+    assert commands == list(COMMANDS)
+    assert flags == ["--pod", "--prometheus"]
+
+    async def names() -> list[list[str]]:
+        lines = ("devicelens who nic=0000:3b:", f"devicelens who --url {url} =card")
+        return await typed(*lines, DEVICELENS_URL=url)
+
+    # bash has broken the word at its last colon, and replaces what is behind it.
+    await until_equal("names of the exporter, which has 0.4 s to answer", names, [["02.0"], ["card0-1"]])
 
 
 COMPLETED = {
@@ -115,6 +114,7 @@ async def test_names_are_completed_from_the_source(
         "DEVICELENS_URL": url,
     }.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(completion, "_TIMEOUT", 20.0)
     found = await asyncio.to_thread(Bash(main, {}, "devicelens", VARIABLE).complete)
     assert [word.partition(",")[2] for word in found.splitlines()] == COMPLETED[line]
 
