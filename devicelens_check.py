@@ -13,7 +13,7 @@ from typing import Final, Literal
 import click
 
 from plugin.config.load import load as load_plugin
-from plugin.config.load import load_all
+from plugin.config.load import load_all, read
 from plugin.presets import PRESETS
 from runtime.config_file import MAX_BYTES, ConfigError, parse, quoted
 from runtime.http.web_config import KEYS, read_named_files
@@ -98,12 +98,7 @@ def _read(name: str) -> _File:
     """Raises ConfigError."""
     if name == _STDIN:
         return _File("stdin", sys.stdin.buffer.read(MAX_BYTES + 1), Path())
-    try:
-        with Path(name).open("rb") as file:
-            return _File(name, file.read(MAX_BYTES + 1), Path(name).parent)
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror or type(error).__name__}"
-        raise ConfigError(name, None, (), problem) from None
+    return _File(name, read(Path(name)), Path(name).parent)
 
 
 def _kind(file: _File) -> Kind:

@@ -16,7 +16,7 @@ from runtime.text import parse_duration
 DEFAULT_TIMEOUT: Final = 5.0
 
 FOUND: Final = frozenset({"device"})
-_REPLICA: Final = frozenset({"id", "n"})
+_SHARE: Final = frozenset({"id", "n"})
 _DEVICES: Final = frozenset({"device", "devices", "ids"})
 """Variables that differ from container to container."""
 _CONTAINER: Final = _DEVICES | {"resource"}
@@ -166,7 +166,7 @@ def _sharing(share: model.Share, place: Location) -> plan.Sharing:
         return plan.UNSHARED
     if share.id is UNSET:
         return plan.Sharing(share.replicas, None, share.first)
-    template = place.template(share.id, _REPLICA, names.id_problem)
+    template = place.template(share.id, _SHARE, names.id_problem)
     if "n" not in template.uses and share.replicas > 1:
         raise place.error("does not use n: all replicas of a device would have the same id")
     return plan.Sharing(share.replicas, template, share.first)

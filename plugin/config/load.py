@@ -15,13 +15,23 @@ from plugin.config.compile import compile_resource
 from plugin.config.plan import ResourcePlan
 from plugin.presets import PRESETS
 from runtime import config_file
-from runtime.config_file import Document, Node, Path, advice, parse, quoted
+from runtime.config_file import MAX_BYTES, ConfigError, Document, Node, Path, advice, parse, quoted
 
 PRESET: Final = "preset"
 OF: Final = "of"
 
 PresetFiles = Mapping[str, FilePath]
 """The file of each preset, by name."""
+
+
+def read(path: FilePath) -> bytes:
+    """The content of a file, cut one byte above the limit of a configuration. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or type(error).__name__}"
+        raise ConfigError(str(path), None, (), problem) from None
 
 
 def expand(document: Document, presets: PresetFiles) -> Document:

@@ -161,7 +161,7 @@ class ProbePlan:
 class Sharing:
     """How often each device is advertised: `replicas` times, or once by its own id where that is None.
 
-    `template` renders a replica's id from the device's `id` and the number `n`, which starts at `first`.
+    `template` renders a share's id from the device's `id` and the number `n`, which starts at `first`.
     Without a template the id is `id::n`.
     """
 
@@ -174,7 +174,7 @@ class Sharing:
         if self.replicas is None:
             return (device_id,)
         try:
-            ids = tuple(self._replicas(device_id, self.replicas))
+            ids = tuple(self._shares(device_id, self.replicas))
         except TemplateError as error:
             return f"share.id: {error}"
         seen: set[str] = set()
@@ -192,7 +192,7 @@ class Sharing:
         ids = self.ids(device_id)
         return () if isinstance(ids, str) else ids
 
-    def _replicas(self, device_id: str, replicas: int) -> Iterator[str]:
+    def _shares(self, device_id: str, replicas: int) -> Iterator[str]:
         for n in range(self.first, self.first + replicas):
             if self.template is None:
                 yield f"{device_id}::{n}"

@@ -204,12 +204,12 @@ def prefer(
 ) -> tuple[str, ...]:
     """Choose `size` of the available ids, with all of `must_include` (else the kubelet ignores the answer).
 
-    `total`: how many ids each physical device has; those that are not available are in use. Replicas are
+    `total`: how many ids each physical device has; those that are not available are in use. Shares are
     spread over physical devices first; then
 
     - packed: devices that are in use already, to keep others whole
     - spread: devices that are least in use
-    - numa: the fewest NUMA nodes (this before spreading replicas), then as spread
+    - numa: the fewest NUMA nodes (this before spreading shares), then as spread
     - none: the natural order of ids
 
     Returns fewer ids than `size` only where fewer are available, more only where more must be included.

@@ -113,7 +113,7 @@ class HeldDevices:
     its own resource also by its name. An answer without any of these identifies no device.
 
     What non-exclusive resources gave does not count. A shared device (`share`) may also be held through
-    resources that this process never served: its replicas are meant to be used side by side.
+    resources that this process never served: its shares are meant to be used side by side.
     """
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ class HeldDevices:
             for holding in index.get(key, ()):
                 holder, held_id = holding
                 if holder == resource:
-                    # A pod may hold a replica of a shared device, whatever replicas were called then.
+                    # A pod may hold a share of the device, whatever the ids of shares were then.
                     if held_id in sharing.valid_ids(device.id) or (shared and held_id != device.id):
                         continue
                 elif shared and holder not in self._own:

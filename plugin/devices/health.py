@@ -41,9 +41,7 @@ class Damper:
         return self._falls[-1] - self._falls[0] if self._falls else 0.0
 
     def fall(self, now: float) -> bool:
-        """Record a failure; returns whether the device is held from now on, and was not before."""
-        if not self._well:
-            return False
+        """Record a failure of a well device; returns whether it is held from now on, and was not before."""
         self._well = False
         self._falls.append(now)
         self.release_at = None

@@ -1,4 +1,4 @@
-"""What a resource advertises: devices and their health, replicas, and tombstones of held devices.
+"""What a resource advertises: devices and their health, shares, and tombstones of held devices.
 
 An id that the kubelet has received stays in the list as unhealthy until no pod can hold it. When an
 allocated id disappears, the kubelet reports its pod as healthy; when that happens during Allocate, the
@@ -44,7 +44,7 @@ class TrackedDevice:
 
 @dataclass(frozen=True, slots=True)
 class ListEntry:
-    """One entry of the list for the kubelet: a device, or one of its replicas."""
+    """One entry of the list for the kubelet: a device, or one of its shares."""
 
     id: str
     known: TrackedDevice

@@ -14,7 +14,7 @@ import click
 import msgspec
 import yaml
 
-from plugin.config.load import PRESET_SOURCE, load_all
+from plugin.config.load import PRESET_SOURCE, load_all, read
 from plugin.config.plan import ResourcePlan
 from plugin.discover.dry_run import (
     AllocateAnswer,
@@ -28,7 +28,7 @@ from plugin.discover.dry_run import (
 from plugin.discovery.host import HostRoot
 from plugin.presets import PRESETS
 from plugin.settings import PluginSettings
-from runtime.config_file import MAX_BYTES, ConfigError, advice, quoted
+from runtime.config_file import ConfigError, advice, quoted
 from runtime.flags import settings_flag
 from runtime.text import visible
 
@@ -121,18 +121,8 @@ def discover(
 
 
 def _plans(config: Path | None, presets: Sequence[str]) -> tuple[ResourcePlan, ...]:
-    files = [(str(config), _read(config))] if config is not None else []
+    files = [(str(config), read(config))] if config is not None else []
     return load_all([*files, *((PRESET_SOURCE + name, PRESETS[name].read_bytes()) for name in presets)])
-
-
-def _read(path: Path) -> bytes:
-    """The first bytes of a file. Raises ConfigError."""
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror or type(error).__name__}"
-        raise ConfigError(str(path), None, (), problem) from None
 
 
 _COLUMNS: Final = ("DEVICE", "HEALTH", "NUMA", "PATH", "ATTRIBUTES", "REASON")

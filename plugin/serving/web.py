@@ -72,7 +72,7 @@ def build(site: PluginSite) -> web.Application:
 
 
 def document(statuses: tuple[ResourceStatus, ...]) -> PluginDevicesDocument:
-    """Every device of every resource by advertised id. `parent`: the id of the device behind a replica."""
+    """Every device of every resource by advertised id. `parent`: the id of the device behind a share."""
     return PluginDevicesDocument(1, [_resource(status) for status in statuses])
 
 

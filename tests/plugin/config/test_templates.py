@@ -33,7 +33,7 @@ def rendered(text: str, **variables: Any) -> str:
         ("{{ device.attrs.get('none', 'else') }}", "else"),
         ("{{ device.attrs.get('model', '').startswith('C9') }}", "True"),
         ("{{ devices | map(attribute='id') | join(',') }}", "gpu0,gpu1"),
-        ("{{ ids | join(' ') }}", "gpu0::1 gpu1::0"),
+        ("{{ ids | sort | join(' ') }}", "gpu0::1 gpu1::0"),
         ("{% for d in devices %}{{ loop.index }}={{ d.path }};{% endfor %}", "1=/dev/gpu0;2=/dev/gpu1;"),
         ("{{ (devices | first).name }}{{ devices[1].name }}", "zeroone"),
         ("{% if device.numa_nodes %}{{ device.numa_nodes[0] }}{% else %}none{% endif %}", "1"),

@@ -13,8 +13,8 @@ from plugin.names import natural
 from runtime.clock import Instant
 
 
-def replicas(devices: dict[str, int], count: int = 1) -> list[Offer]:
-    """Each device of `devices` (name: NUMA node) with `count` replicas."""
+def shares(devices: dict[str, int], count: int = 1) -> list[Offer]:
+    """Each device of `devices` (name: NUMA node) with `count` shares."""
     return [Offer(f"{d}::{n}", d, (node,)) for d, node in devices.items() for n in range(count)]
 
 
@@ -26,22 +26,22 @@ def devices(chosen: tuple[str, ...]) -> list[str]:
     return [i.split("::", maxsplit=1)[0] for i in chosen]
 
 
-def test_replicas_are_spread_over_physical_devices_first() -> None:
-    available = replicas({"a": 0, "b": 0, "c": 0}, 4)
+def test_shares_are_spread_over_physical_devices_first() -> None:
+    available = shares({"a": 0, "b": 0, "c": 0}, 4)
     for how in ("none", "packed", "spread"):
         assert sorted(devices(prefer(how, available, [], 3, whole(available)))) == ["a", "b", "c"]
         assert Counter(devices(prefer(how, available, [], 5, whole(available)))).most_common(1)[0][1] == 2
 
 
 def test_packed_takes_what_is_in_use_already_and_spread_what_is_not() -> None:
-    everything = replicas({"a": 0, "b": 0}, 4)
+    everything = shares({"a": 0, "b": 0}, 4)
     available = [offer for offer in everything if offer.id not in {"b::0", "b::1"}]
     assert devices(prefer("packed", available, [], 1, whole(everything))) == ["b"]
     assert devices(prefer("spread", available, [], 1, whole(everything))) == ["a"]
 
 
 def test_numa_takes_the_node_that_just_fits() -> None:
-    available = replicas({"a": 0, "b": 1, "c": 0, "d": 1, "e": 0})
+    available = shares({"a": 0, "b": 1, "c": 0, "d": 1, "e": 0})
     assert sorted(devices(prefer("numa", available, [], 2, whole(available)))) == ["b", "d"]
     assert sorted(devices(prefer("numa", available, [], 3, whole(available)))) == ["a", "c", "e"]
     # None fits: the larger one whole, then the rest.
@@ -49,7 +49,7 @@ def test_numa_takes_the_node_that_just_fits() -> None:
 
 
 def test_numa_stays_with_what_must_be_included() -> None:
-    available = replicas({"a": 0, "b": 1, "c": 0, "d": 1, "e": 0})
+    available = shares({"a": 0, "b": 1, "c": 0, "d": 1, "e": 0})
     assert sorted(devices(prefer("numa", available, ["a::0"], 2, whole(available)))) == ["a", "c"]
 
 
@@ -80,7 +80,7 @@ def test_the_answer_is_always_one_that_the_kubelet_takes(
 
 @pytest.mark.parametrize(("size", "expected"), [(9, 2), (0, 0), (-1, 0)])
 def test_more_than_there_is_and_less_than_nothing_are_answered_too(size: int, expected: int) -> None:
-    available = replicas({"a": 0, "b": 0})
+    available = shares({"a": 0, "b": 0})
     assert len(prefer("packed", available, [], size, Counter())) == expected
 
 
