@@ -1,8 +1,8 @@
-"""A preset, or any configuration, served from a host tree to a simulated kubelet: what it gets to see."""
+"""A preset, or any configuration, served from a host tree to a simulated kubelet."""
 # pyright: reportPrivateUsage=false
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,16 +74,13 @@ class Serving:
         )
 
 
+Serve = Callable[[str], AbstractAsyncContextManager[Serving]]
+
+
 @asynccontextmanager
-async def serving_text(root: Path, host: Path, configuration: str) -> AsyncGenerator[Serving]:
-    """Serve a configuration from the tree at `host`; the kubelet's root is below `root`."""
-    async with SimulatedKubelet(root / "k") as kubelet, serving(root / "k", host, configuration) as served:
+async def serving_configuration(root: Path, host: Path, configuration: str) -> AsyncGenerator[Serving]:
+    """Serve a preset by its name, or a configuration, from the tree at `host`, to a kubelet below `root`."""
+    text = PRESETS[configuration].read_text() if configuration in PRESETS else configuration
+    async with SimulatedKubelet(root / "k") as kubelet, serving(root / "k", host, text) as served:
         yield Serving(kubelet, served)
         assert kubelet.violations == ()
-
-
-@asynccontextmanager
-async def serving_preset(root: Path, host: Path, preset: str) -> AsyncGenerator[Serving]:
-    """Serve a preset alone, as `devicelens plugin --preset NAME` does."""
-    async with serving_text(root, host, PRESETS[preset].read_text()) as made:
-        yield made

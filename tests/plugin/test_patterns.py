@@ -27,7 +27,7 @@ from plugin.patterns import MAX_TEXT, fullmatch, pattern_problem
         "",
     ],
 )
-def test_what_people_write_is_taken(pattern: str) -> None:
+def test_usual_patterns_are_valid(pattern: str) -> None:
     assert pattern_problem(pattern) is None
 
 
@@ -49,7 +49,7 @@ def test_what_people_write_is_taken(pattern: str) -> None:
         ("(" * 500 + ")" * 500, "regular expression"),
     ],
 )
-def test_what_may_never_end_or_is_none_is_refused(pattern: str, said: str) -> None:
+def test_slow_and_invalid_patterns_are_refused(pattern: str, said: str) -> None:
     problem = pattern_problem(pattern)
     assert problem is not None
     assert problem.startswith("expected a regular expression")
@@ -63,18 +63,18 @@ def test_a_text_that_is_too_long_matches_nothing() -> None:
 
 @contextmanager
 def no_longer_than(seconds: float) -> Generator[None]:
-    """The engine looks at signals now and then: an expression that does not end is broken off."""
+    """Fails after so many seconds of this process's own time, which the load of the machine does not stretch."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise TimeoutError
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGVTALRM, late)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 PIECES = st.sampled_from(["a", "b", ".", r"\d", "[ab]", "[^a]", "(a|b)", "(ab|a)", "(a)", "x?", "-"])
@@ -85,13 +85,13 @@ def _pattern(parts: list[tuple[str, str]]) -> str:
     return "".join(piece + repeat for piece, repeat in parts if not (repeat and piece.endswith("?")))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(PIECES, REPEATS), min_size=1, max_size=4).map(_pattern),
     st.lists(st.tuples(PIECES, REPEATS), max_size=3).map(_pattern),
     REPEATS,
 )
-def test_what_is_taken_ends_soon_on_the_worst_of_texts(inner: str, rest: str, repeat: str) -> None:
+def test_valid_patterns_are_fast_on_long_texts(inner: str, rest: str, repeat: str) -> None:
     pattern = f"({inner}){repeat}{rest}!"
     if pattern_problem(pattern) is not None:
         return

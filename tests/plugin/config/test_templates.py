@@ -42,7 +42,7 @@ def rendered(text: str, **variables: Any) -> str:
         ("{{ 2 * 3 + 10 % 4 }}", "8"),
     ],
 )
-def test_templates_say_what_devices_are(text: str, result: str) -> None:
+def test_templates_render_devices(text: str, result: str) -> None:
     assert rendered(text) == result
 
 
@@ -74,7 +74,7 @@ def test_templates_say_what_devices_are(text: str, result: str) -> None:
         ("{{ " + "(" * 500 + "1" + ")" * 500 + " }}", "nested too deeply"),
     ],
 )
-def test_what_cannot_be_meant_is_an_error_when_it_is_loaded(text: str, words: str) -> None:
+def test_a_template_with_an_error_is_refused(text: str, words: str) -> None:
     with pytest.raises(TemplateError, match=r".") as caught:
         compiled(text)
     assert words in str(caught.value)
@@ -98,7 +98,7 @@ def test_what_cannot_be_meant_is_an_error_when_it_is_loaded(text: str, words: st
         ("{{ long + long }}", "more than"),
     ],
 )
-def test_what_goes_wrong_in_rendering_is_one_clear_error(text: str, words: str) -> None:
+def test_a_template_that_fails_has_one_clear_error(text: str, words: str) -> None:
     with pytest.raises(TemplateError) as caught:
         compile_template(text, NAMES | {"long"}, DEVICE_FIELDS).render(
             {"device": ONE, "devices": [ONE], "ids": ["gpu0"], "long": "x" * MAX_OUTPUT}
@@ -119,7 +119,7 @@ def test_a_condition_that_is_neither_is_an_error() -> None:
         compiled("{{ device.id }}").holds({"device": ONE})
 
 
-def test_templates_of_one_text_are_equal_and_say_what_they_use() -> None:
+def test_templates_of_one_text_are_equal() -> None:
     assert compiled("{{ ids | join }}") == compiled("{{ ids | join }}")
     assert compiled("{{ ids | join }}").uses == {"ids"}
     assert compiled("x").uses == frozenset()

@@ -49,7 +49,7 @@ def inventory(*sick: str) -> Inventory:
     return made
 
 
-def test_the_answer_is_exactly_what_the_configuration_says() -> None:
+def test_the_whole_answer() -> None:
     asked = ["video10::0", "video2::2", "video10::1"]
     made = render(plan(), asked, request(inventory(), plan(), asked).devices)
     assert made == ContainerAllocation(
@@ -91,7 +91,7 @@ def test_the_order_of_the_request_does_not_matter() -> None:
         (["\x1b[31m"], Refusal.FAILED_PRECONDITION, "'\\x1b[31m' is unknown"),
     ],
 )
-def test_what_cannot_be_given_is_refused_by_name(asked: list[str], refusal: Refusal, words: str) -> None:
+def test_a_request_that_cannot_be_met_is_refused(asked: list[str], refusal: Refusal, words: str) -> None:
     with pytest.raises(AllocationError) as caught:
         request(inventory("video3"), plan(), asked)
     assert caught.value.refusal is refusal

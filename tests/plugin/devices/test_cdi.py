@@ -108,7 +108,7 @@ def specification(made: ResourcePlan, *devices: Device) -> bytes:
     return content
 
 
-def test_what_names_a_device_is_its_own_and_the_rest_is_common() -> None:
+def test_edits_of_a_device_and_common_edits() -> None:
     content = specification(plan(), camera("video2"), camera("video10"))
     assert problem(content) is None
     spec = msgspec.json.decode(content)
@@ -179,9 +179,7 @@ def test_a_device_without_edits_of_its_own_gets_the_common_ones() -> None:
         ("a.b/c.d", "x", ContainerNode("/dev/x", "/dev/x", "rw"), "0.6.0"),
     ],
 )
-def test_the_version_is_the_least_that_is_needed(
-    kind: str, name: str, node: ContainerNode, version: str
-) -> None:
+def test_the_lowest_possible_version(kind: str, name: str, node: ContainerNode, version: str) -> None:
     content = cdi.document(kind, {name: Edits(nodes=(node,))}, Edits())
     assert content is not None
     assert msgspec.json.decode(content)["cdiVersion"] == version
@@ -195,7 +193,7 @@ def test_a_name_that_cdi_does_not_take_is_reported() -> None:
         cdi.name_of(made, "example.com/camera", camera("a/b"))
 
 
-def test_the_file_is_called_after_the_kind_and_the_resource() -> None:
+def test_the_file_is_named_after_the_kind_and_the_resource() -> None:
     assert (
         cdi.file_name("nvidia.com/gpu", "example.com/gpu") == "nvidia.com-gpu_devicelens_example.com_gpu.json"
     )

@@ -9,13 +9,13 @@ from plugin.devices.claims import ClaimResult, DeviceClaims, NamesInUse, claim_o
 from plugin.discovery.source import Found
 
 
-def test_a_device_is_known_by_its_claim_or_else_by_its_path() -> None:
+def test_a_device_is_identified_by_its_claim_or_its_path() -> None:
     assert claim_of(Found("eth0", "/sys/class/net/eth0", claim="pci:0000:3b:00.0")) == "pci:0000:3b:00.0"
     assert claim_of(Found("v0", "/dev/v0")) == "/dev/v0"
     assert claim_of(Found("named")) == ""
 
 
-def test_the_first_that_claims_a_device_keeps_it_whatever_the_order_becomes() -> None:
+def test_the_first_claim_of_a_device_stays() -> None:
     claims = DeviceClaims()
     claims.configure(("a", "b"))
     assert claims.claim("b", {"x"}) == ClaimResult()
@@ -24,7 +24,7 @@ def test_the_first_that_claims_a_device_keeps_it_whatever_the_order_becomes() ->
     assert claims.claim("b", {"x", "y"}) == ClaimResult({"y": "a"})
 
 
-def test_earlier_resources_are_waited_for_until_they_have_scanned() -> None:
+def test_resources_wait_for_the_first_scan_of_earlier_ones() -> None:
     claims = DeviceClaims()
     claims.configure(("a", "b", "c"))
     assert claims.awaited("a") == ()

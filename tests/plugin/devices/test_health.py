@@ -67,9 +67,7 @@ def test_without_probes_every_device_is_well() -> None:
         (probe(), ["x" * 1000], [None, "x" * LONGEST_REASON]),
     ],
 )
-def test_health_changes_after_so_many_equal_answers_in_a_row(
-    settings: ProbePlan, answers: list[str], reasons: list[str | None]
-) -> None:
+def test_answers_in_a_row(settings: ProbePlan, answers: list[str], reasons: list[str | None]) -> None:
     health = known(settings)
     found = [health.reason("a")]
     for answer in answers:
@@ -79,7 +77,7 @@ def test_health_changes_after_so_many_equal_answers_in_a_row(
     assert found == reasons
 
 
-def test_the_first_probe_that_fails_says_why_and_one_that_has_not_answered_keeps_a_device_unknown() -> None:
+def test_the_first_failing_probe_is_the_reason() -> None:
     health = known(probe(), probe(), probe(initial=True))
     health.answer("a", 1, "", 0.0)
     assert health.reason("a") is None
@@ -125,11 +123,16 @@ def test_a_reason_that_differs_in_a_number_alone_stays(first: str, then: str, ch
     assert health.reason("a") == then
 
 
-GPU = Device("GPU-1", "gpu0", attrs={"uuid": "GPU-1"}, found=Found("gpu0", claim="pci:0000:3b:00.0"))
+GPU = Device(
+    "MIG-1",
+    "gpu0",
+    attrs={"uuid": "MIG-1", "gpu_uuid": "GPU-1"},
+    found=Found("gpu0", claim="pci:0000:3b:00.0"),
+)
 
 
 def test_a_fault_concerns_a_device_by_its_claim_id_name_or_attributes() -> None:
-    for subjects in ((), ("GPU-1",), ("pci:0000:3b:00.0", "x"), ("gpu0",)):
+    for subjects in ((), ("MIG-1",), ("GPU-1",), ("pci:0000:3b:00.0", "x"), ("gpu0",)):
         assert concerns(Fault(frozenset(subjects), 79, "", 0.0), GPU)
     assert not concerns(Fault(frozenset({"GPU-2"}), 79, "", 0.0), GPU)
 

@@ -24,7 +24,7 @@ def ids(identifier: Identifier, *found: Found) -> list[str]:
     return [item.id for item in identifier.identify(found, no_numa).devices]
 
 
-def test_a_device_is_called_by_its_name_unless_a_template_says_otherwise() -> None:
+def test_the_id_is_the_name_or_by_a_template() -> None:
     found = Found("video0", "/dev/video0", {"serial": "S1"})
     assert ids(Identifier(plan()), found) == ["video0"]
     assert ids(Identifier(plan(id='"{{ device.attrs.serial }}"')), found) == ["S1"]
@@ -42,12 +42,12 @@ def test_long_names_are_in_natural_order_too_and_only_usual_ones_are_remembered(
     assert natural(long) is not natural(long)
 
 
-def test_only_what_matches_is_a_device() -> None:
+def test_only_matching_devices_have_an_id() -> None:
     identifier = Identifier(plan(match="\"{{ device.attrs.get('m') == 'x' }}\""))
     assert ids(identifier, Found("a", attrs={"m": "x"}), Found("b"), Found("c", attrs={"m": "y"})) == ["a"]
 
 
-def test_what_cannot_be_a_device_is_left_out_with_the_reason() -> None:
+def test_devices_without_a_valid_id_are_left_out() -> None:
     identifier = Identifier(plan(id='"{{ device.attrs.serial }}"'))
     made = identifier.identify(
         [Found("a", "/dev/a"), Found("b", attrs={"serial": "x\ny"}), Found("c", attrs={"serial": "ok"})],
@@ -70,7 +70,7 @@ def test_the_same_thing_found_twice_is_one_device() -> None:
     assert (len(made.devices), made.left_out) == (1, ())
 
 
-def test_who_has_an_id_keeps_it_when_another_claims_it() -> None:
+def test_the_first_device_with_an_id_keeps_it() -> None:
     identifier = Identifier(plan(id='"{{ device.attrs.serial }}"'))
     first, rival = Found("v1", "/dev/v1", {"serial": "S"}), Found("v0", "/dev/v0", {"serial": "S"})
     identifier.identify([first], no_numa)
@@ -81,7 +81,7 @@ def test_who_has_an_id_keeps_it_when_another_claims_it() -> None:
     assert [i.path for i in identifier.identify([rival], no_numa).devices] == ["/dev/v0"]
 
 
-def test_numa_is_what_the_host_tells_what_is_written_or_nothing() -> None:
+def test_numa_nodes_by_the_host_or_the_configuration() -> None:
     found, told = Found("a"), Found("b", numa_node=3)
 
     def nodes(_found: Found) -> tuple[int, ...]:
@@ -96,7 +96,7 @@ def test_numa_is_what_the_host_tells_what_is_written_or_nothing() -> None:
     assert numa(plan(numa="2"), found) == (2,)
 
 
-def test_what_did_not_change_is_not_scanned_again() -> None:
+def test_unchanged_devices_are_not_read_again() -> None:
     asked: list[str] = []
 
     def nodes(found: Found) -> tuple[int, ...]:

@@ -169,9 +169,7 @@ def test_a_tombstone_goes_when_no_pod_holds_it_and_a_minute_after_its_allocation
 
 
 @pytest.mark.parametrize("allocated", [True, False])
-def test_a_device_that_is_allocated_or_found_during_the_query_of_the_kubelet_stays(
-    *, allocated: bool
-) -> None:
+def test_a_tombstone_that_is_in_use_again_during_a_query_stays(*, allocated: bool) -> None:
     inventory, late = vanished(), at(RELEASE_AFTER)
     candidates = inventory.releasable(late)
     if allocated:

@@ -33,7 +33,7 @@ def test_shares_are_spread_over_physical_devices_first() -> None:
         assert Counter(devices(prefer(how, available, [], 5, whole(available)))).most_common(1)[0][1] == 2
 
 
-def test_packed_takes_what_is_in_use_already_and_spread_what_is_not() -> None:
+def test_packed_takes_devices_in_use_and_spread_others() -> None:
     everything = shares({"a": 0, "b": 0}, 4)
     available = [offer for offer in everything if offer.id not in {"b::0", "b::1"}]
     assert devices(prefer("packed", available, [], 1, whole(everything))) == ["b"]
@@ -48,7 +48,7 @@ def test_numa_takes_the_node_that_just_fits() -> None:
     assert sorted(devices(prefer("numa", available, [], 4, whole(available))))[:3] == ["a", "b", "c"]
 
 
-def test_numa_stays_with_what_must_be_included() -> None:
+def test_numa_stays_on_the_node_of_included_devices() -> None:
     available = shares({"a": 0, "b": 1, "c": 0, "d": 1, "e": 0})
     assert sorted(devices(prefer("numa", available, ["a::0"], 2, whole(available)))) == ["a", "c"]
 
@@ -84,7 +84,7 @@ def test_more_than_there_is_and_less_than_nothing_are_answered_too(size: int, ex
     assert len(prefer("packed", available, [], size, Counter())) == expected
 
 
-def test_what_is_offered_is_resolved_and_an_unknown_id_stands_for_itself() -> None:
+def test_an_unknown_id_is_a_device_of_its_own() -> None:
     inventory = Inventory(Sharing(2))
     inventory.survey([ObservedDevice(Device("a", "a", numa_nodes=(1,)))], Instant(0, 0))
     assert offers(inventory, ["a::1", "x", "x"]) == (Offer("a::1", "a", (1,)), Offer("x", "x"))

@@ -12,17 +12,17 @@ def shell(text: str, **more: float) -> tuple[int | None, bytes, bytes, bool]:
     return outcome.status, outcome.output, outcome.error, outcome.cut
 
 
-def test_a_program_gives_its_status_and_what_it_wrote() -> None:
+def test_a_program_returns_its_status_and_output() -> None:
     assert shell("echo out; echo err >&2; exit 3") == (3, b"out\n", b"err\n", False)
     assert shell("kill -TERM $$")[0] == 128 + 15
 
 
-def test_more_than_is_wanted_is_read_and_not_kept() -> None:
+def test_the_first_bytes_of_the_output_are_kept() -> None:
     status, output, _, cut = shell("head -c 3000000 /dev/zero; echo >&2", most=1000)
     assert (status, len(output), cut) == (0, 1000, True)
 
 
-def test_what_came_last_is_kept_where_that_is_wanted() -> None:
+def test_the_last_bytes_of_the_output_are_kept() -> None:
     outcome = run_command(["sh", "-c", "seq 100000; seq 5 >&2"], limit=10.0, most=12, last=True)
     assert (outcome.output, outcome.error, outcome.cut) == (
         b"99999\n100000\n"[-12:],

@@ -22,7 +22,7 @@ def printed(here: HostRoot, text: str) -> Findings:
     return look(here, ["/bin/echo", text])
 
 
-def test_what_is_printed_are_the_devices(here: HostRoot, host: Path) -> None:
+def test_printed_devices(here: HostRoot, host: Path) -> None:
     (host / "dev").mkdir()
     (host / "dev/x0").touch()
     devices = [
@@ -55,7 +55,7 @@ def test_what_is_printed_are_the_devices(here: HostRoot, host: Path) -> None:
     assert source.resolve(here, findings.found[0]) is None
 
 
-def test_no_device_is_said(here: HostRoot) -> None:
+def test_a_program_that_prints_no_device(here: HostRoot) -> None:
     assert printed(here, "[]").notes == ("/bin/echo printed no device",)
 
 
@@ -98,7 +98,7 @@ def test_bad_output_is_one_clear_error(here: HostRoot, text: str, said: str) -> 
         (f"print('[' + ' ' * {MAX_OUTPUT} + ']')", f"printed more than {MAX_OUTPUT} bytes"),
     ],
 )
-def test_a_program_that_fails_is_told_with_what_it_said_first(here: HostRoot, code: str, said: str) -> None:
+def test_the_error_of_a_program_has_its_first_line(here: HostRoot, code: str, said: str) -> None:
     with pytest.raises(OSError, match=r"exit status|printed more|did not end") as caught:
         look(here, python(code), timeout="2s")
     assert caught.value.strerror == said
@@ -109,9 +109,7 @@ def test_a_program_that_is_not_there(here: HostRoot) -> None:
         look(here, ["/nope/program"])
 
 
-def test_its_environment_is_small_and_says_where_the_host_is(
-    here: HostRoot, host: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_of_a_program(here: HostRoot, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "x")
     code = """
     import json, os
@@ -130,7 +128,7 @@ class Hands:
         return self.now
 
 
-def test_it_is_not_run_more_often_than_its_interval_whoever_asks(here: HostRoot, tmp_path: Path) -> None:
+def test_equal_sources_run_a_program_once_in_its_interval(here: HostRoot, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     runs.touch()
     code = f"""

@@ -54,9 +54,7 @@ def test_another_source_of_the_same_members_remembers_the_same(tree: HostTree, h
     assert named(GroupScanner(SOUND), HostRoot(tree.root)) == {}
 
 
-def test_nodes_are_the_paths_that_are_nodes_and_optional_ones_may_be_missing(
-    tree: HostTree, here: HostRoot
-) -> None:
+def test_nodes_and_optional_paths_of_a_group(tree: HostTree, here: HostRoot) -> None:
     tree.node("/dev/a", "char", 10, 1)
     tree.file("/dev/data")
     tree.node("/dev/extra", "char", 10, 2)
@@ -90,7 +88,7 @@ def test_a_name_is_the_path_below_the_patterns_directory(tree: HostTree, here: H
     assert list(named(GroupScanner(shared), here)) == ["one/node-0", "two/node-0"]
 
 
-def test_a_group_of_what_is_optional_is_numbered(tree: HostTree, here: HostRoot) -> None:
+def test_a_group_of_optional_paths_is_numbered(tree: HostTree, here: HostRoot) -> None:
     tree.file("/dev/ttyS0")
     members = [GroupMember("/dev/ttyS0", optional=True), GroupMember("/dev/ttyUSB0", optional=True)]
     source = GroupScanner(Group(members))

@@ -35,7 +35,7 @@ def test_a_loop_of_links_is_not_there(host: Path) -> None:
     assert HostRoot(host).exists("/l0")
 
 
-def test_entries_come_with_what_they_lead_to(host: Path) -> None:
+def test_entries_have_the_status_of_their_targets(host: Path) -> None:
     (host / "d").mkdir()
     (host / "d/file").touch()
     (host / "d/link").symlink_to("/d/file")
@@ -46,7 +46,7 @@ def test_entries_come_with_what_they_lead_to(host: Path) -> None:
     assert found["dangling"].status is None
 
 
-def test_what_mounts_need_is_made_once_and_kept(host: Path) -> None:
+def test_host_paths_of_mounts_are_created_once(host: Path) -> None:
     looks = HostRoot(host)
     (host / "tmp").mkdir()
     for kind in ("directory", "file"):
@@ -57,7 +57,7 @@ def test_what_mounts_need_is_made_once_and_kept(host: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "file"])
-def test_a_link_in_place_of_what_a_mount_needs_is_refused(host: Path, kind: str) -> None:
+def test_a_link_in_place_of_the_host_path_of_a_mount_is_refused(host: Path, kind: str) -> None:
     (host / "tmp").mkdir()
     (host / "real").mkdir()
     (host / "tmp/x").symlink_to("/real")
@@ -67,6 +67,6 @@ def test_a_link_in_place_of_what_a_mount_needs_is_refused(host: Path, kind: str)
         HostRoot(host).make("/none/x", kind)
 
 
-def test_what_cannot_be_known_is_an_error(host: Path) -> None:
+def test_a_path_that_cannot_be_read_is_an_error(host: Path) -> None:
     with pytest.raises(OSError, match="File name too long"):
         HostRoot(host).exists("/" + "x" * 300)

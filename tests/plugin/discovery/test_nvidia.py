@@ -34,7 +34,7 @@ def named(findings: Findings) -> dict[str, Found]:
     return {found.name: found for found in findings.found}
 
 
-def test_gpus_by_nvml_are_known_by_their_uuids(here: HostRoot, nvml: FakeNvml) -> None:
+def test_gpus_by_nvml(here: HostRoot, nvml: FakeNvml) -> None:
     nvml.tells(A100, H100)
     findings = scan(here)
     assert findings.notes == ()
@@ -71,9 +71,7 @@ def test_a_pci_address_is_written_as_linux_does(told: str, expected: str) -> Non
     assert linux_address(told) == expected
 
 
-def test_slices_by_nvml_have_profiles_and_the_nodes_of_their_capabilities(
-    here: HostRoot, tree: HostTree, nvml: FakeNvml
-) -> None:
+def test_slices_by_nvml(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
     divide(tree)
     nvml.tells(A100_MIG, H100, *SLICES)
     found = named(scan(here, "slices"))
@@ -93,9 +91,7 @@ def test_slices_by_nvml_have_profiles_and_the_nodes_of_their_capabilities(
     assert only.attrs["profile"] == "1g.5gb+me"
 
 
-def test_both_are_the_slices_of_divided_gpus_and_the_others_whole(
-    here: HostRoot, tree: HostTree, nvml: FakeNvml
-) -> None:
+def test_slices_of_divided_gpus_and_other_gpus_whole(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
     divide(tree)
     nvml.tells(A100_MIG, H100, *SLICES)
     names = list(named(scan(here, "both")))
@@ -103,7 +99,7 @@ def test_both_are_the_slices_of_divided_gpus_and_the_others_whole(
 
 
 @pytest.mark.usefixtures("no_nvml")
-def test_without_nvml_the_drivers_files_tell_the_same_of_gpus(here: HostRoot, tree: HostTree) -> None:
+def test_gpus_by_the_files_of_the_driver(here: HostRoot, tree: HostTree) -> None:
     show_gpu(tree, "0000:af:00.0", 1, H100_UUID)
     show_gpu(tree, "0000:3b:00.0", 0, A100_UUID)
     show_gpu(tree, "0000:5e:00.0", 2, "GPU-x", **{"GPU Excluded": "Yes"})
@@ -115,9 +111,7 @@ def test_without_nvml_the_drivers_files_tell_the_same_of_gpus(here: HostRoot, tr
     ]
 
 
-def test_numbers_of_capabilities_come_from_the_table_without_files(
-    here: HostRoot, tree: HostTree, nvml: FakeNvml
-) -> None:
+def test_capabilities_by_the_table(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
     table = "config 1\nmonitor 2\ngpu0/gi7/access 66\nx\ngpu0/gi7/ci0/access 67\n"
     tree.file("/proc/driver/nvidia-caps/mig-minors", table)
     nvml.tells(A100_MIG, SLICES[1], SLICES[0])
@@ -144,7 +138,7 @@ def test_gpus_without_nvml_and_without_proc_are_those_with_a_node(here: HostRoot
 
 
 @pytest.mark.usefixtures("no_nvml")
-def test_without_nvml_slices_are_called_by_their_instances(here: HostRoot, tree: HostTree) -> None:
+def test_slices_by_the_files_of_the_driver(here: HostRoot, tree: HostTree) -> None:
     show_gpu(tree, "0000:3b:00.0", 0, A100_UUID)
     divide(tree)
     show_capability(tree, "gi8/ci1", 77)
@@ -238,9 +232,7 @@ async def test_a_call_that_hangs_times_out_and_works_later(here: HostRoot, nvml:
     assert list(named(findings)) == [A100_UUID, H100_UUID]
 
 
-def test_slices_keep_their_names_while_nvml_is_missing(
-    here: HostRoot, tree: HostTree, nvml: FakeNvml
-) -> None:
+def test_slices_keep_their_names_without_nvml(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
     source = NvidiaScanner(Nvidia(kind="slices"))
     show_gpu(tree, "0000:3b:00.0", 0, A100_UUID)
     divide(tree)
@@ -253,7 +245,7 @@ def test_slices_keep_their_names_while_nvml_is_missing(
     assert list(named(scan(here))) == [A100_UUID]
 
 
-def test_a_gpu_is_resolved_with_its_current_nodes(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
+def test_a_gpu_has_its_current_nodes(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
     source = NvidiaScanner(Nvidia())
     show_gpu(tree, "0000:3b:00.0", 0, A100_UUID)
     nvml.tells(A100)
@@ -265,9 +257,7 @@ def test_a_gpu_is_resolved_with_its_current_nodes(here: HostRoot, tree: HostTree
     assert (now.name, now.nodes) == (A100_UUID, ("/dev/nvidia4",))
 
 
-def test_a_slice_is_resolved_with_its_current_capabilities(
-    here: HostRoot, tree: HostTree, nvml: FakeNvml
-) -> None:
+def test_a_slice_has_its_current_capabilities(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
     source = NvidiaScanner(Nvidia(kind="slices"))
     show_gpu(tree, "0000:3b:00.0", 0, A100_UUID)
     divide(tree)
@@ -344,7 +334,7 @@ def test_an_event_of_a_gpu_that_does_not_answer_concerns_all(here: HostRoot, nvm
     assert listening.faults[0].subjects == frozenset()
 
 
-def test_the_reason_for_missing_events_is_reported_until_they_are_back(
+def test_the_reason_for_missing_events(
     here: HostRoot, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("plugin.discovery.nvml.RETRY", 0.02)

@@ -51,7 +51,7 @@ def test_a_config_map_volume_is_a_directory_of_files(host: Path) -> None:
     assert [f.name for f in look(Files("/etc/colas"), host).found] == ["cola1"]
 
 
-def test_glob_finds_what_a_shell_would(host: Path) -> None:
+def test_glob_matches_as_a_shell_does(host: Path) -> None:
     for path in ("dev/video0", "dev/video10", "dev/video2", "dev/.video", "dev/snd/pcm0", "dev/ttyUSB0"):
         (host / path).parent.mkdir(parents=True, exist_ok=True)
         (host / path).touch()
@@ -70,7 +70,7 @@ def test_glob_finds_what_a_shell_would(host: Path) -> None:
     )
 
 
-def test_glob_says_which_directories_to_follow(host: Path) -> None:
+def test_directories_that_glob_follows(host: Path) -> None:
     (host / "sys/class/x/one").mkdir(parents=True)
     (host / "sys/class/x/two").mkdir()
     follow = look(Glob(["/sys/class/x/*/device"]), host).follow
@@ -81,7 +81,7 @@ def test_glob_says_which_directories_to_follow(host: Path) -> None:
     }
 
 
-def test_glob_keeps_a_link_by_its_own_name_and_says_where_it_leads(host: Path) -> None:
+def test_glob_keeps_the_name_of_a_link(host: Path) -> None:
     (host / "dev/serial/by-id").mkdir(parents=True)
     (host / "dev/ttyUSB0").touch()
     (host / "dev/serial/by-id/usb-x").symlink_to("../../ttyUSB0")
@@ -98,7 +98,7 @@ def test_a_device_node_has_its_numbers(host: Path, tree: HostTree) -> None:
     assert (written.rdev, written.absent) == (("char", 81, 0), "")
 
 
-def test_what_is_written_down_is_always_a_device_and_absent_while_its_path_is(host: Path) -> None:
+def test_a_static_device_is_absent_without_its_path(host: Path) -> None:
     source = Static([StaticDevice("Dev-1"), StaticDevice("fuse", path="/dev/fuse", numa=1, attrs={"a": "b"})])
     findings = look(source, host)
     assert [(f.name, f.absent, f.numa_node) for f in findings.found] == [
@@ -139,7 +139,7 @@ def sysfs(host: Path, **numa_by_level: str) -> Found:
         ({}, ()),
     ],
 )
-def test_the_numa_node_is_the_first_that_sysfs_tells_from_the_device_upwards(
+def test_the_numa_node_is_the_nearest_in_sysfs(
     host: Path, levels: dict[str, str], expected: tuple[int, ...]
 ) -> None:
     assert numa_nodes(HostRoot(host), sysfs(host, **levels)) == expected

@@ -153,9 +153,7 @@ def test_net_selects(host: Path, machine: Machine, written: dict[str, object], e
     assert Look(host, Net, **written).names() == expected
 
 
-def test_net_leaves_out_what_has_the_default_route_itself_or_below_something_else(
-    host: Path, machine: Machine
-) -> None:
+def test_net_leaves_out_interfaces_of_the_default_route(host: Path, machine: Machine) -> None:
     for number in range(5):
         path = machine.function(f"0000:0{number}:00.0", "8086", "1521", NETWORK, driver="igb")
         machine.interface(f"eth{number}", path)
@@ -245,7 +243,7 @@ def away(host: Path, path: str, interface: str, rdma: str) -> None:
         shutil.rmtree(host / f"{path}/{name}".lstrip("/"))
 
 
-def test_a_renamed_interface_is_known_by_its_new_name(host: Path, machine: Machine) -> None:
+def test_a_renamed_interface_has_its_new_name(host: Path, machine: Machine) -> None:
     path = machine.function("0000:01:00.0", "8086", "1521", NETWORK, driver="igb")
     machine.interface("eth0", path)
     look = Look(host, Net)
@@ -399,7 +397,7 @@ def test_an_instruction_set_has_the_name_that_compilers_use(version: int, gfx: s
         (Kfd, "/sys/class/kfd/kfd/topology/nodes is not there", "none of 1 compute nodes is selected"),
     ],
 )
-def test_a_scan_without_devices_says_why(
+def test_notes_of_a_scan_without_devices(
     host: Path, machine: Machine, kind: type, without: str, unselected: str
 ) -> None:
     findings = Look(host, kind).findings()

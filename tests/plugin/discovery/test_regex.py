@@ -26,7 +26,7 @@ def test_the_whole_name_must_match_and_groups_are_attributes(tree: HostTree) -> 
     assert findings.notes == ()
 
 
-def test_directories_are_looked_into_as_deep_as_asked_for(tree: HostTree) -> None:
+def test_directories_are_scanned_to_the_configured_depth(tree: HostTree) -> None:
     for name in ("snd/controlC0", "snd/by-id/usb", "bus/usb/001/002", "loop0", "bus/usb/001/deeper/003"):
         tree.file(f"/dev/{name}")
     tree.link("/dev/linked", "/dev/snd")
@@ -41,7 +41,7 @@ def test_directories_are_looked_into_as_deep_as_asked_for(tree: HostTree) -> Non
     assert ("/dev/bus/usb/001", "*") in look(tree, "x", depth=4).follow
 
 
-def test_a_node_is_known_by_its_numbers_and_a_link_by_where_it_leads(tree: HostTree) -> None:
+def test_a_node_has_its_numbers_and_a_link_its_target(tree: HostTree) -> None:
     tree.node("/dev/ttyUSB0", "char", 188, 0)
     tree.link("/dev/modem", "/dev/ttyUSB0")
     modem, node = look(tree, "(modem|ttyUSB(?P<minor>0))").found
@@ -50,7 +50,7 @@ def test_a_node_is_known_by_its_numbers_and_a_link_by_where_it_leads(tree: HostT
     assert dict(node.attrs) == {"type": "char", "major": "188", "minor": "0"}
 
 
-def test_what_is_allocated_is_what_is_there_at_this_moment(tree: HostTree) -> None:
+def test_a_path_is_resolved_with_its_current_target(tree: HostTree) -> None:
     here = HostRoot(tree.root)
     tree.file("/dev/ttyUSB0")
     tree.link("/dev/serial/adapter", "/dev/ttyUSB0")
@@ -72,7 +72,7 @@ def test_what_is_allocated_is_what_is_there_at_this_moment(tree: HostTree) -> No
         assert (now.name, now.attrs) == ("adapter", {**found.attrs, "target": "/dev/ttyUSB1"})
 
 
-def test_what_is_not_there_is_said(tree: HostTree) -> None:
+def test_notes_without_matches(tree: HostTree) -> None:
     assert look(tree, "x", "/nope").notes == ("/nope is not there",)
     tree.directory("/dev")
     assert look(tree, "x.").notes == ("nothing in /dev matches x.",)

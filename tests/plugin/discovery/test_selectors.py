@@ -49,9 +49,7 @@ def test_an_address_without_a_domain_is_in_the_first() -> None:
         ("eth0# 1 , 2-2", [1, 2], [0, 3]),
     ],
 )
-def test_virtual_functions_are_chosen_by_ranges(
-    text: str, inside: list[int | None], outside: list[int | None]
-) -> None:
+def test_virtual_functions_by_ranges(text: str, inside: list[int | None], outside: list[int | None]) -> None:
     chosen = selectors.virtual_functions(text)
     assert chosen.physical == "eth0"
     assert all(chosen.holds(index) for index in inside)
@@ -59,7 +57,7 @@ def test_virtual_functions_are_chosen_by_ranges(
 
 
 @given(st.text(max_size=40))
-def test_checks_never_fail_and_what_they_let_pass_can_be_used(text: str) -> None:
+def test_valid_selectors_can_be_used(text: str) -> None:
     for check in (selectors.name_problem, selectors.address_problem, selectors.hex_problem):
         if check(text) is None:
             selectors.any_matches([text], ["eth0", "0000:3b:00.0"])
@@ -68,7 +66,7 @@ def test_checks_never_fail_and_what_they_let_pass_can_be_used(text: str) -> None
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 50)), min_size=1), st.integers(0, 400))
-def test_ranges_mean_what_they_say(parts: list[tuple[int, int]], index: int) -> None:
+def test_ranges_of_virtual_functions(parts: list[tuple[int, int]], index: int) -> None:
     written = ",".join(f"{first}-{first + more}" if more else str(first) for first, more in parts)
     expected = any(first <= index <= first + more for first, more in parts)
     assert selectors.virtual_functions(f"ens1f0np0#{written}").holds(index) == expected

@@ -61,7 +61,7 @@ def test_directories_are_kept_where_their_files_are_as_expected(tree: HostTree) 
         (SysfsFile("subsystem", equals="dsa"), 4),
     ],
 )
-def test_what_may_be_expected_of_a_file(tree: HostTree, keep: SysfsFile, expected: int) -> None:
+def test_conditions_of_files(tree: HostTree, keep: SysfsFile, expected: int) -> None:
     assert len(look(tree, Sysfs([QUEUES], keep=[keep])).found) == expected
 
 
@@ -138,9 +138,7 @@ def test_one_directory_that_several_paths_lead_to_is_one_device(tree: HostTree) 
     ]
 
 
-def test_pci_functions_and_usb_devices_are_claimed_as_by_their_sources(
-    tree: HostTree, machine: Machine, bus: UsbBus
-) -> None:
+def test_claims_of_pci_functions_and_usb_devices(tree: HostTree, machine: Machine, bus: UsbBus) -> None:
     path = machine.function("0000:3b:00.0", "10de", "20b0", "030200")
     tree.link(f"{path}/subsystem", "/sys/bus/pci")
     bus.plug("1-2", "0403", "6001")
@@ -151,7 +149,7 @@ def test_pci_functions_and_usb_devices_are_claimed_as_by_their_sources(
     assert interface.claim.startswith("sysfs:")
 
 
-def test_what_is_allocated_is_kept_at_this_moment(tree: HostTree) -> None:
+def test_a_directory_is_resolved_with_its_current_files(tree: HostTree) -> None:
     source = Sysfs([QUEUES], keep=[SysfsFile("state", equals="enabled")], attrs={"size": "size"})
     here = HostRoot(tree.root)
     found = source.scan(here).found[0]

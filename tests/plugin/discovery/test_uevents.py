@@ -198,7 +198,7 @@ async def test_missing_events_of_interfaces_are_reported(tmp_path: Path) -> None
                 assert "hostNetwork" in refused
 
 
-def test_the_socket_of_the_kernel_opens_or_the_error_says_why() -> None:
+def test_the_socket_of_the_kernel() -> None:
     try:
         kernel = kernel_socket()
     except OSError as error:

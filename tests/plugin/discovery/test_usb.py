@@ -94,7 +94,7 @@ def test_a_disk_has_its_partitions(bus: UsbBus, here: HostRoot) -> None:
         ({"with_nodes": ["video*"]}, ["1-3"]),
     ],
 )
-def test_every_selector_that_is_given_must_hold(
+def test_usb_selects(
     bus: UsbBus, here: HostRoot, selectors: dict[str, list[str]], expected: list[str]
 ) -> None:
     bus.child(bus.plug("1-1", "0403", "6001", "A1"), "ttyUSB0/tty/ttyUSB0", "tty", "ttyUSB0")

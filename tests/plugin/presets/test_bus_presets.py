@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.machines import Machine
-from harness.preset import Answer, Listed, nodes, serving_preset, serving_text
+from harness.preset import Answer, Listed, Serve, nodes
 from simulator.rpc import RpcError
 
 
@@ -16,12 +16,12 @@ def gpu(machine: Machine, address: str, *, numa: int | None, card: int, render: 
     return path
 
 
-async def test_amd_gives_the_card_its_render_node_and_kfd(root: Path, host: Path, machine: Machine) -> None:
+async def test_amd_gives_the_card_its_render_node_and_kfd(serve: Serve, machine: Machine) -> None:
     gpu(machine, "0000:19:00.0", numa=1, card=1, render=128)
     gpu(machine, "0000:3b:00.0", numa=-1, card=2, render=129)
     machine.card(0, machine.function("0000:02:00.0", "1a03", "2000", "030000", driver="ast"), render=None)
     machine.tree.file("/dev/kfd")
-    async with serving_preset(root, host, "amd") as served:
+    async with serve("amd") as served:
         assert await served.devices("amd.com/gpu", 2) == {"0000:19:00.0": Listed(1), "0000:3b:00.0": Listed()}
         answer = await served.allocate("amd.com/gpu", "0000:3b:00.0", "0000:19:00.0")
         assert answer == Answer(
@@ -36,9 +36,7 @@ async def test_amd_gives_the_card_its_render_node_and_kfd(root: Path, host: Path
         )
 
 
-async def test_amd_gives_partitions_that_compute_and_no_others(
-    root: Path, host: Path, machine: Machine
-) -> None:
+async def test_amd_gives_the_partitions_that_compute(serve: Serve, machine: Machine) -> None:
     whole = gpu(machine, "0000:a4:00.0", numa=1, card=1, render=144)
     machine.tree.files(whole, current_compute_partition="CPX", current_memory_partition="NPS1")
     for number in (1, 2, 3):
@@ -48,7 +46,7 @@ async def test_amd_gives_partitions_that_compute_and_no_others(
         machine.compute_node(
             1 + number, simd_count=80, location_id=0xA400 + number, domain=0, drm_render_minor=144 + number
         )
-    async with serving_preset(root, host, "amd") as served:
+    async with serve("amd") as served:
         assert await served.devices("amd.com/gpu", 3) == {
             "0000:a4:00.0": Listed(1),
             "amdgpu_xcp_1": Listed(1),
@@ -59,12 +57,10 @@ async def test_amd_gives_partitions_that_compute_and_no_others(
         )
 
 
-async def test_amd_is_unhealthy_without_its_render_node_and_recovers(
-    root: Path, host: Path, machine: Machine
-) -> None:
+async def test_amd_is_unhealthy_without_its_render_node(serve: Serve, host: Path, machine: Machine) -> None:
     gpu(machine, "0000:19:00.0", numa=0, card=0, render=128)
     machine.tree.file("/dev/kfd")
-    async with serving_preset(root, host, "amd") as served:
+    async with serve("amd") as served:
         await served.devices("amd.com/gpu", 1)
         (host / "dev/dri/renderD128").unlink()
         await served.kubelet.wait_until(lambda k: k.allocatable("amd.com/gpu") == 0)
@@ -75,9 +71,7 @@ async def test_amd_is_unhealthy_without_its_render_node_and_recovers(
         await served.kubelet.wait_until(lambda k: k.allocatable("amd.com/gpu") == 1)
 
 
-async def test_intel_gpu_tells_drivers_apart_and_leaves_a_divided_function_to_its_parts(
-    root: Path, host: Path, machine: Machine
-) -> None:
+async def test_intel_gpu_by_driver(serve: Serve, host: Path, machine: Machine) -> None:
     physical = machine.function("0000:02:00.0", "8086", "0bda", "038000", driver="i915", numa=1)
     machine.card(0, physical, render=128)
     for index in range(2):
@@ -89,7 +83,7 @@ async def test_intel_gpu_tells_drivers_apart_and_leaves_a_divided_function_to_it
     battlemage = machine.function("0000:03:00.0", "8086", "e20b", "030000", driver="xe", numa=0)
     machine.card(3, battlemage, render=131)
     machine.card(4, machine.function("0000:04:00.0", "10de", "2204", "030000", driver="nouveau"), render=132)
-    async with serving_preset(root, host, "intel-gpu") as served:
+    async with serve("intel-gpu") as served:
         assert await served.devices("gpu.intel.com/i915", 2) == {"card1-0": Listed(1), "card2-0": Listed(1)}
         assert await served.devices("gpu.intel.com/xe", 1) == {"card3-0": Listed(0)}
         without_links = await served.allocate("gpu.intel.com/i915", "card1-0")
@@ -106,9 +100,7 @@ async def test_intel_gpu_tells_drivers_apart_and_leaves_a_divided_function_to_it
         )
 
 
-async def test_intel_qat_gives_virtual_functions_that_are_bound_to_vfio(
-    root: Path, host: Path, machine: Machine
-) -> None:
+async def test_intel_qat_gives_virtual_functions_of_vfio(serve: Serve, host: Path, machine: Machine) -> None:
     physical = machine.function("0000:6b:00.0", "8086", "4940", "0b4000", driver="4xxx", numa=1)
     parts: list[str] = []
     for index in range(4):
@@ -121,7 +113,7 @@ async def test_intel_qat_gives_virtual_functions_that_are_bound_to_vfio(
     machine.iommu_group(machine.function("0000:5e:00.0", "8086", "1572", "020000", driver="vfio-pci"), 9)
     for node in ("vfio", "300", "301", "noiommu-302", "9"):
         machine.tree.file(f"/dev/vfio/{node}")
-    async with serving_preset(root, host, "intel-qat") as served:
+    async with serve("intel-qat") as served:
         name = "qat.intel.com/generic"
         ids = [f"0000:6b:00.{n}" for n in (1, 2, 3)]
         assert await served.devices(name, 3) == dict.fromkeys(ids, Listed(1))
@@ -141,14 +133,12 @@ async def test_intel_qat_gives_virtual_functions_that_are_bound_to_vfio(
         await served.kubelet.wait_until(lambda k: k.allocatable(name) == 3)
 
 
-async def test_intel_qat_in_a_virtual_machine_is_known_by_its_id(
-    root: Path, host: Path, machine: Machine
-) -> None:
+async def test_intel_qat_in_a_virtual_machine(serve: Serve, machine: Machine) -> None:
     path = machine.function("0000:00:05.0", "8086", "4941", "0b4000", driver="vfio-pci", numa=-1)
     machine.iommu_group(path, 2)
     machine.tree.file("/dev/vfio/2")
     machine.tree.file("/dev/vfio/vfio")
-    async with serving_preset(root, host, "intel-qat") as served:
+    async with serve("intel-qat") as served:
         assert await served.devices("qat.intel.com/generic", 1) == {"0000:00:05.0": Listed()}
 
 
@@ -172,7 +162,7 @@ def info(answer: Answer, name: str) -> object:
     return made
 
 
-async def test_sriov_divides_virtual_functions_into_pools(root: Path, host: Path, machine: Machine) -> None:
+async def test_sriov_divides_virtual_functions_into_pools(serve: Serve, host: Path, machine: Machine) -> None:
     parts = nic(machine, "3b", "ens1f0", 4, numa=1)
     machine.bind("0000:3b:00.1", parts[0], "vfio-pci")
     machine.iommu_group(parts[0], 88)
@@ -187,7 +177,7 @@ async def test_sriov_divides_virtual_functions_into_pools(root: Path, host: Path
     for node in ("vfio", "88"):
         machine.tree.file(f"/dev/vfio/{node}")
     prefix = "PCIDEVICE_DEVICELENS_DEV_SRIOV"
-    async with serving_preset(root, host, "sriov") as served:
+    async with serve("sriov") as served:
         assert await served.devices("devicelens.dev/sriov_vfio", 1) == {"0000:3b:00.1": Listed(1)}
         assert await served.devices("devicelens.dev/sriov_rdma", 1) == {"0000:3b:00.2": Listed(1)}
         assert await served.devices("devicelens.dev/sriov_net", 1) == {"0000:3b:00.3": Listed(1)}
@@ -224,7 +214,7 @@ async def test_sriov_divides_virtual_functions_into_pools(root: Path, host: Path
         assert info(answer, f"{prefix}_NET") == {"0000:3b:00.3": {"generic": {"deviceID": "0000:3b:00.3"}}}
 
 
-async def test_sriov_for_some_functions_of_an_interface(root: Path, host: Path, machine: Machine) -> None:
+async def test_sriov_for_some_functions_of_an_interface(serve: Serve, machine: Machine) -> None:
     for index, part in enumerate(nic(machine, "3b", "ens1f0", 6, numa=0)):
         machine.bind(f"0000:3b:00.{index + 1}", part, "iavf")
         machine.interface(f"ens1f0v{index}", part)
@@ -237,7 +227,7 @@ resources:
     name: intel.com/first.pool
     discover: [{net: {vendors: ["0x15B3"], devices: ["101e"], pf_names: ["ens1f0#0-1,4", "nope"]}}]
 """
-    async with serving_text(root, host, text) as served:
+    async with serve(text) as served:
         assert {*await served.devices("intel.com/first.pool", 3)} == {f"0000:3b:00.{n}" for n in (1, 2, 5)}
         answer = await served.allocate("intel.com/first.pool", "0000:3b:00.5", "0000:3b:00.1")
         assert answer.env["PCIDEVICE_INTEL_COM_FIRST_POOL"] == "0000:3b:00.1,0000:3b:00.5"
@@ -246,28 +236,26 @@ resources:
         }
 
 
-async def test_rdma_gives_the_device_and_the_connection_manager(
-    root: Path, host: Path, machine: Machine
-) -> None:
+async def test_rdma_gives_the_connection_manager_too(serve: Serve, machine: Machine) -> None:
     for number, (address, numa) in enumerate((("0000:3b:00.0", 0), ("0000:86:00.0", 1))):
         path = machine.function(address, "15b3", "1017", "020000", driver="mlx5_core", numa=numa)
         machine.interface(f"ens{number}", path)
         machine.rdma(f"mlx5_{number}", path, number)
-    async with serving_preset(root, host, "rdma") as served:
+    async with serve("rdma") as served:
         assert await served.devices("tencent.com/rdma", 2) == {"mlx5_0": Listed(0), "mlx5_1": Listed(1)}
         assert await served.allocate("tencent.com/rdma", "mlx5_1") == Answer(
             nodes=nodes("rw", "/dev/infiniband/uverbs1", "/dev/infiniband/rdma_cm")
         )
 
 
-async def test_rdma_shared_gives_all_adapters_at_once(root: Path, host: Path, machine: Machine) -> None:
+async def test_rdma_shared_gives_all_adapters_at_once(serve: Serve, host: Path, machine: Machine) -> None:
     paths: list[str] = []
     for number in range(2):
         address = f"0000:3b:00.{number}"
         paths.append(machine.function(address, "15b3", "1017", "020000", driver="mlx5_core", numa=number))
         machine.interface(f"ens3f{number}", paths[number])
         machine.rdma(f"mlx5_{number}", paths[number], number)
-    async with serving_preset(root, host, "rdma-shared") as served:
+    async with serve("rdma-shared") as served:
         name = "rdma/hca_shared_devices_a"
         assert await served.devices(name, 1000) == {str(n): Listed() for n in range(1000)}
         names = ("issm0", "issm1", "rdma_cm", "umad0", "umad1", "uverbs0", "uverbs1")
@@ -281,15 +269,13 @@ async def test_rdma_shared_gives_all_adapters_at_once(root: Path, host: Path, ma
         )
 
 
-async def test_solarflare_gives_onload_and_is_healthy_while_that_is_there(
-    root: Path, host: Path, machine: Machine
-) -> None:
+async def test_solarflare_needs_onload(serve: Serve, host: Path, machine: Machine) -> None:
     machine.function("0000:42:00.0", "1924", "0a03", "020000", driver="sfc", numa=1)
     machine.function("0000:42:00.1", "1924", "0a03", "120000", driver="sfc", numa=1)
     every = ("/dev/onload", "/dev/onload_cplane", "/dev/onload_epoll", "/dev/sfc_char", "/dev/sfc_affinity")
     for node in every:
         machine.tree.file(node)
-    async with serving_preset(root, host, "solarflare") as served:
+    async with serve("solarflare") as served:
         assert await served.devices("solarflare.com/sfc", 1) == {"0000:42:00.0": Listed(1)}
         assert (await served.allocate("solarflare.com/sfc", "0000:42:00.0")).nodes == nodes("mrw", *every)
         (host / "dev/sfc_affinity").unlink()

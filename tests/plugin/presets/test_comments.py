@@ -20,7 +20,7 @@ def shown(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name in sorted(PRESETS) for text in shown(name)])
-def test_what_a_comment_shows_adjusts_the_preset(name: str, text: str) -> None:
+def test_examples_in_comments_adjust_the_preset(name: str, text: str) -> None:
     beside = text if text.startswith("- ") else f"- preset: {name}\n" + indent(text, "  ")
     written = "".join(f"  {line}\n" for line in beside.splitlines())
     adjusted = load(f"version: 1\nresources:\n{written}".encode(), name)

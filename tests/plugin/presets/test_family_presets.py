@@ -1,9 +1,7 @@
 """Presets whose devices name their resources: what a kubelet is shown, and the exact answers to Allocate."""
 
-from pathlib import Path
-
 from harness.hosttree import HostTree
-from harness.preset import Answer, Listed, nodes, serving_preset, serving_text
+from harness.preset import Answer, Listed, Serve, nodes
 from harness.usb import UsbBus
 
 REGION_ID = "69528db6eb31577a8c3668f9faa081f6"
@@ -26,34 +24,30 @@ def dfl_port(tree: HostTree, number: int, afu: str, interface: str = REGION_ID, 
     return engine
 
 
-async def test_intel_fpga_by_what_is_programmed(root: Path, host: Path, tree: HostTree) -> None:
+async def test_intel_fpga_by_its_program(serve: Serve, tree: HostTree) -> None:
     dfl_port(tree, 0, AFU_ID, numa=1)
     dfl_port(tree, 1, AFU_ID)
-    async with serving_preset(root, host, "intel-fpga") as served:
+    async with serve("intel-fpga") as served:
         name = f"fpga.intel.com/af-{AFU_ID}"
         assert await served.devices(name, 2) == {"dfl-port.0": Listed(1), "dfl-port.1": Listed(0)}
         assert await served.allocate(name, "dfl-port.1") == Answer(nodes=nodes("rw", "/dev/dfl-port.1"))
 
 
-async def test_intel_fpga_by_the_region_where_nothing_is_programmed(
-    root: Path, host: Path, tree: HostTree
-) -> None:
+async def test_intel_fpga_by_the_region(serve: Serve, tree: HostTree) -> None:
     dfl_port(tree, 0, AFU_ID)
     dfl_port(tree, 2, NONE_ID)
     dfl_port(tree, 3, NONE_ID, interface=NONE_ID)
-    async with serving_preset(root, host, "intel-fpga") as served:
+    async with serve("intel-fpga") as served:
         name = f"fpga.intel.com/region-{REGION_ID}"
         assert await served.devices(name, 1) == {"dfl-port.2": Listed(0)}
         assert await served.devices(f"fpga.intel.com/af-{AFU_ID}", 1) == {"dfl-port.0": Listed(0)}
         assert await served.allocate(name, "dfl-port.2") == Answer(nodes=nodes("rw", "/dev/dfl-port.2"))
 
 
-async def test_intel_fpga_is_unhealthy_when_its_firmware_has_crashed(
-    root: Path, host: Path, tree: HostTree
-) -> None:
+async def test_intel_fpga_is_unhealthy_without_firmware(serve: Serve, tree: HostTree) -> None:
     engine = dfl_port(tree, 0, AFU_ID)
     name = f"fpga.intel.com/af-{AFU_ID}"
-    async with serving_preset(root, host, "intel-fpga") as served:
+    async with serve("intel-fpga") as served:
         await served.devices(name, 1)
         tree.files(engine, compat_id=NONE_ID)
         await served.kubelet.wait_until(lambda k: k.allocatable(name) == 0, limit=30)
@@ -61,9 +55,7 @@ async def test_intel_fpga_is_unhealthy_when_its_firmware_has_crashed(
         await served.kubelet.wait_until(lambda k: k.allocatable(name) == 1, limit=30)
 
 
-async def test_intel_fpga_of_the_older_driver_and_of_a_virtual_function(
-    root: Path, host: Path, tree: HostTree
-) -> None:
+async def test_intel_fpga_of_the_older_driver(serve: Serve, tree: HostTree) -> None:
     card = "/sys/devices/pci0000:b2/0000:b2:00.0"
     physical = f"{card}/fpga/intel-fpga-dev.0"
     tree.files(card, numa_node=1)
@@ -76,7 +68,7 @@ async def test_intel_fpga_of_the_older_driver_and_of_a_virtual_function(
     tree.link("/sys/class/fpga/intel-fpga-dev.1", f"{part}/fpga/intel-fpga-dev.1")
     for number in (0, 1):
         tree.file(f"/dev/intel-fpga-port.{number}")
-    async with serving_preset(root, host, "intel-fpga") as served:
+    async with serve("intel-fpga") as served:
         name = f"fpga.intel.com/af-{AFU_ID}"
         ids = ("intel-fpga-port.0", "intel-fpga-port.1")
         assert await served.devices(name, 2) == {ids[0]: Listed(1), ids[1]: Listed()}
@@ -84,12 +76,12 @@ async def test_intel_fpga_of_the_older_driver_and_of_a_virtual_function(
         assert answer == Answer(nodes=nodes("rw", *(f"/dev/{i}" for i in ids)))
 
 
-async def test_usb_is_a_resource_for_each_kind_of_device(root: Path, host: Path, bus: UsbBus) -> None:
+async def test_usb_is_a_resource_for_each_kind_of_device(serve: Serve, bus: UsbBus) -> None:
     inner = bus.plug("1-1", "0403", "6001", "A1", address=5)
     bus.child(inner, "ttyUSB0/tty/ttyUSB0", "tty", "ttyUSB0")
     bus.plug("1-2", "046d", "0825", address=6)
     bus.plug("1-3", "05e3", "0608", address=7, code="09")
-    async with serving_preset(root, host, "usb") as served:
+    async with serve("usb") as served:
         name = "devicelens.dev/usb-0403-6001"
         assert await served.devices(name, 1) == {"A1": Listed(1)}
         assert await served.devices("devicelens.dev/usb-046d-0825", 1) == {"1-2": Listed(1)}
@@ -98,10 +90,10 @@ async def test_usb_is_a_resource_for_each_kind_of_device(root: Path, host: Path,
         )
 
 
-async def test_dev_is_a_resource_for_each_node(root: Path, host: Path, tree: HostTree) -> None:
+async def test_dev_is_a_resource_for_each_node(serve: Serve, tree: HostTree) -> None:
     for name in ("i2c-1", "spidev0.0", "video0", "ttyUSB0", "ttyS0", "null", "sda"):
         tree.file(f"/dev/{name}")
-    async with serving_preset(root, host, "dev") as served:
+    async with serve("dev") as served:
         for name, device in (
             ("i2c-1", "i2c-1"),
             ("spidev0_0", "spidev0.0"),
@@ -116,7 +108,7 @@ async def test_dev_is_a_resource_for_each_node(root: Path, host: Path, tree: Hos
         assert not {s.name for s in served.served.fleet.statuses()} & {"smarter-devices/ttyS0"}
 
 
-async def test_dev_of_nodes_in_directories_shared(root: Path, host: Path, tree: HostTree) -> None:
+async def test_dev_of_nodes_in_directories_shared(serve: Serve, tree: HostTree) -> None:
     tree.file("/dev/snd/controlC0")
     text = """\
 version: 1
@@ -125,7 +117,7 @@ resources:
     discover: [{regex: {pattern: "gpiochip[0-9]+|snd/.*", depth: 2}}]
     share: {replicas: 20}
 """
-    async with serving_text(root, host, text) as served:
+    async with serve(text) as served:
         await served.devices("smarter-devices/snd_controlC0", 20)
         answer = await served.allocate("smarter-devices/snd_controlC0", "snd/controlC0::3")
         assert answer == Answer(nodes=nodes("rw", "/dev/snd/controlC0"))

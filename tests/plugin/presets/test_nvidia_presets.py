@@ -6,7 +6,7 @@ import pytest
 
 from harness.machines import Machine
 from harness.nvml import A100, A100_MIG, A100_UUID, H100, H100_UUID, SLICES, FakeNvml, divide, show_gpu
-from harness.preset import Answer, Listed, nodes, serving_preset, serving_text
+from harness.preset import Answer, Listed, Serve, nodes
 from simulator.rpc import RpcError
 
 CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
@@ -24,9 +24,9 @@ def machine(machine: Machine) -> Machine:
     return made
 
 
-async def test_nvidia_by_nvml(root: Path, host: Path, nvml: FakeNvml) -> None:
+async def test_nvidia_by_nvml(serve: Serve, nvml: FakeNvml) -> None:
     nvml.tells(A100, H100_HERE)
-    async with serving_preset(root, host, "nvidia") as served:
+    async with serve("nvidia") as served:
         assert await served.devices("nvidia.com/gpu", 2) == {A100_UUID: Listed(0), H100_UUID: Listed(1)}
         assert await served.allocate("nvidia.com/gpu", H100_UUID) == Answer(
             env={"NVIDIA_VISIBLE_DEVICES": H100_UUID}, nodes=nodes("rw", *CONTROL, "/dev/nvidia1")
@@ -38,14 +38,12 @@ async def test_nvidia_by_nvml(root: Path, host: Path, nvml: FakeNvml) -> None:
 
 
 @pytest.mark.usefixtures("no_nvml")
-async def test_nvidia_by_what_the_driver_shows_without_what_is_optional(
-    root: Path, host: Path, machine: Machine
-) -> None:
+async def test_nvidia_by_the_files_of_the_driver(serve: Serve, host: Path, machine: Machine) -> None:
     show_gpu(machine.tree, "0000:3b:00.0", 0, A100_UUID)
     show_gpu(machine.tree, "0000:af:00.0", 1, "GPU-????????-????-????-????-????????????")
     (host / "dev/nvidia-modeset").unlink()
     (host / "dev/nvidia-uvm-tools").unlink()
-    async with serving_preset(root, host, "nvidia") as served:
+    async with serve("nvidia") as served:
         assert await served.devices("nvidia.com/gpu", 1) == {A100_UUID: Listed(0)}
         assert await served.allocate("nvidia.com/gpu", A100_UUID) == Answer(
             env={"NVIDIA_VISIBLE_DEVICES": A100_UUID},
@@ -54,10 +52,10 @@ async def test_nvidia_by_what_the_driver_shows_without_what_is_optional(
 
 
 @pytest.mark.usefixtures("no_nvml")
-async def test_nvidia_takes_up_a_driver_that_comes_later(root: Path, host: Path, machine: Machine) -> None:
+async def test_nvidia_waits_for_a_driver(serve: Serve, host: Path, machine: Machine) -> None:
     for name in ("nvidia0", "nvidia1"):
         (host / "dev" / name).unlink()
-    async with serving_preset(root, host, "nvidia") as served:
+    async with serve("nvidia") as served:
         await served.served.until(
             lambda: "no driver is loaded" in served.served.status("nvidia.com/gpu").state
         )
@@ -73,14 +71,12 @@ async def test_nvidia_takes_up_a_driver_that_comes_later(root: Path, host: Path,
         await served.kubelet.wait_until(lambda k: k.allocatable("nvidia.com/gpu") == 1)
 
 
-async def test_nvidia_leaves_gpus_in_mig_mode_to_nvidia_mig(
-    root: Path, host: Path, machine: Machine, nvml: FakeNvml
-) -> None:
+async def test_nvidia_beside_nvidia_mig(serve: Serve, machine: Machine, nvml: FakeNvml) -> None:
     divide(machine.tree, 1, 7)
     nvml.tells(A100_MIG, H100_HERE, *SLICES[:2])
     text = "version: 1\nresources: [{preset: nvidia}, {preset: nvidia-mig}]"
     big, small = (line.split()[2] for line in SLICES[:2])
-    async with serving_text(root, host, text) as served:
+    async with serve(text) as served:
         assert await served.devices("nvidia.com/gpu", 1) == {H100_UUID: Listed(1)}
         assert await served.devices("nvidia.com/mig-3g.20gb", 1) == {big: Listed(0)}
         assert await served.devices("nvidia.com/mig-1g.5gb", 1) == {small: Listed(0)}
@@ -97,10 +93,10 @@ async def test_nvidia_leaves_gpus_in_mig_mode_to_nvidia_mig(
 
 
 @pytest.mark.usefixtures("no_nvml")
-async def test_nvidia_mig_by_what_the_driver_shows(root: Path, host: Path, machine: Machine) -> None:
+async def test_nvidia_mig_by_the_files_of_the_driver(serve: Serve, machine: Machine) -> None:
     show_gpu(machine.tree, "0000:3b:00.0", 0, A100_UUID)
     divide(machine.tree, 1, 7)
-    async with serving_preset(root, host, "nvidia-mig") as served:
+    async with serve("nvidia-mig") as served:
         name = "nvidia.com/mig-unknown"
         assert await served.devices(name, 2) == {"nvidia0/gi1": Listed(0), "nvidia0/gi7": Listed(0)}
         assert await served.allocate(name, "nvidia0/gi7", "nvidia0/gi1") == Answer(
@@ -121,9 +117,9 @@ GKE_MOUNTS = (
 
 
 @pytest.mark.usefixtures("no_nvml")
-async def test_gke_nvidia_by_nodes_alone(root: Path, host: Path, machine: Machine) -> None:
+async def test_gke_nvidia_by_nodes_alone(serve: Serve, machine: Machine) -> None:
     machine.tree.directory("/home/kubernetes/bin/nvidia/vulkan/icd.d")
-    async with serving_preset(root, host, "gke-nvidia") as served:
+    async with serve("gke-nvidia") as served:
         assert await served.devices("nvidia.com/gpu", 2) == {"nvidia0": Listed(), "nvidia1": Listed()}
         assert await served.allocate("nvidia.com/gpu", "nvidia1") == Answer(
             nodes=nodes("mrw", "/dev/nvidia1", *CONTROL), mounts=GKE_MOUNTS
@@ -131,14 +127,12 @@ async def test_gke_nvidia_by_nodes_alone(root: Path, host: Path, machine: Machin
 
 
 @pytest.mark.usefixtures("no_nvml")
-async def test_gke_nvidia_gives_slices_of_gpus_that_are_divided(
-    root: Path, host: Path, machine: Machine
-) -> None:
+async def test_gke_nvidia_gives_slices_of_divided_gpus(serve: Serve, machine: Machine) -> None:
     machine.tree.directory("/home/kubernetes/bin/nvidia/vulkan/icd.d")
     show_gpu(machine.tree, "0000:3b:00.0", 0, A100_UUID)
     show_gpu(machine.tree, "0000:af:00.0", 1, H100_UUID)
     divide(machine.tree, 1, 7)
-    async with serving_preset(root, host, "gke-nvidia") as served:
+    async with serve("gke-nvidia") as served:
         assert await served.devices("nvidia.com/gpu", 3) == {
             "nvidia0/gi1": Listed(0),
             "nvidia0/gi7": Listed(0),
@@ -156,13 +150,11 @@ async def test_gke_nvidia_gives_slices_of_gpus_that_are_divided(
         )
 
 
-async def test_an_xid_makes_a_gpu_unhealthy_until_it_has_been_quiet_for_a_while(
-    root: Path, host: Path, nvml: FakeNvml
-) -> None:
+async def test_an_xid_makes_a_gpu_unhealthy_for_a_while(serve: Serve, nvml: FakeNvml) -> None:
     text = "version: 1\nresources: [{preset: nvidia, health: [{xid: {ignore: [13], quiet: 2s}}]}]"
     name = "nvidia.com/gpu"
     nvml.tells(A100, H100_HERE)
-    async with serving_text(root, host, text) as served:
+    async with serve(text) as served:
         await served.devices(name, 2)
         # An application's own error comes first, and changes nothing.
         nvml.tells(A100, H100_HERE, "event 1 0 13 - -", "event 2 1 79 - -")
@@ -171,20 +163,3 @@ async def test_an_xid_makes_a_gpu_unhealthy_until_it_has_been_quiet_for_a_while(
         with pytest.raises(RpcError, match="XID 79"):
             await served.allocate(name, H100_UUID)
         await served.kubelet.wait_until(lambda k: k.allocatable(name) == 2)
-
-
-async def test_an_xid_of_a_slice_is_that_slices_alone_and_a_gpus_is_all_its_slices(
-    root: Path, host: Path, machine: Machine, nvml: FakeNvml
-) -> None:
-    divide(machine.tree, 1, 7)
-    text = "version: 1\nresources: [{preset: nvidia-mig, name: nvidia.com/gpu, health: [{xid: {quiet: 1h}}]}]"
-    name = "nvidia.com/gpu"
-    big, small = (line.split()[2] for line in SLICES[:2])
-    nvml.tells(A100_MIG, *SLICES[:2])
-    async with serving_text(root, host, text) as served:
-        await served.devices(name, 2)
-        nvml.tells(A100_MIG, *SLICES[:2], "event 1 0 94 7 0")
-        await served.kubelet.wait_until(lambda k: k.allocatable(name) == 1)
-        assert served.now(name) == {big: Listed(0), small: Listed(0, healthy=False)}
-        nvml.tells(A100_MIG, *SLICES[:2], "event 2 0 95 - -")
-        await served.kubelet.wait_until(lambda k: k.allocatable(name) == 0)

@@ -1,12 +1,10 @@
 """Presets of devices of their own kind: what a kubelet is shown of a host tree, exact answers to Allocate."""
 
-from pathlib import Path
-
 import pytest
 
 from harness.hosttree import HostTree
 from harness.nvml import without_nvml
-from harness.preset import Answer, Listed, nodes, serving_preset
+from harness.preset import Answer, Listed, Serve, nodes
 from plugin.presets import PRESETS
 from simulator.rpc import RpcError
 
@@ -26,8 +24,8 @@ def queue(
 
 
 @pytest.mark.parametrize(("preset", "kind"), [("intel-dsa", "dsa"), ("intel-iaa", "iax")])
-async def test_intel_dsa_and_iaa_give_queues_that_are_enabled_by_their_mode(
-    root: Path, host: Path, tree: HostTree, preset: str, kind: str
+async def test_intel_dsa_and_iaa_give_enabled_queues(
+    serve: Serve, tree: HostTree, preset: str, kind: str
 ) -> None:
     shared = queue(tree, kind, "wq0.0", mode="shared")
     queue(tree, kind, "wq0.1", mode="dedicated")
@@ -37,7 +35,7 @@ async def test_intel_dsa_and_iaa_give_queues_that_are_enabled_by_their_mode(
     tree.files(f"{shared}/{kind}!wq0.0", dev="237:5")
     tree.link("/dev/char/237:5", f"/dev/{kind}/wq0.0")
     domain = f"{preset.removeprefix('intel-')}.intel.com"
-    async with serving_preset(root, host, preset) as served:
+    async with serve(preset) as served:
         assert await served.devices(f"{domain}/wq-user-shared", 1) == {"wq0.0": Listed(1)}
         assert await served.devices(f"{domain}/wq-user-dedicated", 1) == {"wq0.1": Listed(1)}
         assert await served.allocate(f"{domain}/wq-user-dedicated", "wq0.1") == Answer(
@@ -51,9 +49,9 @@ async def test_intel_dsa_and_iaa_give_queues_that_are_enabled_by_their_mode(
             await served.allocate(f"{domain}/wq-user-shared", "wq0.0")
 
 
-async def test_intel_sgx_is_for_all(root: Path, host: Path, tree: HostTree) -> None:
+async def test_intel_sgx_is_for_all(serve: Serve, tree: HostTree) -> None:
     tree.file("/dev/sgx_enclave")
-    async with serving_preset(root, host, "intel-sgx") as served:
+    async with serve("intel-sgx") as served:
         listed = await served.devices("sgx.intel.com/enclave", 110)
         assert listed == {f"sgx-enclave-{n}": Listed() for n in range(110)}
         answer = await served.allocate("sgx.intel.com/enclave", "sgx-enclave-7")
@@ -73,11 +71,11 @@ async def test_intel_sgx_is_for_all(root: Path, host: Path, tree: HostTree) -> N
         ("tun", "smarter-devices/net_tun", "/dev/net/tun"),
     ],
 )
-async def test_what_all_may_open_is_shared(
-    root: Path, tree: HostTree, preset: str, resource: str, path: str
+async def test_nodes_for_all_pods_are_shared(
+    serve: Serve, tree: HostTree, preset: str, resource: str, path: str
 ) -> None:
     host = tree.root
-    async with serving_preset(root, host, preset) as served:
+    async with serve(preset) as served:
         await served.served.until(lambda: served.served.status(resource).ready)
         tree.file(path)
         listed = await served.devices(resource, 110)
@@ -96,7 +94,7 @@ async def test_what_all_may_open_is_shared(
     ],
 )
 async def test_nodes_that_one_container_has_at_a_time(
-    root: Path, tree: HostTree, preset: str, resource: str, names: list[str]
+    serve: Serve, tree: HostTree, preset: str, resource: str, names: list[str]
 ) -> None:
     host = tree.root
     others = ["vbi0", "v4l-subdev0", "ttyS0", "tty0"]
@@ -107,7 +105,7 @@ async def test_nodes_that_one_container_has_at_a_time(
     tree.link("/sys/dev/char/81:0", "/sys/devices/pci0000:00/0000:00:01.0/thing")
     tree.files("/sys/devices/pci0000:00/0000:00:01.0", numa_node=1)
     tree.directory("/sys/devices/pci0000:00/0000:00:01.0/thing")
-    async with serving_preset(root, host, preset) as served:
+    async with serve(preset) as served:
         listed = await served.devices(resource, len(names))
         assert listed == {names[0]: Listed(1), **dict.fromkeys(names[1:], Listed())}
         assert await served.allocate(resource, names[-1]) == Answer(nodes=nodes("rw", f"/dev/{names[-1]}"))
@@ -115,25 +113,23 @@ async def test_nodes_that_one_container_has_at_a_time(
         assert f"{names[-1]}9" in await served.devices(resource, len(names) + 1)
 
 
-async def test_cola_and_sample(root: Path, host: Path, tree: HostTree) -> None:
+async def test_cola_and_sample(serve: Serve, tree: HostTree) -> None:
     for path in ("/etc/colas/one", "/etc/colas/two"):
         tree.file(path)
-    async with serving_preset(root, host, "cola") as served:
+    async with serve("cola") as served:
         await served.devices("myway5.com/cola", 2)
         assert await served.allocate("myway5.com/cola", "two", "one") == Answer({"COLA_DEVICES": "one,two"})
     tree.directory("/tmp")
-    async with serving_preset(root, host, "sample") as served:
+    async with serve("sample") as served:
         await served.devices("example.com/resource", 2)
         mounts = (("/tmp/Dev-2", "/tmp/Dev-2", False),)
         assert await served.allocate("example.com/resource", "Dev-2") == Answer(mounts=mounts)
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
-async def test_on_a_host_that_has_none_every_preset_is_ready_and_says_what_it_waits_for(
-    root: Path, host: Path, preset: str
-) -> None:
+async def test_a_preset_without_devices_is_ready_and_waits(serve: Serve, preset: str) -> None:
     with without_nvml():
-        async with serving_preset(root, host, preset) as served:
+        async with serve(preset) as served:
             await served.served.until(served.served.fleet.statuses)
             await served.served.until(lambda: all(s.ready for s in served.served.fleet.statuses()))
             states = [status.state for status in served.served.fleet.statuses()]
