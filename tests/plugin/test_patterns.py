@@ -63,7 +63,7 @@ def test_a_text_that_is_too_long_matches_nothing() -> None:
 
 @contextmanager
 def no_longer_than(seconds: float) -> Generator[None]:
-    """Fails after so many seconds of this process's own time, which the load of the machine does not stretch."""
+    """Fails after so many seconds of the processor: the load of the machine does not count."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise TimeoutError
