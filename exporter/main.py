@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 from exporter.history.archive import Archive, HistoryLimits
@@ -68,12 +69,7 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
         kubelet,
         states,
         (metrics.counters, history),
-        SnapshotPipeline(
-            SnapshotBuilder(cpu_numa, reader),
-            AnomalyTracker(reader, UnattributedTracker()),
-            keep_allocatable=settings.stale_after,
-            node=settings.node_name,
-        ),
+        _pipeline(settings, reader, cpu_numa),
         timing=RefreshTiming(settings.poll_interval, settings.stale_after),
         clock=clock,
         pods=pods,
@@ -111,6 +107,15 @@ async def main(settings: ExporterSettings, stop: asyncio.Event) -> None:
             await run_actors(actors, stop)
         finally:
             metrics.close()
+
+
+def _pipeline(settings: ExporterSettings, reader: IdReader, cpu_numa: Mapping[int, int]) -> SnapshotPipeline:
+    return SnapshotPipeline(
+        SnapshotBuilder(cpu_numa, reader),
+        AnomalyTracker(reader, UnattributedTracker()),
+        keep_allocatable=settings.stale_after,
+        node=settings.node_name,
+    )
 
 
 def _source_actors(
