@@ -350,12 +350,15 @@ def test_who_has_no_permission_is_advised(denied: str, path: Path, monkeypatch: 
     def refuse(_path: Path) -> os.stat_result:
         raise PermissionError
 
+    def inaccessible(_path: Path, _mode: int) -> bool:
+        return False
+
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(path))
         if denied == "stat":
             monkeypatch.setattr(Path, "stat", refuse)
         else:
-            monkeypatch.setattr(os, "access", lambda *_: False)
+            monkeypatch.setattr(os, "access", inaccessible)
         reason = unreachable(path) or ""
     assert reason.startswith("no permission to ")
     assert str(path) in reason

@@ -67,7 +67,7 @@ async def following(
     """Follow (directory, pattern) pairs; yields the touched (directory, name) pairs once all are watched."""
     touched: Touched = set()
     watcher = DirectoryWatcher(poll_interval=0.05)
-    follower = DirectoryFollower(watcher, HostRoot(host), lambda *each: touched.add(each))
+    follower = DirectoryFollower(watcher, HostRoot(host), lambda path, name: touched.add((path, name)))
     async with asyncio.TaskGroup() as group:
         run = group.create_task(watcher.run())
         follower.follow(entries, group, contents)
