@@ -12,6 +12,7 @@ from exporter.views.wording import (
     counted,
     lasting,
     listed,
+    most_similar,
     parse_moment,
     parse_time,
     ranges,
@@ -38,7 +39,7 @@ HOUR, DAY = 3600, 86400
         (3 * DAY + HOUR, "3 d 1 h"),
     ],
 )
-def test_a_length_of_time_has_at_most_two_units(seconds: float, words: str) -> None:
+def test_a_duration_has_at_most_two_units(seconds: float, words: str) -> None:
     assert lasting(seconds) == words
 
 
@@ -50,7 +51,7 @@ def test_a_length_of_time_has_at_most_two_units(seconds: float, words: str) -> N
         (1_793_227_263 - 400 * DAY, "2025-09-23 22:41"),
     ],
 )
-def test_a_time_is_as_short_as_the_present_allows(at: float, shown: str) -> None:
+def test_a_clock_time_is_short_for_today(at: float, shown: str) -> None:
     assert clock_time(at, 1_793_227_263.25) == shown
 
 
@@ -60,7 +61,7 @@ def test_rfc_3339_is_utc_with_milliseconds() -> None:
 
 
 @given(st.text(max_size=400), st.integers(8, 100))
-def test_text_from_outside_hides_nothing_and_is_bounded(raw: str, limit: int) -> None:
+def test_text_has_no_hidden_characters_and_is_bounded(raw: str, limit: int) -> None:
     found = text(raw, limit)
     assert len(found.shown) <= limit
     assert not any(map(is_hostile, found.shown + found.whole))
@@ -94,7 +95,7 @@ def test_sizes_are_in_binary_units(number: int, shown: str) -> None:
     assert size(number) == shown
 
 
-def test_words_are_counted_and_listed() -> None:
+def test_counts_and_lists() -> None:
     assert counted(1, "device") == "1 device"
     assert counted(0, "device") == "0 devices"
     assert listed([]) == ""
@@ -124,12 +125,12 @@ NOW = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC).timestamp()
         ("1795255920", "2026-11-21T10:12:00+00:00"),
     ],
 )
-def test_a_time_is_written_as_people_do(text: str, expected: str) -> None:
+def test_a_time_as_people_type_it(text: str, expected: str) -> None:
     found = parse_time(text, NOW, BERLIN)
     assert datetime.fromtimestamp(found, UTC).isoformat() == expected
 
 
-def test_a_clock_time_of_a_day_that_is_longer_is_found_too() -> None:
+def test_a_clock_time_across_the_end_of_summer_time() -> None:
     # The clock went back an hour at 3 that morning; the day before was summer time.
     now = datetime(2026, 10, 25, 12, 0, tzinfo=timezone(timedelta(hours=1))).timestamp()
     at = parse_time("12:30", now, BERLIN)
@@ -163,3 +164,17 @@ def test_a_moment_has_its_zone(text: str) -> None:
 def test_malformed_moments_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         parse_moment(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("GPU-9", ["GPU-0", "GPU-1"]),
+        ("default/render-1", ["batch/render-1"]),
+        ("zzz", []),
+        ("", []),
+    ],
+)
+def test_similar_names_share_their_beginning_or_end(wanted: str, found: list[str]) -> None:
+    names = ["GPU-0", "GPU-1", "GPU-1", "batch/render-1", "x"]
+    assert [name for (name,) in most_similar(wanted, ((name, (name,)) for name in names))] == found

@@ -18,7 +18,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_module_imports_others_by_the_names_that_they_are_served_under(folder: Path) -> None:
+def test_imports_of_a_module_have_the_served_names(folder: Path) -> None:
     assets = Assets(folder)
     page = assets.named("page.js")
     imported = re.findall(r'from "\./([^"]+)"', page.plain.decode())
@@ -26,7 +26,7 @@ def test_a_module_imports_others_by_the_names_that_they_are_served_under(folder:
     assert gzip.decompress(page.gzipped) == page.plain
 
 
-def test_what_is_imported_names_what_imports_it_too(folder: Path) -> None:
+def test_a_change_of_an_imported_module_changes_all_addresses(folder: Path) -> None:
     before = Assets(folder)
     (folder / "b.js").write_text("export const b = 2;\n")
     after = Assets(folder)
@@ -34,13 +34,13 @@ def test_what_is_imported_names_what_imports_it_too(folder: Path) -> None:
         assert before.address(name) != after.address(name), "else a browser would keep the old one"
 
 
-def test_the_pages_own_modules_import_nothing_that_is_not_there() -> None:
+def test_modules_import_modules_that_exist() -> None:
     assets = Assets()
     for name in ("devicelens.js", "morph.js", "times.js", "copy.js", "say.js", "changes.js", "address.js"):
         for imported in re.findall(r'from "([^"]+)"', assets.named(name).plain.decode()):
             assert re.fullmatch(r"\./[a-z]+\.[0-9a-f]{12}\.js", imported)
 
 
-def test_a_file_that_is_not_there_has_no_address(folder: Path) -> None:
+def test_an_unknown_file_has_no_address(folder: Path) -> None:
     with pytest.raises(KeyError):
         Assets(folder).address("notes.txt")

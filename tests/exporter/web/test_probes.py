@@ -1,4 +1,4 @@
-"""/-/healthy, /-/ready, /metrics, and what the page is made of."""
+"""/-/healthy, /-/ready, /metrics, static files, and headers of every answer."""
 
 import re
 from dataclasses import replace
@@ -25,7 +25,7 @@ async def test_healthy_is_the_process_alone(client: Client) -> None:
     assert (answer.status, await answer.text()) == (200, "healthy\n")
 
 
-async def test_ready_says_why_not(client: Client, world: SimpleNamespace) -> None:
+async def test_ready_has_the_freshness_in_words(client: Client, world: SimpleNamespace) -> None:
     assert await ready(client) == (503, "not ready: no mapping yet; the kubelet has not answered\n")
     failure = Failure("List", "UNAVAILABLE", "no\nsocket \x1b[2J", world.now - 75)
     world.states.publish(State(failure=failure))
@@ -79,13 +79,13 @@ async def test_metrics_are_negotiated(
     assert answer.headers["Vary"] == "Accept, Accept-Encoding"
 
 
-async def test_metrics_are_compressed_once_by_their_source(client: Client) -> None:
+async def test_metrics_are_compressed_by_their_source(client: Client) -> None:
     answer = await client.head("/metrics", headers={"Accept-Encoding": "gzip"})
     assert answer.headers["Content-Encoding"] == "gzip"
     assert answer.headers["Content-Length"] == str(len("TEXT gzip\n"))
 
 
-async def test_the_page_s_files_are_kept_for_ever_under_an_address_of_their_content(
+async def test_static_files_are_immutable_at_an_address_with_their_hash(
     client: Client, world: SimpleNamespace
 ) -> None:
     world.publish()
@@ -101,7 +101,7 @@ async def test_the_page_s_files_are_kept_for_ever_under_an_address_of_their_cont
     assert (await client.get("/static/..%2fapp.py")).status == 404
 
 
-async def test_every_answer_has_the_policy_that_nothing_inline_runs(
+async def test_every_answer_has_a_policy_against_inline_scripts(
     client: Client, world: SimpleNamespace
 ) -> None:
     world.publish()

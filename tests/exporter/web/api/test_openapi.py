@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, made of the code, and true to the routes and their parameters."""
+"""The OpenAPI document: valid, generated from the code, and equal to the routes and their parameters."""
 
 import gzip
 import json
@@ -53,19 +53,21 @@ def _references(node: Any) -> set[str]:
     return set[str]().union(*map(_references, node)) if isinstance(node, list) else set()
 
 
-def test_it_is_valid(document: Any) -> None:
+def test_the_document_is_valid(document: Any) -> None:
     OPENAPI_31_VALIDATOR.validate(document)
     document["paths"]["/metrics"]["get"]["responses"]["200"].pop("description")
     assert not OPENAPI_31_VALIDATOR.is_valid(document)
 
 
-def test_the_committed_document_is_made_of_this_code(document: Any) -> None:
+def test_the_committed_document_is_generated_from_this_code(document: Any) -> None:
     made = runpy.run_path(str(Path(__file__).parents[4] / "docs" / "make_openapi.py"))["text"]()
     assert made == TEXT, "make openapi"
     assert document["info"]["version"] == __version__
 
 
-def test_it_has_every_route_for_programs_and_no_other(document: Any, world: SimpleNamespace) -> None:
+def test_the_document_has_every_route_for_programs_and_no_other(
+    document: Any, world: SimpleNamespace
+) -> None:
     served = {
         resource.canonical
         for resource in build(world.site).router.resources()
@@ -84,7 +86,7 @@ def test_every_reference_has_a_component_and_every_component_a_reference(documen
     assert _references(document) == there
 
 
-def test_everything_is_described(document: Any) -> None:
+def test_every_schema_and_operation_has_a_description(document: Any) -> None:
     for name, schema in document["components"]["schemas"].items():
         assert schema["description"], name
     for path, item in document["paths"].items():
@@ -95,7 +97,7 @@ def test_everything_is_described(document: Any) -> None:
             assert "$ref" in parameter or (parameter["description"] and "example" in parameter), path
 
 
-def test_its_enumerations_are_those_of_the_code(document: Any) -> None:
+def test_enumerations_are_those_of_the_code(document: Any) -> None:
     def words(schema: str, member: str) -> set[str | None]:
         return set(document["components"]["schemas"][schema]["properties"][member]["enum"])
 
@@ -110,7 +112,7 @@ def test_its_enumerations_are_those_of_the_code(document: Any) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path.startswith("/api/")])
-async def test_its_parameters_are_those_that_are_accepted(
+async def test_parameters_are_those_that_are_accepted(
     client: Client, world: SimpleNamespace, path: str
 ) -> None:
     world.publish()
@@ -122,7 +124,7 @@ async def test_its_parameters_are_those_that_are_accepted(
     assert expected == (f"one of {', '.join(named)}" if named else "no parameters here")
 
 
-async def test_it_is_served_with_a_tag_and_small(client: Client, document: Any) -> None:
+async def test_the_document_is_served_and_small(client: Client, document: Any) -> None:
     answer = await client.get("/api/openapi.json", headers={"Accept-Encoding": "gzip"})
     assert (answer.status, answer.content_type) == (200, "application/json")
     assert answer.headers["Content-Encoding"] == "gzip"
@@ -131,7 +133,7 @@ async def test_it_is_served_with_a_tag_and_small(client: Client, document: Any) 
     assert len(gzip.compress(TEXT.encode())) < 20_000
 
 
-async def test_the_index_leads_to_everything(client: Client, world: SimpleNamespace) -> None:
+async def test_the_index_has_every_address(client: Client, world: SimpleNamespace) -> None:
     """Before there is a mapping too."""
     index: Any = None
     for path in ("/api/v1", "/api/v1/"):
@@ -147,7 +149,7 @@ async def test_the_index_leads_to_everything(client: Client, world: SimpleNamesp
                 assert found.status == 200, entry
 
 
-def test_its_pages_are_where_the_pages_are() -> None:
+def test_addresses_of_pages_in_the_index() -> None:
     names = {"resource": "nvidia.com/gpu", "device": "GPU-1", "namespace": "ml", "name": "llama-0"}
     names |= {"driver": "gpu.example.com", "pool": "worker-3"}
     made = {kind: re.sub(r"\{\+?(\w+)\}", lambda m: names[m[1]], page) for kind, page in api.PAGES.items()}

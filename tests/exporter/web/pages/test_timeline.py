@@ -1,11 +1,11 @@
-"""The drawing: what is sure is solid, what is not is not, and nothing leaves its place."""
+"""The drawing: certain parts are solid, uncertain ones are not, and nothing leaves its place."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.history.coverage import CoverageGap, GapReason
@@ -32,9 +32,13 @@ ONE = (Lane("g"),)
 def stretch(
     earliest: float | None, since: float, until: float, latest: float, *, state: str = "ended", key: str = "k"
 ) -> Stretch:
-    return Stretch(
-        key, "g", ("ns/pod", "pod"), "/pods/ns/pod", "t", "d", earliest, since, until, latest, state
-    )
+    names = ("ns/pod", "pod")
+    return Stretch(key, "g", names, "/pods/ns/pod", "t", "d", earliest, since, until, latest, state)
+
+
+def held(since: float, until: float, *, key: str = "k") -> Stretch:
+    """Both ends are exact."""
+    return stretch(since, since, until, until, key=key)
 
 
 def drawn(*stretches: Stretch, since: float = 0.0, until: float = 1000.0) -> Timeline:
@@ -51,109 +55,91 @@ def ends(span: Span) -> tuple[float, float]:
     return x, round(x + number(span.width), 3)
 
 
-def test_exact_ends_are_solid_and_uncertain_ones_are_not() -> None:
-    (bar,) = drawn(stretch(100, 200, 600, 700)).bars
-    assert ends(bar.whole) == (10, 70)
-    assert bar.sure is not None
-    assert ends(bar.sure) == (20, 60)
-    assert [ends(span) for span in bar.unsure] == [(10, 20), (60, 70)]
-    assert bar.edges == ("10%", "70%")
-    (exact,) = drawn(stretch(200, 200, 600, 600)).bars
-    assert (exact.unsure, exact.sure) == ((), exact.whole)
-
-
-def test_what_no_look_showed_for_sure_is_not_solid_anywhere() -> None:
-    (bar,) = drawn(stretch(100, 400, 300, 500)).bars
-    assert bar.sure is None
-    assert [ends(span) for span in bar.unsure] == [(10, 50)]
-
-
-def test_what_is_held_reaches_now_and_has_no_end() -> None:
-    found = drawn(stretch(500, 500, 1000, 1000, state="held"))
+@pytest.mark.parametrize(
+    ("one", "whole", "sure", "unsure", "edges"),
+    [
+        (stretch(100, 200, 600, 700), (10, 70), (20, 60), [(10, 20), (60, 70)], ("10%", "70%")),
+        (held(200, 600), (20, 60), (20, 60), [], ("20%", "60%")),
+        # No poll shows it for certain.
+        (stretch(100, 400, 300, 500), (10, 50), None, [(10, 50)], ("10%", "50%")),
+        # It lasts, and the last poll was now, or before.
+        (stretch(500, 500, 1000, 1000, state="held"), (50, 100), (50, 100), [], ("50%",)),
+        (stretch(500, 500, 800, 1000, state="held"), (50, 100), (50, 80), [(80, 100)], ("50%",)),
+        # Its start is unknown.
+        (stretch(None, 300, 600, 600), (0, 60), (30, 60), [(0, 30)], ("60%",)),
+        (held(-500, 2000), (0, 100), (0, 100), [], ()),
+    ],
+    ids=["uncertain ends", "exact", "never certain", "held", "held, not polled", "unknown start", "cut"],
+)
+def test_a_bar_is_solid_where_polls_show_the_holding(
+    one: Stretch,
+    whole: tuple[float, float],
+    sure: tuple[float, float] | None,
+    *,
+    unsure: list[tuple[float, float]],
+    edges: tuple[str, ...],
+) -> None:
+    found = drawn(one)
     (bar,) = found.bars
-    assert ends(bar.whole) == (50, 100)
-    assert bar.edges == ("50%",)
+    assert (ends(bar.whole), bar.sure and ends(bar.sure)) == (whole, sure)
+    assert ([ends(span) for span in bar.unsure], bar.edges) == (unsure, edges)
     assert found.now == "100%"
 
 
-def test_what_goes_on_is_not_sure_beyond_the_last_look() -> None:
-    (bar,) = drawn(stretch(500, 500, 800, 1000, state="held")).bars
-    assert [ends(span) for span in bar.unsure] == [(80, 100)]
-
-
-def test_a_beginning_that_nobody_knows_has_no_edge() -> None:
-    (bar,) = drawn(stretch(None, 300, 600, 600)).bars
-    assert [ends(span) for span in bar.unsure] == [(0, 30)]
-    assert bar.edges == ("60%",)
-
-
-def test_what_began_and_ended_outside_is_cut_without_an_edge() -> None:
-    (bar,) = drawn(stretch(-500, -500, 2000, 2000)).bars
-    assert (ends(bar.whole), bar.edges) == ((0, 100), ())
+def test_bars_outside_the_range_are_left_out_and_short_ones_have_an_edge() -> None:
     assert drawn(stretch(-500, -500, -400, -300)).bars == ()
     assert drawn(stretch(1100, 1100, 1200, 1300)).bars == ()
     assert drawn(stretch(0, 1, 2, 3), since=5000, until=6000).now == ""
-
-
-def test_what_is_too_short_to_be_seen_has_an_edge() -> None:
-    (bar,) = drawn(stretch(500, 500, 500.001, 500.001), until=1e6).bars
+    (bar,) = drawn(held(500, 500.001), until=1e6).bars
     assert bar.edges
 
 
-def test_holdings_at_the_same_time_are_below_one_another() -> None:
-    found = drawn(
-        stretch(0, 0, 500, 500, key="a"),
-        stretch(400, 400, 900, 900, key="b"),
-        stretch(600, 600, 900, 900, key="c"),
-    )
+def test_simultaneous_holdings_are_below_one_another() -> None:
+    found = drawn(held(0, 500, key="a"), held(400, 900, key="b"), held(600, 900, key="c"))
     rows = {bar.stretch.key: bar.y for bar in found.bars}
-    assert rows["a"] == rows["c"] < rows["b"]
-    assert found.foot > rows["b"] + 20
+    assert rows["a"] == rows["c"] < rows["b"] < found.foot - 20
 
 
-def test_rows_have_names_in_the_order_that_is_given_and_empty_ones_are_left_out() -> None:
-    groups = (Lane("b", "second", "/b"), Lane("none", "none"), Lane("a", "first"))
-    stretches = [replace(stretch(0, 0, 9, 9, key=key), lane=key) for key in "ab"]
-    found = timeline(stretches, groups, since=0, until=10, now=10)
+def test_lanes_have_names_in_the_given_order_and_empty_ones_are_left_out() -> None:
+    lanes = (Lane("b", "second", "/b"), Lane("none", "none"), Lane("a", "first"))
+    stretches = [replace(held(0, 9, key=key), lane=key) for key in "ab"]
+    found = timeline(stretches, lanes, since=0, until=10, now=10)
     assert [lane.name for lane, _ in found.headers] == ["second", "first"]
     assert found.headers[0][1] < found.bars[0].y < found.headers[1][1] < found.bars[1].y
 
 
-def test_gaps_are_shaded_as_far_as_they_are_seen() -> None:
-    silent = (
+def test_gaps_and_the_queried_moment_are_in_their_places() -> None:
+    gaps = (
         CoverageGap(None, 100, GapReason.BEFORE),
         CoverageGap(400, 500, GapReason.SILENT),
         CoverageGap(900, None, GapReason.DOWN),
         CoverageGap(2000, None, GapReason.LOST),
     )
-    found = timeline((), ONE, silent, since=0, until=1000, now=1000)
+    found = timeline((), ONE, gaps, since=0, until=1000, now=1000, mark=250)
     assert [(ends(span), why) for span, why in found.shades] == [
         ((0, 10), GapReason.BEFORE),
         ((40, 50), GapReason.SILENT),
         ((90, 100), GapReason.DOWN),
     ]
+    assert found.mark == "25%"
+    assert timeline((), ONE, since=0, until=100, now=100, mark=125).mark == ""
 
 
-def test_the_drawing_is_bounded_and_says_what_it_leaves_out() -> None:
-    many = [stretch(i, i, i + 0.9, i + 0.9, key=f"k{i:04}") for i in range(BARS + 40)]
-    found = drawn(*many)
+def test_the_drawing_is_bounded_and_counts_the_rest() -> None:
+    found = drawn(*(held(i, i + 0.9, key=f"k{i:04}") for i in range(BARS + 40)))
     assert (len(found.bars), found.left_out) == (BARS, 40)
     assert found.bars[-1].stretch.key == f"k{BARS + 39:04}", "the latest are kept"
-    beside = [stretch(0, 0, 1000, 1000, key=f"k{i}") for i in range(LANES + 7)]
-    assert (len(drawn(*beside).bars), drawn(*beside).left_out) == (LANES, 7)
-    rows = [replace(s, lane=s.key) for s in beside]
-    found = timeline(rows, tuple(Lane(s.key, s.key) for s in rows), since=0, until=1000, now=1000)
-    assert (len(found.bars), found.left_out) == (LANES, 7)
-
-
-def test_a_mark_is_where_the_moment_is() -> None:
-    assert timeline((), ONE, since=0, until=100, now=100, mark=25).mark == "25%"
-    assert timeline((), ONE, since=0, until=100, now=100, mark=125).mark == ""
+    beside = [held(0, 1000, key=f"k{i}") for i in range(LANES + 7)]
+    apart = [replace(one, lane=one.key) for one in beside]
+    lanes = tuple(Lane(one.key, one.key) for one in apart)
+    for found in (drawn(*beside), timeline(apart, lanes, since=0, until=1000, now=1000)):
+        assert (len(found.bars), found.left_out) == (LANES, 7)
 
 
 times = st.floats(-1e5, 1e5)
 
 
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.none() | times, times, times, times, st.sampled_from(["held", "ended", "doubt"])),
@@ -162,67 +148,55 @@ times = st.floats(-1e5, 1e5)
     times,
     st.floats(0, 1e5),
 )
-def test_everything_stays_within_the_drawing_and_nothing_covers_anything(
+def test_bars_stay_within_the_drawing_and_cover_no_other(
     found: list[tuple[float | None, float, float, float, str]], since: float, span: float
 ) -> None:
     stretches = [
-        Stretch(f"k{i}", "g", ("ns/p", "p"), "/", "t", "d", earliest, first, last, max(last, latest), state)
+        replace(stretch(earliest, first, last, max(last, latest), state=state), key=f"k{i}")
         for i, (earliest, first, last, latest, state) in enumerate(found)
     ]
     drawing = timeline(stretches, ONE, since=since, until=since + span, now=since + span)
     for bar in drawing.bars:
         for part in (bar.whole, *bar.unsure, *([bar.sure] if bar.sure else [])):
-            assert 0 <= number(part.x) <= 100
-            assert 0 <= number(part.width) <= 100.001
+            assert number(part.x) >= 0
+            assert number(part.width) >= 0
             assert number(part.x) + number(part.width) <= 100.01
         assert all(0 <= number(edge) <= 100 for edge in bar.edges)
         assert bar.y + 20 <= drawing.foot
-    for one, other in _neighbours(drawing.bars):
+    for one, other in _neighbors(drawing.bars):
         assert ends(one.whole)[1] <= ends(other.whole)[0] + 0.01
 
 
-def _neighbours(bars: Iterable[Bar]) -> list[tuple[Bar, Bar]]:
-    lanes: dict[int, list[Bar]] = {}
+def _neighbors(bars: Iterable[Bar]) -> list[tuple[Bar, Bar]]:
+    lines: dict[int, list[Bar]] = {}
     for bar in bars:
-        lanes.setdefault(bar.y, []).append(bar)
-    pairs: list[tuple[Bar, Bar]] = []
-    for lane in lanes.values():
-        lane.sort(key=lambda bar: ends(bar.whole))
-        pairs += list(pairwise(lane))
-    return pairs
+        lines.setdefault(bar.y, []).append(bar)
+    return [pair for line in lines.values() for pair in pairwise(sorted(line, key=lambda b: ends(b.whole)))]
 
 
-# --- labels
+# --- labels ---------------------------------------------------------------------------------------------
 
 
-def test_a_name_is_written_in_its_bar_where_it_fits_and_beside_it_where_there_is_room() -> None:
+def test_a_name_is_in_its_bar_after_it_or_before_it() -> None:
     wide, short = place_labels([(0, 50, ("namespace/pod", "pod")), (60, 61, ("namespace/other", "other"))])
     assert [(label.text, label.inside) for label, _ in wide] == [("namespace/pod", True)]
     assert {label.inside for label, _ in short} == {False}
     assert short[-1][0].anchor == "start"
-
-
-def test_a_name_goes_to_the_left_where_the_right_is_full() -> None:
     _, last = place_labels([(0, 10, ("a",)), (99, 100, ("namespace/pod", "pod"))])
     assert {label.anchor for label, _ in last} == {"end"}
 
 
-def test_a_shorter_name_is_better_than_none_and_a_part_of_it_too() -> None:
-    between: list[Piece] = [
-        (0, 49, ("x",)),
-        (49, 60, ("namespace/long-name-of-a-pod", "long-name")),
-        (60, 100, ("y",)),
-    ]
-    labels = place_labels(between)[1]
+def test_where_there_is_no_room_a_name_is_the_short_one_or_cut() -> None:
+    name = ("namespace/long-name-of-a-pod", "long-name")
+    labels = place_labels([(0, 49, ("x",)), (49, 60, name), (60, 100, ("y",))])[1]
     by_width = {width: label.text for label, widths in labels for width in widths.split()}
     assert by_width["w3"] == "long-name"
     assert by_width["w1"].endswith("…")
     assert "w0" not in by_width
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 100), st.text(min_size=1, max_size=30)), max_size=12),
-)
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.floats(0, 100), st.text(min_size=1, max_size=30)), max_size=12))
 def test_labels_never_cover_one_another(found: list[tuple[float, str]]) -> None:
     cuts = sorted(x for x, _ in found)
     pieces: list[Piece] = [
@@ -244,7 +218,7 @@ def test_labels_never_cover_one_another(found: list[tuple[float, str]]) -> None:
         assert all(first >= -0.1 and last <= width + 0.1 for first, last in spans)
 
 
-# --- ticks
+# --- the axis -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -260,10 +234,10 @@ def test_ticks_are_round_times(since: float, until: float, labels: list[str]) ->
     assert [tick.label for tick in ticks(Scale(since, until), 9)] == labels
 
 
+@settings(max_examples=50)
 @given(st.floats(0, 4e9), st.floats(0, 4e9), st.integers(1, 20))
-def test_ticks_are_few_within_and_in_order(since: float, span: float, most: int) -> None:
-    found = ticks(Scale(since, since + span), most)
-    places = [number(tick.x) for tick in found]
-    assert len(found) <= most
+def test_ticks_are_few_within_the_range_and_in_order(since: float, span: float, most: int) -> None:
+    places = [number(tick.x) for tick in ticks(Scale(since, since + span), most)]
+    assert len(places) <= most
     assert all(0 <= place <= 100 for place in places)
     assert places == sorted(places)

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
@@ -46,24 +46,24 @@ def row(start: Bound, end: Bound | None = None, missed: Bound | None = None) -> 
         (Bound(None, None, Certainty.WHILE_DOWN), "at an unknown time"),
     ],
 )
-def test_an_end_is_told_as_well_as_it_is_known(bound: Bound, words: str) -> None:
+def test_a_start_has_its_bounds_and_their_reason(bound: Bound, words: str) -> None:
     end = times.began(row(bound), NOW)
     assert str(end) == words
 
 
-def test_a_time_is_told_to_the_second_whatever_its_day() -> None:
-    for ago, clock in ((0, "22:41:03"), (86400, "27 Oct 22:41:03"), (400 * 86400, "2025-09-23 22:41:03")):
-        assert times.stamp(NOW - ago, NOW).clock == clock
-    assert times.stamp(NOW - 90, NOW).iso == "2026-10-28T22:39:33.000Z"
-    assert filled(times.stamp(NOW - 90, NOW).ago.encode(), NOW) == b"1 min"
+@pytest.mark.parametrize(
+    ("ago", "clock"), [(0, "22:41:03"), (86400, "27 Oct 22:41:03"), (400 * 86400, "2025-09-23 22:41:03")]
+)
+def test_a_stamp_has_seconds_on_any_day(ago: int, clock: str) -> None:
+    found = times.stamp(NOW - ago, NOW)
+    assert (found.clock, filled(found.ago.encode(), NOW).decode()) == (clock, lasting(ago))
     assert times.stamp(NOW - 86400, NOW, seconds=False).clock == "27 Oct 22:41"
 
 
-def test_what_is_held_has_no_end_and_what_is_in_doubt_was_last_seen() -> None:
+def test_a_present_holding_has_no_end_and_a_doubtful_one_was_last_seen() -> None:
     start = Bound(NOW - 100, NOW - 100, Certainty.AT_ONCE)
     assert times.ended(row(start), NOW) is None
     end = times.ended(row(start, missed=Bound(NOW - 20, NOW, Certainty.WHILE_DOWN)), NOW)
-    assert end is not None
     assert str(end).startswith("last seen 22:40:43 (not listed since the exporter started")
 
 
@@ -81,7 +81,7 @@ def test_what_is_held_has_no_end_and_what_is_in_doubt_was_last_seen() -> None:
         ((NOW - 15, NOW - 10), (NOW - 5, None), "at least 5 s"),
     ],
 )
-def test_how_long_it_lasted_has_two_bounds(
+def test_a_duration_has_two_bounds(
     start: tuple[float | None, float | None], end: tuple[float | None, float | None] | None, words: str
 ) -> None:
     last = None if end is None else Bound(*end, Certainty.BETWEEN_POLLS)
@@ -91,10 +91,11 @@ def test_how_long_it_lasted_has_two_bounds(
 BOUNDS = st.none() | st.floats(0, 4e9)
 
 
+@settings(max_examples=50)
 @given(
     st.tuples(BOUNDS, BOUNDS), st.tuples(BOUNDS, BOUNDS), st.sampled_from(list(Certainty)), st.floats(0, 4e9)
 )
-def test_whatever_is_known_can_be_told(
+def test_any_bounds_have_words(
     start: tuple[float | None, float | None],
     last: tuple[float | None, float | None],
     certainty: Certainty,
@@ -108,29 +109,18 @@ def test_whatever_is_known_can_be_told(
     assert "-" not in times.lasted(found, now)
 
 
-@given(st.floats(0, 4e9), st.floats(0, 1e6))
-def test_a_place_is_filled_with_what_the_words_say_then(at: float, passed: float) -> None:
+@settings(max_examples=50)
+@given(st.floats(0, 4e9), st.floats(0, 1e6), st.text(), st.text(max_size=8))
+def test_only_placeholders_are_filled(at: float, passed: float, before: str, name: str) -> None:
     now = at + passed
     assert filled(times.stamp(at, at).ago.encode(), now).decode() == lasting(now - at)
-
-
-def test_the_present_is_told_to_the_millisecond() -> None:
-    assert filled(f'data-now="{NOW_PLACE}"'.encode(), START) == b'data-now="1793227263.25"'
-
-
-@given(st.text(), st.text(max_size=8))
-def test_nothing_from_outside_is_a_place(before: str, name: str) -> None:
     hostile = text(f"{before}\x02now\x02{name}\x021e9\x02").shown.encode()
     assert filled(hostile, START) == hostile
+    assert filled(f'data-now="{NOW_PLACE}"'.encode(), START) == b'data-now="1793227263.25"'
+    malformed = b"\x02\x02 \x02nan\x02 \x02inf\x02 \x021_0\x02"
+    assert filled(malformed, START) == malformed
 
 
-def test_what_is_not_a_place_is_left_alone() -> None:
-    assert (
-        filled(b"\x02\x02 \x02nan\x02 \x02inf\x02 \x021_0\x02", START)
-        == b"\x02\x02 \x02nan\x02 \x02inf\x02 \x021_0\x02"
-    )
-
-
-def test_a_day_is_one_in_utc() -> None:
+def test_a_day_is_in_utc() -> None:
     midnight = 1_793_232_000.0
     assert day(midnight - 0.001) + 1 == day(midnight)
