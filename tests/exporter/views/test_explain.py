@@ -144,70 +144,48 @@ def test_an_empty_node_has_no_device() -> None:
         _found("x", "", State(taken_at=1.0))
 
 
-@pytest.mark.parametrize(
-    ("device", "resource", "words"),
-    [
-        ("GPU-0", "", f"GPU-0 of {GPU} is a whole device: no id rule matches."),
-        ("GPU-7::0", "", f"GPU-7::0 of {SHARED} is share 0 of GPU-7 (id rule replica)."),
-        ("GPU-7::0", "", "GPU-7 also has GPU-7::1, GPU-7::2; 1 is held, by web/vllm-0."),
-        ("nvidia3/gi2", "mig-1g", "is slice gi2 of nvidia3 (id rule gke-mig)."),
-        ("nvidia3/gi2/vgpu4", "", "is share 4 of slice gi2 of nvidia3 (id rule gke-mig-share)."),
-        (
-            f"{MIG}::1",
-            "",
-            f"is share 1 of {MIG}, which is itself a slice, of a device that its id does not name (id",
-        ),
-        ("0000:3b:00.0", NIC, "other.example/nic also has a device of this id."),
-        (
-            "GPU-7",
-            "",
-            "GPU-7 is no device that the kubelet knows by itself: 3 that it knows are parts of it. GPU-7 has",
-        ),
-        (
-            "GPU-7",
-            "",
-            "GPU-7 has the parts GPU-7::0, GPU-7::1, GPU-7::2; 2 are held, by ml/llama-0, web/vllm-0.",
-        ),
-        (
-            "gpu-0",
-            "",
-            "gpu-0 is allocated through ResourceClaims by a DRA driver, not by a device plugin. ml/llama-0 (",
-        ),
-        (
-            "gpu-0",
-            "",
-            "driver dra.example (pool pool-a) through the claim ml/shared since 1970-01-01 00:15:00 UTC.",
-        ),
-        (
-            "GPU-0",
-            "",
-            "ml/llama-0 (container trainer, uid uid-1) holds it since 1970-01-01 00:15:00 UTC, by the",
-        ),
-        ("GPU-2", "", "web/vllm-0 (container server) holds it since before 1970-01-01 00:15:00 UTC"),
-        (
-            "GPU-0",
-            "",
-            "It is allocatable, as the kubelet says: its plugin is registered and calls it healthy.",
-        ),
-        (
-            "GPU-2",
-            "",
-            "It is not allocatable, as the kubelet says: its plugin calls it unhealthy, or is gone.",
-        ),
-        ("GPU-1", "", "Free: no pod holds it."),
-        ("GPU-0", "", "It is on NUMA node 0, by the kubelet."),
-        ("GPU-2", "", "Its NUMA node is unknown."),
-        ("GPU-0", "", "No --plugin.url is set: health reasons and attributes of devices are unknown."),
-        (
-            "GPU-2",
-            "",
-            "Anomaly since 1970-01-01 00:15:50 UTC: unhealthy_held (web/vllm-0 (container server)): it is",
-        ),
-        ("GPU-0", "", "The mapping is of 1970-01-01 00:16:40 UTC, 2 s ago, and fresh."),
-    ],
-)
-def test_facts_are_sentences(device: str, resource: str, words: str) -> None:
-    assert words in _words(device, resource)
+SENTENCES = {
+    ("GPU-0", ""): (
+        f"GPU-0 of {GPU} is a whole device: no id rule matches.",
+        "ml/llama-0 (container trainer, uid uid-1) holds it since 1970-01-01 00:15:00 UTC, by the",
+        "It is allocatable, as the kubelet says: its plugin is registered and calls it healthy.",
+        "It is on NUMA node 0, by the kubelet.",
+        "No --plugin.url is set: health reasons and attributes of devices are unknown.",
+        "The mapping is of 1970-01-01 00:16:40 UTC, 2 s ago, and fresh.",
+    ),
+    ("GPU-1", ""): ("Free: no pod holds it.",),
+    ("GPU-2", ""): (
+        "web/vllm-0 (container server) holds it since before 1970-01-01 00:15:00 UTC",
+        "It is not allocatable, as the kubelet says: its plugin calls it unhealthy, or is gone.",
+        "Its NUMA node is unknown.",
+        "Anomaly since 1970-01-01 00:15:50 UTC: unhealthy_held (web/vllm-0 (container server)): it is",
+    ),
+    ("GPU-7", ""): (
+        "GPU-7 is no device that the kubelet knows by itself: 3 that it knows are parts of it. GPU-7 has",
+        "GPU-7 has the parts GPU-7::0, GPU-7::1, GPU-7::2; 2 are held, by ml/llama-0, web/vllm-0.",
+    ),
+    ("GPU-7::0", ""): (
+        f"GPU-7::0 of {SHARED} is share 0 of GPU-7 (id rule replica).",
+        "GPU-7 also has GPU-7::1, GPU-7::2; 1 is held, by web/vllm-0.",
+    ),
+    ("nvidia3/gi2", "mig-1g"): ("is slice gi2 of nvidia3 (id rule gke-mig).",),
+    ("nvidia3/gi2/vgpu4", ""): ("is share 4 of slice gi2 of nvidia3 (id rule gke-mig-share).",),
+    (f"{MIG}::1", ""): (
+        f"is share 1 of {MIG}, which is itself a slice, of a device that its id does not name (id",
+    ),
+    ("0000:3b:00.0", NIC): ("other.example/nic also has a device of this id.",),
+    ("gpu-0", ""): (
+        "gpu-0 is allocated through ResourceClaims by a DRA driver, not by a device plugin. ml/llama-0 (",
+        "driver dra.example (pool pool-a) through the claim ml/shared since 1970-01-01 00:15:00 UTC.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("device", "resource"), SENTENCES)
+def test_facts_are_sentences(device: str, resource: str) -> None:
+    found = _words(device, resource)
+    for words in SENTENCES[device, resource]:
+        assert words in found
 
 
 def _advertised(
@@ -220,49 +198,53 @@ def _advertised(
     )
 
 
+ILL, WELL = AdvertisedDevice(False, "XID 79", 940.0), AdvertisedDevice(healthy=True)
+NOT_SO = "It is not allocatable, as the kubelet says"
+
+
 @pytest.mark.parametrize(
-    ("device", "advertised", "words"),
+    ("device", "advertised", "sentences"),
     [
         (
             "GPU-2",
-            _advertised(AdvertisedDevice(healthy=False, reason="XID 79", since=940.0)),
-            "It is not allocatable, as the kubelet says, for its plugin calls it unhealthy: XID 79.",
+            _advertised(ILL),
+            (
+                f"{NOT_SO}, for its plugin calls it unhealthy: XID 79.",
+                "Its plugin (unix:/p) reports it Unhealthy since 1970-01-01 00:15:40 UTC.",
+            ),
         ),
         (
             "GPU-2",
-            _advertised(AdvertisedDevice(healthy=False, reason="XID 79", since=940.0)),
-            "Its plugin (unix:/p) reports it Unhealthy since 1970-01-01 00:15:40 UTC.",
+            _advertised(WELL, problem="connection refused"),
+            (
+                f"{NOT_SO}, and its plugin does not answer: connection refused.",
+                "not answer since 1970-01-01 00:16:35 UTC: connection refused; its last report was Healthy.",
+            ),
         ),
         (
             "GPU-2",
-            _advertised(AdvertisedDevice(healthy=True), problem="connection refused"),
-            "It is not allocatable, as the kubelet says, and its plugin does not answer: connection refused.",
-        ),
-        (
-            "GPU-2",
-            _advertised(AdvertisedDevice(healthy=True), problem="connection refused"),
-            "does not answer since 1970-01-01 00:16:35 UTC: connection refused; its last report was Healthy.",
-        ),
-        (
-            "GPU-2",
-            _advertised(AdvertisedDevice(healthy=True), streams=0),
-            "It is not allocatable, as the kubelet says: the kubelet does not follow its plugin at present.",
+            _advertised(WELL, streams=0),
+            (f"{NOT_SO}: the kubelet does not follow its plugin at present.",),
         ),
         (
             "GPU-1",
-            _advertised(AdvertisedDevice(healthy=True, last_allocated=700.0)),
-            "Free: no pod holds it; its plugin last allocated it at 1970-01-01 00:11:40 UTC.",
+            _advertised(replace(WELL, last_allocated=700.0)),
+            ("Free: no pod holds it; its plugin last allocated it at 1970-01-01 00:11:40 UTC.",),
         ),
-        ("GPU-0", _advertised(AdvertisedDevice(healthy=True)), "Its plugin (unix:/p) does not report it."),
+        ("GPU-0", _advertised(WELL), ("Its plugin (unix:/p) does not report it.",)),
         (
             "GPU-0",
             _advertised(None, resource="x/y"),
-            "None of the queried plugins (unix:/p) reports its resource.",
+            ("None of the queried plugins (unix:/p) reports its resource.",),
         ),
     ],
 )
-def test_a_report_of_a_plugin_names_its_source(device: str, advertised: PluginReports, words: str) -> None:
-    assert words in _words(device, state=replace(STATE, advertised=advertised))
+def test_a_report_of_a_plugin_names_its_source(
+    device: str, advertised: PluginReports, sentences: tuple[str, ...]
+) -> None:
+    found = _words(device, state=replace(STATE, advertised=advertised))
+    for words in sentences:
+        assert words in found
 
 
 @pytest.mark.parametrize(
@@ -299,19 +281,11 @@ def test_why_no_pod_is_the_holder(state: State, device: str, why: str) -> None:
     assert bool(found) == bool(why)
 
 
-@pytest.mark.parametrize(
-    ("state", "now", "words"),
-    [
-        (
-            replace(STATE, failure=Failure("List", "UNSETTLED", "it does not list all pods yet", 999.0)),
-            1002.0,
-            "2 s ago; it is the last good answer: List has failed since 1970-01-01 00:16:39 UTC: UNSETTLED",
-        ),
-        (STATE, 1100.0, "100 s ago, and stale."),
-    ],
-)
-def test_the_last_sentence_is_the_freshness(state: State, now: float, words: str) -> None:
-    assert words in _words("GPU-0", state=state, now=now)
+def test_the_last_sentence_is_the_freshness() -> None:
+    failing = replace(STATE, failure=Failure("List", "UNSETTLED", "it does not list all pods yet", 999.0))
+    words = "2 s ago; it is the last good answer: List has failed since 1970-01-01 00:16:39 UTC: UNSETTLED"
+    assert words in _words("GPU-0", state=failing)
+    assert "100 s ago, and stale." in _words("GPU-0", now=1100.0)
 
 
 def test_a_parent_and_a_node_of_the_plugin_alone() -> None:

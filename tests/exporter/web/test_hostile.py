@@ -1,5 +1,5 @@
-"""Hostile names through the API, both expositions, explain and history: data keeps them, and sentences have
-their hidden characters spelled out. tests/exporter/web/pages has the pages.
+"""Hostile names through the API, both expositions, explain, history and pages: data keeps them, and text for
+people has their hidden characters spelled out.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 import pytest
@@ -31,6 +31,7 @@ from exporter.mapping.model import (
 from exporter.mapping.snapshot import build
 from exporter.mapping.state import Failure, State, StateStore
 from exporter.metrics.exporter import Metrics
+from exporter.views.query import claim_link, device_link, pod_link
 from exporter.views.schema import (
     ClaimsDocument,
     DevicesDocument,
@@ -39,7 +40,8 @@ from exporter.views.schema import (
     PodsDocument,
 )
 from harness import scene
-from harness.hostile import CORPUS, SURROGATES
+from harness.hostile import CORPUS, LONG, SURROGATES
+from harness.page_reader import PageReader, read_page
 from harness.past import Past
 from harness.tools import required
 from kubelet.pb.podresources.v1 import api_pb2
@@ -244,6 +246,48 @@ async def test_no_address_breaks_an_answer_or_adds_a_header(client: Client) -> N
             assert document["status"] == code
             assert hidden(document["detail"]) == [], target
     assert answered > 400
+
+
+TAGS = frozenset(
+    (
+        *("html", "head", "meta", "title", "link", "script", "noscript", "body", "header", "main", "footer"),
+        *("nav", "div", "section", "a", "p", "span", "bdi", "strong", "i", "abbr", "h1", "h2", "h3", "time"),
+        *("ul", "li", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td", "details"),
+        *("figure", "figcaption", "svg", "defs", "pattern", "rect", "g", "line", "text", "desc", "summary"),
+        *("form", "fieldset", "legend", "label", "input", "datalist", "option", "select", "button"),
+    )
+)
+"""All tags of the pages."""
+ADDRESSES = ("/", "#", "https://")
+
+
+def _is_inert(page: PageReader) -> bool:
+    """Whether no text became an element, an attribute, an address or a hidden character."""
+    assert page.tags <= TAGS
+    assert all(value.startswith(ADDRESSES) for value in (*page.values("href"), *page.values("src")))
+    assert len(set(page.keys)) == len(page.keys), "the page's module finds elements by their keys"
+    texts = (*page.words, *page.values())
+    return not any(hidden(text.replace("\n", "")) for text in texts)
+
+
+async def test_names_are_inert_on_every_page(client: Client) -> None:
+    for path in ("/?per_page=1000", "/?group=device&per_page=1000", "/?group=pod&per_page=1000", "/history"):
+        page = await read_page(client, path)
+        assert _is_inert(page)
+        assert LONG in page.values(), "the title of a cut name is the whole name"
+        assert max(map(len, page.words)) < 1500
+        assert len([source for source in page.values("src") if source.startswith("/static/")]) == 1
+    for name in CORPUS.values():
+        for link in (device_link(name, name), pod_link(name, name), claim_link(name, name, name)):
+            if not link.startswith("/?"):  # too long for a path
+                page = await read_page(client, link)
+                assert _is_inert(page), link
+                assert any(visible(name, limit=8192)[:8].split(" ")[0] in word for word in page.words)
+        echoed = f"?{urlencode(dict.fromkeys(('q', 'resource', 'pod'), name[:500]))}"
+        assert _is_inert(await read_page(client, f"/{echoed}"))
+    for name in SURROGATES.values():
+        for link in (device_link(name, name), pod_link(name, name), claim_link(name, name, name)):
+            assert _is_inert(await read_page(client, link, 404)), link
 
 
 async def _exposition(state: State, form: Format) -> str:

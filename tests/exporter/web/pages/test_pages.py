@@ -11,19 +11,17 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from exporter.history.query import HistoryQuery, HistoryResult
-from exporter.history.record import HoldingFacts, HoldingKey, bounded
+from exporter.history.record import HoldingFacts, HoldingKey
 from exporter.mapping.identity import PodIdentity, Workload
-from exporter.mapping.model import AdvertisedDevice, ClaimDevice, ClaimDeviceKey, ClaimHolder, Device, Holder
+from exporter.mapping.model import AdvertisedDevice, Holder
 from exporter.mapping.state import Failure
-from exporter.views.query import claim_link, device_link, pod_link
+from exporter.views.query import device_link, pod_link
 from exporter.web.app import build
 from harness import scene
-from harness.hostile import CORPUS, SURROGATES
 from harness.page_reader import PageReader, read_page
 from harness.past import Past
 from harness.scene import GPU
 from harness.waiting import until
-from runtime.text import is_hostile, visible
 
 Client = TestClient[web.Request, web.Application]
 START = 1_793_227_263.25
@@ -412,59 +410,3 @@ async def test_equal_queries_are_one_and_few_run_at_once_whoever_disconnects(
     assert [answer.status for answer in answers] == [200] * 20 + [404] * 20
     assert running[1] == 4
     assert len([q for q in past.asked if q.device]) == 1
-
-
-# --- hostile names --------------------------------------------------------------------------------------
-
-
-HOSTILE = CORPUS | SURROGATES
-TAGS = frozenset(
-    (
-        *("html", "head", "meta", "title", "link", "script", "noscript", "body", "header", "main", "footer"),
-        *("nav", "div", "section", "a", "p", "span", "bdi", "strong", "i", "abbr", "h1", "h2", "h3", "time"),
-        *("ul", "li", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td"),
-        *("figure", "figcaption", "svg", "defs", "pattern", "rect", "g", "line", "text", "desc"),
-        *(
-            "form",
-            "fieldset",
-            "legend",
-            "label",
-            "input",
-            "datalist",
-            "option",
-            "details",
-            "summary",
-            "button",
-        ),
-    )
-)
-"""All tags of these pages."""
-
-
-@pytest.mark.parametrize("name", HOSTILE, ids=str)
-async def test_hostile_names_are_inert_on_every_page(
-    client: Client, world: SimpleNamespace, past: Past, name: str
-) -> None:
-    raw = HOSTILE[name]
-    short, resource = bounded(raw), "r.example/x"
-    holder = Holder(raw, raw, raw, raw)
-    found: Device = scene.device(raw, holder, resource=resource, parent=raw, numa=(0,), ok=False)
-    claimed = ClaimDevice(ClaimDeviceKey(raw, raw, raw, raw), (ClaimHolder(holder, raw, raw),), (raw,))
-    report = AdvertisedDevice(False, raw, START, (), ((raw, raw),))
-    identity = PodIdentity(raw, raw, raw, raw, Workload(raw, raw), raw, ((raw, raw),), START)
-    past.look(
-        (HoldingKey(resource, "", "", short, "", "", "", short, short, short), HoldingFacts(short)),
-    )
-    world.now = past.life.wall
-    world.publish(
-        scene.snapshot(found, claims=[claimed]),
-        advertised=scene.reported({raw: report}, resource=resource, source=raw),
-        pods={(raw, raw): identity},
-    )
-    for link in (device_link(resource, raw), pod_link(raw, raw), claim_link(raw, raw, raw), "/history"):
-        if link.startswith("/?"):
-            continue  # too long for any address
-        page = await read_page(client, link)
-        assert page.tags <= TAGS, link
-        assert not any(is_hostile(c) for word in page.words for c in word if c != "\n")
-        assert any(visible(raw, limit=8192)[:8].split(" ")[0] in word for word in page.words)
