@@ -219,12 +219,6 @@ def test_a_wrong_value_is_named_with_its_flag_or_variable_what_was_found_and_exp
     assert "'loud' is not one of" in _refusal("--log.level", "loud")
 
 
-def test_the_kubelets_root_must_not_be_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    assert "is a file" in _refusal("--kubelet.root", str(file))
-
-
 def test_help_shows_every_flag_with_its_variable_and_default() -> None:
     defaults = {
         "--web.listen-address": ":10190",

@@ -14,8 +14,13 @@ from harness.certificates import hashed
 from harness.waiting import until
 from runtime.http.access import CACHED, AccessPolicy, UserGate, Verdict, certificate_names, credentials
 
-USERS = {"alice": hashed("swordfish"), "zoë": hashed("пароль"), "dear": hashed("dear", 6)}
-USERS |= {"colons": hashed("b:c:"), "long": hashed("y" * 72)}
+USERS = {
+    "alice": hashed("swordfish"),
+    "zoë": hashed("пароль"),
+    "dear": hashed("dear", 6),
+    "colons": hashed("b:c:"),
+    "long": hashed("y" * 72),
+}
 
 
 def basic(name: str, password: str) -> str:
