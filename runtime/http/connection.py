@@ -242,7 +242,6 @@ class Connection(web.RequestHandler):
         self._buffer = b""
         self._busy = True
         self._discard = False
-        self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client is connected; TLS is not established yet."""
@@ -309,8 +308,7 @@ class Connection(web.RequestHandler):
         self._buffer += data
         if not self._busy:
             self._feed()
-        elif len(self._buffer) > HEAD_BYTES and not self._paused and self.transport is not None:
-            self._paused = True
+        elif len(self._buffer) > HEAD_BYTES and self.transport is not None:
             self.transport.pause_reading()
 
     def _feed(self) -> None:
@@ -342,8 +340,7 @@ class Connection(web.RequestHandler):
     def request_done(self) -> None:
         """The answer is out: go on with the next request."""
         self._busy = False
-        if self._paused and self.transport is not None:
-            self._paused = False
+        if self.transport is not None:
             self.transport.resume_reading()
         if self._buffer and not self._force_close:
             self._feed()

@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -11,19 +11,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import generate_latest as plain_text
 from prometheus_client.openmetrics.exposition import generate_latest as plain_openmetrics
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from runtime import exposition
 from runtime.exposition import EMPTY, Collector, Format, accepts_gzip, assemble, negotiate, render
 
 QUICK = settings(max_examples=30)
-
-PARSERS: dict[Format, Callable[[str], Iterable[Metric]]] = {
-    Format.TEXT: parse_text,
-    Format.OPENMETRICS: parse_openmetrics,
-}
-
 
 OM = "application/openmetrics-text"
 PROTOBUF = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7"
@@ -164,32 +156,6 @@ def test_a_large_body_is_compressed_once_and_to_a_tenth() -> None:
     first = assemble(body, _own_metrics(), Format.TEXT, compress=True)
     assert body.deflated in first
     assert gzip.decompress(first).startswith(body.text)
-
-
-@QUICK
-@given(rows=_ROWS, form=st.sampled_from(Format))
-def test_hostile_label_values_come_back_as_they_were(rows: list[tuple[str, str]], form: Format) -> None:
-    body = render([_gauge("dl_body", *rows)], form)
-    document = assemble(body, _own_metrics(), form, compress=False).decode()
-    families = {family.name: family for family in PARSERS[form](document)}
-    assert [(s.labels, s.value) for s in families["dl_body"].samples] == [
-        ({"node": node, "device": device}, number + 0.5) for number, (node, device) in enumerate(rows)
-    ]
-    assert families["dl_asked"].type == "counter"
-    assert families["dl_took_seconds"].type == "histogram"
-
-
-def test_a_tail_that_changed_shows_with_the_body_that_was_kept() -> None:
-    registry = CollectorRegistry()
-    counter = Counter("dl_asked", "Asked.", registry=registry)
-    body = render([_gauge("dl_body", ("a", "b"))], Format.TEXT)
-    before = assemble(body, registry, Format.TEXT, compress=False)
-    counter.inc()
-    after = assemble(body, registry, Format.TEXT, compress=False)
-    assert b"dl_asked_total 0.0\n" in before
-    assert b"dl_asked_total 1.0\n" in after
-    assert before.startswith(body.text)
-    assert after.startswith(body.text)
 
 
 def test_a_text_that_is_too_large_to_keep_is_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:

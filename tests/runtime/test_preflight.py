@@ -69,66 +69,49 @@ OTHER = replace(WELL, uid=65532)
 CONFINED = replace(WELL, label=SELINUX, enforcing=True)
 HISTORY = Need("history", Path("/var/lib/devicelens"), Use.WRITE, "mount it", made=True)
 OPTIONAL = replace(SOCKET, optional=True)
-REFUSED = PathState(errno.EACCES, owner=0)
 MODE = "its mode, or that of a directory above it, does not let this user in"
 SECURE = "SELinux keeps container_t from it: seLinuxOptions {type: spc_t} (docs/openshift.md)"
 AS_OWNER = "run as that user"
 RUN_AS = "it belongs to {}: run as that user (runAsUser: {}), not as uid 65532"
 
 
+MOUNT = f"mount the directory {PATH.parent}"
+NO_SOCKET = f"it is no socket: mount the node's directory {PATH.parent}, and remove this from it"
+STARTING = "the kubelet has ended or is just starting: nothing to do if it comes back"
+NO_DIRECTORY = PathState(errno.ENOENT, directory=False)
+
+
 @pytest.mark.parametrize(
-    ("need", "found", "limits", "state", "hint"),
+    ("need", "found", "state", "hint"),
     [
-        (SOCKET, PathState(errno.ENOENT), WELL, "absent", "is the kubelet up?"),
+        (SOCKET, PathState(errno.ENOENT), "absent", "is the kubelet up?"),
         (
             SOCKET,
-            PathState(errno.ENOENT, directory=False),
-            WELL,
+            NO_DIRECTORY,
             "absent, and so is its directory",
-            f"mount the directory {PATH.parent} of the node, or say --kubelet.root",
+            f"{MOUNT} of the node, or say --kubelet.root",
         ),
-        (
-            SOCKET,
-            PathState(errno.ECONNREFUSED),
-            WELL,
-            "present, nobody serves it",
-            "the kubelet has ended or is just starting: nothing to do if it comes back",
-        ),
+        (SOCKET, PathState(errno.ECONNREFUSED), "present, nobody serves it", STARTING),
         (
             SOCKET,
             PathState(mounted=True),
-            WELL,
             "served, but mounted as a file",
-            f"mount the directory {PATH.parent}: the kubelet replaces the socket when it restarts",
+            f"{MOUNT}: the kubelet replaces the socket when it restarts",
         ),
-        (
-            SOCKET,
-            PathState(errno.ENOTSOCK),
-            WELL,
-            "no socket",
-            f"it is no socket: mount the node's directory {PATH.parent}, and remove this from it",
-        ),
-        (SOCKET, PathState(errno.ENAMETOOLONG), WELL, "file name too long", f"see what is at {PATH}"),
+        (SOCKET, PathState(errno.ENOTSOCK), "no socket", NO_SOCKET),
+        (SOCKET, PathState(errno.ENAMETOOLONG), "file name too long", f"see what is at {PATH}"),
         # An optional path may be absent, and may not be refused.
-        (OPTIONAL, PathState(errno.ENOENT), WELL, "absent", ""),
-        (OPTIONAL, PathState(errno.ENOENT, directory=False), WELL, "absent, and so is its directory", ""),
-        (OPTIONAL, REFUSED, WELL, "no permission", MODE),
+        (OPTIONAL, PathState(errno.ENOENT), "absent", ""),
+        (OPTIONAL, NO_DIRECTORY, "absent, and so is its directory", ""),
+        (OPTIONAL, PathState(errno.EACCES, owner=0), "no permission", MODE),
         # A full disk shows before a write fails.
-        (HISTORY, PathState(free=LEAST_FREE), WELL, "writable", ""),
-        (
-            HISTORY,
-            PathState(free=5 << 20),
-            WELL,
-            "writable, 5MiB free",
-            "make room on the disk of /var/lib/devicelens",
-        ),
+        (HISTORY, PathState(free=LEAST_FREE), "writable", ""),
+        (HISTORY, PathState(free=5 << 20), "writable, 5MiB free", f"make room on the disk of {HISTORY.path}"),
     ],
 )
-def test_a_path_has_its_state_and_a_hint(
-    need: Need, found: PathState, limits: ProcessLimits, *, state: str, hint: str
-) -> None:
-    assert report(need, found, limits).fields[need.name] == state
-    assert hint_of(need, found, limits) == hint
+def test_a_path_has_its_state_and_a_hint(need: Need, found: PathState, state: str, hint: str) -> None:
+    assert report(need, found).fields[need.name] == state
+    assert hint_of(need, found) == hint
 
 
 @pytest.mark.parametrize(
