@@ -1,4 +1,4 @@
-"""exporter.mapping.anomalies: what is wrong, and what only looks so."""
+"""exporter.mapping.anomalies: conditions that are anomalies, and similar ones that are not."""
 
 import random
 from typing import Any
@@ -47,7 +47,7 @@ def _found(*devices: Device, **changes: Any) -> list[tuple[str, str, str, Holder
         ([_device("a"), _device("b", P, ok=False)], [("unhealthy_held", "r", "b", P)]),
         # A free device that is not allocatable is nobody's trouble.
         ([_device("a"), _device("b", ok=False)], []),
-        # None of the resource is allocatable: the plugin, told once.
+        # None of the resource is allocatable: one anomaly for the plugin.
         ([_device("a", P, ok=False), _device("b", Q, ok=False)], [("plugin_gone", "r", "", None)]),
         ([_device("a", ok=False)], []),
         # Each resource for itself.
@@ -108,7 +108,7 @@ def test_pods_of_one_name_with_two_uids_are_two(uids: tuple[str, str], expected:
 @pytest.mark.parametrize(
     ("devices", "hit"),
     [
-        # Left from before the plugin was told to share; under NVIDIA's other name for it; a slice.
+        # Left from before the plugin was configured to share; under NVIDIA's other name for it; a slice.
         ([_device("GPU-1", P), _device("GPU-1::0", Q, parent="GPU-1")], ["GPU-1"]),
         ([_device("GPU-1", P), _device("GPU-1::0", Q, parent="GPU-1", resource="r.shared")], ["GPU-1"]),
         ([_device("nvidia0", P), _device("nvidia0/gi1", Q, parent="nvidia0")], ["nvidia0"]),
@@ -136,15 +136,15 @@ def test_each_holder_has_one_anomaly_of_a_kind() -> None:
     assert [(one.kind, one.holder) for one in find(snapshot)] == [("double_held", P), ("double_held", Q)]
 
 
-def _told(
+def _report(
     reason: str = "",
     *,
     parent: str = "",
     name: str = "a",
     **changes: Any,
 ) -> PluginReports:
-    told = {name: AdvertisedDevice(not reason, reason, 90.0, parent=parent)}
-    return reported(told, resource="r", **changes)
+    devices = {name: AdvertisedDevice(not reason, reason, 90.0, parent=parent)}
+    return reported(devices, resource="r", **changes)
 
 
 @pytest.mark.parametrize(
@@ -152,19 +152,19 @@ def _told(
     [
         (NO_REPORTS, "plugin_gone", "none is allocatable, while 1 of its devices are held by n/p"),
         # The plugin is there and followed: the device itself is ill.
-        (_told("dust"), "unhealthy_held", "it is held but not allocatable; its plugin says why: dust"),
-        (_told(), "unhealthy_held", "it is held but not allocatable; its plugin says that it is healthy"),
+        (_report("dust"), "unhealthy_held", "it is held but not allocatable; its plugin says why: dust"),
+        (_report(), "unhealthy_held", "it is held but not allocatable; its plugin says that it is healthy"),
         (
-            _told("dust", streams=0),
+            _report("dust", streams=0),
             "plugin_gone",
             "; its plugin answers, but the kubelet no longer watches it",
         ),
         (
-            _told(streams=0, registered=False),
+            _report(streams=0, registered=False),
             "plugin_gone",
             "; its plugin answers, but is not registered with the kubelet",
         ),
-        (_told("dust", problem="refused"), "plugin_gone", "; its plugin does not answer: refused"),
+        (_report("dust", problem="refused"), "plugin_gone", "; its plugin does not answer: refused"),
     ],
 )
 def test_plugin_gone_differs_from_unhealthy_devices(
@@ -177,7 +177,7 @@ def test_plugin_gone_differs_from_unhealthy_devices(
 
 def test_last_report_of_a_silent_plugin_is_marked() -> None:
     snapshot = scene.snapshot(_device("a", P, ok=False), _device("b"))
-    (found,) = find(snapshot, _told("dust", problem="refused"))
+    (found,) = find(snapshot, _report("dust", problem="refused"))
     assert (found.kind, found.device) == ("unhealthy_held", "a")
     assert found.evidence == "it is held but not allocatable; its plugin last said why: dust"
 
@@ -187,7 +187,7 @@ def test_share_may_have_several_holders() -> None:
     snapshot = scene.snapshot(_device("acc0-1", P, Q))
     reader = IdReader([rule("mine", r"(?P<parent>acc\d+)-(?P<replica>\d+)", resource="r")])
     assert len(find(snapshot)) == 2
-    assert find(snapshot, _told(parent="gpu", name="acc0-1")) == ()
+    assert find(snapshot, _report(parent="gpu", name="acc0-1")) == ()
     assert find(snapshot, reader=reader) == ()
     assert len(find(scene.snapshot(_device("acc0-1", P, Q, resource="s")), reader=reader)) == 2
 

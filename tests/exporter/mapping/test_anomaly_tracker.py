@@ -14,7 +14,7 @@ ILL, WELL, EMPTY = (
 )
 
 
-def _told(reason: str = "", last_allocated: float | None = None) -> PluginReports:
+def _report(reason: str = "", last_allocated: float | None = None) -> PluginReports:
     return reported({"a": AdvertisedDevice(not reason, reason, last_allocated=last_allocated)}, resource="r")
 
 
@@ -33,27 +33,27 @@ def test_since_is_the_first_sighting_of_each_occurrence() -> None:
 def test_evidence_and_uid_do_not_change_identity() -> None:
     tracker = AnomalyTracker()
     tracker.advance(ILL, NO_REPORTS, asked=100, now=100)
-    (told,) = tracker.advance(ILL, _told("dust"), asked=110, now=110)
-    assert told.since == 100
-    assert told.evidence.endswith("dust")
+    (found,) = tracker.advance(ILL, _report("dust"), asked=110, now=110)
+    assert found.since == 100
+    assert found.evidence.endswith("dust")
     named = P._replace(pod_uid="u")
     known = Snapshot((replace(ILL.devices[0], holders=(named,)), ILL.devices[1]))
-    (learned,) = tracker.advance(known, _told("dust"), asked=120, now=120)
+    (learned,) = tracker.advance(known, _report("dust"), asked=120, now=120)
     assert (learned.holder, learned.since) == (named, 100)
 
 
 def test_unchanged_anomalies_are_the_same_object() -> None:
     tracker = AnomalyTracker()
-    told = _told("dust")
-    found = tracker.advance(ILL, told, asked=100, now=100)
-    assert tracker.advance(ILL, told, asked=105, now=105) is found
-    assert tracker.advance(replace(ILL, pods=1), told, asked=110, now=110) is found
+    report = _report("dust")
+    found = tracker.advance(ILL, report, asked=100, now=100)
+    assert tracker.advance(ILL, report, asked=105, now=105) is found
+    assert tracker.advance(replace(ILL, pods=1), report, asked=110, now=110) is found
 
 
 def test_unattributed_begins_by_time_and_ends_with_a_holder() -> None:
     tracker = AnomalyTracker()
-    tracker.advance(EMPTY, _told(), asked=99, now=99)
-    given = _told(last_allocated=100.0)
+    tracker.advance(EMPTY, _report(), asked=99, now=99)
+    given = _report(last_allocated=100.0)
     assert tracker.advance(EMPTY, given, asked=100.1, now=100.2) == ()
     assert tracker.advance(EMPTY, given, asked=129, now=129.1) == ()
     (found,) = tracker.advance(EMPTY, given, asked=130, now=130.1)

@@ -253,17 +253,17 @@ def test_recorded_claims_cpus_and_memory_are_read() -> None:
     )
 
 
-def _told(
+def _reports(
     *names: str, healthy: bool = True, numa: tuple[int, ...] = (), parent: str = ""
 ) -> dict[DeviceKey, AdvertisedDevice]:
-    told = AdvertisedDevice(healthy, "" if healthy else "dust", numa_nodes=numa, parent=parent)
-    return {DeviceKey(R, name): told for name in names}
+    reports = AdvertisedDevice(healthy, "" if healthy else "dust", numa_nodes=numa, parent=parent)
+    return {DeviceKey(R, name): reports for name in names}
 
 
 def test_device_of_a_report_alone_is_known_and_not_allocatable() -> None:
     for healthy in (True, False):
-        told = _told("a", "c", healthy=healthy)
-        snapshot = build(_listed(entry("a")), offered("a", "b"), advertised=told)
+        reports = _reports("a", "c", healthy=healthy)
+        snapshot = build(_listed(entry("a")), offered("a", "b"), advertised=reports)
         assert [(d.key.device, d.allocatable, len(d.holders)) for d in snapshot.devices] == [
             ("a", True, 1),
             ("b", True, 0),
@@ -274,8 +274,8 @@ def test_device_of_a_report_alone_is_known_and_not_allocatable() -> None:
 
 
 def test_report_adds_numa_nodes_and_parents_that_the_kubelet_and_the_id_do_not_have() -> None:
-    told = _told("a", "b", "c", numa=(1,)) | _told("x-1", "GPU-1::0", parent="x")
-    snapshot = build(_listed(entry("a", nodes=[0]), entry("b")), offered(), advertised=told)
+    reports = _reports("a", "b", "c", numa=(1,)) | _reports("x-1", "GPU-1::0", parent="x")
+    snapshot = build(_listed(entry("a", nodes=[0]), entry("b")), offered(), advertised=reports)
     assert {d.key.device: (d.numa_nodes, d.parent) for d in snapshot.devices} == {
         "a": ((0,), ""),
         "b": ((1,), ""),
@@ -302,22 +302,22 @@ def test_reports_change_neither_owners_nor_what_is_allocatable(
     offered: api_pb2.AllocatableResourcesResponse | None,
     other: api_pb2.AllocatableResourcesResponse,
 ) -> None:
-    told = {
+    reports = {
         DeviceKey(entry.resource_name, device): AdvertisedDevice(healthy=True, numa_nodes=(5,))
         for entry in other.devices
         for device in entry.device_ids
     }
-    without, with_them = build(listed, offered), build(listed, offered, advertised=told)
+    without, with_them = build(listed, offered), build(listed, offered, advertised=reports)
     before = {d.key: d for d in without.devices}
     for one in with_them.devices:
         known = before.pop(one.key, None)
         if known is None:
-            assert one.key in told
+            assert one.key in reports
             assert not one.holders
             assert one.allocatable == (offered is None)
         else:
             assert (one.holders, one.allocatable) == (known.holders, known.allocatable)
-            assert one.numa_nodes == (known.numa_nodes or ((5,) if one.key in told else ()))
+            assert one.numa_nodes == (known.numa_nodes or ((5,) if one.key in reports else ()))
     assert not before
     assert [c.devices for c in with_them.containers] == [c.devices for c in without.containers]
     assert with_them.claims == without.claims

@@ -30,7 +30,7 @@ WRITERS: dict[Format, Callable[..., bytes]] = {
 
 OWNER = ("node", "resource", "device", "parent", "namespace", "pod", "container", "pod_uid")
 
-# What would end a label, a line or a document; and what looks like any other text.
+# What would end a label, a line or a document; and ordinary text.
 HOSTILE = st.text(
     st.sampled_from('\\"\n{},= #a\x00\x85\u2028é☃😀') | st.characters(exclude_categories=["Cs"]), max_size=8
 )
@@ -82,10 +82,12 @@ def test_lines_equal_those_of_prometheus_client(form: Format, state: State, node
     families = list(PARSERS[form](text + end))
     assert WRITERS[form](Parsed(families)).decode() == text + end
 
-    told = [
+    samples = [
         (sample.name.removeprefix("devicelens_device_"), sample) for f in families for sample in f.samples
     ]
-    owners = {tuple(sample.labels[name] for name in OWNER) for name, sample in told if name == "owner_info"}
+    owners = {
+        tuple(sample.labels[name] for name in OWNER) for name, sample in samples if name == "owner_info"
+    }
     assert owners == {
         (node, *device.key, device.parent, *holder)
         for device in state.snapshot.devices
@@ -93,17 +95,17 @@ def test_lines_equal_those_of_prometheus_client(form: Format, state: State, node
     }
     assert {
         (sample.labels["resource"], sample.labels["device"], sample.labels["numa_node"])
-        for name, sample in told
+        for name, sample in samples
         if name == "info"
     } == {(*device.key, ",".join(map(str, device.numa_nodes))) for device in state.snapshot.devices}
     health = {
         (sample.labels["resource"], sample.labels["device"], sample.value)
-        for name, sample in told
+        for name, sample in samples
         if name == "healthy"
     }
     devices = state.snapshot.devices if state.snapshot.complete else ()
     assert health == {(*device.key, float(device.allocatable)) for device in devices}
-    since = [sample.value for name, sample in told if name == "held_since_timestamp_seconds"]
+    since = [sample.value for name, sample in samples if name == "held_since_timestamp_seconds"]
     assert sorted(since) == pytest.approx(sorted(one.at for one in _shown(state)))
 
 

@@ -86,7 +86,7 @@ EXPECTED, STALE, OWN = (
     (Path(__file__).parent / "expected" / f"{name}.prom").read_text(encoding="utf-8")
     for name in ("rich", "stale", "own")
 )
-"""What the rich mapping, a stale one, and the families of the exporter itself (names and help) look like."""
+"""Expositions of the rich mapping and of a stale one, and the heads of the exporter's own families."""
 
 
 PARSERS: dict[Format, Callable[[str], Iterable[Metric]]] = {

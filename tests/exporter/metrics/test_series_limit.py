@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.mapping.anomalies import find
-from exporter.mapping.holdings import HeldSince, holdings
 from exporter.mapping.identity import PodIdentity
+from exporter.mapping.model import Holder
 from exporter.mapping.snapshot import build
 from exporter.mapping.state import State, StateStore
 from exporter.metrics.devices import SeriesGroup, SeriesLimit, count_series, plan_series
 from exporter.metrics.exporter import Metrics
+from harness import scene
 from harness.answers import allocatables, listings
 from kubelet.pb.podresources.v1 import api_pb2
 from runtime.exposition import Format
@@ -23,18 +23,13 @@ from runtime.exposition import Format
 def _state(
     listed: api_pb2.ListPodResourcesResponse,
     offered: api_pb2.AllocatableResourcesResponse | None,
-    generation: int = 1,
 ) -> State:
     snapshot = build(listed, offered)
-    pods = {(c.holder.namespace, c.holder.pod): c.holder for c in snapshot.containers}
-    return State(
-        generation=generation,
-        snapshot=snapshot,
-        taken_at=0.0,
-        since={holding: HeldSince(1.0) for holding in holdings(snapshot)},
-        pods={key: PodIdentity(*key, "uid", labels=(("a", "b"),)) for key in pods},
-        anomalies=find(snapshot),
-    )
+    pods = {
+        one.holder[:2]: PodIdentity(*one.holder[:2], "uid", labels=(("a", "b"),))
+        for one in snapshot.containers
+    }
+    return scene.state(snapshot, at=0.0, since=1.0, pods=pods)
 
 
 def _scraped(state: State, limit: int) -> tuple[int, dict[str, int]]:
@@ -82,19 +77,18 @@ def test_series_stay_within_the_limit_and_devices_go_first(
     total = sum(counted.values())
     limit = data.draw(st.integers(1, total + 1))
     dropped, families = _scraped(state, limit)
-    told = sum(families.values())
-    assert told <= limit
-    assert told + dropped == total
+    exposed = sum(families.values())
+    assert exposed <= limit
+    assert exposed + dropped == total
     if dropped and counted[SeriesGroup.HOLDERS] + counted[SeriesGroup.RESOURCES] <= limit:
-        assert told == counted[SeriesGroup.HOLDERS] + counted[SeriesGroup.RESOURCES]
+        assert exposed == counted[SeriesGroup.HOLDERS] + counted[SeriesGroup.RESOURCES]
         assert not any(name.startswith("devicelens_device") for name in families)
 
 
 def _node(devices: int) -> State:
-    listed = api_pb2.ListPodResourcesResponse()
-    container = listed.pod_resources.add(namespace="ml", name="trainer").containers.add(name="main")
-    container.devices.add(resource_name="example.com/gpu", device_ids=[f"g{n}" for n in range(devices)])
-    return _state(listed, None, generation=devices)
+    trainer = Holder("ml", "trainer", "main")
+    held = [scene.device(f"g{number}", trainer) for number in range(devices)]
+    return scene.state(scene.snapshot(*held, complete=False), at=0.0, generation=devices)
 
 
 def test_reached_limit_is_noted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -104,7 +98,7 @@ def test_reached_limit_is_noted_and_logged(caplog: pytest.LogCaptureFixture) -> 
     assert not caplog.records
     state = _node(100)
     series = plan_series(state, 100).series
-    assert series == 300 + 2 + 1 + 2
+    assert series == 300 + 2 + 1
     (note,) = limit.notes(state)
     assert note == (
         f"{series} series are more than --metrics.max-series 100: those of devices are left out of /metrics"

@@ -1,6 +1,6 @@
 """exporter.refresh.loop with a scripted kubelet: when List is called, and what becomes of its answers."""
 
-# A test may look inside.
+# Tests read the times and the pacer.
 # pyright: reportPrivateUsage=false
 
 import asyncio
