@@ -31,7 +31,7 @@ def test_every_key_is_described(struct: type[Struct]) -> None:
 @pytest.mark.parametrize("struct", structs(), ids=lambda struct: struct.__name__)
 def test_every_key_is_in_an_example(struct: type[Struct]) -> None:
     used = set(re.findall(r"([a-z_]+):", "".join(EXAMPLES)))
-    without = {"library", "subsystem_vendor"}  # NVML's place: rarely needed, and told in its row
+    without = {"library", "subsystem_vendor"}  # NVML's place: rarely needed, and described in its row
     selectors = set(Pci.__struct_fields__) | set(Net.__struct_fields__)  # lists of one kind
     selectors |= {"together", "partitions", "serials", "ports", "interfaces"}
     fields = set(struct.__struct_fields__)
@@ -51,12 +51,12 @@ def test_every_source_has_a_section_with_an_example() -> None:
 
 def test_errors_are_what_it_shows() -> None:
     shown = [
-        (text, told)
-        for (kind, text), (next_kind, told) in pairwise(fences(TEXT))
+        (text, error)
+        for (kind, text), (next_kind, error) in pairwise(fences(TEXT))
         if (kind, next_kind) == ("yaml bad", "text")
     ]
     assert shown
-    for text, told in shown:
+    for text, error in shown:
         with pytest.raises(ConfigError) as caught:
             load(text.encode(), "plugin.yaml")
-        assert str(caught.value) == told.rstrip("\n")
+        assert str(caught.value) == error.rstrip("\n")

@@ -1,4 +1,4 @@
-"""docs/messages.md has every event that somebody should look at, and every reason to end at the start."""
+"""docs/messages.md has every event of level warn or error, and every reason to end at the start."""
 
 import ast
 import re
@@ -78,12 +78,12 @@ def test_every_reason_to_end_at_the_start_is_explained() -> None:
 
 
 def test_what_is_explained_exists() -> None:
-    told = {line.split("`")[1] for line in LOGS.splitlines() if line.startswith("| `")}
+    documented = {line.split("`")[1] for line in LOGS.splitlines() if line.startswith("| `")}
     known = events() | ends()
     notes = {text for name, node in calls() if name == "notes.append" and (text := written(node.args[0]))}
-    stated = {text for text in told if not text.startswith("--")}
+    stated = {text for text in documented if not text.startswith("--")}
     assert stated <= known | notes
-    flags = {text.split()[0] for text in told if text.startswith("--")}
+    flags = {text.split()[0] for text in documented if text.startswith("--")}
     assert flags <= {text.split()[0].rstrip(":") for text in known}
 
 
@@ -101,7 +101,7 @@ def texts() -> frozenset[str]:
 
 
 def is_said(words: str) -> bool:
-    """Whether some text of the code is these words, or has them where a page tells parts alone."""
+    """Whether some text of the code is these words, or contains their parts."""
     parts = [part for part in re.split("…", words) if part.strip(" :()")]
     return any(all(part in text for part in parts) for text in texts())
 
@@ -113,12 +113,12 @@ def first_text(call: ast.Call) -> str:
 
 
 def test_every_kind_of_anomaly_is_explained_by_the_words_of_the_page() -> None:
-    told = {row[0].strip("`"): row[1] for row in rows("What is wrong")}
+    documented = {row[0].strip("`"): row[1] for row in rows("What is wrong")}
     made = {first_text(call) for name, call in calls() if name == "Anomaly"}
     # The last is read back from Prometheus' labels.
-    assert made - {"resource"} == told.keys()
-    for kind, shown in told.items():
-        if kind == "stale":  # told by the page's head
+    assert made - {"resource"} == documented.keys()
+    for kind, shown in documented.items():
+        if kind == "stale":  # the head of the page shows it
             assert is_said(shown)
         else:
             (finding,) = findings([Anomaly(kind, "a.example/b", device="c")], 0.0).shown
@@ -134,6 +134,6 @@ def test_what_is_said_elsewhere_than_in_logs_is_as_it_is_said(heading: str) -> N
         assert all(is_said(part) for part in words.split("; ")), words
 
 
-def test_every_code_of_a_refusal_is_told() -> None:
+def test_every_code_of_a_refusal_is_documented() -> None:
     section = TEXT.split("\n## In a pod's status\n")[1].split("\n## ")[0]
     assert {code.name for code in Refusal} == set(re.findall(r"`([A-Z]+_?[A-Z]+)`", section))

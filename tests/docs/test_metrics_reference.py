@@ -42,7 +42,7 @@ def test_a_family_that_cannot_be_described_is_an_error(text: str, message: str) 
 
 async def test_what_running_processes_serve_is_in_it_and_nothing_else() -> None:
     """Also what a part of the process registers that the example does not know of."""
-    told = set(ROW.findall(DOCUMENT.read_text()))
+    documented = set(ROW.findall(DOCUMENT.read_text()))
     async with SimulatedNode() as node, Stack(node) as stack:
         stack.add_devices("cherry")
         await stack.allocatable_is(1)
@@ -51,4 +51,4 @@ async def test_what_running_processes_serve_is_in_it_and_nothing_else() -> None:
             pages = [await owners.scrape(url) for url in (stack.url, f"unix:{stack.plugin_socket}")]
             return {name for page in pages for name in re.findall(r"^# TYPE (\S+)", page.text, re.MULTILINE)}
 
-        await until_equal("the families of both processes", served, told)
+        await until_equal("the families of both processes", served, documented)

@@ -38,17 +38,17 @@ async def demo() -> AsyncGenerator[str]:
 
 
 async def test_what_is_beside_the_demo_answers(demo: str) -> None:
-    """At the port that it has here, rather than at the one that is asked without --url."""
+    """At the port that it has here, rather than at the default one."""
     for line in LINES:
-        asked = partial(answers, shlex.split(line, comments=True), demo)
-        await until(f"devicelens {line}", asked, limit=40)
+        answered = partial(answers, shlex.split(line, comments=True), demo)
+        await until(f"devicelens {line}", answered, limit=40)
 
 
 async def answers(words: list[str], url: str) -> bool:
-    """False where the pod that was asked for has gone meanwhile, and the device that was named is another."""
+    """False where the pod has gone meanwhile, or the device is another one."""
     given = [await some_pod(url) if word == POD else word for word in (*words, "--url", url)]
     if "--watch" in given:
-        return await tells_at_once(given)
+        return await prints_at_once(given)
     status, out, errors = await owners.devicelens(*given)
     assert "Traceback" not in errors
     if "--at" in given:  # the demo has just begun
@@ -62,7 +62,7 @@ async def some_pod(url: str) -> str:
     return next((f"{pod['namespace']}/{pod['name']}" for pod in document["pods"]), POD)
 
 
-async def tells_at_once(words: list[str]) -> bool:
+async def prints_at_once(words: list[str]) -> bool:
     """Whether it begins with what is held, and ends well when it is interrupted."""
     async with Process(*words) as watching:
         await watching.line("  held  ", limit=30)
