@@ -1,7 +1,7 @@
 """How quick the plugin is: Allocate, list updates and a kubelet's restarts, each beside a floor.
 
-The plugin runs as on a node, from compiled modules. Allocate and list updates are asked for by a bare
-client of one resource with ten thousand devices; the floor is a bare grpc.aio server that answers a unary
+The plugin runs as on a node, from compiled modules. A bare client calls Allocate and receives list updates
+of one resource with ten thousand devices; the floor is a bare grpc.aio server that answers a unary
 call, or sends a stream a message of the same size, and does nothing besides. For restarts the simulated
 kubelet is the other side, with twenty resources; the floor is the kubelet's own time from the start of a
 registration to the first list, when nobody but one scripted plugin is there. Times are in milliseconds.

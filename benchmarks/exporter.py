@@ -123,19 +123,19 @@ def refreshed(answers: Sequence[Sequence[bytes]]) -> list[float]:
     pipeline = SnapshotPipeline(keep_allocatable=60.0)
     took: list[float] = []
     for number, (list_bytes, offer) in enumerate([answers[-1], *answers]):
-        raw, look = (
+        raw, poll = (
             Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"),
             Poll(number, number + 0.01),
         )
-        took.append(timed(partial(pipeline.process, raw, look.answered, poll=look, view=EMPTY_VIEW)))
+        took.append(timed(partial(pipeline.process, raw, poll.answered, poll=poll, view=EMPTY_VIEW)))
     return took[1:]
 
 
 def first(list_bytes: bytes, offer: bytes) -> float:
     """Milliseconds that the very first snapshot took."""
-    raw, look = Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"), Poll(0.0, 0.01)
+    raw, poll = Raw(list_bytes, offer, asked_allocatable=True, api_version="v1"), Poll(0.0, 0.01)
     return timed(
-        lambda: SnapshotPipeline(keep_allocatable=60.0).process(raw, 1.0, poll=look, view=EMPTY_VIEW)
+        lambda: SnapshotPipeline(keep_allocatable=60.0).process(raw, 1.0, poll=poll, view=EMPTY_VIEW)
     )
 
 

@@ -1,6 +1,6 @@
 """From Allocate to /metrics, and from a pod's end to /metrics: whole processes beside a simulated kubelet.
 
-The clock starts before the kubelet is told of the pod (of its deletion), so that its own work and the
+The clock starts before the kubelet receives the pod (or its deletion), so that its own work and the
 plugin's are in the time; and it stops with the first scrape that shows it, scrapes following one another
 without a pause.
 Floor: the kubelet's part, until it says that the pod is admitted (is gone).
@@ -65,7 +65,7 @@ async def measure(root: Path, rounds: int) -> None:
             ),
         ]
     words = (
-        "From the moment at which the kubelet is asked to admit a pod (to end it) to the first scrape that "
+        "From the moment at which the kubelet receives a pod (or its deletion) to the first scrape that "
         "shows it, the kubelet's and the plugin's work included. Floor: the kubelet's own answer."
     )
     write_section("Allocate to /metrics", words, figures)

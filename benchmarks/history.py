@@ -1,7 +1,7 @@
-"""History after 30 days of churn: how long questions take, what writing costs, how large the file becomes.
+"""History after 30 days of churn: how long queries take, what writing costs, how large the file becomes.
 
 The churn goes through the archive as on a node: pods of some containers come and go, two devices at a time,
-look after look, with a restart of the exporter each day. Beside each question is its floor: the same rows
+poll after poll, with a restart of the exporter each day. Beside each query is its floor: the same rows
 fetched by their numbers with a bare SELECT from the same file, and decoded. Times are in milliseconds, the
 median and the 99th of a hundred, in one process whose caches are cold for neither.
 """
@@ -52,13 +52,13 @@ class Churn:
         )
         self.archive.open()
 
-    def look(self, after: float, *, told: bool) -> None:
-        """One look, so many seconds later."""
+    def poll(self, after: float, *, by_event: bool) -> None:
+        """One poll, `after` seconds later."""
         self.wall += after
         found: Present = {key: (facts,) for key, facts in self.held.values()}
-        look = self.sight.add(PollTimes(self.wall, self.wall + 0.003, self.wall), found, by_event=told)
+        poll = self.sight.add(PollTimes(self.wall, self.wall + 0.003, self.wall), found, by_event=by_event)
         began = time.perf_counter()
-        self.archive.take([look], None)
+        self.archive.take([poll], None)
         self.taken.append(time.perf_counter() - began)
         self.archive.maintain()
 
@@ -80,7 +80,7 @@ def live(churn: Churn, holdings: int) -> float:
     began = time.perf_counter()
     for number in range(changes):
         churn.change(number)
-        churn.look(pause, told=True)
+        churn.poll(pause, by_event=True)
         if number % (changes // _DAYS) == 0:
             churn.archive.close()
             churn.wall += 20.0
@@ -121,17 +121,17 @@ def questions(churn: Churn, order: random.Random) -> dict[str, Callable[[], Hist
 
 
 def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None:
-    """Ask, and tell."""
-    asked_of: list[Figure] = []
+    """Measure each query, and write the section."""
+    figures: list[Figure] = []
     with closing(sqlite3.connect(path)) as bare:
         bare.text_factory = sql.read_text
         for name, question in questions(churn, order).items():
             took, floor, rows = [], [], []
             for _ in range(rounds):
-                asked = question()
+                query = question()
                 now = QueryMoment(churn.sight.last, failing=False, time=churn.wall, patience=_PATIENCE)
                 began = time.perf_counter()
-                found = churn.archive.find(asked, now)
+                found = churn.archive.find(query, now)
                 took.append(1000 * (time.perf_counter() - began))
                 numbers = [row.id for row in found.rows]
                 began = time.perf_counter()
@@ -140,12 +140,12 @@ def measure(churn: Churn, path: Path, order: random.Random, rounds: int) -> None
                 assert {row.id for row in fetched} == set(numbers)
                 rows.append(len(numbers))
             what = f"{name}: {statistics.mean(rows):.0f} rows"
-            asked_of.append(Figure(what, took, "ms", floor, "at most 20 ms"))
+            figures.append(Figure(what, took, "ms", floor, "at most 20 ms"))
     write_section(
         "History",
         f"{_DAYS} days of churn, {churn.archive.condition.rows} holdings in a file of "
         f"{path.stat().st_size / (1 << 20):.0f} MiB. Floor: a bare SELECT of the same rows.",
-        [Figure("a change, written", [1000 * seconds for seconds in churn.taken], "ms"), *asked_of],
+        [Figure("a change, written", [1000 * seconds for seconds in churn.taken], "ms"), *figures],
     )
 
 
@@ -179,7 +179,7 @@ def main(holdings: int, rounds: int, size: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--holdings", type=int, default=100_000, help="holdings in 30 days")
-    parser.add_argument("--rounds", type=int, default=100, help="times that each question is asked")
+    parser.add_argument("--rounds", type=int, default=100, help="times that each query is sent")
     parser.add_argument("--size", type=int, default=256, help="what the file may become, in MiB")
     arguments = parser.parse_args()
     main(arguments.holdings, arguments.rounds, arguments.size)

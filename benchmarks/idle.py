@@ -1,8 +1,8 @@
 """What the two processes take of a node at rest: memory, threads, descriptors, CPU, and time to be ready.
 
 They run as on a node, from compiled modules, beside a simulated kubelet with ten devices. The floor is a
-bare Python process that serves one static answer by aiohttp.web and another by grpc.aio, and has asked
-once for the latter: what no program of these parts can go below. Memory is in MiB, CPU in seconds a
+bare Python process that serves one static answer by aiohttp.web and another by grpc.aio, and has called
+the latter once: no program of these parts takes less. Memory is in MiB, CPU in seconds a
 minute, `ready` the median of some starts.
 """
 
@@ -216,8 +216,8 @@ async def measure(root: Path, seconds: float, starts: int, refreshes: int, row: 
         print(f"after {refreshes} refreshes, each scraped at least once")
         if row is not None:
             now = dict(zip(names, map(taken, pids), strict=True))
-            told = {"refreshes": refreshes, "compared": compared(then, now)}
-            row.write_text(json.dumps(told))  # noqa: ASYNC240 -- a small file, when all is over
+            result = {"refreshes": refreshes, "compared": compared(then, now)}
+            row.write_text(json.dumps(result))  # noqa: ASYNC240 -- a small file, when all is over
             if leaks := grown(then, now):
                 raise SystemExit("; ".join(leaks))
             return
@@ -238,10 +238,8 @@ async def measure(root: Path, seconds: float, starts: int, refreshes: int, row: 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seconds", type=float, default=30.0, help="time at rest")
-    parser.add_argument("--starts", type=int, default=5, help="starts of which the median is told")
+    parser.add_argument("--starts", type=int, default=5, help="starts; the median is reported")
     parser.add_argument("--refreshes", type=int, default=200, help="refreshes after that")
-    parser.add_argument(
-        "--row", type=Path, help="where to tell what they changed, instead of in the documents"
-    )
+    parser.add_argument("--row", type=Path, help="where to write the changes, instead of the documents")
     with tempfile.TemporaryDirectory(prefix="dl") as directory:
         asyncio.run(measure(Path(directory), **vars(parser.parse_args())))

@@ -165,8 +165,8 @@ async def open_pages(root: Path, seconds: float) -> None:
         ]
     words = (
         f"{_PAGES} pages of the same address, live, while the mapping changes once a second: each has an "
-        "event stream, is told of each change and fetches the page. Floor: a bare aiohttp application that "
-        "tells as many streams and answers as many requests with the same bytes."
+        "event stream and fetches the page after each change. Floor: a bare aiohttp application that "
+        "writes to as many streams and answers as many requests with the same bytes."
     )
     write_section("Status page: open pages", words, figures)
 

@@ -1,7 +1,7 @@
 """Charts of how cost grows, as SVG files of their own: logarithmic axes, light and dark. Pure.
 
-On logarithmic axes what grows in proportion is a straight line of slope one, whatever it costs; a line that
-bends upwards is what one looks for.
+On logarithmic axes, proportional growth is a straight line of slope one; a line that bends upwards grows
+faster.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Processes to measure, and what they take: started, asked over HTTP, and looked at in /proc."""
+"""Processes to measure: start, HTTP requests, and their CPU and memory from /proc."""
 
 import asyncio
 import os
