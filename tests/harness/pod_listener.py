@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 
 from exporter.pods.source import PodEvent, PodWatcher, PodWatchError
+from harness.waiting import background, until_holds
 
 LIMIT = 20.0
 
@@ -25,9 +26,8 @@ class Listener:
 
     async def failure(self) -> PodWatchError:
         """Wait until the source fails."""
-        async with asyncio.timeout(LIMIT):
-            while self.error is None:
-                await asyncio.sleep(0.005)
+        await until_holds(lambda: self.error)
+        assert self.error is not None
         return self.error
 
     async def follow(self, source: PodWatcher) -> None:
@@ -43,10 +43,5 @@ class Listener:
 async def following(source: PodWatcher) -> AsyncGenerator[Listener]:
     """Follow a source while in the context."""
     listener = Listener()
-    task = asyncio.create_task(listener.follow(source))
-    try:
+    async with background(listener.follow(source)):
         yield listener
-    finally:
-        task.cancel()
-        outcome = (await asyncio.gather(task, return_exceptions=True))[0]
-        assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -32,6 +33,27 @@ async def until(
         if time.monotonic() > end:
             raise AssertionError(f"waited {limit:g} s for: {what}; last seen: {last!r}")
         await asyncio.sleep(pause)
+
+
+async def until_holds(condition: Callable[[], object], what: str = "the condition") -> None:
+    """Wait until `condition` holds, which something in this process brings about."""
+
+    async def holds() -> bool:
+        return bool(condition())
+
+    await until(what, holds, pause=0.002)
+
+
+@asynccontextmanager
+async def background(work: Coroutine[object, object, None]) -> AsyncGenerator[None]:
+    """Run `work` while in the context; its error fails the test."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        (outcome,) = await asyncio.gather(task, return_exceptions=True)
+        assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
 
 
 async def until_equal(

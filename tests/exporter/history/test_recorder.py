@@ -29,7 +29,7 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.state import State, StateStore
 from exporter.refresh.protocols import Trigger
-from harness.waiting import until
+from harness.waiting import background, until_holds
 from runtime.clock import Clock
 
 GPU = "example.com/gpu"
@@ -87,11 +87,7 @@ class Running:
 
     async def restored(self, times: int = 1) -> None:
         """Wait until history has given the starts of holdings so often."""
-
-        async def given() -> bool:
-            return len(self.remembering.restored) == times
-
-        await until("history gives the starts", given)
+        await until_holds(lambda: len(self.remembering.restored) == times, "history gives the starts")
 
     async def ask(self, **question: object) -> HistoryResult:
         return await self.recorder.find(HistoryQuery(**question))  # type: ignore[arg-type] # as given
@@ -112,12 +108,8 @@ async def running(path: Path | None, *, now: float = 1_800_000_000.0) -> AsyncGe
         inotify=lambda: True,
     )
     found.append(Running(recorder, states, remembering, now=now))
-    task = asyncio.create_task(recorder.run(remembering))
-    try:
+    async with background(recorder.run(remembering)):
         yield found[0]
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_uid_proven_between_polls_is_recorded_at_once() -> None:
@@ -287,10 +279,7 @@ async def test_unexpected_error_does_not_end_the_process(
         monkeypatch.setattr(Archive, "take", take)
         life.refresh(held("b"))
 
-        async def said() -> bool:
-            return "history failed" in caplog.text
-
-        await until("it is said", said)
+        await until_holds(lambda: "history failed" in caplog.text)
         monkeypatch.undo()
         life.refresh(held("c"))
         assert "c" in {row.key.device for row in (await life.ask()).rows}

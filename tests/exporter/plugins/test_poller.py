@@ -3,9 +3,10 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -15,7 +16,7 @@ from exporter.plugins.client import PluginDocument, PluginError
 from exporter.plugins.poller import PluginPoller, PollPace
 from exporter.refresh.protocols import Trigger
 from harness.requests import RecordedRequests
-from harness.waiting import until
+from harness.waiting import background, until_holds
 
 R = "example.com/gpu"
 
@@ -35,6 +36,9 @@ class Scripted:
     resources: dict[str, AdvertisedResource] = field(default_factory=resource)
     error: Exception | None = None
     asked: list[bytes] = field(default_factory=list[bytes])
+
+    def polled(self, times: int) -> bool:
+        return len(self.asked) >= times
 
     async def fetch(self, known: bytes = b"") -> PluginDocument | None:
         self.asked.append(known)
@@ -58,15 +62,6 @@ class Running(RecordedRequests):
         device = Device(DeviceKey(R, f"d{generation}"))
         self.states.publish(State(generation=generation, snapshot=Snapshot((device,))))
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        async def holds() -> object:
-            return condition()
-
-        await until("the condition", holds, pause=0.002)
-
-    async def polled(self, plugin: Scripted, times: int) -> None:
-        await self.until(lambda: len(plugin.asked) >= times)
-
     @property
     def reason(self) -> str:
         return self.plugins.advertised.devices[DeviceKey(R, "d")].reason
@@ -84,13 +79,9 @@ async def running(
     )
     world = Running(plugins=plugins, states=states)
     plugins.bind(world)
-    task = asyncio.create_task(plugins.run())
-    try:
-        await world.until(lambda: world.triggers or any(source.error for source in sources))
+    async with background(plugins.run()):
+        await until_holds(lambda: world.triggers or any(source.error for source in sources))
         yield world
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_plugin_has_no_report_before_the_first_poll() -> None:
@@ -114,7 +105,7 @@ async def test_changed_mapping_causes_a_poll() -> None:
         before = world.plugins.advertised
         for asked in (1, 2, 3):
             world.change()
-            await world.polled(plugin, asked + 1)
+            await until_holds(partial(plugin.polled, asked + 1))
         assert world.plugins.advertised is before
         assert world.triggers == [Trigger.PLUGIN]
         assert world.reconsidered == 0
@@ -124,7 +115,7 @@ async def test_state_with_the_same_mapping_causes_no_poll() -> None:
     plugin = Scripted()
     async with running(plugin) as world:
         world.change()
-        await world.until(lambda: len(plugin.asked) == 2 or (len(plugin.asked) == 1 and world.triggers))
+        await until_holds(lambda: len(plugin.asked) == 2 or (len(plugin.asked) == 1 and world.triggers))
         await asyncio.sleep(0.05)
         asked = len(plugin.asked)
         for taken in range(5):
@@ -137,9 +128,9 @@ async def test_state_with_the_same_mapping_causes_no_poll() -> None:
 async def test_plugin_is_polled_each_interval() -> None:
     plugin = Scripted()
     async with running(plugin, interval=0.01) as world:
-        await world.until(lambda: len(plugin.asked) >= 5)
+        await until_holds(lambda: len(plugin.asked) >= 5)
         plugin.resources = resource(reason="dust")
-        await world.until(lambda: world.reason == "dust")
+        await until_holds(lambda: world.reason == "dust")
         assert world.triggers == [Trigger.PLUGIN, Trigger.PLUGIN]
 
 
@@ -163,7 +154,7 @@ async def test_allocation_causes_a_reread_only() -> None:
     async with running(plugin) as world:
         plugin.resources = resource(last_allocated=990.0)
         world.change()
-        await world.until(lambda: world.reconsidered == 1)
+        await until_holds(lambda: world.reconsidered == 1)
         assert world.triggers == [Trigger.PLUGIN]
         assert world.plugins.advertised.devices[DeviceKey(R, "d")].last_allocated == 990.0
 
@@ -174,7 +165,7 @@ async def test_changed_devices_cause_a_refresh(other: dict[str, AdvertisedResour
     async with running(plugin) as world:
         plugin.resources = other
         world.change()
-        await world.until(lambda: len(world.triggers) == 2)
+        await until_holds(lambda: len(world.triggers) == 2)
 
 
 async def test_silent_plugin_is_logged_once_and_its_report_kept(
@@ -185,9 +176,9 @@ async def test_silent_plugin_is_logged_once_and_its_report_kept(
     async with running(plugin, interval=0.02) as world:
         plugin.error = PluginError("connection refused")
         world.now = 1010.0
-        await world.until(lambda: not world.plugins.advertised.answers(R))
+        await until_holds(lambda: not world.plugins.advertised.answers(R))
         asked = len(plugin.asked)
-        await world.until(lambda: len(plugin.asked) > asked + 3)
+        await until_holds(lambda: len(plugin.asked) > asked + 3)
         assert world.reason == "dust"
         (report,) = world.plugins.advertised.reports
         assert (report.problem, report.received_at) == ("connection refused", 1000.0)
@@ -197,7 +188,7 @@ async def test_silent_plugin_is_logged_once_and_its_report_kept(
         assert said == ["a plugin does not report its devices"]
         assert world.triggers == [Trigger.PLUGIN] * 2
         plugin.error = None
-        await world.until(lambda: world.plugins.advertised.answers(R))
+        await until_holds(lambda: world.plugins.advertised.answers(R))
         said = [r.getMessage() for r in caplog.records if r.name == "devicelens.plugins"]
         assert said[1:] == ["a plugin does not report its devices: over"]
         (again,) = world.plugins.advertised.reports
@@ -208,22 +199,22 @@ async def test_report_of_a_silent_plugin_expires_and_returns() -> None:
     plugin = Scripted()
     async with running(plugin, interval=0.02, forgotten_after=0.2) as world:
         plugin.error = PluginError("connection refused")
-        await world.until(lambda: not world.plugins.advertised.devices)
+        await until_holds(lambda: not world.plugins.advertised.devices)
         (report,) = world.plugins.advertised.reports
         assert (report.received_at, report.resources) == (None, {})
         plugin.error = None
-        await world.until(lambda: world.plugins.advertised.serves(R))
+        await until_holds(lambda: world.plugins.advertised.serves(R))
         assert plugin.asked[-1] == b"", "the document is needed whole"
 
 
 async def test_unexpected_error_does_not_end_the_poller() -> None:
     plugin = Scripted(error=ZeroDivisionError("odd"))
     async with running(plugin, interval=0.02) as world:
-        await world.until(lambda: len(plugin.asked) > 2)
+        await until_holds(lambda: len(plugin.asked) > 2)
         (report,) = world.plugins.advertised.reports
         assert report.problem == "ZeroDivisionError: odd"
         plugin.error = None
-        await world.until(lambda: world.plugins.advertised.serves(R))
+        await until_holds(lambda: world.plugins.advertised.serves(R))
 
 
 async def test_hanging_plugin_does_not_delay_another() -> None:
@@ -234,5 +225,5 @@ async def test_hanging_plugin_does_not_delay_another() -> None:
             return None
 
     async with running(Hangs("unix:/hangs"), Scripted("unix:/well")) as world:
-        await world.until(lambda: world.plugins.advertised.serves(R))
+        await until_holds(lambda: world.plugins.advertised.serves(R))
         assert [report.answers for report in world.plugins.advertised.reports] == [False, True]

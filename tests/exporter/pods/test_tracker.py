@@ -28,8 +28,8 @@ from exporter.pods.source import (
 from exporter.pods.tracker import PodTracker
 from exporter.refresh.protocols import Trigger
 from harness.requests import RecordedRequests
+from harness.waiting import background, until_holds
 
-LIMIT = 20.0
 P = PodIdentity("n", "p", "uid-1", "Running")
 Q = PodIdentity("n", "q", "uid-3", "Running")
 
@@ -110,11 +110,6 @@ class Running(RecordedRequests):
         """Let the source answer each confirmation with a list of `pods`."""
         self.source.answer = lambda: PodsListed(tuple(map(PodSeen, pods)), self.now(), self.now())
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(LIMIT):
-            while not condition():
-                await asyncio.sleep(0.002)
-
 
 @asynccontextmanager
 async def running(
@@ -128,19 +123,14 @@ async def running(
     source = Scripted(lasting=lasting)
     its = Running(source=source, identities=PodTracker(source, expected=expected, relist=relist))
     its.identities.bind(its)
-    task = asyncio.create_task(its.identities.run())
-    await asyncio.sleep(0)
-    if seen:
-        await its.tell(StreamOpened(anew=not lasting), *map(PodSeen, seen))
-    if holding is not None:
-        its.publish(holding)
-        its.triggers.clear()
-    try:
+    async with background(its.identities.run()):
+        await asyncio.sleep(0)
+        if seen:
+            await its.tell(StreamOpened(anew=not lasting), *map(PodSeen, seen))
+        if holding is not None:
+            its.publish(holding)
+            its.triggers.clear()
         yield its
-    finally:
-        task.cancel()
-        outcome = await asyncio.gather(task, return_exceptions=True)
-        assert isinstance(outcome[0], asyncio.CancelledError), outcome
 
 
 @pytest.fixture(autouse=True)
@@ -176,7 +166,7 @@ async def test_events_that_may_change_the_mapping_cause_a_refresh(
 
 async def test_pod_missing_in_a_list_has_ended() -> None:
     async with running(P, holding="uid-1") as its:
-        await its.until(lambda: its.now() > its.look.asked)
+        await until_holds(lambda: its.now() > its.look.asked)
         await its.tell(PodsListed((), its.now(), its.now()))
         assert its.triggers == [Trigger.PODS]
         assert its.identities.view.of(P.key) == ()
@@ -188,7 +178,7 @@ async def test_ended_holder_causes_refreshes_until_it_is_not_listed(
     monkeypatch.setattr(module, "AGAIN", (0.01, 0.02, 0.03))
     async with running(P, holding="uid-1") as its:
         await its.tell(PodSeen(replace(P, phase="Succeeded")))
-        await its.until(lambda: len(its.triggers) == 3)
+        await until_holds(lambda: len(its.triggers) == 3)
         its.publish()
         await asyncio.sleep(0.06)
         assert len(its.triggers) == 3
@@ -205,7 +195,7 @@ async def test_holder_is_proven_by_a_later_list_of_the_source() -> None:
         # The kubelet's List was older than the pod's first word: it must be asked again.
         assert its.triggers == [Trigger.PODS]
         its.again()
-        await its.until(lambda: its.reconsidered)
+        await until_holds(lambda: its.reconsidered)
         assert its.source.asked == [False]
         (sighting,) = its.identities.view.of(P.key)
         assert sighting.known <= its.look.asked
@@ -227,7 +217,7 @@ async def test_pod_running_before_it_held_causes_a_thorough_confirm_once() -> No
         for _ in range(3):
             await asyncio.sleep(0.002)
             its.publish("")
-            await its.until(lambda: not its.identities._doubt.is_set())
+            await until_holds(lambda: not its.identities._doubt.is_set())
             await asyncio.sleep(0.002)
         assert its.source.asked[0] is True
         assert its.source.asked.count(True) == 1
@@ -238,7 +228,7 @@ async def test_unreadable_event_causes_a_list(caplog: pytest.LogCaptureFixture) 
     async with running() as its:
         its.lists(P)
         await its.tell(StreamOpened(anew=True), UnreadableEvent("odd"), UnreadableEvent("odd"))
-        await its.until(lambda: its.identities.view.of(P.key))
+        await until_holds(lambda: its.identities.view.of(P.key))
     told = [record.message for record in caplog.records if "decode" in record.message]
     assert told == [
         "an event of the pod source does not decode",
@@ -252,12 +242,12 @@ async def test_stream_that_misses_listed_pods_is_interrupted(
     monkeypatch.setattr(module, "_CATCH_UP", 0.02)
     async with running(P, relist=0.03) as its:
         its.lists(P)
-        await its.until(lambda: len(its.source.asked) >= 3)
+        await until_holds(lambda: len(its.source.asked) >= 3)
         # A node on which nothing happens.
         assert its.source.interrupted == 0
         its.lists(P, Q)
-        await its.until(lambda: its.source.interrupted)
-        await its.until(lambda: its.source.followed == 2)
+        await until_holds(lambda: its.source.interrupted)
+        await until_holds(lambda: its.source.followed == 2)
 
 
 async def test_rate_limited_source_is_listed_later_and_a_failing_one_is_interrupted() -> None:
@@ -265,10 +255,10 @@ async def test_rate_limited_source_is_listed_later_and_a_failing_one_is_interrup
         await asyncio.sleep(0.002)
         its.source.answer = lambda: PodWatchError("RESOURCE_EXHAUSTED", "rejected by rate limit")
         its.publish("")
-        await its.until(lambda: len(its.source.asked) >= 3)
+        await until_holds(lambda: len(its.source.asked) >= 3)
         assert its.source.interrupted == 0
         its.source.answer = lambda: PodWatchError("DEADLINE_EXCEEDED", "no answer")
-        await its.until(lambda: its.source.interrupted)
+        await until_holds(lambda: its.source.interrupted)
 
 
 @pytest.mark.parametrize("lasting", [True, False])
@@ -276,13 +266,13 @@ async def test_failed_source_is_followed_again(lasting: bool, caplog: pytest.Log
     caplog.set_level(logging.INFO, "devicelens")
     async with running(P, holding="uid-1", lasting=lasting) as its:
         await its.tell(PodWatchError("UNAVAILABLE", "it ended"))
-        await its.until(lambda: not its.connected)
+        await until_holds(lambda: not its.connected)
         assert its.identities.words == "pods not watched: UNAVAILABLE: it ended"
         # The kubelet's word was of its life; the API server's holds.
         assert bool(its.identities.view.of(P.key)) is lasting
-        await its.until(lambda: its.source.followed == 2)
+        await until_holds(lambda: its.source.followed == 2)
         await its.tell(StreamOpened(anew=not lasting))
-        await its.until(lambda: its.connected)
+        await until_holds(lambda: its.connected)
         assert its.identities.words == "pods told by a test"
     told = [record.message for record in caplog.records]
     assert told == ["the pod source fails", "the pod source fails: over"]
@@ -297,9 +287,9 @@ async def test_absent_source_is_logged_once_and_fails_if_expected(
     async with running(expected=expected) as its:
         for _ in range(5):
             await its.tell(PodWatchError("UNAVAILABLE", "there is no socket", absent=True))
-            await its.until(its.source.told.empty)
+            await until_holds(its.source.told.empty)
         assert "there is no socket" in its.identities.words
-        await its.until(lambda: its.source.followed >= 3)
+        await until_holds(lambda: its.source.followed >= 3)
         await its.tell(StreamOpened(anew=True))
     levels = [(record.levelname, record.message) for record in caplog.records]
     known = "pods' uids, labels and owners are"
@@ -319,11 +309,11 @@ async def test_wait_after_a_failure_ends_by_retry_but_not_before_the_server_allo
         await asyncio.sleep(0.02)
         assert its.source.followed == 1
         its.identities.retry()
-        await its.until(lambda: its.source.followed == 2)
+        await until_holds(lambda: its.source.followed == 2)
         began = its.now()
         await its.tell(PodWatchError("429", "too many", wait=0.1))
         its.identities.retry()
-        await its.until(lambda: its.source.followed == 3)
+        await until_holds(lambda: its.source.followed == 3)
         assert its.now() - began >= 0.095
 
 

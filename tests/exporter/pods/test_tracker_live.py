@@ -25,6 +25,7 @@ from exporter.refresh.triggers import (
     follow_device_plugins,
     follow_pod_resources,
 )
+from harness.waiting import background, until_holds
 from kubelet.paths import KubeletPaths
 from kubelet.podresources import KubeletClient
 from runtime.clock import Clock
@@ -36,7 +37,6 @@ from simulator.model import ContainerSpec, PodSpec
 from simulator.scripted import ScriptedPlugin
 
 R = "example.com/gpu"
-LIMIT = 20.0
 Held = tuple[str, str, str]
 """Device, pod and uid."""
 
@@ -70,9 +70,7 @@ class Node:
             self.told |= self.shown()
 
     async def settled(self) -> None:
-        async with asyncio.timeout(LIMIT):
-            while self.shown() != self.truth() or self.states.state.failure is not None:
-                await asyncio.sleep(0.005)
+        await until_holds(lambda: self.shown() == self.truth() and self.states.state.failure is None)
 
 
 @asynccontextmanager
@@ -98,23 +96,16 @@ async def _node(root: Path) -> AsyncGenerator[Node]:
         )
         identities.bind(refresher)
         node = Node(kubelet, plugin, api, states)
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(work)
-                for work in (
-                    watcher.run(),
-                    refresher.run(),
-                    identities.run(),
-                    follow_device_plugins(watcher, paths, refresher.trigger),
-                    follow_pod_resources(watcher, paths, refresher.trigger),
-                    node.restore(),
-                )
-            ]
-            try:
-                yield node
-            finally:
-                for task in tasks:
-                    task.cancel()
+        for work in (
+            watcher.run(),
+            refresher.run(),
+            identities.run(),
+            follow_device_plugins(watcher, paths, refresher.trigger),
+            follow_pod_resources(watcher, paths, refresher.trigger),
+            node.restore(),
+        ):
+            await stack.enter_async_context(background(work))
+        yield node
 
 
 async def _step(node: Node, rng: random.Random) -> None:
