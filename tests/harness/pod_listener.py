@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 
-from exporter.pods.source import PodEvent, PodWatcher, PodWatchError
+from exporter.pods.source import PodEvent, PodSeen, PodsListed, PodWatcher, PodWatchError, StreamOpened
 from harness.waiting import background, until_holds
 
 LIMIT = 20.0
@@ -16,6 +16,27 @@ class Listener:
     def __init__(self) -> None:
         self.told: list[PodEvent] = []
         self.error: PodWatchError | None = None
+
+    @property
+    def seen(self) -> list[PodSeen]:
+        """The pods that appeared or changed."""
+        return [event for event in self.told if isinstance(event, PodSeen)]
+
+    @property
+    def lists(self) -> list[PodsListed]:
+        """The lists of all pods."""
+        return [event for event in self.told if isinstance(event, PodsListed)]
+
+    @property
+    def uids(self) -> set[str]:
+        """The uids of all pods, listed ones too."""
+        seen = [*self.seen, *(pod for listed in self.lists for pod in listed.pods)]
+        return {pod.identity.uid for pod in seen}
+
+    @property
+    def opened(self) -> int:
+        """How often the watch was opened."""
+        return sum(isinstance(event, StreamOpened) for event in self.told)
 
     async def until(self, condition: Callable[[list[PodEvent]], object]) -> None:
         """Wait until the events satisfy a condition."""

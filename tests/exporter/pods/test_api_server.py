@@ -4,49 +4,27 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from exporter.mapping.identity import PodIdentity
 from exporter.pods import api_server
 from exporter.pods.api_server import ApiServer
 from exporter.pods.kubeconfig import ApiServerAccess
-from exporter.pods.source import LabelFilter, PodGone, PodSeen, PodsListed, PodsUnchanged, StreamOpened
+from exporter.pods.source import LabelFilter, PodGone, PodsListed, PodsUnchanged, StreamOpened
 from harness.pod_listener import Listener, following
-from harness.waiting import until
+from harness.waiting import background, until_holds
 from simulator import SimulatedKubelet
 from simulator import apiserver as simulated
 from simulator.model import Owner, PodSpec
 
 
-@dataclass
-class Beside:
-    """A source that is followed, and the API server that it asks."""
+class ApiListener(Listener):
+    """The events of an ApiServer, which is followed."""
 
-    api: simulated.ApiServer
-    source: ApiServer
-    listener: Listener
-
-    @property
-    def seen(self) -> list[PodIdentity]:
-        """Every identity told, listed ones too."""
-        found: list[PodIdentity] = []
-        for told in self.listener.told:
-            if isinstance(told, PodSeen):
-                found.append(told.identity)
-            elif isinstance(told, PodsListed):
-                found += [seen.identity for seen in told.pods]
-        return found
-
-    async def uid(self, uid: str) -> None:
-        """Wait until a pod was told of."""
-        await self.listener.until(lambda _: uid in {identity.uid for identity in self.seen})
-
-    def lists(self) -> list[PodsListed]:
-        """What was listed."""
-        return [told for told in self.listener.told if isinstance(told, PodsListed)]
+    def __init__(self, source: ApiServer) -> None:
+        super().__init__()
+        self.source = source
 
 
 @asynccontextmanager
@@ -56,13 +34,14 @@ async def beside(
     way: ApiServerAccess | None = None,
     *,
     opens: bool = True,
-) -> AsyncGenerator[Beside]:
-    """A source that is followed; with an open watch, unless `opens` is False."""
+) -> AsyncGenerator[ApiListener]:
+    """The events of a source; with an open watch, unless `opens` is False."""
     source = ApiServer(way or ApiServerAccess(api.url), kubelet.node_name, LabelFilter(None), quiet=0.05)
-    async with following(source) as listener:
+    its = ApiListener(source)
+    async with background(its.follow(source)):
         if opens:
-            await listener.until(lambda told: StreamOpened(anew=False) in told)
-        yield Beside(api, source, listener)
+            await its.until(lambda _: its.opened)
+        yield its
         assert api.most_connections <= 1
 
 
@@ -78,23 +57,17 @@ async def test_lists_once_then_watches_the_pods_of_the_node(
     kubelet: SimulatedKubelet, api: simulated.ApiServer
 ) -> None:
     async with beside(kubelet, api) as its:
-        (listed,) = its.lists()
+        (listed,) = its.lists
         assert [seen.identity.workload for seen in listed.pods] == [("DaemonSet", "agent")]
         # What a cache tells may be old: nothing is proven by it.
         assert listed.asked is None
         uid = await kubelet.add_pod(PodSpec("second"))
-        await its.listener.until(
-            lambda told: isinstance(told[-1], PodSeen) and told[-1].identity.phase == "Running"
-        )
-        told = [one for one in its.listener.told if isinstance(one, PodSeen)]
+        await its.until(lambda _: its.seen and its.seen[-1].identity.phase == "Running")
         # The API server knows it first, the kubelet later.
-        assert [(one.known, one.identity.phase) for one in told] == [
-            (False, "Pending"),
-            (True, "Pending"),
-            (True, "Running"),
-        ]
+        phases = [(pod.known, pod.identity.phase) for pod in its.seen]
+        assert phases == [(False, "Pending"), (True, "Pending"), (True, "Running")]
         await kubelet.delete_pod("default", "second")
-        await its.listener.until(lambda told: told[-1] == PodGone(("default", "second"), uid))
+        await its.until(lambda told: told[-1] == PodGone(("default", "second"), uid))
         assert api.calls == {"list": 1, "watch": 1}
 
 
@@ -104,16 +77,14 @@ async def test_broken_watch_resumes_from_its_resource_version(
     async with beside(kubelet, api) as its:
         api.drop_watches()
         missed = await kubelet.add_pod(PodSpec("missed"))
-        error = await its.listener.failure()
+        error = await its.failure()
         assert error.code == "UNREACHABLE"
         assert error.message.endswith("the connection broke off")
-        count = len(its.listener.told)
+        count = len(its.told)
         async with following(its.source) as again:
-            await again.until(
-                lambda told: any(isinstance(t, PodSeen) and t.identity.uid == missed for t in told)
-            )
+            await again.until(lambda _: missed in again.uids)
             assert again.told[0] == StreamOpened(anew=False)
-        assert len(its.listener.told) == count
+        assert len(its.told) == count
         assert api.calls["list"] == 1
 
 
@@ -123,16 +94,13 @@ async def test_bookmark_moves_the_resource_version(
     async with beside(kubelet, api) as its:
         api.bookmark()
         uid = await kubelet.add_pod(PodSpec("after"))
-        await its.uid(uid)
+        await its.until(lambda _: uid in its.uids)
         api.compact()
         api.bookmark()
-
-        async def marked() -> bool:
-            return its.source._version == str(api._version)  # pyright: ignore[reportPrivateUsage]
-
-        await until("the bookmark is taken in", marked)
+        # The bookmark is taken in.
+        await until_holds(lambda: its.source._version == str(api._version))  # pyright: ignore[reportPrivateUsage]
         api.drop_watches()
-        await its.listener.failure()
+        await its.failure()
         async with following(its.source) as again:
             await again.until(lambda told: told)
             assert isinstance(again.told[0], StreamOpened)
@@ -149,7 +117,7 @@ async def test_expired_version_causes_an_exact_list(
             api.drop_watches()
             missed = await kubelet.add_pod(PodSpec("missed"))
             api.compact()
-            await its.listener.failure()
+            await its.failure()
             async with following(its.source) as again:
                 await again.until(lambda told: StreamOpened(anew=False) in told)
                 listed = again.told[0]
@@ -157,9 +125,9 @@ async def test_expired_version_causes_an_exact_list(
             missed = await kubelet.add_pod(PodSpec("missed"))
             status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
             api.notify({"type": "ERROR", "object": status})
-            await its.listener.until(lambda told: len([t for t in told if isinstance(t, StreamOpened)]) == 2)
-            assert its.listener.error is None
-            listed = its.lists()[-1]
+            await its.until(lambda _: its.opened == 2)
+            assert its.error is None
+            listed = its.lists[-1]
         assert isinstance(listed, PodsListed)
         assert missed in {seen.identity.uid for seen in listed.pods}
         assert listed.asked is not None
@@ -174,12 +142,12 @@ async def test_repeated_expiry_fails_instead_of_looping(
     api.faults = simulated.ApiFaults(old_lists=True)
     async with beside(kubelet, api) as its:
         # From the cache once, then what there is.
-        assert [len(listed.pods) for listed in its.lists()] == [1, 2]
-        assert [listed.asked is None for listed in its.lists()] == [True, False]
+        assert [len(listed.pods) for listed in its.lists] == [1, 2]
+        assert [listed.asked is None for listed in its.lists] == [True, False]
         status = {"kind": "Status", "code": 410, "reason": "Expired"}
         api.notify({"type": "ERROR", "object": status})
         # Twice within seconds is no way to go on.
-        assert (await its.listener.failure()).code == "410"
+        assert (await its.failure()).code == "410"
 
 
 async def test_list_is_paged(
@@ -190,8 +158,8 @@ async def test_list_is_paged(
         await kubelet.add_pod(PodSpec(f"p{n}"))
     async with beside(kubelet, api) as its:
         assert await its.source.confirm(thorough=True) is None
-        await its.listener.until(lambda _: len(its.lists()) == 2)
-        assert [len(listed.pods) for listed in its.lists()] == [8, 8]
+        await its.until(lambda _: len(its.lists) == 2)
+        assert [len(listed.pods) for listed in its.lists] == [8, 8]
         assert api.calls["list"] == 1 + 3
 
 
@@ -219,7 +187,7 @@ async def test_replaced_token_is_read_again(
         api.token = "new"
         token.write_text("new\n", encoding="ascii")
         api.drop_watches()
-        await its.listener.failure()
+        await its.failure()
         async with following(its.source) as again:
             await again.until(lambda told: told)
         assert api.calls["unauthorized"] == 0
@@ -252,7 +220,7 @@ async def test_refusal_carries_retry_after(
 ) -> None:
     api.faults = faults
     async with beside(kubelet, api, opens=False) as its:
-        error = await its.listener.failure()
+        error = await its.failure()
         assert (error.code, error.wait) == (code, wait)
         assert not error.absent
         assert "overlays/apiserver" in error.message or code != "403"
@@ -264,7 +232,7 @@ async def test_undecodable_event_ends_the_watch_and_causes_a_list(
     async with beside(kubelet, api) as its:
         api.faults = simulated.ApiFaults(garbage=True)
         uid = await kubelet.add_pod(PodSpec("p"))
-        assert (await its.listener.failure()).code == "UNDECODABLE"
+        assert (await its.failure()).code == "UNDECODABLE"
         api.faults = simulated.ApiFaults()
         async with following(its.source) as again:
             await again.until(lambda told: told)
@@ -278,9 +246,9 @@ async def test_hanging_or_absent_api_server_fails(
     monkeypatch.setattr(api_server, "_LIST", 0.2)
     api.faults = simulated.ApiFaults(hang=True)
     async with beside(kubelet, api, opens=False) as its:
-        assert (await its.listener.failure()).code == "TIMEOUT"
+        assert (await its.failure()).code == "TIMEOUT"
     async with beside(kubelet, api, ApiServerAccess("http://127.0.0.1:1"), opens=False) as its:
-        assert (await its.listener.failure()).code == "UNREACHABLE"
+        assert (await its.failure()).code == "UNREACHABLE"
 
 
 async def test_silent_watch_is_restarted(
@@ -292,8 +260,8 @@ async def test_silent_watch_is_restarted(
     caplog.set_level(logging.DEBUG)
     monkeypatch.setattr(api_server, "SILENCE", 0.1)
     async with beside(kubelet, api) as its:
-        await its.listener.until(lambda told: len([t for t in told if isinstance(t, StreamOpened)]) >= 2)
-        assert its.listener.error is None
+        await its.until(lambda _: its.opened >= 2)
+        assert its.error is None
         assert api.calls["list"] == 1
 
 
@@ -303,4 +271,4 @@ async def test_too_large_event_is_refused(
     monkeypatch.setattr(api_server, "LINE_LIMIT", 100_000)
     async with beside(kubelet, api) as its:
         await kubelet.add_pod(PodSpec("large", annotations={"large": "x" * 200_000}))
-        assert (await its.listener.failure()).code == "TOO_LARGE"
+        assert (await its.failure()).code == "TOO_LARGE"

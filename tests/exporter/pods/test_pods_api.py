@@ -10,11 +10,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from exporter.mapping.identity import PodIdentity
 from exporter.pods.pods_api import PodsApi
 from exporter.pods.source import (
     LabelFilter,
-    PodEvent,
     PodGone,
     PodSeen,
     PodWatchError,
@@ -34,25 +32,23 @@ def _source(root: Path, timeout: float = 5.0) -> PodsApi:
     return PodsApi(root / "pods-api" / "pods-api.sock", LabelFilter(None), timeout=timeout)
 
 
-def _seen(told: list[PodEvent]) -> list[PodIdentity]:
-    return [one.identity for one in told if isinstance(one, PodSeen)]
-
-
 async def test_watch_reports_pods_that_start_change_and_end(root: Path, kubelet: SimulatedKubelet) -> None:
     first = await kubelet.add_pod(PodSpec("first"))
     async with following(_source(root)) as listener:
         await listener.until(lambda told: len(told) >= 2)
         assert listener.told[0] == StreamOpened(anew=True)
-        assert [identity.uid for identity in _seen(listener.told)] == [first]
+        assert [pod.identity.uid for pod in listener.seen] == [first]
         owner = Owner("StatefulSet", "db")
         second = await kubelet.add_pod(PodSpec("db-0", owner=owner, priority_class="high"))
-        await listener.until(lambda told: _seen(told)[-1].phase == "Running" and len(_seen(told)) > 2)
-        identity = _seen(listener.told)[-1]
+        await listener.until(
+            lambda told: listener.seen[-1].identity.phase == "Running" and len(listener.seen) > 2
+        )
+        identity = listener.seen[-1].identity
         assert (identity.key, identity.uid) == (("default", "db-0"), second)
         assert (identity.workload, identity.priority_class) == (("StatefulSet", "db"), "high")
         await kubelet.delete_pod("default", "db-0")
         await listener.until(lambda told: told[-1] == PodGone(("default", "db-0"), second))
-        assert _seen(listener.told)[-1].ended
+        assert listener.seen[-1].identity.ended
 
 
 async def test_ended_kubelet_fails_and_the_next_watch_starts_anew(
@@ -61,13 +57,13 @@ async def test_ended_kubelet_fails_and_the_next_watch_starts_anew(
     await kubelet.add_pod(PodSpec("p"))
     source = _source(root)
     async with following(source) as listener:
-        await listener.until(_seen)
+        await listener.until(lambda _: listener.seen)
         await kubelet.restart()
         error = await listener.failure()
         assert error.code == "UNAVAILABLE"
     async with following(source) as listener:
         # It has not heard of the pod yet, and says nothing of it.
-        await listener.until(_seen)
+        await listener.until(lambda _: listener.seen)
         assert listener.told[0] == StreamOpened(anew=True)
 
 
@@ -76,7 +72,7 @@ async def test_confirm_lists_the_pods(root: Path, kubelet: SimulatedKubelet) -> 
     source = _source(root)
     assert await source.confirm(thorough=False) is None
     async with following(source) as listener:
-        await listener.until(_seen)
+        await listener.until(lambda _: listener.seen)
         before = asyncio.get_running_loop().time()
         listed = await source.confirm(thorough=False)
         assert listed is not None
@@ -93,7 +89,7 @@ async def test_more_pods_than_fit_into_grpcs_default_are_listed(
         await kubelet.add_pod(PodSpec(f"p{n}", annotations=large))
     source = _source(root)
     async with following(source) as listener:
-        await listener.until(lambda told: len(_seen(told)) == 30)
+        await listener.until(lambda told: len(listener.seen) == 30)
         listed = await source.confirm(thorough=False)
         assert listed is not None
         assert len(listed.pods) == 30
@@ -104,7 +100,7 @@ async def test_interrupt_ends_a_hanging_watch(root: Path, kubelet: SimulatedKube
     source.interrupt()
     await kubelet.add_pod(PodSpec("p"))
     async with following(source) as listener:
-        await listener.until(_seen)
+        await listener.until(lambda _: listener.seen)
         source.interrupt()
         assert (await listener.failure()).code == "SILENT"
 
