@@ -12,8 +12,9 @@ from devicelens import main
 
 
 async def devicelens(*arguments: str, **environment: str | None) -> Result:
-    """The result of a command, which has no variables but these."""
-    runner = CliRunner(env={"DEVICELENS_URL": None, "DEVICELENS_PROMETHEUS": None, **environment})
+    """The result of a command, which has no variables but these, and time on a machine that is overloaded."""
+    variables = {"DEVICELENS_URL": None, "DEVICELENS_PROMETHEUS": None, "DEVICELENS_TIMEOUT": "30s"}
+    runner = CliRunner(env={**variables, **environment})
     return await asyncio.to_thread(runner.invoke, main, arguments)
 
 

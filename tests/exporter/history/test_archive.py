@@ -284,7 +284,7 @@ def test_file_stays_within_its_size_limit(live: Start, tmp_path: Path) -> None:
     life = live(limits=limits)
     path = tmp_path / "history.db"
     largest = 0
-    for number in range(60):
+    for number in range(40):
         life.look(*(key(f"{'d' * 900}{number}-{n}", pod="p" * 250) for n in range(100)))
         while life.archive.maintain():
             pass

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import product
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -163,10 +163,8 @@ _FILTERS = ("resource", "driver", "device", "namespace", "pod", "uid")
 @pytest.mark.parametrize("at", [None, 5.0])
 @pytest.mark.parametrize("after", [None, Cursor(5.0, 3)])
 def test_no_query_scans_the_past(store: Store, at: float | None, after: Cursor | None) -> None:
-    for given_names in product((False, True), repeat=len(_FILTERS)):
-        names: dict[str, Any] = {
-            name: "a\\n" for name, is_given in zip(_FILTERS, given_names, strict=True) if is_given
-        }
+    for chosen in chain.from_iterable(combinations(_FILTERS, number) for number in range(3)):
+        names: dict[str, Any] = dict.fromkeys(chosen, "a\\n")
         plan = _plan(store, *sql.find(HistoryQuery(since=at, until=at, after=after, **names), range(SPANS)))
         assert not [step for step in plan if step.startswith("SCAN past")]
         searched = [step for step in plan if step.startswith("SEARCH past")]
@@ -243,7 +241,7 @@ def test_shrink_deletes_the_oldest_and_the_file_gets_smaller(tmp_path: Path) -> 
     order = random.Random(1)
     with Store(path) as store:
         number = 0
-        for _ in range(12):
+        for _ in range(6):
             rows = []
             for _ in range(500):
                 number += 1
@@ -253,7 +251,7 @@ def test_shrink_deletes_the_oldest_and_the_file_gets_smaller(tmp_path: Path) -> 
             _write(store, *rows, watches=(CoveredSpan(1, 0.0, float(number)),))
         store.give_back()
         full = path.stat().st_size
-        assert full > 1 << 20
+        assert full > 1 << 19
         while store.size() > full // 4:
             cut = store.shrink()
             assert cut is not None
