@@ -1,4 +1,4 @@
-"""A plugin without its process: a fleet of resources that a test can look into."""
+"""A plugin without its process: a fleet of resources that a test can inspect."""
 
 import asyncio
 import itertools

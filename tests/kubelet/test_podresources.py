@@ -73,7 +73,7 @@ WELL = {LIST: _gives(LISTED.SerializeToString()), ALLOCATABLE: _gives(OFFERED.Se
 
 
 class Scripted(grpc.GenericRpcHandler):
-    """A kubelet that does as its table says, and answers UNIMPLEMENTED to what is not in it."""
+    """A kubelet that follows its table, and answers UNIMPLEMENTED to other methods."""
 
     def __init__(self, behaviours: dict[str, Behaviour]) -> None:
         self.behaviours = behaviours
@@ -434,13 +434,13 @@ async def test_nothing_is_left_open_after_many_failures(path: Path) -> None:
 async def test_a_call_that_is_cancelled_leaves_nothing_behind(path: Path) -> None:
     async with connected(path, WELL | {LIST: _hangs}) as (server, client):
         for _ in range(3):
-            asked = asyncio.create_task(client.fetch())
+            call = asyncio.create_task(client.fetch())
             calls = len(server.calls)
             async with asyncio.timeout(20):
                 while len(server.calls) == calls:
                     await asyncio.sleep(0.001)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
-            assert asked.cancelled()
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            assert call.cancelled()
         server.behaviours = WELL
         assert (await client.fetch()).listed == LISTED

@@ -41,7 +41,7 @@ async def watched(root: Path, text: str) -> AsyncGenerator[tuple[Seen, Served]]:
 
 @pytest.fixture
 def uevents() -> None:
-    """Skips where the kernel does not tell this process of devices."""
+    """Skips where the kernel sends this process no uevents."""
     try:
         kernel_socket().close()
     except OSError as error:

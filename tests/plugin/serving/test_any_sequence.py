@@ -31,7 +31,7 @@ CARD = f"""\
 PARTS: Mapping[str, str] = {
     "cards": CARD + '  health: [{file: {path: "/run/{{ device.name }}", equals: ok}}]\n',
     # The same with another probe and another preference: held devices go over into the new incarnation.
-    "cards, asked twice": CARD
+    "cards, probed twice": CARD
     + """\
   health: [{file: {path: "/run/{{ device.name }}", equals: ok}, failures: 2, interval: 100ms}]
   prefer: numa
@@ -79,7 +79,7 @@ class Life:
             path.touch() if there else path.unlink(missing_ok=True)
 
     async def sicken(self, card: str, well: bool) -> None:
-        """A card's file says that it is well, or not."""
+        """The file of a card is good, or not."""
         (self.host / "run" / card).write_text("ok" if well else "hot")
 
     async def pod(self, resource: str, wanted: int) -> None:
@@ -131,15 +131,15 @@ class Life:
         await asyncio.sleep(min(seconds, 0.05))
 
     async def settle(self) -> None:
-        """What is told in the end is what there is."""
+        """In the end the kubelet has what the host has."""
         await self.served.until(lambda: self.served.fleet.settled)
         await self.served.until(self.served_well, limit=20.0)
-        await self.served.until(self.truth_is_told, limit=20.0)
+        await self.served.until(self.kubelet_is_right, limit=20.0)
         statuses = self.served.fleet.statuses()
         held = {(holding.resource, holding.device) for holding in self.kubelet.holdings()}
-        told = {(status.name, entry.id) for status in statuses for entry in status.advertised}
+        listed = {(status.name, entry.id) for status in statuses for entry in status.advertised}
         served = {status.name for status in statuses if status.registered}
-        missing = {(resource, device) for resource, device in held - told if resource in served}
+        missing = {(resource, device) for resource, device in held - listed if resource in served}
         assert not missing, f"held and not listed: {missing}"
 
     def served_well(self) -> bool:
@@ -149,7 +149,7 @@ class Life:
             for status in self.served.fleet.statuses()
         )
 
-    def truth_is_told(self) -> bool:
+    def kubelet_is_right(self) -> bool:
         """What is listed as healthy is there, what is there and well is listed, and the kubelet knows."""
         for status in self.served.fleet.statuses():
             entries = [entry.known for entry in status.advertised]
@@ -198,7 +198,7 @@ STEPS = st.lists(
             st.sampled_from(
                 [
                     ("cards", "files", "kinds"),
-                    ("cards, asked twice", "files", "kinds"),
+                    ("cards, probed twice", "files", "kinds"),
                     ("kinds", "more files", "files"),
                     ("files", "more files"),
                     ("kinds", "cards"),

@@ -33,7 +33,7 @@ def question(device: str, ask: Callable[[], str] = str, timeout: float = 5.0) ->
     )
 
 
-async def test_every_question_is_answered_in_order_by_one_thread() -> None:
+async def test_probes_run_in_order_in_one_thread() -> None:
     answers = Answers()
     threads: set[int] = set()
 
@@ -46,7 +46,7 @@ async def test_every_question_is_answered_in_order_by_one_thread() -> None:
     assert len(threads) == 1
 
 
-async def test_one_that_hangs_fails_in_time_and_holds_up_no_other() -> None:
+async def test_a_probe_that_hangs_fails_in_time_and_blocks_no_other() -> None:
     release, answers = threading.Event(), Answers()
 
     def hang() -> str:
@@ -62,7 +62,7 @@ async def test_one_that_hangs_fails_in_time_and_holds_up_no_other() -> None:
     assert not task.done()
     await task
     assert answers.got[3] == ("h", "health[0].exists: no answer within 2 s")
-    # It is not asked again while it hangs, and is once it has come back; what it says then is its own.
+    # It does not run again while it hangs, and does once it has returned.
     await asker.run([question("h", hang, 0.3)], answers)
     assert answers.got[4] == ("h", "health[0].exists: still no answer")
     release.set()
@@ -72,7 +72,7 @@ async def test_one_that_hangs_fails_in_time_and_holds_up_no_other() -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_ever_more_hanging_threads_are_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_threads_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking, "MOST_HANGING", 3)
     release, answers = threading.Event(), Answers()
     before = threading.active_count()
@@ -87,7 +87,7 @@ async def test_ever_more_hanging_threads_are_not_begun(monkeypatch: pytest.Monke
         release.set()
 
 
-async def test_a_question_that_breaks_has_failed() -> None:
+async def test_a_probe_with_a_defect_fails() -> None:
     answers = Answers()
 
     def broken() -> str:
@@ -97,18 +97,18 @@ async def test_a_question_that_breaks_has_failed() -> None:
     assert answers.got == [("a", "health[0].exists: RuntimeError: boom"), ("b", "")]
 
 
-async def test_whoever_is_cancelled_leaves_no_thread_at_work() -> None:
+async def test_a_cancelled_run_leaves_no_thread_at_work() -> None:
     release, answers = threading.Event(), Answers()
-    asked: list[str] = []
+    runs: list[str] = []
     before = set(threading.enumerate())  # other tests' threads stay for a while
 
     def slow() -> str:
-        asked.append("")
+        runs.append("")
         return str(release.wait(30))
 
     task = asyncio.create_task(ProbeRunner().run([question(str(n), slow) for n in range(100)], answers))
     async with asyncio.timeout(20):
-        while not asked:
+        while not runs:
             await asyncio.sleep(0.005)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -117,17 +117,10 @@ async def test_whoever_is_cancelled_leaves_no_thread_at_work() -> None:
     async with asyncio.timeout(20):
         while any(thread.name == "blocking" for thread in set(threading.enumerate()) - before):
             await asyncio.sleep(0.005)
-    assert len(asked) <= blocking.MOST_THREADS
+    assert len(runs) <= blocking.MOST_THREADS
 
 
-async def test_what_a_look_gives_or_raises_comes_back() -> None:
-    offload = Offload()
-    assert await offload.run(lambda: 42, limit=20) == 42
-    with pytest.raises(ZeroDivisionError):
-        await offload.run(lambda: 1 // 0, limit=20)
-
-
-async def test_a_thread_stays_for_the_next_look_and_ends_when_there_is_none() -> None:
+async def test_a_thread_stays_for_the_next_call_and_ends_without_one() -> None:
     offload = Offload(linger=0.2)
     first = await offload.run(threading.current_thread, limit=20)
     assert [await offload.run(threading.current_thread, limit=20) for _ in range(5)] == [first] * 5
@@ -142,20 +135,20 @@ async def test_a_thread_stays_for_the_next_look_and_ends_when_there_is_none() ->
     assert await offload.run(threading.current_thread, limit=20) is not first
 
 
-async def test_looks_at_the_same_time_have_threads_of_their_own() -> None:
+async def test_concurrent_calls_have_threads_of_their_own() -> None:
     offload = Offload(linger=5)
     barrier = threading.Barrier(3)
     await asyncio.gather(*(offload.run(lambda: barrier.wait(20), limit=20) for _ in range(3)))
 
 
-async def test_without_lingering_a_thread_ends_with_its_look() -> None:
+async def test_without_lingering_a_thread_ends_with_its_call() -> None:
     offload = Offload()
     thread = await offload.run(threading.current_thread, limit=20)
     thread.join(20)
     assert not thread.is_alive()
 
 
-async def test_a_look_that_hangs_is_left_behind_and_no_more_than_few_are() -> None:
+async def test_calls_that_hang_are_abandoned_and_limited() -> None:
     offload = Offload(1, linger=60)
     go = threading.Event()
     with pytest.raises(StuckError, match=r"no answer within 0.05 s"):
@@ -170,4 +163,4 @@ async def test_a_look_that_hangs_is_left_behind_and_no_more_than_few_are() -> No
         except StuckError:
             return False
 
-    await until("another look", again, limit=20, pause=0.01)
+    await until("another call", again, limit=20, pause=0.01)

@@ -1,4 +1,4 @@
-"""A resource that is to end ends, at whatever moment it is told so, and whatever fails meanwhile."""
+"""A resource that is stopped ends, at whatever moment, and whatever fails meanwhile."""
 
 import asyncio
 from contextlib import suppress
@@ -17,11 +17,11 @@ async def test_a_resource_stops_while_its_server_starts(node: Node, monkeypatch:
     started = asyncio.Event()
     open_it = Endpoint.open
 
-    async def told(endpoint: Endpoint) -> None:
+    async def opening(endpoint: Endpoint) -> None:
         asyncio.get_running_loop().call_soon(started.set)
         await open_it(endpoint)
 
-    monkeypatch.setattr(Endpoint, "open", told)
+    monkeypatch.setattr(Endpoint, "open", opening)
     async with node.serve(FIRST) as served:
         for n in range(8):
             await asyncio.wait_for(started.wait(), 30)

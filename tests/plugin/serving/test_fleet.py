@@ -29,7 +29,7 @@ async def test_members_come_as_devices_name_them_and_stay(node: Node, dev: Path)
         assert served.status(name).ready
         for device in ("one1", "one2", "two1"):
             (dev / device).touch()
-        # Long before the host is looked at again without a reason.
+        # Long before the next periodic scan.
         await node.kubelet.wait_until(
             lambda k: k.allocatable("a.b/one") == 2 and k.allocatable("a.b/two") == 1
         )
@@ -156,7 +156,7 @@ async def test_the_first_resource_wins(node: Node, dev: Path, monkeypatch: pytes
             time.sleep(0.2)
         return discover(source, host)
 
-    # The first is slow to look, and yet is first.
+    # The first scans slowly, and yet comes first.
     monkeypatch.setattr(Glob, "scan", slowly)
     text = claimants("{{ device.name in ['v0', 'v1'] }}", "{{ device.name != 'v0' }}")
     text += "- name: a.b/r2\n  discover: [{glob: {paths: [/dev/v1, /dev/v3]}}]\n  id: '2-{{ device.name }}'\n"

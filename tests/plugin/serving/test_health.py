@@ -57,10 +57,10 @@ async def test_a_probe_that_hangs_fails_and_blocks_no_other(node: Node, devices:
         (host / "run/v2").write_text("ok")
         await node.allocatable(NAME, 2)
         before = threading.active_count()
-        looks = served.status(NAME).counters.discoveries
-        await served.until(lambda: served.status(NAME).counters.discoveries >= looks + 3)
+        scans = served.status(NAME).counters.discoveries
+        await served.until(lambda: served.status(NAME).counters.discoveries >= scans + 3)
         assert threading.active_count() <= before + 1
-        # Somebody writes at last: it is asked again, and is well.
+        # Somebody writes at last: the probe runs again, and succeeds.
         with (host / "run/v0").open("w") as pipe:
             pipe.write("x")
         (host / "run/v0").unlink()
@@ -73,7 +73,7 @@ async def test_the_first_list_waits_for_probes_with_a_limit(node: Node, devices:
     os.mkfifo(host / "run/v0")
     text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}, timeout: 20s}')
     async with node.serve(text, pace=Pace(first_answers=0.5), ready={NAME: 1}) as served:
-        # One that has not answered is not offered, and not told to be unhealthy either.
+        # A device whose probes have not answered is neither offered nor unhealthy.
         assert served.reasons(NAME) == {"v1": ""}
         with (host / "run/v0").open("w") as pipe:
             pipe.write("ok")
@@ -114,14 +114,14 @@ async def test_flapping_is_held_counted_and_let_go(node: Node, devices: Path, ho
     async with node.serve(text) as served:
         await node.allocatable(NAME, 2)
 
-        async def tell(content: str, expected: Callable[[str], bool]) -> None:
+        async def put(content: str, expected: Callable[[str], bool]) -> None:
             (host / "run/v0").write_text(content)
             await served.until(lambda: expected(served.reasons(NAME)["v0"]))
 
         for _ in range(4):
-            await tell("bad", bool)
-            await tell("ok", lambda reason: not reason)
-        await tell("bad", lambda reason: reason.startswith("flapping: failed 5 times"))
+            await put("bad", bool)
+            await put("ok", lambda reason: not reason)
+        await put("bad", lambda reason: reason.startswith("flapping: failed 5 times"))
         (host / "run/v0").write_text("ok")
         await served.quiet(NAME)
         assert node.kubelet.allocatable(NAME) == 1
@@ -138,16 +138,16 @@ class Faults:
     """Listens to nobody but the test."""
 
     def __init__(self) -> None:
-        self.tell: Callable[[Fault], None] | None = None
-        self.say: Callable[[str], None] | None = None
+        self.on_fault: Callable[[Fault], None] | None = None
+        self.on_problem: Callable[[str], None] | None = None
         self.ended = threading.Event()
         self.begun = 0
 
     def listen(
-        self, tell: Callable[[Fault], None], say: Callable[[str], None], stop: threading.Event
+        self, on_fault: Callable[[Fault], None], on_problem: Callable[[str], None], stop: threading.Event
     ) -> None:
         self.begun += 1
-        self.tell, self.say = tell, say
+        self.on_fault, self.on_problem = on_fault, on_problem
         stop.wait(30)
         self.ended.set()
 
@@ -172,12 +172,12 @@ async def test_faults_by_events(node: Node, host: Path, monkeypatch: pytest.Monk
     async with node.serve(text) as served:
         await node.kubelet.wait_until(lambda k: k.allocatable(NAME) == 2 and k.allocatable("a.b/other") == 2)
         assert faults.begun == 1  # one for both
-        tell = faults.tell
-        assert tell is not None
+        on_fault = faults.on_fault
+        assert on_fault is not None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        tell(Fault(frozenset({uuids[1]}), 13, "an application's own", now))
-        tell(Fault(frozenset({uuids[1]}), 79, "XID 79: fallen off the bus", now))
+        on_fault(Fault(frozenset({uuids[1]}), 13, "an application's own", now))
+        on_fault(Fault(frozenset({uuids[1]}), 79, "XID 79: fallen off the bus", now))
         await node.kubelet.wait_until(lambda k: k.allocatable(NAME) == 1 and k.allocatable("a.b/other") == 1)
         assert served.reasons(NAME) == {uuids[0]: "", uuids[1]: "XID 79: fallen off the bus"}
         await node.allocatable(NAME, 2)

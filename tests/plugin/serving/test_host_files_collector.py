@@ -139,8 +139,8 @@ def test_an_unreadable_record_is_logged_once(
     for _ in range(3):
         leftovers.collect()
     assert not second.exists()
-    told = [message for message in caplog.messages if message.startswith("cannot read the record")]
-    assert told == ["cannot read the record of files on the host"]
+    logged = [message for message in caplog.messages if message.startswith("cannot read the record")]
+    assert logged == ["cannot read the record of files on the host"]
     first.unlink()
     leftovers.collect()
     assert caplog.messages[-1] == "cannot read the record of files on the host: over"

@@ -62,7 +62,7 @@ async def test_a_held_device_is_not_offered_otherwise(
     case: tuple[str, str, str, list[str]], way: str, node: Node, one: Path
 ) -> None:
     assert one.exists()
-    before, after, asked, freed = case
+    before, after, name, freed = case
     if way == "restart":
         await hold(node, before)
     start = before if way == "reload" else after
@@ -71,11 +71,11 @@ async def test_a_held_device_is_not_offered_otherwise(
             await node.kubelet.wait_until(lambda k: k.allocatable(ONE) > 0)
             await node.kubelet.add_pod(pod("p", ONE))
             served.apply(configuration(after))
-        await served.until(lambda: served.fleet.settled and served.status(asked).counters.discoveries > 1)
-        await served.quiet(asked)
-        assert served.healthy(asked) == []
+        await served.until(lambda: served.fleet.settled and served.status(name).counters.discoveries > 1)
+        await served.quiet(name)
+        assert served.healthy(name) == []
         await node.kubelet.delete_pod("default", "p")
-        await served.until(lambda: served.healthy(asked) == freed)
+        await served.until(lambda: served.healthy(name) == freed)
 
 
 async def test_who_shares_a_device_on_purpose_is_not_disturbed(node: Node, one: Path) -> None:

@@ -1,4 +1,4 @@
-"""PreStartContainer: the program is run before each start, within its time, and its failure is told."""
+"""PreStartContainer: a program runs before each start, within its time; a failure refuses the container."""
 
 import asyncio
 from pathlib import Path

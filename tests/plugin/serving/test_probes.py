@@ -23,13 +23,13 @@ def probes(*written: object) -> tuple[ProbePlan, ...]:
     return plan.probes
 
 
-def asked(host: Path, *written: object) -> Question:
+def question_of(host: Path, *written: object) -> Question:
     (question,) = questions(probes(*written), DEVICE, HostRoot(host))
     return question
 
 
-def says(host: Path, *written: object) -> str:
-    ask = asked(host, *written).ask
+def outcome(host: Path, *written: object) -> str:
+    ask = question_of(host, *written).ask
     assert ask is not None
     return ask()
 
@@ -41,9 +41,9 @@ def put(path: Path, text: str = "") -> Path:
 
 
 def test_exists(host: Path) -> None:
-    assert says(host, {"exists": "{{ device.path }}"}) == "/dev/d0 is not there"
+    assert outcome(host, {"exists": "{{ device.path }}"}) == "/dev/d0 is not there"
     put(host / "dev/d0")
-    assert says(host, {"exists": "{{ device.path }}"}) == ""
+    assert outcome(host, {"exists": "{{ device.path }}"}) == ""
 
 
 @pytest.mark.parametrize(
@@ -70,49 +70,49 @@ def test_exists(host: Path) -> None:
 )
 def test_file(host: Path, expectation: dict[str, object], content: str, reason: str) -> None:
     put(host / "run/d0", content)
-    said = says(host, {"file": {"path": "/run/{{ device.name }}", **expectation}})
-    assert said.removeprefix("/run/d0: ") == reason or (len(content) > 500 and said.endswith(reason))
+    found = outcome(host, {"file": {"path": "/run/{{ device.name }}", **expectation}})
+    assert found.removeprefix("/run/d0: ") == reason or (len(content) > 500 and found.endswith(reason))
 
 
 def test_a_file_that_cannot_be_read(host: Path) -> None:
     probe = {"file": {"path": "/run/d0", "equals": "x"}}
-    assert says(host, probe) == "/run/d0 is not there"
+    assert outcome(host, probe) == "/run/d0 is not there"
     (host / "run/d0").mkdir(parents=True)
-    assert says(host, probe) == "/run/d0: Is a directory"
+    assert outcome(host, probe) == "/run/d0: Is a directory"
     (host / "run/d0").rmdir()
     (host / "run/d0").symlink_to("d0")
-    assert says(host, probe) == "/run/d0: Too many levels of symbolic links"
+    assert outcome(host, probe) == "/run/d0: Too many levels of symbolic links"
     (host / "run/d0").unlink()
     (host / "run/d0").write_bytes(b"\xff\xfe")
-    assert says(host, probe) == "/run/d0: found '\ufffd\ufffd', expected 'x'"
+    assert outcome(host, probe) == "/run/d0: found '\ufffd\ufffd', expected 'x'"
 
 
 def test_carrier(host: Path) -> None:
     probe = {"carrier": "{{ device.attrs.interface }}"}
-    assert says(host, probe) == ""  # moved into a pod
+    assert outcome(host, probe) == ""  # moved into a pod
     carrier = put(host / "sys/class/net/eth7/carrier", "1\n")
-    assert says(host, probe) == ""
+    assert outcome(host, probe) == ""
     carrier.write_text("0\n")
-    assert says(host, probe) == "eth7 has no carrier"
+    assert outcome(host, probe) == "eth7 has no carrier"
     carrier.unlink()
     # What the kernel does of an interface that is down (EINVAL), as near as a file system comes to it.
     carrier.mkdir()
-    assert says(host, probe) == "eth7 is down"
-    assert says(host, {"carrier": "{{ device.attrs.empty }}"}) == ""
+    assert outcome(host, probe) == "eth7 is down"
+    assert outcome(host, {"carrier": "{{ device.attrs.empty }}"}) == ""
 
 
 def test_exec(host: Path, tmp_path: Path) -> None:
     program = tmp_path / "probe"
     program.write_text('#!/bin/sh\necho out\n[ -z "$2" ] || echo "$2" >&2\nexit $1\n')
     program.chmod(0o755)
-    assert says(host, {"exec": {"command": [str(program), "0"]}}) == ""
-    assert says(host, {"exec": {"command": [str(program), "3"]}}) == f"{program}: status 3: out"
-    assert says(host, {"exec": {"command": [str(program), "1", "{{ device.id }} is hot"]}}) == (
+    assert outcome(host, {"exec": {"command": [str(program), "0"]}}) == ""
+    assert outcome(host, {"exec": {"command": [str(program), "3"]}}) == f"{program}: status 3: out"
+    assert outcome(host, {"exec": {"command": [str(program), "1", "{{ device.id }} is hot"]}}) == (
         f"{program}: status 1: d0 is hot"
     )
-    assert says(host, {"exec": {"command": ["/no/such"]}}) == "/no/such: No such file or directory"
+    assert outcome(host, {"exec": {"command": ["/no/such"]}}) == "/no/such: No such file or directory"
     slow = {"exec": {"command": ["/bin/sleep", "100"]}, "timeout": "100ms", "interval": "1s"}
-    assert says(host, slow) == "/bin/sleep: no end within 0.1 s"
+    assert outcome(host, slow) == "/bin/sleep: no end within 0.1 s"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ async def test_http(host: Path, answered: int, accepted: list[int] | None, reaso
     async with TestServer(app) as server:
         url = str(server.make_url("/health"))
         probe = {"url": url} if accepted is None else {"url": url, "status": accepted}
-        question = asked(host, {"http": probe, "interval": "30s", "timeout": "20s"})
+        question = question_of(host, {"http": probe, "interval": "30s", "timeout": "20s"})
         assert await get(question) == (f"{url}: {reason}" if reason else "")
 
 
@@ -142,23 +142,23 @@ async def test_an_http_probe_without_an_answer(host: Path, listens: bool, reason
             deaf.listen()
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
         timeout = "200ms" if listens else "20s"
-        question = asked(host, {"http": {"url": url}, "interval": "30s", "timeout": timeout})
+        question = question_of(host, {"http": {"url": url}, "interval": "30s", "timeout": timeout})
         assert (await get(question)).startswith(f"{url}: {reason}")
 
 
-def test_a_template_that_fails_is_a_failure_with_its_place(host: Path) -> None:
+def test_a_template_that_fails_fails_the_probe(host: Path) -> None:
     for path, reason in (
         ("{{ device.attrs.empty }}", "expected an absolute path"),
         ("/{{ device.name.split('-')[3] }}", "list object has no element 3"),
     ):
-        question = asked(host, {"exists": path})
+        question = question_of(host, {"exists": path})
         assert question.ask is not None
         assert question.ask() == f"health[0].exists: {reason}"
 
 
-def test_what_nothing_tells_of_is_asked_again_and_again(host: Path) -> None:
+def test_probes_without_events_have_an_interval(host: Path) -> None:
     def when(*written: object) -> tuple[float | None, bool]:
-        question = asked(host, *written)
+        question = question_of(host, *written)
         return question.interval, question.with_scans
 
     assert when({"exists": "/run/x"}) == (None, True)
@@ -171,7 +171,7 @@ def test_what_nothing_tells_of_is_asked_again_and_again(host: Path) -> None:
     assert when({"exists": "/sys/x", "interval": "2s"}) == (2.0, False)
 
 
-def test_allocate_asks_again_what_costs_little_and_fails_at_once() -> None:
+def test_allocate_runs_cheap_probes_again() -> None:
     asks = [
         asked_at_allocate(probe)
         for probe in probes(

@@ -48,7 +48,7 @@ REGISTER, RENEW, WAIT = Decision(Step.REGISTER), Decision(Step.RENEW), Decision(
         (RegistrationState(own_socket=False, kubelet=None), RENEW),
         # The kubelet's socket is gone, its stream is not: nothing to do but wait.
         (RegistrationState(own_socket=True, kubelet=None, accepted_by=OLD, streams=1), WAIT),
-        # Asked for.
+        # Requested.
         (registered(streams=1, renew=True), RENEW),
     ],
 )

@@ -265,7 +265,7 @@ async def test_a_failed_scan_is_reported(node: Node, colas: Path, monkeypatch: p
         assert served.status(COLA).state == "registered, streams open: 1, devices healthy: 1 of 2"
 
 
-def unreadable(_source: Files, *_asked: object) -> Findings:
+def unreadable(_source: Files, *_: object) -> Findings:
     raise PermissionError(errno.EACCES, "Permission denied", "/etc/colas")
 
 
@@ -318,7 +318,7 @@ async def test_a_plugin_that_starts_adopts_held_devices(node: Node, colas: Path)
     async with node.serve(configuration(cola()), ready={COLA: 1}) as served:
         assert node.kubelet.capacity(COLA) == 2
         assert served.reasons(COLA) == {"a": "held by a pod, but not found", "b": ""}
-    # Nothing is found at all, and the kubelet says nothing: its checkpoint does.
+    # Nothing is found at all, and the kubelet does not answer: its checkpoint has the ids.
     (colas / "b").unlink()
     await node.kubelet.set_faults(Faults(error="UNAVAILABLE"))
     async with node.serve(configuration(cola())) as served:
@@ -328,7 +328,7 @@ async def test_a_plugin_that_starts_adopts_held_devices(node: Node, colas: Path)
 
 
 async def test_adoption_waits_for_the_kubelet(serve: Serve, colas: Path, root: Path) -> None:
-    # Not the fixture's, which counts it against the plugin that nobody had told it.
+    # Not the fixture's: it counts a missing id against a plugin that cannot have it.
     async with SimulatedKubelet(root / "k") as kubelet:
         (colas / "b").touch()
         async with serve(configuration(cola())):

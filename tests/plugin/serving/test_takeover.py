@@ -66,7 +66,7 @@ async def test_an_older_plugin_of_another_vendor_leaves(node: Node, colas: Path)
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_newer_plugin_of_another_vendor_leaves(node: Node, colas: Path, killed: bool) -> None:
-    # One that goes in order takes its socket along, which is seen; else it is asked about in time.
+    # One that ends in order removes its socket, which inotify reports; else a check finds it.
     pace = Pace(verify=0.3 if killed else 60.0, verify_again=0.1)
     async with node.serve(CONFIGURATION, pace=pace) as served:
         await until_served(served)
@@ -114,20 +114,20 @@ async def test_a_newer_plugin_stays(
 async def test_a_restart_during_a_check(
     node: Node, colas: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = 0
+    calls = 0
 
-    async def said_before_the_plugin_was_back(_state: KubeletState) -> HeldIds:
-        nonlocal asked
-        asked += 1
-        if asked > 3:
+    async def answer_before_the_plugin_is_back(_state: KubeletState) -> HeldIds:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
             return {COLA: frozenset({"a"})}
         await node.kubelet.restart()
         await node.allocatable(COLA)
         return {}
 
-    monkeypatch.setattr(KubeletState, "allocatable", said_before_the_plugin_was_back)
+    monkeypatch.setattr(KubeletState, "allocatable", answer_before_the_plugin_is_back)
     async with node.serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.01)) as served:
-        await served.until(lambda: asked > 3)
+        await served.until(lambda: calls > 3)
         await until_served(served)
     assert "no device is allocatable, registering again" not in caplog.messages
 
@@ -151,11 +151,17 @@ async def test_a_lease_has_one_holder_and_goes_to_the_next(root: Path) -> None:
     first, second, third = Lease(path), Lease(path), Lease(path)
     arrivals: list[asyncio.Task[int]] = []
     await first.acquire(lambda: pytest.fail("nobody else has it"))
-    told = asyncio.Barrier(3)
-    waits = asyncio.create_task(second.acquire(lambda: arrivals.append(asyncio.create_task(told.wait()))))
-    given_up = asyncio.create_task(third.acquire(lambda: arrivals.append(asyncio.create_task(told.wait()))))
+    waiting = asyncio.Barrier(3)
+
+    def arrival() -> asyncio.Task[int]:
+        return asyncio.create_task(waiting.wait())
+
+    waits = asyncio.create_task(second.acquire(lambda: arrivals.append(arrival())))
+    given_up = asyncio.create_task(
+        third.acquire(lambda: arrivals.append(asyncio.create_task(waiting.wait())))
+    )
     async with asyncio.timeout(20):
-        await told.wait()
+        await waiting.wait()
     given_up.cancel()
     await asyncio.wait({given_up})
     assert not waits.done()

@@ -1,4 +1,4 @@
-"""What the plugin tells over HTTP, to Prometheus, to the exporter and to probes."""
+"""The plugin's HTTP API, for Prometheus, the exporter and probes."""
 
 import gzip
 import json
