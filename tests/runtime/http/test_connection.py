@@ -47,7 +47,7 @@ async def open_is(served: Served, count: int) -> None:
 async def test_a_request_that_does_not_arrive_in_time_is_refused(
     part: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(caplog, head_within=0.1) as served:
+    async with serving(caplog, head_within=0.5) as served:
         received = await served.exchange(part)
         assert served.traffic.ended == {"head_late": 1}
         if part:
@@ -79,7 +79,7 @@ async def _trickle(served: Served, parts: Iterable[bytes], pause: float) -> tupl
 
 
 async def test_a_byte_now_and_then_gives_no_more_time(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(caplog, head_within=0.1) as served:
+    async with serving(caplog, head_within=0.3) as served:
         sent, received = await _trickle(served, (bytes((byte,)) for byte in GET), 0.04)
         assert received.startswith(b"HTTP/1.1 408 ")
         assert sent < len(GET)
@@ -95,7 +95,7 @@ async def test_a_head_is_bounded_in_all_whatever_its_parts_are(caplog: pytest.Lo
 
 
 async def test_time_begins_with_the_first_byte_of_each_request(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(caplog, head_within=0.4) as served:
+    async with serving(caplog, head_within=0.5) as served:
         reader, writer = await served.connect()
         for _ in range(2):
             writer.write(GET)
@@ -113,7 +113,7 @@ async def test_time_begins_with_the_first_byte_of_each_request(caplog: pytest.Lo
 async def test_the_beginning_of_a_request_behind_another_has_its_time_too(
     second: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(caplog, head_within=0.3) as served:
+    async with serving(caplog, head_within=0.5) as served:
         received = await served.exchange(GET + second)
         assert received.startswith(b"HTTP/1.1 200 OK\r\n")
         assert b"wellHTTP/1.1 408 " in received
