@@ -120,14 +120,14 @@ async def test_the_beginning_of_a_request_behind_another_has_its_time_too(
 
 
 async def test_an_idle_connection_is_ended(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(caplog, keep_alive=0.1) as served:
+    async with serving(caplog, keep_alive=0.5) as served:
         received = await served.exchange(GET)
         assert received.endswith(b"well")
         assert served.traffic.ended == {}
 
 
 async def test_a_long_answer_has_all_the_time(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(caplog, head_within=0.02, keep_alive=0.02) as served:
+    async with serving(caplog, head_within=0.5, keep_alive=0.5) as served:
         reader, writer = await served.connect()
         writer.write(GET.replace(b"/ ", b"/hanging "))
         idle, other = await served.connect()
