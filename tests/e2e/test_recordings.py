@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 from google.protobuf import text_format
@@ -11,6 +10,8 @@ from harness import owners
 from harness.processes import Process
 from harness.recordings import RECORDINGS
 from harness.simulated import SimulatedNode
+from harness.trials.owners_check import owner_of, owners_in
+from harness.truth import Claimed, claims_of, owners_of
 from harness.waiting import until
 from kubelet.pb.podresources.v1 import api_pb2
 
@@ -22,11 +23,9 @@ NAMES = (
     "init-sidecar-guaranteed-and-completed-job",
 )
 
-Owner = tuple[str, str, str, str, str]
-
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_recorded_answer_gives_its_owners(name: str) -> None:
+async def test_a_recorded_answer_gives_its_owners(name: str, root: Path) -> None:
     recording = RECORDINGS / f"{name}.list.binpb"
     listed = text_format.Parse(
         (RECORDINGS / f"{name}.list.txtpb").read_text(), api_pb2.ListPodResourcesResponse()
@@ -34,32 +33,12 @@ async def test_a_recorded_answer_gives_its_owners(name: str) -> None:
     offered = text_format.Parse(
         (RECORDINGS / f"{name}.allocatable.txtpb").read_text(), api_pb2.AllocatableResourcesResponse()
     )
-    expected: set[Owner] = {
-        (entry.resource_name, device, pod.namespace, pod.name, container.name)
-        for pod in listed.pod_resources
-        for container in pod.containers
-        for entry in container.devices
-        for device in entry.device_ids
-    }
-    claims = {
-        (
-            claimed.driver_name,
-            claimed.pool_name,
-            claimed.device_name,
-            resource.claim_name,
-            pod.name,
-            container.name,
-        )
-        for pod in listed.pod_resources
-        for container in pod.containers
-        for resource in container.dynamic_resources
-        for claimed in resource.claim_resources
-    }
+    expected, claims = owners_of(listed), claims_of(listed)
     allocatable = {(entry.resource_name, device) for entry in offered.devices for device in entry.device_ids}
     assert expected
 
     async with SimulatedNode("--replay", str(recording)) as node:
-        socket = Path(mkdtemp(prefix="dl-")) / "web.sock"
+        socket = root / "web.sock"
         flags = ("--kubelet.root", str(node.root), "--web.listen-address", f"unix:{socket}")
         async with Process("exporter", *flags, "--node-name", "replayed") as exporter:
             url = await exporter.url()
@@ -73,25 +52,14 @@ async def test_a_recorded_answer_gives_its_owners(name: str) -> None:
             status, out, errors = await owners.devicelens(
                 "who", "--socket", str(node.root / "pod-resources" / "kubelet.sock"), "-o", "json"
             )
-        # It is empty: the exporter took its socket away.
-        socket.parent.rmdir()
+        assert not socket.exists()
 
-    assert _owners_of(samples) == expected
-    assert _owners_of_document(document) == expected
+    assert {owner_of(labels) for labels, _ in samples.of("devicelens_device_owner_info")} == expected
+    assert set(owners_in(document)) == expected
     assert status == 0, errors
-    assert _owners_of_document(json.loads(out)) == expected
-    seen_claims = {
-        (
-            labels["driver"],
-            labels["pool"],
-            labels["device"],
-            labels["claim"],
-            labels["pod"],
-            labels["container"],
-        )
-        for labels, _ in samples.of("devicelens_claim_device_info")
-    }
-    assert seen_claims == claims
+    assert set(owners_in(json.loads(out))) == expected
+    seen = [labels for labels, _ in samples.of("devicelens_claim_device_info")]
+    assert {Claimed(*(labels[name] for name in Claimed._fields)) for labels in seen} == claims
     healthy = {
         (labels["resource"], labels["device"])
         for labels, value in samples.of("devicelens_device_healthy")
@@ -103,28 +71,3 @@ async def test_a_recorded_answer_gives_its_owners(name: str) -> None:
     for line in samples.text.splitlines():
         if ' pod="' in line or ',pod="' in line:
             assert any(f'pod="{pod}"' in line for pod in pods | {""}), line
-
-
-def _owners_of(samples: owners.Samples) -> set[Owner]:
-    return {
-        (labels["resource"], labels["device"], labels["namespace"], labels["pod"], labels["container"])
-        for labels, _ in samples.of("devicelens_device_owner_info")
-    }
-
-
-def _owners_of_document(document: dict[str, list[dict[str, object]]]) -> set[Owner]:
-    found: set[Owner] = set()
-    for device in document["devices"]:
-        holders = device["holders"]
-        assert isinstance(holders, list)
-        for holder in holders:
-            found.add(
-                (
-                    str(device["resource"]),
-                    str(device["device"]),
-                    holder["namespace"],
-                    holder["pod"],
-                    holder["container"],
-                )
-            )
-    return found
