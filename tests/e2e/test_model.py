@@ -31,6 +31,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 from harness import owners
 from harness.processes import Process
+from harness.trials.owners_check import check_history, owner_of, owners_in
 from harness.truth import CLOCKS, Claimed, Known, Owner, Scrape, Truth, claims_of, devices_of, lies
 from harness.waiting import until
 from simulator import Faults, SimulatedKubelet
@@ -324,7 +325,7 @@ class Model:
         assert status == 200, text
         await self.metrics_tell(wanted, known, claims)
         await self.api_tells(wanted, known, claims)
-        await self.history_tells(wanted)
+        await check_history(self.url, wanted, time.time())
         self.truth.look()
         assert changes == self.truth.changes, "it had not settled"
         return True
@@ -340,10 +341,7 @@ class Model:
             def of(name: str, samples: list[Any] = samples) -> list[Any]:
                 return [sample for sample in samples if sample.name == name]
 
-            found = [
-                Owner(*(sample.labels[name] for name in (*_OWNER, "pod_uid")))
-                for sample in of("devicelens_device_owner_info")
-            ]
+            found = [owner_of(sample.labels) for sample in of("devicelens_device_owner_info")]
             assert sorted(found) == sorted(wanted)
             assert {
                 (labels["resource"], labels["device"]): (labels["parent"], labels["numa_node"])
@@ -403,13 +401,11 @@ class Model:
             )
             for one in devices
         } == known
-        held = [(one["resource"], one["device"], holder) for one in devices for holder in one["holders"]]
-        found = [
-            _owner(holder | {"resource": resource, "device": device}) for resource, device, holder in held
-        ]
+        found = owners_in(document)
         assert sorted(found) == sorted(wanted)
         now = time.time()
-        for owner, (_, _, holder) in zip(found, held, strict=True):
+        holders = [holder for one in devices for holder in one["holders"]]
+        for owner, holder in zip(found, holders, strict=True):
             begun = max(span.begin for span in self.truth.of(owner) if span.end is None)
             since = datetime.fromisoformat(holder["since"]).timestamp()
             assert since <= now + CLOCKS
@@ -437,18 +433,11 @@ class Model:
 
     def bounded(self, row: Any) -> bool:
         """Whether a row of history is of a holding that was there, within its bounds."""
-        owner = _owner(row)
+        owner = owner_of(row)
         if any(_bounds(row, span) for span in self.truth.of(owner)):
             return True
         seen = datetime.fromisoformat(row["start"]["not_after"]).timestamp()
         return self.unproven(owner, seen)
-
-    async def history_tells(self, wanted: frozenset[Owner]) -> None:
-        """Its open rows are exactly who holds devices now."""
-        document = await owners.get_json(self.url, f"/api/v1/history?from={time.time():.3f}&limit=1000")
-        assert (document["kept_in"], document["trouble"]) == ("file", None)
-        rows = [row for row in document["holdings"] if row["end"] is None and row["resource"]]
-        assert sorted(_owner(row) for row in rows) == sorted(wanted)
 
     async def past_is_true(self) -> int:
         """Every row of history, ended or not, is of a holding that was there; how many there are."""
@@ -462,17 +451,12 @@ class Model:
         wrong = [row for row in rows if not self.bounded(row)]
         if self.identities:
             assert not wrong, f"{len(wrong)} of {len(rows)}: " + "\n".join(
-                f"{json.dumps(row)} {self.truth.of(_owner(row))}" for row in wrong[:5]
+                f"{json.dumps(row)} {self.truth.of(owner_of(row))}" for row in wrong[:5]
             )
         return len(rows)
 
 
-_OWNER = ("resource", "device", "namespace", "pod", "container")
 _CLAIMED = Claimed._fields
-
-
-def _owner(row: Any) -> Owner:
-    return Owner(*(row[name] for name in _OWNER))._replace(uid=row["pod_uid"] or "")
 
 
 def _bounds(row: Any, span: Any) -> bool:
