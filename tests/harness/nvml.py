@@ -49,19 +49,19 @@ def divide(tree: HostTree, *instances: int) -> None:
 
 @dataclass
 class FakeNvml:
-    """What the library tells, as the lines that nvml.c explains."""
+    """The state of the library, as the lines that nvml.c explains."""
 
     state: Path
 
-    def tells(self, *lines: str) -> None:
-        """From now on this, and nothing else."""
+    def reports(self, *lines: str) -> None:
+        """Report these lines from now on."""
         made = self.state.with_suffix(".new")
         made.write_text("".join(f"{line}\n" for line in lines))
         made.replace(self.state)
 
     @property
-    def begun(self) -> int:
-        """How often the library was begun."""
+    def initialised(self) -> int:
+        """How often the library was initialised."""
         count = Path(f"{self.state}.begun")
         return len(count.read_text()) if count.exists() else 0
 
@@ -80,16 +80,16 @@ def without_nvml() -> Generator[None]:
 
 @contextmanager
 def with_nvml(tree: HostTree) -> Generator[FakeNvml]:
-    """NVML in the host tree; it tells nothing yet."""
+    """NVML in the host tree, without a device."""
     with without_nvml():
         shutil.copy(shared_library(Path(__file__).with_name("nvml.c")), tree.at(f"/usr/lib64/{LIBRARY}"))
         fake = FakeNvml(tree.root.parent / "nvml")
         os.environ["FAKE_NVML"] = str(fake.state)
         try:
-            fake.tells()
+            fake.reports()
             yield fake
         finally:
-            fake.tells()
+            fake.reports()
             _forget()
             del os.environ["FAKE_NVML"]
 

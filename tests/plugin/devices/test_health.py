@@ -157,7 +157,7 @@ def test_a_fault_lasts_until_it_has_been_quiet_for_long_enough() -> None:
 
 
 def flap(health: HealthTracker, times: int, start: float, pause: float) -> float:
-    """Fail and be well again so many times; when it was well for the last time."""
+    """Fail and recover so many times; returns the time of the last recovery."""
     for n in range(times):
         health.answer("a", 0, f"bad {n}", start + n * pause)
         health.answer("a", 0, "", start + n * pause + pause / 2)
@@ -174,7 +174,7 @@ def test_a_device_that_fails_again_and_again_is_held_until_it_has_been_well_for_
     assert health.reason("a") == "flapping: failed 5 times within 20 s, the last time: bad 0"
     assert health.flaps == 1
     assert health.due == well + 20.0
-    # It is held whatever it says meanwhile, and the waiting begins anew when it fails.
+    # It is held until it has been well for long enough; a failure starts that time again.
     health.answer("a", 0, "bad", well + 19.0)
     assert waits_until(health) is None
     health.answer("a", 0, "", well + 20.0)
@@ -215,7 +215,7 @@ class Model:
     rose: float = 0.0
     held: bool = False
 
-    def tell(self, well: bool, now: float) -> None:
+    def answer(self, well: bool, now: float) -> None:
         self.settle(now)
         if not well and self.well:
             self.falls.append(now)
@@ -243,7 +243,7 @@ def test_flapping_is_held_and_let_go_as_its_history_asks_for(steps: list[tuple[b
         now += pause
         health.advance(now)
         health.answer("a", 0, "" if well else "bad", now)
-        model.tell(well, now)
+        model.answer(well, now)
         reason = health.reason("a")
         assert reason is not None
         assert reason.startswith("flapping") == model.held

@@ -82,7 +82,7 @@ def test_the_first_device_with_an_id_keeps_it() -> None:
 
 
 def test_numa_nodes_by_the_host_or_the_configuration() -> None:
-    found, told = Found("a"), Found("b", numa_node=3)
+    found, placed = Found("a"), Found("b", numa_node=3)
 
     def nodes(_found: Found) -> tuple[int, ...]:
         return (1, -1)
@@ -91,22 +91,22 @@ def test_numa_nodes_by_the_host_or_the_configuration() -> None:
         return Identifier(made).identify([item], nodes).devices[0].numa_nodes
 
     assert numa(plan(), found) == (1,)
-    assert numa(plan(), told) == (3,)
-    assert numa(plan(numa="off"), told) == ()
+    assert numa(plan(), placed) == (3,)
+    assert numa(plan(numa="off"), placed) == ()
     assert numa(plan(numa="2"), found) == (2,)
 
 
 def test_unchanged_devices_are_not_read_again() -> None:
-    asked: list[str] = []
+    read: list[str] = []
 
     def nodes(found: Found) -> tuple[int, ...]:
-        asked.append(found.name)
+        read.append(found.name)
         return ()
 
     identifier = Identifier(plan())
     identifier.identify([Found("a"), Found("b")], nodes)
     identifier.identify([Found("a"), Found("b", attrs={"new": "1"})], nodes)
-    assert asked == ["a", "b", "b"]
+    assert read == ["a", "b", "b"]
 
 
 def found(name: str, **attrs: str) -> Found:
@@ -123,7 +123,7 @@ def test_devices_of_one_name_are_one_resource_and_each_member_has_its_own() -> N
     assert one.sources == family.sources
     identity = Identifier(one).identify(devices, lambda _: ())
     assert [item.id for item in identity.devices] == ["x", "z"]
-    # Equal plans, or a look that finds the same would begin every member anew.
+    # The plans are equal: another scan restarts no member.
     assert members(family, devices).plans == made.plans
 
 

@@ -14,12 +14,12 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(code)]
 
 
-def look(here: HostRoot, command: list[str], timeout: str = "10s") -> Findings:
+def scan(here: HostRoot, command: list[str], timeout: str = "10s") -> Findings:
     return ExecScanner(Exec(command, timeout=timeout)).scan(here)
 
 
 def printed(here: HostRoot, text: str) -> Findings:
-    return look(here, ["/bin/echo", text])
+    return scan(here, ["/bin/echo", text])
 
 
 def test_printed_devices(here: HostRoot, host: Path) -> None:
@@ -100,13 +100,13 @@ def test_bad_output_is_one_clear_error(here: HostRoot, text: str, said: str) -> 
 )
 def test_the_error_of_a_program_has_its_first_line(here: HostRoot, code: str, said: str) -> None:
     with pytest.raises(OSError, match=r"exit status|printed more|did not end") as caught:
-        look(here, python(code), timeout="2s")
+        scan(here, python(code), timeout="2s")
     assert caught.value.strerror == said
 
 
 def test_a_program_that_is_not_there(here: HostRoot) -> None:
     with pytest.raises(OSError, match="cannot be run: No such file or directory"):
-        look(here, ["/nope/program"])
+        scan(here, ["/nope/program"])
 
 
 def test_the_environment_of_a_program(here: HostRoot, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_the_environment_of_a_program(here: HostRoot, host: Path, monkeypatch: p
     given = {name.lower(): value for name, value in os.environ.items() if name != "LC_CTYPE"}
     print(json.dumps([{"name": "e", "attrs": given}]))
     """
-    attrs = dict(look(here, python(code)).found[0].attrs)
+    attrs = dict(scan(here, python(code)).found[0].attrs)
     assert attrs.pop("path")
     assert attrs == {"host_root": f"{host}", "lang": "C.UTF-8"}
 

@@ -13,14 +13,14 @@ def test_links_are_followed_as_the_host_would_and_never_lead_out(host: Path) -> 
     (host / "dev/abs").symlink_to("/dev/video0")
     (host / "up").symlink_to("../../../../../../dev/video0")
     (host / "d").symlink_to("/dev/by-id")
-    looks = HostRoot(host)
+    files = HostRoot(host)
     for path in ("/dev/by-id/cam", "/dev/abs", "/up", "/d/cam", "/d/../video0"):
-        assert looks.real(path) == "/dev/video0"
-        assert looks.exists(path)
+        assert files.real(path) == "/dev/video0"
+        assert files.exists(path)
     # What is only on this machine, not in the tree, is not there.
     (host / "etc").symlink_to("/etc")
-    assert not looks.exists("/etc/passwd")
-    assert not looks.exists("/up/x")
+    assert not files.exists("/etc/passwd")
+    assert not files.exists("/up/x")
 
 
 def test_a_loop_of_links_is_not_there(host: Path) -> None:
@@ -47,11 +47,11 @@ def test_entries_have_the_status_of_their_targets(host: Path) -> None:
 
 
 def test_host_paths_of_mounts_are_created_once(host: Path) -> None:
-    looks = HostRoot(host)
+    files = HostRoot(host)
     (host / "tmp").mkdir()
     for kind in ("directory", "file"):
-        looks.make(f"/tmp/{kind}", kind)
-        looks.make(f"/tmp/{kind}", kind)
+        files.make(f"/tmp/{kind}", kind)
+        files.make(f"/tmp/{kind}", kind)
     assert (host / "tmp/directory").is_dir()
     assert (host / "tmp/file").is_file()
 

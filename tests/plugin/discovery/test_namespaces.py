@@ -38,8 +38,8 @@ def inside(script: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def look(root: str, **written: object) -> str:
-    """The shell's command to look from within namespaces."""
+def scan(root: str, **written: object) -> str:
+    """The shell's command that scans from within namespaces."""
     return f"PYTHONPATH=. {sys.executable} -c '{LOOK}' {root} '{json.dumps(written)}'"
 
 
@@ -59,7 +59,7 @@ mount -t sysfs none /sys
 mount -t proc none /proc
 """
     host, own = map(
-        json.loads, inside(f"{mounted}{look(f'{root}/h', **KINDS)}\n{look('/', kinds=['virtual'])}\n")
+        json.loads, inside(f"{mounted}{scan(f'{root}/h', **KINDS)}\n{scan('/', kinds=['virtual'])}\n")
     )
     expected = here(**KINDS)
     assert host == [[f.name for f in expected.found], [*expected.notes]]
@@ -74,14 +74,14 @@ mount -t proc none /proc
 ip link add dl0 type veth peer name far0
 ip link add dl1 type veth peer name far1
 ip link add dlbr type bridge
-{look("/", kinds=["virtual"])}
+{scan("/", kinds=["virtual"])}
 ip address add 192.0.2.1/24 dev dl0
 ip link set dl0 up
 ip route add default via 192.0.2.2
 ip link set dl1 master dlbr
 ip link set dlbr up
 ip -6 route add default dev dlbr
-{look("/", kinds=["virtual"])}
+{scan("/", kinds=["virtual"])}
 """
     try:
         before, after = map(json.loads, inside(script))

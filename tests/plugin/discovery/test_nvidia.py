@@ -35,7 +35,7 @@ def named(findings: Findings) -> dict[str, Found]:
 
 
 def test_gpus_by_nvml(here: HostRoot, nvml: FakeNvml) -> None:
-    nvml.tells(A100, H100)
+    nvml.reports(A100, H100)
     findings = scan(here)
     assert findings.notes == ()
     assert findings.subsystems >= {"pci"}
@@ -60,20 +60,20 @@ def test_gpus_by_nvml(here: HostRoot, nvml: FakeNvml) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("text", "expected"),
     [
         ("00000000:3B:00.0", "0000:3b:00.0"),
         ("00010000:AF:00.0", "10000:af:00.0"),
         ("0000:3B:00.0", "0000:3b:00.0"),
     ],
 )
-def test_a_pci_address_is_written_as_linux_does(told: str, expected: str) -> None:
-    assert linux_address(told) == expected
+def test_a_pci_address_is_written_as_linux_does(text: str, expected: str) -> None:
+    assert linux_address(text) == expected
 
 
 def test_slices_by_nvml(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
     divide(tree)
-    nvml.tells(A100_MIG, H100, *SLICES)
+    nvml.reports(A100_MIG, H100, *SLICES)
     found = named(scan(here, "slices"))
     assert {f.attrs["slice"]: f.attrs["profile"] for f in found.values()} == {
         "nvidia0/gi1": "3g.20gb",
@@ -86,14 +86,14 @@ def test_slices_by_nvml(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
     assert (first.attrs["gpu_uuid"], first.attrs["address"]) == (A100_UUID, "0000:3b:00.0")
     assert first.attrs["uuid"] == first.name
     assert first.absent == ""
-    nvml.tells(A100_MIG, "named", SLICES[1])
+    nvml.reports(A100_MIG, "named", SLICES[1])
     (only,) = scan(here, "slices").found
     assert only.attrs["profile"] == "1g.5gb+me"
 
 
 def test_slices_of_divided_gpus_and_other_gpus_whole(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
     divide(tree)
-    nvml.tells(A100_MIG, H100, *SLICES)
+    nvml.reports(A100_MIG, H100, *SLICES)
     names = list(named(scan(here, "both")))
     assert names == [line.split()[2] for line in SLICES] + [H100_UUID]
 
@@ -114,7 +114,7 @@ def test_gpus_by_the_files_of_the_driver(here: HostRoot, tree: HostTree) -> None
 def test_capabilities_by_the_table(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
     table = "config 1\nmonitor 2\ngpu0/gi7/access 66\nx\ngpu0/gi7/ci0/access 67\n"
     tree.file("/proc/driver/nvidia-caps/mig-minors", table)
-    nvml.tells(A100_MIG, SLICES[1], SLICES[0])
+    nvml.reports(A100_MIG, SLICES[1], SLICES[0])
     unknown, known = scan(here, "slices").found
     assert known.nodes[1:] == ("/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67")
     assert unknown.absent == "nvidia0/gi1: its numbers in /dev/nvidia-caps are not known"
@@ -171,57 +171,57 @@ def test_garbage_in_the_drivers_files_is_no_gpu(here: HostRoot, tree: HostTree, 
 
 def test_nvml_is_initialised_again_after_the_driver_was_reloaded(here: HostRoot, nvml: FakeNvml) -> None:
     source = NvidiaScanner(Nvidia())
-    nvml.tells(A100)
+    nvml.reports(A100)
     source.scan(here)
-    assert nvml.begun == 1
+    assert nvml.initialised == 1
     NVML.reset()
-    nvml.tells("init 9")
+    nvml.reports("init 9")
     findings = source.scan(here)
     assert (findings.found, findings.notes[0]) == ((), "NVML is not used: Driver Not Loaded")
-    nvml.tells(A100, H100)
+    nvml.reports(A100, H100)
     assert len(source.scan(here).found) == 2
-    assert nvml.begun == 2
+    assert nvml.initialised == 2
 
 
 def test_a_lost_gpu_is_absent_until_it_comes_back_or_is_removed(here: HostRoot, nvml: FakeNvml) -> None:
     source = NvidiaScanner(Nvidia())
-    nvml.tells(A100, H100)
+    nvml.reports(A100, H100)
     source.scan(here)
-    nvml.tells(A100, H100, f"lost {H100_UUID}")
+    nvml.reports(A100, H100, f"lost {H100_UUID}")
     findings = source.scan(here)
     assert named(findings)[H100_UUID].absent == "GPU 1: NVML: GPU is lost"
     assert named(findings)[A100_UUID].absent == ""
     assert findings.notes == ("GPU 1: NVML: GPU is lost",)
-    nvml.tells(A100, H100)
+    nvml.reports(A100, H100)
     assert named(source.scan(here))[H100_UUID].absent == ""
-    assert nvml.begun == 2
-    nvml.tells(A100)
+    assert nvml.initialised == 2
+    nvml.reports(A100)
     assert list(named(source.scan(here))) == [A100_UUID]
 
 
 def test_a_scan_initialises_nvml_again_if_its_driver_is_gone(here: HostRoot, nvml: FakeNvml) -> None:
     source = NvidiaScanner(Nvidia())
-    nvml.tells(A100)
+    nvml.reports(A100)
     source.scan(here)
-    nvml.tells("void 2", A100, H100)
+    nvml.reports("void 2", A100, H100)
     findings = source.scan(here)
     assert list(named(findings)) == [A100_UUID, H100_UUID]
-    assert (findings.notes, nvml.begun) == ((), 2)
-    nvml.tells("void 9", A100, H100)
+    assert (findings.notes, nvml.initialised) == ((), 2)
+    nvml.reports("void 9", A100, H100)
     with pytest.raises(OSError, match="NVML: Uninitialized"):
         source.scan(here)
-    nvml.tells("init 9")
+    nvml.reports("init 9")
     assert source.scan(here).found == ()
 
 
 async def test_a_call_that_hangs_times_out_and_works_later(here: HostRoot, nvml: FakeNvml) -> None:
-    nvml.tells(A100)
+    nvml.reports(A100)
     source, offload = NvidiaScanner(Nvidia()), Offload(1)
     await offload.run(lambda: source.scan(here), limit=10.0)
-    nvml.tells("hang nvmlDeviceGetUUID", A100)
+    nvml.reports("hang nvmlDeviceGetUUID", A100)
     with pytest.raises(StuckError):
         await offload.run(lambda: source.scan(here), limit=0.2)
-    nvml.tells(A100, H100)
+    nvml.reports(A100, H100)
     async with asyncio.timeout(20):
         findings = None
         while findings is None:
@@ -236,10 +236,10 @@ def test_slices_keep_their_names_without_nvml(here: HostRoot, tree: HostTree, nv
     source = NvidiaScanner(Nvidia(kind="slices"))
     show_gpu(tree, "0000:3b:00.0", 0, A100_UUID)
     divide(tree)
-    nvml.tells(A100_MIG, *SLICES)
+    nvml.reports(A100_MIG, *SLICES)
     source.scan(here)
     NVML.reset()
-    nvml.tells("init 18")
+    nvml.reports("init 18")
     with pytest.raises(OSError, match="NVML named the slices before"):
         source.scan(here)
     assert list(named(scan(here))) == [A100_UUID]
@@ -248,7 +248,7 @@ def test_slices_keep_their_names_without_nvml(here: HostRoot, tree: HostTree, nv
 def test_a_gpu_has_its_current_nodes(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
     source = NvidiaScanner(Nvidia())
     show_gpu(tree, "0000:3b:00.0", 0, A100_UUID)
-    nvml.tells(A100)
+    nvml.reports(A100)
     (found,) = source.scan(here).found
     assert source.resolve(here, found) == found
     show_gpu(tree, "0000:3b:00.0", 4, A100_UUID)
@@ -261,7 +261,7 @@ def test_a_slice_has_its_current_capabilities(here: HostRoot, tree: HostTree, nv
     source = NvidiaScanner(Nvidia(kind="slices"))
     show_gpu(tree, "0000:3b:00.0", 0, A100_UUID)
     divide(tree)
-    nvml.tells(A100_MIG, SLICES[0])
+    nvml.reports(A100_MIG, SLICES[0])
     (found,) = source.scan(here).found
     assert source.resolve(here, found) == found
     show_capability(tree, "gi1", 30)
@@ -304,7 +304,7 @@ def wait(condition: Callable[[], bool], limit: float = 20.0) -> None:
 
 
 def test_xids_are_faults_of_the_gpu_or_of_the_slice(here: HostRoot, nvml: FakeNvml) -> None:
-    nvml.tells(A100_MIG, H100, *SLICES)
+    nvml.reports(A100_MIG, H100, *SLICES)
     with Listening(here) as listening:
         wait(lambda: listening.said == [""])
         events = (
@@ -314,7 +314,7 @@ def test_xids_are_faults_of_the_gpu_or_of_the_slice(here: HostRoot, nvml: FakeNv
             "event 4 0 95 9 0",  # a slice that is not there any more
             "event 5 0 1234 - -",
         )
-        nvml.tells(A100_MIG, H100, *SLICES, *events)
+        nvml.reports(A100_MIG, H100, *SLICES, *events)
         wait(lambda: len(listening.faults) == 4)
     assert [(sorted(f.subjects), f.code, f.text) for f in listening.faults] == [
         ([H100_UUID], 79, "XID 79 (GPU has fallen off the bus)"),
@@ -326,10 +326,10 @@ def test_xids_are_faults_of_the_gpu_or_of_the_slice(here: HostRoot, nvml: FakeNv
 
 
 def test_an_event_of_a_gpu_that_does_not_answer_concerns_all(here: HostRoot, nvml: FakeNvml) -> None:
-    nvml.tells(A100, H100)
+    nvml.reports(A100, H100)
     with Listening(here) as listening:
         wait(lambda: listening.said == [""])
-        nvml.tells(A100, H100, f"lost {H100_UUID}", "event 1 1 79 - -")
+        nvml.reports(A100, H100, f"lost {H100_UUID}", "event 1 1 79 - -")
         wait(lambda: listening.faults != [])
     assert listening.faults[0].subjects == frozenset()
 
@@ -339,38 +339,38 @@ def test_the_reason_for_missing_events(
 ) -> None:
     monkeypatch.setattr("plugin.discovery.nvml.RETRY", 0.02)
     monkeypatch.setattr("plugin.discovery.nvml.RENEW", 0.02)
-    nvml.tells("init 9")
+    nvml.reports("init 9")
     with Listening(here) as listening:
         wait(lambda: listening.said != [])
         assert set(listening.said) == {"no XID events: Driver Not Loaded"}
-        nvml.tells(A100.replace("NVIDIA A100-SXM4-40GB", "an old one"))
+        nvml.reports(A100.replace("NVIDIA A100-SXM4-40GB", "an old one"))
         wait(lambda: listening.said[-1] == "no XID events: GPU 0 has none")
-        nvml.tells(A100)
+        nvml.reports(A100)
         wait(lambda: listening.said[-1] == "")
-        nvml.tells(A100, "wait 15")
+        nvml.reports(A100, "wait 15")
         wait(lambda: listening.said[-1] == "no XID events: NVML: GPU is lost")
-        before = nvml.begun
-        nvml.tells(A100, "event 1 0 48 - -")
+        before = nvml.initialised
+        nvml.reports(A100, "event 1 0 48 - -")
         wait(lambda: listening.faults != [])
-        assert nvml.begun > before
+        assert nvml.initialised > before
 
 
 def test_a_scan_initialises_nvml_again_beside_the_listener(here: HostRoot, nvml: FakeNvml) -> None:
-    nvml.tells(A100, H100)
+    nvml.reports(A100, H100)
     with Listening(here) as listening:
         wait(lambda: listening.said == [""])
-        nvml.tells(A100, H100, f"lost {H100_UUID}")
+        nvml.reports(A100, H100, f"lost {H100_UUID}")
         scan(here)
-        nvml.tells(A100, H100)
+        nvml.reports(A100, H100)
         scan(here)
-        assert nvml.begun >= 2
-        nvml.tells(A100, H100, "event 1 1 48 - -")
+        assert nvml.initialised >= 2
+        nvml.reports(A100, H100, "event 1 1 48 - -")
         wait(lambda: listening.faults != [])
     assert listening.faults[0].subjects == {H100_UUID}
 
 
 def test_a_configured_library_is_used_alone(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
-    nvml.tells(A100)
+    nvml.reports(A100)
     assert (
         NvidiaScanner(Nvidia(library="/opt/none.so")).scan(here).notes[0]
         == "NVML is not used: /opt/none.so is not there"

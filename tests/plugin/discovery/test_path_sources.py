@@ -12,7 +12,7 @@ from plugin.discovery.static import Static, StaticDevice
 from plugin.discovery.sysfs_tree import numa_nodes
 
 
-def look(source: Scanner, host: Path) -> Findings:
+def scan(source: Scanner, host: Path) -> Findings:
     return source.scan(HostRoot(host))
 
 
@@ -28,18 +28,18 @@ def test_files_are_the_regular_files_of_a_directory_hidden_ones_and_links_too(ho
     (colas / "link").symlink_to("cola2")
     (colas / "dangling").symlink_to("nothing")
     os.mkfifo(colas / "fifo")
-    findings = look(Files("/etc/colas"), host)
+    findings = scan(Files("/etc/colas"), host)
     assert [f.name for f in findings.found] == [".hidden", "cola2", "cola10", "link"]
     assert findings.follow == (("/etc/colas", "*"),)
 
 
 def test_without_files_a_directory_is_empty_missing_or_an_error(host: Path) -> None:
-    assert look(Files("/etc/colas"), host).notes == ("/etc/colas is not there",)
+    assert scan(Files("/etc/colas"), host).notes == ("/etc/colas is not there",)
     (host / "etc/colas").mkdir(parents=True)
-    assert look(Files("/etc/colas"), host).notes == ("/etc/colas has no regular file",)
+    assert scan(Files("/etc/colas"), host).notes == ("/etc/colas has no regular file",)
     (host / "colas").touch()
     with pytest.raises(NotADirectoryError):
-        look(Files("/colas"), host)
+        scan(Files("/colas"), host)
 
 
 def test_a_config_map_volume_is_a_directory_of_files(host: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_config_map_volume_is_a_directory_of_files(host: Path) -> None:
     (data / "cola1").touch()
     (host / "etc/colas/..data").symlink_to("..2026")
     (host / "etc/colas/cola1").symlink_to("..data/cola1")
-    assert [f.name for f in look(Files("/etc/colas"), host).found] == ["cola1"]
+    assert [f.name for f in scan(Files("/etc/colas"), host).found] == ["cola1"]
 
 
 def test_glob_matches_as_a_shell_does(host: Path) -> None:
@@ -56,16 +56,16 @@ def test_glob_matches_as_a_shell_does(host: Path) -> None:
         (host / path).parent.mkdir(parents=True, exist_ok=True)
         (host / path).touch()
     (host / "dev/video9").symlink_to("nothing")
-    assert paths(look(Glob(["/dev/video*"]), host)) == ["/dev/video0", "/dev/video2", "/dev/video10"]
-    assert paths(look(Glob(["/dev/*/pcm[0-9]", "/dev/tty???0"]), host)) == [
+    assert paths(scan(Glob(["/dev/video*"]), host)) == ["/dev/video0", "/dev/video2", "/dev/video10"]
+    assert paths(scan(Glob(["/dev/*/pcm[0-9]", "/dev/tty???0"]), host)) == [
         "/dev/snd/pcm0",
         "/dev/ttyUSB0",
     ]
-    assert paths(look(Glob(["/dev/.v*", "/dev/video2", "/dev/vid*2"]), host)) == [
+    assert paths(scan(Glob(["/dev/.v*", "/dev/video2", "/dev/vid*2"]), host)) == [
         "/dev/.video",
         "/dev/video2",
     ]
-    assert look(Glob(["/nope/*", "/dev/x"]), host) == Findings(
+    assert scan(Glob(["/nope/*", "/dev/x"]), host) == Findings(
         (), (("/nope", "*"), ("/dev", "x")), ("nothing matches /nope/*, /dev/x",)
     )
 
@@ -73,7 +73,7 @@ def test_glob_matches_as_a_shell_does(host: Path) -> None:
 def test_directories_that_glob_follows(host: Path) -> None:
     (host / "sys/class/x/one").mkdir(parents=True)
     (host / "sys/class/x/two").mkdir()
-    follow = look(Glob(["/sys/class/x/*/device"]), host).follow
+    follow = scan(Glob(["/sys/class/x/*/device"]), host).follow
     assert set(follow) == {
         ("/sys/class/x", "*"),
         ("/sys/class/x/one", "device"),
@@ -85,22 +85,22 @@ def test_glob_keeps_the_name_of_a_link(host: Path) -> None:
     (host / "dev/serial/by-id").mkdir(parents=True)
     (host / "dev/ttyUSB0").touch()
     (host / "dev/serial/by-id/usb-x").symlink_to("../../ttyUSB0")
-    (found,) = look(Glob(["/dev/serial/by-id/*"]), host).found
+    (found,) = scan(Glob(["/dev/serial/by-id/*"]), host).found
     assert (found.path, found.attrs) == ("/dev/serial/by-id/usb-x", {"target": "/dev/ttyUSB0"})
 
 
 def test_a_device_node_has_its_numbers(host: Path, tree: HostTree) -> None:
     tree.node("/dev/video0", "char", 81, 0)
-    (found,) = look(Glob(["/dev/video*"]), host).found
+    (found,) = scan(Glob(["/dev/video*"]), host).found
     assert found.rdev == ("char", 81, 0)
     assert found.attrs == {"type": "char", "major": "81", "minor": "0"}
-    (written,) = look(Static([StaticDevice("x", path="/dev/video0")]), host).found
+    (written,) = scan(Static([StaticDevice("x", path="/dev/video0")]), host).found
     assert (written.rdev, written.absent) == (("char", 81, 0), "")
 
 
 def test_a_static_device_is_absent_without_its_path(host: Path) -> None:
     source = Static([StaticDevice("Dev-1"), StaticDevice("fuse", path="/dev/fuse", numa=1, attrs={"a": "b"})])
-    findings = look(source, host)
+    findings = scan(source, host)
     assert [(f.name, f.absent, f.numa_node) for f in findings.found] == [
         ("Dev-1", "", None),
         ("fuse", "/dev/fuse is not there", 1),
@@ -108,7 +108,7 @@ def test_a_static_device_is_absent_without_its_path(host: Path) -> None:
     assert findings.follow == (("/dev", "fuse"),)
     (host / "dev").mkdir()
     (host / "dev/fuse").touch()
-    assert look(source, host).found[1].absent == ""
+    assert scan(source, host).found[1].absent == ""
 
 
 def sysfs(host: Path, **numa_by_level: str) -> Found:

@@ -30,7 +30,7 @@ def machine(machine: Machine) -> Machine:
     return machine
 
 
-class Look:
+class Scans:
     """A source with what is written for it, and what it finds."""
 
     def __init__(self, host: Path, kind: Any, **written: object) -> None:
@@ -69,7 +69,7 @@ def test_pci_attributes_and_nodes_of_a_function(host: Path, machine: Machine) ->
     machine.iommu_group(path, 42)
     machine.tree.directory(f"{path}/vfio-dev/vfio3")
     machine.tree.files(path, acpi_index=7, label="Slot 3")
-    found = Look(host, Pci, functions="virtual").one()
+    found = Scans(host, Pci, functions="virtual").one()
     assert found == Found(
         "0000:3b:00.2",
         attrs={
@@ -132,7 +132,7 @@ def mixed(machine: Machine) -> None:
 )
 def test_pci_selects(host: Path, machine: Machine, written: dict[str, object], expected: list[str]) -> None:
     mixed(machine)
-    assert Look(host, Pci, **written).names() == expected
+    assert Scans(host, Pci, **written).names() == expected
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_pci_selects(host: Path, machine: Machine, written: dict[str, object], e
 def test_net_selects(host: Path, machine: Machine, written: dict[str, object], expected: list[str]) -> None:
     mixed(machine)
     machine.rdma("mlx5_1", "/sys/devices/pci0000:00/0000:3b:00.1", 1)
-    assert Look(host, Net, **written).names() == expected
+    assert Scans(host, Net, **written).names() == expected
 
 
 def test_net_leaves_out_interfaces_of_the_default_route(host: Path, machine: Machine) -> None:
@@ -162,33 +162,33 @@ def test_net_leaves_out_interfaces_of_the_default_route(host: Path, machine: Mac
         at = machine.interface(name, f"{above}")
         machine.tree.link(f"{at}/lower_{lower}", f"/sys/class/net/{lower}")
     machine.routes("bond0.100", "br-ex", six=("eth3",))
-    findings = Look(host, Net).findings()
+    findings = Scans(host, Net).findings()
     assert [f.name for f in findings.found] == ["0000:00:00.0", "0000:04:00.0"]
     assert findings.notes == tuple(
         f"0000:0{n}:00.0 is left out: eth{n} has the host's default route" for n in (1, 2, 3)
     )
-    assert len(Look(host, Net, default_route=True).names()) == 5
+    assert len(Scans(host, Net, default_route=True).names()) == 5
 
 
 def test_net_needs_the_routes_of_the_host(host: Path, machine: Machine) -> None:
     path = machine.function("0000:01:00.0", "8086", "1521", NETWORK, driver="vfio-pci")
     (host / "proc/1/net/route").unlink()
-    assert Look(host, Net).names() == ["0000:01:00.0"], "a function without an interface has no route"
+    assert Scans(host, Net).names() == ["0000:01:00.0"], "a function without an interface has no route"
     machine.interface("eth0", path)
     with pytest.raises(FileNotFoundError, match="default_route: true"):
-        Look(host, Net).findings()
-    assert Look(host, Net, default_route=True).names() == ["0000:01:00.0"]
+        Scans(host, Net).findings()
+    assert Scans(host, Net, default_route=True).names() == ["0000:01:00.0"]
     machine.routes()
     (host / "proc/1/net/ipv6_route").unlink()
-    assert Look(host, Net).names() == ["0000:01:00.0"], "a host without IPv6"
+    assert Scans(host, Net).names() == ["0000:01:00.0"], "a host without IPv6"
 
 
 def test_an_interface_that_gets_the_default_route_is_not_allocated(host: Path, machine: Machine) -> None:
     machine.interface("eth0", machine.function("0000:01:00.0", "8086", "1521", NETWORK))
-    look = Look(host, Net)
-    found = look.one()
+    scans = Scans(host, Net)
+    found = scans.one()
     machine.routes("eth0")
-    now = look.source.resolve(look.host, found)
+    now = scans.source.resolve(scans.host, found)
     assert now is not None
     assert now.absent == "eth0 has the host's default route"
 
@@ -221,18 +221,18 @@ def test_a_function_keeps_its_interface_s_name_while_that_is_with_a_pod(host: Pa
     path = virtual(machine, physical, 0, driver="mlx5_core")
     machine.interface("ens1f0v0", path, kind=32)
     machine.rdma("mlx5_2", path, 2)
-    look = Look(host, Net, interfaces=["ens1f0v0"], link_types=["infiniband"], rdma=True)
-    before = look.one()
+    scans = Scans(host, Net, interfaces=["ens1f0v0"], link_types=["infiniband"], rdma=True)
+    before = scans.one()
     assert before.attrs["interface"] == "ens1f0v0"
     away(host, path, "ens1f0v0", "mlx5_2")
-    assert look.one() == before
-    # A process that was not there before knows the function all the same, not the name.
-    new = Look(host, Net, functions="virtual").one()
+    assert scans.one() == before
+    # A new process finds the function, without the name.
+    new = Scans(host, Net, functions="virtual").one()
     assert (new.name, new.attrs["interface"], new.attrs["link_type"]) == ("0000:3b:00.1", "", "ether")
     # With another driver it is another thing: what was seen does not hold any more.
     machine.unbind("0000:3b:00.1", path)
     machine.bind("0000:3b:00.1", path, "vfio-pci")
-    assert look.names() == []
+    assert scans.names() == []
 
 
 def away(host: Path, path: str, interface: str, rdma: str) -> None:
@@ -246,12 +246,12 @@ def away(host: Path, path: str, interface: str, rdma: str) -> None:
 def test_a_renamed_interface_has_its_new_name(host: Path, machine: Machine) -> None:
     path = machine.function("0000:01:00.0", "8086", "1521", NETWORK, driver="igb")
     machine.interface("eth0", path)
-    look = Look(host, Net)
-    assert look.one().attrs["interface"] == "eth0"
+    scans = Scans(host, Net)
+    assert scans.one().attrs["interface"] == "eth0"
     (host / "sys/class/net/eth0").unlink()
     shutil.rmtree(host / path.lstrip("/") / "net")
     machine.interface("lan0", path)
-    assert look.one().attrs["interface"] == "lan0"
+    assert scans.one().attrs["interface"] == "lan0"
 
 
 def test_a_port_of_a_switch_s_representors_is_not_the_function_s_own(host: Path, machine: Machine) -> None:
@@ -260,8 +260,8 @@ def test_a_port_of_a_switch_s_representors_is_not_the_function_s_own(host: Path,
     machine.interface("eth10", physical, phys_port_name="pf0vf0")
     machine.interface("eth11", physical, phys_port_name="c1pf0sf7")
     virtual(machine, physical, 0, driver="mlx5_core")
-    assert Look(host, Net, pf_names=["eth1*"]).names() == []
-    assert Look(host, Net, pf_names=["ens1f0np0#0"]).one().attrs["pf_name"] == "ens1f0np0"
+    assert Scans(host, Net, pf_names=["eth1*"]).names() == []
+    assert Scans(host, Net, pf_names=["ens1f0np0#0"]).one().attrs["pf_name"] == "ens1f0np0"
 
 
 def test_interfaces_without_a_pci_function_are_found_on_request(host: Path, machine: Machine) -> None:
@@ -274,15 +274,15 @@ def test_interfaces_without_a_pci_function_are_found_on_request(host: Path, mach
     for name in ("dummy0", "veth12", "lo"):
         machine.interface(name, "/sys/devices/virtual", kind=772 if name == "lo" else 1)
     machine.tree.file("/sys/class/net/bonding_masters", "\n")
-    hardware = Look(host, Net, kinds=["hardware"]).findings().found
+    hardware = Scans(host, Net, kinds=["hardware"]).findings().found
     assert [(f.name, f.claim) for f in hardware] == [("enx1", "usb:1-2"), ("eth5", "net:eth5")]
-    assert Look(host, Net, kinds=["virtual"]).names() == ["dummy0", "veth12"]
-    found = Look(host, Net, kinds=["virtual", "pci"], interfaces=["dummy*", "eth0"]).findings().found
+    assert Scans(host, Net, kinds=["virtual"]).names() == ["dummy0", "veth12"]
+    found = Scans(host, Net, kinds=["virtual", "pci"], interfaces=["dummy*", "eth0"]).findings().found
     assert [(f.name, f.claim, f.attrs["kind"], f.attrs["interface"]) for f in found] == [
         ("0000:00:03.0", "pci:0000:00:03.0", "pci", "eth0"),
         ("dummy0", "net:dummy0", "virtual", "dummy0"),
     ]
-    assert Look(host, Net, kinds=["virtual"], vendors=["8086"]).names() == []
+    assert Scans(host, Net, kinds=["virtual"], vendors=["8086"]).names() == []
 
 
 def test_infiniband_is_joined_with_its_interface(host: Path, machine: Machine) -> None:
@@ -292,7 +292,7 @@ def test_infiniband_is_joined_with_its_interface(host: Path, machine: Machine) -
     machine.rdma("mlx4_0", path, 0)
     machine.tree.files(f"{path}/infiniband/mlx4_0/ports/1/gid_attrs/ndevs", **{"0": "ens1", "1": "gone"})
     machine.tree.files(f"{path}/infiniband/mlx4_0/ports/2", state="1: DOWN", link_layer="InfiniBand")
-    found = Look(host, Infiniband).one()
+    found = Scans(host, Infiniband).one()
     expected = {
         "interface": "ens1",
         "link_type": "ether",
@@ -310,44 +310,44 @@ def test_an_rdma_device_in_software_has_no_function(host: Path, machine: Machine
     machine.tree.files(f"{at}/ports/1", state="4: ACTIVE", link_layer="Ethernet")
     machine.tree.link("/sys/class/infiniband/rxe0", at)
     machine.tree.files("/sys/class/infiniband_verbs/uverbs7", ibdev="rxe0")
-    found = Look(host, Infiniband).one()
+    found = Scans(host, Infiniband).one()
     assert (found.claim, found.attrs["address"], found.nodes) == (
         "rdma:rxe0",
         "",
         ("/dev/infiniband/uverbs7",),
     )
-    assert Look(host, Infiniband, drivers=["*"]).names() == []
+    assert Scans(host, Infiniband, drivers=["*"]).names() == []
 
 
 def test_all_together_are_one_device_while_there_is_one(host: Path, machine: Machine) -> None:
-    look = Look(host, Infiniband, together=True)
-    assert look.findings().found == ()
+    scans = Scans(host, Infiniband, together=True)
+    assert scans.findings().found == ()
     for number in range(2):
         machine.rdma(
             f"mlx5_{number}", machine.function(f"0000:3b:00.{number}", "15b3", "1017", NETWORK), number
         )
-    found = look.one()
+    found = scans.one()
     assert (found.name, found.claim, found.attrs["devices"]) == ("all", "", "mlx5_0,mlx5_1")
     assert len(found.nodes) == 7
-    assert look.source.resolve(look.host, found) == found
+    assert scans.source.resolve(scans.host, found) == found
     for number in range(2):
         (host / f"sys/class/infiniband/mlx5_{number}").unlink()
-    assert look.source.resolve(look.host, found) is None
+    assert scans.source.resolve(scans.host, found) is None
 
 
 def test_drm_finds_cards_on_any_bus(host: Path, machine: Machine) -> None:
     machine.card(0, machine.function("0000:00:02.0", "8086", "9a49", "030000", driver="i915"))
     machine.card(1, f"{machine.function('0000:00:04.0', '1af4', '1050', '038000')}/virtio3", render=None)
     machine.card(2, "/sys/devices/platform/gpu", render=129)
-    found = Look(host, Drm).findings().found
+    found = Scans(host, Drm).findings().found
     assert [(f.name, f.claim, f.path, f.nodes) for f in found] == [
         ("card0", "pci:0000:00:02.0", "/dev/dri/card0", ("/dev/dri/card0", "/dev/dri/renderD128")),
         ("card1", "pci:0000:00:04.0", "/dev/dri/card1", ("/dev/dri/card1",)),
         ("card2", "drm:gpu", "/dev/dri/card2", ("/dev/dri/card2", "/dev/dri/renderD129")),
     ]
     assert [f.attrs["device_name"] for f in found] == ["0000:00:02.0", "virtio3", "gpu"]
-    assert Look(host, Drm, names=["card[12]"], functions="physical").names() == ["card1", "card2"]
-    assert Look(host, Drm, drivers=["i915"]).one().attrs["render_minor"] == "128"
+    assert Scans(host, Drm, names=["card[12]"], functions="physical").names() == ["card1", "card2"]
+    assert Scans(host, Drm, drivers=["i915"]).one().attrs["render_minor"] == "128"
 
 
 def test_kfd_joins_nodes_with_cards_and_partitions_with_their_function(host: Path, machine: Machine) -> None:
@@ -360,7 +360,7 @@ def test_kfd_joins_nodes_with_cards_and_partitions_with_their_function(host: Pat
     machine.compute_node(1, location_id=0xA400, drm_render_minor=144, **same)
     machine.compute_node(2, location_id=0xA401, drm_render_minor=145, **same)
     machine.compute_node(3, location_id=0xA402, drm_render_minor=146, **same)
-    found = Look(host, Kfd).findings().found
+    found = Scans(host, Kfd).findings().found
     assert [(f.name, f.claim, f.attrs["partition"], f.attrs["address"]) for f in found] == [
         ("0001:a4:00.0", "pci:0001:a4:00.0", "", "0001:a4:00.0"),
         ("amdgpu_xcp_1", "kfd:amdgpu_xcp_1", "amdgpu_xcp_1", "0001:a4:00.0"),
@@ -377,7 +377,7 @@ def test_kfd_joins_nodes_with_cards_and_partitions_with_their_function(host: Pat
     assert expected.items() <= dict(found[1].attrs).items()
     assert found[1].nodes == ("/dev/kfd", "/dev/dri/card1", "/dev/dri/renderD145")
     assert numa_nodes(HostRoot(host), found[1]) == (1,)
-    assert Look(host, Kfd, partitions=False).names() == ["0001:a4:00.0"]
+    assert Scans(host, Kfd, partitions=False).names() == ["0001:a4:00.0"]
 
 
 @pytest.mark.parametrize(
@@ -400,14 +400,14 @@ def test_an_instruction_set_has_the_name_that_compilers_use(version: int, gfx: s
 def test_notes_of_a_scan_without_devices(
     host: Path, machine: Machine, kind: type, without: str, unselected: str
 ) -> None:
-    findings = Look(host, kind).findings()
+    findings = Scans(host, kind).findings()
     assert (findings.found, findings.notes) == ((), (without,))
     assert findings.subsystems
     mixed(machine)
     machine.card(0, "/sys/devices/pci0000:00/0000:19:00.0")
     machine.rdma("mlx5_0", "/sys/devices/pci0000:00/0000:3b:00.1", 0)
     machine.compute_node(1, location_id=0x1900, drm_render_minor=128)
-    assert Look(host, kind, vendors=["1234"]).findings().notes == (unselected,)
+    assert Scans(host, kind, vendors=["1234"]).findings().notes == (unselected,)
 
 
 @pytest.mark.parametrize(
@@ -426,10 +426,10 @@ def test_infiniband_selects(
         path = machine.function(f"0000:3b:00.{number}", "15b3", "1017", NETWORK, driver="mlx5_core")
         machine.interface(f"if{number}", path, kind=kind)
         machine.rdma(f"mlx5_{number}", path, number, layer=layer)
-    assert Look(host, Infiniband, **written).names() == expected
+    assert Scans(host, Infiniband, **written).names() == expected
 
 
-# Odd trees: what a look meets while the host changes under it, or where nothing is as it should be.
+# Odd trees: the host changes during a scan, or a file is missing or damaged.
 
 FUNCTION = "/sys/devices/pci0000:00/0000:3b:00.0"
 Oddity = Callable[[Machine], None]
@@ -492,7 +492,7 @@ def test_an_odd_function_has_the_attributes_that_can_be_read(
     machine.function("0000:5e:00.0", "8086", "1521", NETWORK)
     make, expected, numa = ODD[oddity]
     make(machine)
-    found = {f.name: f for f in Look(host, kind).findings().found}
+    found = {f.name: f for f in Scans(host, kind).findings().found}
     assert "0000:5e:00.0" in found, "the next one is not its brother's keeper"
     if expected is None or (kind is Net and expected.get("class") == ""):
         assert "0000:3b:00.0" not in found
@@ -509,11 +509,11 @@ def test_links_out_of_the_host_s_root_are_not_followed(host: Path, root: Path) -
     (devices / "0000:3b:00.0").symlink_to(root / "outside/sys/devices/pci0000:00/0000:3b:00.0")
     (devices / "0000:3b:00.1").symlink_to("../../../../../../../../../../.." + str(root / "outside"))
     (devices / "0000:3b:00.2").symlink_to("0000:3b:00.2")
-    assert Look(host, Pci).names() == []
+    assert Scans(host, Pci).names() == []
     (root / "secret").write_text("secret")
     path = Machine(HostTree(host)).function("0000:5e:00.0", "8086", "1521", NETWORK)
     (host / path.lstrip("/") / "label").symlink_to(root / "secret")
-    assert Look(host, Pci).one().attrs["label"] == ""
+    assert Scans(host, Pci).one().attrs["label"] == ""
 
 
 def test_several_interfaces_and_several_functions_of_one_card(host: Path, machine: Machine) -> None:
@@ -522,9 +522,9 @@ def test_several_interfaces_and_several_functions_of_one_card(host: Path, machin
         machine.function(f"0000:3b:00.{function}", "15b3", "101d", NETWORK, driver="mlx5_core")
     for name in ("ens1d1", "ens1"):
         machine.interface(name, FUNCTION)
-    found = Look(host, Net).findings().found
+    found = Scans(host, Net).findings().found
     assert [f.attrs["interfaces"] for f in found] == ["ens1,ens1d1", ""]
-    assert Look(host, Net, interfaces=["ens1d1"]).one().attrs["interface"] == "ens1"
+    assert Scans(host, Net, interfaces=["ens1d1"]).one().attrs["interface"] == "ens1"
 
 
 @pytest.mark.parametrize("kind", [Pci, Net, Infiniband, Drm, Kfd])

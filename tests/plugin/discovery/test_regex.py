@@ -9,7 +9,7 @@ from plugin.discovery.regex import Regex
 from plugin.discovery.source import Findings, Scanner
 
 
-def look(tree: HostTree, pattern: str, directory: str = "/dev", depth: int = 1) -> Findings:
+def scan(tree: HostTree, pattern: str, directory: str = "/dev", depth: int = 1) -> Findings:
     return Regex(pattern, directory, depth).scan(HostRoot(tree.root))
 
 
@@ -18,7 +18,7 @@ def test_the_whole_name_must_match_and_groups_are_attributes(tree: HostTree) -> 
         tree.file(f"/dev/{name}")
     tree.directory("/dev/video77")
     tree.link("/dev/video99", "nothing")
-    findings = look(tree, r"video(?P<number>\d+)(?P<more>y)?")
+    findings = scan(tree, r"video(?P<number>\d+)(?P<more>y)?")
     assert [(f.name, f.path, dict(f.attrs)) for f in findings.found] == [
         (f"video{n}", f"/dev/video{n}", {"number": n, "more": ""}) for n in ("0", "2", "10")
     ]
@@ -32,19 +32,19 @@ def test_directories_are_scanned_to_the_configured_depth(tree: HostTree) -> None
     tree.link("/dev/linked", "/dev/snd")
 
     def names(depth: int) -> list[str]:
-        return [f.name for f in look(tree, ".*", depth=depth).found]
+        return [f.name for f in scan(tree, ".*", depth=depth).found]
 
     assert names(1) == ["loop0"]
     assert names(2) == ["loop0", "snd/controlC0"]
     assert names(4) == ["bus/usb/001/002", "loop0", "snd/by-id/usb", "snd/controlC0"]
-    assert [f.path for f in look(tree, r"bus/usb/\d+/\d+", depth=8).found] == ["/dev/bus/usb/001/002"]
-    assert ("/dev/bus/usb/001", "*") in look(tree, "x", depth=4).follow
+    assert [f.path for f in scan(tree, r"bus/usb/\d+/\d+", depth=8).found] == ["/dev/bus/usb/001/002"]
+    assert ("/dev/bus/usb/001", "*") in scan(tree, "x", depth=4).follow
 
 
 def test_a_node_has_its_numbers_and_a_link_its_target(tree: HostTree) -> None:
     tree.node("/dev/ttyUSB0", "char", 188, 0)
     tree.link("/dev/modem", "/dev/ttyUSB0")
-    modem, node = look(tree, "(modem|ttyUSB(?P<minor>0))").found
+    modem, node = scan(tree, "(modem|ttyUSB(?P<minor>0))").found
     assert (modem.rdev, modem.attrs["target"]) == (("char", 188, 0), "/dev/ttyUSB0")
     assert node.nodes == ("/dev/ttyUSB0",)
     assert dict(node.attrs) == {"type": "char", "major": "188", "minor": "0"}
@@ -73,15 +73,15 @@ def test_a_path_is_resolved_with_its_current_target(tree: HostTree) -> None:
 
 
 def test_notes_without_matches(tree: HostTree) -> None:
-    assert look(tree, "x", "/nope").notes == ("/nope is not there",)
+    assert scan(tree, "x", "/nope").notes == ("/nope is not there",)
     tree.directory("/dev")
-    assert look(tree, "x.").notes == ("nothing in /dev matches x.",)
+    assert scan(tree, "x.").notes == ("nothing in /dev matches x.",)
     tree.file("/file")
     with pytest.raises(NotADirectoryError):
-        look(tree, "x", "/file")
-    assert [f.path for f in look(tree, "fi.*", "/").found] == ["/file"]
+        scan(tree, "x", "/file")
+    assert [f.path for f in scan(tree, "fi.*", "/").found] == ["/file"]
     tree.file("/dev/a")
-    assert [f.path for f in look(tree, "a", "/dev/").found] == ["/dev/a"]
+    assert [f.path for f in scan(tree, "a", "/dev/").found] == ["/dev/a"]
 
 
 def test_hostile_names_are_matched_as_they_are(tree: HostTree) -> None:
@@ -89,5 +89,5 @@ def test_hostile_names_are_matched_as_they_are(tree: HostTree) -> None:
     os.mkfifo(os.fsencode(tree.root / "dev") + b"/v\xff")
     tree.file("/dev/v\n")
     tree.file("/dev/" + "v" * 255)
-    assert len(look(tree, "v.*").found) == 2
-    assert [f.name for f in look(tree, r"v\n").found] == ["v\n"]
+    assert len(scan(tree, "v.*").found) == 2
+    assert [f.name for f in scan(tree, r"v\n").found] == ["v\n"]

@@ -23,7 +23,7 @@ def tree(tree: HostTree) -> HostTree:
     return tree
 
 
-def look(tree: HostTree, written: Sysfs) -> Findings:
+def scan(tree: HostTree, written: Sysfs) -> Findings:
     return written.scan(HostRoot(tree.root))
 
 
@@ -32,7 +32,7 @@ def names(findings: Findings) -> list[str]:
 
 
 def test_directories_are_kept_where_their_files_are_as_expected(tree: HostTree) -> None:
-    findings = look(tree, Sysfs([QUEUES], keep=[SysfsFile("state", equals="enabled")]))
+    findings = scan(tree, Sysfs([QUEUES], keep=[SysfsFile("state", equals="enabled")]))
     assert names(findings) == ["wq0.0", "wq0.2", "wq0.10"]
     assert findings.subsystems == {"dsa"}
     assert findings.follow == ()
@@ -40,10 +40,10 @@ def test_directories_are_kept_where_their_files_are_as_expected(tree: HostTree) 
     assert (found.path, found.sysfs) == ("/sys/bus/dsa/devices/dsa0/wq0.0", f"{DSA}/wq0.0")
     assert found.claim == f"sysfs:{DSA}/wq0.0"
     assert numa_nodes(HostRoot(tree.root), found) == (1,)
-    assert look(tree, Sysfs([QUEUES], keep=[SysfsFile("state", equals="x")])).notes == (
+    assert scan(tree, Sysfs([QUEUES], keep=[SysfsFile("state", equals="x")])).notes == (
         "none of 4 directories is kept",
     )
-    assert look(tree, Sysfs(["/sys/bus/nope/devices/*"])).notes == (
+    assert scan(tree, Sysfs(["/sys/bus/nope/devices/*"])).notes == (
         "nothing matches /sys/bus/nope/devices/*",
     )
 
@@ -62,7 +62,7 @@ def test_directories_are_kept_where_their_files_are_as_expected(tree: HostTree) 
     ],
 )
 def test_conditions_of_files(tree: HostTree, keep: SysfsFile, expected: int) -> None:
-    assert len(look(tree, Sysfs([QUEUES], keep=[keep])).found) == expected
+    assert len(scan(tree, Sysfs([QUEUES], keep=[keep])).found) == expected
 
 
 def test_attributes_come_from_paths_files_and_links(tree: HostTree) -> None:
@@ -85,7 +85,7 @@ def test_attributes_come_from_paths_files_and_links(tree: HostTree) -> None:
         },
         locate={"state_file": ["nope", "st*"], "nothing": "nope"},
     )
-    findings = look(tree, written)
+    findings = scan(tree, written)
     assert names(findings) == ["wq0.0", "wq0.1"]
     attrs = dict(findings.found[0].attrs)
     assert attrs.pop("hostile") == ("a [31m b " + "x" * 9000)[:256]
@@ -115,7 +115,7 @@ def test_nodes_are_those_of_the_directory_and_below_it(tree: HostTree) -> None:
     tree.files(f"{DSA}/wq0.2", dev="237:2")
 
     def nodes(depth: int) -> tuple[str, ...]:
-        return look(tree, Sysfs([QUEUES], pattern=r".*wq0\.0", depth=depth)).found[0].nodes
+        return scan(tree, Sysfs([QUEUES], pattern=r".*wq0\.0", depth=depth)).found[0].nodes
 
     assert nodes(0) == ()
     assert nodes(1) == ("/dev/dsa/wq0.0", "/dev/plain/name")
@@ -126,12 +126,12 @@ def test_a_node_is_found_by_its_numbers_where_the_kernel_does_not_say_its_name(t
     tree.files(f"{DSA}/wq0.0", dev="237:0")
     tree.file("/dev/somewhere/queue")
     tree.link("/dev/char/237:0", "/dev/somewhere/queue")
-    assert look(tree, Sysfs([QUEUES])).found[0].nodes == ("/dev/somewhere/queue",)
+    assert scan(tree, Sysfs([QUEUES])).found[0].nodes == ("/dev/somewhere/queue",)
 
 
 def test_one_directory_that_several_paths_lead_to_is_one_device(tree: HostTree) -> None:
     tree.link("/sys/bus/dsa/devices/wq0.0", f"{DSA}/wq0.0")
-    findings = look(tree, Sysfs(["/sys/bus/dsa/devices/wq*", QUEUES]))
+    findings = scan(tree, Sysfs(["/sys/bus/dsa/devices/wq*", QUEUES]))
     assert [f.path for f in findings.found] == [
         "/sys/bus/dsa/devices/wq0.0",
         *(f"/sys/bus/dsa/devices/dsa0/wq0.{n}" for n in (1, 2, 10)),
@@ -143,8 +143,8 @@ def test_claims_of_pci_functions_and_usb_devices(tree: HostTree, machine: Machin
     tree.link(f"{path}/subsystem", "/sys/bus/pci")
     bus.plug("1-2", "0403", "6001")
     tree.directory("/sys/bus/usb")
-    (function,) = look(tree, Sysfs(["/sys/bus/pci/devices/*"])).found
-    device, interface = look(tree, Sysfs(["/sys/bus/usb/devices/*"])).found
+    (function,) = scan(tree, Sysfs(["/sys/bus/pci/devices/*"])).found
+    device, interface = scan(tree, Sysfs(["/sys/bus/usb/devices/*"])).found
     assert (function.claim, device.claim) == ("pci:0000:3b:00.0", "usb:1-2")
     assert interface.claim.startswith("sysfs:")
 
@@ -167,7 +167,7 @@ def test_a_directory_is_resolved_with_its_current_files(tree: HostTree) -> None:
 def test_outside_of_sysfs_directories_are_followed(tree: HostTree) -> None:
     tree.file("/opt/cards/one/ready", "yes")
     tree.file("/opt/cards/two")
-    findings = look(tree, Sysfs(["/opt/cards/*"], keep=[SysfsFile("ready")]))
+    findings = scan(tree, Sysfs(["/opt/cards/*"], keep=[SysfsFile("ready")]))
     assert names(findings) == ["one"]
     assert findings.follow == (("/opt/cards", "*"),)
 
@@ -176,4 +176,4 @@ def test_links_and_steps_up_do_not_leave_the_hosts_root(tree: HostTree) -> None:
     (tree.root.parent / "secret").write_text("s")
     tree.link(f"{DSA}/wq0.0/out", "../../../../../../../../secret")
     written = Sysfs([QUEUES], attrs={"a": "../../../../../../../secret", "b": "out"})
-    assert dict(look(tree, written).found[0].attrs) == {"a": "", "b": ""}
+    assert dict(scan(tree, written).found[0].attrs) == {"a": "", "b": ""}

@@ -17,7 +17,7 @@ def bus(bus: UsbBus) -> UsbBus:
     return bus
 
 
-def look(here: HostRoot, **selectors: list[str]) -> Findings:
+def scan(here: HostRoot, **selectors: list[str]) -> Findings:
     return UsbScanner(Usb(**selectors)).scan(here)
 
 
@@ -34,7 +34,7 @@ def test_a_device_has_its_attributes_its_node_and_its_childrens(bus: UsbBus, her
     bus.child(inner, "input/input5/event3", "input", "input/event3")
     bus.tree.files(f"{inner}/net/wwan0", ifindex=7)
     bus.tree.files(f"{hub}/power", dev="x")
-    findings = look(here)
+    findings = scan(here)
     (found,) = findings.found
     assert (found.name, found.path, found.claim) == ("A50285BI", "/dev/bus/usb/001/017", "usb:1-2.4")
     assert dict(found.attrs) == {
@@ -76,7 +76,7 @@ def test_a_disk_has_its_partitions(bus: UsbBus, here: HostRoot) -> None:
     disk = "host6/target6:0:0/6:0:0:0/block/sdb"
     bus.child(inner, disk, "block", "sdb")
     bus.child(inner, f"{disk}/sdb1", "block", "sdb1")
-    assert named(look(here))["S"].attrs["block"] == "/dev/sdb,/dev/sdb1"
+    assert named(scan(here))["S"].attrs["block"] == "/dev/sdb,/dev/sdb1"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_usb_selects(
     bus.plug("1-2", "0403", "6015", "A2", address=6, code="03")
     camera = bus.plug("1-3", "046d", "0825", address=7, interface="0e")
     bus.child(camera, "video4linux/video0", "video4linux", "video0")
-    findings = look(here, **selectors)
+    findings = scan(here, **selectors)
     assert [found.name for found in findings.found] == expected
     assert findings.notes == (() if expected else ("none of 3 USB devices is selected",))
 
@@ -120,7 +120,7 @@ def test_the_name_is_a_clean_serial_number_or_the_port(
     bus: UsbBus, here: HostRoot, serial: str, name: str
 ) -> None:
     bus.plug("1-4", "0403", "6001", serial)
-    assert list(named(look(here))) == [name]
+    assert list(named(scan(here))) == [name]
 
 
 def test_a_device_keeps_its_id_wherever_it_is_plugged_in(bus: UsbBus, here: HostRoot) -> None:
@@ -160,8 +160,8 @@ def test_two_devices_with_one_serial_number_have_two_names(bus: UsbBus, here: Ho
     assert first.name == "0001"
     bus.plug("1-1", "1a86", "7523", "0001", address=6)
     assert {f.name: f.attrs["port"] for f in source.scan(here).found} == {"0001": "1-2", "1-1": "1-1"}
-    # Another resource, which selects one of them alone, knows of the other.
-    assert list(named(look(here, vendors=["1a86"]))) == ["1-1"]
+    # A resource that selects one of them alone has the same names.
+    assert list(named(scan(here, vendors=["1a86"]))) == ["1-1"]
     bus.unplug("1-2")
     assert source.resolve(here, first) is None
     assert list(named(source.scan(here))) == ["1-1"]
@@ -173,17 +173,17 @@ def test_garbage_is_no_device(bus: UsbBus, here: HostRoot) -> None:
         path = f"{bus.place('1-1')}/{name}"
         before = (bus.tree.root / path.lstrip("/")).read_bytes()
         bus.tree.file(path, text)
-        assert look(here).found == ()
+        assert scan(here).found == ()
         bus.tree.file(path, before)
     bus.tree.link("/sys/bus/usb/devices/1-9", "/sys/devices/gone")
     bus.tree.file("/sys/bus/usb/devices/1-8", "a file")
     bus.tree.file(f"{bus.place('1-1')}/uevent", "DEVNAME=../../etc/shadow\nDEVNAME")
-    (found,) = look(here).found
+    (found,) = scan(here).found
     assert found.nodes == ("/dev/bus/usb/001/005",)
 
 
 def test_a_host_without_usb(here: HostRoot) -> None:
-    findings = look(here)
+    findings = scan(here)
     assert (findings.found, findings.notes) == ((), ("/sys/bus/usb/devices is not there",))
 
 
@@ -210,17 +210,17 @@ PORTS = st.sampled_from(["1-1", "1-2", "1-3"])
 
 @given(st.lists(st.dictionaries(PORTS, st.sampled_from(["", "1", "2"])), max_size=6))
 def test_names_are_unique_and_stay(
-    looks: list[dict[str, str]],
+    scans: list[dict[str, str]],
 ) -> None:
     names = SerialNames()
     before: dict[str, str] = {}
     stayed: dict[str, str] = {}
-    for look in looks:
-        named = names.names([plugged(port, serial) for port, serial in sorted(look.items())])
-        assert named.keys() == look.keys()
+    for scanned in scans:
+        named = names.names([plugged(port, serial) for port, serial in sorted(scanned.items())])
+        assert named.keys() == scanned.keys()
         assert len(set(named.values())) == len(named)
-        for port, serial in look.items():
+        for port, serial in scanned.items():
             assert named[port] in {serial, port}
             if before.get(port) == serial and port in stayed:
                 assert named[port] == stayed[port]
-        before, stayed = look, named
+        before, stayed = scanned, named

@@ -1,4 +1,4 @@
-"""What a preset's comment tells people to write works."""
+"""The examples in the comments of presets."""
 
 import re
 from textwrap import indent

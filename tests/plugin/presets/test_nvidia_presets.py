@@ -25,7 +25,7 @@ def machine(machine: Machine) -> Machine:
 
 
 async def test_nvidia_by_nvml(serve: Serve, nvml: FakeNvml) -> None:
-    nvml.tells(A100, H100_HERE)
+    nvml.reports(A100, H100_HERE)
     async with serve("nvidia") as served:
         assert await served.devices("nvidia.com/gpu", 2) == {A100_UUID: Listed(0), H100_UUID: Listed(1)}
         assert await served.allocate("nvidia.com/gpu", H100_UUID) == Answer(
@@ -73,7 +73,7 @@ async def test_nvidia_waits_for_a_driver(serve: Serve, host: Path, machine: Mach
 
 async def test_nvidia_beside_nvidia_mig(serve: Serve, machine: Machine, nvml: FakeNvml) -> None:
     divide(machine.tree, 1, 7)
-    nvml.tells(A100_MIG, H100_HERE, *SLICES[:2])
+    nvml.reports(A100_MIG, H100_HERE, *SLICES[:2])
     text = "version: 1\nresources: [{preset: nvidia}, {preset: nvidia-mig}]"
     big, small = (line.split()[2] for line in SLICES[:2])
     async with serve(text) as served:
@@ -153,11 +153,11 @@ async def test_gke_nvidia_gives_slices_of_divided_gpus(serve: Serve, machine: Ma
 async def test_an_xid_makes_a_gpu_unhealthy_for_a_while(serve: Serve, nvml: FakeNvml) -> None:
     text = "version: 1\nresources: [{preset: nvidia, health: [{xid: {ignore: [13], quiet: 2s}}]}]"
     name = "nvidia.com/gpu"
-    nvml.tells(A100, H100_HERE)
+    nvml.reports(A100, H100_HERE)
     async with serve(text) as served:
         await served.devices(name, 2)
         # An application's own error comes first, and changes nothing.
-        nvml.tells(A100, H100_HERE, "event 1 0 13 - -", "event 2 1 79 - -")
+        nvml.reports(A100, H100_HERE, "event 1 0 13 - -", "event 2 1 79 - -")
         await served.kubelet.wait_until(lambda k: k.allocatable(name) == 1)
         assert served.now(name) == {A100_UUID: Listed(0), H100_UUID: Listed(1, healthy=False)}
         with pytest.raises(RpcError, match="XID 79"):

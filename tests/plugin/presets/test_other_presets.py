@@ -133,5 +133,5 @@ async def test_a_preset_without_devices_is_ready_and_waits(serve: Serve, preset:
             await served.served.until(served.served.fleet.statuses)
             await served.served.until(lambda: all(s.ready for s in served.served.fleet.statuses()))
             states = [status.state for status in served.served.fleet.statuses()]
-            if preset != "sample":  # which is told its devices
+            if preset != "sample":  # which lists its devices
                 assert all(state.startswith("waiting for devices") for state in states), states
