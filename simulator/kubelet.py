@@ -258,7 +258,7 @@ class SimulatedKubelet:
         return Counter(self._node.calls)
 
     async def wait_until(
-        self, condition: Callable[["SimulatedKubelet"], object], limit: float = 20.0
+        self, condition: Callable[["SimulatedKubelet"], object], limit: float = 45.0
     ) -> None:
         """Wait until `condition(self)` holds; checked at each change, and at intervals.
 

@@ -44,7 +44,7 @@ async def test_sigterm_ends_it_clean(kubelet: SimulatedKubelet, root: Path, cola
     plugin = Process(*flags(root, "--preset", "cola", "--preset", "sample", "--log.level", "debug"))
     async with plugin:
         await kubelet.wait_until(
-            lambda k: k.allocatable(COLA) == 1 and k.allocatable("example.com/resource") == 2, limit=20.0
+            lambda k: k.allocatable(COLA) == 1 and k.allocatable("example.com/resource") == 2
         )
         (colas / "b").touch()
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 2)
@@ -72,7 +72,7 @@ async def test_a_held_device_stays_withheld(kubelet: SimulatedKubelet, root: Pat
     assert (colas / "a").exists()
     plugin = Process(*flags(root, *configure(root, resource.format("first", "x"))))
     async with plugin:
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/first") == 1, limit=20.0)
+        await kubelet.wait_until(lambda k: k.allocatable("a.b/first") == 1)
         await kubelet.add_pod(pod("p", "a.b/first"))
         configure(root, resource.format("last", "y"))
         for _ in range(2):
@@ -101,7 +101,7 @@ async def test_files_go_with_the_resource_not_the_process(
     file = host / "run/gpu/conf"
     plugin = Process(*flags(root, *configure(root, GPU)))
     async with plugin:
-        await kubelet.wait_until(lambda k: k.allocatable("example.com/gpu") == 1, limit=20.0)
+        await kubelet.wait_until(lambda k: k.allocatable("example.com/gpu") == 1)
         await kubelet.add_pod(pod("p", "example.com/gpu"))
         assert spec.exists()
         assert file.read_text() == "x"
@@ -133,7 +133,7 @@ async def test_no_stale_socket_is_left(kubelet: SimulatedKubelet, root: Path, co
     for way, killed in (("socket", True), ("socket", True), ("registry", True), ("socket", False)):
         plugin = Process(*flags(root, "--preset", "cola", "--kubelet.registration", way))
         async with plugin:
-            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1, limit=20.0)
+            await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
             sockets = {name: list(path.glob("devicelens-*.sock")) for name, path in directories.items()}
             assert {name: len(found) for name, found in sockets.items()} == {
                 "socket": int(way == "socket"),
@@ -148,7 +148,7 @@ async def test_a_new_process_takes_over(kubelet: SimulatedKubelet, root: Path, c
     address = f"unix:{root / 'q.sock'}"
     new = Process(*flags(root, "--preset", "cola"), "--web.listen-address", address)
     async with old, new:
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1, limit=20.0)
+        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
 
         async def new_is_ready() -> bool:
             return (await get(address, "/-/ready"))[0] == 200

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.waiting import until
+from harness.waiting import LIMIT, until
 from plugin.serving import blocking
 from plugin.serving.blocking import Offload, ProbeRunner, StuckError
 from plugin.serving.probes import Question
@@ -55,7 +55,7 @@ async def test_a_probe_that_hangs_fails_in_time_and_blocks_no_other() -> None:
 
     asker = ProbeRunner()
     task = asyncio.create_task(asker.run([question("h", hang, 2.0), *map(question, "abc")], answers))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT):
         while len(answers.got) < 3:
             await asyncio.sleep(0.005)
     assert answers.got == [("a", ""), ("b", ""), ("c", "")]
@@ -66,7 +66,7 @@ async def test_a_probe_that_hangs_fails_in_time_and_blocks_no_other() -> None:
     await asker.run([question("h", hang, 0.3)], answers)
     assert answers.got[4] == ("h", "health[0].exists: still no answer")
     release.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT):
         while answers.got[-1] != ("h", "late"):
             await asker.run([question("h", hang, 0.3)], answers)
             await asyncio.sleep(0.005)
@@ -107,43 +107,44 @@ async def test_a_cancelled_run_leaves_no_thread_at_work() -> None:
         return str(release.wait(30))
 
     task = asyncio.create_task(ProbeRunner().run([question(str(n), slow) for n in range(100)], answers))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT):
         while not runs:
             await asyncio.sleep(0.005)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     release.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT):
         while any(thread.name == "blocking" for thread in set(threading.enumerate()) - before):
             await asyncio.sleep(0.005)
     assert len(runs) <= blocking.MOST_THREADS
 
 
 async def test_a_thread_stays_for_the_next_call_and_ends_without_one() -> None:
-    offload = Offload(linger=0.2)
-    first = await offload.run(threading.current_thread, limit=20)
-    assert [await offload.run(threading.current_thread, limit=20) for _ in range(5)] == [first] * 5
+    offload = Offload(linger=20)
+    first = await offload.run(threading.current_thread, limit=LIMIT)
     with pytest.raises(ZeroDivisionError):
-        await offload.run(lambda: 1 // 0, limit=20)
-    assert await offload.run(threading.current_thread, limit=20) is first
+        await offload.run(lambda: 1 // 0, limit=LIMIT)
+    assert [await offload.run(threading.current_thread, limit=LIMIT) for _ in range(5)] == [first] * 5
+    offload = Offload(linger=0.05)
+    brief = await offload.run(threading.current_thread, limit=LIMIT)
 
     async def ended() -> bool:
-        return not first.is_alive()
+        return not brief.is_alive()
 
-    await until("its end", ended, limit=20, pause=0.01)
-    assert await offload.run(threading.current_thread, limit=20) is not first
+    await until("its end", ended, pause=0.01)
+    assert await offload.run(threading.current_thread, limit=LIMIT) is not brief
 
 
 async def test_concurrent_calls_have_threads_of_their_own() -> None:
     offload = Offload(linger=5)
     barrier = threading.Barrier(3)
-    await asyncio.gather(*(offload.run(lambda: barrier.wait(20), limit=20) for _ in range(3)))
+    await asyncio.gather(*(offload.run(lambda: barrier.wait(20), limit=LIMIT) for _ in range(3)))
 
 
 async def test_without_lingering_a_thread_ends_with_its_call() -> None:
     offload = Offload()
-    thread = await offload.run(threading.current_thread, limit=20)
+    thread = await offload.run(threading.current_thread, limit=LIMIT)
     thread.join(20)
     assert not thread.is_alive()
 
@@ -154,13 +155,13 @@ async def test_calls_that_hang_are_abandoned_and_limited() -> None:
     with pytest.raises(StuckError, match=r"no answer within 0.05 s"):
         await offload.run(go.wait, limit=0.05)
     with pytest.raises(StuckError, match="an earlier call still hangs"):
-        await offload.run(time.time, limit=20)
+        await offload.run(time.time, limit=LIMIT)
     go.set()
 
     async def again() -> bool:
         try:
-            return await offload.run(lambda: True, limit=20)
+            return await offload.run(lambda: True, limit=LIMIT)
         except StuckError:
             return False
 
-    await until("another call", again, limit=20, pause=0.01)
+    await until("another call", again, pause=0.01)

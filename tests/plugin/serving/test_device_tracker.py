@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.served import plugin_context
+from harness.waiting import LIMIT
 from plugin.serving.context import Pace
 from plugin.serving.device_tracker import MAX_ENTRIES, ScanRequest, ScanSchedule, ScanTriggers
 from runtime.clock import Clock
@@ -21,7 +22,7 @@ async def test_many_changes_during_a_scan_that_hangs_cause_one_full_scan(tmp_pat
         await hanging.wait()
         return ScanTriggers()
 
-    async with asyncio.TaskGroup() as group, asyncio.timeout(20):
+    async with asyncio.TaskGroup() as group, asyncio.timeout(LIMIT):
         task = group.create_task(schedule.run(scan, group))
         assert (await requests.get()).entries is None
         schedule.touched("/dev", "a")

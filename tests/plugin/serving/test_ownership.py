@@ -155,4 +155,4 @@ async def test_devices_of_another_plugin(shared: str, offered: list[str], serve:
     async with serve(configuration(resource(ONE, shared)), pace=PACE) as served:
         await served.until(lambda: served.status(ONE).counters.discoveries > 0)
         await served.quiet(ONE)
-        assert served.healthy(ONE) == offered
+        await served.until(lambda: served.healthy(ONE) == offered)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.served import Node, Served
+from harness.waiting import LIMIT
 from plugin.devices.device import HeldIds
 from plugin.serving.context import Pace, RegistrationMethod
 from plugin.serving.kubelet_state import KubeletState
@@ -160,13 +161,13 @@ async def test_a_lease_has_one_holder_and_goes_to_the_next(root: Path) -> None:
     given_up = asyncio.create_task(
         third.acquire(lambda: arrivals.append(asyncio.create_task(waiting.wait())))
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT):
         await waiting.wait()
     given_up.cancel()
     await asyncio.wait({given_up})
     assert not waits.done()
     first.release()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT):
         await waits
     assert path.exists()
     second.release()
