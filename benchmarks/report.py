@@ -30,12 +30,11 @@ needs for the same task in the same run. Compare ratios, because times depend on
 
 - memory and start: a Python process that imports grpc.aio and aiohttp;
 - allocation: the kubelet's own answer;
-- scrapes and pages: a bare aiohttp application that serves the same bytes; in the browser, the page without
-  scripts;
+- scrapes and pages: a bare aiohttp application with the same bytes; in the browser, the page without scripts;
 - health under load: the same request without load;
 - refreshes: decoding the kubelet's bytes and reading each field;
 - history: a `SELECT` of the same rows;
-- the plugin: a bare grpc.aio server; after a kubelet restart, one registration without devicelens.
+- the plugin: a bare grpc.aio server; after a kubelet restart, one scripted registration.
 """
 _COLUMNS: Final = "| | measured | floor | ratio | target |\n|---|---|---|---|---|"
 _GROWTH: Final = """\
