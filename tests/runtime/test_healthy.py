@@ -121,7 +121,7 @@ async def test_the_answer_decides(status: int, live: str, ready: str) -> None:
             assert await verdict(place, ready=True, login="u:p") == ""
 
 
-async def test_a_unix_socket_is_asked_as_well() -> None:
+async def test_a_unix_socket_is_probed_as_well() -> None:
     with tempfile.TemporaryDirectory(prefix="dl") as directory:
         async with server(200, path=Path(directory) / "s") as address:
             assert await verdict(ProbeTarget(address)) == ""

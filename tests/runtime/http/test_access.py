@@ -32,15 +32,15 @@ async def judge(gate: UserGate, name: str, password: str, client: str = "10.0.0.
 
 
 class Bcrypt:
-    """Waits until `may_go` is set, and keeps what it was asked."""
+    """Waits until `may_go` is set, and keeps its calls."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[bytes, bytes]] = []
+        self.calls: list[tuple[bytes, bytes]] = []
         self.may_go = threading.Event()
         self.right = b"right"
 
     def __call__(self, password: bytes, hashed: bytes) -> bool:
-        self.asked.append((password, hashed))
+        self.calls.append((password, hashed))
         self.may_go.wait(20)
         return password == self.right
 
@@ -106,7 +106,7 @@ async def test_a_password_longer_than_bcrypt_reads_is_wrong_and_hashed_all_the_s
         bcrypt.right = b"x" * 72
         assert await judge(gate, "alice", "x" * 72) is Verdict.ADMITTED
         assert await judge(gate, "alice", "x" * 8000) is Verdict.WRONG
-        assert bcrypt.asked[1] == (b"x" * 72, USERS["alice"].encode())
+        assert bcrypt.calls[1] == (b"x" * 72, USERS["alice"].encode())
 
 
 async def test_an_unknown_name_is_hashed_once_by_a_hash_as_expensive_as_a_users() -> None:
@@ -115,12 +115,12 @@ async def test_an_unknown_name_is_hashed_once_by_a_hash_as_expensive_as_a_users(
         names = [f"nobody-{n}" for n in range(24)]
         for name in names:
             assert await judge(gate, name, "right") is Verdict.WRONG
-        assert len(bcrypt.asked) == 24
-        assert {hashed[:7] for _, hashed in bcrypt.asked} == {b"$2b$04$", b"$2b$06$"}
+        assert len(bcrypt.calls) == 24
+        assert {hashed[:7] for _, hashed in bcrypt.calls} == {b"$2b$04$", b"$2b$06$"}
         # Always the same hash for the same name: a second request shows nothing either.
-        hashes = dict(zip(names, [h for _, h in bcrypt.asked], strict=True))
+        hashes = dict(zip(names, [h for _, h in bcrypt.calls], strict=True))
         assert await judge(gate, "nobody-3", "other") is Verdict.WRONG
-        assert bcrypt.asked[-1] == (b"other", hashes["nobody-3"])
+        assert bcrypt.calls[-1] == (b"other", hashes["nobody-3"])
 
 
 async def test_a_verdict_is_not_hashed_again() -> None:
@@ -131,7 +131,7 @@ async def test_a_verdict_is_not_hashed_again() -> None:
             assert await judge(gate, "alice", "wrong") is Verdict.WRONG
             # The name of nobody, with a password that its decoy would take.
             assert await judge(gate, "nobody", "right") is Verdict.WRONG
-        assert len(bcrypt.asked) == 3
+        assert len(bcrypt.calls) == 3
 
 
 async def test_requests_at_once_share_one_check_although_one_leaves() -> None:
@@ -139,7 +139,7 @@ async def test_requests_at_once_share_one_check_although_one_leaves() -> None:
         requests = [asyncio.create_task(judge(gate, "alice", "right", f"10.0.0.{n}")) for n in range(20)]
 
         async def begun() -> bool:
-            return bool(bcrypt.asked)
+            return bool(bcrypt.calls)
 
         await until("hashing has begun, off the event loop", begun)
         requests[0].cancel()
@@ -147,7 +147,7 @@ async def test_requests_at_once_share_one_check_although_one_leaves() -> None:
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
         assert isinstance(outcomes[0], asyncio.CancelledError)
         assert outcomes[1:] == [Verdict.ADMITTED] * 19
-        assert len(bcrypt.asked) == 1
+        assert len(bcrypt.calls) == 1
 
 
 async def test_checks_are_bounded_by_client_and_in_all_and_cached_verdicts_are_given() -> None:
@@ -177,12 +177,12 @@ async def test_the_cache_is_bounded_and_wrong_passwords_do_not_push_right_ones_o
         await judge(gate, "alice", "right")
         for n in range(CACHED + 10):
             await judge(gate, "alice", f"wrong-{n}")
-        asked = len(bcrypt.asked)
+        before = len(bcrypt.calls)
         assert await judge(gate, "alice", "right") is Verdict.ADMITTED
         assert await judge(gate, "alice", f"wrong-{CACHED + 9}") is Verdict.WRONG
-        assert len(bcrypt.asked) == asked
+        assert len(bcrypt.calls) == before
         await judge(gate, "alice", "wrong-0")
-        assert len(bcrypt.asked) == asked + 1
+        assert len(bcrypt.calls) == before + 1
 
 
 async def test_a_check_that_fails_admits_nobody_and_is_not_cached() -> None:

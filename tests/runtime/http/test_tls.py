@@ -139,7 +139,7 @@ def test_keys_that_cannot_be_used_are_refused(made: Certificates, capfd: pytest.
     key.write_bytes(good[: len(good) // 2])
     with pytest.raises(ConfigError):
         server(made)
-    # Nobody was asked for anything.
+    # OpenSSL prompts for no password.
     assert capfd.readouterr() == ("", "")
 
 
