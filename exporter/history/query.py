@@ -7,6 +7,7 @@ begun, then by id: this order is stable while rows are added and deleted, so a c
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -51,16 +52,11 @@ def write_cursor(cursor: Cursor) -> str:
 def read_cursor(text: str) -> Cursor:
     """The cursor of a text. Raises ValueError for any text that `write_cursor` does not return."""
     low, _, number = text.replace("_", "+").rpartition(".")
-    if not (number.isascii() and number.isdigit() and len(number) <= 18):
-        raise ValueError(f"found {text!r}, expected what an earlier answer gave as next")
-    try:
-        at = float.fromhex(low)
-    except OverflowError:
-        at = math.inf
-    if not math.isfinite(at):
-        raise ValueError(f"found {text!r}, expected what an earlier answer gave as next")
-    cursor = Cursor(at, int(number))
-    if write_cursor(cursor) != text:
+    cursor: Cursor | None = None
+    if number.isascii() and number.isdigit() and len(number) <= 18:
+        with suppress(ValueError, OverflowError):
+            cursor = Cursor(float.fromhex(low), int(number))
+    if cursor is None or not math.isfinite(cursor.low) or write_cursor(cursor) != text:
         raise ValueError(f"found {text!r}, expected what an earlier answer gave as next")
     return cursor
 

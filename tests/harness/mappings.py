@@ -19,8 +19,15 @@ _SINCE = {holding: HeldSince(NOW - 600) for holding in holdings(SNAPSHOT)}
 STATE = State(1, SNAPSHOT, NOW, NOW, _SINCE, api_version="v1")
 
 
-def holder(pod: str, namespace: str = "ml", *, since: str | None = None, exact: bool = True) -> HolderEntry:
-    return HolderEntry(namespace, pod, "main", None, since, exact)
+def holder(
+    pod: str,
+    namespace: str = "ml",
+    *,
+    uid: str | None = None,
+    since: str | None = None,
+    exact: bool = True,
+) -> HolderEntry:
+    return HolderEntry(namespace, pod, "main", uid, since, exact)
 
 
 def device(

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 
 import msgspec
@@ -30,7 +31,7 @@ from exporter.cli.watch import (
 from exporter.cli.who import with_watch_value
 from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
 from harness.hostile import CORPUS
-from harness.mappings import mapping
+from harness.mappings import device, holder, mapping
 from runtime.flags import parse_address
 from runtime.text import is_hostile
 
@@ -38,14 +39,7 @@ AT = "2026-10-28T22:41:03.250Z"
 SINCE = "2026-10-28T22:31:03.250Z"
 
 
-def device(name: str, *holders: HolderEntry, healthy: bool | None = True) -> DeviceEntry:
-    return DeviceEntry("x/gpu", name, None, (), healthy, holders)
-
-
-def held_by(
-    pod: str, *, uid: str | None = None, since: str | None = SINCE, exact: bool = True
-) -> HolderEntry:
-    return HolderEntry("ml", pod, "main", uid, since, exact)
+held_by = partial(holder, since=SINCE)
 
 
 def node(
@@ -216,7 +210,7 @@ def test_a_live_table_marks_changes_and_says_why_it_is_old(monkeypatch: pytest.M
         assert any("the exporter at x: 0 of 2 devices held, as of 00:16:40Z" in line for line in first)
         assert not any(line.startswith("*") for line in first)
         view.update(answer(node(device("0", held_by("a")), device("1"))))
-        assert [line.split()[:2] for line in drawn() if line.startswith("*")] == [["*", "x/gpu"]]
+        assert [line.split()[:2] for line in drawn() if line.startswith("*")] == [["*", "nvidia.com/gpu"]]
         now[0] += 20
         view.fail("http://x: connection refused\x1b[2J")
         failed = drawn()

@@ -327,5 +327,5 @@ def test_slow_query_is_interrupted(store: Store, monkeypatch: pytest.MonkeyPatch
     "text", ["", "x", "nan.1", "inf.1", "0x1p3", "0x1p3.-1", "0x1p3.x", "1.2." + "9" * 30]
 )
 def test_invalid_cursor_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 -- of float.fromhex too
+    with pytest.raises(ValueError, match="expected what an earlier answer gave as next"):
         read_cursor(text)
