@@ -11,5 +11,5 @@ clients       misbehaving HTTP clients
 places        file systems, limits and permissions that a test revokes and restores
 clock         a wall clock that jumps, for one process
 previous      an earlier version of the project, for upgrades
-row           writes the results as a row of docs/reliability.md
+row           writes the results for docs/reliability.md
 """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 FULL: Final = os.environ.get("DEVICELENS_FAULTS") == "full"
-"""Whether every fault is done as often as docs/reliability.md tells (`make faults`), or a few times."""
+"""Whether every fault is caused many times (`make faults`), or a few times."""
 
 SOURCE: Final = "none" if FULL else "pods-api"
 """--pods.source, where nothing else is said. Without one that knows pods the exporter doubts a kubelet that

@@ -1,4 +1,4 @@
-"""Results of a trial, as a row of docs/reliability.md: a JSON file in the directory DEVICELENS_ROWS."""
+"""Results of a trial, for docs/reliability.md: a JSON file in the directory DEVICELENS_ROWS."""
 
 import json
 import os
