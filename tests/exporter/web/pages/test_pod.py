@@ -51,8 +51,8 @@ def test_a_uid_or_a_break_separates_pods_of_one_name(
 
 def test_the_first_and_the_last_holding_of_a_pod() -> None:
     (life,) = lives([row(1, 0, None, "a"), row(2, 5, 9, "a")], ["a"])
-    assert life.first is life.last is not None
-    assert life.last.id == 1
+    assert life.last is not None
+    assert (life.first, life.last.id) == (life.last, 1)
     (none,) = lives([], ["b"])
     assert (none.first, none.last) == (None, None)
 
