@@ -319,7 +319,7 @@ class StatusDocument(Envelope, frozen=True, kw_only=True):
 
 
 class ReadingEntry(Struct, frozen=True):
-    """How a device id is read: the rule, the kind, and the replica or partition of `parent`."""
+    """How a device id is read: rule, kind, and the share (`replica`) or slice (`partition`) of `parent`."""
 
     rule: str
     kind: Annotated[str, one_of("whole", "replica", "partition")]
