@@ -1,6 +1,8 @@
 """/-/healthy, /-/ready, /metrics, static files, and headers of every answer."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,3 +111,9 @@ async def test_every_answer_has_a_policy_against_inline_scripts(
         policy = (await client.get(path)).headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
+
+
+def test_pages_are_imported_for_the_first_request_of_a_page() -> None:
+    code = "import sys, exporter.main\nprint('jinja2' in sys.modules, 'exporter.web.pages' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
