@@ -20,7 +20,6 @@ from exporter.mapping.model import (
     ClaimDevice,
     ClaimDeviceKey,
     ClaimHolder,
-    Container,
     Device,
     DeviceKey,
     Holder,
@@ -31,6 +30,7 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.state import State, StateStore
 from exporter.web.site import Site
+from harness import scene
 from harness.lives import Life
 from harness.past import Past
 from runtime import __version__
@@ -140,35 +140,26 @@ def _snapshot(at: float) -> Snapshot:
         *((DeviceKey(_SHARE, f"{SHARED}::{i}"), SHARED, 1) for i in range(4)),
         *((DeviceKey(_NIC, nic), "", i // 2) for i, nic in enumerate(_NICS)),
     ]
-    devices = [
-        Device(
-            *(key, parent, (numa,), key.device != FAILED or at < FAILED_AT),
-            tuple(sorted(held.get(key, ()))),
-        )
-        for key, parent, numa in keys
-    ]
     claimants = tuple(
         ClaimHolder(s.holder, s.holder.namespace, s.claim)
         for s in sorted(here, key=lambda s: s.holder)
         if s.claim
     )
-    claims = (ClaimDevice(_CLAIMED, claimants, ("nvidia.com/gpu=gpu-7",)),) if claimants else ()
-    return Snapshot(
-        tuple(sorted(devices, key=lambda d: d.key)),
-        claims,
-        tuple(sorted(map(_container, here), key=lambda c: c.holder)),
-        pods=len(here) + 9,
+    memory = (PinnedMemory("hugepages-1Gi", (0,), 8 << 30),)
+    found = scene.snapshot(
+        *(
+            Device(
+                *(key, parent, (numa,), key.device != FAILED or at < FAILED_AT),
+                tuple(sorted(held.get(key, ()))),
+            )
+            for key, parent, numa in keys
+        ),
+        claims=[ClaimDevice(_CLAIMED, claimants, ("nvidia.com/gpu=gpu-7",))] if claimants else [],
+        pinned={
+            stay.holder: ((2, 3, 4, 5, 34, 35, 36, 37), memory) for stay in here if stay.holder.pod == "upf-0"
+        },
     )
-
-
-def _container(stay: _Stay) -> Container:
-    counts: dict[str, int] = {}
-    for resource, _ in stay.devices:
-        counts[resource] = counts.get(resource, 0) + 1
-    if stay.holder.pod == "upf-0":
-        memory = (PinnedMemory("hugepages-1Gi", (0,), 8 << 30),)
-        return Container(stay.holder, counts, (2, 3, 4, 5, 34, 35, 36, 37), memory, (0,))
-    return Container(stay.holder, counts)
+    return replace(found, pods=len(here) + 9)
 
 
 def _workload(holder: Holder) -> Workload:
