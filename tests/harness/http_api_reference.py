@@ -18,7 +18,7 @@ from exporter.mapping.state import State, StateStore
 from exporter.web.app import build
 from exporter.web.site import Site
 from harness import scene
-from runtime.exposition import Format
+from harness.application import NoMetrics
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "http-api.md"
 EXAMPLE: Final = re.compile(
@@ -38,13 +38,6 @@ def _state() -> State:
     return scene.state(snapshot, generation=17, at=NOW - 2.25)
 
 
-class _Exposition:
-    """No example reads it."""
-
-    async def document(self, form: Format, *, compress: bool) -> bytes:
-        return b""
-
-
 def application() -> web.Application:
     """The exporter of the examples."""
     states = StateStore()
@@ -56,7 +49,7 @@ def application() -> web.Application:
             stale_after=60.0,
             poll_interval=5.0,
             clock=lambda: NOW,
-            metrics=_Exposition(),
+            metrics=NoMetrics(),
             triggers=lambda: ("timer every 5 s", "inotify on device-plugins", "inotify on pod-resources"),
             version="0.1.0",
             run="9f0c1b2a",

@@ -31,10 +31,10 @@ from exporter.mapping.model import (
 from exporter.mapping.state import State, StateStore
 from exporter.web.site import Site
 from harness import scene
+from harness.application import NoMetrics
 from harness.lives import Life
 from harness.past import Past
 from runtime import __version__
-from runtime.exposition import Format
 
 NODE: Final = "gpu-worker-3"
 NOW: Final = datetime(2026, 11, 20, 3, 14, 7, 250_000, UTC).timestamp()
@@ -114,13 +114,6 @@ _STAYS: Final = (
     _stay("vision/inspector-84c9d-lk2vp", "detector", "Deployment inspector", "02:15", claim="shared-gpu"),
     _stay("vision/inspector-84c9d-t6ms9", "detector", "Deployment inspector", "02:16", claim="shared-gpu"),
 )
-
-
-class _Exposition:
-    """No metrics are shown."""
-
-    async def document(self, form: Format, *, compress: bool) -> bytes:
-        raise NotImplementedError(form, compress)
 
 
 def _at(clock: str) -> float:
@@ -270,7 +263,7 @@ def _site(state: State, history: Past | None) -> Site:
         stale_after=60.0,
         poll_interval=5.0,
         clock=lambda: NOW,
-        metrics=_Exposition(),
+        metrics=NoMetrics(),
         triggers=lambda: ("allocations and plugins (inotify)", "the Pods API", "a timer, every 5 s"),
         version=__version__,
         history=history,
