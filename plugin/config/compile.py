@@ -260,25 +260,22 @@ def _cdi(written: model.CdiSpec, place: Location) -> plan.CdiPlan:
         kind=written.kind,
         name=name,
         directory=written.directory,
-        env=tuple(
-            plan.Entry(
-                place.at("env", key).template(key, _CDI, names.variable_problem),
-                place.at("env", key).template(value, _CDI),
-            )
-            for key, value in written.env.items()
-        ),
+        env=_entries(written.env, names.variable_problem, place.at("env"), _CDI),
         devices=tuple(_device(d, variables, place.at("devices", i)) for i, d in enumerate(written.devices)),
         mounts=tuple(_mount(m, _CDI, place.at("mounts", i)) for i, m in enumerate(written.mounts)),
     )
 
 
-def _entries(written: Mapping[str, str], check: Check, place: Location) -> tuple[plan.Entry, ...]:
-    """A value may use `device` only if its key does, otherwise several devices would share one key."""
+def _entries(
+    written: Mapping[str, str], check: Check, place: Location, variables: frozenset[str] = _CONTAINER
+) -> tuple[plan.Entry, ...]:
+    """For a container a value may use `device` only if its key does: several devices would share one key."""
     entries: list[plan.Entry] = []
     for key, value in written.items():
         here = place.at(key)
-        entry = plan.Entry(here.template(key, _CONTAINER, check), here.template(value, _CONTAINER))
-        if "device" in entry.value.uses and "device" not in entry.name.uses:
+        entry = plan.Entry(here.template(key, variables, check), here.template(value, variables))
+        several = variables >= _DEVICES
+        if several and "device" in entry.value.uses and "device" not in entry.name.uses:
             raise here.error(
                 "uses device, but a container may get several: use devices, or name device in the key too"
             )
