@@ -115,8 +115,8 @@ async def test_state_with_the_same_mapping_causes_no_poll() -> None:
     plugin = Scripted()
     async with running(plugin) as world:
         world.change()
-        await until_holds(lambda: len(plugin.asked) == 2 or (len(plugin.asked) == 1 and world.triggers))
-        await asyncio.sleep(0.05)
+        await until_holds(partial(plugin.polled, 2))
+        await asyncio.sleep(0.1)  # the first state may have caused one poll more
         asked = len(plugin.asked)
         for taken in range(5):
             state = world.states.state

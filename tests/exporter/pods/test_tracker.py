@@ -138,6 +138,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CONFIRM_SPACING", 0.0)
     monkeypatch.setattr(module, "_FIRST_RETRY", 0.001)
     monkeypatch.setattr(module, "_REFUSED", 0.005)
+    monkeypatch.setattr(module, "AGAIN", (3600.0,))
 
 
 @pytest.mark.parametrize(
@@ -178,12 +179,12 @@ async def test_ended_holder_causes_refreshes_until_it_is_not_listed(
     monkeypatch.setattr(module, "AGAIN", (0.01, 0.02, 0.03))
     async with running(P, holding="uid-1") as its:
         await its.tell(PodSeen(replace(P, phase="Succeeded")))
-        await until_holds(lambda: len(its.triggers) == 3)
+        await until_holds(lambda: len(its.triggers) >= 3)
         its.publish()
+        count = len(its.triggers)
         await asyncio.sleep(0.06)
-        assert len(its.triggers) == 3
         await its.tell(PodGone(P.key, "uid-1"))
-        assert len(its.triggers) == 3
+        assert len(its.triggers) == count
 
 
 async def test_holder_is_proven_by_a_later_list_of_the_source() -> None:
@@ -203,8 +204,7 @@ async def test_holder_is_proven_by_a_later_list_of_the_source() -> None:
         # It does not become so by asking again and again.
         its.again()
         its.publish("uid-1")
-        await asyncio.sleep(0.02)
-        assert its.source.asked == [False, False]
+        await until_holds(lambda: its.source.asked == [False, False])
         its.again()
         await asyncio.sleep(0.02)
         assert its.source.asked == [False, False]
@@ -219,6 +219,7 @@ async def test_pod_running_before_it_held_causes_a_thorough_confirm_once() -> No
             its.publish("")
             await until_holds(lambda: not its.identities._doubt.is_set())
             await asyncio.sleep(0.002)
+        await until_holds(lambda: its.source.asked)
         assert its.source.asked[0] is True
         assert its.source.asked.count(True) == 1
 
