@@ -167,8 +167,6 @@ async def test_a_new_process_takes_over(kubelet: SimulatedKubelet, root: Path, c
     [
         ((), "expected --config FILE or --preset NAME"),
         (("--preset", "colla"), "'colla'"),
-        (("--preset", "cola", "--kubelet.rot", "/x"), "--kubelet.rot"),
-        (("--preset", "cola", "--web.listen-address", "nowhere"), "expected HOST:PORT"),
     ],
 )
 async def test_wrong_usage_is_status_2(arguments: tuple[str, ...], words: str) -> None:
