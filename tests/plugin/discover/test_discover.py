@@ -225,7 +225,7 @@ resources:
   - name: example.com/x
     discover: [{{static: {{devices: [{{name: a}}, {{name: b}}]}}}}]
     health:
-      - {{exec: {{command: [{script}, "{{{{ device.id }}}}"]}}, interval: 1s, timeout: 1s}}
+      - {{exec: {{command: [{script}, "{{{{ device.id }}}}"]}}, interval: 20s, timeout: 20s}}
       - {{http: {{url: "http://127.0.0.1:1/{{{{ device.id }}}}"}}}}
 """
     first, second = discover(tmp_path, host, text)["resources"][0]["devices"]
@@ -246,7 +246,7 @@ def test_json_needs_neither_rich_nor_grpc(host: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
 

@@ -33,7 +33,7 @@ def test_the_last_bytes_of_the_output_are_kept() -> None:
 
 def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    status, output, _, _ = shell(f"sleep 100 & echo $! > {pids}; echo begun; wait", limit=0.5)
+    status, output, _, _ = shell(f"sleep 100 & echo $! > {pids}; echo begun; wait", limit=2.0)
     assert (status, output) == (None, b"begun\n")
     child = Path(f"/proc/{pids.read_text().strip()}/stat")
     with suppress(FileNotFoundError, ProcessLookupError):

@@ -305,6 +305,7 @@ def wait(condition: Callable[[], bool], limit: float = 20.0) -> None:
 
 def test_xids_are_faults_of_the_gpu_or_of_the_slice(here: HostRoot, nvml: FakeNvml) -> None:
     nvml.reports(A100_MIG, H100, *SLICES)
+    began = time.monotonic()
     with Listening(here) as listening:
         wait(lambda: listening.said == [""])
         events = (
@@ -322,7 +323,7 @@ def test_xids_are_faults_of_the_gpu_or_of_the_slice(here: HostRoot, nvml: FakeNv
         ([A100_UUID], 95, "XID 95 (uncontained memory error)"),
         ([A100_UUID], 1234, "XID 1234"),
     ]
-    assert all(abs(fault.at - time.monotonic()) < 60 for fault in listening.faults)
+    assert all(began <= fault.at <= time.monotonic() for fault in listening.faults)
 
 
 def test_an_event_of_a_gpu_that_does_not_answer_concerns_all(here: HostRoot, nvml: FakeNvml) -> None:

@@ -151,7 +151,7 @@ async def test_gke_nvidia_gives_slices_of_divided_gpus(serve: Serve, machine: Ma
 
 
 async def test_an_xid_makes_a_gpu_unhealthy_for_a_while(serve: Serve, nvml: FakeNvml) -> None:
-    text = "version: 1\nresources: [{preset: nvidia, health: [{xid: {ignore: [13], quiet: 2s}}]}]"
+    text = "version: 1\nresources: [{preset: nvidia, health: [{xid: {ignore: [13], quiet: 5s}}]}]"
     name = "nvidia.com/gpu"
     nvml.reports(A100, H100_HERE)
     async with serve(text) as served:
