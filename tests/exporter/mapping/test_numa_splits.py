@@ -90,10 +90,11 @@ def test_no_split_without_an_allocatable_answer() -> None:
         # kubelet: between its restart and the plugin's registration List has no topology.
         [(EMPTY, ""), (SPLIT, "ab"), ("a!P b!P", "ab"), (SPLIT, "ab")],
         [("a!P b!P", ""), (SPLIT, "ab")],
+        [("a0 b1 c1 d1", ""), ("a0P b1P cP d1", "ab"), ("a0P b1P c1P d1", "abc")],
         # The uid is proven later.
         [(EMPTY, ""), (SPLIT, "ab"), ("a0U b1U c1Q", "ab")],
     ],
-    ids=["lasts", "other devices", "unknown nodes", "late nodes", "uid"],
+    ids=["lasts", "other devices", "unknown nodes", "late nodes", "more nodes", "uid"],
 )
 def test_verdict_is_that_of_the_allocation(script: list[tuple[str, str]]) -> None:
     tracker = NumaSplitTracker()

@@ -32,8 +32,16 @@ def _offering(answers: Sequence[bytes]) -> api_pb2.AllocatableResourcesResponse:
     return offered(*(devices for one in held for box in one.containers for devices in box.devices))
 
 
+def _key(one: api_pb2.PodResources) -> tuple[str, str]:
+    return one.namespace, one.name
+
+
+def _with_containers(one: api_pb2.PodResources, other: api_pb2.PodResources) -> api_pb2.PodResources:
+    return api_pb2.PodResources(namespace=one.namespace, name=one.name, containers=other.containers)
+
+
 @SETTINGS
-@given(st.data(), st.lists(pods(), min_size=1, max_size=8))
+@given(st.data(), st.lists(pods(), min_size=6, max_size=8, unique_by=_key))
 def test_incremental_snapshot_equals_a_whole_build(
     data: st.DataObject, pool: list[api_pb2.PodResources]
 ) -> None:
@@ -41,12 +49,18 @@ def test_incremental_snapshot_equals_a_whole_build(
     reader, builder = ListReader(), SnapshotBuilder({0: 0, 1: 1})
     incremental, anew = (HoldingTracker(), AnomalyTracker()), (HoldingTracker(), AnomalyTracker())
     before: tuple[Snapshot, Snapshot] | None = None
-    for step in range(5):
-        chosen = data.draw(st.lists(st.sampled_from(pool), max_size=8, unique_by=id))
+    shown: list[api_pb2.PodResources | None] = list(pool)
+    for step in range(7):
+        # One pod more, less, or with other containers under its name; now and then none is left.
+        index = data.draw(st.integers(0, len(pool) - 1))
+        shown[index] = data.draw(
+            st.sampled_from([None, pool[index], _with_containers(pool[index], pool[-1])])
+        )
+        chosen = [one for one in shown if one is not None] if step != 5 else []
         answer = _listed(chosen, step)
         # The allocatable devices seldom change.
         offer = offers[data.draw(st.sampled_from([0, 1, 1, 1, 2]))]
-        known = data.draw(st.sampled_from([0, 1, 2]))
+        known = data.draw(st.sampled_from([1, 1, 1, 0, 2]))
         uids = {(pod.namespace, pod.name): f"uid-{len(pod.name) * known % 3}" for pod in chosen if known}
         expected = build(
             api_pb2.ListPodResourcesResponse.FromString(answer), offer, cpu_numa={0: 0, 1: 1}, pod_uids=uids
@@ -72,7 +86,7 @@ def test_incremental_snapshot_equals_a_whole_build(
 
 def test_unchanged_devices_are_the_same_objects() -> None:
     reader, builder = ListReader(), SnapshotBuilder()
-    some = [pod(f"p{n}", f"d{n}a", f"d{n}b") for n in range(6)]
+    some = [pod(f"p{n}", f"d{n}a", f"d{n}b") for n in range(7)]
     offer = _offering([_listed(some, 0)])
     first = builder.build(reader.read(_listed(some, 1)), offer)
     assert builder.build(reader.read(_listed(some, 2)), offer) is first

@@ -121,6 +121,7 @@ Step = Allocate | Poll | str | float
             id="the plugin has dropped the device",
         ),
         pytest.param([0.0, Allocate(3600), 1.0, 40.0, 100.0], id="allocated in the future"),
+        pytest.param([0.0, Allocate(1), 1.01, -3595.0, 40.0, 100.0], id="clock set back, no holder"),
         # An hour back: what is released now was released before the allocation.
         pytest.param(
             [0.0, Allocate(1), 1.01, HOLD, 5.0, FREE, -3595.0, -3500.0, 1.02, 40.0], id="clock set back"

@@ -215,6 +215,8 @@ async def test_failure_sets_up_to_0_and_keeps_the_mapping(its: Exposed) -> None:
         assert absent not in text
     assert _samples(text, "up") == {(): 0.0}
     assert _samples(text, "build_info")
+    its.publish()
+    assert _samples(await its.text(), "up") == {(): 1.0}
     its.publish(failure=UNAVAILABLE)
     text = await its.text()
     assert text.startswith(EXPECTED)
