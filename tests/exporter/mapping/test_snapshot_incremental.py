@@ -86,7 +86,7 @@ def test_incremental_snapshot_equals_a_whole_build(
 
 def test_unchanged_devices_are_the_same_objects() -> None:
     reader, builder = ListReader(), SnapshotBuilder()
-    some = [pod(f"p{n}", f"d{n}a", f"d{n}b") for n in range(7)]
+    some = [pod(f"p{n}", f"d{n}a", f"d{n}b") for n in range(6)]
     offer = _offering([_listed(some, 0)])
     first = builder.build(reader.read(_listed(some, 1)), offer)
     assert builder.build(reader.read(_listed(some, 2)), offer) is first
