@@ -3,10 +3,10 @@
 # ruff: noqa: ARG002, N802 -- the names and parameters of the servicer's methods are the API's
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
@@ -17,7 +17,6 @@ from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from plugin.devices.allocation import AllocationError, ContainerAllocation
 from plugin.devices.inventory import ListEntry
-from plugin.serving.allocate import Allocator
 from plugin.serving.sockets import SocketIdentity, socket_identity
 from runtime.text import visible
 
@@ -110,6 +109,27 @@ def _encode(entry: ListEntry) -> bytes:
     return pb.ListAndWatchResponse(devices=[device]).SerializeToString()
 
 
+class DeviceAllocator(Protocol):
+    """Answers the calls of the kubelet. Its coroutines raise AllocationError."""
+
+    @property
+    def options(self) -> pb.DevicePluginOptions:
+        """The optional calls that the kubelet should make."""
+        ...
+
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> Sequence[ContainerAllocation]:
+        """What each container gets for its advertised ids."""
+        ...
+
+    def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """The ids of `available` that a container should get."""
+        ...
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """Prepare the devices of a container that starts."""
+        ...
+
+
 class Endpoint:
     """Serves one resource on `path`. Raises OSError from `open` where that is impossible.
 
@@ -122,7 +142,7 @@ class Endpoint:
         path: Path,
         *,
         publisher: DeviceListPublisher,
-        allocator: Allocator,
+        allocator: DeviceAllocator,
         on_streams: Callable[[], None],
     ) -> None:
         """`on_streams` is called when a ListAndWatch stream opens or ends."""
@@ -212,7 +232,7 @@ class Endpoint:
 class _Servicer(pb_grpc.DevicePluginServicer):
     """The DevicePlugin service."""
 
-    def __init__(self, endpoint: Endpoint, allocator: Allocator) -> None:
+    def __init__(self, endpoint: Endpoint, allocator: DeviceAllocator) -> None:
         self._endpoint = endpoint
         self._allocator = allocator
 

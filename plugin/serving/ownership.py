@@ -4,19 +4,27 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 from plugin.config.plan import ResourcePlan
 from plugin.devices import cdi
 from plugin.devices.claims import DeviceClaims, HeldDevices, claim_of
 from plugin.devices.device import Device, HeldIds, Holding
 from plugin.devices.rendering import RenderError
-from plugin.serving.kubelet_state import KubeletState
+
+
+class HoldingsSource(Protocol):
+    """Reports what pods hold."""
+
+    async def holdings(self) -> Mapping[Holding, frozenset[str]] | None:
+        """Identifiers of the physical devices behind each held id; None without an answer."""
+        ...
 
 
 class DeviceOwnership:
     """The device claims of a process, and what pods hold on its node."""
 
-    def __init__(self, kubelet: KubeletState) -> None:
+    def __init__(self, kubelet: HoldingsSource) -> None:
         self._kubelet = kubelet
         self._members: dict[str, ResourceOwnership] = {}
         self._progress = asyncio.Event()

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
 from prometheus_client.registry import Collector
 
-from plugin.serving.fleet import ResourceFleet
 from plugin.serving.metrics import ConfigStatus, Exposition
 from plugin.serving.status import ResourceStatus
 from runtime.exposition import accepts_gzip, negotiate
@@ -17,11 +17,24 @@ from runtime.http.app import application, json_response
 from runtime.text import visible
 
 
+class StatusSource(Protocol):
+    """The resources that the process serves."""
+
+    def statuses(self) -> tuple[ResourceStatus, ...]:
+        """The status of each resource."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """Whether all configured resources have been started."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PluginSite:
     """What the responses are made of. `web`: metrics of the HTTP server itself."""
 
-    fleet: ResourceFleet
+    fleet: StatusSource
     config: Callable[[], ConfigStatus]
     web: Collector | None = None
     exposition: Exposition = field(default_factory=Exposition)
