@@ -98,9 +98,10 @@ async def served(site: object, **limits: float) -> AsyncGenerator[tuple[str, Eve
         await runner.cleanup()
 
 
-async def test_streams_are_limited_and_one_that_ends_makes_room(world: SimpleNamespace) -> None:
+@pytest.mark.parametrize("limit", ["limit", "per_address"])
+async def test_streams_are_limited_and_one_that_ends_makes_room(world: SimpleNamespace, limit: str) -> None:
     world.publish()
-    async with served(world.site, limit=2, spacing=0.01) as (url, events, _), ClientSession() as session:
+    async with served(world.site, **{limit: 2}, spacing=0.01) as (url, events, _), ClientSession() as session:
         first, second = await session.get(url), await session.get(url)
         refused = await session.get(url)
         assert (refused.status, refused.headers["Retry-After"]) == (503, "30")
