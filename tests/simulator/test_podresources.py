@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import pytest
@@ -41,7 +41,13 @@ class Monitor:
         stub: v1_grpc.PodResourcesListerAsyncStub = v1_grpc.PodResourcesListerStub(self.channel)
         self.stub = stub
 
-    async def list(self, timeout: float | None = 5) -> v1.ListPodResourcesResponse:  # noqa: ASYNC109 -- grpc's
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+
+    async def list(self, timeout: float | None = 20) -> v1.ListPodResourcesResponse:  # noqa: ASYNC109 -- grpc's
         return await self.stub.List(v1.ListPodResourcesRequest(), timeout=timeout)
 
     async def allocatable(self) -> v1.AllocatableResourcesResponse:
@@ -73,9 +79,8 @@ class Monitor:
 
 @pytest.fixture
 async def monitor(kubelet: SimulatedKubelet) -> AsyncGenerator[Monitor]:
-    client = Monitor(kubelet.root)
-    yield client
-    await client.channel.close()
+    async with Monitor(kubelet.root) as client:
+        yield client
 
 
 @pytest.fixture
@@ -189,14 +194,12 @@ async def test_exclusive_cpus_and_pinned_memory_are_listed(
 
 
 async def test_without_static_managers_neither_is_listed(root: Path) -> None:
-    async with SimulatedKubelet(root, cpus=0, memory=0) as kubelet:
-        monitor = Monitor(root)
+    async with SimulatedKubelet(root, cpus=0, memory=0) as kubelet, Monitor(root) as monitor:
         wishes = ContainerSpec("c", exclusive_cpus=2, memory={"memory": 1})
         await kubelet.add_pod(PodSpec("p", containers=(wishes,)))
         (container,) = (await monitor.list()).pod_resources[0].containers
         assert container == v1.ContainerResources(name="c")
         assert await monitor.allocatable() == v1.AllocatableResourcesResponse()
-        await monitor.channel.close()
 
 
 async def test_a_claim_that_pods_share_repeats_until_the_last_has_gone(
@@ -287,14 +290,12 @@ async def test_all_callers_share_one_rate_limit(root: Path) -> None:
 async def test_answers_may_be_far_beyond_grpcs_usual_limit(root: Path) -> None:
     async with SimulatedKubelet(root) as kubelet:
         devices = [Device(f"{n:04}-" + "x" * 500) for n in range(6000)]
-        async with registered(kubelet, R, devices):
-            monitor = Monitor(root)
+        async with registered(kubelet, R, devices), Monitor(root) as monitor:
             answer = await monitor.allocatable()
             assert answer.ByteSize() > 3_000_000
             await kubelet.add_pod(pod("large", 6000))
             await kubelet.add_pod(pod("none", 0))
             assert len((await monitor.get("default", "large")).containers[0].devices) == 6000
-            await monitor.channel.close()
 
 
 @pytest.mark.parametrize(
@@ -307,9 +308,8 @@ async def test_answers_may_be_far_beyond_grpcs_usual_limit(root: Path) -> None:
     ],
 )
 async def test_older_kubelets_lack_methods(root: Path, older: Older | None, works: set[str]) -> None:
-    async with SimulatedKubelet(root, old=older) as kubelet:
+    async with SimulatedKubelet(root, old=older) as kubelet, Monitor(root) as monitor:
         await kubelet.add_pod(PodSpec("p"))
-        monitor = Monitor(root)
         for method in ("list", "allocatable", "get", "list_v1alpha1"):
             call = monitor.get("default", "p") if method == "get" else getattr(monitor, method)()
             if method in works:
@@ -320,7 +320,6 @@ async def test_older_kubelets_lack_methods(root: Path, older: Older | None, work
                 assert (details or "").startswith(
                     "unknown service v1.PodResourcesLister" if older == "v1alpha1" else "unknown method "
                 )
-        await monitor.channel.close()
 
 
 async def test_v1alpha1_has_app_containers_and_devices_alone(
@@ -435,12 +434,11 @@ class TestFaults:
 
 async def test_a_kubelet_that_has_just_come_back_lists_no_pod_until_it_hears_of_them(root: Path) -> None:
     """Seen on 1.36: the socket answers OK for 0.8 to 0.9 s before the API server is heard."""
-    async with SimulatedKubelet(root, sync_delay=1.5) as kubelet, registered(kubelet, R, ONE):
+    async with SimulatedKubelet(root, sync_delay=4.0) as kubelet, registered(kubelet, R, ONE):
         await kubelet.add_pod(PodSpec("p", containers=(ContainerSpec("c", {R: 1}),)))
         (held,) = kubelet.holdings()
         await kubelet.restart()
-        monitor = Monitor(root)
-        try:
+        async with Monitor(root) as monitor:
             assert await monitor.pods() == set()
             code, details = await monitor.refusal(monitor.get("default", "p"))
             assert (code, details) == (grpc.StatusCode.UNKNOWN, "pod p in namespace default not found")
@@ -454,8 +452,6 @@ async def test_a_kubelet_that_has_just_come_back_lists_no_pod_until_it_hears_of_
             await kubelet.restart()
             await kubelet.delete_pod("default", "p")
             assert await monitor.pods() == set()
-        finally:
-            await monitor.channel.close()
 
 
 async def test_a_kubelet_whose_api_server_is_away_lists_its_static_pods_alone(root: Path) -> None:
@@ -466,13 +462,10 @@ async def test_a_kubelet_whose_api_server_is_away_lists_its_static_pods_alone(ro
         await kubelet.add_pod(PodSpec("p"))
         await kubelet.add_pod(static)
         await kubelet.restart()
-        monitor = Monitor(root)
-        try:
+        async with Monitor(root) as monitor:
             assert await monitor.pods() == {"etcd-node"}
             assert (await monitor.get("default", "etcd-node")).name == "etcd-node"
             await kubelet.delete_pod("default", "etcd-node")
             assert await monitor.pods() == set()
             await kubelet.add_pod(static)
             assert await monitor.pods() == {"etcd-node"}
-        finally:
-            await monitor.channel.close()
