@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from kubelet.paths import KubeletPaths
-from plugin.config.load import PRESET_SOURCE
+from plugin.config.load import PRESET_SOURCE, load_all
 from plugin.config.plan import ResourcePlan
 from plugin.discovery.host import HostRoot
 from plugin.discovery.registry import fault_source
@@ -61,7 +61,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     fleet = ResourceFleet(context)
     own = [(str(settings.config), settings.config)] if settings.config is not None else []
     presets = [(PRESET_SOURCE + name, PRESETS[name]) for name in settings.preset]
-    reloader = Reloader([*own, *presets], apply=fleet.apply, clock=clock)
+    reloader = Reloader([*own, *presets], load_all, apply=fleet.apply, clock=clock)
     try:
         plans = reloader.begin()
     except ConfigRefusedError as error:

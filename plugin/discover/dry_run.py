@@ -30,8 +30,8 @@ from plugin.devices.rendering import Mount, RenderError, runs
 from plugin.discovery.host import HostRoot
 from plugin.names import natural
 from plugin.serving.allocate import allocate_on_host
-from plugin.serving.blocking import Offload, ProbeRunner, StuckError
-from plugin.serving.probes import Question, questions
+from plugin.serving.blocking import Offload, StuckError
+from plugin.serving.probes import ProbeRunner, Question, questions
 from plugin.serving.scan import DeviceScanner, ScanError, ScanResult, SharedSources
 from plugin.serving.written_files import missing_nodes, present_edits
 from runtime.clock import Instant

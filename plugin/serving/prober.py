@@ -15,8 +15,7 @@ from plugin.devices.device import Device
 from plugin.devices.health import HealthTracker, concerns
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Fault, FaultSource, SourceConfig
-from plugin.serving.blocking import ProbeRunner
-from plugin.serving.probes import Question, questions
+from plugin.serving.probes import ProbeRunner, Question, questions
 from plugin.serving.scan import bounded
 from runtime.clock import Clock, wait_within
 from runtime.log import Episode, Log

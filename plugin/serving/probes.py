@@ -1,5 +1,9 @@
-"""Probes of one device: what to check, and the check itself, which blocks."""
+"""Probes of devices: what to check, the check itself, which blocks, and threads that run the checks."""
 
+import asyncio
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +24,7 @@ from plugin.discovery.command import run_command
 from plugin.discovery.host import HostRoot
 from plugin.names import path_problem
 from plugin.patterns import MAX_TEXT, fullmatch
+from plugin.serving.blocking import WorkerThread, begin
 from runtime.config_file import quoted
 
 WITHOUT_EVENTS: Final = 10.0
@@ -202,3 +207,111 @@ def _exec(command: list[str], timeout: float) -> str:
 
 def _os_problem(error: OSError, path: str) -> str:
     return f"{error.filename or path}: {error.strerror or error}"
+
+
+MOST_THREADS: Final = 8
+"""Threads of one resource that run probes at the same time."""
+MOST_HANGING: Final = 16
+"""Abandoned threads of one resource."""
+STALL: Final = 0.05
+"""Seconds of one probe after which another thread continues with the rest."""
+
+Answered = Callable[[Question, str], None]
+
+
+class ProbeRunner:
+    """Runs the probes of one resource. A probe that hangs fails, and does not run again before it returns."""
+
+    def __init__(self) -> None:
+        self._hanging: dict[tuple[str, int], WorkerThread] = {}
+
+    async def run(self, asked: Sequence[Question], answered: Answered) -> None:
+        """Run probes, and call `answered` with each and why it fails, or an empty text, as they end."""
+        self._hanging = {key: thread for key, thread in self._hanging.items() if thread.is_alive()}
+        rest: deque[Question] = deque()
+        for question in asked:
+            if (question.device, question.probe) in self._hanging:
+                answered(question, f"{question.place}: still no answer")
+            else:
+                rest.append(question)
+        batches: set[_Batch] = set()
+        try:
+            while rest or batches:
+                if rest and len(batches) < MOST_THREADS and all(batch.stalled for batch in batches):
+                    if len(self._hanging) < MOST_HANGING:
+                        batches.add(_Batch(rest))
+                    elif not batches:
+                        self._refuse(rest, answered)
+                        continue
+                ends = {batch.end for batch in batches}
+                await asyncio.wait(ends, timeout=STALL, return_when=asyncio.FIRST_COMPLETED)
+                for batch in tuple(batches):
+                    self._collect(batch, batches, answered)
+        finally:
+            rest.clear()
+            for batch in batches:
+                batch.end.cancel()
+
+    def _collect(self, batch: "_Batch", batches: set["_Batch"], answered: Answered) -> None:
+        """Report the results of a batch; abandon the batch if its current probe hangs."""
+        finished = batch.end.done()
+        while batch.answers:
+            answered(*batch.answers.popleft())
+        late = None if finished else batch.late()
+        if late is not None:
+            batch.end.cancel()
+            self._hanging[late.device, late.probe] = batch.thread
+            answered(late, f"{late.place}: no answer within {late.timeout:g} s")
+        if finished or late is not None:
+            batches.remove(batch)
+
+    def _refuse(self, rest: deque[Question], answered: Answered) -> None:
+        while rest:
+            question = rest.popleft()
+            answered(question, f"{question.place}: not asked, {len(self._hanging)} others have not answered")
+
+
+class _Batch:
+    """Probes that one thread runs one after another, until none is left or one exceeds its time."""
+
+    def __init__(self, rest: deque[Question]) -> None:
+        self.answers: deque[tuple[Question, str]] = deque()
+        self._rest = rest
+        self._lock = threading.Lock()
+        self._current: Question | None = None
+        self._since = time.monotonic()
+        self._given_up = False
+        self.thread, self.end = begin(self._run, [], 0.0)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether its current probe has run for `STALL` seconds."""
+        return time.monotonic() - self._since >= STALL
+
+    def late(self) -> Question | None:
+        """The probe that exceeded its time; its result is then ignored."""
+        with self._lock:
+            question = self._current
+            # A program is killed at its own limit, and its message is better: wait a little longer.
+            if question is None or time.monotonic() - self._since < question.timeout + STALL:
+                return None
+            self._given_up = True
+            return question
+
+    def _run(self) -> None:
+        while True:
+            try:
+                question = self._rest.popleft()
+            except IndexError:
+                return
+            with self._lock:
+                self._current, self._since = question, time.monotonic()
+            try:
+                reason = question.ask() if question.ask is not None else ""
+            except Exception as error:  # noqa: BLE001 -- any exception is a failure
+                reason = f"{question.place}: {type(error).__name__}: {error}"
+            with self._lock:
+                if self._given_up:
+                    return
+                self._current = None
+                self.answers.append((question, reason))

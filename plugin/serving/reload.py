@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from plugin.config.load import load_all
 from plugin.config.plan import ResourcePlan
 from plugin.discovery.host import os_problem
 from plugin.serving.blocking import Offload, StuckError
@@ -28,6 +27,10 @@ _Content = tuple[tuple[str, bytes], ...]
 """(source, bytes) of each file."""
 
 
+LoadPlans = Callable[[Sequence[tuple[str, bytes]]], tuple[ResourcePlan, ...]]
+"""Makes the resources of all files, given as (name in messages, content). Raises ConfigError."""
+
+
 class ConfigRefusedError(Exception):
     """The configuration cannot be read or has an error; the message says where and why, in one line."""
 
@@ -38,6 +41,7 @@ class Reloader:
     def __init__(
         self,
         files: Sequence[tuple[str, Path]],
+        load: LoadPlans,
         *,
         apply: Callable[[Sequence[ResourcePlan]], None],
         clock: Clock,
@@ -46,6 +50,7 @@ class Reloader:
         resources from now on.
         """
         self._files = files
+        self._load = load
         self._apply = apply
         self._clock = clock
         self._offload = Offload(1)
@@ -108,7 +113,7 @@ class Reloader:
 
     def _parse(self, content: _Content) -> tuple[ResourcePlan, ...]:
         try:
-            return load_all(content)
+            return self._load(content)
         except ConfigError as error:
             raise ConfigRefusedError(str(error)) from error
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from harness.waiting import LIMIT, until
-from plugin.serving import blocking
-from plugin.serving.blocking import Offload, ProbeRunner, StuckError
-from plugin.serving.probes import Question
+from plugin.serving import probes
+from plugin.serving.blocking import Offload, StuckError
+from plugin.serving.probes import ProbeRunner, Question
 
 
 class Answers:
@@ -73,7 +73,7 @@ async def test_a_probe_that_hangs_fails_in_time_and_blocks_no_other() -> None:
 
 
 async def test_hanging_threads_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking, "MOST_HANGING", 3)
+    monkeypatch.setattr(probes, "MOST_HANGING", 3)
     release, answers = threading.Event(), Answers()
     before = threading.active_count()
     try:
@@ -81,7 +81,7 @@ async def test_hanging_threads_are_limited(monkeypatch: pytest.MonkeyPatch) -> N
         await ProbeRunner().run(many, answers)
         assert len(answers.got) == 50
         assert all(reason for _, reason in answers.got)
-        assert threading.active_count() - before <= 3 + blocking.MOST_THREADS
+        assert threading.active_count() - before <= 3 + probes.MOST_THREADS
         assert any("others have not answered" in reason for _, reason in answers.got)
     finally:
         release.set()
@@ -117,7 +117,7 @@ async def test_a_cancelled_run_leaves_no_thread_at_work() -> None:
     async with asyncio.timeout(LIMIT):
         while any(thread.name == "blocking" for thread in set(threading.enumerate()) - before):
             await asyncio.sleep(0.005)
-    assert len(runs) <= blocking.MOST_THREADS
+    assert len(runs) <= probes.MOST_THREADS
 
 
 async def test_a_thread_stays_for_the_next_call_and_ends_without_one() -> None:

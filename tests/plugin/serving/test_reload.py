@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.served import Served, configuration, serving, static
+from plugin.config.load import load_all
 from plugin.serving.reload import ConfigRefusedError, Reloader
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
@@ -36,7 +37,7 @@ async def following(
     """Serve ONE, and reload `file`, which has ONE."""
     watcher = DirectoryWatcher(poll_interval=0.1)
     async with serving(root / "k", host, text(ONE)) as served:
-        reloader = Reloader([("plugin.yaml", file)], apply=served.fleet.apply, clock=Clock())
+        reloader = Reloader([("plugin.yaml", file)], load_all, apply=served.fleet.apply, clock=Clock())
         reloader.begin()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run) for run in (watcher.run(), reloader.run(file, watcher))]
@@ -100,7 +101,7 @@ async def test_a_config_map_is_followed(kubelet: SimulatedKubelet, root: Path, h
 def test_a_start_without_a_valid_file_is_refused(name: str, words: str, root: Path) -> None:
     (root / "empty").touch()
     applied: list[object] = []
-    reloader = Reloader([("c", root / name)], apply=applied.append, clock=Clock())
+    reloader = Reloader([("c", root / name)], load_all, apply=applied.append, clock=Clock())
     with pytest.raises(ConfigRefusedError, match=words):
         reloader.begin()
     assert applied == []
@@ -113,7 +114,7 @@ async def test_a_defect_ends_nothing(
         raise RecursionError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr("plugin.serving.reload.load_all", broken)
+        patch.setattr(followed.reloader, "_load", broken)
         followed.file.write_text(text(ONE, TWO))
         await followed.served.until(lambda: not followed.reloader.status.successful)
         assert followed.reloader.status.problem == "RecursionError: a defect"
