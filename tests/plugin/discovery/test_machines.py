@@ -1,5 +1,7 @@
-"""Sources of devices on the machines in tests/data/machines."""
+"""Sources of devices on real machines: those in tests/data/machines, and their captures where at hand."""
 
+import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +18,39 @@ from plugin.discovery.pci import Pci
 from plugin.discovery.source import Found
 from plugin.discovery.sysfs_tree import SysfsTree, numa_nodes
 
+CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
 
-def host(machine: str, root: Path) -> HostRoot:
-    """The host tree of a machine, below `root`."""
+
+def versions(machine: str, capture: str) -> list[str]:
+    """The machine in tests/data, and its full capture where this checkout has that beside it."""
+    return [machine, *([capture] if (CAPTURES / capture).exists() else [])]
+
+
+def host(version: str, root: Path) -> HostRoot:
+    """The machine's host tree below `root`."""
     tree = HostTree(root / "host")
-    tree.load(machine)
-    return HostRoot(tree.root)
+    if ".tar." not in version:
+        tree.load(version)
+        return HostRoot(tree.root)
+    with tarfile.open(CAPTURES / version) as content:
+        content.extractall(root, filter="tar")
+    topologies = list(root.glob("testdata/*/topology"))
+    if topologies:
+        shutil.move(topologies[0], tree.at("/sys/class/kfd/kfd/topology"))
+        return HostRoot(tree.root)
+    return HostRoot(next(path.parent for path in (root / "sys", *root.glob("*/sys")) if path.is_dir()))
 
 
-@pytest.fixture(scope="module")
-def two_socket(tmp_path_factory: pytest.TempPathFactory) -> HostRoot:
-    return host("two-socket-infiniband", tmp_path_factory.mktemp("two-socket"))
+@pytest.fixture(
+    scope="module", params=versions("two-socket-infiniband", "two-socket-mlx4-infiniband.tar.bz2")
+)
+def two_socket(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HostRoot:
+    return host(request.param, tmp_path_factory.mktemp("two-socket"))
 
 
-@pytest.fixture(scope="module")
-def accelerator(tmp_path_factory: pytest.TempPathFactory) -> HostRoot:
-    return host("nvidia-accelerator", tmp_path_factory.mktemp("nvidia"))
+@pytest.fixture(scope="module", params=versions("nvidia-accelerator", "nvidia-accelerator-pci.tar.gz"))
+def accelerator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HostRoot:
+    return host(request.param, tmp_path_factory.mktemp("nvidia"))
 
 
 def found(root: HostRoot, kind: Any, **written: object) -> dict[str, Found]:
@@ -92,8 +111,9 @@ def test_pci_of_a_guest_with_an_accelerator(accelerator: HostRoot) -> None:
     assert list(found(accelerator, Net)) == list(found(accelerator, Pci, classes=["02"]))
 
 
-def test_compute_nodes_of_an_amd_machine(tmp_path: Path) -> None:
-    nodes, notes = compute_nodes(SysfsTree(host("amd-kfd", tmp_path)))
+@pytest.mark.parametrize("version", versions("amd-kfd", "amd-kfd-topology.tar.gz"))
+def test_compute_nodes_of_an_amd_machine(version: str, tmp_path: Path) -> None:
+    nodes, notes = compute_nodes(SysfsTree(host(version, tmp_path)))
     assert notes == ()
     assert [(n.number, n.render_minor, n.location) for n in nodes] == [
         (1, 128, "0000:19:00.0"),
@@ -102,16 +122,27 @@ def test_compute_nodes_of_an_amd_machine(tmp_path: Path) -> None:
     assert nodes[0].attributes()["unique_id"] == f"{14073402507705256556:016x}"
 
 
-def test_partitions_of_an_amd_machine_are_joined_with_their_functions(tmp_path: Path) -> None:
-    """The topology has no cards: the test makes them as the driver does, one of four on the function."""
-    root = host("amd-kfd-mi308", tmp_path)
-    machine = Machine(HostTree(root.here("/")))
-    nodes, notes = compute_nodes(SysfsTree(root))
-    assert (len(nodes), notes) == (8, ())
+MI308 = versions("amd-kfd-mi308", "amd-kfd-topology-mi308.tar.gz")
+"""The part in tests/data has the first two of the machine's eight GPUs."""
+
+
+@pytest.mark.parametrize("version", MI308)
+def test_compute_nodes_of_partitions(version: str, tmp_path: Path) -> None:
+    nodes, notes = compute_nodes(SysfsTree(host(version, tmp_path)))
+    assert notes == ()
+    assert len(nodes) == (8 if version == MI308[0] else 32)
     assert {n.gfx for n in nodes} == {"gfx942"}
     places = [n.location for n in nodes]
     assert len(set(places)) == len(nodes)
     assert {p for p in places if p.startswith("0000:0a")} == {f"0000:0a:00.{n}" for n in range(4)}
+
+
+@pytest.mark.parametrize("version", MI308)
+def test_partitions_of_an_amd_machine_are_joined_with_their_functions(version: str, tmp_path: Path) -> None:
+    """The topology has no cards: the test makes them as the driver does, one of four on the function."""
+    root = host(version, tmp_path)
+    machine = Machine(HostTree(root.here("/")))
+    nodes, _ = compute_nodes(SysfsTree(root))
     for number, node in enumerate(nodes):
         address = node.location[:-1] + "0"
         if node.location.endswith(".0"):
