@@ -15,10 +15,10 @@ import click
 from plugin.config.load import load as load_plugin
 from plugin.config.load import load_all, read
 from plugin.presets import PRESETS
-from runtime.config_file import MAX_BYTES, ConfigError, parse, quoted
+from runtime.config_file import MAX_BYTES, ConfigError, parse
 from runtime.http.web_config import KEYS, read_named_files
 from runtime.http.web_config import load as load_web
-from runtime.text import visible
+from runtime.text import quoted, visible
 
 _STDIN: Final = "-"
 _PLUGIN_KEYS: Final = frozenset({"version", "resources"})

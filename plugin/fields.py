@@ -7,10 +7,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType, inspect
 
 from plugin.names import Check, attribute_problem, glob_problem, path_problem
 from plugin.patterns import pattern_problem
-from runtime.config_file import Path, quoted
-from runtime.text import parse_duration
+from runtime.text import parse_duration, quoted
 
-Problem = tuple[Path, str]
+Place = tuple[str | int, ...]
+Problem = tuple[Place, str]
 """(path below a struct, what is wrong there)."""
 
 _DURATION: Final = {"pattern": r"^\s*(0|([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+)\s*$"}
@@ -68,7 +68,7 @@ def _of_fields(struct: Struct) -> Iterator[Problem]:
         yield from _problems(field.type, getattr(struct, field.name), (field.encode_name,))
 
 
-def _problems(kind: inspect.Type, value: Any, path: Path) -> Iterator[Problem]:
+def _problems(kind: inspect.Type, value: Any, path: Place) -> Iterator[Problem]:
     match kind:
         case _ if isinstance(value, UnsetType) or value is UNSET:
             return
@@ -93,7 +93,7 @@ def _problems(kind: inspect.Type, value: Any, path: Path) -> Iterator[Problem]:
             return
 
 
-def _declared(extra: dict[str, Any], value: Any, path: Path) -> Iterator[Problem]:
+def _declared(extra: dict[str, Any], value: Any, path: Place) -> Iterator[Problem]:
     problem = extra["check"](value) if "check" in extra else None
     if problem is not None:
         yield path, f"found {quoted(value)}, {problem}"

@@ -7,7 +7,6 @@ from typing import Final, Literal
 import click
 
 from plugin.presets import PRESETS
-from runtime.config_file import advice, quoted
 from runtime.flags import (
     DIRECTORY,
     FILE,
@@ -17,6 +16,7 @@ from runtime.flags import (
     listen_address_setting,
     setting,
 )
+from runtime.text import advice, quoted
 
 
 def _parse_preset(text: str) -> str:

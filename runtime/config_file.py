@@ -9,7 +9,6 @@ was found and what was expected.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -17,7 +16,7 @@ import yaml
 from msgspec import Struct, inspect
 from yaml import events as ev
 
-from runtime.text import visible
+from runtime.text import advice, quoted, visible
 
 Path = tuple[str | int, ...]
 """A place in a document: keys and indexes from its root."""
@@ -45,32 +44,6 @@ def dotted(path: Path) -> str:
         else:
             text += f".{step}" if text else step
     return text
-
-
-def advice(word: str, known: list[str] | tuple[str, ...]) -> str:
-    """`, did you mean 'x'?` for the known word nearest to `word`; empty where none is near."""
-    near = get_close_matches(word.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
-    for candidate in known:
-        if near and candidate.lower() == near[0]:
-            return f", did you mean '{candidate}'?"
-    return ""
-
-
-def quoted(value: object, limit: int = 80) -> str:
-    """A found value for a message: text in quotes, everything cut to `limit` characters."""
-    if isinstance(value, str):
-        return f"'{visible(value, limit)}'"
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return visible(str(value), limit)
-        case dict():
-            return "a mapping"
-        case _:
-            return "a list"
 
 
 MAX_BYTES: Final = 256 * 1024

@@ -1,9 +1,10 @@
-"""Text from outside made harmless for a terminal or a log line; times, durations, and sizes as text."""
+"""Text from outside made harmless for terminals, logs, and messages; times, durations, and sizes as text."""
 
 import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Final
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -30,6 +31,32 @@ def named(items: Sequence[str], separator: str = ", ", limit: int = 8) -> str:
     """The first `limit` of `items`; further ones are counted."""
     more = f" and {len(items) - limit} more" if len(items) > limit else ""
     return separator.join(items[:limit]) + more
+
+
+def advice(word: str, known: Sequence[str]) -> str:
+    """`, did you mean 'x'?` for the known word nearest to `word`; empty where none is near."""
+    near = get_close_matches(word.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
+    for candidate in known:
+        if near and candidate.lower() == near[0]:
+            return f", did you mean '{candidate}'?"
+    return ""
+
+
+def quoted(value: object, limit: int = 80) -> str:
+    """A found value for a message: text in quotes, everything cut to `limit` characters."""
+    if isinstance(value, str):
+        return f"'{visible(value, limit)}'"
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return visible(str(value), limit)
+        case dict():
+            return "a mapping"
+        case _:
+            return "a list"
 
 
 def _spelled(character: str) -> str:

@@ -29,7 +29,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from runtime.config_file import Document, convert, parse, quoted
+from runtime.config_file import Document, convert, parse
+from runtime.text import quoted
 
 
 class DeviceKind(StrEnum):

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote_to_bytes, urlencode
 from exporter.history.query import LIMIT, MAX_LIMIT, HistoryQuery, read_cursor
 from exporter.views.schema import KINDS
 from exporter.views.wording import EXPECTED, parse_moment, spelled
-from runtime.text import visible
+from runtime.text import advice, visible
 
 TEXT_LIMIT: Final = 512
 """Characters of one parameter's value."""
@@ -217,9 +217,6 @@ def single(pairs: Pairs, known: tuple[str, ...]) -> dict[str, str]:
 
 
 def _instead(name: str, known: tuple[str, ...]) -> str:
-    # Imported for errors only.
-    from runtime.config_file import advice  # noqa: PLC0415
-
     return f"one of {', '.join(known)}{advice(name[:80], known)}" if known else "no parameters here"
 
 

@@ -10,8 +10,8 @@ from plugin import names
 from plugin.config import model, plan
 from plugin.config.templates import DEVICE_FIELDS, FOUND_FIELDS, Template, TemplateError, compile_template
 from plugin.names import Check
-from runtime.config_file import ConfigError, Document, Path, quoted
-from runtime.text import parse_duration
+from runtime.config_file import ConfigError, Document, Path
+from runtime.text import parse_duration, quoted
 
 DEFAULT_TIMEOUT: Final = 5.0
 

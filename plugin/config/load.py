@@ -15,7 +15,8 @@ from plugin.config.compile import compile_resource
 from plugin.config.plan import ResourcePlan
 from plugin.presets import PRESETS
 from runtime import config_file
-from runtime.config_file import MAX_BYTES, ConfigError, Document, Node, Path, advice, parse, quoted
+from runtime.config_file import MAX_BYTES, ConfigError, Document, Node, Path, parse
+from runtime.text import advice, quoted
 
 PRESET: Final = "preset"
 OF: Final = "of"

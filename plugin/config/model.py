@@ -25,8 +25,7 @@ from plugin.fields import (
     duration_problem,
 )
 from plugin.names import Check, cdi_kind_problem, matching, permissions_problem
-from runtime.config_file import quoted
-from runtime.text import parse_duration
+from runtime.text import parse_duration, quoted
 
 _VARIABLES: Final = Meta(max_length=256, extra_json_schema={"propertyNames": {"pattern": r"^[A-Za-z_]|\{"}})
 _CONTENT: Final = ("equals", "one_of", "matches", "not_matches", "at_least", "at_most")

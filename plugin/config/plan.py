@@ -10,7 +10,7 @@ from typing import Final, Literal
 from plugin.config.templates import Template, TemplateError
 from plugin.discovery.source import SourceConfig
 from plugin.names import id_problem
-from runtime.config_file import quoted
+from runtime.text import quoted
 
 Prefer = Literal["none", "packed", "spread", "numa"]
 

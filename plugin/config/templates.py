@@ -13,7 +13,7 @@ import jinja2
 from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from runtime.config_file import advice, quoted
+from runtime.text import advice, quoted
 
 ALLOWED_FILTERS: Final = frozenset(
     {

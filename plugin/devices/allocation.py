@@ -19,8 +19,7 @@ from plugin.devices.device import Device
 from plugin.devices.inventory import Inventory
 from plugin.devices.rendering import ContainerNode, File, Mount, Renderer, RenderError, distinct
 from plugin.names import natural
-from runtime.config_file import quoted
-from runtime.text import named
+from runtime.text import named, quoted
 
 
 class Refusal(Enum):

@@ -12,7 +12,7 @@ from plugin.config.templates import Template, TemplateError
 from plugin.devices.device import Device
 from plugin.discovery.source import Found
 from plugin.names import id_problem, natural, resource_problem
-from runtime.config_file import quoted
+from runtime.text import quoted
 
 NumaNodes = Callable[[Found], tuple[int, ...]]
 """Reads the NUMA nodes of a found device from the host; called for `numa: auto` alone."""

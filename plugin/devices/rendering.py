@@ -12,7 +12,7 @@ from plugin.config.plan import Entry, FileEntry, MountEntry, NodeEntry, PreStart
 from plugin.config.templates import Template, TemplateError
 from plugin.devices.device import Device
 from plugin.names import natural
-from runtime.config_file import quoted
+from runtime.text import quoted
 
 T = TypeVar("T")
 Check = Callable[[str], str | None]

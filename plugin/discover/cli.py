@@ -28,9 +28,9 @@ from plugin.discover.dry_run import (
 from plugin.discovery.host import HostRoot
 from plugin.presets import PRESETS
 from plugin.settings import PluginSettings
-from runtime.config_file import ConfigError, advice, quoted
+from runtime.config_file import ConfigError
 from runtime.flags import settings_flag
-from runtime.text import visible
+from runtime.text import advice, quoted, visible
 
 _EPILOG = """\b
 Exit status:

@@ -35,8 +35,7 @@ from plugin.serving.probes import ProbeRunner, Question, questions
 from plugin.serving.scan import DeviceScanner, ScanError, ScanResult, SharedSources
 from plugin.serving.written_files import missing_nodes, present_edits
 from runtime.clock import Instant
-from runtime.config_file import quoted
-from runtime.text import visible
+from runtime.text import quoted, visible
 
 
 class DiscoveredDevice(msgspec.Struct, frozen=True):

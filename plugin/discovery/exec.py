@@ -15,8 +15,7 @@ from plugin.discovery.source import Findings, Found, Scanner, Shared, SharedStat
 from plugin.discovery.sysfs_tree import clean
 from plugin.fields import Duration, Problem, TemplateText, duration_problem
 from plugin.names import attribute_problem, path_problem
-from runtime.config_file import quoted
-from runtime.text import parse_duration, visible
+from runtime.text import parse_duration, quoted, visible
 
 MAX_OUTPUT: Final = 1 << 20
 """Bytes that a program may print."""

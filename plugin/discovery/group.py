@@ -12,7 +12,7 @@ from plugin.discovery.host import HostRoot, node_of
 from plugin.discovery.source import Findings, Found, Scanner, Shared, SharedState, SourceConfig
 from plugin.fields import AttributeName, ConfigStruct, HostGlob, Problem
 from plugin.names import natural
-from runtime.config_file import quoted
+from runtime.text import quoted
 
 Key = tuple[str, int]
 """Identifies a group: its leading path and the use of that path; without one, its number."""

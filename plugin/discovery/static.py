@@ -10,7 +10,7 @@ from plugin.discovery.host import HostRoot, node_of
 from plugin.discovery.source import Findings, Found, SourceConfig
 from plugin.fields import ConfigStruct, HostPath, NumaNode, Problem
 from plugin.names import id_problem
-from runtime.config_file import quoted
+from runtime.text import quoted
 
 
 class StaticDevice(ConfigStruct, frozen=True):

@@ -47,9 +47,8 @@ from plugin.serving.host_files import HostFiles, fit_to_host
 from plugin.serving.scan import DeviceScanner
 from plugin.serving.status import ResourceCounters
 from runtime.clock import Clock
-from runtime.config_file import quoted
 from runtime.log import Log
-from runtime.text import visible
+from runtime.text import quoted, visible
 
 HOST_LIMIT: Final = 5.0
 """Seconds for what Allocate does on the host; after that it is refused."""

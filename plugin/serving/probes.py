@@ -25,7 +25,7 @@ from plugin.discovery.host import HostRoot
 from plugin.names import path_problem
 from plugin.patterns import MAX_TEXT, fullmatch
 from plugin.serving.blocking import WorkerThread, begin
-from runtime.config_file import quoted
+from runtime.text import quoted
 
 WITHOUT_EVENTS: Final = 10.0
 """Seconds between runs where the kernel has no events: files of sysfs and proc, carriers."""

@@ -27,8 +27,8 @@ from plugin.discovery.host import HostRoot
 from plugin.names import natural
 from plugin.serving.sockets import PREFIX, RECORD_ENDING
 from runtime.clock import Clock
-from runtime.config_file import quoted
 from runtime.log import Log
+from runtime.text import quoted
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 CDI_MODE: Final = 0o644

@@ -21,10 +21,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from runtime import config_file
 from runtime.clock import wait_within
-from runtime.config_file import MAX_BYTES, ConfigError, Document, advice, parse, quoted
+from runtime.config_file import MAX_BYTES, ConfigError, Document, parse
 from runtime.http.access import OPEN, AccessPolicy, UserGate
 from runtime.log import Episode, Log
 from runtime.process import Fatal
+from runtime.text import advice, quoted
 
 HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
     "Content-Security-Policy": (),
