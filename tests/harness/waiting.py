@@ -8,6 +8,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+FURTHEST = 0.2
+"""Seconds between two probes of a long wait."""
+
 LIMIT = 45.0
 """Seconds for what takes milliseconds on a machine that is not overloaded. A test has twice that and more."""
 
@@ -17,7 +20,8 @@ async def until(
 ) -> T:
     """The first truthy value of `probe`; fails after `limit` seconds, saying what was waited for.
 
-    An AssertionError of the probe counts as not yet, and is told in the end.
+    An AssertionError of the probe counts as not yet, and is reported in the end. `pause`: seconds between the
+    first two probes; later ones are further apart, as most of a suite's processor time would go into them.
     """
     end = time.monotonic() + limit
     while True:
@@ -33,6 +37,7 @@ async def until(
         if time.monotonic() > end:
             raise AssertionError(f"waited {limit:g} s for: {what}; last seen: {last!r}")
         await asyncio.sleep(pause)
+        pause = max(pause, min(pause * 1.2, FURTHEST))
 
 
 async def until_holds(condition: Callable[[], object], what: str = "the condition") -> None:
