@@ -8,22 +8,23 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-FURTHEST = 0.2
-"""Seconds between two probes of a long wait."""
+FIRST, FURTHEST = 0.02, 0.2
+"""Seconds between the first two probes, and between two of a long wait."""
 
 LIMIT = 45.0
 """Seconds for what takes milliseconds on a machine that is not overloaded. A test has twice that and more."""
 
 
 async def until(
-    what: str, probe: Callable[[], Awaitable[T | None]], *, limit: float = LIMIT, pause: float = 0.02
+    what: str, probe: Callable[[], Awaitable[T | None]], *, limit: float = LIMIT, pause: float | None = None
 ) -> T:
     """The first truthy value of `probe`; fails after `limit` seconds, saying what was waited for.
 
-    An AssertionError of the probe counts as not yet, and is reported in the end. `pause`: seconds between the
-    first two probes; later ones are further apart, as most of a suite's processor time would go into them.
+    An AssertionError of the probe counts as not yet, and is reported in the end. `pause`: seconds between two
+    probes; by default they get further apart, as a suite's processor time would go into them.
     """
     end = time.monotonic() + limit
+    between = FIRST if pause is None else pause
     while True:
         last: object
         try:
@@ -36,8 +37,8 @@ async def until(
             last = value
         if time.monotonic() > end:
             raise AssertionError(f"waited {limit:g} s for: {what}; last seen: {last!r}")
-        await asyncio.sleep(pause)
-        pause = max(pause, min(pause * 1.2, FURTHEST))
+        await asyncio.sleep(between)
+        between = between if pause is not None else min(between * 1.2, FURTHEST)
 
 
 async def until_holds(condition: Callable[[], object], what: str = "the condition") -> None:

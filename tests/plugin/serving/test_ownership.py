@@ -59,7 +59,7 @@ async def test_a_later_resource_keeps_a_held_device_over_a_restart(node: Node, o
 )
 @pytest.mark.parametrize("way", ["reload", "restart"])
 async def test_a_held_device_is_not_offered_otherwise(
-    case: tuple[str, str, str, list[str]], way: str, node: Node, one: Path
+    case: tuple[str, str, str, list[str]], way: str, node: Node, one: Path, tolerated: list[str]
 ) -> None:
     assert one.exists()
     before, after, name, freed = case
@@ -74,11 +74,18 @@ async def test_a_held_device_is_not_offered_otherwise(
         await served.until(lambda: served.fleet.settled and served.status(name).counters.discoveries > 1)
         await served.quiet(name)
         assert served.healthy(name) == []
+        assert node.kubelet.violations == ()
+        # List names the pod no more. The kubelet forgets what it held at the next allocation, and a former
+        # resource's devices after five minutes.
+        tolerated += ["held by a pod and is no longer advertised", f"advertised by {ONE} too"]
         await node.kubelet.delete_pod("default", "p")
         await served.until(lambda: served.healthy(name) == freed)
 
 
-async def test_who_shares_a_device_on_purpose_is_not_disturbed(node: Node, one: Path) -> None:
+async def test_who_shares_a_device_on_purpose_is_not_disturbed(
+    node: Node, one: Path, tolerated: list[str]
+) -> None:
+    tolerated += [f"advertised by {ONE} too", f"advertised by {TWO} too"]
     await hold(node, resource(ONE, "  exclusive: false\n"))
     both = configuration(resource(TWO), resource(ONE, "  exclusive: false\n"))
     async with node.serve(both, pace=PACE) as served:
@@ -121,7 +128,10 @@ async def test_an_allocate_answer_identifies(allocate: str, more: str, node: Nod
         await served.until(lambda: served.healthy(TWO) == ["y-a", "y-b"])
 
 
-async def test_an_answer_that_identifies_no_device_keeps_none_back(node: Node, host: Path) -> None:
+async def test_an_answer_that_identifies_no_device_keeps_none_back(
+    node: Node, host: Path, tolerated: list[str]
+) -> None:
+    tolerated.append(f"advertised by {ONE} too")
     (host / "etc/cards").mkdir(parents=True)
     (host / "etc/cards/a").touch()
     given = "{env: {CARD: there}}"
