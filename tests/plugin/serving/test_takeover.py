@@ -59,9 +59,8 @@ async def test_an_older_plugin_of_another_vendor_leaves(node: Node, colas: Path)
             await until_served(served)
             # The kubelet takes the old stream's end for ours, and cuts ours too.
             await foreign.stop()
-            await node.allocatable(COLA, 0)
-            await node.allocatable(COLA)
             await served.registered(COLA, 2)
+            await node.allocatable(COLA)
             assert served.status(COLA).counters.registrations == 2
 
 
