@@ -4,12 +4,12 @@ Nodes and processes
   node, simulated, cluster   one interface to a simulated kubelet and to a real cluster
   processes, stack, served   devicelens processes; both beside a node; a plugin inside a test
   preset, hosttree, machines a preset on a host tree; files of a host; parts of machines as sysfs shows them
-  waiting, stopwatch         waits for a condition with a limit; time without that of other processes
+  waiting                    waits for a condition with a limit
   trials                     the fault suite
 
 Data
   recordings                 answers of a real kubelet, from tests/data/recordings
-  answers, mutation, wire    generated and mutated answers, and a second decoder of protobuf
+  answers, mutation          generated and mutated answers
   lives, past, showcase      exporter histories without exporters
   hostile                    hostile names
 

@@ -31,8 +31,8 @@ _IDS = (
     *("gpu-0", "gpu-1", "gpu-2", "gpu-0::0", "gpu-0::1", "nvidia0/gi1", "nvidia0/gi1/vgpu0", "0000:3b:02.0"),
     *HOSTILE,
 )
-_NAMESPACES = ("default", "kube-system", *HOSTILE[1:3])
-_PODS = ("a", "b", "c-0", "c-1", *HOSTILE[1:5])
+_NAMESPACES = ("default", "kube-system", *HOSTILE[:3])
+_PODS = ("a", "b", "c-0", "c-1", *HOSTILE[:6])
 _CONTAINERS = ("main", "side", *HOSTILE[5:7])
 _CLAIMED = ("d0", "d1", *HOSTILE[:3])
 
@@ -73,12 +73,12 @@ def offered(*devices: str | api_pb2.ContainerDevices) -> api_pb2.AllocatableReso
     return api_pb2.AllocatableResourcesResponse(devices=[*entries, *([entry(*ids)] if ids else [])])
 
 
-class _Answers:
-    """Makes random parts of answers."""
+class Answers:
+    """Makes random parts of answers. Everything is chosen by `order`."""
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._one = self._random.choice
+    def __init__(self, order: random.Random) -> None:
+        self._random = order
+        self._one = order.choice
 
     def _several(self, make: Callable[[], T], most: int) -> list[T]:
         return [make() for _ in range(self._random.randint(0, most))]
@@ -87,7 +87,7 @@ class _Answers:
         """None, or nodes: 0 reads as an empty NUMANode, a negative one is no node, and some repeat."""
         if self._one((True, False)):
             return None
-        nodes = self._several(lambda: api_pb2.NUMANode(ID=self._one((0, 0, 1, 2, -1))), 3)
+        nodes = self._several(lambda: api_pb2.NUMANode(ID=self._one((0, 0, 1, 2, -1, 2**62))), 3)
         return api_pb2.TopologyInfo(nodes=nodes)
 
     def devices(self) -> api_pb2.ContainerDevices:
@@ -125,7 +125,7 @@ class _Answers:
 
     def cpus(self) -> list[int]:
         """Numbers of CPUs."""
-        return self._several(lambda: self._random.randint(0, 7), 4)
+        return self._several(lambda: self._one((*range(8), -1, 2**40)), 4)
 
     def container(self) -> api_pb2.ContainerResources:
         """A container, perhaps without anything."""
@@ -148,29 +148,31 @@ class _Answers:
         )
 
     def listing(self) -> api_pb2.ListPodResourcesResponse:
+        """An answer to List; a pod's name may come twice."""
         return api_pb2.ListPodResourcesResponse(pod_resources=self._several(self.pod, 5))
 
     def allocatable(self) -> api_pb2.AllocatableResourcesResponse:
+        """An answer to GetAllocatableResources."""
         return api_pb2.AllocatableResourcesResponse(devices=self._several(self.devices, 6), cpu_ids=[0, 1])
 
 
 # One number for each answer: a strategy for each field takes ten times as long.
-_SEEDS = st.integers(0, 2**32 - 1)
+_ANSWERS = st.integers(0, 2**32 - 1).map(lambda seed: Answers(random.Random(seed)))
 
 
 def pods() -> st.SearchStrategy[api_pb2.PodResources]:
     """Pods of answers."""
-    return _SEEDS.map(lambda seed: _Answers(seed).pod())
+    return _ANSWERS.map(Answers.pod)
 
 
 def listings() -> st.SearchStrategy[api_pb2.ListPodResourcesResponse]:
     """Answers to List; a pod's name may come twice."""
-    return _SEEDS.map(lambda seed: _Answers(seed).listing())
+    return _ANSWERS.map(Answers.listing)
 
 
 def allocatables() -> st.SearchStrategy[api_pb2.AllocatableResourcesResponse]:
     """Answers to GetAllocatableResources."""
-    return _SEEDS.map(lambda seed: _Answers(seed).allocatable())
+    return _ANSWERS.map(Answers.allocatable)
 
 
 def shuffled(message: M, order: random.Random) -> M:

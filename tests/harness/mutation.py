@@ -1,4 +1,4 @@
-"""Answers of a kubelet as they should be, and made wrong: field by field, byte by byte, part by part.
+"""Messages of a kubelet made wrong, byte by byte and part by part, and events of pods to begin with.
 
 Everything is chosen by one random.Random, so a seed names a message.
 """
@@ -7,64 +7,11 @@ import random
 from collections.abc import Sequence
 
 from kubelet.pb.core.v1 import pod_pb2
-from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2 as pods_pb2
 
 _NAMES = ("a", "b", "c-0", "c-1", "ü", "x\ny", '"', "\\", "\u202e", "")
-_RESOURCES = ("example.com/gpu", "example.com/nic", "other.example/x", "")
-_DEVICES = ("gpu-0", "gpu-1", "gpu-0::0", "gpu-0::1", "nvidia0/gi1", "MIG-1::2", "nic-0", "\\n", '"}', "")
 _BYTES = (b"\x00", b"\xff", b"\x80", b"\x0a", b"\x12", b"\x1a", b"\x0b", b"\x0c", b"\xff\xff\xff\xff\x0f")
 _LARGEST = 1 << 15
-
-
-def entry(order: random.Random) -> api_pb2.ContainerDevices:
-    """Devices of one resource, on some NUMA nodes or none."""
-    made = api_pb2.ContainerDevices(
-        resource_name=order.choice(_RESOURCES),
-        device_ids=[order.choice(_DEVICES) for _ in range(order.choice((0, 1, 1, 2, 3)))],
-    )
-    if order.random() < 0.5:
-        made.topology.SetInParent()
-        for _ in range(order.choice((0, 1, 1, 2))):
-            made.topology.nodes.add(ID=order.choice((0, 0, 1, 2, -1, 2**62)))
-    return made
-
-
-def pod(order: random.Random) -> api_pb2.PodResources:
-    """A pod with some containers."""
-    made = api_pb2.PodResources(name=order.choice(_NAMES), namespace=order.choice(_NAMES[:3]))
-    for _ in range(order.choice((0, 1, 1, 2))):
-        container = made.containers.add(name=order.choice(_NAMES))
-        container.devices.extend(entry(order) for _ in range(order.choice((0, 1, 1, 2, 3))))
-        if order.random() < 0.2:
-            container.cpu_ids.extend(order.choice((0, 1, 5, -1, 2**40)) for _ in range(2))
-        if order.random() < 0.2:
-            block = container.memory.add(memory_type="memory", size=order.choice((0, 1 << 30, 2**64 - 1)))
-            block.topology.nodes.add(ID=order.choice((0, 1)))
-        if order.random() < 0.3:
-            claim = container.dynamic_resources.add(
-                claim_name=order.choice(_NAMES), claim_namespace=order.choice(_NAMES)
-            )
-            for _ in range(order.choice((1, 1, 2))):
-                claim.claim_resources.add(
-                    driver_name="driver.example",
-                    pool_name=order.choice(("pool", "")),
-                    device_name=order.choice(_DEVICES),
-                    share_id=order.choice(("", "s")),
-                )
-    return made
-
-
-def listed(order: random.Random) -> bytes:
-    """A List answer."""
-    pods = [pod(order) for _ in range(order.choice((0, 1, 2, 3, 5)))]
-    return api_pb2.ListPodResourcesResponse(pod_resources=pods).SerializeToString()
-
-
-def allocatable(order: random.Random) -> bytes:
-    """A GetAllocatableResources answer."""
-    entries = [entry(order) for _ in range(order.choice((0, 1, 3, 6)))]
-    return api_pb2.AllocatableResourcesResponse(devices=entries, cpu_ids=[0, 1]).SerializeToString()
 
 
 def event(order: random.Random) -> bytes:

@@ -1,4 +1,4 @@
-"""Scripted plugins whose devices a simulated kubelet has already."""
+"""Scripted plugins whose devices a simulated kubelet has already, and pods that request them."""
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
@@ -6,7 +6,15 @@ from typing import Any
 
 from simulator import SimulatedKubelet
 from simulator.devices import Device
+from simulator.model import ContainerSpec, PodSpec
 from simulator.scripted import ScriptedPlugin
+
+R = "example.com/camera"
+
+
+def pod(name: str = "p", count: int = 1, resource: str = R) -> PodSpec:
+    """A pod with one container, `c`, that requests devices of one resource."""
+    return PodSpec(name, containers=(ContainerSpec("c", {resource: count}),))
 
 
 @asynccontextmanager

@@ -4,27 +4,24 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
 import pytest
 
-from harness.scripted import registered
+from harness.scripted import R, pod, registered
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2
 from simulator import SimulatedKubelet, checkpoint, endpoint
 from simulator.devices import Device, Options
 from simulator.model import AdmissionError, ContainerError, ContainerSpec, Phase, PodSpec
-from simulator.scripted import Allocate, PluginFailure, ScriptedPlugin
+from simulator.scripted import PluginFailure, ScriptedPlugin
 
-R = "example.com/camera"
 NIC = "example.com/nic"
 FOUR = tuple(Device(f"d{n}", numa=(n % 2,)) for n in range(4))
-
-
-def pod(name: str = "p", count: int = 1, resource: str = R) -> PodSpec:
-    return PodSpec(name, containers=(ContainerSpec("c", {resource: count}),))
+PRE_START = Options(pre_start_required=True)
 
 
 def devices_of(kubelet: SimulatedKubelet, name: str, container: str = "c") -> set[str]:
@@ -175,26 +172,29 @@ class TestRefusals:
             await kubelet.delete_pod("default", "p")
             await kubelet.add_pod(pod("q", 2))
 
-    async def test_a_plugin_that_says_no(self, kubelet: SimulatedKubelet) -> None:
-        async def no(_ids: Sequence[str]) -> api_pb2.ContainerAllocateResponse:
-            raise PluginFailure(grpc.StatusCode.FAILED_PRECONDITION, "d1 is on fire")
+    @pytest.mark.parametrize(
+        ("answer", "said"),
+        [
+            (
+                PluginFailure(grpc.StatusCode.FAILED_PRECONDITION, "d1 is on fire"),
+                "rpc error: code = FailedPrecondition desc = d1 is on fire, which is unexpected",
+            ),
+            (None, "no containers return in allocation response"),
+        ],
+        ids=["error", "no container"],
+    )
+    async def test_a_plugin_that_allocates_nothing(
+        self, kubelet: SimulatedKubelet, answer: PluginFailure | None, said: str
+    ) -> None:
+        async def allocate(_ids: Sequence[str]) -> None:
+            if answer is not None:
+                raise answer
 
-        async with registered(kubelet, R, FOUR, allocate=no):
+        async with registered(kubelet, R, FOUR, allocate=allocate):
             with pytest.raises(AdmissionError) as refused:
                 await kubelet.add_pod(pod())
-            assert refused.value.message == (
-                "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
-                "desc = d1 is on fire, which is unexpected"
-            )
+            assert refused.value.message.startswith(f"Pod was rejected: Allocate failed due to {said}")
             assert kubelet.holdings() == frozenset()
-
-    async def test_a_plugin_that_answers_for_no_container(self, kubelet: SimulatedKubelet) -> None:
-        async def nothing(_ids: Sequence[str]) -> None:
-            return None
-
-        async with registered(kubelet, R, FOUR, allocate=nothing):
-            with pytest.raises(AdmissionError, match="no containers return in allocation response"):
-                await kubelet.add_pod(pod())
 
     async def test_no_healthy_devices(self, kubelet: SimulatedKubelet) -> None:
         async with registered(kubelet, R, FOUR):
@@ -206,20 +206,6 @@ class TestRefusals:
             "Pod was rejected: Allocate failed due to no healthy devices present; "
             "cannot allocate unhealthy devices example.com/camera, which is unexpected"
         )
-
-    async def test_of_a_plugin_whose_successor_left_allocate_is_not_even_tried(
-        self, kubelet: SimulatedKubelet
-    ) -> None:
-        async with ScriptedPlugin(kubelet.root, R, FOUR, socket="old.sock") as old:
-            await old.register()
-            async with registered(kubelet, R, FOUR[:3], socket="new.sock") as new:
-                pass
-            await kubelet.wait_until(lambda k: k.allocatable(R) == 0)
-            old.send(FOUR)
-            await kubelet.wait_until(lambda k: k.allocatable(R) == 4)
-            with pytest.raises(AdmissionError, match=r"endpoint .* has been stopped"):
-                await kubelet.add_pod(pod())
-            assert (old.allocated, new.allocated) == ([], [])
 
     async def test_a_resource_that_nobody_registered(self, kubelet: SimulatedKubelet) -> None:
         with pytest.raises(AdmissionError) as refused:
@@ -259,70 +245,72 @@ class TestRefusals:
             await kubelet.add_pod(pod("q", 4))
 
 
+@dataclass
+class InFlight:
+    """A pod whose Allocate waits until the test lets it go."""
+
+    plugin: ScriptedPlugin
+    adding: asyncio.Task[str]
+    go: asyncio.Event
+
+
 class TestInFlight:
     @staticmethod
-    def held_up() -> tuple[asyncio.Event, Allocate]:
+    @asynccontextmanager
+    async def held_up(
+        kubelet: SimulatedKubelet, devices: Iterable[Device] = FOUR
+    ) -> AsyncGenerator[InFlight]:
         go = asyncio.Event()
 
         async def allocate(_ids: Sequence[str]) -> api_pb2.ContainerAllocateResponse:
             await go.wait()
             return api_pb2.ContainerAllocateResponse(envs={"DONE": "1"})
 
-        return go, allocate
+        async with registered(kubelet, R, devices, allocate=allocate) as plugin:
+            adding = asyncio.create_task(kubelet.add_pod(pod()))
+            await kubelet.wait_until(lambda _: plugin.allocated)
+            yield InFlight(plugin, adding, go)
 
     async def test_a_device_dropped_while_its_allocate_is_in_flight_is_a_panic(
         self, kubelet: SimulatedKubelet
     ) -> None:
-        go, allocate = self.held_up()
-        async with registered(kubelet, R, FOUR[:1], allocate=allocate) as plugin:
-            adding = asyncio.create_task(kubelet.add_pod(pod()))
-            await kubelet.wait_until(lambda _: plugin.allocated)
-            plugin.send([])
+        async with self.held_up(kubelet, FOUR[:1]) as its:
+            its.plugin.send([])
             await kubelet.wait_until(lambda k: k.capacity(R) == 0)
-            go.set()
-            await adding
+            its.go.set()
+            await its.adding
         assert kubelet.violations[0] == (
             "example.com/camera: device 'd0' was dropped while its Allocate was in flight: "
             "a kubelet panics here"
         )
 
     async def test_an_allocate_that_hangs_holds_up_all_other_pods(self, kubelet: SimulatedKubelet) -> None:
-        go, allocate = self.held_up()
-        async with registered(kubelet, R, FOUR, allocate=allocate) as plugin:
-            first = asyncio.create_task(kubelet.add_pod(pod("first")))
-            await kubelet.wait_until(lambda _: plugin.allocated)
+        async with self.held_up(kubelet) as its:
             second = asyncio.create_task(kubelet.add_pod(PodSpec("second")))
             await kubelet.wait_until(lambda k: len(k.pods()) == 2)
-            await asyncio.wait((first, second), timeout=0.1)
-            assert not first.done()
+            await asyncio.wait((its.adding, second), timeout=0.1)
+            assert not its.adding.done()
             assert not second.done()
-            go.set()
-            await asyncio.gather(first, second)
+            its.go.set()
+            await asyncio.gather(its.adding, second)
 
     async def test_a_restart_meanwhile_admits_the_pod_anew(self, kubelet: SimulatedKubelet) -> None:
-        _, allocate = self.held_up()
-        async with registered(kubelet, R, FOUR, allocate=allocate) as plugin:
-            adding = asyncio.create_task(kubelet.add_pod(pod()))
-            await kubelet.wait_until(lambda _: plugin.allocated)
+        async with self.held_up(kubelet) as its:
             await kubelet.restart()
             # The new kubelet does not know the plugin yet, as after a node's reboot.
             with pytest.raises(AdmissionError, match="no healthy devices present"):
-                await adding
+                await its.adding
 
     async def test_a_plugin_that_dies_meanwhile_fails_the_pod(self, kubelet: SimulatedKubelet) -> None:
-        _, allocate = self.held_up()
-        async with registered(kubelet, R, FOUR, allocate=allocate) as plugin:
-            adding = asyncio.create_task(kubelet.add_pod(pod()))
-            await kubelet.wait_until(lambda _: plugin.allocated)
-            await plugin.stop()
+        async with self.held_up(kubelet) as its:
+            await its.plugin.stop()
             with pytest.raises(AdmissionError, match=r"due to rpc error: code = (Unavailable|Canceled)"):
-                await adding
+                await its.adding
 
     async def test_who_stops_waiting_takes_the_pod_back(self, kubelet: SimulatedKubelet) -> None:
-        _, allocate = self.held_up()
-        async with registered(kubelet, R, FOUR, allocate=allocate):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(kubelet.add_pod(pod()), 0.2)
+        async with self.held_up(kubelet) as its:
+            its.adding.cancel()
+            await asyncio.wait([its.adding])
             assert kubelet.pods() == ()
             await kubelet.add_pod(PodSpec("next"))
 
@@ -331,8 +319,7 @@ class TestContainers:
     async def test_prestart_comes_before_each_start_and_allocate_only_once(
         self, kubelet: SimulatedKubelet
     ) -> None:
-        options = Options(pre_start_required=True)
-        async with registered(kubelet, R, FOUR, options=options) as plugin:
+        async with registered(kubelet, R, FOUR, options=PRE_START) as plugin:
             await kubelet.add_pod(pod())
             assert plugin.started == plugin.allocated
             answers = await kubelet.restart_container("default", "p", "c")
@@ -348,8 +335,7 @@ class TestContainers:
             if fails:
                 raise PluginFailure(grpc.StatusCode.INTERNAL, "no firmware")
 
-        options = Options(pre_start_required=True)
-        async with registered(kubelet, R, FOUR, options=options, pre_start=pre_start):
+        async with registered(kubelet, R, FOUR, options=PRE_START, pre_start=pre_start):
             with pytest.raises(ContainerError) as failed:
                 await kubelet.add_pod(pod())
             assert str(failed.value) == (
@@ -369,16 +355,14 @@ class TestContainers:
 
         assert endpoint.PRE_START_TIMEOUT == 30
         monkeypatch.setattr(endpoint, "PRE_START_TIMEOUT", 0.1)
-        options = Options(pre_start_required=True)
-        async with registered(kubelet, R, FOUR, options=options, pre_start=hangs):
+        async with registered(kubelet, R, FOUR, options=PRE_START, pre_start=hangs):
             with pytest.raises(ContainerError, match="rpc error: code = DeadlineExceeded"):
                 await kubelet.add_pod(pod())
 
     async def test_a_container_starts_again_after_a_restart_without_its_plugin(
         self, kubelet: SimulatedKubelet
     ) -> None:
-        options = Options(pre_start_required=True)
-        async with registered(kubelet, R, FOUR, options=options) as plugin:
+        async with registered(kubelet, R, FOUR, options=PRE_START) as plugin:
             await kubelet.add_pod(pod())
             await kubelet.restart()
             answers = await kubelet.restart_container("default", "p", "c")

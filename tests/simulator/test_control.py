@@ -2,12 +2,11 @@
 
 import stat
 from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import aiohttp
 import pytest
 
-from harness.scripted import registered
+from harness.scripted import R, pod, registered
 from simulator import Faults, RegistrationFaults, SimulatedKubelet
 from simulator.cli import parse_faults
 from simulator.control import ControlClient, ControlError
@@ -23,8 +22,6 @@ from simulator.model import (
     Phase,
     PodSpec,
 )
-
-R = "example.com/camera"
 
 
 @pytest.fixture
@@ -44,7 +41,7 @@ async def test_it_does_all_that_the_kubelet_does(kubelet: SimulatedKubelet, clie
             0,
             0,
         )
-        uid = await client.add_pod(PodSpec("p", containers=(ContainerSpec("c", {R: 1}),)))
+        uid = await client.add_pod(pod())
         assert await client.holdings() == kubelet.holdings()
         assert len(kubelet.holdings()) == 1
         assert await client.alloc_response("default", "p", "c", R) == kubelet.alloc_response(
@@ -92,7 +89,7 @@ async def test_faults_arrive_and_come_back(kubelet: SimulatedKubelet, client: Co
 async def test_refusals_are_raised_as_by_the_kubelet_itself(
     kubelet: SimulatedKubelet, client: ControlClient
 ) -> None:
-    spec = PodSpec("p", containers=(ContainerSpec("c", {R: 1}),))
+    spec = pod()
     with pytest.raises(AdmissionError) as refused:
         await client.add_pod(spec)
     assert refused.value.reason == f"OutOf{R}"
@@ -143,14 +140,6 @@ async def test_the_socket_is_its_owners_alone_and_goes(kubelet: SimulatedKubelet
     async with control_server(kubelet):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not path.exists()
-
-
-async def test_nothing_there_is_one_clear_line(root: Path) -> None:
-    with pytest.raises(ControlError) as failed:
-        await ControlClient(root).state()
-    assert str(failed.value) == (
-        f"no simulated kubelet answers at {root}/simulator.sock: No such file or directory"
-    )
 
 
 @pytest.mark.parametrize(

@@ -188,39 +188,6 @@ def test_snapshot_has_exactly_the_content_of_the_answers(
         assert count.free == count.known - count.allocated
 
 
-RECORDED = {
-    "after-kubelet-restart-plugin-not-registered": {"held.example/foo": ResourceCounts(7, 0, 7, 7, 0)},
-    "dra-shared-and-inline-claims": {"held.example/foo": ResourceCounts(8, 8, 7, 0, 1)},
-    "init-sidecar-guaranteed-and-completed-job": {
-        "held.example/foo": ResourceCounts(12, 12, 11, 0, 1),
-        "held.example/nic": ResourceCounts(6, 6, 2, 0, 4),
-    },
-}
-
-
-@pytest.mark.parametrize(("name", "counts"), RECORDED.items())
-def test_recorded_answer_gives_its_owners(name: str, counts: dict[str, ResourceCounts]) -> None:
-    """The owners are those of the text form of the same answer."""
-    answer, allocatable = (
-        (RECORDINGS / f"{name}.{call}.binpb").read_bytes() for call in ("list", "allocatable")
-    )
-    snapshot = build(
-        api_pb2.ListPodResourcesResponse.FromString(answer),
-        api_pb2.AllocatableResourcesResponse.FromString(allocatable),
-    )
-    assert snapshot.resources() == counts
-    text = (RECORDINGS / f"{name}.list.txtpb").read_text(encoding="utf-8")
-    rows = [
-        (entry.resource_name, device_id, pod.namespace, pod.name, container.name)
-        for pod in text_format.Parse(text, api_pb2.ListPodResourcesResponse()).pod_resources
-        for container in pod.containers
-        for entry in container.devices
-        for device_id in entry.device_ids
-    ]
-    assert sorted(rows) == sorted((*one.key, *who[:3]) for one in snapshot.devices for who in one.holders)
-    assert all(one.numa_nodes == (0,) for one in snapshot.devices if one.allocatable)
-
-
 def test_recorded_claims_cpus_and_memory_are_read() -> None:
     name = "init-sidecar-guaranteed-and-completed-job"
     snapshot = build(
