@@ -1,5 +1,6 @@
 """`devicelens kubelet` as a process."""
 
+import asyncio
 import json
 import os
 import re
@@ -16,7 +17,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from runtime.process import Fatal
 from simulator.cli import kubelet as kubelet_command
+from simulator.main import main
 
 COMMAND = (sys.executable, "-m", "devicelens", "kubelet")
 PROJECT = Path(__file__).parents[2]
@@ -24,19 +27,6 @@ PROJECT = Path(__file__).parents[2]
 
 def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("DEVICELENS_")}
-
-
-def start(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a kubelet that refuses to start, as a process."""
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=PROJECT,
-        env=environment(),
-    )
 
 
 def run(*arguments: str | Path) -> Result:
@@ -159,17 +149,18 @@ def test_a_recording_is_served(root: Path, recordings: Path) -> None:
 class TestRefusals:
     def test_a_directory_in_use(self, root: Path) -> None:
         with running(root):
-            refused = start("--kubelet.root", root)
+            refused = subprocess.run(
+                [*COMMAND, "--kubelet.root", str(root)],
+                capture_output=True,
+                timeout=60,
+                check=False,
+                cwd=PROJECT,
+                env=environment(),
+            )
             assert refused.returncode == 1
-            assert refused.stderr == (
+            assert refused.stderr.decode() == (
                 f"devicelens: {root}: a kubelet serves {root}/device-plugins/kubelet.sock already\n"
             )
-
-    def test_no_directory_at_all(self) -> None:
-        for command in ((), ("show",), ("pod", "delete", "p")):
-            refused = run(*command)
-            assert refused.exit_code == 2
-            assert "--kubelet.root is needed, or DEVICELENS_KUBELET_ROOT" in refused.stderr
 
     @pytest.mark.parametrize(
         ("file", "flags", "said"),
@@ -184,24 +175,35 @@ class TestRefusals:
             ),
         ],
     )
-    def test_what_cannot_start_says_why(self, root: Path, file: str, flags: str, said: str) -> None:
+    async def test_what_cannot_start_says_why(self, root: Path, file: str, flags: str, said: str) -> None:
         (root / file).write_bytes(b"\xff\xff")
-        refused = start(*flags.format(root).split())
-        assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-        assert said in refused.stderr
+        settings = kubelet_command.make_context("kubelet", flags.format(root).split()).params
+        with pytest.raises(Fatal, match=said) as refused:
+            await main(settings["kubelet_root"], settings, asyncio.Event())
+        assert "\n" not in str(refused.value)
         assert (root / file).read_bytes() == b"\xff\xff"
 
-    @pytest.mark.parametrize("words", ["nonsense", "slow=soon", "rate-limited=x", "registration.garbage"])
-    def test_an_invalid_fault(self, root: Path, words: str) -> None:
-        refused = run("fault", words, "--kubelet.root", root)
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (
+                "fault nonsense --kubelet.root /nowhere",
+                "Invalid value for FAULT: found 'nonsense', expected a fault",
+            ),
+            *(
+                (f"pod add p --request {request}", f"found '{request}', expected RESOURCE=N")
+                for request in ("camera", "=2", "camera=two")
+            ),
+            *(
+                (command, "--kubelet.root is needed, or DEVICELENS_KUBELET_ROOT")
+                for command in ("", "show", "pod delete p")
+            ),
+        ],
+    )
+    def test_invalid_arguments(self, words: str, said: str) -> None:
+        refused = run(*words.split())
         assert (refused.exit_code, refused.stdout) == (2, "")
-        assert "Invalid value for FAULT: found " in refused.stderr
-
-    @pytest.mark.parametrize("request_", ["camera", "=2", "camera=two"])
-    def test_an_invalid_request(self, root: Path, request_: str) -> None:
-        refused = run("pod", "add", "p", "--kubelet.root", root, "--request", request_)
-        assert refused.exit_code == 2
-        assert f"found '{request_}', expected RESOURCE=N" in refused.stderr
+        assert said in refused.stderr
 
     def test_no_kubelet_at_the_root(self, root: Path) -> None:
         shutil.rmtree(root)

@@ -7,15 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.history.record import (
-    Bound,
-    Certainty,
-    HoldingFacts,
-    HoldingKey,
-    HoldingRow,
-    RecordedHoldings,
-    bounded,
-)
+from exporter.history.record import Bound, Certainty, HoldingRow, RecordedHoldings
 from exporter.history.record import present as present_of
 from exporter.mapping.holdings import (
     RESTORE_FOR,
@@ -65,11 +57,6 @@ def _snapshot(*held: tuple[HeldKey, Holder]) -> Snapshot:
         ),
         claims=[ClaimDevice(key, tuple(sorted(found))) for key, found in through.items()],
     )
-
-
-def test_holdings_through_each_claim_begin_and_end() -> None:
-    old, new = _snapshot((A, P), (C, P), (D, P)), _snapshot((B, P), (D, P), (D, Q))
-    assert diff(old, new) == Diff(began=(Holding(D, Q), Holding(B, P)), ended=(Holding(C, P), Holding(A, P)))
 
 
 class _Untouched(ClaimDevice):
@@ -194,13 +181,14 @@ def test_another_uid_is_another_holding_and_a_doubtful_uid_is_the_same(
 NOW = 1000.0
 
 
-def held(*keys: DeviceKey, uid: str = "") -> Snapshot:
+def held(*keys: HeldKey, uid: str = "") -> Snapshot:
     return _snapshot(*((key, P._replace(pod_uid=uid)) for key in keys))
 
 
-def row(key: DeviceKey, *, uid: str = "", certainty: Certainty = Certainty.BETWEEN_POLLS) -> HoldingRow:
-    name = HoldingKey(key.resource, "", "", key.device, "", "", "", P.namespace, P.pod, P.container)
-    return HoldingRow(1, name, HoldingFacts(uid), Bound(90.0, 100.0, certainty))
+def row(key: HeldKey, *, uid: str = "", certainty: Certainty = Certainty.BETWEEN_POLLS) -> HoldingRow:
+    """As history keeps a holding of the pod p, first seen at 100."""
+    ((name, (facts,)),) = present_of(held(key, uid=uid), lambda _: UNKNOWN).items()
+    return HoldingRow(1, name, facts, Bound(90.0, 100.0, certainty))
 
 
 RESTORED = HeldSince(100.0)
@@ -212,19 +200,20 @@ UNKNOWN_START = HeldSince(NOW, exact=False)
     [(Certainty.BETWEEN_POLLS, True), (Certainty.HELD_ALREADY, False), (Certainty.WHILE_DOWN, False)],
 )
 @pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("one", "other"), [(A, B), (C, D)], ids=["devices", "claims"])
 def test_holdings_of_the_first_snapshot_start_when_history_says(
-    certainty: Certainty, exact: bool, late: bool
+    certainty: Certainty, exact: bool, late: bool, one: HeldKey, other: HeldKey
 ) -> None:
     """History is `late` if its file becomes readable after the first snapshots."""
-    tracker, recorded = HoldingTracker(), RecordedHoldings([row(A, certainty=certainty)])
+    tracker, recorded = HoldingTracker(), RecordedHoldings([row(one, certainty=certainty)])
     if not late:
         tracker.restore(recorded)
-    tracker.advance(held(A, B), NOW)
-    tracker.advance(_snapshot((A, P), (B, P), (B, Q)), NOW + 1)
+    tracker.advance(held(one, other), NOW)
+    tracker.advance(_snapshot((one, P), (other, P), (other, Q)), NOW + 1)
     if late:
         tracker.restore(recorded)
     found = (HeldSince(100.0, exact=exact), UNKNOWN_START, HeldSince(NOW + 1))
-    assert tuple(tracker.since[Holding(*one)] for one in ((A, P), (B, P), (B, Q))) == found
+    assert tuple(tracker.since[Holding(*it)] for it in ((one, P), (other, P), (other, Q))) == found
 
 
 @pytest.mark.parametrize(
@@ -246,50 +235,24 @@ def test_each_record_restores_one_start_just_after_the_first_snapshot(
     assert [tracker.since[Holding(key, P)].at for key in (A, B)] == since
 
 
-def test_another_uid_is_another_holding_even_if_it_is_proven_after_the_restore() -> None:
+@pytest.mark.parametrize(("one", "other"), [(A, B), (C, D)], ids=["devices", "claims"])
+def test_another_uid_is_another_holding_even_if_it_is_proven_after_the_restore(
+    one: HeldKey, other: HeldKey
+) -> None:
     tracker = HoldingTracker()
-    tracker.restore(RecordedHoldings([row(A, uid="u1"), row(B, uid="u1")]))
+    tracker.restore(RecordedHoldings([row(one, uid="u1"), row(other, uid="u1")]))
     second = P._replace(pod_uid="u2")
-    tracker.advance(_snapshot((A, P), (B, second)), NOW)
-    assert dict(tracker.since) == {Holding(A, P): RESTORED, Holding(B, second): UNKNOWN_START}
-    step = tracker.advance(held(A, B, uid="u2"), NOW + 1)
-    old = Holding(A, P._replace(pod_uid="u1"))
-    assert step.change == Diff(began=(Holding(A, second),), ended=(old,))
-    assert [(one.holding, one.seconds) for one in step.released] == [(old, NOW + 1 - 100.0)]
-    assert step.since[Holding(A, second)] == HeldSince(NOW + 1)
+    tracker.advance(_snapshot((one, P), (other, second)), NOW)
+    assert dict(tracker.since) == {Holding(one, P): RESTORED, Holding(other, second): UNKNOWN_START}
+    step = tracker.advance(held(one, other, uid="u2"), NOW + 1)
+    old = Holding(one, P._replace(pod_uid="u1"))
+    assert step.change == Diff(began=(Holding(one, second),), ended=(old,))
+    assert [(released.holding, released.seconds) for released in step.released] == [(old, NOW + 1 - 100.0)]
+    assert step.since[Holding(one, second)] == HeldSince(NOW + 1)
 
 
 def test_record_of_a_shortened_name_is_found() -> None:
     key = DeviceKey("r", "x" * 5000)
-    name = HoldingKey("r", "", "", bounded(key.device), "", "", "", *P[:3])
-    found = RecordedHoldings([HoldingRow(1, name, HoldingFacts(), Bound(90.0, 100.0, Certainty.AT_ONCE))])
+    found = RecordedHoldings([row(key)])
     assert found.take(Holding(key, P)) == OpenHolding(100.0, exact=True, uid="")
     assert found.take(Holding(key, P)) is None
-
-
-def claimed(*claims: str, uid: str = "") -> Snapshot:
-    through = tuple(ClaimHolder(P._replace(pod_uid=uid), "n", claim) for claim in claims)
-    return Snapshot(claims=(ClaimDevice(ClaimDeviceKey("drv", "pool", "gpu-0", "s1"), through),))
-
-
-def claim_rows(snapshot: Snapshot, at: float) -> list[HoldingRow]:
-    """As history keeps what `snapshot` shows, first seen at `at`."""
-    start = Bound(at - 10.0, at, Certainty.BETWEEN_POLLS)
-    found = present_of(snapshot, lambda _: UNKNOWN)
-    return [HoldingRow(number, key, facts[0], start) for number, (key, facts) in enumerate(found.items(), 1)]
-
-
-def test_claimed_device_is_restored_for_each_claim() -> None:
-    tracker = HoldingTracker()
-    tracker.restore(RecordedHoldings(claim_rows(claimed("mine", uid="u1"), 100.0)))
-    snapshot = claimed("mine", "yours")
-    tracker.advance(snapshot, NOW)
-    (device,) = snapshot.claims
-    mine, yours = (Holding(device.held(through), through.holder) for through in device.holders)
-    assert dict(tracker.since) == {mine: HeldSince(100.0, exact=True), yours: HeldSince(NOW, exact=False)}
-    step = tracker.advance(claimed("mine", "yours", uid="u2"), NOW + 1)
-    assert [one.holding.holder.pod_uid for one in step.released] == ["u1"]
-    assert sorted(step.since.values(), key=lambda one: one.at) == [
-        HeldSince(NOW, exact=False),
-        HeldSince(NOW + 1),
-    ]

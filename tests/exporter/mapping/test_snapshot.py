@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
