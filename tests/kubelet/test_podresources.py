@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from kubelet.pb.podresources.v1 import api_pb2
+from harness import answers
 from kubelet.pb.podresources.v1alpha1 import api_pb2 as alpha_pb2
 from kubelet.podresources import (
     MAX_MESSAGE_BYTES,
@@ -29,22 +29,7 @@ LIST = "/v1.PodResourcesLister/List"
 ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 ALPHA = "/v1alpha1.PodResourcesLister/List"
 
-LISTED = api_pb2.ListPodResourcesResponse(
-    pod_resources=[
-        api_pb2.PodResources(
-            name="p",
-            namespace="n",
-            containers=[
-                api_pb2.ContainerResources(
-                    name="c", devices=[api_pb2.ContainerDevices(resource_name="r", device_ids=["d"])]
-                )
-            ],
-        )
-    ]
-)
-OFFERED = api_pb2.AllocatableResourcesResponse(
-    devices=[api_pb2.ContainerDevices(resource_name="r", device_ids=["d", "free"])]
-)
+LISTED, OFFERED = answers.listed(answers.pod("p", "d")), answers.offered("d", "free")
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Behaviour = Callable[[Context], Awaitable[bytes]]
@@ -137,13 +122,6 @@ async def test_both_answers_come_as_they_were_given(path: Path) -> None:
         assert (raw.listed, raw.allocatable) == (LISTED.SerializeToString(), None)
         assert raw.asked_allocatable is False
         assert server.calls == [LIST, ALLOCATABLE, LIST]
-
-
-async def test_what_a_newer_kubelet_adds_is_passed_over(path: Path) -> None:
-    unknown = b"\xfa\x3e\x03new"
-    behaviours = WELL | {LIST: _gives(LISTED.SerializeToString() + unknown)}
-    async with connected(path, behaviours) as (_, client):
-        assert (await client.fetch()).listed.pod_resources == LISTED.pod_resources
 
 
 @pytest.mark.parametrize(
@@ -240,10 +218,7 @@ async def test_a_failed_list_says_why(
 
 def _large(size: int) -> bytes:
     """A List answer of exactly `size` bytes."""
-    entry = api_pb2.ContainerDevices(resource_name="r", device_ids=["x"])
-    listed = api_pb2.ListPodResourcesResponse(
-        pod_resources=[api_pb2.PodResources(containers=[api_pb2.ContainerResources(devices=[entry])])]
-    )
+    listed = answers.listed(answers.pod("p", "x"))
     devices = listed.pod_resources[0].containers[0].devices[0]
     devices.device_ids[0] = "x" * (size - 64)
     devices.device_ids[0] += "x" * (size - listed.ByteSize())

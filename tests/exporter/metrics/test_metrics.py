@@ -11,8 +11,6 @@ from typing import Any
 
 import prometheus_client
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -30,16 +28,13 @@ from exporter.mapping.model import (
     Snapshot,
     merge_reports,
 )
-from exporter.mapping.snapshot import build
 from exporter.mapping.state import Failure, State, StateStore
 from exporter.metrics import exporter as metrics_module
 from exporter.metrics.exporter import Metrics
 from exporter.refresh.protocols import Trigger
 from harness import scene
-from harness.answers import allocatables, listings
 from harness.scene import device
 from harness.tools import required
-from kubelet.pb.podresources.v1 import api_pb2
 from runtime.exposition import Body, Format, render
 
 STALE_AFTER = 60.0
@@ -309,40 +304,6 @@ async def test_counters_count_allocations_releases_and_refreshes(its: Exposed) -
     assert {key: count for key, count in errors.items() if count} == {("UNAVAILABLE", "List"): 1.0}
     durations = _samples(text, "refresh_duration_seconds_bucket")
     assert (durations["0.005",], durations["10.0",], durations["+Inf",]) == (1.0, 1.0, 2.0)
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(listings(), st.none() | allocatables(), st.sampled_from(Format))
-def test_series_match_the_snapshot(
-    listed: api_pb2.ListPodResourcesResponse,
-    offered: api_pb2.AllocatableResourcesResponse | None,
-    form: Format,
-) -> None:
-    snapshot, its = build(listed, offered), Exposed()
-
-    async def scrape() -> str:
-        # Another mapping was shown before.
-        its.publish()
-        await its.text(form)
-        its.publish(snapshot, generation=2)
-        return await its.text(form)
-
-    samples = [sample for family in PARSERS[form](asyncio.run(scrape())) for sample in family.samples]
-    its.metrics.close()
-    series = [(sample.name, tuple(sorted(sample.labels.items()))) for sample in samples]
-    assert len(set(series)) == len(series)
-    named = {
-        (sample.labels["namespace"], sample.labels["pod"], sample.labels["container"])
-        for sample in samples
-        if "pod" in sample.labels
-    }
-    assert named - {("", "", "")} == {tuple(container.holder[:3]) for container in snapshot.containers}
-    owners = {
-        (sample.labels["resource"], sample.labels["device"], sample.labels["namespace"], sample.labels["pod"])
-        for sample in samples
-        if sample.name == "devicelens_device_owner_info"
-    }
-    assert owners == {(*one.key, *who[:2]) for one in snapshot.devices for who in one.holders}
 
 
 def _complaints(promtool: str, document: bytes) -> tuple[int, bytes]:

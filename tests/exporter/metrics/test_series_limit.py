@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.samples import Sample
 
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import Holder
@@ -32,8 +33,8 @@ def _state(
     return scene.state(snapshot, at=0.0, since=1.0, pods=pods)
 
 
-def _scraped(state: State, limit: int) -> tuple[int, dict[str, int]]:
-    """What is said to be dropped, and how many series of the mapping there are by family."""
+def _scraped(state: State, limit: int) -> tuple[int, list[Sample]]:
+    """The number of series that are dropped, and the series of the mapping."""
 
     async def scrape() -> str:
         states = StateStore()
@@ -49,7 +50,9 @@ def _scraped(state: State, limit: int) -> tuple[int, dict[str, int]]:
     mapping, found, rest = asyncio.run(scrape()).partition("# HELP devicelens_series_dropped")
     assert found
     (dropped,) = re.findall(r"^devicelens_series_dropped (\S+)$", rest, re.MULTILINE)
-    return int(float(dropped)), {family.name: len(family.samples) for family in parse_text(mapping)}
+    samples = [sample for family in parse_text(mapping) for sample in family.samples]
+    assert len({(sample.name, *sorted(sample.labels.items())) for sample in samples}) == len(samples)
+    return int(float(dropped)), samples
 
 
 LISTED = st.tuples(listings(), st.none() | allocatables())
@@ -57,13 +60,16 @@ LISTED = st.tuples(listings(), st.none() | allocatables())
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(LISTED)
-def test_count_equals_the_rendered_series(
+def test_count_equals_the_rendered_series_which_name_all_holders_and_no_other(
     answers: tuple[api_pb2.ListPodResourcesResponse, api_pb2.AllocatableResourcesResponse | None],
 ) -> None:
     state = _state(*answers)
     counted = sum(count_series(state).values())
-    dropped, families = _scraped(state, max(counted, 1))
-    assert (dropped, sum(families.values())) == (0, counted)
+    dropped, samples = _scraped(state, max(counted, 1))
+    assert (dropped, len(samples)) == (0, counted)
+    names = ("namespace", "pod", "container")
+    named = {tuple(one.labels[name] for name in names) for one in samples if "container" in one.labels}
+    assert named - {("", "", "")} == {tuple(one.holder[:3]) for one in state.snapshot.containers}
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -76,13 +82,13 @@ def test_series_stay_within_the_limit_and_devices_go_first(
     counted = count_series(state)
     total = sum(counted.values())
     limit = data.draw(st.integers(1, total + 1))
-    dropped, families = _scraped(state, limit)
-    exposed = sum(families.values())
+    dropped, samples = _scraped(state, limit)
+    exposed = len(samples)
     assert exposed <= limit
     assert exposed + dropped == total
     if dropped and counted[SeriesGroup.HOLDERS] + counted[SeriesGroup.RESOURCES] <= limit:
         assert exposed == counted[SeriesGroup.HOLDERS] + counted[SeriesGroup.RESOURCES]
-        assert not any(name.startswith("devicelens_device") for name in families)
+        assert not any(sample.name.startswith("devicelens_device") for sample in samples)
 
 
 def _node(devices: int) -> State:

@@ -1,10 +1,9 @@
 """exporter.pods.pods_api against the simulated kubelet, and against what is none."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeAlias
 
 import grpc
 import grpc.aio
@@ -24,8 +23,7 @@ from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2
 from simulator import SimulatedKubelet
 from simulator.model import Owner, PodSpec
-
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+from simulator.rpc import Context, RawService, UnaryMethod
 
 
 def _source(root: Path, timeout: float = 5.0) -> PodsApi:
@@ -114,44 +112,22 @@ async def test_absent_socket_is_reported_as_absent(root: Path) -> None:
         _source(root / ("x" * 200))
 
 
-Watch = Callable[[Context], AsyncIterator[bytes]]
-Answer = Callable[[], Awaitable[bytes]]
-
-
-def _stream(watch: Watch) -> Callable[[bytes, Context], AsyncIterator[bytes]]:
-    async def stream(_: bytes, context: Context) -> AsyncIterator[bytes]:
-        async for data in watch(context):
-            yield data
-
-    return stream
-
-
-def _answer(listed: Answer) -> Callable[[bytes, Context], Awaitable[bytes]]:
-    async def answer(_: bytes, __: Context) -> bytes:
-        return await listed()
-
-    return answer
+Watch = Callable[[bytes, Context], AsyncIterator[bytes]]
 
 
 @asynccontextmanager
 async def _serving(
-    root: Path, watch: Watch | None, listed: Callable[[], Awaitable[bytes]] | None = None
+    root: Path, watch: Watch | None = None, listed: "UnaryMethod | None" = None
 ) -> AsyncGenerator[None]:
     """Something on the socket that answers as a test wants."""
-
-    class Handler(grpc.GenericRpcHandler):
-        def service(
-            self, handler_call_details: grpc.HandlerCallDetails
-        ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
-            if handler_call_details.method.endswith("WatchPods") and watch is not None:
-                return grpc.unary_stream_rpc_method_handler(_stream(watch))
-            if handler_call_details.method.endswith("ListPods") and listed is not None:
-                return grpc.unary_unary_rpc_method_handler(_answer(listed))
-            return None
-
     (root / "pods-api").mkdir()
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers([Handler()])
+    service = RawService(
+        "v1alpha1.Pods",
+        {} if listed is None else {"ListPods": listed},
+        {} if watch is None else {"WatchPods": watch},
+    )
+    server.add_generic_rpc_handlers([service])
     server.add_insecure_port(f"unix:{root}/pods-api/pods-api.sock")
     await server.start()
     try:
@@ -167,7 +143,7 @@ def _event(kind: api_pb2.EventType.ValueType, name: str) -> bytes:
 
 
 async def test_unimplemented_is_reported_as_absent(root: Path) -> None:
-    async with _serving(root, None), following(_source(root)) as listener:
+    async with _serving(root), following(_source(root)) as listener:
         error = await listener.failure()
         assert (error.code, error.absent) == ("UNIMPLEMENTED", True)
 
@@ -182,14 +158,14 @@ async def test_undecodable_messages_are_reported_and_survived(root: Path) -> Non
         b"\x08\x63",
     ]
 
-    async def watch(_: Context) -> AsyncIterator[bytes]:
+    async def watch(_: bytes, __: Context) -> AsyncIterator[bytes]:
         for data in garbage:
             yield data
         yield _event(api_pb2.ADDED, "p")
         yield _event(api_pb2.DELETED, "p")
         await asyncio.Event().wait()
 
-    async def listed() -> bytes:
+    async def listed(_: bytes, __: Context) -> bytes:
         return b"\xff\xff"
 
     source = _source(root)
@@ -201,22 +177,22 @@ async def test_undecodable_messages_are_reported_and_survived(root: Path) -> Non
             await source.confirm(thorough=False)
 
 
-async def _opens(_: Context) -> AsyncIterator[bytes]:
+async def _opens(_: bytes, __: Context) -> AsyncIterator[bytes]:
     yield api_pb2.WatchPodsEvent(type=api_pb2.INITIAL_SYNC_COMPLETE).SerializeToString()
 
 
-async def _silent(_: Context) -> AsyncIterator[bytes]:
+async def _silent(_: bytes, __: Context) -> AsyncIterator[bytes]:
     await asyncio.Event().wait()
     yield b""
 
 
-async def _hangs(context: Context) -> AsyncIterator[bytes]:
-    async for event in _opens(context):
+async def _hangs(request: bytes, context: Context) -> AsyncIterator[bytes]:
+    async for event in _opens(request, context):
         yield event
     await asyncio.Event().wait()
 
 
-async def _never() -> bytes:
+async def _never(_: bytes, __: Context) -> bytes:
     await asyncio.Event().wait()
     return b""
 
