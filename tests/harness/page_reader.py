@@ -7,6 +7,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient
 from yarl import URL
 
+Client = TestClient[web.Request, web.Application]
+
 
 class PageReader(HTMLParser):
     """`elements` are tags with their attributes, `words` the pieces of text, `keys` each data-key beside the
@@ -56,13 +58,16 @@ class PageReader(HTMLParser):
         return [v for _, found in self.elements for n, v in found.items() if name in {n, ""}]
 
 
-async def read_page(
-    client: TestClient[web.Request, web.Application], path: str, status: int = 200
-) -> PageReader:
-    """The page at `path`. Fails for another status, for an id that occurs twice, and for anything inline."""
+async def read_page(client: Client, path: str, status: int = 200) -> PageReader:
+    """The page at `path`. Fails for another status, for an id that occurs twice, and for anything inline,
+    which the policy does not permit.
+    """
     answer = await client.get(URL(path, encoded=True), headers={"Accept": "text/html"})
     html = await answer.text()
     assert (answer.status, answer.content_type) == (status, "text/html"), html
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
     reader = PageReader(html)
     assert len(set(reader.values("id"))) == len(reader.values("id"))
     assert "style" not in reader.tags | reader.attributes
@@ -70,9 +75,7 @@ async def read_page(
     return reader
 
 
-async def read_json(
-    client: TestClient[web.Request, web.Application], path: str, status: int = 200, **query: str
-) -> Any:
+async def read_json(client: Client, path: str, status: int = 200, **query: str) -> Any:
     """The document, or the problem, at `path`."""
     answer = await client.get(path, params=query)
     assert answer.status == status, await answer.text()

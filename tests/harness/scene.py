@@ -25,6 +25,8 @@ from exporter.mapping.model import (
 from exporter.mapping.state import State
 
 GPU = "nvidia.com/gpu"
+START = 1_793_227_263.25
+"""2026-10-28T22:41:03.250Z."""
 
 
 def device(

@@ -8,10 +8,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from aiohttp.test_utils import TestServer
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped] # it has no types
-from playwright.async_api import Page, Route, expect
+from playwright.async_api import Browser, Page, Route, expect
 
-from exporter.history.record import HoldingFacts, HoldingKey
 from exporter.mapping.holdings import HeldSince
 from exporter.mapping.model import Holder, Snapshot
 from exporter.mapping.state import Failure, State
@@ -23,7 +23,7 @@ from harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one browser for all of them
 
-Visit = Callable[..., Awaitable[SimpleNamespace]]
+Visit = Callable[..., Awaitable[Page]]
 
 DEVICE = "/devices/nvidia.com/gpu/GPU-0"
 
@@ -38,37 +38,12 @@ def held_by(found: Snapshot, name: str, pod: str) -> Snapshot:
     return with_device(found, name, holders=(Holder("new", pod, "main"),))
 
 
-@pytest.fixture
-def story(world: SimpleNamespace, past: Past) -> SimpleNamespace:
-    """An hour: GPU-0 goes from llama-0 to another pod, the kubelet is silent, and llama-0 is recreated."""
-
-    def held(
-        pod: str, uid: str, name: str = "GPU-0", namespace: str = "ml"
-    ) -> tuple[HoldingKey, HoldingFacts]:
-        return HoldingKey(GPU, "", "", name, "", "", "", namespace, pod, "trainer"), HoldingFacts(uid)
-
-    past.look()
-    for _ in range(60):
-        past.look(held("llama-0", "uid-0"), after=15)
-    past.look(after=10)
-    for _ in range(40):
-        past.look(held("evaluation-run-9", "uid-9", namespace="research"), after=15)
-    past.silent(200)
-    while past.life.wall < world.now - 15:
-        past.look(held("llama-0", "uid-1"), held("llama-0", "uid-1", "GPU-1"), after=15)
-    world.now = past.life.wall
-    world.publish()
-    return world
-
-
 # --- the status page follows the mapping ----------------------------------------------------------------
 
 
 async def test_what_a_person_typed_chose_and_opened_survives_changes(
-    visit: Visit, world: SimpleNamespace
+    page: Page, world: SimpleNamespace
 ) -> None:
-    world.publish()
-    page: Page = (await visit()).page
     resource = page.get_by_label("Resource", exact=True)
     await page.locator(".cdi summary").click()
     search = page.get_by_label("Search")
@@ -89,13 +64,12 @@ async def test_what_a_person_typed_chose_and_opened_survives_changes(
     await expect(page.locator(".devices tbody")).to_have_count(2)
 
 
-async def test_banner_follows_the_kubelet_and_the_age(visit: Visit, world: SimpleNamespace) -> None:
-    state = world.publish()
-    page: Page = (await visit()).page
+async def test_banner_follows_the_kubelet_and_the_age(page: Page, world: SimpleNamespace) -> None:
     banner = page.locator(".banner [role=status]")
     await expect(banner).to_have_text("The mapping is fresh.")
     world.now += 10
-    world.states.publish(replace(state, failure=Failure("List", "UNAVAILABLE", "gone", world.now)))
+    failure = Failure("List", "UNAVAILABLE", "gone", world.now)
+    world.states.publish(replace(world.states.state, failure=failure))
     await expect(banner).to_have_text("The kubelet does not answer as it should.")
     taken = page.locator(".banner [data-key=taken]")
     await expect(taken).to_contain_text("the mapping of 22:41:03 UTC, 10 s old")
@@ -108,9 +82,7 @@ async def test_banner_follows_the_kubelet_and_the_age(visit: Visit, world: Simpl
     await expect(banner).to_have_text("The mapping is fresh.")
 
 
-async def test_a_refresh_without_a_change_changes_only_its_time(visit: Visit, world: SimpleNamespace) -> None:
-    state = world.publish()
-    page: Page = (await visit()).page
+async def test_a_refresh_without_a_change_changes_only_its_time(page: Page, world: SimpleNamespace) -> None:
     await page.evaluate(
         """() => {
             window.changes = [];
@@ -124,15 +96,14 @@ async def test_a_refresh_without_a_change_changes_only_its_time(visit: Visit, wo
         }"""
     )
     world.now += 5
-    world.states.publish(replace(state, taken_at=world.now))
+    world.states.publish(replace(world.states.state, taken_at=world.now))
     await expect(page.locator("time[data-taken]:not([data-lasting])")).to_have_text("22:41:08")
     assert await page.evaluate("window.changes") == []
 
 
-async def test_the_page_stays_and_says_so_without_events(visit: Visit, world: SimpleNamespace) -> None:
-    world.publish()
-    visited = await visit()
-    page: Page = visited.page
+async def test_the_page_stays_and_says_so_without_events(
+    page: Page, server: TestServer, complaints: list[str]
+) -> None:
 
     async def refuse(route: Route) -> None:
         await route.fulfill(status=503, body="{}")
@@ -140,12 +111,12 @@ async def test_the_page_stays_and_says_so_without_events(visit: Visit, world: Si
     await page.route("**/api/v1/events", refuse)
     await page.reload()
     await expect(page.locator("#link")).to_contain_text("Not live since")
-    await visited.runner.cleanup()
+    await server.close()
     await page.unroute_all()
     await expect(page.locator("#link")).to_contain_text("the exporter does not answer")
     await expect(page.locator(".devices tbody")).to_have_count(10)
     # The browser itself notes what it could not get.
-    visited.complaints[:] = [c for c in visited.complaints if "ERR_" not in c and "503" not in c]
+    complaints[:] = [c for c in complaints if "ERR_" not in c and "503" not in c]
 
 
 async def test_the_module_counts_ages_as_the_server_words_them(visit: Visit, world: SimpleNamespace) -> None:
@@ -154,7 +125,7 @@ async def test_the_module_counts_ages_as_the_server_words_them(visit: Visit, wor
     state = world.publish(snapshot(*(device(f"d{i}", pod) for i, pod in enumerate(pods))))
     since = {h: HeldSince(world.now - 0.2 - ages[int(h.key.device[1:])]) for h in state.since}
     world.states.publish(replace(state, since=since))
-    page: Page = (await visit()).page
+    page = await visit()
     cells = page.locator(".devices .since time[data-lasting]")
     # A minute of the browser's clock later each age is what the server says then.
     await page.evaluate("(now => { Date.now = () => now + 60000; })(Date.now())")
@@ -166,11 +137,7 @@ async def test_the_module_counts_ages_as_the_server_words_them(visit: Visit, wor
     await until("ages count on by themselves", counted)
 
 
-async def test_a_new_finding_is_announced_once_and_its_row_marked(
-    visit: Visit, world: SimpleNamespace
-) -> None:
-    world.publish()
-    page: Page = (await visit()).page
+async def test_a_new_finding_is_announced_once_and_its_row_marked(page: Page, world: SimpleNamespace) -> None:
     said = page.locator("#said")
     await expect(page.locator(".copy").first).to_be_attached()
     await expect(said).to_have_text("")  # earlier findings are on the page
@@ -196,9 +163,7 @@ async def test_a_new_finding_is_announced_once_and_its_row_marked(
     await expect(said).to_have_text("Nothing is wrong any longer.")
 
 
-async def test_a_page_in_view_again_fetches_only_changes(visit: Visit, world: SimpleNamespace) -> None:
-    world.publish()
-    page: Page = (await visit()).page
+async def test_a_page_in_view_again_fetches_only_changes(page: Page) -> None:
     await expect(page.locator(".copy").first).to_be_attached()
     async with page.expect_response(lambda response: response.url.endswith("/")) as answer:
         await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
@@ -208,9 +173,7 @@ async def test_a_page_in_view_again_fetches_only_changes(visit: Visit, world: Si
 # --- order, groups, filters, keys -----------------------------------------------------------------------
 
 
-async def test_a_heading_sorts_and_the_order_is_in_the_address(visit: Visit, world: SimpleNamespace) -> None:
-    world.publish()
-    page: Page = (await visit()).page
+async def test_a_heading_sorts_and_the_order_is_in_the_address(page: Page) -> None:
     table = page.locator(".devices table")
     since = table.get_by_role("columnheader", name="Held since")
     resource = table.get_by_role("columnheader", name="Resource")
@@ -228,11 +191,8 @@ async def test_a_heading_sorts_and_the_order_is_in_the_address(visit: Visit, wor
     await expect(since).to_have_attribute("aria-sort", "descending")
 
 
-async def test_filters_groups_and_the_way_back_keep_the_rest_of_the_query(
-    visit: Visit, world: SimpleNamespace
-) -> None:
-    world.publish()
-    page: Page = (await visit("/?sort=-numa")).page
+async def test_filters_groups_and_the_way_back_keep_the_rest_of_the_query(visit: Visit) -> None:
+    page = await visit("/?sort=-numa")
     summary, search, group = (
         page.locator(".summary"),
         page.get_by_label("Search"),
@@ -261,11 +221,7 @@ async def test_filters_groups_and_the_way_back_keep_the_rest_of_the_query(
     await expect(page.get_by_label("Resource", exact=True)).to_have_value("")
 
 
-async def test_the_keyboard_skips_to_the_content_and_focus_is_visible(
-    visit: Visit, world: SimpleNamespace
-) -> None:
-    world.publish()
-    page: Page = (await visit()).page
+async def test_the_keyboard_skips_to_the_content_and_focus_is_visible(page: Page) -> None:
     await page.keyboard.press("Tab")
     skip = page.get_by_role("link", name="Skip to the content")
     await expect(skip).to_be_focused()
@@ -281,10 +237,8 @@ async def test_the_keyboard_skips_to_the_content_and_focus_is_visible(
 
 @pytest.mark.parametrize("secure", [True, False])
 async def test_an_id_is_copied_as_its_row_shows_it_now(
-    visit: Visit, world: SimpleNamespace, secure: bool
+    page: Page, world: SimpleNamespace, secure: bool
 ) -> None:
-    world.publish()
-    page: Page = (await visit(permissions=["clipboard-read", "clipboard-write"])).page
     if not secure:  # as without TLS
         await page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     row = page.locator(".devices tbody", has_text="vllm-0")
@@ -311,10 +265,8 @@ async def test_an_id_is_copied_as_its_row_shows_it_now(
 
 
 async def test_times_switch_to_the_browsers_zone_and_the_choice_is_kept(
-    visit: Visit, world: SimpleNamespace
+    page: Page, world: SimpleNamespace
 ) -> None:
-    world.publish()
-    page: Page = (await visit(timezone_id="Asia/Kolkata", locale="en-GB")).page
     heading = page.get_by_role("columnheader", name="Held since")
     since = page.locator(".devices time[data-at]").first
     await expect(since).to_have_text("22:31:03")
@@ -337,6 +289,14 @@ async def test_times_switch_to_the_browsers_zone_and_the_choice_is_kept(
     await expect(since).to_have_text("22:31:03")
 
 
+async def test_a_browser_in_utc_needs_no_switch(browser: Browser, server: TestServer) -> None:
+    async with await browser.new_context(timezone_id="UTC") as context:
+        page = await context.new_page()
+        await page.goto(f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator(".copy").first).to_be_attached()
+        await expect(page.locator(".zone-switch")).to_have_count(0)
+
+
 # --- everybody ------------------------------------------------------------------------------------------
 
 
@@ -356,17 +316,15 @@ def well(world: SimpleNamespace) -> None:
 
 def large(world: SimpleNamespace) -> None:
     pod = Holder("ns", "pod-1", "c")
-    world.publish(
-        snapshot(
-            *(
-                device(
-                    f"d-{i}", *[pod] * (i % 2), resource=f"r.x/{i % 40}", parent=f"p-{i // 4}", ok=i % 7 > 0
-                )
-                for i in range(600)
-            ),
-            claims=world.snapshot.claims,
-        )
+    devices = (
+        device(f"d-{i}", *[pod] * (i % 2), resource=f"r.x/{i % 12}", parent=f"p-{i // 4}", ok=i % 7 > 0)
+        for i in range(60)
     )
+    world.publish(snapshot(*devices, claims=world.snapshot.claims))
+
+
+def unchanged(_world: SimpleNamespace) -> None:
+    pass
 
 
 SCENES: dict[str, tuple[Callable[[SimpleNamespace], object], str]] = {
@@ -375,26 +333,29 @@ SCENES: dict[str, tuple[Callable[[SimpleNamespace], object], str]] = {
     "stale": (stale, "/"),
     "empty": (lambda world: world.publish(Snapshot()), "/"),
     "unknown": (unknown, "/"),
-    "no such address": (lambda world: world.publish(), "/nowhere"),
-    "share": (lambda world: world.publish(), "/devices/nvidia.com/gpu.shared/GPU-7%3A%3A0"),
-    "no such device": (lambda world: world.publish(), "/devices/nvidia.com/gpu/GPU-99"),
-    "pod with CPUs": (lambda world: world.publish(), "/pods/trading/engine-0"),
-    "claim": (lambda world: world.publish(), "/claims/gpu.example.com/pool-a/gpu-0"),
-    "a wrong time": (lambda world: world.publish(), "/history?from=yesterday&at=x"),
+    "no such address": (unchanged, "/nowhere"),
+    "share": (unchanged, "/devices/nvidia.com/gpu.shared/GPU-7%3A%3A0"),
+    "no such device": (unchanged, "/devices/nvidia.com/gpu/GPU-99"),
+    "pod with CPUs": (unchanged, "/pods/trading/engine-0"),
+    "claim": (unchanged, "/claims/gpu.example.com/pool-a/gpu-0"),
+    "a wrong time": (unchanged, "/history?from=yesterday&at=x"),
 }
 """The scenes that tests/e2e/test_tasks.py does not show."""
 
 
-@pytest.mark.parametrize("shown", SCENES)
+@pytest.mark.usefixtures("past")
+@pytest.mark.parametrize(("prepare", "path"), SCENES.values(), ids=SCENES)
 async def test_axe_finds_nothing_in_any_light_and_on_a_narrow_screen(
-    visit: Visit, world: SimpleNamespace, past: Past, shown: str
+    visit: Visit,
+    world: SimpleNamespace,
+    complaints: list[str],
+    prepare: Callable[[SimpleNamespace], object],
+    path: str,
 ) -> None:
-    prepare, path = SCENES[shown]
     prepare(world)
-    visited = await visit(path, timezone_id="Asia/Kolkata", reduced_motion="reduce")
-    page: Page = visited.page
+    page = await visit(path)
     # A status of 400 or 404 is expected here.
-    visited.complaints[:] = [c for c in visited.complaints if "Failed to load resource" not in c]
+    complaints[:] = [c for c in complaints if "Failed to load resource" not in c]
     for details in await page.locator("details").all():
         await details.evaluate("details => { details.open = true; }")
 
@@ -410,20 +371,19 @@ async def test_axe_finds_nothing_in_any_light_and_on_a_narrow_screen(
     assert await page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-@pytest.mark.parametrize("width", [320, 760, 1280])
-async def test_no_width_scrolls_sideways(visit: Visit, world: SimpleNamespace, width: int) -> None:
+async def test_no_width_scrolls_sideways(visit: Visit, world: SimpleNamespace) -> None:
     long = Holder("a-namespace-with-a-long-name", "a-pod-" + "with-a-very-long-name-" * 8, "c" * 63)
     wide = device("W" * 3000, long, resource="vendor.example.com/" + "r" * 60, parent="P" * 300, numa=(0, 1))
     world.publish(snapshot(*world.snapshot.devices, wide))
     for path in ("/", device_link(*wide.key), pod_link(*long[:2])):
-        page: Page = (await visit(path, viewport={"width": width, "height": 800})).page
-        assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
+        page = await visit(path)
+        for width in (1280, 760, 320):
+            await page.set_viewport_size({"width": width, "height": 800})
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
 
 
-async def test_print_shows_holders_and_no_controls(visit: Visit, world: SimpleNamespace) -> None:
-    world.publish()
-    page: Page = (await visit(color_scheme="dark")).page
-    await page.emulate_media(media="print")
+async def test_print_shows_holders_and_no_controls(page: Page) -> None:
+    await page.emulate_media(media="print", color_scheme="dark")
     await expect(page.locator(".devices")).to_contain_text("llama-0")
     for thing in ("form.filters", ".top nav", ".copy >> nth=0", ".zone-switch >> nth=0"):
         if await page.locator(thing).count():
@@ -432,9 +392,8 @@ async def test_print_shows_holders_and_no_controls(visit: Visit, world: SimpleNa
     assert await page.evaluate("getComputedStyle(document.body).color") == "rgb(26, 31, 38)"
 
 
-async def test_tables_are_tables_to_a_screen_reader(visit: Visit, world: SimpleNamespace) -> None:
-    world.publish()
-    page: Page = (await visit(viewport={"width": 360, "height": 800}, timezone_id="UTC")).page
+async def test_tables_are_tables_to_a_screen_reader(page: Page) -> None:
+    await page.set_viewport_size({"width": 360, "height": 800})
     table = page.get_by_role("table", name="Devices, their state and who holds them since when")
     assert await table.get_by_role("columnheader").all_inner_texts() == [
         *("Device", "Resource", "State", "Pod", "Container", "Held since UTC", "NUMA")
@@ -444,16 +403,13 @@ async def test_tables_are_tables_to_a_screen_reader(visit: Visit, world: SimpleN
         await expect(page.get_by_role(landmark)).to_have_count(1)  # pyright: ignore[reportArgumentType] -- names of roles
     await expect(page.locator(".copy").first).to_be_attached()
     assert await page.locator("[aria-live], [role=status]").count() == 3
-    await expect(page.locator(".zone-switch")).to_have_count(0)  # the browser's zone is UTC
     directions = await page.locator(".devices a.id, .devices bdi").evaluate_all(
         "texts => texts.map(text => getComputedStyle(text).unicodeBidi)"
     )
     assert set(directions) <= {"isolate", "plaintext"}, "a name's direction ends with the name"
 
 
-async def test_motion_follows_the_preference(visit: Visit, world: SimpleNamespace) -> None:
-    world.publish()
-    page: Page = (await visit()).page
+async def test_motion_follows_the_preference(page: Page) -> None:
     moving = "getComputedStyle(document.querySelector('.devices td')).transitionDuration"
     await page.emulate_media(reduced_motion="reduce")
     assert await page.evaluate(moving) == "0s"
@@ -465,9 +421,9 @@ async def test_motion_follows_the_preference(visit: Visit, world: SimpleNamespac
 
 
 async def test_bars_lead_to_their_pods_by_keyboard_and_the_drawing_can_be_skipped(
-    visit: Visit, story: SimpleNamespace
+    visit: Visit, story: Past
 ) -> None:
-    page: Page = (await visit(DEVICE)).page
+    page = await visit(DEVICE)
     skip = page.locator(".skip-drawing")
     await skip.focus()
     await page.keyboard.press("Enter")
@@ -482,8 +438,8 @@ async def test_bars_lead_to_their_pods_by_keyboard_and_the_drawing_can_be_skippe
     await expect(page.get_by_role("heading", level=1)).to_contain_text("evaluation-run-9")
 
 
-async def test_labels_are_readable_at_any_width(visit: Visit, story: SimpleNamespace) -> None:
-    page: Page = (await visit("/history")).page
+async def test_labels_are_readable_at_any_width(visit: Visit, story: Past) -> None:
+    page = await visit("/history")
     for width in (360, 600, 900, 1400):
         await page.set_viewport_size({"width": width, "height": 800})
         boxes = await page.locator(".drawing .label:visible").evaluate_all(
@@ -502,20 +458,20 @@ async def test_labels_are_readable_at_any_width(visit: Visit, story: SimpleNames
 
 
 async def test_a_device_page_is_live_and_keeps_its_focus(
-    visit: Visit, story: SimpleNamespace, past: Past
+    visit: Visit, world: SimpleNamespace, story: Past
 ) -> None:
-    page: Page = (await visit(DEVICE)).page
+    page = await visit(DEVICE)
     bar = page.locator("a.stretch").nth(1)
     await bar.focus()
     await page.evaluate("document.querySelector('h1').mine = 1")
-    past.look(after=15)
-    story.now = past.life.wall
-    free = with_device(story.snapshot, "GPU-0", holders=())
-    story.publish(free)
+    story.look(after=15)
+    world.now = story.life.wall
+    free = with_device(world.snapshot, "GPU-0", holders=())
+    world.publish(free)
     await expect(page.locator(".answer .verdict")).to_contain_text("Held by no pod.")
     await expect(page.locator("a.stretch.held")).to_have_count(0)
     await expect(page.locator("a.stretch.ended")).to_have_count(3)
     await expect(bar).to_be_focused()
     assert await page.evaluate("document.querySelector('h1').mine") == 1, "elements change in place"
-    story.publish(with_device(free, "GPU-0", allocatable=False))
+    world.publish(with_device(free, "GPU-0", allocatable=False))
     await expect(page.locator(".answer.unhealthy")).to_be_visible()

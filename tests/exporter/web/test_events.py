@@ -12,9 +12,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from exporter.mapping.state import Failure
 from exporter.web.events import Events
+from harness.page_reader import Client
 from harness.waiting import until
 
-Client = TestClient[web.Request, web.Application]
 LIMIT = 20.0
 """Seconds for an event."""
 
@@ -39,7 +39,6 @@ def named(fields: dict[str, str]) -> tuple[str, str]:
 async def test_the_current_generation_comes_at_once_and_each_change_after_it(
     client: Client, world: SimpleNamespace
 ) -> None:
-    world.publish()
     async with client.get("/api/v1/events") as stream:
         assert stream.content_type == "text/event-stream"
         first = await event(stream)
@@ -58,7 +57,6 @@ async def test_the_current_generation_comes_at_once_and_each_change_after_it(
 
 
 async def test_a_burst_of_changes_is_few_events(client: Client, world: SimpleNamespace) -> None:
-    world.publish()
     async with client.get("/api/v1/events") as stream:
         await event(stream)
         await event(stream)
@@ -72,7 +70,6 @@ async def test_a_burst_of_changes_is_few_events(client: Client, world: SimpleNam
 
 
 async def test_a_mapping_becomes_stale_without_a_refresh(client: Client, world: SimpleNamespace) -> None:
-    world.publish()
     world.now += world.site.stale_after - 0.01
     async with client.get("/api/v1/events") as stream:
         fresh = await event(stream)
@@ -100,7 +97,6 @@ async def served(site: object, **limits: float) -> AsyncGenerator[tuple[str, Eve
 
 @pytest.mark.parametrize("limit", ["limit", "per_address"])
 async def test_streams_are_limited_and_one_that_ends_makes_room(world: SimpleNamespace, limit: str) -> None:
-    world.publish()
     async with served(world.site, **{limit: 2}, spacing=0.01) as (url, events, _), ClientSession() as session:
         first, second = await session.get(url), await session.get(url)
         refused = await session.get(url)
@@ -121,7 +117,6 @@ async def test_streams_are_limited_and_one_that_ends_makes_room(world: SimpleNam
 
 
 async def test_shutdown_ends_every_stream(world: SimpleNamespace) -> None:
-    world.publish()
     async with served(world.site) as (url, events, runner), ClientSession() as session:
         streams = [await session.get(url) for _ in range(3)]
         for stream in streams:

@@ -1,10 +1,9 @@
-"""Hostile names through the API, both expositions, explain, history and pages: data keeps them, and text for
-people has their hidden characters spelled out.
+"""Hostile names through the API, explain, history and pages: data keeps them, and text for people has their
+hidden characters spelled out.
 """
 
 import asyncio
 import json
-import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,24 +12,17 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient
-from prometheus_client import Metric
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from exporter.history.record import HoldingFacts, HoldingKey
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     AdvertisedDevice,
     AdvertisedResource,
-    DeviceKey,
     PluginReport,
     merge_reports,
 )
 from exporter.mapping.snapshot import build
-from exporter.mapping.state import Failure, State, StateStore
-from exporter.metrics.exporter import Metrics
+from exporter.mapping.state import Failure, State
 from exporter.views.query import claim_link, device_link, pod_link
 from exporter.views.schema import (
     ClaimsDocument,
@@ -41,14 +33,11 @@ from exporter.views.schema import (
 )
 from harness import scene
 from harness.hostile import CORPUS, LONG, SURROGATES
-from harness.page_reader import PageReader, read_page
+from harness.page_reader import Client, PageReader, read_page
 from harness.past import Past
-from harness.tools import required
 from kubelet.pb.podresources.v1 import api_pb2
-from runtime.exposition import Format
 from runtime.text import is_hostile, visible
 
-Client = TestClient[web.Request, web.Application]
 Document = TypeVar("Document")
 
 NOW = 1_793_227_263.25
@@ -199,12 +188,14 @@ HEADERS = {
 
 
 def _targets() -> Iterator[bytes]:
-    """Each hostile text in each place of an address: escaped, and where a request line can have it, raw."""
+    """Each hostile text in an address: escaped in a third of the parameters, in a parameter's name and in the
+    path, and where a request line can have it, raw.
+    """
     texts = [text.encode()[:512] for text in CORPUS.values()]
     texts += [text.encode(errors="surrogatepass") for text in SURROGATES.values()]
     texts += [b"\xff\xfe", b"%ff%fe", b"%ed%a0%80", b"%", b"%u0000", b"%00"]
-    for raw in texts:
-        for where, name in PARAMETERS:
+    for number, raw in enumerate(texts):
+        for where, name in PARAMETERS[number % 3 :: 3]:
             device = b"device=x&" if (where, name) == ("explain", "resource") else b""
             yield f"/api/v1/{where}?".encode() + device + name.encode() + b"=" + quote(raw, safe="").encode()
         yield b"/api/v1/devices?" + quote(raw, safe="").encode() + b"=1"
@@ -245,7 +236,7 @@ async def test_no_address_breaks_an_answer_or_adds_a_header(client: Client) -> N
         if code != 200:
             assert document["status"] == code
             assert hidden(document["detail"]) == [], target
-    assert answered > 400
+    assert answered > 250
 
 
 TAGS = frozenset(
@@ -259,7 +250,7 @@ TAGS = frozenset(
 )
 """All tags of the pages."""
 ADDRESSES = ("/", "#", "https://")
-FIELDS = ("q", "resource", "pod")
+FIELDS = ("q", "resource", "namespace", "pod", "device")
 
 
 def _is_inert(page: PageReader) -> bool:
@@ -278,13 +269,13 @@ async def test_names_are_inert_on_every_page(client: Client) -> None:
         assert LONG in page.values(), "the title of a cut name is the whole name"
         assert max(map(len, page.words)) < 1500
         assert len([source for source in page.values("src") if source.startswith("/static/")]) == 1
-    for name in CORPUS.values():
-        for link in (device_link(name, name), pod_link(name, name), claim_link(name, name, name)):
-            if not link.startswith("/?"):  # too long for a path
-                page = await read_page(client, link)
-                assert _is_inert(page), link
-                assert any(visible(name, limit=8192)[:8].split(" ")[0] in word for word in page.words)
-    # The whole status page three names at a time, each in another field of its form.
+    for number, name in enumerate(CORPUS.values()):
+        links = (device_link(name, name), pod_link(name, name), claim_link(name, name, name))
+        if not (link := links[number % 3]).startswith("/?"):  # too long for a path
+            page = await read_page(client, link)
+            assert _is_inert(page), link
+            assert any(visible(name, limit=8192)[:8].split(" ")[0] in word for word in page.words)
+    # The whole status page five names at a time, each in another field of its form.
     cut = [name[:500] for name in CORPUS.values()]
     for at in range(0, len(cut), len(FIELDS)):
         echoed = urlencode(dict(zip(FIELDS, cut[at:], strict=False)))
@@ -292,47 +283,8 @@ async def test_names_are_inert_on_every_page(client: Client) -> None:
     for name in SURROGATES.values():
         for link in (device_link(name, name), pod_link(name, name), claim_link(name, name, name)):
             assert _is_inert(await read_page(client, link, 404)), link
-
-
-async def _exposition(state: State, form: Format) -> str:
-    states = StateStore()
-    states.publish(state)
-    metrics = Metrics(states, node="worker-3", version="1", stale_after=60.0, clock=lambda: NOW)
-    try:
-        return (await metrics.document(form, compress=False)).decode()
-    finally:
-        metrics.close()
-
-
-def _labels(families: Iterable[Metric], name: str) -> list[dict[str, str]]:
-    return [s.labels for family in families for s in family.samples if s.name == name]
-
-
-@pytest.mark.parametrize("form", Format)
-async def test_the_exposition_has_every_name_as_it_is(state: State, form: Format) -> None:
-    text = await _exposition(state, form)
-    families = list((parse_text if form is Format.TEXT else parse_openmetrics)(text))
-    owners = _labels(families, "devicelens_device_owner_info")
-    assert {labels["device"] for labels in owners} == NAMES
-    members = ("resource", "namespace", "pod", "container", "pod_uid")
-    assert all({labels[name] for name in members} == {labels["device"]} for labels in owners)
-    claims = _labels(families, "devicelens_claim_device_info")
-    assert {labels["claim"] for labels in claims} == NAMES
-    assert all(labels["driver"] == labels["share_id"] == labels["claim"] for labels in claims)
-    known = _labels(families, "devicelens_device_info")
-    assert {DeviceKey(labels["resource"], labels["device"]) for labels in known} == {
-        device.key for device in state.snapshot.devices
-    }
-    assert not [family.name for family in families if not family.name.startswith("devicelens_")]
-
-
-async def test_promtool_reads_the_exposition(state: State) -> None:
-    promtool = required("promtool", "prometheus")
-    text = await _exposition(state, Format.TEXT)
-    done = await asyncio.to_thread(
-        subprocess.run, [promtool, "check", "metrics"], input=text.encode(), capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    for raw in ("%ff%fe", "%ed%a0%80"):
+        assert _is_inert(await read_page(client, f"/?q={raw}"))
 
 
 @pytest.mark.parametrize("text", SURROGATES.values(), ids=SURROGATES.keys())

@@ -1,6 +1,5 @@
 """What every address of the API has in common: headers, HEAD, tags, negotiation, errors, schemas."""
 
-import asyncio
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,8 +8,6 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,15 +15,12 @@ from exporter.history.record import HoldingFacts
 from exporter.mapping.state import Failure, State
 from exporter.views.schema import KINDS, ErrorEntry, Problem
 from exporter.web.answers import accepts, encode
-from exporter.web.app import build
 from harness import openapi_reference
 from harness.lives import key
-from harness.page_reader import read_json
+from harness.page_reader import Client, read_json
 from harness.past import Past
+from harness.scene import START
 
-Client = TestClient[web.Request, web.Application]
-
-START = 1_793_227_263.25
 TAKEN_AT = "Devicelens-Taken-At"
 DEVICES = "/api/v1/devices"
 EXPLAIN = "/api/v1/explain?device=GPU-0"
@@ -39,11 +33,10 @@ DOCUMENT = json.loads(openapi_reference.DOCUMENT.read_text())
 
 
 @pytest.fixture(autouse=True)
-def polled(world: SimpleNamespace, past: Past) -> Past:
-    """A mapping, and a history of four polls."""
+def polled(past: Past) -> Past:
+    """A history of four polls."""
     for held in ((), ((key("gpu-0", "train-0"), HoldingFacts("uid-1")),), (), ()):
         past.look(*held)
-    world.publish()
     return past
 
 
@@ -61,12 +54,6 @@ async def test_head_has_the_headers_of_get(client: Client, path: str) -> None:
         assert head.status == get.status
         assert {**head.headers, "Date": ""} == {**get.headers, "Date": ""}
         assert await head.read() == b""
-
-
-async def test_only_get_and_head_are_served(client: Client) -> None:
-    preflight = {"Origin": "https://x.example", "Access-Control-Request-Method": "GET"}
-    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
-        assert (await client.request(method, DEVICES, headers=preflight)).status == 405
 
 
 async def test_other_origins_cannot_read_answers(client: Client) -> None:
@@ -269,19 +256,6 @@ async def test_a_wrong_parameter_has_the_right_ones_beside_it(
     found = (await read_json(client, f"/api/v1/{path}", 400))["expected"]
     assert found.startswith(expected)
     assert len(found) < 200
-
-
-@pytest.mark.parametrize(
-    "target", [b"/api/v1/devices?q=%ff%fe", b"/api/v1/devices?q=\xff\xfe", b"/?q=%ed%a0%80", b"/?q=%00%0a"]
-)
-async def test_bytes_that_are_no_text_are_answered(world: SimpleNamespace, target: bytes) -> None:
-    async with TestServer(build(world.site)) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        head = (await reader.read()).partition(b"\r\n")[0]
-        writer.close()
-        await writer.wait_closed()
-    assert head.split()[1] in {b"200", b"400"}
 
 
 def _strict(node: Any) -> Any:

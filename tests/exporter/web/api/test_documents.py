@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from exporter.mapping.device_ids import BUILT_IN_RULES, IdReader, rule
@@ -23,12 +22,9 @@ from exporter.mapping.model import (
 from exporter.mapping.state import Failure, State
 from exporter.views import schema
 from exporter.web.app import build
-from harness.page_reader import read_json
-from harness.scene import GPU
+from harness.page_reader import Client, read_json
+from harness.scene import GPU, START
 
-Client = TestClient[web.Request, web.Application]
-
-START = 1_793_227_263.25
 BEGAN = "2026-10-28T22:31:03.250Z"
 LISTS = ("devices", "pods", "claims", "resources", "anomalies")
 FAILURE = Failure("List", "UNAVAILABLE", "there is no socket", START + 5)
@@ -51,6 +47,7 @@ async def explain(client: Client, device: str, resource: str = "", status: int =
 async def test_before_the_first_mapping_a_list_is_503_and_not_empty(
     client: Client, world: SimpleNamespace, name: str
 ) -> None:
+    world.states.publish(State())
     query = {"device": "x"} if name == "explain" else {}
     problem = await get(client, name, 503, **query)
     assert (problem["status"], problem["freshness"]) == (503, "unknown")
@@ -63,7 +60,6 @@ async def test_before_the_first_mapping_a_list_is_503_and_not_empty(
 
 
 async def test_every_document_begins_with_the_envelope(client: Client, world: SimpleNamespace) -> None:
-    world.publish()
     world.now += 2.5
     for path in (*LISTS, "status", "explain?device=GPU-0"):
         document = await read_json(client, f"/api/v1/{path}")
@@ -106,7 +102,6 @@ async def test_the_last_good_mapping_has_its_age_the_error_and_an_anomaly_once_s
 
 
 async def test_devices(client: Client, world: SimpleNamespace) -> None:
-    world.publish()
     devices = await get(client, "devices")
     assert [(d["resource"], d["device"]) for d in devices] == [d.key for d in world.snapshot.devices]
     by_id = {d["device"]: d for d in devices}
@@ -134,8 +129,7 @@ async def test_devices(client: Client, world: SimpleNamespace) -> None:
     assert (holder["pod_uid"], holder["since_exact"]) == (None, False)
 
 
-async def test_pods(client: Client, world: SimpleNamespace) -> None:
-    world.publish()
+async def test_pods(client: Client) -> None:
     pods = await get(client, "pods")
     assert [f"{p['namespace']}/{p['name']}" for p in pods] == [
         *("batch/render-1", "dra/shared-1", "dra/shared-2", "inference/vllm-0", "ml/llama-0"),
@@ -330,7 +324,6 @@ async def test_reports_of_plugins(client: Client, world: SimpleNamespace) -> Non
 
 
 async def test_explain_has_sentences_and_facts(client: Client, world: SimpleNamespace) -> None:
-    world.publish()
     world.now += 2
     found = await explain(client, "GPU-7::0", f"{GPU}.shared")
     assert found["sentences"][0] == f"GPU-7::0 of {GPU}.shared is share 0 of GPU-7 (id rule replica)."
@@ -345,10 +338,7 @@ async def test_explain_has_sentences_and_facts(client: Client, world: SimpleName
     assert (found["entry"], found["siblings"]) == (devices["GPU-7::0"], [devices["GPU-7::1"]])
 
 
-async def test_explain_of_parents_claimed_unhealthy_and_free_devices(
-    client: Client, world: SimpleNamespace
-) -> None:
-    world.publish()
+async def test_explain_of_parents_claimed_unhealthy_and_free_devices(client: Client) -> None:
     parent = await explain(client, "GPU-7")
     assert (parent["subject"], parent["entry"], parent["resource"]) == ("parent", None, None)
     assert [part["device"] for part in parent["parts"]] == ["GPU-7::0", "GPU-7::1"]
@@ -361,8 +351,7 @@ async def test_explain_of_parents_claimed_unhealthy_and_free_devices(
     assert (free["attributed"], free["why_nobody"]) == (False, "free: no pod holds it")
 
 
-async def test_explain_of_unknown_and_ambiguous_ids(client: Client, world: SimpleNamespace) -> None:
-    world.publish()
+async def test_explain_of_unknown_and_ambiguous_ids(client: Client) -> None:
     unknown = await explain(client, "GPU-77", status=404)
     start = "no device 'GPU-77' is known on this node; the most similar ids are GPU-"
     assert unknown["detail"].startswith(start)
@@ -383,15 +372,11 @@ async def test_explain_of_unknown_and_ambiguous_ids(client: Client, world: Simpl
         ("?device=" + "x" * 513, "device"),
     ],
 )
-async def test_explain_refuses_a_wrong_query(
-    client: Client, world: SimpleNamespace, query: str, parameter: str
-) -> None:
-    world.publish()
+async def test_explain_refuses_a_wrong_query(client: Client, query: str, parameter: str) -> None:
     assert (await read_json(client, f"/api/v1/explain{query}", 400))["parameter"] == parameter
 
 
 async def test_explain_uses_the_users_id_rules_and_the_schema_of_the_command(world: SimpleNamespace) -> None:
-    world.publish()
     mine = rule("mine", r"(?P<parent>GPU)-(?P<replica>\d)", resource=GPU)
     site = replace(world.site, reader=IdReader([mine, *BUILT_IN_RULES]))
     async with TestClient(TestServer(build(site))) as client:

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,11 +18,10 @@ from exporter.views.schema import HistoryDocument
 from exporter.views.wording import rfc3339
 from exporter.web.app import build
 from harness.lives import key
-from harness.page_reader import read_json
+from harness.page_reader import Client, read_json
 from harness.past import Past
+from harness.scene import START
 
-Client = TestClient[web.Request, web.Application]
-START = 1_793_227_263.25
 FIRST = START - 3600.0 + 5.0
 """The first poll; further polls are 5 s apart."""
 A, B = ((key(device, "train-0"), HoldingFacts("uid-1")) for device in ("gpu-0", "gpu-1"))

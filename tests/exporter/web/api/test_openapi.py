@@ -9,8 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
 from exporter.history.coverage import GapReason
@@ -24,9 +22,8 @@ from exporter.views.schema import KINDS
 from exporter.web import api
 from exporter.web.app import build
 from harness.openapi_reference import DOCUMENT
+from harness.page_reader import Client
 from runtime import __version__
-
-Client = TestClient[web.Request, web.Application]
 
 TEXT = DOCUMENT.read_text()
 PATHS = json.loads(TEXT)["paths"]
@@ -112,10 +109,7 @@ def test_enumerations_are_those_of_the_code(document: Any) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path.startswith("/api/")])
-async def test_parameters_are_those_that_are_accepted(
-    client: Client, world: SimpleNamespace, path: str
-) -> None:
-    world.publish()
+async def test_parameters_are_those_that_are_accepted(client: Client, path: str) -> None:
     named = [p["name"] for p in PATHS[path]["get"].get("parameters", ()) if "name" in p]
     assert set(named) == set(PARAMETERS.get(path, ()))
     refused = await client.get(f"{path}?no_such=1")

@@ -7,24 +7,21 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from exporter.history.query import HistoryQuery, HistoryResult
 from exporter.history.record import HoldingFacts, HoldingKey
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import AdvertisedDevice, Holder
-from exporter.mapping.state import Failure
+from exporter.mapping.state import Failure, State
 from exporter.views.query import device_link, pod_link
 from exporter.web.app import build
 from harness import scene
-from harness.page_reader import PageReader, read_page
+from harness.page_reader import Client, PageReader, read_page
 from harness.past import Past
-from harness.scene import GPU
+from harness.scene import GPU, START
 from harness.waiting import until
 
-Client = TestClient[web.Request, web.Application]
-START = 1_793_227_263.25
 DEVICE, POD, CLAIM = (
     "/devices/nvidia.com/gpu/GPU-0",
     "/pods/ml/llama-0",
@@ -42,34 +39,6 @@ async def has(client: Client, path: str, *words: str, status: int = 200) -> Page
 
 def bars(found: PageReader) -> list[str]:
     return sorted(value for value in found.values("class") if value.startswith("stretch"))
-
-
-def key(device: str, pod: str, resource: str = GPU, namespace: str = "ml") -> HoldingKey:
-    return HoldingKey(resource, "", "", device, "", "", "", namespace, pod, "trainer")
-
-
-def facts(uid: str = "", parent: str = "") -> HoldingFacts:
-    return HoldingFacts(uid, "StatefulSet", "llama", parent, "worker-3")
-
-
-LLAMA = key("GPU-0", "llama-0")
-
-
-@pytest.fixture
-def story(past: Past, world: SimpleNamespace) -> Past:
-    """GPU-0 held by llama-0, by eval-9, and by llama-0 recreated; now is the time of the last poll."""
-    past.look()
-    past.look((LLAMA, facts("uid-0")))
-    past.look((LLAMA, facts("uid-0")), after=600)
-    past.look(after=5)
-    past.look((key("GPU-0", "eval-9", namespace="research"), facts("uid-9")))
-    past.silent(100)
-    past.look((LLAMA, facts("uid-1")), after=1)
-    while past.life.wall < START - 15:
-        past.look((LLAMA, facts("uid-1")), after=15)
-    world.now = past.life.wall
-    world.publish()
-    return past
 
 
 # --- devices --------------------------------------------------------------------------------------------
@@ -94,7 +63,7 @@ async def test_a_device_page_has_holder_start_health_and_past(
         "History of this node begins",
     )
     links = {value.partition("#")[0] for value in found.values("href")}
-    assert pod_link("research", "eval-9") in links
+    assert pod_link("research", "evaluation-run-9") in links
     assert bars(found) == ["stretch ended", "stretch ended", "stretch held"]
     assert {"GPU-0", "uid-0", "uid-1", "uid-9"} <= set(found.values("data-copy"))
 
@@ -123,8 +92,9 @@ async def test_a_failed_device_has_its_reason_its_start_and_their_source(
 async def test_shares_of_one_device_are_on_each_others_pages(
     client: Client, world: SimpleNamespace, past: Past
 ) -> None:
-    shares = [key(f"GPU-7::{i}", "vllm-0", f"{GPU}.shared", "inference") for i in range(2)]
-    past.look(*((share, facts(parent="GPU-7")) for share in shares))
+    for_vllm = (*("", "", ""), "inference", "vllm-0", "server")
+    shares = [HoldingKey(f"{GPU}.shared", "", "", f"GPU-7::{i}", *for_vllm) for i in range(2)]
+    past.look(*((share, HoldingFacts(parent="GPU-7")) for share in shares))
     world.now = past.life.wall
     world.publish()
     await has(
@@ -181,9 +151,8 @@ async def test_a_device_that_is_gone_has_a_page_however_long_ago(
     ],
 )
 async def test_an_unknown_name_is_404_with_similar_names(
-    client: Client, world: SimpleNamespace, path: str, words: str, similar: str
+    client: Client, path: str, words: str, similar: str
 ) -> None:
-    world.publish()
     assert similar in (await has(client, path, words, status=404)).values("href")
     assert (await client.get(path)).headers["Cache-Control"] == "no-store"
 
@@ -191,16 +160,12 @@ async def test_an_unknown_name_is_404_with_similar_names(
 @pytest.mark.parametrize(
     "path", ["/devices/GPU-0", "/devices/a//b", "/devices/a/b/%FF", "/pods/x", "/pods/a/b/c", "/claims/a/b"]
 )
-async def test_an_invalid_path_has_what_was_expected(
-    client: Client, world: SimpleNamespace, path: str
-) -> None:
-    world.publish()
+async def test_an_invalid_path_has_what_was_expected(client: Client, path: str) -> None:
     await has(client, path, "This address cannot be read", "expected", status=404)
 
 
 @pytest.mark.parametrize("query", ["?from=yesterday", "?q=x", "?from=-1h&to=-2h", "?to=03:12&to=04:12"])
-async def test_an_invalid_time_is_400(client: Client, world: SimpleNamespace, query: str) -> None:
-    world.publish()
+async def test_an_invalid_time_is_400(client: Client, query: str) -> None:
     for path in (DEVICE, POD, CLAIM):
         await has(client, path + query, "This address cannot be read", status=400)
 
@@ -208,6 +173,7 @@ async def test_an_invalid_time_is_400(client: Client, world: SimpleNamespace, qu
 async def test_what_is_unknown_for_now_is_503_not_404(
     client: Client, world: SimpleNamespace, past: Past
 ) -> None:
+    world.states.publish(State())
     for path in (DEVICE, POD, "/claims/a/b/c"):
         await has(client, path, "The kubelet has not answered yet", status=503)
     world.publish()
@@ -275,7 +241,7 @@ async def test_a_recreated_pod_has_its_lives_apart_with_links_between(
 
 async def test_a_pod_of_history_alone_has_a_page(client: Client, story: Past) -> None:
     words = "It holds nothing on this node now; its last holding ended between"
-    await has(client, "/pods/research/eval-9", words, "This pod uid uid-9")
+    await has(client, "/pods/research/evaluation-run-9", words, "This pod uid uid-9")
 
 
 async def test_a_claim_page_has_holders_and_history_of_its_pool(
@@ -286,7 +252,7 @@ async def test_a_claim_page_has_holders_and_history_of_its_pool(
     )
     elsewhere = claimed._replace(pool="pool-b", pod="not-here")
     past.look()
-    past.look((claimed, facts()), (elsewhere, facts()))
+    past.look((claimed, HoldingFacts()), (elsewhere, HoldingFacts()))
     world.now = past.life.wall
     world.publish()
     found = await has(
@@ -308,7 +274,7 @@ async def test_a_claim_page_has_holders_and_history_of_its_pool(
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("", ("3 holdings, the newest first.", "research / eval-9")),
+        ("", ("3 holdings, the newest first.", "research / evaluation-run-9")),
         (
             f"?at={START - 3600 + 8}&device=GPU-0",
             ("Who held what", "there were 0 holdings, and 1 possible.", "perhaps"),
@@ -341,10 +307,7 @@ async def test_a_range_without_holdings_names_its_bounds(client: Client, story: 
     assert re.search(r"No holdings found between \S+ \S+ \S+ and \S+ UTC\.", found.text)
 
 
-async def test_an_invalid_history_query_keeps_the_input_beside_the_problem(
-    client: Client, world: SimpleNamespace
-) -> None:
-    world.publish()
+async def test_an_invalid_history_query_keeps_the_input_beside_the_problem(client: Client) -> None:
     path = "/history?from=yesterday&device=GPU-0&at=%3Cb%3E&limit=7"
     found = await has(client, path, "found 'yesterday', expected", status=400)
     assert {"yesterday", "GPU-0", "<b>", "7"} <= set(found.values("value"))
@@ -368,7 +331,6 @@ async def test_history_is_paged(client: Client, story: Past) -> None:
 async def test_a_history_that_does_not_answer_is_503(
     client: Client, world: SimpleNamespace, past: Past
 ) -> None:
-    world.publish()
     past.error = "no answer within 5 s: is the disk slow?"
     answer = await client.get("/history")
     assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
@@ -381,7 +343,6 @@ async def test_a_history_that_does_not_answer_is_503(
 async def test_equal_queries_are_one_and_few_run_at_once_whoever_disconnects(
     world: SimpleNamespace, past: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.publish()
     ticking = itertools.count()
     site = replace(world.site, clock=lambda: START + 0.001 * next(ticking))
     go_on = asyncio.Event()

@@ -3,8 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient
 
 from exporter.mapping.model import (
     Holder,
@@ -14,16 +12,13 @@ from exporter.mapping.state import Failure
 from exporter.views.query import PageQuery
 from exporter.web.pages.status import status_page
 from harness import scene
-from harness.page_reader import read_page
+from harness.page_reader import Client, read_page
+from harness.scene import START
 
-Client = TestClient[web.Request, web.Application]
-
-START = 1_793_227_263.25
 FAILURE = Failure("List", "UNAVAILABLE", "there is no socket", START - 61)
 
 
 async def test_the_page_has_every_fact_of_the_mapping(client: Client, world: SimpleNamespace) -> None:
-    world.publish()
     world.now += 3
     text = (await read_page(client, "/")).text
     for words in (
@@ -99,8 +94,7 @@ async def test_an_empty_node_says_so(client: Client, world: SimpleNamespace) -> 
     assert "This kubelet does not report free devices." in text
 
 
-async def test_the_address_filters_the_page(client: Client, world: SimpleNamespace) -> None:
-    world.publish()
+async def test_the_address_filters_the_page(client: Client) -> None:
     found = await read_page(client, "/?q=llama&state=held")
     assert "2 of 10 devices" in found.text
     assert "GPU-1 nvidia.com/gpu" in found.text

@@ -11,9 +11,9 @@ from exporter.views.wording import lasting, text
 from exporter.web.pages import times
 from exporter.web.pages.times import NOW as NOW_PLACE
 from exporter.web.pages.times import day, filled
+from harness.scene import START
 
 NOW = datetime(2026, 10, 28, 22, 41, 3, tzinfo=UTC).timestamp()
-START = 1_793_227_263.25
 KEY = HoldingKey("r/x", "", "", "dev", "", "", "", "ns", "pod", "main")
 
 
