@@ -4,7 +4,7 @@ import itertools
 import xml.etree.ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.plot import Line, chart
@@ -15,6 +15,7 @@ POINTS = st.lists(
 ).map(sorted)
 
 
+@settings(max_examples=20)
 @given(st.lists(POINTS, min_size=1, max_size=6))
 def test_every_point_is_drawn_within_the_picture(curves: list[list[tuple[float, float]]]) -> None:
     drawn = ET.fromstring(chart("t", "x", "y", [Line(f"<{n}>", points) for n, points in enumerate(curves)]))

@@ -49,7 +49,7 @@ async def answers(words: list[str], url: str) -> bool:
     given = [await some_pod(url) if word == POD else word for word in (*words, "--url", url)]
     if "--watch" in given:
         return await prints_at_once(given)
-    status, out, errors = await owners.devicelens(*given)
+    status, out, errors = await owners.devicelens_again(*given)
     assert "Traceback" not in errors
     if "--at" in given:  # the demo has just begun
         return status == 3 and "nobody looked before" in errors
@@ -88,10 +88,10 @@ async def test_the_kubelet_without_a_node_is_led_as_shown() -> None:
         async with Process(*words(begun.removesuffix("&"))) as kubelet:
             await kubelet.line("msg=ready", limit=40)
             for line in led:
-                status, _, errors = await owners.devicelens(*words(line))
+                status, _, errors = await owners.devicelens_again(*words(line))
                 assert status == 0, f"{line}: {errors}"
             # Nobody serves it here.
-            status, _, errors = await owners.devicelens(*words(pod))
+            status, _, errors = await owners.devicelens_again(*words(pod))
             assert (status, "OutOfexample.com/gpu" in errors) == (1, True), errors
     finally:
         shutil.rmtree(directory)

@@ -25,10 +25,10 @@ from harness import owners
 from harness.openapi_reference import DOCUMENT
 from harness.simulated import SimulatedNode
 from harness.stack import Stack
-from harness.waiting import until
+from harness.waiting import LIMIT, until
 from simulator.model import ClaimDevice, ClaimSpec, ContainerSpec, PodSpec
 
-EXAMPLES = int(os.environ.get("DEVICELENS_API_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("DEVICELENS_API_EXAMPLES", "25"))
 """For each address, besides those that are worked out."""
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(300)]
@@ -130,7 +130,7 @@ class _Place(threading.Thread):
 def url() -> Iterator[str]:
     place = _Place()
     place.start()
-    assert place.ready.wait(60)
+    assert place.ready.wait(200)
     try:
         if not place.failure:
             yield place.url
@@ -169,7 +169,7 @@ def test_while_the_kubelet_says_the_same_a_client_is_told_how_fresh_that_is_and_
     first = requests.get(f"{url}/api/v1/devices", timeout=20)
     taken_at = datetime.fromisoformat(first.headers["Devicelens-Taken-At"])
     assert taken_at == datetime.fromisoformat(first.json()["taken_at"])
-    end = time.monotonic() + 20.0
+    end = time.monotonic() + LIMIT
     while True:
         known = {"If-None-Match": first.headers["ETag"]}
         again = requests.get(f"{url}/api/v1/devices", headers=known, timeout=20)

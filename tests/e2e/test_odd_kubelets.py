@@ -33,7 +33,7 @@ async def _ready(url: str, status: int, part: str = "") -> str:
         assert part in text, text
         return text or "ready"
 
-    return await until(f"{status} {part!r}", answers, limit=30.0)
+    return await until(f"{status} {part!r}", answers)
 
 
 def _file(path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_what_takes_the_sockets_place_is_told_and_the_socket_is_found_agai
 async def test_a_kubelet_that_answers_just_in_time_is_believed() -> None:
     async with SimulatedNode() as node:
         await node.fault(Faults(slow=2.7))
-        async with _exporter(node, "--poll.timeout", "4s", "--pods.source", "none") as exporter:
+        async with _exporter(node, "--poll.timeout", "15s", "--pods.source", "none") as exporter:
             url = await exporter.url()
             await _ready(url, 200)
             samples = await owners.scrape(url)

@@ -189,7 +189,7 @@ async def test_a_broken_file_ends_a_process_at_its_start(command: str, tmp_path:
 
 
 _CONFIGURATION = """\
-global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+global: {{scrape_interval: 2s, scrape_timeout: 2s}}
 scrape_configs:
   - job_name: devicelens
     honor_labels: true
@@ -223,7 +223,7 @@ async def test_a_real_prometheus_scrapes_both_while_certificates_are_renewed(
                     min(await _values(prometheus, 'count_over_time(up{job="devicelens"}[5m])')) >= count + 2
                 )
 
-            await until("two more scrapes of each", further, limit=30)
+            await until("two more scrapes of each", further)
         # Not one of them failed since the first that succeeded.
         assert await _values(prometheus, 'changes(up{job="devicelens"}[5m])') == [0, 0]
         assert all(value == 0 for value in await _values(prometheus, "devicelens_web_requests_refused_total"))

@@ -94,7 +94,7 @@ async def test_a_socket_that_is_removed_is_made_anew_and_found(found: Found) -> 
     async def back() -> bool:
         return found.sockets() == [name]
 
-    await until("the socket", back, limit=20, pause=0.02)
+    await until("the socket", back, pause=0.02)
     await found.plugin.line("registered", limit=found.node.limit)
     await found.allocatable_is(2)
 

@@ -22,8 +22,6 @@ MANY = Fault(
     GROUP,
     "500 connections to the page, all of them kept for 2 s, half with a stream of events",
     SERVED,
-    short=1,
-    full=20,
     memory=48.0,
 )
 SILENT = Fault(
@@ -32,8 +30,6 @@ SILENT = Fault(
     "500 connections that never end by themselves: a third says nothing, a third says a part of a request, "
     "and a third does so and closes its own half",
     f"{SERVED}, or after ten seconds",
-    short=1,
-    full=20,
     memory=24.0,
 )
 SLOW = Fault(
@@ -41,8 +37,6 @@ SLOW = Fault(
     GROUP,
     "100 clients that ask for the page 300 times each, and read nothing for 2 s",
     SERVED,
-    short=1,
-    full=20,
     memory=48.0,
 )
 TOO_LONG = Fault(
@@ -51,8 +45,6 @@ TOO_LONG = Fault(
     "Addresses and headers of a megabyte, 20 000 headers, lengths that no number holds, TLS and HTTP/2 where "
     "neither is served, eight connections of each kind",
     f"{SERVED}; each is answered or cut off at once, none with 5xx, and none is told in the log",
-    short=1,
-    full=20,
     memory=48.0,
 )
 NO_DESCRIPTORS = Fault(
@@ -62,7 +54,7 @@ NO_DESCRIPTORS = Fault(
     "hundred clients come",
     "It lives, tells the truth as far as it can, and is well again when it may open files",
     short=2,
-    full=20,
+    withdraws=True,
 )
 
 

@@ -215,7 +215,6 @@ async def test_a_day_in_fast_motion() -> None:
             **dict(sorted(day.counted.items())),
             **_compared(before, after),
         }
-        assert trial.observer.seen.withdrawn == 0
         # Times are the machine's, which may have other things to do by now; what is worked for them is not.
         assert after.scrape_cpu < 3 * before.scrape_cpu + MORE
         assert after.allocation_cpu < 3 * before.allocation_cpu + MORE

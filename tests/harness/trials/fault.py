@@ -17,18 +17,20 @@ has come back without a pod for ten seconds: as it is on most nodes, and too lon
 class Fault:
     """One row of the table. `short` and `full`: how often it is done in `make test` and in `make faults`.
 
-    `holds` is what must hold besides what must always hold: no owner is told that was none, none that the
+    `holds` is what must hold besides what must always hold: no owner is reported that was none, none that the
     mapping should name is missing, and nothing leaks. `memory`: MiB by which a process may end larger than
     it was after the first round: what Python and glibc keep of a large answer or of many connections.
+    `withdraws`: the mapping may become stale, and is then withdrawn.
     """
 
     name: str
     group: str
     what: str
     holds: str
-    short: int
-    full: int
+    short: int = 1
+    full: int = 20
     memory: float = 8.0
+    withdraws: bool = False
 
     @property
     def times(self) -> int:

@@ -194,6 +194,7 @@ class Trial:
         assert not self.observer.problems, self.account()
         assert not leaks, f"{leaks}\n{self.account()}"
         assert self.observer.seen.scrapes > 0
+        assert self.fault.withdraws or self.observer.seen.withdrawn == 0
         assert self.churn.added > 0
         assert len(self.recoveries) >= self.fault.times, "a round was not recovered from"
 
