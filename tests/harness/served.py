@@ -100,13 +100,16 @@ class Node:
     ) -> AsyncGenerator[Served]:
         """Serve a configuration. `ready`: how many healthy devices to wait for, by resource."""
         async with self.start(configuration, **options) as served:
-            for resource, count in (ready or {}).items():
-                await self.allocatable(resource, count)
+            await self.offers(ready or {})
             yield served
 
     async def allocatable(self, resource: str, count: int = 1) -> None:
         """Wait until the kubelet has so many healthy devices of a resource."""
-        await self.kubelet.wait_until(lambda k: k.allocatable(resource) == count)
+        await self.offers({resource: count})
+
+    async def offers(self, counts: Mapping[str, int]) -> None:
+        """Wait until the kubelet has so many healthy devices of each resource."""
+        await self.kubelet.wait_until(lambda k: all(k.allocatable(name) == n for name, n in counts.items()))
 
 
 def configuration(*resources: str) -> str:

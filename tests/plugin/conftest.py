@@ -22,6 +22,15 @@ def host(root: Path) -> Path:
 
 
 @pytest.fixture
+def colas(host: Path) -> Path:
+    """A directory of devices: `a` is there."""
+    made = host / "etc/colas"
+    made.mkdir(parents=True)
+    (made / "a").touch()
+    return made
+
+
+@pytest.fixture
 def tolerated() -> list[str]:
     """Parts of the violations that a test accepts."""
     return []

@@ -32,14 +32,6 @@ def configure(root: Path, *resources: str) -> tuple[str, str]:
     return "--config", str(root / "plugin.yaml")
 
 
-@pytest.fixture
-def colas(host: Path) -> Path:
-    made = host / "etc/colas"
-    made.mkdir(parents=True)
-    (made / "a").touch()
-    return made
-
-
 async def test_sigterm_ends_it_clean(kubelet: SimulatedKubelet, root: Path, colas: Path) -> None:
     plugin = Process(*flags(root, "--preset", "cola", "--preset", "sample", "--log.level", "debug"))
     async with plugin:
@@ -62,28 +54,6 @@ async def test_sigterm_ends_it_clean(kubelet: SimulatedKubelet, root: Path, cola
         "kubelet_internal_checkpoint",
     }
     assert not (root / "p.sock").exists()
-
-
-async def test_a_held_device_stays_withheld(kubelet: SimulatedKubelet, root: Path, colas: Path) -> None:
-    resource = (
-        "- name: a.b/{}\n  discover: [{{files: {{directory: /etc/colas}}}}]\n  id: '{}'\n"
-        "  allocate: {{mounts: [{{host: '{{{{ device.path }}}}', container: /cola}}]}}\n"
-    )
-    assert (colas / "a").exists()
-    plugin = Process(*flags(root, *configure(root, resource.format("first", "x"))))
-    async with plugin:
-        await kubelet.wait_until(lambda k: k.allocatable("a.b/first") == 1)
-        await kubelet.add_pod(pod("p", "a.b/first"))
-        configure(root, resource.format("last", "y"))
-        for _ in range(2):
-            line = await plugin.line("devices belong to another resource")
-            assert "a pod holds it as x" in line, line
-            (only,) = (await get_json(f"unix:{root / 'p.sock'}", "/api/v1/devices"))["resources"]
-            assert (only["name"], only["devices"]) == ("a.b/last", [])
-            await plugin.kill()
-            plugin.lines.clear()
-            await plugin.start()
-        assert kubelet.allocatable("a.b/last") == 0
 
 
 GPU = """\
@@ -128,9 +98,8 @@ async def test_files_go_with_the_resource_not_the_process(
 
 async def test_no_stale_socket_is_left(kubelet: SimulatedKubelet, root: Path, colas: Path) -> None:
     """Neither after an end in order nor after being killed."""
-    assert colas.exists()
     directories = {"socket": root / "k/device-plugins", "registry": root / "k/plugins_registry"}
-    for way, killed in (("socket", True), ("socket", True), ("registry", True), ("socket", False)):
+    for way, killed in (("socket", True), ("registry", True), ("socket", False)):
         plugin = Process(*flags(root, "--preset", "cola", "--kubelet.registration", way))
         async with plugin:
             await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
@@ -141,25 +110,6 @@ async def test_no_stale_socket_is_left(kubelet: SimulatedKubelet, root: Path, co
             }
             await (plugin.kill() if killed else plugin.stop())
         await kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
-
-
-async def test_a_new_process_takes_over(kubelet: SimulatedKubelet, root: Path, colas: Path) -> None:
-    old = Process(*flags(root, "--preset", "cola"))
-    address = f"unix:{root / 'q.sock'}"
-    new = Process(*flags(root, "--preset", "cola"), "--web.listen-address", address)
-    async with old, new:
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-
-        async def new_is_ready() -> bool:
-            return (await get(address, "/-/ready"))[0] == 200
-
-        await until("the new process is ready", new_is_ready)
-        await old.kill()
-        # The kubelet may see the end of the old stream late.
-        await kubelet.wait_until(lambda k: k.streams(COLA) == 1)
-        await kubelet.wait_until(lambda k: k.allocatable(COLA) == 1)
-        assert await new.stop() == 0
-    assert colas.exists()
 
 
 @pytest.mark.parametrize(
@@ -186,14 +136,6 @@ async def test_a_missing_file_is_status_1(root: Path) -> None:
     file = str(root / "c.yaml")
     assert await refused(*flags(root, "--config", file)[1:]) == (
         f"cannot read the configuration: {file}: No such file or directory"
-    )
-
-
-async def test_a_name_of_file_and_preset_is_status_1(root: Path) -> None:
-    config = configure(root, "- {name: myway5.com/cola, discover: [{files: {directory: /x}}]}\n")
-    assert await refused(*flags(root, *config, "--preset", "cola")[1:]) == (
-        f"preset cola:5: resources[0].name: found 'myway5.com/cola', which {config[1]}:3 has too: "
-        "begin the file's resource with the key 'preset' to adjust a preset"
     )
 
 

@@ -170,22 +170,6 @@ def test_a_device_without_edits_of_its_own_gets_the_common_ones() -> None:
     assert second["containerEdits"] == {"env": ["B=2"]}
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "node", "version"),
-    [
-        ("a.b/c", "x", ContainerNode("/dev/x", "/dev/x", "rw"), "0.3.0"),
-        ("a.b/c", "0x", ContainerNode("/dev/x", "/dev/x", "rw"), "0.5.0"),
-        ("a.b/c", "x", ContainerNode("/dev/x", "/dev/y", "rw"), "0.5.0"),
-        ("a.b/c.d", "x", ContainerNode("/dev/x", "/dev/x", "rw"), "0.6.0"),
-    ],
-)
-def test_the_lowest_possible_version(kind: str, name: str, node: ContainerNode, version: str) -> None:
-    content = cdi.document(kind, {name: Edits(nodes=(node,))}, Edits())
-    assert content is not None
-    assert msgspec.json.decode(content)["cdiVersion"] == version
-    assert problem(content) is None
-
-
 def test_a_name_that_cdi_does_not_take_is_reported() -> None:
     made = plan().cdi
     assert made is not None

@@ -1,5 +1,6 @@
 """Presets of NVIDIA's devices: what a kubelet is shown of a host tree, and the exact answers to Allocate."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from harness.machines import Machine
 from harness.nvml import A100, A100_MIG, A100_UUID, H100, H100_UUID, SLICES, FakeNvml, divide, show_gpu
 from harness.preset import Answer, Listed, Serve, nodes
+from harness.waiting import until_holds
 from simulator.rpc import RpcError
 
 CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
@@ -151,15 +153,27 @@ async def test_gke_nvidia_gives_slices_of_divided_gpus(serve: Serve, machine: Ma
 
 
 async def test_an_xid_makes_a_gpu_unhealthy_for_a_while(serve: Serve, nvml: FakeNvml) -> None:
-    text = "version: 1\nresources: [{preset: nvidia, health: [{xid: {ignore: [13], quiet: 5s}}]}]"
-    name = "nvidia.com/gpu"
+    preset = "preset: nvidia, health: [{xid: {ignore: [13], quiet: 1h}}]"
+    name, other = "nvidia.com/gpu", "a.b/other"
+    more = f"name: {other}, exclusive: false, id: 'other-{{{{ device.name }}}}'"
     nvml.reports(A100, H100_HERE)
-    async with serve(text) as served:
-        await served.devices(name, 2)
+    before = listeners()
+    async with serve(f"version: 1\nresources: [{{{preset}}}, {{{preset}, {more}}}]") as served:
+        for resource in (name, other):
+            await served.devices(resource, 2)
+        (listener,) = listeners() - before  # one for both
         # An application's own error comes first, and changes nothing.
         nvml.reports(A100, H100_HERE, "event 1 0 13 - -", "event 2 1 79 - -")
-        await served.kubelet.wait_until(lambda k: k.allocatable(name) == 1)
+        await served.kubelet.wait_until(lambda k: k.allocatable(name) == k.allocatable(other) == 1)
         assert served.now(name) == {A100_UUID: Listed(0), H100_UUID: Listed(1, healthy=False)}
         with pytest.raises(RpcError, match="XID 79"):
             await served.allocate(name, H100_UUID)
-        await served.kubelet.wait_until(lambda k: k.allocatable(name) == 2)
+        served.served.hands.ahead += 3600.0
+        nvml.reports(A100, H100_HERE, "event 3 0 13 - -")
+        await served.kubelet.wait_until(lambda k: k.allocatable(name) == k.allocatable(other) == 2)
+    await until_holds(lambda: not listener.is_alive())
+
+
+def listeners() -> set[threading.Thread]:
+    """The threads that receive fault events; those of an earlier test may still end."""
+    return {thread for thread in threading.enumerate() if thread.name == "faults"}

@@ -22,15 +22,6 @@ def node(kubelet: SimulatedKubelet, serve: Serve) -> Node:
 
 
 @pytest.fixture
-def colas(host: Path) -> Path:
-    """A directory of devices: `a` is there."""
-    made = host / "etc/colas"
-    made.mkdir(parents=True)
-    (made / "a").touch()
-    return made
-
-
-@pytest.fixture
 def dev(host: Path) -> Path:
     """The host's /dev."""
     made = host / "dev"

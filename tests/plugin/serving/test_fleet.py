@@ -30,9 +30,7 @@ async def test_members_come_as_devices_name_them_and_stay(node: Node, dev: Path)
         for device in ("one1", "one2", "two1"):
             (dev / device).touch()
         # Long before the next periodic scan.
-        await node.kubelet.wait_until(
-            lambda k: k.allocatable("a.b/one") == 2 and k.allocatable("a.b/two") == 1
-        )
+        await node.offers({"a.b/one": 2, "a.b/two": 1})
         assert list(states(served)) == ["a.b/one", "a.b/two"]
         await node.kubelet.add_pod(pod("p", "a.b/two"))
         (dev / "two1").unlink()
@@ -83,8 +81,8 @@ async def test_a_family_shares_scans(node: Node, dev: Path, monkeypatch: pytest.
         return discover(source, host)
 
     monkeypatch.setattr(Glob, "scan", counted)
-    async with node.serve(configuration(family("a.b/{{ device.name }}"))) as served:
-        await node.kubelet.wait_until(lambda k: all(k.allocatable(f"a.b/v{n}") == 1 for n in range(5)))
+    ready = {f"a.b/v{n}": 1 for n in range(5)}
+    async with node.serve(configuration(family("a.b/{{ device.name }}")), ready=ready) as served:
         for n in range(5):
             await served.quiet(f"a.b/v{n}")
         assert scans < 10  # two for each member if they did not share
@@ -95,9 +93,7 @@ async def test_a_reload_restarts_members_of_a_changed_family_only(node: Node, de
         (dev / device).touch()
     other = static("c.d/other", "s")
     async with node.serve(configuration(family(), other)) as served:
-        await node.kubelet.wait_until(
-            lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("c.d/other") == 1
-        )
+        await node.offers({"a.b/one": 1, "c.d/other": 1})
         await node.kubelet.add_pod(pod("p", "a.b/one"))
         for name in ("a.b/one", "c.d/other"):
             await served.registered(name)
@@ -119,15 +115,11 @@ async def test_a_reload_restarts_members_of_a_changed_family_only(node: Node, de
 async def test_a_configured_name_is_not_a_familys(node: Node, dev: Path) -> None:
     for device in ("one1", "two1"):
         (dev / device).touch()
-    async with node.serve(configuration(family())) as served:
-        await node.kubelet.wait_until(
-            lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("a.b/two") == 1
-        )
+    both = {"a.b/one": 1, "a.b/two": 1}
+    async with node.serve(configuration(family()), ready=both) as served:
         served.apply(configuration(family(), UNSHARED))
         await served.until(lambda: list(states(served)) == ["a.b/two", "a.b/one"])
-        await node.kubelet.wait_until(
-            lambda k: k.allocatable("a.b/one") == 1 and k.allocatable("a.b/two") == 1
-        )
+        await node.offers(both)
         await served.registered("a.b/two")
         assert served.status("a.b/two").counters.registrations == 1
         served.apply(configuration(family()))
@@ -160,8 +152,7 @@ async def test_the_first_resource_wins(node: Node, dev: Path, monkeypatch: pytes
     monkeypatch.setattr(Glob, "scan", slowly)
     text = claimants("{{ device.name in ['v0', 'v1'] }}", "{{ device.name != 'v0' }}")
     text += "- name: a.b/r2\n  discover: [{glob: {paths: [/dev/v1, /dev/v3]}}]\n  id: '2-{{ device.name }}'\n"
-    async with node.serve(text) as served:
-        await node.kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 2 and k.allocatable("a.b/r1") == 2)
+    async with node.serve(text, ready={"a.b/r0": 2, "a.b/r1": 2}) as served:
         await served.until(lambda: "waiting for devices" in states(served)["a.b/r2"])
         assert served.healthy("a.b/r0") == ["0-v0", "0-v1"]
         assert served.healthy("a.b/r1") == ["1-v2", "1-v3"]
@@ -171,8 +162,7 @@ async def test_a_freed_device_is_offered(node: Node, dev: Path, caplog: pytest.L
     for n in range(2):
         (dev / f"v{n}").touch()
     text = claimants("{{ device.name == 'v0' }}", "{{ device.name in ['v0', 'v1'] }}")
-    async with node.serve(text, pace=Pace(rescan=1000.0)) as served:
-        await node.kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == 1 and k.allocatable("a.b/r1") == 1)
+    async with node.serve(text, pace=Pace(rescan=1000.0), ready={"a.b/r0": 1, "a.b/r1": 1}) as served:
         assert caplog.messages.count("devices belong to another resource") == 1
         second = text.replace(text[text.index("- name: a.b/r0") : text.index("- name: a.b/r1")], "")
         served.apply(second)
@@ -207,8 +197,7 @@ async def test_a_device_that_is_gone_and_may_be_held_is_not_another_resources(no
         (dev / name).touch()
     lead(dev, "x")
     text = by_target() + static("c.d/other", "s")
-    async with node.serve(text, pace=Pace(release=0.05)) as served:
-        await node.kubelet.wait_until(lambda k: k.allocatable("a.b/r0") == k.allocatable("c.d/other") == 1)
+    async with node.serve(text, pace=Pace(release=0.05), ready={"a.b/r0": 1, "c.d/other": 1}) as served:
         await node.kubelet.add_pod(pod("p", "a.b/r0"))
         lead(dev, "y")
         await node.allocatable("a.b/r0", 0)

@@ -1,6 +1,5 @@
-"""Health as a kubelet sees it: probes of every kind, faults by events, flapping, first answers."""
+"""Health as a kubelet sees it: probes of every kind, flapping, first answers."""
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from harness.served import Node
-from plugin.discovery.source import Fault
 from plugin.serving.context import Pace
 
 NAME = "a.b/c"
@@ -132,54 +130,3 @@ async def test_flapping_is_held_counted_and_let_go(node: Node, devices: Path, ho
         (devices / "v2").touch()
         (host / "run/v2").write_text("ok")
         await node.allocatable(NAME, 3)
-
-
-class Faults:
-    """Listens to nobody but the test."""
-
-    def __init__(self) -> None:
-        self.on_fault: Callable[[Fault], None] | None = None
-        self.on_problem: Callable[[str], None] | None = None
-        self.ended = threading.Event()
-        self.begun = 0
-
-    def listen(
-        self, on_fault: Callable[[Fault], None], on_problem: Callable[[str], None], stop: threading.Event
-    ) -> None:
-        self.begun += 1
-        self.on_fault, self.on_problem = on_fault, on_problem
-        stop.wait(30)
-        self.ended.set()
-
-
-async def test_faults_by_events(node: Node, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    faults = Faults()
-    uuids = [f"GPU-{n}0000000-0000-0000-0000-000000000000" for n in range(2)]
-
-    def fault_source(*_asked: object) -> Faults:
-        return faults
-
-    monkeypatch.setattr("harness.served.fault_source", fault_source)
-    for n in range(2):
-        gpu = host / f"proc/driver/nvidia/gpus/0000:0{n}:00.0"
-        gpu.mkdir(parents=True)
-        (gpu / "information").write_text(f"Model: X\nGPU UUID: {uuids[n]}\nDevice Minor: {n}\n")
-        (host / "dev").mkdir(exist_ok=True)
-        (host / f"dev/nvidia{n}").touch()
-    nvidia = "  discover: [{nvidia: {library: /no/such}}]\n  health: [{xid: {quiet: 1s}}]\n"
-    other = f'- name: a.b/other\n  exclusive: false\n  id: "other-{{{{ device.name }}}}"\n{nvidia}'
-    text = f"version: 1\nresources:\n- name: {NAME}\n{nvidia}{other}"
-    async with node.serve(text) as served:
-        await node.kubelet.wait_until(lambda k: k.allocatable(NAME) == 2 and k.allocatable("a.b/other") == 2)
-        assert faults.begun == 1  # one for both
-        on_fault = faults.on_fault
-        assert on_fault is not None
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        on_fault(Fault(frozenset({uuids[1]}), 13, "an application's own", now))
-        on_fault(Fault(frozenset({uuids[1]}), 79, "XID 79: fallen off the bus", now))
-        await node.kubelet.wait_until(lambda k: k.allocatable(NAME) == 1 and k.allocatable("a.b/other") == 1)
-        assert served.reasons(NAME) == {uuids[0]: "", uuids[1]: "XID 79: fallen off the bus"}
-        await node.allocatable(NAME, 2)
-        assert loop.time() - now >= 1.0
-    assert faults.ended.wait(20)
