@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from harness.waiting import LIMIT, until
+from harness.waiting import until
 from kubelet.paths import KubeletPaths, socket_target
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from plugin.config.load import load
@@ -75,13 +75,13 @@ class Served:
             before = self.status(name).counters.discoveries
             await asyncio.sleep(pause)
 
-    async def until(self, condition: Callable[[], object], limit: float = LIMIT) -> None:
+    async def until(self, condition: Callable[[], object]) -> None:
         """Wait for a condition."""
 
         async def holds() -> object:
             return condition()
 
-        await until("the condition", holds, limit=limit, pause=0.005)
+        await until("the condition", holds, pause=0.005)
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Served]]

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.waiting import until_holds
 from plugin.discovery import uevents as module
 from plugin.discovery.uevents import MAX_BYTES, Uevents, kernel_socket, restriction, subsystem_of
 
@@ -73,32 +74,26 @@ async def running(
         kernel.close()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0)
-
-
 async def test_followers_are_called_for_the_events_of_their_subsystems() -> None:
     kernel, usb, pci = Kernel(), list[int](), list[int]()
     async with running(kernel) as uevents:
         assert kernel.opened == 0, "no socket is open before the first follower"
         with uevents.following(frozenset({"pci", "net"}), lambda: pci.append(1)):
             with uevents.following(frozenset({"usb"}), lambda: usb.append(1)):
-                await until(lambda: usb and pci)  # for events from before the socket was open
+                await until_holds(lambda: usb and pci)  # for events from before the socket was open
                 kernel.send(
                     *[message("usb", f"/devices/{n}") for n in range(100)], b"garbage", message("block")
                 )
-                await until(lambda: len(usb) > 1)
+                await until_holds(lambda: len(usb) > 1)
                 assert (len(usb), len(pci)) == (2, 1), "one call for many events"
                 kernel.send(message("usb"), result=4711)  # not from the kernel
                 kernel.send(message("net"))
-                await until(lambda: len(pci) > 1)
+                await until_holds(lambda: len(pci) > 1)
                 assert len(usb) == 2
                 kernel.send(message("block"), result=OSError(errno.ENOBUFS, "No buffer space available"))
-                await until(lambda: (len(usb), len(pci)) == (3, 3))
+                await until_holds(lambda: (len(usb), len(pci)) == (3, 3))
             kernel.send(message("usb"), message("net"))
-            await until(lambda: len(pci) == 4)
+            await until_holds(lambda: len(pci) == 4)
         assert (len(usb), kernel.opened) == (3, 1)
 
 
@@ -106,11 +101,11 @@ async def test_a_socket_that_fails_is_opened_anew() -> None:
     kernel, calls = Kernel(), list[int]()
     async with running(kernel) as uevents:
         with uevents.following(frozenset({"usb"}), lambda: calls.append(1)):
-            await until(lambda: calls)
+            await until_holds(lambda: calls)
             kernel.send(message("usb"), result=OSError(errno.EIO, "Input/output error"))
-            await until(lambda: kernel.opened == 2)
+            await until_holds(lambda: kernel.opened == 2)
             kernel.send(message("usb"))
-            await until(lambda: len(calls) >= 3)
+            await until_holds(lambda: len(calls) >= 3)
 
 
 async def test_sockets_that_fail_one_after_another_are_opened_with_pauses(
@@ -158,9 +153,9 @@ async def test_a_kernel_without_a_socket_is_reported_once_and_tried_again(
     calls: list[int] = []
     async with running(kernel, refuse) as uevents:
         with uevents.following(frozenset({"usb"}), lambda: calls.append(1)):
-            await until(lambda: uevents.refused_because)
+            await until_holds(lambda: uevents.refused_because)
             assert uevents.refused_because == "Operation not permitted"
-            await until(lambda: calls)
+            await until_holds(lambda: calls)
     assert caplog.messages.count("no uevents, devices are found by periodic scans") == 1
 
 
@@ -191,7 +186,7 @@ async def test_missing_events_of_interfaces_are_reported(tmp_path: Path) -> None
     kernel = Kernel()
     async with running(kernel, own=own, first=far) as uevents:
         with uevents.following(frozenset({"usb"}), lambda: None):
-            await until(lambda: kernel.opened)
+            await until_holds(lambda: kernel.opened)
             assert uevents.refused_because is None
             with uevents.following(frozenset({"net"}), lambda: None):
                 refused = str(uevents.refused_because)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.waiting import LIMIT, until
+from harness.waiting import LIMIT, until, until_holds
 from plugin.serving import probes
 from plugin.serving.blocking import Offload, StuckError
 from plugin.serving.probes import ProbeRunner, Question
@@ -22,15 +22,7 @@ class Answers:
 
 
 def question(device: str, ask: Callable[[], str] = str, timeout: float = 5.0) -> Question:
-    return Question(
-        device,
-        0,
-        "health[0].exists",
-        timeout,
-        None,
-        with_scans=True,
-        ask=ask,
-    )
+    return Question(device, 0, "health[0].exists", timeout, None, with_scans=True, ask=ask)
 
 
 async def test_probes_run_in_order_in_one_thread() -> None:
@@ -55,9 +47,7 @@ async def test_a_probe_that_hangs_fails_in_time_and_blocks_no_other() -> None:
 
     asker = ProbeRunner()
     task = asyncio.create_task(asker.run([question("h", hang, 2.0), *map(question, "abc")], answers))
-    async with asyncio.timeout(LIMIT):
-        while len(answers.got) < 3:
-            await asyncio.sleep(0.005)
+    await until_holds(lambda: len(answers.got) >= 3)
     assert answers.got == [("a", ""), ("b", ""), ("c", "")]
     assert not task.done()
     await task
@@ -107,16 +97,14 @@ async def test_a_cancelled_run_leaves_no_thread_at_work() -> None:
         return str(release.wait(30))
 
     task = asyncio.create_task(ProbeRunner().run([question(str(n), slow) for n in range(100)], answers))
-    async with asyncio.timeout(LIMIT):
-        while not runs:
-            await asyncio.sleep(0.005)
+    await until_holds(lambda: runs)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     release.set()
-    async with asyncio.timeout(LIMIT):
-        while any(thread.name == "blocking" for thread in set(threading.enumerate()) - before):
-            await asyncio.sleep(0.005)
+    await until_holds(
+        lambda: not any(thread.name == "blocking" for thread in set(threading.enumerate()) - before)
+    )
     assert len(runs) <= probes.MOST_THREADS
 
 
@@ -128,11 +116,7 @@ async def test_a_thread_stays_for_the_next_call_and_ends_without_one() -> None:
     assert [await offload.run(threading.current_thread, limit=LIMIT) for _ in range(5)] == [first] * 5
     offload = Offload(linger=0.05)
     brief = await offload.run(threading.current_thread, limit=LIMIT)
-
-    async def ended() -> bool:
-        return not brief.is_alive()
-
-    await until("its end", ended, pause=0.01)
+    await until_holds(lambda: not brief.is_alive())
     assert await offload.run(threading.current_thread, limit=LIMIT) is not brief
 
 

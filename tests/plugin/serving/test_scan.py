@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.served import configuration
-from harness.waiting import until
+from harness.waiting import until_holds
 from plugin.config.load import load
 from plugin.config.plan import ResourcePlan
 from plugin.discovery.host import HostRoot
@@ -79,10 +79,7 @@ async def following(
 
 
 async def touched_by(touched: Touched, *expected: tuple[str, str | None]) -> None:
-    async def seen() -> bool:
-        return touched >= set(expected)
-
-    await until(f"{expected}", seen, pause=0.005)
+    await until_holds(lambda: touched >= set(expected), f"{expected}")
 
 
 async def test_only_entries_that_match_call_for_a_scan(dev: Path, host: Path) -> None:
