@@ -1,11 +1,12 @@
-"""A plugin without its process: a fleet of resources that a test can inspect."""
+"""A plugin without its process: a fleet of resources that a test can inspect, beside a simulated kubelet."""
+# pyright: reportPrivateUsage=false
 
 import asyncio
 import itertools
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from plugin.config.load import load
 from plugin.discovery.host import HostRoot
 from plugin.discovery.registry import fault_source
+from plugin.presets import PRESETS
 from plugin.serving.context import Pace, Patience, PluginContext, RegistrationMethod
 from plugin.serving.fleet import ResourceFleet
 from plugin.serving.kubelet_state import KubeletState
@@ -26,6 +28,9 @@ from plugin.serving.status import ResourceStatus
 from runtime.clock import Clock
 from runtime.directory import DirectoryWatcher
 from simulator import SimulatedKubelet
+from simulator.devices import HEALTHY
+from simulator.endpoint import PluginClient
+from simulator.manager import response
 from simulator.model import ContainerSpec, PodSpec
 
 _TOKENS = itertools.count()
@@ -84,6 +89,30 @@ class Served:
         await until("the condition", holds, pause=0.005)
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A device as the kubelet has it. `numa`: None where none was sent."""
+
+    numa: int | None = None
+    healthy: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to Allocate. Nodes: (host, container, permissions); mounts: (host, container, read only)."""
+
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    nodes: tuple[tuple[str, str, str], ...] = ()
+    mounts: tuple[tuple[str, str, bool], ...] = ()
+    annotations: dict[str, str] = field(default_factory=dict[str, str])
+    cdi: tuple[str, ...] = ()
+
+
+def nodes(permissions: str, *paths: str) -> tuple[tuple[str, str, str], ...]:
+    """Nodes that have the same path on both sides."""
+    return tuple((path, path, permissions) for path in paths)
+
+
 Serve = Callable[..., AbstractAsyncContextManager[Served]]
 
 
@@ -98,7 +127,7 @@ class Node:
     async def serve(
         self, configuration: str, *, ready: Mapping[str, int] | None = None, **options: Any
     ) -> AsyncGenerator[Served]:
-        """Serve a configuration. `ready`: how many healthy devices to wait for, by resource."""
+        """Serve a configuration or a preset. `ready`: how many healthy devices to wait for, by resource."""
         async with self.start(configuration, **options) as served:
             await self.offers(ready or {})
             yield served
@@ -110,6 +139,34 @@ class Node:
     async def offers(self, counts: Mapping[str, int]) -> None:
         """Wait until the kubelet has so many healthy devices of each resource."""
         await self.kubelet.wait_until(lambda k: all(k.allocatable(name) == n for name, n in counts.items()))
+
+    async def devices(self, resource: str, count: int) -> dict[str, Listed]:
+        """The devices of a resource by id, once the kubelet has `count` of them."""
+        await self.kubelet.wait_until(lambda k: k.capacity(resource) == count)
+        return self.listed(resource)
+
+    def listed(self, resource: str) -> dict[str, Listed]:
+        """The devices of a resource by id, as they are listed now."""
+        listed = self.kubelet._process.life.state.devices.get(resource, {})
+        return {
+            device.id: Listed(device.numa[0] if device.numa else None, device.health == HEALTHY)
+            for device in listed.values()
+        }
+
+    async def allocate(self, resource: str, *ids: str) -> Answer:
+        """The plugin's answer to Allocate for one container. Raises the simulator's RpcError."""
+        plugin = self.kubelet._process.life.state.endpoints[resource].plugin
+        assert isinstance(plugin, PluginClient)
+        content = await plugin.allocate(ids)
+        assert content is not None
+        message = response(content)
+        return Answer(
+            env=dict(message.envs),
+            nodes=tuple((n.host_path, n.container_path, n.permissions) for n in message.devices),
+            mounts=tuple((m.host_path, m.container_path, m.read_only) for m in message.mounts),
+            annotations=dict(message.annotations),
+            cdi=tuple(c.name for c in message.cdi_devices),
+        )
 
 
 def configuration(*resources: str) -> str:
@@ -170,12 +227,13 @@ async def serving(
     use_inotify: bool = True,
     method: RegistrationMethod = "socket",
 ) -> AsyncGenerator[Served]:
-    """Serve a configuration from a host tree to the kubelet at a root, until the context ends."""
+    """Serve a configuration, or a preset by its name, from a host tree until the context ends."""
+    text = PRESETS[configuration].read_text() if configuration in PRESETS else configuration
     hands = Hands()
     context = plugin_context(kubelet_root, host, hands.clock(), use_inotify=use_inotify)
     context = replace(context, pace=pace or Pace(), patience=patience or Patience(), method=method)
     fleet = ResourceFleet(context)
-    fleet.apply(load(configuration.encode(), "test"))
+    fleet.apply(load(text.encode(), "test"))
     async with asyncio.TaskGroup() as group:
         actors = (context.watcher.run(), context.uevents.run(), fleet.run())
         tasks = [group.create_task(actor) for actor in actors]

@@ -1,6 +1,7 @@
 """Fixtures for the plugin: short directories for sockets, host trees with parts of machines, a kubelet."""
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from harness.hosttree import HostTree
 from harness.machines import Machine
 from harness.nvml import FakeNvml, with_nvml, without_nvml
+from harness.served import Node, Serve, serving
 from harness.usb import UsbBus
 from plugin.discovery.host import HostRoot
 from simulator import SimulatedKubelet
@@ -42,6 +44,18 @@ async def kubelet(root: Path, tolerated: list[str]) -> AsyncIterator[SimulatedKu
     async with SimulatedKubelet(root / "k", registry_interval=0.1) as running:
         yield running
         assert [found for found in running.violations if not any(part in found for part in tolerated)] == []
+
+
+@pytest.fixture
+def serve(root: Path, host: Path) -> Serve:
+    """Serves a configuration from the host tree to the kubelet below root/k."""
+    return partial(serving, root / "k", host)
+
+
+@pytest.fixture
+def node(kubelet: SimulatedKubelet, serve: Serve) -> Node:
+    """The kubelet, and how to serve a configuration to it."""
+    return Node(kubelet, serve)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from harness.hosttree import HostTree
 from harness.nvml import without_nvml
-from harness.preset import Answer, Listed, Serve, nodes
+from harness.served import Answer, Listed, Node, nodes
 from plugin.presets import PRESETS
 from simulator.rpc import RpcError
 
@@ -25,7 +25,7 @@ def queue(
 
 @pytest.mark.parametrize(("preset", "kind"), [("intel-dsa", "dsa"), ("intel-iaa", "iax")])
 async def test_intel_dsa_and_iaa_give_enabled_queues(
-    serve: Serve, tree: HostTree, preset: str, kind: str
+    node: Node, tree: HostTree, preset: str, kind: str
 ) -> None:
     shared = queue(tree, kind, "wq0.0", mode="shared")
     queue(tree, kind, "wq0.1", mode="dedicated")
@@ -35,31 +35,31 @@ async def test_intel_dsa_and_iaa_give_enabled_queues(
     tree.files(f"{shared}/{kind}!wq0.0", dev="237:5")
     tree.link("/dev/char/237:5", f"/dev/{kind}/wq0.0")
     domain = f"{preset.removeprefix('intel-')}.intel.com"
-    async with serve(preset) as served:
-        assert await served.devices(f"{domain}/wq-user-shared", 1) == {"wq0.0": Listed(1)}
-        assert await served.devices(f"{domain}/wq-user-dedicated", 1) == {"wq0.1": Listed(1)}
-        assert await served.allocate(f"{domain}/wq-user-dedicated", "wq0.1") == Answer(
+    async with node.serve(preset):
+        assert await node.devices(f"{domain}/wq-user-shared", 1) == {"wq0.0": Listed(1)}
+        assert await node.devices(f"{domain}/wq-user-dedicated", 1) == {"wq0.1": Listed(1)}
+        assert await node.allocate(f"{domain}/wq-user-dedicated", "wq0.1") == Answer(
             nodes=nodes("rw", f"/dev/{kind}/wq0.1")
         )
-        assert await served.allocate(f"{domain}/wq-user-shared", "wq0.0") == Answer(
+        assert await node.allocate(f"{domain}/wq-user-shared", "wq0.0") == Answer(
             nodes=nodes("rw", f"/dev/{kind}/wq0.0", "/dev/char/237:5")
         )
         tree.files(shared, state="disabled")
         with pytest.raises(RpcError, match=r"wq0\.0"):
-            await served.allocate(f"{domain}/wq-user-shared", "wq0.0")
+            await node.allocate(f"{domain}/wq-user-shared", "wq0.0")
 
 
-async def test_intel_sgx_is_for_all(serve: Serve, tree: HostTree) -> None:
+async def test_intel_sgx_is_for_all(node: Node, tree: HostTree) -> None:
     tree.file("/dev/sgx_enclave")
-    async with serve("intel-sgx") as served:
-        listed = await served.devices("sgx.intel.com/enclave", 110)
+    async with node.serve("intel-sgx") as served:
+        listed = await node.devices("sgx.intel.com/enclave", 110)
         assert listed == {f"sgx-enclave-{n}": Listed() for n in range(110)}
-        answer = await served.allocate("sgx.intel.com/enclave", "sgx-enclave-7")
+        answer = await node.allocate("sgx.intel.com/enclave", "sgx-enclave-7")
         assert answer == Answer(nodes=nodes("rw", "/dev/sgx_enclave"))
-        assert served.served.status("sgx.intel.com/provision").ready
+        assert served.status("sgx.intel.com/provision").ready
         tree.file("/dev/sgx_provision")
-        await served.devices("sgx.intel.com/provision", 110)
-        answer = await served.allocate("sgx.intel.com/provision", "sgx-provision-0")
+        await node.devices("sgx.intel.com/provision", 110)
+        answer = await node.allocate("sgx.intel.com/provision", "sgx-provision-0")
         assert answer == Answer(nodes=nodes("rw", "/dev/sgx_provision"))
 
 
@@ -72,18 +72,18 @@ async def test_intel_sgx_is_for_all(serve: Serve, tree: HostTree) -> None:
     ],
 )
 async def test_nodes_for_all_pods_are_shared(
-    serve: Serve, tree: HostTree, preset: str, resource: str, path: str
+    node: Node, tree: HostTree, preset: str, resource: str, path: str
 ) -> None:
     host = tree.root
-    async with serve(preset) as served:
-        await served.served.until(lambda: served.served.status(resource).ready)
+    async with node.serve(preset) as served:
+        await served.until(lambda: served.status(resource).ready)
         tree.file(path)
-        listed = await served.devices(resource, 110)
+        listed = await node.devices(resource, 110)
         name = path.rpartition("/")[2]
         assert set(listed) == {f"{name}::{n}" for n in range(110)}
-        assert await served.allocate(resource, f"{name}::42") == Answer(nodes=nodes("rw", path))
+        assert await node.allocate(resource, f"{name}::42") == Answer(nodes=nodes("rw", path))
         (host / path.lstrip("/")).unlink()
-        await served.kubelet.wait_until(lambda k: k.allocatable(resource) == 0)
+        await node.allocatable(resource, 0)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_nodes_for_all_pods_are_shared(
     ],
 )
 async def test_nodes_that_one_container_has_at_a_time(
-    serve: Serve, tree: HostTree, preset: str, resource: str, names: list[str]
+    node: Node, tree: HostTree, preset: str, resource: str, names: list[str]
 ) -> None:
     host = tree.root
     others = ["vbi0", "v4l-subdev0", "ttyS0", "tty0"]
@@ -105,33 +105,33 @@ async def test_nodes_that_one_container_has_at_a_time(
     tree.link("/sys/dev/char/81:0", "/sys/devices/pci0000:00/0000:00:01.0/thing")
     tree.files("/sys/devices/pci0000:00/0000:00:01.0", numa_node=1)
     tree.directory("/sys/devices/pci0000:00/0000:00:01.0/thing")
-    async with serve(preset) as served:
-        listed = await served.devices(resource, len(names))
+    async with node.serve(preset):
+        listed = await node.devices(resource, len(names))
         assert listed == {names[0]: Listed(1), **dict.fromkeys(names[1:], Listed())}
-        assert await served.allocate(resource, names[-1]) == Answer(nodes=nodes("rw", f"/dev/{names[-1]}"))
+        assert await node.allocate(resource, names[-1]) == Answer(nodes=nodes("rw", f"/dev/{names[-1]}"))
         tree.file(f"/dev/{names[-1]}9")
-        assert f"{names[-1]}9" in await served.devices(resource, len(names) + 1)
+        assert f"{names[-1]}9" in await node.devices(resource, len(names) + 1)
 
 
-async def test_cola_and_sample(serve: Serve, tree: HostTree) -> None:
+async def test_cola_and_sample(node: Node, tree: HostTree) -> None:
     for path in ("/etc/colas/one", "/etc/colas/two"):
         tree.file(path)
-    async with serve("cola") as served:
-        await served.devices("myway5.com/cola", 2)
-        assert await served.allocate("myway5.com/cola", "two", "one") == Answer({"COLA_DEVICES": "one,two"})
+    async with node.serve("cola"):
+        await node.devices("myway5.com/cola", 2)
+        assert await node.allocate("myway5.com/cola", "two", "one") == Answer({"COLA_DEVICES": "one,two"})
     tree.directory("/tmp")
-    async with serve("sample") as served:
-        await served.devices("example.com/resource", 2)
+    async with node.serve("sample"):
+        await node.devices("example.com/resource", 2)
         mounts = (("/tmp/Dev-2", "/tmp/Dev-2", False),)
-        assert await served.allocate("example.com/resource", "Dev-2") == Answer(mounts=mounts)
+        assert await node.allocate("example.com/resource", "Dev-2") == Answer(mounts=mounts)
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
-async def test_a_preset_without_devices_is_ready_and_waits(serve: Serve, preset: str) -> None:
+async def test_a_preset_without_devices_is_ready_and_waits(node: Node, preset: str) -> None:
     with without_nvml():
-        async with serve(preset) as served:
-            await served.served.until(served.served.fleet.statuses)
-            await served.served.until(lambda: all(s.ready for s in served.served.fleet.statuses()))
-            states = [status.state for status in served.served.fleet.statuses()]
+        async with node.serve(preset) as served:
+            await served.until(served.fleet.statuses)
+            await served.until(lambda: all(s.ready for s in served.fleet.statuses()))
+            states = [status.state for status in served.fleet.statuses()]
             if preset != "sample":  # which lists its devices
                 assert all(state.startswith("waiting for devices") for state in states), states

@@ -8,11 +8,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from harness.served import Node, plugin_stub, pod
-from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
+from harness.hosttree import HostTree
+from harness.served import Answer, Node, nodes, pod
 from plugin.serving.context import Pace
 from plugin.serving.written_files import read_record
 from simulator import AdmissionError
+from simulator.rpc import RpcError
 
 GPU = "example.com/gpu"
 
@@ -37,20 +38,10 @@ FILES = configuration("""\
 """)
 
 
-async def allocate(node: Node, *ids: str) -> pb.ContainerAllocateResponse:
-    async with plugin_stub(node.kubelet.root) as stub:
-        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-        return (await stub.Allocate(request)).container_responses[0]
-
-
 def make_gpus(host: Path, count: int = 1) -> None:
     (host / "dev").mkdir(exist_ok=True)
     for n in range(count):
         (host / f"dev/gpu{n}").touch()
-
-
-def paths(made: pb.ContainerAllocateResponse) -> list[str]:
-    return [device.host_path for device in made.devices]
 
 
 async def test_optional_nodes_and_mounts_may_be_missing(node: Node, host: Path) -> None:
@@ -64,13 +55,12 @@ async def test_optional_nodes_and_mounts_may_be_missing(node: Node, host: Path) 
         - {host: /usr/lib/gpu, container: /opt/gpu, read_only: true, optional: true}
 """)
     async with node.serve(text, ready={GPU: 1}):
-        made = await allocate(node, "gpu0")
-        assert (paths(made), list(made.mounts)) == (["/dev/gpu0"], [])
+        assert await node.allocate(GPU, "gpu0") == Answer(nodes=nodes("rw", "/dev/gpu0"))
         (host / "dev/gpuctl").touch()
         (host / "usr/lib/gpu").mkdir(parents=True)
-        made = await allocate(node, "gpu0")
-        assert paths(made) == ["/dev/gpu0", "/dev/gpuctl"]
-        assert [m.host_path for m in made.mounts] == ["/usr/lib/gpu"]
+        assert await node.allocate(GPU, "gpu0") == Answer(
+            nodes=nodes("rw", "/dev/gpu0", "/dev/gpuctl"), mounts=(("/usr/lib/gpu", "/opt/gpu", True),)
+        )
 
 
 async def test_a_missing_node_is_refused(node: Node, host: Path, root: Path) -> None:
@@ -81,7 +71,7 @@ async def test_a_missing_node_is_refused(node: Node, host: Path, root: Path) -> 
             await node.kubelet.add_pod(pod("p", GPU))
         (host / "dev/gpuctl").touch()
         # What the host's root does not show may be there all the same.
-        assert paths(await allocate(node, "gpu0")) == ["/dev/gpuctl", "/devices/x"]
+        assert (await node.allocate(GPU, "gpu0")).nodes == nodes("rw", "/dev/gpuctl", "/devices/x")
 
 
 async def test_a_file_stays_while_its_device_is_held(node: Node, host: Path) -> None:
@@ -127,15 +117,15 @@ async def test_a_full_disk_refuses_the_pod(node: Node, host: Path, monkeypatch: 
 
     async with node.serve(FILES, ready={GPU: 1}):
         monkeypatch.setattr("plugin.discovery.host.os.rename", full)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await allocate(node, "gpu0")
-        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert caught.value.details() == (
+        with pytest.raises(RpcError) as caught:
+            await node.allocate(GPU, "gpu0")
+        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert caught.value.details == (
             "example.com/gpu: allocate.files: /run/gpus/gpu0/setup.json: No space left on device"
         )
         assert list((host / "run/gpus/gpu0").iterdir()) == []
         monkeypatch.setattr("plugin.discovery.host.os.rename", real)
-        assert (await allocate(node, "gpu0")).mounts[0].host_path == "/run/gpus/gpu0/setup.json"
+        assert (await node.allocate(GPU, "gpu0")).mounts[0][0] == "/run/gpus/gpu0/setup.json"
 
 
 async def test_a_link_is_replaced_and_a_directory_refused(node: Node, host: Path, root: Path) -> None:
@@ -146,26 +136,20 @@ async def test_a_link_is_replaced_and_a_directory_refused(node: Node, host: Path
     (host / "run/gpus/gpu0/setup.json").symlink_to(secret)
     (host / "run/gpus/gpu1/setup.json").mkdir(parents=True)
     async with node.serve(FILES, ready={GPU: 2}):
-        await allocate(node, "gpu0")
+        await node.allocate(GPU, "gpu0")
         assert secret.read_text() == "mine"
         assert (host / "run/gpus/gpu0/setup.json").is_file()
-        with pytest.raises(grpc.aio.AioRpcError, match=r"gpu1/setup\.json: Is a directory"):
-            await allocate(node, "gpu1")
+        with pytest.raises(RpcError, match=r"gpu1/setup\.json: Is a directory"):
+            await node.allocate(GPU, "gpu1")
 
 
-async def test_nodes_are_those_of_the_device_at_allocate(node: Node, host: Path) -> None:
+async def test_nodes_are_those_of_the_device_at_allocate(node: Node, tree: HostTree) -> None:
     """`node` is rendered once for each of a device's nodes; a regular file has none."""
-    (host / "dev").mkdir()
-    try:
-        os.mknod(host / "dev/gpu0", stat.S_IFCHR | 0o600, os.makedev(1, 3))
-    except PermissionError:
-        pytest.skip("making device nodes needs CAP_MKNOD")
-    (host / "dev/gpu1").touch()
+    tree.node("/dev/gpu0", "char", 1, 3)
+    tree.file("/dev/gpu1")
     text = configuration(
         '    allocate: {devices: [{host: "{{ node }}", container: "/dev/x{{ node }}", permissions: r}]}\n'
     )
     async with node.serve(text, ready={GPU: 2}):
-        made = await allocate(node, "gpu0", "gpu1")
-        assert [(d.host_path, d.container_path, d.permissions) for d in made.devices] == [
-            ("/dev/gpu0", "/dev/x/dev/gpu0", "r")
-        ]
+        answer = await node.allocate(GPU, "gpu0", "gpu1")
+        assert answer.nodes == (("/dev/gpu0", "/dev/x/dev/gpu0", "r"),)
