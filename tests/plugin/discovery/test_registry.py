@@ -54,11 +54,6 @@ def test_every_source_is_registered() -> None:
 
 
 @pytest.mark.parametrize("struct", SOURCES, ids=lambda struct: struct.__name__)
-def test_every_source_scans(struct: type[SourceConfig]) -> None:
-    assert struct.scan is not SourceConfig.scan or struct.scanner is not SourceConfig.scanner
-
-
-@pytest.mark.parametrize("struct", SOURCES, ids=lambda struct: struct.__name__)
 def test_every_attribute_is_in_the_reference(struct: type[msgspec.Struct]) -> None:
     source = struct(**REQUIRED.get(struct.__name__, {}))
     assert isinstance(source, SourceConfig)
