@@ -180,6 +180,11 @@ def static(name: str, *devices: str) -> str:
     return f"- {{name: {name}, discover: [{{static: {{devices: [{listed}]}}}}]}}\n"
 
 
+def glob(name: str, path: str, more: str = "") -> str:
+    """A resource whose devices are the paths that match; `more`: its other keys, indented by two."""
+    return f"- name: '{name}'\n  discover: [{{glob: {{paths: ['{path}']}}}}]\n{more}"
+
+
 def pod(name: str, resource: str, count: int = 1) -> PodSpec:
     """A pod with one container, `c`, that requests devices."""
     return PodSpec(name, containers=(ContainerSpec("c", resources={resource: count}),))

@@ -134,7 +134,7 @@ def mutate(document: Any, data: st.DataObject) -> None:
             container.append(deepcopy(data.draw(st.sampled_from(VALUES))))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_the_schema_and_the_decoder_agree_on_mutated_documents(data: st.DataObject) -> None:
     document = deepcopy(plain(data.draw(st.sampled_from([*EXAMPLES, *PRESET_TEXTS]))))

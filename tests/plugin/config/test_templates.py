@@ -2,7 +2,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugin.config.templates import DEVICE_FIELDS, MAX_OUTPUT, Template, TemplateError, compile_template
@@ -125,6 +125,7 @@ def test_templates_of_one_text_are_equal() -> None:
     assert compiled("x").uses == frozenset()
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=60))
 def test_any_text_is_a_template_or_a_clear_error(text: str) -> None:
     with suppress(TemplateError):

@@ -89,7 +89,7 @@ class Life:
             assert self.claim(resource, self.wanted[resource]).wake == frozenset()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_every_wanted_device_has_one_owner(seed: int) -> None:
     life = Life(Random(seed))

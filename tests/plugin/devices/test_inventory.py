@@ -291,7 +291,7 @@ class Life:
         assert all(self.inventory.find(entry.id) is entry.known for entry in entries)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_no_order_of_events_drops_an_id_that_a_pod_may_hold(seed: int) -> None:
     life = Life(Random(seed))

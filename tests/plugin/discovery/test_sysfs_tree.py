@@ -3,7 +3,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.hosttree import HostTree
@@ -19,6 +19,7 @@ LINKS = st.dictionaries(
 )
 
 
+@settings(max_examples=40)
 @given(LINKS, st.lists(PATHS, min_size=1, max_size=4))
 def test_links_are_followed_below_the_host_root(links: dict[str, str], paths: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="dl", dir="/tmp") as made:

@@ -241,7 +241,7 @@ async def live(root: Path, steps: Sequence[Step], method: RegistrationMethod) ->
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=10)
+@settings(max_examples=7)
 @given(steps=STEPS, method=st.sampled_from(("socket", "registry")))
 def test_no_sequence_drops_what_is_held_or_leaves_a_stream_behind(
     steps: list[Step], method: RegistrationMethod

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.served import Node, Served, pod
+from harness.served import Node, Served, glob, pod
+from harness.served import configuration as of
 from plugin.serving.context import Pace
 from simulator import AdmissionError, SimulatedKubelet
 
@@ -15,18 +16,29 @@ GPU = "example.com/gpu"
 FILE = "vendor.example-gpu_devicelens_example.com_gpu.json"
 
 
-def configuration(more: str = "", name: str = "{{ device.name }}", directory: str = "/var/run/cdi") -> str:
-    return f"""\
-version: 1
-resources:
-  - name: {GPU}
-    discover: [{{glob: {{paths: ["/dev/gpu*"]}}}}]
-    cdi:
-      kind: vendor.example/gpu
-      name: "{name}"
-      directory: {directory}
-      devices: [{{host: "{{{{ device.path }}}}"}}, {{host: /dev/gpuctl, optional: true}}{more}]
+BARE = of(glob(GPU, "/dev/gpu*"))
+
+
+def specified(
+    devices: str = "",
+    name: str = "{{ device.name }}",
+    directory: str = "/var/run/cdi",
+    resource: str = GPU,
+    more: str = "",
+) -> str:
+    """A resource with a specification; `devices`: more nodes in it, `more`: other keys of the resource."""
+    keys = f"""\
+  cdi:
+    kind: vendor.example/gpu
+    name: "{name}"
+    directory: {directory}
+    devices: [{{host: "{{{{ device.path }}}}"}}, {{host: /dev/gpuctl, optional: true}}{devices}]
 """
+    return glob(resource, "/dev/gpu*", keys + more)
+
+
+def configuration(*devices: str, **more: str) -> str:
+    return of(specified(*devices, **more))
 
 
 @pytest.fixture
@@ -116,26 +128,27 @@ async def admitted(kubelet: SimulatedKubelet, served: Served) -> None:
     await kubelet.add_pod(pod("p", GPU))
 
 
-async def test_a_device_without_a_valid_cdi_name_is_left_out(node: Node, host: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "listed", "refusal"),
+    [
+        (
+            "{{ device.path if device.name == 'gpu1' else device.name }}",
+            "gpu0",
+            "rendered '/dev/gpu1', expected letters",
+        ),
+        ("{{ device.name[:3] }}", "gpu", "'gpu' is that of gpu0"),
+    ],
+    ids=["invalid", "taken"],
+)
+async def test_a_device_without_a_cdi_name_of_its_own_is_left_out(
+    node: Node, host: Path, name: str, listed: str, refusal: str
+) -> None:
     (host / "dev/gpu1").touch()
-    name = "{{ device.path if device.name == 'gpu1' else device.name }}"
-    async with node.serve(configuration(name=name)) as served:
-        await served.until(lambda: names(host) == ["gpu0"])
-        await node.allocatable(GPU, 2)
-        with pytest.raises(AdmissionError, match=r"cdi\.name: rendered '/dev/gpu1', expected letters"):
+    async with node.serve(configuration(name=name), ready={GPU: 2}) as served:
+        await served.until(lambda: names(host) == [listed])
+        with pytest.raises(AdmissionError, match=rf"cdi\.name: {refusal}"):
             await node.kubelet.add_pod(pod("p", GPU, 2))
-        assert names(host) == ["gpu0"]
-
-
-async def test_two_devices_of_one_name_are_not_given_as_one(node: Node, host: Path) -> None:
-    (host / "dev/gpu1").touch()
-    async with node.serve(
-        configuration(name="{{ device.name | replace('0', '') | replace('1', '') }}")
-    ) as served:
-        await served.until(lambda: names(host) == ["gpu"])
-        await node.allocatable(GPU, 2)
-        with pytest.raises(AdmissionError, match=r"cdi\.name: 'gpu' is that of gpu0"):
-            await node.kubelet.add_pod(pod("p", GPU, 2))
+        assert names(host) == [listed]
 
 
 async def test_a_missing_node_of_an_edit_is_refused(node: Node, host: Path) -> None:
@@ -150,23 +163,20 @@ async def test_another_directory_gets_it_and_the_first_one_loses_it(node: Node, 
         served.apply(configuration(directory="/etc/cdi"))
         await served.until((host / "etc/cdi" / FILE).exists)
         await served.until(lambda: not (host / "run/cdi" / FILE).exists())
-        served.apply(
-            f"version: 1\nresources: [{{name: {GPU}, discover: [{{glob: {{paths: [/dev/gpu*]}}}}]}}]\n"
-        )
+        served.apply(BARE)
         await served.until(lambda: not (host / "etc/cdi" / FILE).exists())
 
 
 async def test_a_process_that_stands_by_leaves_it_to_the_one_that_serves(node: Node, host: Path) -> None:
-    bare = f"version: 1\nresources: [{{name: {GPU}, discover: [{{glob: {{paths: [/dev/gpu*]}}}}]}}]\n"
     async with node.serve(configuration()) as first:
         await first.until(lambda: names(host) == ["gpu0"])
         await node.allocatable(GPU)
-        async with node.serve(bare) as second:
+        async with node.serve(BARE) as second:
             await second.until(lambda: "another process" in second.status(GPU).state)
             await node.kubelet.add_pod(pod("p", GPU))
             assert names(host) == ["gpu0"]
         assert names(host) == ["gpu0"]
-    async with node.serve(bare) as second:
+    async with node.serve(BARE) as second:
         await second.until(lambda: spec(host) is None)
 
 
@@ -174,10 +184,8 @@ async def test_a_name_of_another_resource_is_left_out(
     node: Node, host: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     later = "example.com/later"
-    both = configuration().replace(
-        "]\n    cdi", "]\n    exclusive: false\n    id: '{{ device.name }}'\n    cdi"
-    )
-    both += both.partition("resources:\n")[2].replace(GPU, later).replace("id: '", "id: 'x-")
+    second = specified(resource=later, more="  exclusive: false\n  id: 'x-{{ device.name }}'\n")
+    both = of(specified(more="  exclusive: false\n"), second)
     (host / "dev/gpu1").touch()
     written = host / "run/cdi" / FILE.replace("com_gpu", "com_later")
     async with node.serve(both, pace=Pace(release=0.05)) as served:
@@ -189,5 +197,5 @@ async def test_a_name_of_another_resource_is_left_out(
         assert given(node.kubelet, "q") in (["vendor.example/gpu=gpu0"], ["vendor.example/gpu=gpu1"])
         assert "devices left out of the CDI specification" in caplog.messages
         # As soon as the first is no more, they are the other's.
-        served.apply("version: 1\nresources:\n  - name: example.com/later" + both.rpartition(later)[2])
+        served.apply(of(second))
         await served.until(written.exists)

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Node, Served, configuration, pod, static
+from harness.served import Node, Served, configuration, glob, pod, static
 from plugin.discovery.glob import Glob
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings
 from plugin.serving.context import Pace
 
-UNSHARED = "- name: a.b/one\n  discover: [{glob: {paths: ['/dev/one*']}}]\n"
+UNSHARED = glob("a.b/one", "/dev/one*")
 
 
 def family(template: str = "a.b/{{ device.name[:3] }}", more: str = "") -> str:
-    return f"- name: '{template}'\n  discover: [{{glob: {{paths: ['/dev/*']}}}}]\n{more}"
+    return glob(template, "/dev/*", more)
 
 
 def states(served: Served) -> dict[str, str]:
@@ -131,8 +131,7 @@ def claimants(*matches: str) -> str:
     """Resources that find the same devices, by different templates."""
     return configuration(
         *(
-            f"- name: a.b/r{n}\n  discover: [{{glob: {{paths: ['/dev/v*']}}}}]\n"
-            f'  match: "{match}"\n  id: "{n}-{{{{ device.name }}}}"\n'
+            glob(f"a.b/r{n}", "/dev/v*", f'  match: "{match}"\n  id: "{n}-{{{{ device.name }}}}"\n')
             for n, match in enumerate(matches)
         )
     )
@@ -151,7 +150,7 @@ async def test_the_first_resource_wins(node: Node, dev: Path, monkeypatch: pytes
     # The first scans slowly, and yet comes first.
     monkeypatch.setattr(Glob, "scan", slowly)
     text = claimants("{{ device.name in ['v0', 'v1'] }}", "{{ device.name != 'v0' }}")
-    text += "- name: a.b/r2\n  discover: [{glob: {paths: [/dev/v1, /dev/v3]}}]\n  id: '2-{{ device.name }}'\n"
+    text += glob("a.b/r2", "/dev/v[13]", "  id: '2-{{ device.name }}'\n")
     async with node.serve(text, ready={"a.b/r0": 2, "a.b/r1": 2}) as served:
         await served.until(lambda: "waiting for devices" in states(served)["a.b/r2"])
         assert served.healthy("a.b/r0") == ["0-v0", "0-v1"]
@@ -164,8 +163,7 @@ async def test_a_freed_device_is_offered(node: Node, dev: Path, caplog: pytest.L
     text = claimants("{{ device.name == 'v0' }}", "{{ device.name in ['v0', 'v1'] }}")
     async with node.serve(text, pace=Pace(rescan=1000.0), ready={"a.b/r0": 1, "a.b/r1": 1}) as served:
         assert caplog.messages.count("devices belong to another resource") == 1
-        second = text.replace(text[text.index("- name: a.b/r0") : text.index("- name: a.b/r1")], "")
-        served.apply(second)
+        served.apply(text.replace(text[text.index("- name: 'a.b/r0'") : text.index("- name: 'a.b/r1'")], ""))
         await node.allocatable("a.b/r1", 2)
         # The first comes back, and finds its device taken: who has it keeps it.
         served.apply(text)
@@ -175,13 +173,9 @@ async def test_a_freed_device_is_offered(node: Node, dev: Path, caplog: pytest.L
 
 def by_target() -> str:
     """Two resources, to one of which a link in /dev belongs by what it leads to."""
-    resource = (
-        "- name: a.b/r{}\n  discover: [{{glob: {{paths: ['/dev/v{}']}}}}]\n  id: 'r{}-v'\n  match: {!r}\n"
-    )
-    match = "{{ device.attrs.get('target') OP '/dev/y' }}"
+    more = "  id: 'r{}-v'\n  match: \"{{{{ device.attrs.get('target') {} '/dev/y' }}}}\"\n"
     return configuration(
-        resource.format(0, "*", 0, match.replace("OP", "!=")),
-        resource.format(1, "?", 1, match.replace("OP", "==")),
+        glob("a.b/r0", "/dev/v*", more.format(0, "!=")), glob("a.b/r1", "/dev/v?", more.format(1, "=="))
     )
 
 

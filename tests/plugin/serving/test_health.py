@@ -9,15 +9,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from harness.served import Node
+from harness.served import Node, configuration, glob
 from plugin.serving.context import Pace
 
 NAME = "a.b/c"
 
 
-def configuration(*probes: str, name: str = NAME, directory: str = "/dev") -> str:
-    text = f"version: 1\nresources:\n- name: {name}\n  discover: [{{glob: {{paths: ['{directory}/v*']}}}}]\n"
-    return text + ("  health:\n" + "".join(f"  - {probe}\n" for probe in probes) if probes else "")
+def probed(probe: str) -> str:
+    return configuration(glob(NAME, "/dev/v*", f"  health:\n  - {probe}\n"))
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def devices(host: Path) -> Path:
 
 
 async def test_a_file_that_is_written_changes_health_at_once(node: Node, devices: Path, host: Path) -> None:
-    text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}}')
+    text = probed('{file: {path: "/run/{{ device.name }}", equals: ok}}')
     async with node.serve(text, pace=Pace(rescan=1000.0), ready={NAME: 2}) as served:
         await served.quiet(NAME)
         (host / "run/v1").write_text("broken")
@@ -46,7 +45,7 @@ async def test_a_file_that_is_written_changes_health_at_once(node: Node, devices
 async def test_a_probe_that_hangs_fails_and_blocks_no_other(node: Node, devices: Path, host: Path) -> None:
     (host / "run/v0").unlink()
     os.mkfifo(host / "run/v0")  # reading it waits for a writer that never comes
-    text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}, timeout: 300ms}')
+    text = probed('{file: {path: "/run/{{ device.name }}", equals: ok}, timeout: 300ms}')
     async with node.serve(text, pace=Pace(rescan=0.2)) as served:
         await node.kubelet.wait_until(lambda k: k.capacity(NAME) == 2 and k.allocatable(NAME) == 1)
         assert served.reasons(NAME)["v1"] == ""
@@ -69,7 +68,7 @@ async def test_a_probe_that_hangs_fails_and_blocks_no_other(node: Node, devices:
 async def test_the_first_list_waits_for_probes_with_a_limit(node: Node, devices: Path, host: Path) -> None:
     (host / "run/v0").unlink()
     os.mkfifo(host / "run/v0")
-    text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}, timeout: 20s}')
+    text = probed('{file: {path: "/run/{{ device.name }}", equals: ok}, timeout: 20s}')
     async with node.serve(text, pace=Pace(first_answers=0.5), ready={NAME: 1}) as served:
         # A device whose probes have not answered is neither offered nor unhealthy.
         assert served.reasons(NAME) == {"v1": ""}
@@ -79,7 +78,7 @@ async def test_the_first_list_waits_for_probes_with_a_limit(node: Node, devices:
 
 
 async def test_a_device_that_returns_is_probed_first(node: Node, devices: Path, host: Path) -> None:
-    text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}}')
+    text = probed('{file: {path: "/run/{{ device.name }}", equals: ok}}')
     async with node.serve(text, ready={NAME: 2}) as served:
         (devices / "v0").unlink()
         await node.allocatable(NAME)
@@ -99,7 +98,7 @@ async def test_http(node: Node, devices: Path) -> None:
     app.router.add_get("/{any:.*}", answer)
     async with TestServer(app) as server:
         url = f"{server.make_url('/')}{{{{ device.name }}}}"
-        text = configuration(f"http: {{url: '{url}'}}\n    interval: 1s")
+        text = probed(f"http: {{url: '{url}'}}\n    interval: 1s")
         expected = {"v0": "", "v1": f"{server.make_url('/v1')}: status 503"}
         async with node.serve(text) as served:
             await served.until(lambda: served.status(NAME).registered and served.reasons(NAME) == expected)
@@ -108,7 +107,7 @@ async def test_http(node: Node, devices: Path) -> None:
 
 
 async def test_flapping_is_held_counted_and_let_go(node: Node, devices: Path, host: Path) -> None:
-    text = configuration('{file: {path: "/run/{{ device.name }}", equals: ok}}')
+    text = probed('{file: {path: "/run/{{ device.name }}", equals: ok}}')
     async with node.serve(text) as served:
         await node.allocatable(NAME, 2)
 

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from harness.hosttree import HostTree
-from harness.served import Answer, Node, nodes, pod
+from harness.served import Answer, Node, configuration, glob, nodes, pod
 from plugin.serving.context import Pace
 from plugin.serving.written_files import read_record
 from simulator import AdmissionError
@@ -18,23 +18,16 @@ from simulator.rpc import RpcError
 GPU = "example.com/gpu"
 
 
-def configuration(text: str) -> str:
-    return f"""\
-version: 1
-resources:
-  - name: {GPU}
-    discover: [{{glob: {{paths: ["/dev/gpu*"]}}}}]
-{text}
-"""
+def allocating(allocate: str) -> str:
+    return configuration(glob(GPU, "/dev/gpu*", f"  allocate: {allocate}\n"))
 
 
-FILES = configuration("""\
-    allocate:
-      files:
-        - host: "/run/gpus/{{ device.id }}/setup.json"
-          container: "/etc/{{ device.id }}.json"
-          content: '{"path":"{{ device.path }}","of":"{{ resource }}"}'
-          mode: "0640"
+FILES = allocating("""
+    files:
+      - host: "/run/gpus/{{ device.id }}/setup.json"
+        container: "/etc/{{ device.id }}.json"
+        content: '{"path":"{{ device.path }}","of":"{{ resource }}"}'
+        mode: "0640"
 """)
 
 
@@ -46,13 +39,9 @@ def make_gpus(host: Path, count: int = 1) -> None:
 
 async def test_optional_nodes_and_mounts_may_be_missing(node: Node, host: Path) -> None:
     make_gpus(host)
-    text = configuration("""\
-    allocate:
-      devices:
-        - {host: "{{ device.path }}"}
-        - {host: /dev/gpuctl, optional: true}
-      mounts:
-        - {host: /usr/lib/gpu, container: /opt/gpu, read_only: true, optional: true}
+    text = allocating("""
+    devices: [{host: "{{ device.path }}"}, {host: /dev/gpuctl, optional: true}]
+    mounts: [{host: /usr/lib/gpu, container: /opt/gpu, read_only: true, optional: true}]
 """)
     async with node.serve(text, ready={GPU: 1}):
         assert await node.allocate(GPU, "gpu0") == Answer(nodes=nodes("rw", "/dev/gpu0"))
@@ -65,7 +54,7 @@ async def test_optional_nodes_and_mounts_may_be_missing(node: Node, host: Path) 
 
 async def test_a_missing_node_is_refused(node: Node, host: Path, root: Path) -> None:
     make_gpus(host)
-    text = configuration("    allocate: {devices: [{host: /dev/gpuctl}, {host: /devices/x}]}\n")
+    text = allocating("{devices: [{host: /dev/gpuctl}, {host: /devices/x}]}")
     async with node.serve(text, ready={GPU: 1}):
         with pytest.raises(AdmissionError, match=r"example\.com/gpu: the host has no '/dev/gpuctl'"):
             await node.kubelet.add_pod(pod("p", GPU))
@@ -147,9 +136,7 @@ async def test_nodes_are_those_of_the_device_at_allocate(node: Node, tree: HostT
     """`node` is rendered once for each of a device's nodes; a regular file has none."""
     tree.node("/dev/gpu0", "char", 1, 3)
     tree.file("/dev/gpu1")
-    text = configuration(
-        '    allocate: {devices: [{host: "{{ node }}", container: "/dev/x{{ node }}", permissions: r}]}\n'
-    )
+    text = allocating('{devices: [{host: "{{ node }}", container: "/dev/x{{ node }}", permissions: r}]}')
     async with node.serve(text, ready={GPU: 2}):
         answer = await node.allocate(GPU, "gpu0", "gpu1")
         assert answer.nodes == (("/dev/gpu0", "/dev/x/dev/gpu0", "r"),)

@@ -5,22 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Hands, Node, pod
+from harness.served import Hands, Node, configuration, glob, pod
 from plugin.devices.rendering import File
 from plugin.discovery.host import HostRoot
 from plugin.serving.context import Pace
 from plugin.serving.written_files import KEEP_SIDE_FILES, HostRecord, SideFiles, read_record
 
 GPU = "example.com/gpu"
-CONFIGURATION = f"""\
-version: 1
-resources:
-  - name: {GPU}
-    discover: [{{glob: {{paths: ["/dev/gpu*"]}}}}]
-    allocate:
-      files:
-        - {{host: "/run/gpus/{{{{ device.id }}}}", container: "/etc/{{{{ device.id }}}}", content: x}}
-"""
+FILE = '{host: "/run/gpus/{{ device.id }}", container: "/etc/{{ device.id }}", content: x}'
+CONFIGURATION = configuration(glob(GPU, "/dev/gpu*", f"  allocate: {{files: [{FILE}]}}\n"))
 
 
 @pytest.fixture
