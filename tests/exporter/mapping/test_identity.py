@@ -245,6 +245,11 @@ class World:
         if self.uid is not None:
             self.waiting.append(("seen", replace(A, uid=self.uid)))
 
+    def expire(self) -> None:
+        """The watch has expired: its events are lost, and the source lists its pods."""
+        self.waiting.clear()
+        self.confirm()
+
     def list(self, successor: Devices | None = None) -> None:
         """List is called; a successor may come during the call."""
         asked = self.tick()
@@ -307,7 +312,7 @@ _devices: st.SearchStrategy[Devices] = st.sampled_from([(), (D,), (E,), (D, E)])
 _steps: st.SearchStrategy[list[tuple[str, tuple[Devices | None, ...]]]] = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["come"]), st.tuples(_devices)),
-        st.tuples(st.sampled_from(["go", "deliver", "break_off"]), st.just(())),
+        st.tuples(st.sampled_from(["go", "deliver", "break_off", "expire"]), st.just(())),
         st.tuples(st.sampled_from(["list", "confirm"]), st.tuples(st.none() | _devices)),
     ),
     max_size=30,

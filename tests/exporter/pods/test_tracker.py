@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from exporter.mapping.identity import PodIdentity, Poll
+from exporter.mapping.identity import PodIdentity, Poll, proven
 from exporter.mapping.model import Container, Holder, Snapshot
 from exporter.mapping.state import State
 from exporter.pods import tracker as module
@@ -173,6 +173,17 @@ async def test_pod_missing_in_a_list_has_ended() -> None:
         assert its.identities.view.of(P.key) == ()
 
 
+async def test_list_from_a_cache_has_all_pods_and_proves_none() -> None:
+    async with running(lasting=True) as its:
+        await its.tell(PodsListed((), its.now(), None), StreamOpened(anew=False))
+        assert its.identities.view.complete(its.now() + 60)
+        await its.tell(PodSeen(P))
+        its.publish("")
+        for asked, found in ((None, None), (its.now(), P)):
+            await its.tell(PodsListed((PodSeen(P),), its.now(), asked))
+            assert proven(its.identities.view, P.key, its.look) == found
+
+
 async def test_ended_holder_causes_refreshes_until_it_is_not_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -187,9 +198,12 @@ async def test_ended_holder_causes_refreshes_until_it_is_not_listed(
         assert len(its.triggers) == count
 
 
-async def test_holder_is_proven_by_a_later_list_of_the_source() -> None:
+@pytest.mark.parametrize("unchanged", [False, True])
+async def test_holder_is_proven_by_a_later_answer_of_the_source(unchanged: bool) -> None:
     async with running() as its:
         its.lists(P)
+        if unchanged:
+            its.source.answer = lambda: PodsUnchanged(its.now())
         its.publish("")
         assert its.source.asked == []
         await its.tell(StreamOpened(anew=True), PodSeen(P))

@@ -664,13 +664,13 @@ async def test_proven_uid_is_published_without_calling_the_kubelet() -> None:
 async def test_new_holding_of_a_continued_pod_puts_its_uid_in_doubt() -> None:
     pods = Pods()
     pods.registry.see(POD, asyncio.get_running_loop().time())
-    async with running(pods=pods) as loop:
+    async with running(Kubelet(_listed(a="p", released="p")), pods=pods) as loop:
         pods.confirm()
         loop.refresher.reconsider()
         await loop.generation(2)
         # Without its source a pod keeps what it holds; a new device may be a successor's.
         pods.registry.clear()
-        await loop.trigger(Trigger.TIMER)
+        await loop.allocate(a="p")
         assert loop.uids == {"a": ["uid-1"]}
         await loop.allocate(a="p", b="p")
         assert (loop.uids, loop.state.pods) == ({"a": [""], "b": [""]}, {})
