@@ -20,8 +20,6 @@ from kubelet.podresources import (
     UNDECODABLE,
     KubeletClient,
     KubeletError,
-    decode_allocatable,
-    decode_list,
     unreachable,
 )
 
@@ -264,13 +262,6 @@ async def test_a_list_is_good_although_allocatable_fails(behaviour: Behaviour, c
             assert (error.code, error.rate_limited) == (code, code == "RESOURCE_EXHAUSTED")
         assert raw.socket_age is not None
         assert 0 <= raw.socket_age < 60
-
-
-@pytest.mark.parametrize("decode", [decode_list, decode_allocatable])
-@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05abc", b"\x0a\x04\x0a\x02\xff\xfe"])
-def test_bytes_that_do_not_decode_are_refused(decode: Callable[[bytes], object], data: bytes) -> None:
-    with pytest.raises(KubeletError, match="does not decode"):
-        decode(data)
 
 
 async def test_a_socket_without_a_reader_is_given_up_at_the_deadline(path: Path) -> None:

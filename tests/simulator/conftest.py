@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.recordings import RECORDINGS
 from simulator import SimulatedKubelet
 
 
@@ -13,8 +12,3 @@ from simulator import SimulatedKubelet
 async def kubelet(root: Path) -> AsyncGenerator[SimulatedKubelet]:
     async with SimulatedKubelet(root, dial_timeout=30.0, registry_interval=0.05, pods_api=True) as running:
         yield running
-
-
-@pytest.fixture
-def recordings() -> Path:
-    return RECORDINGS

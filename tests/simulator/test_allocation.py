@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,14 +54,6 @@ def test_init_containers_devices_are_taken_first_and_must_be_included() -> None:
     assert choice.offer is not None
     assert choice.offer.must_include == {"d"}
     assert finish(choice, ["c", "d"], in_order) == {"c", "d"}
-
-
-def test_too_few_devices_are_refused_in_the_kubelets_words() -> None:
-    with pytest.raises(UnavailableError) as refused:
-        begin("e.com/x", 2, reusable=(), available=["a"], numa={"a": None}, mask=None, order=in_order)
-    assert str(refused.value) == (
-        "requested number of devices unavailable for e.com/x. Requested: 2, Available: 1"
-    )
 
 
 ids = st.sampled_from("abcdefgh")

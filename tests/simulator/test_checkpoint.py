@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.recordings import RECORDINGS
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2
 from simulator import checkpoint
 from simulator.checkpoint import Checkpoint, CorruptCheckpointError, Entry
@@ -62,8 +63,8 @@ def test_the_wrong_shape_is_corrupt(content: str) -> None:
         checkpoint.decode(content.encode())
 
 
-def test_it_has_the_shape_of_a_real_one(recordings: Path) -> None:
-    recorded = (recordings / "kubelet_internal_checkpoint.json").read_bytes()
+def test_it_has_the_shape_of_a_real_one() -> None:
+    recorded = (RECORDINGS / "kubelet_internal_checkpoint.json").read_bytes()
     kept = checkpoint.decode(recorded)
     assert [sorted(entry.devices[0]) for entry in kept.entries] == [
         ["dev-3", "dev-4"],

@@ -139,13 +139,6 @@ def test_a_kubelet_starts_after_another_was_killed(root: Path) -> None:
         assert kubelet.end() == 0
 
 
-def test_a_recording_is_served(root: Path, recordings: Path) -> None:
-    name = "dra-shared-and-inline-claims.list.binpb"
-    with running(root, "--replay", recordings / name) as kubelet:
-        shown = json.loads(kubelet.do("show", "-o", "json").stdout)["holdings"]
-        assert sorted(h["device"] for h in shown) == [f"dev-{n}" for n in (0, 2, 3, 4, 5, 6, 7)]
-
-
 class TestRefusals:
     def test_a_directory_in_use(self, root: Path) -> None:
         with running(root):

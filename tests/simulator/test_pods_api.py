@@ -46,17 +46,13 @@ async def client(kubelet: SimulatedKubelet) -> AsyncGenerator[Client]:
     await client.channel.close()
 
 
-async def test_a_watch_opens_with_every_pod_and_says_when_that_is_done(client: Client) -> None:
+async def test_a_watch_opens_with_every_pod_and_each_has_all_that_podresources_leaves_out(
+    kubelet: SimulatedKubelet, client: Client
+) -> None:
     events = await client.events("INITIAL_SYNC_COMPLETE")
     assert [kind for kind, _ in events] == ["ADDED", "ADDED", "INITIAL_SYNC_COMPLETE"]
     assert {pod.metadata.name for _, pod in events[:2]} == {"one", "two"}
     assert events[2][1] == pod_pb2.Pod()
-
-
-async def test_a_pod_tells_all_that_podresources_leaves_out(
-    kubelet: SimulatedKubelet, client: Client
-) -> None:
-    await client.events("INITIAL_SYNC_COMPLETE")
     owner = Owner("ReplicaSet", "web-1", uid="o")
     spec = PodSpec("web", "space", labels={"app": "web"}, owner=owner, priority_class="high")
     uid = await kubelet.add_pod(spec)

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
+from harness.recordings import RECORDINGS
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
 from kubelet.pb.podresources.v1 import api_pb2 as v1
 from kubelet.pb.podresources.v1 import api_pb2_grpc as v1_grpc
@@ -25,10 +26,10 @@ NAMES = (
 
 
 class Recording:
-    def __init__(self, directory: Path, name: str) -> None:
-        self.path = directory / f"{name}.list.binpb"
+    def __init__(self, name: str) -> None:
+        self.path = RECORDINGS / f"{name}.list.binpb"
         self.listed = v1.ListPodResourcesResponse.FromString(self.path.read_bytes())
-        allocatable = (directory / f"{name}.allocatable.binpb").read_bytes()
+        allocatable = (RECORDINGS / f"{name}.allocatable.binpb").read_bytes()
         self.allocatable = v1.AllocatableResourcesResponse.FromString(allocatable)
 
     def pods(self) -> list[PodSpec]:
@@ -106,14 +107,12 @@ def renamed(message: v1.ListPodResourcesResponse) -> v1.ListPodResourcesResponse
 
 
 @pytest.fixture(params=NAMES)
-def recording(recordings: Path, request: pytest.FixtureRequest) -> Recording:
-    return Recording(recordings, request.param)
+def recording(request: pytest.FixtureRequest) -> Recording:
+    return Recording(request.param)
 
 
-async def test_the_same_pods_give_the_same_answers(
-    root: Path, recording: Recording, recordings: Path
-) -> None:
-    before = Recording(recordings, NAMES[0]) if not recording.allocatable.devices else recording
+async def test_the_same_pods_give_the_same_answers(root: Path, recording: Recording) -> None:
+    before = Recording(NAMES[0]) if not recording.allocatable.devices else recording
     advertised: dict[str, list[Device]] = {}
     for entry in before.allocatable.devices:
         advertised.setdefault(entry.resource_name, []).append(Device(entry.device_ids[0], numa=(0,)))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from asyncinotify import Inotify, Mask
 
+from harness.recordings import RECORDINGS
 from harness.scripted import R, pod, registered
 from simulator import SimulatedKubelet
 from simulator.devices import Device
@@ -63,13 +64,11 @@ def recorded(path: Path) -> Events:
     return events
 
 
-async def test_the_directories_see_what_was_recorded_on_a_real_kubelet(
-    kubelet: SimulatedKubelet, recordings: Path
-) -> None:
+async def test_the_directories_see_what_was_recorded_on_a_real_kubelet(kubelet: SimulatedKubelet) -> None:
     async with registered(kubelet, R, TWO, socket="plugin.sock"):
         with watched(kubelet.root) as ours:
             await kubelet.restart()
-    real = recorded(recordings / "inotify-kubelet-restart.txt")
+    real = recorded(RECORDINGS / "inotify-kubelet-restart.txt")
     names = ("CREATE", "DELETE", "MOVED_FROM", "MOVED_TO")
     assert ours.of("pod-resources") == real.of("pod-resources")
     assert ours.of("pod-resources", "MOVED_TO") == [("MOVED_TO", "kubelet.sock")]

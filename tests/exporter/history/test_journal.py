@@ -349,19 +349,6 @@ def test_joined_run_continues_the_stored_one() -> None:
     assert not joined.rows
 
 
-def test_holdings_seen_by_two_exporters_are_joined() -> None:
-    old, new = Exporter(), Exporter()
-    for exporter in (old, new):
-        _play(exporter, "A | A B | A | A C")
-    _play(new, "C | -")
-    joined = new.join(old)
-    assert [(row.key, row.end is None, row.assumed) for row in joined.all()] == [
-        (A, False, False),
-        (B, False, False),
-        (CLAIM, False, False),
-    ]
-
-
 def test_names_of_any_length_stay_distinct() -> None:
     def present(device: str) -> HoldingKey:
         holder = Holder("n", "\ud800", "c")

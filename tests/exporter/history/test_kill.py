@@ -12,7 +12,7 @@ import pytest
 
 from exporter.history.store import Store
 
-KILLS = int(os.environ.get("DEVICELENS_KILLS", "12"))
+KILLS = int(os.environ.get("DEVICELENS_KILLS", "8"))
 ROOT = Path(__file__).parents[3]
 
 

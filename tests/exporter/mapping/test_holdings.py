@@ -1,7 +1,6 @@
 """exporter.mapping.holdings: the diff of snapshots, and the starts of holdings."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -57,17 +56,6 @@ def _snapshot(*held: tuple[HeldKey, Holder]) -> Snapshot:
         ),
         claims=[ClaimDevice(key, tuple(sorted(found))) for key, found in through.items()],
     )
-
-
-class _Untouched(ClaimDevice):
-    def held(self, through: ClaimHolder) -> ClaimedKey:
-        raise AssertionError(through)
-
-
-def test_unchanged_claims_are_not_compared_again() -> None:
-    claims = (_Untouched(ClaimDeviceKey("drv", "pool", "gpu-0"), (ClaimHolder(P, "n", "mine"),)),)
-    old, new = (replace(_snapshot((key, P)), claims=claims) for key in (A, B))
-    assert diff(old, new) == Diff(began=(Holding(B, P),), ended=(Holding(A, P),))
 
 
 def _of_pods(held: set[tuple[HeldKey, Holder]], uids: dict[str, str]) -> Snapshot:

@@ -331,16 +331,3 @@ def test_any_interleaving_ends_with_the_true_uid(steps: list[tuple[str, tuple[De
     shown = world.shown
     world.settle()
     assert world.shown == shown
-
-
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(_steps)
-def test_without_a_source_holdings_have_no_uid(steps: list[tuple[str, tuple[Devices | None, ...]]]) -> None:
-    world = World()
-    world.registry.clear()
-    for name, arguments in steps:
-        if name in {"come", "go", "list"}:
-            getattr(world, name)(*arguments)
-            assert all(not h.pod_uid for d in world.shown.devices for h in d.holders)
-    world.list()
-    assert {d.key for d in world.shown.devices} == set(world.devices)

@@ -1,19 +1,13 @@
 """exporter.mapping.anomaly_tracker: devices on several NUMA nodes."""
 
-import random
 import re
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from exporter.mapping.anomaly_tracker import NumaSplitTracker
 from exporter.mapping.model import Device, DeviceKey, Holder, Snapshot
-from exporter.mapping.snapshot import build
 from harness import scene
-from harness.answers import allocatables, listings, shuffled
 from harness.scene import device
-from kubelet.pb.podresources.v1 import api_pb2
 
 P, Q = Holder("n", "p", "c"), Holder("n", "q", "c")
 HOLDERS = {"P": P, "Q": Q, "D": P._replace(container="d"), "U": P._replace(pod_uid="u")}
@@ -122,19 +116,3 @@ def test_evidence_names_the_nodes_and_the_room() -> None:
     assert found.pods == (("n", "p"),)
     (first,) = NumaSplitTracker().advance(_node(SPLIT))
     assert "; when the exporter started they were already held, and node 1 had 2 of r " in first.evidence
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(listings(), st.none() | allocatables(), st.integers(0, 99).map(random.Random))
-def test_splits_do_not_depend_on_the_order_of_the_answer(
-    listed: api_pb2.ListPodResourcesResponse,
-    offered: api_pb2.AllocatableResourcesResponse | None,
-    order: random.Random,
-) -> None:
-    one, other = NumaSplitTracker(), NumaSplitTracker()
-    found = one.advance(build(listed, offered))
-    again = None if offered is None else shuffled(offered, order)
-    assert other.advance(build(shuffled(listed, order), again)) == found
-    for anomaly in found:
-        assert anomaly.holder is not None
-        assert len(anomaly.devices) >= 2

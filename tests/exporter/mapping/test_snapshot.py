@@ -21,7 +21,6 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.snapshot import build
 from harness.answers import R, allocatables, container, entry, listed, listings, offered, pod, shuffled
-from harness.recordings import RECORDINGS
 from harness.scene import device
 from kubelet.pb.podresources.v1 import api_pb2
 
@@ -185,38 +184,6 @@ def test_snapshot_has_exactly_the_content_of_the_answers(
         assert count.known == count.allocatable + count.unhealthy
         assert count.unhealthy <= count.allocated <= count.known
         assert count.free == count.known - count.allocated
-
-
-def test_recorded_claims_cpus_and_memory_are_read() -> None:
-    name = "init-sidecar-guaranteed-and-completed-job"
-    snapshot = build(
-        api_pb2.ListPodResourcesResponse.FromString((RECORDINGS / f"{name}.list.binpb").read_bytes()), None
-    )
-    assert [
-        (device.key, [(through.claim, "/".join(through.holder[:3])) for through in device.holders])
-        for device in snapshot.claims
-    ] == [
-        (
-            ClaimDeviceKey("test-driver.cdi.k8s.io", "bed-node", "device-00"),
-            [("shared", "default/dra-shared-1/a"), ("shared", "default/dra-shared-2/a")],
-        ),
-        (
-            ClaimDeviceKey("test-driver.cdi.k8s.io", "bed-node", "device-01"),
-            [
-                ("dra-inline-g-mj9pj", "default/dra-inline/a"),
-                ("dra-inline-g-mj9pj", "default/dra-inline/b"),
-            ],
-        ),
-    ]
-    assert [len(device.cdi_devices) for device in snapshot.claims] == [1, 1]
-    (guaranteed,) = [container for container in snapshot.containers if container.cpu_ids]
-    assert guaranteed == Container(
-        Holder("kube-system", "guaranteed", "main"),
-        devices={"held.example/foo": 1},
-        cpu_ids=(1,),
-        memory=(PinnedMemory("memory", (0,), 209715200),),
-        numa_nodes=(0,),
-    )
 
 
 def _reports(

@@ -18,9 +18,7 @@ from exporter.pods.source import (
     of_object,
     workload,
 )
-from harness.recordings import watch_messages
 from kubelet.pb.core.v1 import pod_pb2
-from kubelet.pb.pods.v1alpha1 import api_pb2
 
 NONE = LabelFilter(None)
 
@@ -139,27 +137,6 @@ def test_pod_with_only_names_has_an_identity() -> None:
     )
     assert bare is not None
     assert (bare.workload, bare.created, bare.labels) == (("Pod", "p"), 0.0, ())
-
-
-@settings(max_examples=100)
-@given(st.binary(max_size=200))
-def test_any_message_gives_an_identity_or_none(data: bytes) -> None:
-    try:
-        pod = pod_pb2.Pod.FromString(data)
-    except Exception:  # noqa: BLE001 -- what does not decode is another test's
-        return
-    of_message(pod, LabelFilter(re.compile(".*")))
-
-
-def test_a_recorded_watch_stream_gives_identities() -> None:
-    events = map(api_pb2.WatchPodsEvent.FromString, watch_messages())
-    found = [
-        of_message(pod_pb2.Pod.FromString(event.pod), LabelFilter(re.compile(".*")))
-        for event in events
-        if event.type in {api_pb2.ADDED, api_pb2.MODIFIED}
-    ]
-    assert len(found) >= 9
-    assert all(identity is not None and identity.phase and identity.created for identity in found)
 
 
 CREATED = 1_793_227_263.0  # 2026-10-28T22:41:03Z
