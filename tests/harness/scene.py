@@ -108,10 +108,11 @@ def reported(
     streams: int = 1,
     received_at: float | None = 1.0,
     problem: str = "",
+    silent_since: float | None = None,
 ) -> PluginReports:
     """The report of one plugin with one resource."""
     advertised = AdvertisedResource(registered, streams, devices)
-    return merge_reports([PluginReport(source, {resource: advertised}, received_at, problem)])
+    return merge_reports([PluginReport(source, {resource: advertised}, received_at, problem, silent_since)])
 
 
 def state(

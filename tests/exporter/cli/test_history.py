@@ -4,34 +4,17 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 
 import pytest
 from click.testing import Result
 
-from exporter.history.archive import QueryMoment
-from exporter.history.query import HistoryQuery, HistoryResult
-from exporter.history.recorder import HistoryUnavailable
 from exporter.mapping.state import State
 from harness.application import application
 from harness.commands import devicelens, serving
-from harness.lives import PATIENCE, Life, key
+from harness.lives import Life, key
+from harness.past import Past
 
 START = 1_793_227_260.0  # 2026-10-28T22:41:00Z
-
-
-@dataclass
-class Past:
-    """A HistorySource over a life."""
-
-    life: Life
-    error: str = ""
-
-    async def find(self, question: HistoryQuery) -> HistoryResult:
-        if self.error:
-            raise HistoryUnavailable(self.error)
-        now = QueryMoment(self.life.sight.last, self.life.sight.failing, self.life.wall, PATIENCE)
-        return self.life.archive.find(question, now)
 
 
 Run = Callable[..., "asyncio.Future[Result]"]

@@ -1,6 +1,7 @@
 """exporter.views.explain: the device that an id means, and the sentences about it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -188,14 +189,8 @@ def test_facts_are_sentences(device: str, resource: str) -> None:
         assert words in found
 
 
-def _advertised(
-    report: AdvertisedDevice | None, *, streams: int = 1, problem: str = "", resource: str = GPU
-) -> PluginReports:
-    devices = {} if report is None else {"GPU-1": report, "GPU-2": report}
-    found = AdvertisedResource(registered=True, streams=streams, devices=devices)
-    return merge_reports(
-        [PluginReport("unix:/p", {resource: found}, 990.0, problem, 995.0 if problem else None)]
-    )
+def _advertised(report: AdvertisedDevice, **changes: Any) -> PluginReports:
+    return scene.reported({"GPU-1": report, "GPU-2": report}, source="unix:/p", **changes)
 
 
 ILL, WELL = AdvertisedDevice(False, "XID 79", 940.0), AdvertisedDevice(healthy=True)
@@ -215,7 +210,7 @@ NOT_SO = "It is not allocatable, as the kubelet says"
         ),
         (
             "GPU-2",
-            _advertised(WELL, problem="connection refused"),
+            _advertised(WELL, problem="connection refused", silent_since=995.0),
             (
                 f"{NOT_SO}, and its plugin does not answer: connection refused.",
                 "not answer since 1970-01-01 00:16:35 UTC: connection refused; its last report was Healthy.",
@@ -234,7 +229,7 @@ NOT_SO = "It is not allocatable, as the kubelet says"
         ("GPU-0", _advertised(WELL), ("Its plugin (unix:/p) does not report it.",)),
         (
             "GPU-0",
-            _advertised(None, resource="x/y"),
+            scene.reported({}, source="unix:/p", resource="x/y"),
             ("None of the queried plugins (unix:/p) reports its resource.",),
         ),
     ],

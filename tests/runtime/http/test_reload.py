@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,8 @@ import pytest
 
 from harness.certificates import Certificates, hashed
 from harness.waiting import until
-from runtime.http.web_config import WebConfigReloader
+from runtime.http.access import AccessPolicy
+from runtime.http.web_config import WebConfigReloader, WebFiles, read_files
 from runtime.process import Fatal
 
 ALICE = f"basic_auth_users: {{alice: {hashed('a')}}}"
@@ -146,22 +146,22 @@ async def test_a_file_that_cannot_be_used_leaves_the_previous_policy_and_is_logg
     ]
 
 
-async def test_a_half_written_file_is_not_used(made: Certificates) -> None:
+async def test_a_half_written_file_is_not_used(made: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of a file may be a good file too: two reads must be the same."""
     file = made.configuration(ALICE)
-    text = file.read_text()
-    reloader = WebConfigReloader(file, settle=0.3)
+    lines = file.read_text().replace("alice", "carol").splitlines(keepends=True)
+    reloader = WebConfigReloader(file, settle=0.001)
     await reloader.start()
-    before = reloader.policy
-    with file.open("w") as writing:
-        reloading = asyncio.create_task(reloader.reload())
-        for line in text.replace("alice", "carol").splitlines(keepends=True):
-            writing.write(line)
-            writing.flush()
-            os.fsync(writing.fileno())
-            await asyncio.sleep(0.02)
-            assert reloader.policy is before
-    await reloading
+    before, in_force = reloader.policy, list[AccessPolicy]()
+
+    def read_with_one_more_line(path: Path) -> WebFiles:
+        in_force.append(reloader.policy)
+        file.write_text("".join(lines[: len(in_force)]))
+        return read_files(path)
+
+    monkeypatch.setattr("runtime.http.web_config.read_files", read_with_one_more_line)
+    await reloader.reload()
+    assert in_force == [before] * (len(lines) + 1)
     assert reloader.policy is not before
     assert reloader.policy.users is not None
     assert reloader.policy.tls is not None

@@ -239,11 +239,6 @@ async def test_a_recreated_pod_has_its_lives_apart_with_links_between(
     assert anchors == targets, "a device's page leads to the right life"
 
 
-async def test_a_pod_of_history_alone_has_a_page(client: Client, story: Past) -> None:
-    words = "It holds nothing on this node now; its last holding ended between"
-    await has(client, "/pods/research/evaluation-run-9", words, "This pod uid uid-9")
-
-
 async def test_a_claim_page_has_holders_and_history_of_its_pool(
     client: Client, world: SimpleNamespace, past: Past
 ) -> None:
