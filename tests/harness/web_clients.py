@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from aiohttp import web
 
 from runtime.flags import ListenAddress
@@ -27,9 +26,21 @@ LARGE = 8 * 1024 * 1024
 """Bytes of `/large`."""
 
 
+class _Records(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record.message = record.getMessage()
+        self.records.append(record)
+
+
 @dataclass
 class Served:
-    """What is served, where, and what was counted."""
+    """What is served, where, and what was counted and logged."""
 
     port: int
     traffic: Traffic
@@ -37,11 +48,25 @@ class Served:
     task: "asyncio.Task[None]"
     release: asyncio.Event
     """What `/hanging` waits for."""
+    records: list[logging.LogRecord]
     path: Path | None = None
+    warned: str = ""
+    """The only warning that may be logged, once; any other fails the test."""
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def listening(self) -> list[str]:
+        """Where the server listens, by the log."""
+        found = [record for record in self.records if record.message == "listening"]
+        return [getattr(record, "devicelens_fields", {})["url"] for record in found]
+
+    @property
+    def warnings(self) -> list[logging.LogRecord]:
+        """Warnings and errors."""
+        return [record for record in self.records if record.levelno >= logging.WARNING]
 
     async def connect(
         self, tls: ssl.SSLContext | None = None
@@ -154,7 +179,6 @@ _ROUTES = {
 
 @asynccontextmanager
 async def serving(
-    caplog: pytest.LogCaptureFixture,
     file: Path | None = None,
     *,
     path: Path | None = None,
@@ -163,7 +187,10 @@ async def serving(
     **limits: Any,
 ) -> AsyncGenerator[Served]:
     """Serves, by a web configuration if there is one, within limits of connections and of `answers`."""
-    caplog.set_level(logging.INFO, "devicelens")
+    logger, kept = logging.getLogger("devicelens"), _Records()
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logging.getLogger().addHandler(kept)
     config = None
     if file is not None:
         config = WebConfigReloader(file, settle=0.005)
@@ -189,31 +216,20 @@ async def serving(
             limits=ServerLimits(**limits),
         )
     )
-    served = Served(0, traffic, config, task, release, path)
+    served = Served(0, traffic, config, task, release, kept.records, path)
     try:
         async with asyncio.timeout(LIMIT):
-            while not (listening := urls(caplog)) and not task.done():
+            while not served.listening and not task.done():
                 await asyncio.sleep(0.001)
         if task.done():
             await task
         if path is None:
-            served.port = int(listening[-1].rpartition(":")[2])
+            served.port = int(served.listening[-1].rpartition(":")[2])
         yield served
     finally:
         release.set()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def urls(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Where servers listen, by the log."""
-    return [
-        getattr(record, "devicelens_fields", {})["url"]
-        for record in caplog.records
-        if record.message == "listening"
-    ]
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The messages of warnings and errors."""
-    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+        logging.getLogger().removeHandler(kept)
+        logger.setLevel(level)
+    assert [record.message for record in served.warnings] == ([served.warned] if served.warned else [])

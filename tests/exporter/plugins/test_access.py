@@ -34,7 +34,7 @@ async def test_plugin_with_tls_and_a_password_is_fetched(
     password = tmp_path / "login"
     password.write_text("exporter:swordfish\n")
     trust = PluginAccess(ca_file=made.path("ca.crt"))
-    async with serving(caplog, made.configuration(USERS)) as served:
+    async with serving(made.configuration(USERS)) as served:
         told = await client(served, PluginAccess(made.path("ca.crt"), password_file=password)).fetch()
         assert told is not None
         assert list(told.resources) == ["r"]
@@ -54,15 +54,13 @@ async def test_plugin_with_tls_and_a_password_is_fetched(
     assert "swordfish" not in "".join(record.getMessage() for record in caplog.records)
 
 
-async def test_files_are_read_again_when_they_change(
-    made: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_files_are_read_again_when_they_change(made: Certificates, tmp_path: Path) -> None:
     password = tmp_path / "login"
     password.write_text("exporter:wrong")
     mine = tmp_path / "mine.pem"
     mine.write_bytes(Certificates(tmp_path / "other").client("exporter.example").read_bytes())
     access = PluginAccess(made.path("ca.crt"), mine, mine, password)
-    async with serving(caplog, made.configuration(USERS, **REQUIRED)) as served:
+    async with serving(made.configuration(USERS, **REQUIRED)) as served:
         asked = client(served, access)
         await problem(asked)
         mine.write_bytes(made.client("exporter.example").read_bytes())
@@ -100,7 +98,7 @@ async def test_unusable_file_is_reported_with_its_flag(
         "login": made.path("login"),
     }
     files["login"].write_text("exporter:swordfish")
-    async with serving(caplog, made.configuration(USERS)) as served:
+    async with serving(made.configuration(USERS)) as served:
         if content is None:
             files[name].unlink()
         else:

@@ -1,7 +1,6 @@
 """A server with a web configuration: TLS, renewed certificates, passwords, headers."""
 
 import asyncio
-import logging
 import ssl
 import threading
 from base64 import b64encode
@@ -13,7 +12,7 @@ import pytest
 
 from harness.certificates import Certificates, hashed
 from harness.waiting import until, until_equal
-from harness.web_clients import GET, LAST, answer, close, rest, serving, urls, warnings
+from harness.web_clients import GET, LAST, answer, close, rest, serving
 from runtime.http.connection import ENDED, REFUSED, Traffic, WebFamilies
 
 USERS = f"basic_auth_users: {{alice: {hashed('swordfish')}}}"
@@ -41,9 +40,9 @@ def users(tmp_path: Path) -> Path:
     return file
 
 
-async def test_tls_is_served(made: Certificates, caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(caplog, made.configuration(), head_within=0.5) as served:
-        assert urls(caplog) == [f"https://127.0.0.1:{served.port}"]
+async def test_tls_is_served(made: Certificates) -> None:
+    async with serving(made.configuration(), head_within=0.5) as served:
+        assert served.listening == [f"https://127.0.0.1:{served.port}"]
         reader, writer = await served.connect(made.context())
         writer.write(GET)
         assert (await answer(reader))[2] == b"well"
@@ -51,7 +50,6 @@ async def test_tls_is_served(made: Certificates, caplog: pytest.LogCaptureFixtur
         await close(writer)
         # A head over TLS has its time as well.
         assert (await served.exchange(GET[:9], made.context())).startswith(b"HTTP/1.1 408 ")
-    assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize(
@@ -66,9 +64,9 @@ async def test_tls_is_served(made: Certificates, caplog: pytest.LogCaptureFixtur
     ],
 )
 async def test_a_handshake_that_fails_or_takes_too_long_is_ended_without_a_warning(
-    part: bytes, made: Certificates, caplog: pytest.LogCaptureFixture
+    part: bytes, made: Certificates
 ) -> None:
-    async with serving(caplog, made.configuration(), handshake_within=0.1) as served:
+    async with serving(made.configuration(), handshake_within=0.1) as served:
         received = await served.exchange(part)
         assert b"HTTP" not in received
         assert served.traffic.ended == {"handshake": 1}
@@ -77,28 +75,24 @@ async def test_a_handshake_that_fails_or_takes_too_long_is_ended_without_a_warni
             return served.traffic.connections
 
         await until_equal("no connection is left", connections, 0)
-    assert warnings(caplog) == []
 
 
-async def test_a_connection_without_a_handshake_makes_room_too(
-    made: Certificates, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with serving(caplog, made.configuration(), connections=5) as served:
+async def test_a_connection_without_a_handshake_makes_room_too(made: Certificates) -> None:
+    async with serving(made.configuration(), connections=5) as served:
         silent = [await served.connect() for _ in range(20)]
         assert (await served.exchange(LAST, made.context())).endswith(b"well")
         assert served.traffic.ended["crowded"] >= 16
         assert served.traffic.connections <= 5
+        served.warned = "connection limit reached, the least recently used are closed"
         for _, writer in silent:
             await close(writer)
 
 
-async def test_idle_tls_connections_take_little_memory(
-    made: Certificates, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_idle_tls_connections_take_little_memory(made: Certificates) -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-    async with serving(caplog, made.configuration()) as served:
+    async with serving(made.configuration()) as served:
         context = made.context()
         kept = [await served.connect(context)]
         before = resident()
@@ -109,12 +103,10 @@ async def test_idle_tls_connections_take_little_memory(
             await close(writer)
 
 
-async def test_clients_need_a_certificate_with_an_allowed_name(
-    made: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_clients_need_a_certificate_with_an_allowed_name(made: Certificates, tmp_path: Path) -> None:
     file = made.configuration(**REQUIRED, client_allowed_sans="[prometheus.example, 10.9.8.7]")
     stranger = Certificates(tmp_path / "other").client("prometheus.example")
-    async with serving(caplog, file) as served:
+    async with serving(file) as served:
         for name in ("prometheus.example", "10.9.8.7"):
             assert (await served.exchange(LAST, made.context(made.client(name)))).endswith(b"well")
         assert await served.exchange(LAST, made.context(made.client("grafana.example"))) == b""
@@ -123,15 +115,12 @@ async def test_clients_need_a_certificate_with_an_allowed_name(
             with suppress(ssl.SSLError):
                 assert await served.exchange(LAST, context) == b""
         assert served.traffic.ended == {"certificate": 1, "handshake": 2}
-    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert record.message == "client certificates without an allowed name"
-    assert getattr(record, "devicelens_fields", {}) == {"reason": "names: grafana.example"}
+        served.warned = "client certificates without an allowed name"
+        assert getattr(served.warnings[0], "devicelens_fields", {}) == {"reason": "names: grafana.example"}
 
 
-async def test_renewed_certificates_are_for_new_connections(
-    made: Certificates, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with serving(caplog, made.configuration()) as served:
+async def test_renewed_certificates_are_for_new_connections(made: Certificates) -> None:
+    async with serving(made.configuration()) as served:
         assert served.config is not None
         shown: list[bytes] = []
         for _ in range(2):
@@ -143,7 +132,6 @@ async def test_renewed_certificates_are_for_new_connections(
             assert (await answer(reader))[0] == 200, "an open connection goes on"
             await close(writer)
         assert shown[0] != shown[1]
-    assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize("target", [b"/", b"/missing", b"/api/v1", b"/stream"])
@@ -151,7 +139,7 @@ async def test_renewed_certificates_are_for_new_connections(
 async def test_nothing_is_answered_without_a_password(
     target: bytes, method: bytes, users: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(caplog, users) as served:
+    async with serving(users) as served:
         for line in (b"", login(password="Swordfish"), login("bob"), b"Authorization: Bearer swordfish\r\n"):
             received = await served.exchange(by(line, method + b" " + target + LAST[5:]))
             assert received.startswith(b"HTTP/1.1 401 Unauthorized\r\n")
@@ -163,10 +151,10 @@ async def test_nothing_is_answered_without_a_password(
     assert "swordfish" not in caplog.text.lower()
 
 
-async def test_users_change_under_open_connections(users: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(caplog, users) as served:
+async def test_users_change_under_open_connections(users: Path) -> None:
+    async with serving(users) as served:
         assert served.config is not None
-        assert urls(caplog) == [f"http://127.0.0.1:{served.port}"]
+        assert served.listening == [f"http://127.0.0.1:{served.port}"]
         reader, writer = await served.connect()
 
         async def status(line: bytes, request: bytes = GET) -> int:
@@ -185,7 +173,7 @@ async def test_users_change_under_open_connections(users: Path, caplog: pytest.L
 
 
 async def test_verified_passwords_are_admitted_during_a_flood_of_wrong_ones(
-    users: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    users: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = threading.Event()
     slow.set()
@@ -195,7 +183,7 @@ async def test_verified_passwords_are_admitted_during_a_flood_of_wrong_ones(
         return password == b"swordfish"
 
     monkeypatch.setattr(bcrypt, "checkpw", check)
-    async with serving(caplog, users) as served:
+    async with serving(users) as served:
         assert (await served.exchange(by(login()))).endswith(b"well")
         slow.clear()
         flood = [asyncio.create_task(served.exchange(by(login(password=f"wrong-{n}")))) for n in range(6)]
@@ -211,9 +199,7 @@ async def test_verified_passwords_are_admitted_during_a_flood_of_wrong_ones(
         assert all(b"\r\nRetry-After: 1\r\n" in received for received in answers[4:])
 
 
-async def test_configured_headers_replace_the_default_ones_on_every_answer(
-    users: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_configured_headers_replace_the_default_ones_on_every_answer(users: Path) -> None:
     users.write_text(
         USERS
         + """
@@ -225,7 +211,7 @@ http_server_config:
     Strict-Transport-Security: max-age=31536000
 """
     )
-    async with serving(caplog, users) as served:
+    async with serving(users) as served:
         assert served.config is not None
         for request in (by(login()), LAST, by(login(), LAST.replace(b"/ ", b"/nowhere "))):
             received = await served.exchange(request)
@@ -243,10 +229,8 @@ http_server_config:
         assert b"\r\nX-Frame-Options: DENY\r\n" in received
 
 
-async def test_a_unix_socket_is_protected_as_well(
-    made: Certificates, sockets: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with serving(caplog, made.configuration(USERS), path=sockets / "x.sock") as served:
+async def test_a_unix_socket_is_protected_as_well(made: Certificates, sockets: Path) -> None:
+    async with serving(made.configuration(USERS), path=sockets / "x.sock") as served:
         reader, writer = await served.connect(made.context())
         writer.write(GET)
         assert (await answer(reader))[0] == 401
