@@ -19,6 +19,7 @@ class Certificates:
 
     directory: Path
     authority: trustme.CA = field(default_factory=trustme.CA)
+    names: tuple[str, ...] = ("localhost", "127.0.0.1", "::1")
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -31,7 +32,7 @@ class Certificates:
 
     def pair(self, *names: str) -> tuple[bytes, bytes]:
         """A new certificate of the authority with its chain, and its key."""
-        made = self.authority.issue_cert(*(names or ("localhost", "127.0.0.1", "::1")))
+        made = self.authority.issue_cert(*(names or self.names))
         return b"".join(blob.bytes() for blob in made.cert_chain_pems), made.private_key_pem.bytes()
 
     def renew(self) -> bytes:

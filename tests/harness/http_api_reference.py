@@ -14,11 +14,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from exporter.mapping.model import Holder
-from exporter.mapping.state import State, StateStore
+from exporter.mapping.state import State
 from exporter.web.app import build
-from exporter.web.site import Site
 from harness import scene
-from harness.application import NoMetrics
+from harness.application import site
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "http-api.md"
 EXAMPLE: Final = re.compile(
@@ -40,21 +39,8 @@ def _state() -> State:
 
 def application() -> web.Application:
     """The exporter of the examples."""
-    states = StateStore()
-    states.publish(_state())
-    return build(
-        Site(
-            states=states,
-            node="worker-3",
-            stale_after=60.0,
-            poll_interval=5.0,
-            clock=lambda: NOW,
-            metrics=NoMetrics(),
-            triggers=lambda: ("timer every 5 s", "inotify on device-plugins", "inotify on pod-resources"),
-            version="0.1.0",
-            run="9f0c1b2a",
-        )
-    )
+    triggers = ("timer every 5 s", "inotify on device-plugins", "inotify on pod-resources")
+    return build(site(_state(), NOW, triggers=lambda: triggers, version="0.1.0", run="9f0c1b2a"))
 
 
 async def answers(paths: list[str]) -> dict[str, Any]:

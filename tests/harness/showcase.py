@@ -28,10 +28,10 @@ from exporter.mapping.model import (
     Snapshot,
     merge_reports,
 )
-from exporter.mapping.state import State, StateStore
+from exporter.mapping.state import State
 from exporter.web.site import Site
 from harness import scene
-from harness.application import NoMetrics
+from harness.application import site
 from harness.lives import Life
 from harness.past import Past
 from runtime import __version__
@@ -255,15 +255,8 @@ def large(devices: int = 2000) -> Site:
 
 
 def _site(state: State, history: Past | None) -> Site:
-    states = StateStore()
-    states.publish(state)
-    return Site(
-        states=states,
-        node=NODE,
-        stale_after=60.0,
-        poll_interval=5.0,
-        clock=lambda: NOW,
-        metrics=NoMetrics(),
+    return site(
+        *(state, NOW, NODE),
         triggers=lambda: ("allocations and plugins (inotify)", "the Pods API", "a timer, every 5 s"),
         version=__version__,
         history=history,

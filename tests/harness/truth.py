@@ -179,18 +179,14 @@ class Scrape:
 
     text: str
 
+    def series(self) -> list[dict[str, str]]:
+        """The labels of each owner."""
+        return [dict(_LABEL.findall(match[1])) for match in _SERIES.finditer(self.text)]
+
     def owners(self) -> frozenset[Owner]:
         """The owners that it names."""
-        found: set[Owner] = set()
-        for match in _SERIES.finditer(self.text):
-            labels = dict(_LABEL.findall(match[1]))
-            found.add(
-                Owner(
-                    *(labels["resource"], labels["device"], labels["namespace"], labels["pod"]),
-                    *(labels["container"], labels["pod_uid"]),
-                )
-            )
-        return frozenset(found)
+        names = ("resource", "device", "namespace", "pod", "container", "pod_uid")
+        return frozenset(Owner(*(labels[name] for name in names)) for labels in self.series())
 
     def taken_at(self) -> float | None:
         """When the kubelet was asked for what it names."""

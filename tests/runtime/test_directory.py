@@ -19,11 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.waiting import LIMIT
+from harness.waiting import until_holds as until
 from runtime import directory
 from runtime.directory import Change, DirectoryWatcher, Kind
-
-LIMIT = 20.0
-"""Seconds that a test waits for a condition."""
 
 NEVER = 3600.0
 """A poll interval that plays no part in a test: inotify alone must do."""
@@ -106,12 +105,6 @@ async def watching(
         running.cancel()
         outcome = await asyncio.gather(running, return_exceptions=True)
         assert isinstance(outcome[0], asyncio.CancelledError), outcome
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def _kernel_watches(watcher: DirectoryWatcher) -> int:

@@ -17,8 +17,9 @@ import trustme
 from aiohttp import web
 from click.testing import CliRunner
 
+from harness.raw_server import raw_server
 from runtime import healthy as module
-from runtime.flags import ListenAddress
+from runtime.flags import ListenAddress, parse_listen_address
 from runtime.healthy import ProbeTarget, Unhealthy, command_line_of_process_1, healthy, probe, target_of
 
 
@@ -158,22 +159,10 @@ async def test_tls_is_used_whatever_the_certificate_says(authority: trustme.CA) 
         assert "client's certificate" in await verdict(place, ready=True)
 
 
-@asynccontextmanager
-async def answering(content: bytes) -> AsyncGenerator[ListenAddress]:
-    """A listener that answers every request with `content` and ends the connection."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1024)
-        writer.write(content)
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listener:
-        yield ListenAddress("127.0.0.1", listener.sockets[0].getsockname()[1])
-
-
 @pytest.mark.parametrize("content", [b"", b"hello\r\n", b"HTTP/9 200\r\n", b"x" * 100_000])
 async def test_an_answer_that_is_no_http_is_not_healthy(content: bytes) -> None:
-    async with answering(content) as address:
+    async with raw_server(content) as url:
+        address = parse_listen_address(url.removeprefix("http://"))
         assert "no HTTP" in await verdict(ProbeTarget(address))
 
 

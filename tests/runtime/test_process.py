@@ -276,15 +276,14 @@ libc.malloc_stats()
 """
 
 
+def _ran(program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = (sys.executable, "-c", program, *arguments)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+
 def _arenas(how: str) -> int:
-    ran = subprocess.run(
-        (sys.executable, "-c", _ALLOCATING, how),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    ran = _ran(_ALLOCATING, how)
+    assert ran.returncode == 0, ran.stderr
     return ran.stderr.count("Arena ")
 
 
@@ -320,19 +319,8 @@ asyncio.run(main())
 """
 
 
-def _runs_out(context: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-c", _CALLING.format(context=context)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_a_process_that_keeps_the_grpc_runtime_survives_without_descriptors() -> None:
-    ended = _runs_out("grpc_runtime")
+    ended = _ran(_CALLING.format(context="grpc_runtime"))
     assert (ended.returncode, ended.stdout) == (0, "lives\n"), ended.stderr
     # If this fails, gRPC does not abort any more, and `grpc_runtime` can go.
-    assert _runs_out("nullcontext").returncode != 0
+    assert _ran(_CALLING.format(context="nullcontext")).returncode != 0

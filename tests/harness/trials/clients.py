@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-REQUEST = "GET {path} HTTP/1.1\r\nHost: trial\r\n\r\n"
 LIMIT = 30.0
 """Seconds for a connection, and for an answer that comes."""
 

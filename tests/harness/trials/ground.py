@@ -73,27 +73,26 @@ def history(directory: Path, around: Around) -> Path:
 
 def exporter(directory: Path, around: Around, name: str = "exporter") -> Counted:
     """An exporter; `name` tells those of one trial apart."""
-    return Counted(
-        "exporter",
-        *("--kubelet.root", str(directory / "k"), "--node-name", "n"),
+    flags = (
         *("--web.listen-address", "127.0.0.1:0", "--history.path", str(history(directory, around))),
         *("--poll.interval", "1s", "--poll.timeout", "1s", "--stale-after", f"{around.stale_after:g}s"),
         *("--pods.source", around.source, *around.flags),
-        directory=directory,
-        name=name,
-        environment=around.environment,
-        before=around.before,
-        tree=around.tree,
     )
+    return _process("exporter", directory, around, name, flags)
 
 
 def plugin(directory: Path, around: Around, name: str = "plugin") -> Counted:
     """A plugin likewise; it listens where `plugin_url` says."""
-    return Counted(
-        "plugin",
-        *("--kubelet.root", str(directory / "k"), "--node-name", "n"),
+    flags = (
         *("--config", str(directory / "plugin.yaml"), "--host-root", str(directory / "h")),
         *("--web.listen-address", plugin_url(directory, name)),
+    )
+    return _process("plugin", directory, around, name, flags)
+
+
+def _process(command: str, directory: Path, around: Around, name: str, flags: tuple[str, ...]) -> Counted:
+    return Counted(
+        *(command, "--kubelet.root", str(directory / "k"), "--node-name", "n", *flags),
         directory=directory,
         name=name,
         environment=around.environment,

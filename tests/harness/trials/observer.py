@@ -17,8 +17,6 @@ from harness.truth import CLOCKS, Owner, Scrape, Truth
 
 PACE = 0.05
 """Seconds between two reads, each of one scrape and one document."""
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_SERIES = re.compile(r"^devicelens_device_owner_info\{(.*)\} 1(?:\.0)?$", re.MULTILINE)
 _EXPECTED = {"node", "resource", "device", "parent", "namespace", "pod", "container", "pod_uid"}
 _UP = re.compile(r"^devicelens_up 1(?:\.0)?$", re.MULTILINE)
 FRESH = 8.0
@@ -143,12 +141,11 @@ class Observer:
     def _scrape(self, text: str, asked: float, answered: float) -> Iterable[str]:
         self.seen.scrapes += 1
         scrape = Scrape(text)
-        for match in _SERIES.finditer(text):
-            labels = dict(_LABEL.findall(match[1]))
+        for labels in scrape.series():
             empty = {name for name in _EXPECTED - {"parent", "pod_uid"} if not labels.get(name)}
             if labels.keys() != _EXPECTED or empty:
                 self.seen.unlabelled += 1
-                yield f"a label is missing: {match[0]}"
+                yield f"a label is missing: {labels}"
         counters = scrape.counters()
         for name, before in self._counted.items():
             if counters.get(name, -1.0) < before:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.trials.census import Census
 
@@ -19,7 +19,7 @@ VARIABLE = "DEVICELENS_ROWS"
 def write(
     trial: "Trial", before: Mapping[str, Census], after: Mapping[str, Census], leaks: Sequence[str]
 ) -> None:
-    """Write and print the row of a trial."""
+    """Print the row of a trial, and write it if DEVICELENS_ROWS names a directory."""
     fault = trial.fault
     document = {
         "name": fault.name,
@@ -37,13 +37,8 @@ def write(
         "problems": trial.observer.problems,
         "figures": trial.figures,
     }
-    put(fault.name, document)
-
-
-def put(name: str, document: Mapping[str, Any]) -> None:
-    """Print a row, and write it if DEVICELENS_ROWS names a directory."""
     text = json.dumps(document, indent=1)
     print(text)
     if directory := os.environ.get(VARIABLE):
         Path(directory).mkdir(parents=True, exist_ok=True)
-        (Path(directory) / f"{name}.json").write_text(text)
+        (Path(directory) / f"{fault.name}.json").write_text(text)
