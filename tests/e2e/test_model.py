@@ -309,7 +309,7 @@ class Model:
     async def settle(self) -> None:
         """Nothing goes wrong any more: everything must be told as it is."""
         await self.cure()
-        await until("settling", self.settled, limit=60.0)
+        await until("settling", self.settled, limit=60.0, pause=0.1)
 
     async def settled(self) -> bool:
         """Compare every place that tells owners."""
