@@ -8,14 +8,14 @@ import yaml
 
 from dashboards.generate import DOCUMENT, boards
 from dashboards.links import Addresses
+from harness.markdown import fences
 from harness.prometheus import promtool
 
 TEXT = DOCUMENT.read_text()
-FENCE = re.compile(r"^```(\w+(?: \w+)?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 async def test_prometheus_takes_its_configurations(tmp_path: Path) -> None:
-    blocks = [block for kind, block in FENCE.findall(TEXT) if kind == "yaml prometheus"]
+    blocks = [block for kind, block in fences(TEXT) if kind == "yaml prometheus"]
     assert blocks
     for number, block in enumerate(blocks):
         path = tmp_path / f"{number}.yaml"
@@ -30,7 +30,7 @@ async def test_prometheus_takes_its_configurations(tmp_path: Path) -> None:
 
 
 def test_every_block_is_what_it_says() -> None:
-    for kind, block in FENCE.findall(TEXT):
+    for kind, block in fences(TEXT):
         if kind == "console":
             assert all(shlex.split(line.removeprefix("$ ")) for line in block.splitlines())
         else:

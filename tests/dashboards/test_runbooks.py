@@ -8,11 +8,11 @@ import yaml
 
 from dashboards.generate import HERE, every_alert
 from dashboards.links import RUNBOOKS
+from harness.markdown import fences
 
 FOLDER = HERE / "runbooks"
 BOOKS = sorted(FOLDER.glob("*"))
 HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 book = pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
 
@@ -37,5 +37,5 @@ def test_it_has_every_heading_and_something_below_each(path: Path) -> None:
 @book
 def test_diagnosis_has_commands_and_a_query(path: Path) -> None:
     diagnosis = re.split(r"^## (.+)$", path.read_text(), flags=re.MULTILINE)[6]
-    kinds = {kind for kind, _ in FENCE.findall(diagnosis)}
+    kinds = {kind for kind, _ in fences(diagnosis)}
     assert kinds == {"console", "promql"}

@@ -11,6 +11,7 @@ import yaml
 
 from exporter.main import needs as exporter_needs
 from harness.manifests import COMPONENTS, DEPLOY, kustomize, objects
+from harness.markdown import fences
 from kubelet.paths import KubeletPaths
 from plugin.config.load import load
 from plugin.discovery.host import HostRoot
@@ -26,12 +27,6 @@ PAGES = {
 }
 TROUBLE = re.sub(r"\s+", " ", PAGES["troubleshooting"])
 every = pytest.mark.parametrize("page", PAGES)
-
-
-def blocks(page: str, language: str) -> list[str]:
-    """Fenced blocks, without the indentation of a list that they stand in."""
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", PAGES[page], re.MULTILINE | re.DOTALL)
-    return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
 
 
 @every
@@ -56,7 +51,7 @@ def test_presets_are_there() -> None:
 def test_configurations_can_be_applied(page: str, tmp_path: Path) -> None:
     shutil.copytree(DEPLOY, tmp_path / "deploy")
     number = 0
-    for text in blocks(page, "yaml"):
+    for text in (text for kind, text in fences(PAGES[page]) if kind == "yaml"):
         document = yaml.safe_load(text)
         if "version" in document:
             assert load(text.encode(), page)

@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 from msgspec import Struct
 
-from harness.reference import DOCUMENT, SOURCES, fences, renewed, whole
+from harness.markdown import fences
+from harness.reference import DOCUMENT, SOURCES, renewed, whole
 from plugin.config.load import load
 from plugin.config.schema import field_texts, structs
 from plugin.discovery.net import Net

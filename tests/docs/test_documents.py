@@ -19,6 +19,7 @@ import yaml
 
 from devicelens import main
 from exporter.mapping import device_ids
+from harness.markdown import FENCE, fences
 from harness.prometheus import promtool
 from plugin.config.load import load
 
@@ -60,17 +61,9 @@ OTHERS_FLAGS = {
 page = pytest.mark.parametrize("name", PAGES)
 any_page = pytest.mark.parametrize("name", ALL)
 
-_FENCE = re.compile(r"^( *)```([a-z]*(?: [a-z]+)?)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-
-
-def blocks(text: str) -> Iterator[tuple[str, str]]:
-    """(language, text) of each fenced block, without the indentation of a list that it stands in."""
-    for indent, language, block in _FENCE.findall(text):
-        yield language, re.sub(rf"^{indent}", "", block, flags=re.MULTILINE)
-
 
 def prose(text: str) -> str:
-    return _FENCE.sub("", text)
+    return FENCE.sub("", text)
 
 
 def spans(text: str) -> list[str]:
@@ -99,7 +92,7 @@ def test_its_links_and_pictures_lead_somewhere(name: str) -> None:
 
 @any_page
 def test_its_blocks_are_what_they_say(name: str) -> None:
-    for language, block in blocks(ALL[name]):
+    for language, block in fences(ALL[name]):
         assert language in LANGUAGES
         if language == "json":
             json.loads(block)
@@ -110,7 +103,7 @@ def test_its_blocks_are_what_they_say(name: str) -> None:
 
 @page
 def test_its_configurations_can_be_loaded(name: str) -> None:
-    for language, block in blocks(PAGES[name]):
+    for language, block in fences(PAGES[name]):
         if language == "yaml" and re.match(r"(?:#.*\n)*version:", block):
             if "\nrules:" in block:
                 assert device_ids.load_rules(block.encode(), name)
@@ -210,7 +203,7 @@ def test_its_commands_can_be_read(name: str, tmp_path: Path, monkeypatch: pytest
     for file in ("plugin.yaml", "web.yaml", "bad.yaml", "answer.list.binpb"):
         (tmp_path / file).touch()
     monkeypatch.chdir(tmp_path)
-    for language, block in blocks(ALL[name]):
+    for language, block in fences(ALL[name]):
         if language != "console":
             continue
         assert block.startswith("$ ")
@@ -279,7 +272,7 @@ def test_it_is_of_no_one_machine(name: str) -> None:
 
 async def test_the_queries_shown_are_promql(tmp_path: Path) -> None:
     """A rules file of them, as promtool reads it."""
-    shown = [block for text in ALL.values() for language, block in blocks(text) if language == "promql"]
+    shown = [block for text in ALL.values() for language, block in fences(text) if language == "promql"]
     assert len(shown) > 20
     rules: list[dict[str, Any]] = [
         {"record": f"shown:query:{number}", "expr": query} for number, query in enumerate(shown)

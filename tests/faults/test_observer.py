@@ -1,6 +1,5 @@
 """Whoever watches must see what is wrong: an exporter that lies, forgets, or does not answer."""
 
-import asyncio
 import json
 import os
 import signal
@@ -16,8 +15,8 @@ from aiohttp import web
 
 from harness.counted import LEAK
 from harness.trials import ground
-from harness.trials.census import ONCE, Census, Counted, Granted, census, files
-from harness.trials.observer import FRESH, PACE, Observer
+from harness.trials.census import ONCE, Counted, census, files
+from harness.trials.observer import FRESH, Observer
 from harness.truth import Owner, Span, Truth
 from harness.waiting import until
 
@@ -36,10 +35,8 @@ class Liar:
         self.counted = 5
         self.status = 200
         self.up = 0
-        self.asked = 0
 
     async def metrics(self, _request: web.Request) -> web.Response:
-        self.asked += 1
         lines = [f"devicelens_up {self.up}"]
         lines += [f'devicelens_allocations_total{{resource="a/gpu"}} {self.counted}']
         if self.age is not None:
@@ -54,7 +51,6 @@ class Liar:
         return web.Response(text="\n".join(lines) + "\n", status=self.status)
 
     async def devices(self, _request: web.Request) -> web.Response:
-        self.asked += 1
         taken = None if self.age is None else datetime.fromtimestamp(time.time() - self.age, UTC).isoformat()
         devices = [
             {
@@ -172,57 +168,6 @@ async def test_a_predecessors_uid_is_late_for_a_moment_and_then_wrong(liar: Liar
     spans[first][-1].end = spans[second][-1].begin = now - 5
     await _looks(observer)
     assert observer.seen.wrong > 0
-
-
-async def test_an_owner_that_the_kubelet_leaves_out_is_not_missed(liar: Liar, observer: Observer) -> None:
-    observer.excused.add(("default", "steady"))
-    liar.owners = []
-    await _looks(observer)
-    assert observer.problems == []
-
-
-async def test_a_mapping_that_is_stale_may_be_withdrawn(liar: Liar, observer: Observer) -> None:
-    liar.owners, liar.age = [], STALE_AFTER + 1
-    await _looks(observer)
-    assert observer.seen.withdrawn > 0
-    # The API continues to show it: the owner is missing there.
-    assert observer.seen.missing > 0
-
-
-async def test_an_old_mapping_that_is_not_said_to_be_fresh_is_right(liar: Liar, observer: Observer) -> None:
-    liar.age = FRESH + 1
-    await _looks(observer)
-    assert observer.problems == []
-
-
-async def test_nobody_has_to_answer_who_is_away(liar: Liar, observer: Observer) -> None:
-    with observer.absent():
-        liar.status, liar.owners, liar.counted = 500, [OTHER], 0
-
-        async def unasked() -> bool:
-            before = liar.asked
-            await asyncio.sleep(5 * PACE)
-            return liar.asked == before
-
-        # The read that is under way may still come to its end.
-        await until("nobody reads any more", unasked)
-        liar.status, liar.owners = 200, [OWNER]
-    await _looks(observer)
-    assert observer.problems == []
-
-
-def test_what_has_become_more_is_told_by_name() -> None:
-    before = Census(Counter({"socket": 3, "pipe": 1}), 4, Counter({"serve": 2}), 60.0)
-    after = Census(Counter({"socket": 9, "pipe": 1}), 7, Counter({"serve": 2, "leaked": 4}), 80.0)
-
-    def beyond(census: Census) -> str:
-        return census.beyond(before, Granted())
-
-    assert beyond(before) == ""
-    assert beyond(after) == (
-        "descriptors 4 to 10 (6 socket), threads 4 to 7 (3 threads), tasks 2 to 6 (4 leaked), "
-        "memory 60.0 to 80.0 MiB"
-    )
 
 
 @pytest.fixture

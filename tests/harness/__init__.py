@@ -17,6 +17,7 @@ What the tests compare with
   owners, truth              holders from every output of the exporter, and the true ones
   *_reference                references in docs/ that the code generates
   manifests                  deploy/ rendered by kustomize
+  markdown                   fenced blocks of documents
 
 Other programs
   browser, prometheus, grafana, exporters, oci, tools

@@ -6,7 +6,7 @@
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ PCI_SELECTIONS = {struct for struct in SOURCES if issubclass(struct, PciSelectio
 """Sources with the keys of `pci`, whose rows are not repeated."""
 
 _BLOCK = re.compile(r"<!-- (?P<name>[\w ]+) -->\n.*?<!-- /(?P=name) -->", re.DOTALL)
-_FENCE = re.compile(r"^```(?P<kind>\w+(?: \w+)?)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def generated() -> dict[str, str]:
@@ -52,12 +51,6 @@ def renewed(document: str) -> str:
         return f"<!-- {name} -->\n{parts[name]}\n<!-- /{name} -->"
 
     return _BLOCK.sub(block, document)
-
-
-def fences(document: str) -> Iterator[tuple[str, str]]:
-    """(kind, text) of each fenced block."""
-    for match in _FENCE.finditer(document):
-        yield match["kind"], match["text"]
 
 
 def whole(text: str) -> bytes:

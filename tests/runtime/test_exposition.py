@@ -21,9 +21,8 @@ OM = "application/openmetrics-text"
 PROTOBUF = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7"
 
 
-@pytest.mark.parametrize(
-    "accept",
-    [
+_NEGOTIATED: dict[Format, list[str | None]] = {
+    Format.OPENMETRICS: [
         # Prometheus 3.x, 2.54, 2.43, 2.5, and one that prefers protobuf, as they send it.
         (
             f"{OM};version=1.0.0;escaping=allow-utf-8;q=0.6,{OM};version=0.0.1;q=0.5,"
@@ -39,14 +38,7 @@ PROTOBUF = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFam
         f'{OM};version="1.0.0"',
         f"{OM};version=2.0.0,{OM};q=0.1",
     ],
-)
-def test_openmetrics_is_sent_to_a_client_that_prefers_it(accept: str) -> None:
-    assert negotiate(accept) is Format.OPENMETRICS
-
-
-@pytest.mark.parametrize(
-    "accept",
-    [
+    Format.TEXT: [
         # Prometheus 1.8, curl, browsers, and nobody.
         f"{PROTOBUF},text/plain;version=0.0.4;q=0.3,*/*;q=0.1",
         "*/*",
@@ -56,9 +48,14 @@ def test_openmetrics_is_sent_to_a_client_that_prefers_it(accept: str) -> None:
         *(f"{OM};q=0.4,text/plain;q=0.5", f"{OM};q=0", f"{OM};q=0,text/plain;q=0", f"{OM};version=2.0.0"),
         *(f"{OM};q=high,text/plain;q=0.1", f"{OM};q=nan", ";;,,;q=,=;/,"),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "accept"), [(form, accept) for form, accepted in _NEGOTIATED.items() for accept in accepted]
 )
-def test_text_is_sent_to_every_other_client(accept: str | None) -> None:
-    assert negotiate(accept) is Format.TEXT
+def test_a_client_gets_the_format_that_it_prefers(form: Format, accept: str | None) -> None:
+    assert negotiate(accept) is form
 
 
 _CLAUSES = st.lists(

@@ -66,7 +66,6 @@ class Observer:
     away: int = 0
     seen: Seen = field(default_factory=Seen)
     problems: list[str] = field(default_factory=list[str])
-    latencies: list[float] = field(default_factory=list[float])
     _has_mapping: bool = False
     _counted: dict[str, float] = field(default_factory=dict[str, float])
 
@@ -121,9 +120,7 @@ class Observer:
         if away or self.away:
             return
         answered = time.time()
-        took = time.monotonic() - began
-        self.latencies.append(took)
-        self.seen.slowest = max(self.seen.slowest, took)
+        self.seen.slowest = max(self.seen.slowest, time.monotonic() - began)
         self.truth.look()
         if status == 503 and path != "/metrics" and not self._has_mapping:
             return

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from devicelens import main
-from harness.reference import DOCUMENT, fences, whole
+from harness.markdown import fences
+from harness.reference import DOCUMENT, whole
 from plugin.config.load import decoded, expand, load
 from plugin.presets import PRESETS
 from runtime.config_file import ConfigError, parse
