@@ -2,12 +2,13 @@
 
 import asyncio
 import os
+import shutil
 import signal
 from pathlib import Path
 
 from harness.owners import devicelens, get, get_json
 from harness.processes import Process
-from harness.served import configuration, pod, static
+from harness.served import configuration, pod
 from harness.waiting import until_holds
 from simulator import SimulatedKubelet
 
@@ -54,38 +55,46 @@ async def test_sigterm_ends_it_clean(kubelet: SimulatedKubelet, root: Path, cola
     assert not (root / "p.sock").exists()
 
 
-GPU = """\
-- name: example.com/gpu
-  discover: [{static: {devices: [{name: gpu0}]}}]
-  cdi: {kind: vendor.example/gpu, env: {GPU: "{{ resource }}"}}
-  allocate: {files: [{host: /run/gpu/conf, container: /etc/gpu, content: x}]}
+def gpu(name: str) -> str:
+    return f"""\
+- name: example.com/{name}
+  discover: [{{static: {{devices: [{{name: {name}0}}]}}}}]
+  cdi: {{kind: vendor.example/{name}, env: {{GPU: "{{{{ resource }}}}"}}}}
+  allocate: {{files: [{{host: /run/{name}/conf, container: /etc/gpu, content: x}}]}}
 """
 
 
 async def test_files_go_with_the_resource_not_the_process(
     kubelet: SimulatedKubelet, root: Path, host: Path
 ) -> None:
-    spec = host / "var/run/cdi/vendor.example-gpu_devicelens_example.com_gpu.json"
-    file = host / "run/gpu/conf"
-    plugin = Process(*flags(root, *configure(root, GPU)))
+    def left() -> set[str]:
+        found = {path.name for path in (host / "var/run/cdi").iterdir()}
+        return found | {path.parent.name for path in (host / "run").glob("*/conf")}
+
+    one, other = (
+        {name, f"vendor.example-{name}_devicelens_example.com_{name}.json"} for name in ("one", "other")
+    )
+    plugins = root / "k/device-plugins"
+    plugin = Process(*flags(root, *configure(root, gpu("one"), gpu("other"))))
     async with plugin:
-        await kubelet.wait_until(lambda k: k.allocatable("example.com/gpu") == 1)
-        await kubelet.add_pod(pod("p", "example.com/gpu"))
-        assert spec.exists()
-        assert file.read_text() == "x"
-        assert await plugin.stop() == 0
-        assert spec.exists()
-        assert file.exists()
-        # /run is empty after a reboot, and pods start again.
-        spec.unlink()
-        file.unlink()
-        await plugin.start()
-        await until_holds(lambda: spec.exists() and file.exists())
-        configure(root, static("a.b/c", "x"))
-        records = root / "k/device-plugins"
-        await until_holds(
-            lambda: not (spec.exists() or file.parent.exists() or [*records.glob(".devicelens-*.json")])
+        await kubelet.wait_until(
+            lambda k: k.allocatable("example.com/one") == k.allocatable("example.com/other") == 1
         )
+        for name in ("one", "other"):
+            await kubelet.add_pod(pod(name, f"example.com/{name}"))
+        await until_holds(lambda: left() == one | other)
+        assert [*plugins.glob(".devicelens-*_one-*")]
+        assert await plugin.stop() == 0
+        assert left() == one | other
+        # /run is empty after a reboot, and pods start again.
+        for place in ("run", "var/run/cdi"):
+            shutil.rmtree(host / place)
+        (host / "run").mkdir()
+        await plugin.start()
+        await until_holds(lambda: (host / "var/run/cdi").exists() and left() == one | other)
+        configure(root, gpu("other"))
+        await until_holds(lambda: left() == other and not [*plugins.glob(".devicelens-*_one-*")])
+        await until_holds(lambda: not (host / "run/one").exists())
 
 
 async def test_no_stale_socket_is_left(kubelet: SimulatedKubelet, root: Path, colas: Path) -> None:

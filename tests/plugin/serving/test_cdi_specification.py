@@ -1,5 +1,6 @@
 """A resource's CDI specification on the host, over its life."""
 
+import json
 import stat
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.served import Node, Served, glob, pod
-from harness.served import configuration as of
+from harness.served import Node, Served, configuration, glob, pod
 from plugin.serving.context import Pace
 from simulator import AdmissionError, SimulatedKubelet
 
@@ -16,29 +16,14 @@ GPU = "example.com/gpu"
 FILE = "vendor.example-gpu_devicelens_example.com_gpu.json"
 
 
-BARE = of(glob(GPU, "/dev/gpu*"))
+EDITS = [{"host": "{{ device.path }}"}, {"host": "/dev/gpuctl", "optional": True}]
+BARE = configuration(glob(GPU, "/dev/gpu*"))
 
 
-def specified(
-    devices: str = "",
-    name: str = "{{ device.name }}",
-    directory: str = "/var/run/cdi",
-    resource: str = GPU,
-    more: str = "",
-) -> str:
-    """A resource with a specification; `devices`: more nodes in it, `more`: other keys of the resource."""
-    keys = f"""\
-  cdi:
-    kind: vendor.example/gpu
-    name: "{name}"
-    directory: {directory}
-    devices: [{{host: "{{{{ device.path }}}}"}}, {{host: /dev/gpuctl, optional: true}}{devices}]
-"""
-    return glob(resource, "/dev/gpu*", keys + more)
-
-
-def configuration(*devices: str, **more: str) -> str:
-    return of(specified(*devices, **more))
+def specified(resource: str = GPU, more: str = "", **cdi: object) -> str:
+    """A resource with a specification; `more`: other keys of the resource."""
+    written = {"kind": "vendor.example/gpu", "name": "{{ device.name }}", "devices": EDITS, **cdi}
+    return glob(resource, "/dev/gpu*", f"  cdi: {json.dumps(written)}\n{more}")
 
 
 @pytest.fixture
@@ -72,7 +57,7 @@ def given(kubelet: SimulatedKubelet, name: str) -> list[str]:
 
 
 async def test_it_follows_the_devices_and_allocate_names_them_by_it(node: Node, host: Path) -> None:
-    async with node.serve(configuration()) as served:
+    async with node.serve(configuration(specified())) as served:
         await served.until(lambda: names(host) == ["gpu0"])
         (host / "dev/gpu1").touch()
         await served.until(lambda: names(host) == ["gpu0", "gpu1"])
@@ -90,7 +75,7 @@ async def test_it_follows_the_devices_and_allocate_names_them_by_it(node: Node, 
 
 
 async def test_allocate_restores_a_removed_specification(node: Node, host: Path) -> None:
-    async with node.serve(configuration()) as served:
+    async with node.serve(configuration(specified())) as served:
         await served.until(lambda: names(host) == ["gpu0"])
         await node.allocatable(GPU)
         (host / "run/cdi" / FILE).unlink()
@@ -103,17 +88,17 @@ async def test_allocate_restores_a_removed_specification(node: Node, host: Path)
 
 async def test_an_unchanged_one_is_not_written_again(node: Node, host: Path) -> None:
     path = host / "run/cdi" / FILE
-    async with node.serve(configuration()) as served:
+    async with node.serve(configuration(specified())) as served:
         await served.until(lambda: names(host) == ["gpu0"])
         before = path.stat().st_ino
-    async with node.serve(configuration(), ready={GPU: 1}):
+    async with node.serve(configuration(specified()), ready={GPU: 1}):
         await node.kubelet.add_pod(pod("p", GPU))
         assert path.stat().st_ino == before
 
 
 async def test_an_unwritable_specification_blocks_the_resource(node: Node, host: Path) -> None:
     (host / "run/cdi").touch()
-    async with node.serve(configuration()) as served:
+    async with node.serve(configuration(specified())) as served:
         await served.until(lambda: "cannot write the CDI specification" in served.status(GPU).state)
         assert not served.status(GPU).ready
         with pytest.raises(AdmissionError, match=f"cdi: /var/run/cdi/{FILE}: Not a directory"):
@@ -144,7 +129,7 @@ async def test_a_device_without_a_cdi_name_of_its_own_is_left_out(
     node: Node, host: Path, name: str, listed: str, refusal: str
 ) -> None:
     (host / "dev/gpu1").touch()
-    async with node.serve(configuration(name=name), ready={GPU: 2}) as served:
+    async with node.serve(configuration(specified(name=name)), ready={GPU: 2}) as served:
         await served.until(lambda: names(host) == [listed])
         with pytest.raises(AdmissionError, match=rf"cdi\.name: {refusal}"):
             await node.kubelet.add_pod(pod("p", GPU, 2))
@@ -152,15 +137,15 @@ async def test_a_device_without_a_cdi_name_of_its_own_is_left_out(
 
 
 async def test_a_missing_node_of_an_edit_is_refused(node: Node, host: Path) -> None:
-    async with node.serve(configuration(", {host: /dev/gpumem}"), ready={GPU: 1}):
+    async with node.serve(configuration(specified(devices=[{"host": "/dev/gpumem"}])), ready={GPU: 1}):
         with pytest.raises(AdmissionError, match="the host has no '/dev/gpumem'"):
             await node.kubelet.add_pod(pod("p", GPU))
 
 
 async def test_another_directory_gets_it_and_the_first_one_loses_it(node: Node, host: Path) -> None:
-    async with node.serve(configuration()) as served:
+    async with node.serve(configuration(specified())) as served:
         await served.until(lambda: names(host) == ["gpu0"])
-        served.apply(configuration(directory="/etc/cdi"))
+        served.apply(configuration(specified(directory="/etc/cdi")))
         await served.until((host / "etc/cdi" / FILE).exists)
         await served.until(lambda: not (host / "run/cdi" / FILE).exists())
         served.apply(BARE)
@@ -168,7 +153,7 @@ async def test_another_directory_gets_it_and_the_first_one_loses_it(node: Node, 
 
 
 async def test_a_process_that_stands_by_leaves_it_to_the_one_that_serves(node: Node, host: Path) -> None:
-    async with node.serve(configuration()) as first:
+    async with node.serve(configuration(specified())) as first:
         await first.until(lambda: names(host) == ["gpu0"])
         await node.allocatable(GPU)
         async with node.serve(BARE) as second:
@@ -185,7 +170,7 @@ async def test_a_name_of_another_resource_is_left_out(
 ) -> None:
     later = "example.com/later"
     second = specified(resource=later, more="  exclusive: false\n  id: 'x-{{ device.name }}'\n")
-    both = of(specified(more="  exclusive: false\n"), second)
+    both = configuration(specified(more="  exclusive: false\n"), second)
     (host / "dev/gpu1").touch()
     written = host / "run/cdi" / FILE.replace("com_gpu", "com_later")
     async with node.serve(both, pace=Pace(release=0.05)) as served:
@@ -197,5 +182,5 @@ async def test_a_name_of_another_resource_is_left_out(
         assert given(node.kubelet, "q") in (["vendor.example/gpu=gpu0"], ["vendor.example/gpu=gpu1"])
         assert "devices left out of the CDI specification" in caplog.messages
         # As soon as the first is no more, they are the other's.
-        served.apply(of(second))
+        served.apply(configuration(second))
         await served.until(written.exists)

@@ -1,20 +1,15 @@
 """What a resource leaves on the host goes with it, and with nothing less."""
 
-import asyncio
 import fcntl
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from harness.served import Node, Served, pod
-from harness.served import configuration as of
+from harness.served import Node, configuration
 from plugin.discovery.host import HostRoot
 from plugin.serving.host_files import HostFilesCollector
 from plugin.serving.written_files import HostRecord
 from runtime.clock import Clock
-from runtime.directory import DirectoryWatcher
 
 GPU = "example.com/gpu"
 
@@ -28,25 +23,6 @@ def resource(name: str) -> str:
 """
 
 
-def configuration(*names: str) -> str:
-    return of(*map(resource, names))
-
-
-@asynccontextmanager
-async def collecting(root: Path, host: Path, served: Served) -> AsyncGenerator[None]:
-    watcher = DirectoryWatcher()
-    leftovers = HostFilesCollector(
-        root / "k/device-plugins", HostRoot(host), lambda: served.fleet.plans, Clock()
-    )
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(watcher.run()), group.create_task(leftovers.run(watcher))]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-
-
 def left(host: Path) -> list[str]:
     return sorted(
         path.name
@@ -56,34 +32,10 @@ def left(host: Path) -> list[str]:
     )
 
 
-BOTH = [
-    "gpu0",
-    "other0",
-    "vendor.example-gpu_devicelens_example.com_gpu.json",
-    "vendor.example-gpu_devicelens_example.com_other.json",
-]
-
-
-async def test_files_go_with_the_resource(node: Node, host: Path, root: Path) -> None:
-    other = "example.com/other"
-    async with node.serve(configuration(GPU, other)):
-        await node.kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(other) == 1)
-        for name in (GPU, other):
-            await node.kubelet.add_pod(pod(name.rpartition("/")[2], name))
-    assert left(host) == BOTH
-    async with node.serve(configuration(GPU, other)) as served, collecting(root, host, served):
-        served.apply(configuration(GPU))
-        await served.until(lambda: left(host) == BOTH[::2])
-        await node.allocatable(GPU)
-        directory = node.kubelet.root / "device-plugins"
-        await served.until(lambda: len([*directory.glob(".devicelens-*.lock")]) == 1)
-    assert left(host) == BOTH[::2]
-
-
 async def test_files_of_another_process_stay(node: Node, host: Path, root: Path) -> None:
-    async with node.serve(configuration(GPU), ready={GPU: 1}) as first:
+    async with node.serve(configuration(resource(GPU)), ready={GPU: 1}) as first:
         await first.until(lambda: len(left(host)) == 1)
-        async with node.serve(configuration("example.com/other")) as second:
+        async with node.serve(configuration(resource("example.com/other"))) as second:
             leftovers = HostFilesCollector(
                 root / "k/device-plugins", HostRoot(host), lambda: second.fleet.plans, Clock()
             )

@@ -111,20 +111,6 @@ async def test_writes_count_for_contents_alone_by_the_paths_of_the_configuration
         assert touched == {("/run", None), ("/link", None), ("/link", "state"), ("/run", "other")}
 
 
-async def test_a_directory_that_is_followed_no_more_is_let_go(host: Path) -> None:
-    (host / "a").mkdir()
-    watcher = DirectoryWatcher()
-    follower = DirectoryFollower(watcher, HostRoot(host), lambda _directory, _name: None)
-    async with asyncio.TaskGroup() as group:
-        run = group.create_task(watcher.run())
-        follower.follow([("/a", "*"), ("/b", "x")], group)
-        assert follower.followed == {host / "a", host / "b"}
-        follower.follow([("/b", "y")], group)
-        assert follower.followed == {host / "b"}
-        follower.follow([], group)
-        run.cancel()
-
-
 def test_single_entries_are_scanned_alone(dev: Path, host: Path) -> None:
     for n in range(3):
         (dev / f"v{n}").touch()

@@ -45,10 +45,14 @@ async def served(kubelet: SimulatedKubelet, serve: Serve, colas: Path) -> AsyncI
         yield running
 
 
+def site(served: Served, problem: str = "") -> Client:
+    config = ConfigStatus(successful=not problem, succeeded_at=1.5, problem=problem)
+    return TestClient(TestServer(build(PluginSite(served.fleet, lambda: config))))
+
+
 @pytest.fixture
 async def client(served: Served) -> AsyncIterator[Client]:
-    config = ConfigStatus(successful=True, succeeded_at=1.5)
-    async with TestClient(TestServer(build(PluginSite(served.fleet, lambda: config)))) as made:
+    async with site(served) as made:
         yield made
 
 
@@ -91,8 +95,7 @@ async def test_ready_says_of_each_resource_how_it_stands(client: Client) -> None
 async def test_without_a_kubelet_it_is_not_ready(serve: Serve, colas: Path, root: Path) -> None:
     async with serve(CONFIGURATION) as served:
         await served.until(lambda: "is not there" in served.status(COLA).state)
-        config = ConfigStatus(successful=True, succeeded_at=1.5)
-        async with TestClient(TestServer(build(PluginSite(served.fleet, lambda: config)))) as client:
+        async with site(served) as client:
             answer = await client.get("/-/ready")
             assert answer.status == 503
             assert f"not ready {COLA}: {root}/k/device-plugins is not there" in await answer.text()
@@ -100,8 +103,7 @@ async def test_without_a_kubelet_it_is_not_ready(serve: Serve, colas: Path, root
 
 
 async def test_a_refused_configuration_shows_in_readiness_and_metrics(served: Served) -> None:
-    config = ConfigStatus(successful=False, succeeded_at=1.5, problem="plugin.yaml:1: \x1b")
-    async with TestClient(TestServer(build(PluginSite(served.fleet, lambda: config)))) as client:
+    async with site(served, problem="plugin.yaml:1: \x1b") as client:
         ready = await client.get("/-/ready")
         assert ready.status == 200
         refused = "configuration refused, the last one stays in force: plugin.yaml:1: \\x1b\n"
