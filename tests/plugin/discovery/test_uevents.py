@@ -141,20 +141,20 @@ async def test_a_kernel_without_a_socket_is_reported_once_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "RETRY", 0.005)
-    kernel, refusals = Kernel(), 5
+    kernel, refusals, calls = Kernel(), list[int](), list[int]()
+    permitted = False
 
     def refuse() -> socket.socket:
-        nonlocal refusals
-        if refusals:
-            refusals -= 1
-            raise PermissionError(errno.EPERM, "Operation not permitted")
-        return kernel.open()
+        if permitted:
+            return kernel.open()
+        refusals.append(1)
+        raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    calls: list[int] = []
     async with running(kernel, refuse) as uevents:
         with uevents.following(frozenset({"usb"}), lambda: calls.append(1)):
-            await until_holds(lambda: uevents.refused_because)
+            await until_holds(lambda: len(refusals) >= 5)
             assert uevents.refused_because == "Operation not permitted"
+            permitted = True
             await until_holds(lambda: calls)
     assert caplog.messages.count("no uevents, devices are found by periodic scans") == 1
 

@@ -173,8 +173,7 @@ async def test_a_name_of_another_resource_is_left_out(
     both = configuration(specified(more="  exclusive: false\n"), second)
     (host / "dev/gpu1").touch()
     written = host / "run/cdi" / FILE.replace("com_gpu", "com_later")
-    async with node.serve(both, pace=Pace(release=0.05)) as served:
-        await node.kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(later) == 2)
+    async with node.serve(both, pace=Pace(release=0.05), ready={GPU: 2, later: 2}) as served:
         await served.until(lambda: (host / "run/cdi" / FILE).exists() and not written.exists())
         with pytest.raises(AdmissionError, match=r"'vendor\.example/gpu=gpu[01]' is in the spec"):
             await node.kubelet.add_pod(pod("p", later))

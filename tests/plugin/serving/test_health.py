@@ -108,8 +108,7 @@ async def test_http(node: Node, devices: Path) -> None:
 
 async def test_flapping_is_held_counted_and_let_go(node: Node, devices: Path, host: Path) -> None:
     text = probed('{file: {path: "/run/{{ device.name }}", equals: ok}}')
-    async with node.serve(text) as served:
-        await node.allocatable(NAME, 2)
+    async with node.serve(text, ready={NAME: 2}) as served:
 
         async def put(content: str, expected: Callable[[str], bool]) -> None:
             (host / "run/v0").write_text(content)

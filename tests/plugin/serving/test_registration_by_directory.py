@@ -28,8 +28,7 @@ def only_socket(root: Path) -> Path:
 
 
 async def test_the_kubelet_finds_each_resource_and_none_is_left_in_the_end(node: Node, root: Path) -> None:
-    async with node.serve(BOTH, method="registry") as served:
-        await node.kubelet.wait_until(lambda k: k.allocatable(GPU) == k.allocatable(OTHER) == 1)
+    async with node.serve(BOTH, method="registry", ready={GPU: 1, OTHER: 1}) as served:
         assert len(registry(root)) == 2
         assert not any(name.startswith(".") for name in registry(root))
         assert list((root / "k/device-plugins").glob("devicelens-*.sock")) == []

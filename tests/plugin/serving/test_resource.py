@@ -67,8 +67,9 @@ async def test_every_change_is_followed(
 ) -> None:
     if use_inotify:  # polling sees no socket that comes and goes between two polls
         monkeypatch.setattr("plugin.serving.registration.CHECK_INTERVAL", 3600.0)
-    async with node.serve(configuration(cola()), use_inotify=use_inotify, pace=Pace(rescan=3600.0)) as served:
-        await node.allocatable(COLA)
+    async with node.serve(
+        configuration(cola()), use_inotify=use_inotify, pace=Pace(rescan=3600.0), ready={COLA: 1}
+    ) as served:
         await node.kubelet.add_pod(pod("p", COLA))
         (colas / "b").touch()
         await node.allocatable(COLA, 2)
@@ -379,8 +380,9 @@ async def test_a_scan_that_hangs(node: Node, colas: Path, monkeypatch: pytest.Mo
     def hang(*_arguments: object) -> None:
         release.wait(60)
 
-    async with node.serve(configuration(cola()), pace=Pace(scan_limit=0.1, retry=0.05)) as served:
-        await node.allocatable(COLA)
+    async with node.serve(
+        configuration(cola()), pace=Pace(scan_limit=0.1, retry=0.05), ready={COLA: 1}
+    ) as served:
         with monkeypatch.context() as hanging:
             # Either a full scan follows or one of the new file alone.
             hanging.setattr(Files, "scan", hang)
