@@ -59,13 +59,8 @@ def test_the_committed_schema_is_the_one_that_the_model_makes() -> None:
     assert COMMITTED.read_text() == made.stdout, "devicelens check --schema > docs/plugin.schema.json"
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_every_preset_is_valid(name: str) -> None:
-    assert errors(PRESETS[name].read_bytes()) == []
-
-
-@pytest.mark.parametrize("content", EXAMPLES)
-def test_every_example_is_valid(content: bytes) -> None:
+@pytest.mark.parametrize("content", [*EXAMPLES, *PRESET_TEXTS])
+def test_every_example_and_preset_is_valid(content: bytes) -> None:
     assert errors(content) == []
 
 

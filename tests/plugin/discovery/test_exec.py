@@ -121,13 +121,6 @@ def test_the_environment_of_a_program(here: HostRoot, host: Path, monkeypatch: p
     assert attrs == {"host_root": f"{host}", "lang": "C.UTF-8"}
 
 
-class Hands:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_equal_sources_run_a_program_once_in_its_interval(here: HostRoot, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     runs.touch()
@@ -138,21 +131,21 @@ def test_equal_sources_run_a_program_once_in_its_interval(here: HostRoot, tmp_pa
     print('[{{"name": "%d"}}]' % count)
     sys.exit(count == 3)
     """
-    hands = Hands()
+    now = 100.0
     written = Exec(python(code), interval="10s")
-    first, second = ExecScanner(written, hands), ExecScanner(written, hands)
+    first, second = ExecScanner(written, lambda: now), ExecScanner(written, lambda: now)
 
     def name(source: ExecScanner) -> str:
         return source.scan(here).found[0].name
 
     assert [name(first), name(second), name(first)] == ["1", "1", "1"]
-    hands.now += 9.99
+    now += 9.99
     assert name(second) == "1"
-    hands.now += 0.01
+    now += 0.01
     assert name(second) == "2"
-    hands.now += 10
+    now += 10
     for source in (first, second):
         with pytest.raises(OSError, match="exit status 1"):
             source.scan(here)
-    hands.now += 10
+    now += 10
     assert name(first) == "4"

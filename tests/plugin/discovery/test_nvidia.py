@@ -72,16 +72,10 @@ def test_slices_by_nvml(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
     assert (first.attrs["gi_minor"], first.attrs["ci_minor"]) == ("12", "13")
     assert (first.attrs["gpu_uuid"], first.attrs["address"]) == (A100_UUID, "0000:3b:00.0")
     assert (first.attrs["uuid"], first.absent) == (first.name, "")
+    assert list(named(scan(here, "both"))) == [*found, H100_UUID]
     nvml.reports(A100_MIG, "named", SLICES[1])
     (only,) = scan(here, "slices").found
     assert only.attrs["profile"] == "1g.5gb+me"
-
-
-def test_slices_of_divided_gpus_and_other_gpus_whole(here: HostRoot, tree: HostTree, nvml: FakeNvml) -> None:
-    divide(tree)
-    nvml.reports(A100_MIG, H100, *SLICES)
-    names = list(named(scan(here, "both")))
-    assert names == [line.split()[2] for line in SLICES] + [H100_UUID]
 
 
 @pytest.mark.usefixtures("no_nvml")
@@ -155,20 +149,6 @@ def test_garbage_in_the_drivers_files_is_no_gpu(here: HostRoot, tree: HostTree, 
     assert "nvidia3" not in names
 
 
-def test_nvml_is_initialised_again_after_the_driver_was_reloaded(here: HostRoot, nvml: FakeNvml) -> None:
-    source = NvidiaScanner(Nvidia())
-    nvml.reports(A100)
-    source.scan(here)
-    assert nvml.initialised == 1
-    NVML.reset()
-    nvml.reports("init 9")
-    findings = source.scan(here)
-    assert (findings.found, findings.notes[0]) == ((), "NVML is not used: Driver Not Loaded")
-    nvml.reports(A100, H100)
-    assert len(source.scan(here).found) == 2
-    assert nvml.initialised == 2
-
-
 def test_a_lost_gpu_is_absent_until_it_comes_back_or_is_removed(here: HostRoot, nvml: FakeNvml) -> None:
     source = NvidiaScanner(Nvidia())
     nvml.reports(A100, H100)
@@ -198,6 +178,11 @@ def test_a_scan_initialises_nvml_again_if_its_driver_is_gone(here: HostRoot, nvm
         source.scan(here)
     nvml.reports("init 9")
     assert source.scan(here).found == ()
+    NVML.reset()
+    findings = source.scan(here)
+    assert (findings.found, findings.notes[0]) == ((), "NVML is not used: Driver Not Loaded")
+    nvml.reports(A100, H100)
+    assert len(source.scan(here).found) == 2
 
 
 async def test_a_call_that_hangs_times_out_and_works_later(here: HostRoot, nvml: FakeNvml) -> None:

@@ -209,9 +209,7 @@ STEPS = st.lists(
 
 def own_files(kubelet: Path) -> list[Path]:
     """What the plugin has in the kubelet's directories."""
-    places = (kubelet / name for name in ("device-plugins", "plugins_registry"))
-    found = (path for place in places for path in place.iterdir() if "devicelens" in path.name)
-    return list(found)
+    return [*kubelet.glob("*/*devicelens*")]
 
 
 async def live(root: Path, steps: Sequence[Step], method: RegistrationMethod) -> None:
