@@ -177,7 +177,7 @@ def configuration(*resources: str) -> str:
 def static(name: str, *devices: str) -> str:
     """A resource with devices that are always there."""
     listed = ", ".join(f"{{name: {device}}}" for device in devices)
-    return f"- {{name: {name}, discover: [{{static: {{devices: [{listed}]}}}}]}}\n"
+    return f"- name: {name}\n  discover: [{{static: {{devices: [{listed}]}}}}]\n"
 
 
 def glob(name: str, path: str, more: str = "") -> str:

@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from devicelens import main
+from harness.hosttree import HostTree
 
 CAMERAS = """\
 version: 1
@@ -34,11 +35,10 @@ resources:
 
 
 @pytest.fixture
-def tree(host: Path) -> Path:
-    for path in ("dev/video0", "dev/video1", "run/video0.ok", "dev/x9"):
-        (host / path).parent.mkdir(exist_ok=True)
-        (host / path).touch()
-    return host
+def cameras(tree: HostTree) -> Path:
+    for path in ("/dev/video0", "/dev/video1", "/run/video0.ok", "/dev/x9"):
+        tree.file(path)
+    return tree.root
 
 
 def run(*arguments: str | Path) -> Result:
@@ -59,10 +59,10 @@ def snapshot(root: Path) -> list[tuple[str, int, int]]:
     return [(str(path), status.st_mode, status.st_mtime_ns) for path in paths for status in [path.lstat()]]
 
 
-def test_the_document_has_everything_and_nothing_is_written(tmp_path: Path, tree: Path) -> None:
-    before = snapshot(tree)
-    document = discover(tmp_path, tree, CAMERAS)
-    assert snapshot(tree) == before
+def test_the_document_has_everything_and_nothing_is_written(tmp_path: Path, cameras: Path) -> None:
+    before = snapshot(cameras)
+    document = discover(tmp_path, cameras, CAMERAS)
+    assert snapshot(cameras) == before
     camera, everything = document["resources"]
     healthy, sick = camera["devices"]
     assert healthy == {
@@ -109,14 +109,14 @@ def test_the_document_has_everything_and_nothing_is_written(tmp_path: Path, tree
     ]
     assert [device["id"] for device in everything["devices"]] == ["x9"]
     assert everything["devices"][0]["attributes"]["kind"] == "x"
-    result = run("--config", tmp_path / "plugin.yaml", "--host-root", tree, "-o", "yaml")
+    result = run("--config", tmp_path / "plugin.yaml", "--host-root", cameras, "-o", "yaml")
     assert yaml.safe_load(result.stdout) == document
 
 
-def test_requests_are_answered_or_refused_as_by_allocate(tmp_path: Path, tree: Path) -> None:
+def test_requests_are_answered_or_refused_as_by_allocate(tmp_path: Path, cameras: Path) -> None:
     document = discover(
         tmp_path,
-        tree,
+        cameras,
         CAMERAS,
         *("--allocate", "example.com/camera=video0::0,video0::1"),
         *("--allocate", "example.com/camera=video1::0"),
@@ -153,10 +153,10 @@ resources:
     assert log.read_text() == "run\n"
 
 
-def test_the_table(tmp_path: Path, tree: Path) -> None:
+def test_the_table(tmp_path: Path, cameras: Path) -> None:
     file = tmp_path / "plugin.yaml"
     file.write_text(CAMERAS)
-    result = run("--config", file, "--host-root", tree)
+    result = run("--config", file, "--host-root", cameras)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0] == "example.com/camera: 2 devices, 1 healthy, advertised as 4"
@@ -175,10 +175,9 @@ def test_the_table(tmp_path: Path, tree: Path) -> None:
     assert any("would write the CDI specification" in line for line in lines)
 
 
-def test_hostile_names_reach_no_terminal(tmp_path: Path, host: Path) -> None:
-    (host / "etc/colas").mkdir(parents=True)
-    (host / "etc/colas/x\x1b[2J\u202e").touch()
-    (host / "etc/colas/y\u202e").touch()
+def test_hostile_names_reach_no_terminal(host: Path, tree: HostTree) -> None:
+    for name in ("x\x1b[2J\u202e", "y\u202e"):
+        tree.file(f"/etc/colas/{name}")
     for output in ("table", "json", "yaml"):
         text = run("--preset", "cola", "--host-root", host, "-o", output).stdout
         assert "\x1b" not in text
@@ -186,12 +185,11 @@ def test_hostile_names_reach_no_terminal(tmp_path: Path, host: Path) -> None:
         assert text.isascii()
 
 
-def test_resources_without_devices_and_sources_that_fail(host: Path) -> None:
+def test_resources_without_devices_and_sources_that_fail(host: Path, tree: HostTree) -> None:
     result = run("--preset", "cola", "--host-root", host)
     assert result.exit_code == 0
     assert result.stdout == ("myway5.com/cola: no devices, waits for some\n  note: /etc/colas is not there\n")
-    (host / "etc").mkdir()
-    (host / "etc/colas").touch()
+    tree.file("/etc/colas")
     result = run("--preset", "cola", "--preset", "sample", "--host-root", host)
     assert result.exit_code == 1
     assert "myway5.com/cola: scan failed: /etc/colas: Not a directory" in result.stdout
@@ -251,9 +249,10 @@ def test_json_needs_neither_rich_nor_grpc(host: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_table_has_no_empty_attribute_and_no_note_twice(tmp_path: Path, host: Path) -> None:
-    (host / "dev").mkdir(exist_ok=True)
-    (host / "dev/a1").touch()
+def test_the_table_has_no_empty_attribute_and_no_note_twice(
+    tmp_path: Path, host: Path, tree: HostTree
+) -> None:
+    tree.file("/dev/a1")
     text = """\
 version: 1
 resources:

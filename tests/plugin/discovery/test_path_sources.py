@@ -42,20 +42,17 @@ def test_without_files_a_directory_is_empty_missing_or_an_error(host: Path) -> N
         scan(Files("/colas"), host)
 
 
-def test_a_config_map_volume_is_a_directory_of_files(host: Path) -> None:
-    data = host / "etc/colas/..2026"
-    data.mkdir(parents=True)
-    (data / "cola1").touch()
-    (host / "etc/colas/..data").symlink_to("..2026")
-    (host / "etc/colas/cola1").symlink_to("..data/cola1")
+def test_a_config_map_volume_is_a_directory_of_files(host: Path, tree: HostTree) -> None:
+    tree.file("/etc/colas/..2026/cola1")
+    tree.link("/etc/colas/..data", "..2026")
+    tree.link("/etc/colas/cola1", "..data/cola1")
     assert [f.name for f in scan(Files("/etc/colas"), host).found] == ["cola1"]
 
 
-def test_glob_matches_as_a_shell_does(host: Path) -> None:
-    for path in ("dev/video0", "dev/video10", "dev/video2", "dev/.video", "dev/snd/pcm0", "dev/ttyUSB0"):
-        (host / path).parent.mkdir(parents=True, exist_ok=True)
-        (host / path).touch()
-    (host / "dev/video9").symlink_to("nothing")
+def test_glob_matches_as_a_shell_does(host: Path, tree: HostTree) -> None:
+    for name in ("video0", "video10", "video2", ".video", "snd/pcm0", "ttyUSB0"):
+        tree.file(f"/dev/{name}")
+    tree.link("/dev/video9", "nothing")
     assert paths(scan(Glob(["/dev/video*"]), host)) == ["/dev/video0", "/dev/video2", "/dev/video10"]
     assert paths(scan(Glob(["/dev/*/pcm[0-9]", "/dev/tty???0"]), host)) == [
         "/dev/snd/pcm0",
@@ -81,10 +78,9 @@ def test_directories_that_glob_follows(host: Path) -> None:
     }
 
 
-def test_glob_keeps_the_name_of_a_link(host: Path) -> None:
-    (host / "dev/serial/by-id").mkdir(parents=True)
-    (host / "dev/ttyUSB0").touch()
-    (host / "dev/serial/by-id/usb-x").symlink_to("../../ttyUSB0")
+def test_glob_keeps_the_name_of_a_link(host: Path, tree: HostTree) -> None:
+    tree.file("/dev/ttyUSB0")
+    tree.link("/dev/serial/by-id/usb-x", "/dev/ttyUSB0")
     (found,) = scan(Glob(["/dev/serial/by-id/*"]), host).found
     assert (found.path, found.attrs) == ("/dev/serial/by-id/usb-x", {"target": "/dev/ttyUSB0"})
 
@@ -98,7 +94,7 @@ def test_a_device_node_has_its_numbers(host: Path, tree: HostTree) -> None:
     assert (written.rdev, written.absent) == (("char", 81, 0), "")
 
 
-def test_a_static_device_is_absent_without_its_path(host: Path) -> None:
+def test_a_static_device_is_absent_without_its_path(host: Path, tree: HostTree) -> None:
     source = Static([StaticDevice("Dev-1"), StaticDevice("fuse", path="/dev/fuse", numa=1, attrs={"a": "b"})])
     findings = scan(source, host)
     assert [(f.name, f.absent, f.numa_node) for f in findings.found] == [
@@ -106,22 +102,18 @@ def test_a_static_device_is_absent_without_its_path(host: Path) -> None:
         ("fuse", "/dev/fuse is not there", 1),
     ]
     assert findings.follow == (("/dev", "fuse"),)
-    (host / "dev").mkdir()
-    (host / "dev/fuse").touch()
+    tree.file("/dev/fuse")
     assert scan(source, host).found[1].absent == ""
 
 
-def sysfs(host: Path, **numa_by_level: str) -> Found:
+def on_a_function(tree: HostTree, **numa_by_level: str) -> Found:
     """A device 81:0 on a PCI function, with `numa_node` files at the levels that are named."""
-    levels = {"node": "", "pci": "/..", "bridge": "/../..", "top": "/../../../.."}
-    device = host / "sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0/video4linux"
-    (device / "video0").mkdir(parents=True)
-    (host / "sys/dev/char").mkdir(parents=True)
-    (host / "sys/dev/char/81:0").symlink_to(
-        "../../devices/pci0000:00/0000:00:01.0/0000:3b:00.0/video4linux/video0"
-    )
+    bridge = "/sys/devices/pci0000:00/0000:00:01.0"
+    levels = {"pci": f"{bridge}/0000:3b:00.0", "bridge": bridge}
+    node = tree.directory(f"{levels['pci']}/video4linux/video0")
+    tree.link("/sys/dev/char/81:0", f"/{node.relative_to(tree.root)}")
     for level, text in numa_by_level.items():
-        (device / f"video0{levels[level]}" / "numa_node").write_text(text)
+        tree.file(f"{levels[level]}/numa_node", text)
     return Found("video0", "/dev/video0", rdev=("char", 81, 0))
 
 
@@ -140,9 +132,9 @@ def sysfs(host: Path, **numa_by_level: str) -> Found:
     ],
 )
 def test_the_numa_node_is_the_nearest_in_sysfs(
-    host: Path, levels: dict[str, str], expected: tuple[int, ...]
+    tree: HostTree, levels: dict[str, str], expected: tuple[int, ...]
 ) -> None:
-    assert numa_nodes(HostRoot(host), sysfs(host, **levels)) == expected
+    assert numa_nodes(HostRoot(tree.root), on_a_function(tree, **levels)) == expected
 
 
 def test_other_paths_have_no_numa_node(host: Path) -> None:

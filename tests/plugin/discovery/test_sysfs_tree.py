@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.hosttree import HostTree
 from plugin.discovery.host import HostRoot
-from plugin.discovery.sysfs_tree import MAX_TEXT, SysfsTree, clean
+from plugin.discovery.sysfs_tree import MAX_TEXT, SysfsDirectory, SysfsTree, clean
 
 NAMES = st.sampled_from(["a", "b", "c"])
 PATHS = st.lists(st.one_of(NAMES, st.just(".."), st.just(".")), min_size=1, max_size=6).map("/".join)
@@ -54,6 +54,14 @@ def test_the_root_itself_is_a_directory() -> None:
     assert sysfs.real("/") == "/"
 
 
+def with_file(host: Path, content: str | bytes) -> SysfsDirectory:
+    """A directory of sysfs with one file."""
+    HostTree(host).file("/sys/x/file", content)
+    directory = SysfsTree(HostRoot(host)).directory("/sys/x")
+    assert directory is not None
+    return directory
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -69,11 +77,8 @@ def test_the_root_itself_is_a_directory() -> None:
     ],
 )
 def test_texts_are_small_and_clean(host: Path, content: bytes, expected: str) -> None:
-    tree = HostTree(host)
-    tree.file("/sys/x/text", content)
-    directory = SysfsTree(HostRoot(host)).directory("/sys/x")
-    assert directory is not None
-    assert directory.text("text") == expected
+    directory = with_file(host, content)
+    assert directory.text("file") == expected
     assert directory.text("nothing") == ""
 
 
@@ -90,10 +95,7 @@ def test_clean_text_stays_as_it_is(text: str) -> None:
     ("text", "number"), [("7\n", 7), ("-1", None), ("", None), ("0x7", None), ("٣", None), ("9" * 30, None)]
 )
 def test_numbers_are_whole_and_not_negative(host: Path, text: str, number: int | None) -> None:
-    HostTree(host).file("/sys/x/n", text)
-    directory = SysfsTree(HostRoot(host)).directory("/sys/x")
-    assert directory is not None
-    assert directory.number("n") == number
+    assert with_file(host, text).number("file") == number
 
 
 def test_names_that_are_not_utf_8_are_no_trouble(host: Path) -> None:

@@ -7,7 +7,8 @@ from typing import TypeAlias
 import grpc
 import pytest
 
-from harness.served import Serve, Served, plugin_stub
+from harness.hosttree import HostTree
+from harness.served import Node, Served, plugin_stub
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
 from simulator import SimulatedKubelet
@@ -36,13 +37,11 @@ Stub: TypeAlias = "pb_grpc.DevicePluginAsyncStub"
 
 
 @pytest.fixture
-async def served(kubelet: SimulatedKubelet, serve: Serve, host: Path) -> AsyncIterator[Served]:
-    for name in ("dev", "run"):
-        (host / name).mkdir()
+async def served(node: Node, tree: HostTree) -> AsyncIterator[Served]:
+    tree.directory("/run")
     for n in range(3):
-        (host / f"dev/gpu{n}").touch()
-    async with serve(CONFIGURATION) as running:
-        await kubelet.wait_until(lambda k: k.allocatable(GPU) == 6)
+        tree.file(f"/dev/gpu{n}")
+    async with node.serve(CONFIGURATION, ready={GPU: 6}) as running:
         yield running
 
 

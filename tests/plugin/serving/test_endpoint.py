@@ -11,7 +11,8 @@ def entry(name: str, reason: str = "", numa: tuple[int, ...] = ()) -> ListEntry:
     return ListEntry(name, TrackedDevice(Device(name, name, numa_nodes=numa), reason, 0.0))
 
 
-def devices(message: bytes) -> list[pb.Device]:
+def devices(message: bytes | None) -> list[pb.Device]:
+    assert message is not None
     return list(pb.ListAndWatchResponse.FromString(message).devices)
 
 
@@ -20,9 +21,7 @@ async def test_only_a_list_that_changed_is_sent() -> None:
     board = DeviceListPublisher(lambda: shown.append(1))
     board.publish([entry("a")])
     with board.follow() as stream:
-        first = await stream.next()
-        assert first is not None
-        assert [(d.ID, d.health) for d in devices(first)] == [("a", "Healthy")]
+        assert [(d.ID, d.health) for d in devices(await stream.next())] == [("a", "Healthy")]
         version = board.version
         board.publish([entry("a")])
         assert board.version == version
@@ -30,9 +29,7 @@ async def test_only_a_list_that_changed_is_sent() -> None:
         board.publish([entry("a", "x")])
         board.publish([entry("a", "y")])
         assert board.version == version + 1
-        second = await stream.next()
-        assert second is not None
-        assert devices(second)[0].health == "Unhealthy"
+        assert devices(await stream.next())[0].health == "Unhealthy"
         stream.end()
         assert await stream.next() is None
     assert len(shown) == 2
@@ -43,9 +40,7 @@ async def test_a_slow_stream_skips_to_the_newest_list() -> None:
     with board.follow() as stream:
         for name in "abc":
             board.publish([entry(name)])
-        message = await stream.next()
-        assert message is not None
-        assert [device.ID for device in devices(message)] == ["c"]
+        assert [device.ID for device in devices(await stream.next())] == ["c"]
 
 
 @given(st.lists(st.integers(-2, 3), max_size=3))

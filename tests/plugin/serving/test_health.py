@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from harness.hosttree import HostTree
 from harness.served import Node, configuration, glob
 from plugin.serving.context import Pace
 
@@ -20,13 +21,11 @@ def probed(probe: str) -> str:
 
 
 @pytest.fixture
-def devices(host: Path) -> Path:
-    for directory in ("dev", "run"):
-        (host / directory).mkdir()
+def devices(tree: HostTree) -> Path:
     for n in range(2):
-        (host / f"dev/v{n}").touch()
-        (host / f"run/v{n}").write_text("ok")
-    return host / "dev"
+        tree.file(f"/dev/v{n}")
+        tree.file(f"/run/v{n}", "ok")
+    return tree.root / "dev"
 
 
 async def test_a_file_that_is_written_changes_health_at_once(node: Node, devices: Path, host: Path) -> None:

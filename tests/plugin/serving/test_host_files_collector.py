@@ -5,43 +5,31 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Node, configuration
+from harness.served import Node, configuration, static
 from plugin.discovery.host import HostRoot
 from plugin.serving.host_files import HostFilesCollector
 from plugin.serving.written_files import HostRecord
 from runtime.clock import Clock
 
-GPU = "example.com/gpu"
 
-
-def resource(name: str) -> str:
-    return f"""\
-  - name: {name}
-    discover: [{{static: {{devices: [{{name: "{name.rpartition("/")[2]}0"}}]}}}}]
-    cdi: {{kind: vendor.example/gpu, env: {{"GPU": "{{{{ device.id }}}}"}}}}
-    allocate: {{files: [{{host: "/run/x/{{{{ device.id }}}}", container: /etc/x, content: x}}]}}
-"""
-
-
-def left(host: Path) -> list[str]:
-    return sorted(
-        path.name
-        for name in ("var/run/cdi", "run/x")
-        if (host / name).exists()
-        for path in (host / name).iterdir()
-    )
+def specified(name: str) -> str:
+    """A resource with a CDI specification."""
+    return configuration(static(name, "x") + "  cdi: {kind: vendor.example/gpu, env: {GPU: x}}\n")
 
 
 async def test_files_of_another_process_stay(node: Node, host: Path, root: Path) -> None:
-    async with node.serve(configuration(resource(GPU)), ready={GPU: 1}) as first:
-        await first.until(lambda: len(left(host)) == 1)
-        async with node.serve(configuration(resource("example.com/other"))) as second:
+    def left() -> int:
+        return len([*host.glob("var/run/cdi/*.json")])
+
+    async with node.serve(specified("example.com/gpu"), ready={"example.com/gpu": 1}) as first:
+        await first.until(lambda: left() == 1)
+        async with node.serve(specified("example.com/other")) as second:
             leftovers = HostFilesCollector(
                 root / "k/device-plugins", HostRoot(host), lambda: second.fleet.plans, Clock()
             )
-            await second.until(lambda: len(left(host)) == 2)
+            await second.until(lambda: left() == 2)
             leftovers.collect()
-            assert len(left(host)) == 2
+            assert left() == 2
 
 
 def remember(directory: Path, host: Path, name: str) -> Path:

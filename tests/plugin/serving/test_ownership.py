@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.hosttree import HostTree
 from harness.served import Node, Serve, configuration, pod
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from plugin.serving.context import Pace
@@ -113,13 +114,12 @@ CDI = "  cdi: {{kind: a.b/card, name: '{{{{ device.name }}}}', env: {{CARD: one}
     ],
     ids=["mount", "variable", "CDI name"],
 )
-async def test_an_allocate_answer_identifies(allocate: str, more: str, node: Node, host: Path) -> None:
-    (host / "etc/cards").mkdir(parents=True)
-    (host / "etc/cards/a").touch()
+async def test_an_allocate_answer_identifies(allocate: str, more: str, node: Node, tree: HostTree) -> None:
+    tree.file("/etc/cards/a")
     before = CARD.format(ONE, "x-{{ device.name }}", allocate, more)
     after = configuration(CARD.format(TWO, "y-{{ device.name }}", allocate, more))
     await hold(node, before)
-    (host / "etc/cards/b").touch()
+    tree.file("/etc/cards/b")
     async with node.serve(after, pace=PACE) as served:
         await served.until(lambda: served.healthy(TWO) == ["y-b"])
         await served.quiet(TWO)
@@ -129,11 +129,10 @@ async def test_an_allocate_answer_identifies(allocate: str, more: str, node: Nod
 
 
 async def test_an_answer_that_identifies_no_device_keeps_none_back(
-    node: Node, host: Path, tolerated: list[str]
+    node: Node, tree: HostTree, tolerated: list[str]
 ) -> None:
     tolerated.append(f"advertised by {ONE} too")
-    (host / "etc/cards").mkdir(parents=True)
-    (host / "etc/cards/a").touch()
+    tree.file("/etc/cards/a")
     given = "{env: {CARD: there}}"
     await hold(node, CARD.format(ONE, "{{ device.name }}", given, ""))
     async with node.serve(
