@@ -1,22 +1,16 @@
 """A small mapping, and answers of the sources of `devicelens who`, for tests of the commands."""
 
 from exporter.cli.select import CpusEntry, MappingAnswer, NodeDocument
-from exporter.mapping.holdings import HeldSince, holdings
-from exporter.mapping.model import Container, Device, DeviceKey, Holder, Snapshot
-from exporter.mapping.state import State
+from exporter.mapping.model import Holder
 from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
+from harness import scene
 
-NOW = 1_793_227_263.25  # 2026-10-28T22:41:03.25Z
+NOW = scene.START
 TRAINER = Holder("ml", "llama-0", "trainer")
-SNAPSHOT = Snapshot(
-    (
-        Device(DeviceKey("nvidia.com/gpu", "GPU-0"), holders=(TRAINER,)),
-        Device(DeviceKey("nvidia.com/gpu", "GPU-1")),
-    ),
-    containers=(Container(TRAINER, {"nvidia.com/gpu": 1}, cpu_ids=(2, 3)),),
+SNAPSHOT = scene.snapshot(
+    scene.device("GPU-0", TRAINER), scene.device("GPU-1"), pinned={TRAINER: ((2, 3), ())}
 )
-_SINCE = {holding: HeldSince(NOW - 600) for holding in holdings(SNAPSHOT)}
-STATE = State(1, SNAPSHOT, NOW, NOW, _SINCE, api_version="v1")
+STATE = scene.state(SNAPSHOT, at=NOW, since=NOW - 600)
 
 
 def holder(

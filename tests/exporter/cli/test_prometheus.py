@@ -12,12 +12,10 @@ from msgspec.json import encode
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.cli.prometheus import InstantSample, read_series
-from exporter.mapping.holdings import HeldSince, holdings
+from exporter.mapping.holdings import HeldSince
 from exporter.mapping.identity import PodIdentity, Workload
 from exporter.mapping.model import (
     Anomaly,
-    Device,
-    DeviceKey,
     Holder,
     Snapshot,
 )
@@ -26,6 +24,7 @@ from exporter.metrics.devices import DeviceLines, SeriesLimit
 from exporter.metrics.families import of_snapshot, of_stale
 from exporter.views import documents
 from exporter.views.query import Filters
+from harness import scene
 from harness.commands import devicelens, serving
 from harness.hostile import CORPUS
 from harness.mappings import NOW, SNAPSHOT, STATE
@@ -252,12 +251,10 @@ async def test_the_command_line_goes_before_the_environment(fake: Fake) -> None:
 async def test_a_fleet_s_node_is_as_its_exporter_has_it(
     fake: Fake, snapshot: Snapshot, target: dict[str, str], *, honour: bool
 ) -> None:
+    devices = scene.snapshot(*snapshot.devices)
     state = replace(
-        STATE,
+        scene.state(devices, at=NOW, since=lambda _: HeldSince(NOW - 600, exact=False)),
         snapshot=replace(snapshot, containers=()),
-        since={
-            holding: HeldSince(NOW - 600, exact=False) for holding in holdings(Snapshot(snapshot.devices))
-        },
         pods={("ml", "llama-0"): PodIdentity("ml", "llama-0", "uid-1", "Running", Workload("Job", "llama"))},
         anomalies=(
             Anomaly("plugin_gone", "x.example/y"),
@@ -281,10 +278,12 @@ async def test_a_fleet_s_node_is_as_its_exporter_has_it(
 @pytest.mark.parametrize("name", CORPUS.values(), ids=CORPUS.keys())
 @pytest.mark.parametrize("honour", [True, False])
 def test_any_names_come_back(name: str, *, honour: bool) -> None:
-    holder = Holder(name, name, name, "uid")
-    snapshot = Snapshot((Device(DeviceKey(name, name), name, (1, 3), False, (holder,)),))
-    since = {holding: HeldSince(NOW - 5, exact=False) for holding in holdings(snapshot)}
-    state = State(1, snapshot, NOW, NOW, since)
+    device = scene.device(
+        name, Holder(name, name, name, "uid"), resource=name, parent=name, numa=(1, 3), ok=False
+    )
+    state = scene.state(
+        scene.snapshot(device), at=NOW, since=lambda _: HeldSince(NOW - 5, exact=False), anomalies=()
+    )
     ((node, *_),) = read_series(scrape(state, "n", NOW, honour=honour))[0]
     assert node.devices == documents.devices(Moment(state, "n", NOW, 60.0), Filters()).devices
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.views.query import (
+    ANOMALY_FILTERS,
     Filters,
     PageQuery,
     QueryError,
@@ -16,8 +17,10 @@ from exporter.views.query import (
     StateFilter,
     address,
     no_parameters,
+    parse_filters,
     parse_page,
 )
+from exporter.views.schema import KINDS
 from runtime.text import visible
 
 TEXTS = st.text(max_size=60).map(str.strip)
@@ -56,13 +59,16 @@ def test_empty_fields_of_a_form_are_not_given() -> None:
     assert not parse_page([("q", "  ")]).filters.any
 
 
+PARAMETERS = "one of q, resource, namespace, pod, device, state, sort, group, page, per_page"
 COLUMNS = "one of device, resource, state, pod, since, numa, with a - before it"
 
 
 @pytest.mark.parametrize(
     ("pairs", "parameter", "found", "expected"),
     [
-        ([("colour", "red")], "colour", "red", "one of q, resource, namespace, pod, device, state"),
+        ([("colour", "red")], "colour", "red", PARAMETERS),
+        ([("ressource", "x")], "ressource", "x", f"{PARAMETERS}, did you mean 'resource'?"),
+        ([("x" * 4000, "1")], "x" * 79 + "…", "1", PARAMETERS),
         ([("state", "broken")], "state", "broken", "one of held, free, unhealthy"),
         ([("q", "a"), ("q", "b")], "q", "b", "it once"),
         ([("q", "x" * 513)], "q", "x" * 79 + "…", "at most 512 characters"),
@@ -84,6 +90,11 @@ def test_a_wrong_parameter_is_named(
     assert (caught.value.parameter, caught.value.found) == (parameter, found)
     assert caught.value.expected.startswith(expected)
     assert str(caught.value).startswith("query parameter ")
+
+
+def test_an_unknown_kind_of_anomaly_is_refused() -> None:
+    with pytest.raises(QueryError, match=f"'kind': found 'broken', expected one of {', '.join(KINDS)}"):
+        parse_filters([("kind", "broken")], ANOMALY_FILTERS)
 
 
 def test_an_address_without_parameters() -> None:

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.history.record import HoldingFacts
-from exporter.mapping.state import Failure, State
-from exporter.views.schema import KINDS, ErrorEntry, Problem
+from exporter.mapping.state import Failure
+from exporter.views.schema import ErrorEntry, Problem
 from exporter.web.answers import accepts, encode
 from harness import openapi_reference
 from harness.lives import key
-from harness.page_reader import Client, read_json
+from harness.page_reader import Client
 from harness.past import Past
 from harness.scene import START
 
@@ -126,16 +126,6 @@ async def test_a_tag_of_history_lasts_while_its_range_is_over(
     assert await tag(HISTORY) != over, "the envelope has the mapping's generation"
 
 
-async def test_before_the_first_mapping_no_tag_is_current(client: Client, world: SimpleNamespace) -> None:
-    world.states.publish(State())
-    for path in MAPPED:
-        answer = await client.get(path, headers={"If-None-Match": "*"})
-        assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
-        assert TAKEN_AT not in answer.headers
-    status = await client.get("/api/v1/status")
-    assert (status.status, TAKEN_AT in status.headers) == (200, False)
-
-
 # --- negotiation ----------------------------------------------------------------------------------------
 
 
@@ -231,31 +221,6 @@ async def test_an_error_is_a_problem_without_tag_or_cache(client: Client, path: 
     assert (problem.type, problem.status) == ("about:blank", status)
     assert answer.headers["Cache-Control"] == "no-store"
     assert "ETag" not in answer.headers
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        (
-            "devices?ressource=x",
-            "one of q, resource, namespace, pod, device, state, did you mean 'resource'?",
-        ),
-        ("history?untill=now", "one of resource, driver"),
-        (
-            "anomalies?namespaces=ml",
-            "one of q, kind, resource, device, namespace, pod, did you mean 'namespace'?",
-        ),
-        ("anomalies?kind=unhealthy", f"one of {', '.join(KINDS)}"),
-        ("status?verbose=1", "no parameters here"),
-        ("devices?" + "x" * 4000 + "=1", "one of q, resource, namespace, pod, device, state"),
-    ],
-)
-async def test_a_wrong_parameter_has_the_right_ones_beside_it(
-    client: Client, path: str, expected: str
-) -> None:
-    found = (await read_json(client, f"/api/v1/{path}", 400))["expected"]
-    assert found.startswith(expected)
-    assert len(found) < 200
 
 
 def _strict(node: Any) -> Any:
