@@ -5,9 +5,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from aiohttp import ClientResponse, ClientSession, web
+from aiohttp import ClientResponse, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from exporter.mapping.state import Failure
@@ -80,26 +81,21 @@ async def test_a_mapping_becomes_stale_without_a_refresh(client: Client, world: 
 
 
 @asynccontextmanager
-async def served(site: object, **limits: float) -> AsyncGenerator[tuple[str, Events, web.AppRunner]]:
-    """A server of the events alone."""
-    events = Events(site, **limits)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- from the world
-    app = web.Application()
+async def served(site: Any, *middlewares: Any, **limits: float) -> AsyncGenerator[tuple[Client, Events]]:
+    """A client of a server of the events alone."""
+    events = Events(site, **limits)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- as given
+    app = web.Application(middlewares=middlewares)
     app.add_routes([web.get("/", events.stream, allow_head=False)])
     app.on_shutdown.append(events.end)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=30)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/", events, runner
-    finally:
-        await runner.cleanup()
+    async with TestClient(TestServer(app, shutdown_timeout=30)) as client:
+        yield client, events
 
 
 @pytest.mark.parametrize("limit", ["limit", "per_address"])
 async def test_streams_are_limited_and_one_that_ends_makes_room(world: SimpleNamespace, limit: str) -> None:
-    async with served(world.site, **{limit: 2}, spacing=0.01) as (url, events, _), ClientSession() as session:
-        first, second = await session.get(url), await session.get(url)
-        refused = await session.get(url)
+    async with served(world.site, **{limit: 2}, spacing=0.01) as (client, events):
+        first, second = await client.get("/"), await client.get("/")
+        refused = await client.get("/")
         assert (refused.status, refused.headers["Retry-After"]) == (503, "30")
         assert "2 pages follow this exporter already" in (await refused.json(content_type=None))["detail"]
         first.close()
@@ -110,19 +106,19 @@ async def test_streams_are_limited_and_one_that_ends_makes_room(world: SimpleNam
             return events.open == 1
 
         await until("the closed stream ends", one_left)
-        third = await session.get(url)
+        third = await client.get("/")
         assert third.status == 200
         second.close()
         third.close()
 
 
 async def test_shutdown_ends_every_stream(world: SimpleNamespace) -> None:
-    async with served(world.site) as (url, events, runner), ClientSession() as session:
-        streams = [await session.get(url) for _ in range(3)]
+    async with served(world.site) as (client, events):
+        streams = [await client.get("/") for _ in range(3)]
         for stream in streams:
             await event(stream)
             await event(stream)
-        await runner.cleanup()
+        await client.server.close()
         for stream in streams:
             assert await stream.content.read() == b""
         assert events.open == 0
@@ -142,10 +138,7 @@ async def test_a_defect_is_not_a_disconnected_client(world: SimpleNamespace) -> 
             errors.append(error)
             raise
 
-    events = Events(replace(world.site, triggers=broken))
-    app = web.Application(middlewares=[note])
-    app.add_routes([web.get("/", events.stream, allow_head=False)])
-    async with TestClient(TestServer(app)) as client:
+    async with served(replace(world.site, triggers=broken), note) as (client, _):
         with pytest.raises(Exception):  # noqa: B017, PT011 -- however the connection ends
             async with client.get("/") as stream:
                 await stream.content.readexactly(1)

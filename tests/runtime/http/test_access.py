@@ -32,11 +32,12 @@ async def judge(gate: UserGate, name: str, password: str, client: str = "10.0.0.
 
 
 class Bcrypt:
-    """Waits until `may_go` is set, and keeps its calls."""
+    """Keeps its calls, and waits while `may_go` is not set."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[bytes, bytes]] = []
         self.may_go = threading.Event()
+        self.may_go.set()
         self.right = b"right"
 
     def __call__(self, password: bytes, hashed: bytes) -> bool:
@@ -46,7 +47,7 @@ class Bcrypt:
 
 
 @asynccontextmanager
-async def slow(**limits: int) -> AsyncGenerator[tuple[Bcrypt, UserGate]]:
+async def counted(**limits: int) -> AsyncGenerator[tuple[Bcrypt, UserGate]]:
     bcrypt = Bcrypt()
     try:
         yield bcrypt, UserGate(USERS, bcrypt, **limits)
@@ -101,8 +102,7 @@ def test_credentials_are_read_as_they_were_written(name: bytes, password: bytes,
 
 
 async def test_a_password_longer_than_bcrypt_reads_is_wrong_and_hashed_all_the_same() -> None:
-    async with slow() as (bcrypt, gate):
-        bcrypt.may_go.set()
+    async with counted() as (bcrypt, gate):
         bcrypt.right = b"x" * 72
         assert await judge(gate, "alice", "x" * 72) is Verdict.ADMITTED
         assert await judge(gate, "alice", "x" * 8000) is Verdict.WRONG
@@ -110,8 +110,7 @@ async def test_a_password_longer_than_bcrypt_reads_is_wrong_and_hashed_all_the_s
 
 
 async def test_an_unknown_name_is_hashed_once_by_a_hash_as_expensive_as_a_users() -> None:
-    async with slow() as (bcrypt, gate):
-        bcrypt.may_go.set()
+    async with counted() as (bcrypt, gate):
         names = [f"nobody-{n}" for n in range(24)]
         for name in names:
             assert await judge(gate, name, "right") is Verdict.WRONG
@@ -124,8 +123,7 @@ async def test_an_unknown_name_is_hashed_once_by_a_hash_as_expensive_as_a_users(
 
 
 async def test_a_verdict_is_not_hashed_again() -> None:
-    async with slow() as (bcrypt, gate):
-        bcrypt.may_go.set()
+    async with counted() as (bcrypt, gate):
         for _ in range(5):
             assert await judge(gate, "alice", "right") is Verdict.ADMITTED
             assert await judge(gate, "alice", "wrong") is Verdict.WRONG
@@ -135,7 +133,8 @@ async def test_a_verdict_is_not_hashed_again() -> None:
 
 
 async def test_requests_at_once_share_one_check_although_one_leaves() -> None:
-    async with slow(per_client=1) as (bcrypt, gate):
+    async with counted(per_client=1) as (bcrypt, gate):
+        bcrypt.may_go.clear()
         requests = [asyncio.create_task(judge(gate, "alice", "right", f"10.0.0.{n}")) for n in range(20)]
 
         async def begun() -> bool:
@@ -151,8 +150,7 @@ async def test_requests_at_once_share_one_check_although_one_leaves() -> None:
 
 
 async def test_checks_are_bounded_by_client_and_in_all_and_cached_verdicts_are_given() -> None:
-    async with slow(most=6, per_client=2) as (bcrypt, gate):
-        bcrypt.may_go.set()
+    async with counted(most=6, per_client=2) as (bcrypt, gate):
         assert await judge(gate, "alice", "right", "10.0.0.9") is Verdict.ADMITTED
         bcrypt.may_go.clear()
         flood = [
@@ -172,8 +170,7 @@ async def test_checks_are_bounded_by_client_and_in_all_and_cached_verdicts_are_g
 
 
 async def test_the_cache_is_bounded_and_wrong_passwords_do_not_push_right_ones_out() -> None:
-    async with slow() as (bcrypt, gate):
-        bcrypt.may_go.set()
+    async with counted() as (bcrypt, gate):
         await judge(gate, "alice", "right")
         for n in range(CACHED + 10):
             await judge(gate, "alice", f"wrong-{n}")

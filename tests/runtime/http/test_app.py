@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -219,15 +219,16 @@ async def test_an_address_that_cannot_be_used_is_refused_in_one_line(monkeypatch
     )
 
 
-@pytest.mark.parametrize("kind", ["file", "link", "directory"])
-async def test_a_path_that_is_no_socket_is_left_alone(kind: str, path: Path) -> None:
-    match kind:
-        case "file":
-            path.write_text("precious")
-        case "link":
-            path.symlink_to("/dev/null")
-        case _:
-            path.mkdir()
+NO_SOCKETS: dict[str, Callable[[Path], object]] = {
+    "file": lambda path: path.write_text("precious"),
+    "link": lambda path: path.symlink_to("/dev/null"),
+    "directory": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("make", NO_SOCKETS.values(), ids=NO_SOCKETS)
+async def test_a_path_that_is_no_socket_is_left_alone(make: Callable[[Path], object], path: Path) -> None:
+    make(path)
     before = path.lstat()
     assert await _refusal(ListenAddress(path=path)) == "there is a file that is not a socket"
     assert path.lstat() == before

@@ -3,6 +3,7 @@
 import os
 import ssl
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,27 +144,21 @@ def test_keys_that_cannot_be_used_are_refused(made: Certificates, capfd: pytest.
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        ("missing", "No such file or directory"),
-        ("pipe", "it is no regular file"),
-        ("large", "it has more than 256 KiB"),
-        ("directory", "Is a directory"),
-    ],
-)
-def test_a_path_that_cannot_be_read_is_refused(kind: str, reason: str, made: Certificates) -> None:
+UNREADABLE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda _: None, "No such file or directory"),
+    "pipe": (os.mkfifo, "it is no regular file"),
+    "large": (lambda key: key.write_bytes(bytes(300 * 1024)), "it has more than 256 KiB"),
+    "directory": (Path.mkdir, "Is a directory"),
+}
+
+
+@pytest.mark.parametrize(("make", "reason"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_path_that_cannot_be_read_is_refused(
+    make: Callable[[Path], object], reason: str, made: Certificates
+) -> None:
     key = made.path("tls.key")
     key.unlink()
-    match kind:
-        case "pipe":
-            os.mkfifo(key)
-        case "large":
-            key.write_bytes(b"x" * (300 * 1024))
-        case "directory":
-            key.mkdir()
-        case _:
-            pass
+    make(key)
     with pytest.raises(ConfigError) as caught:
         read_files(made.configuration())
     assert str(caught.value) == (
