@@ -165,7 +165,7 @@ async def test_it_is_not_there_unless_it_is_switched_on(root: Path) -> None:
 
 async def test_after_a_restart_the_watch_says_complete_before_it_knows_any_pod(root: Path) -> None:
     """Seen on 1.36: INITIAL_SYNC_COMPLETE comes first, ADDED for each pod later."""
-    async with SimulatedKubelet(root, pods_api=True, sync_delay=0.2) as kubelet:
+    async with SimulatedKubelet(root, pods_api=True, sync_delay=2.0) as kubelet:
         await kubelet.add_pod(PodSpec("one"))
         await kubelet.restart()
         client = Client(root)

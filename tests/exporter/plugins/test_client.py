@@ -296,10 +296,3 @@ def test_any_json_is_read_or_refused(value: object) -> None:
         parse(json.dumps(value).encode())
     except DocumentError:
         return
-
-
-@settings(max_examples=100)
-@given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode(errors="surrogatepass")))
-def test_any_bytes_are_read_or_refused(body: bytes) -> None:
-    with pytest.raises(DocumentError):
-        parse(body)

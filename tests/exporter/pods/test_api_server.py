@@ -169,7 +169,7 @@ async def test_quiet_watch_confirms_the_pods(kubelet: SimulatedKubelet, api: sim
         unchanged = await its.source.confirm(thorough=False)
         assert isinstance(unchanged, PodsUnchanged)
         assert before <= unchanged.asked <= asyncio.get_running_loop().time() - 0.04
-        its.source._quiet = 0.5  # pyright: ignore[reportPrivateUsage] -- longer than this machine stands still
+        its.source._quiet = 2.0  # pyright: ignore[reportPrivateUsage] -- longer than this machine stands still
         confirming = asyncio.create_task(its.source.confirm(thorough=False))
         await asyncio.sleep(0)
         api.drop_watches()
@@ -247,6 +247,7 @@ async def test_hanging_or_absent_api_server_fails(
     api.faults = simulated.ApiFaults(hang=True)
     async with beside(kubelet, api, opens=False) as its:
         assert (await its.failure()).code == "TIMEOUT"
+    monkeypatch.undo()
     async with beside(kubelet, api, ApiServerAccess("http://127.0.0.1:1"), opens=False) as its:
         assert (await its.failure()).code == "UNREACHABLE"
 

@@ -92,9 +92,9 @@ class Running(RecordedRequests):
         for _ in range(5):
             await asyncio.sleep(0)
 
-    def publish(self, *uids: str, name: str = "p") -> None:
-        """The refresh loop has published a List that was asked just now: a holder for each uid."""
-        now = self.now()
+    def publish(self, *uids: str, name: str = "p", age: float = 0.0) -> None:
+        """The refresh loop has published a List that was called `age` seconds ago: a holder for each uid."""
+        now = self.now() - age
         self.generation += 1
         containers = tuple(Container(Holder("n", name, f"c{n}", uid)) for n, uid in enumerate(uids))
         self.look = Poll(now, now)
@@ -161,7 +161,8 @@ async def test_events_that_may_change_the_mapping_cause_a_refresh(
     event: PodEvent, triggers: int, reconsidered: int
 ) -> None:
     async with running(P, Q, holding="uid-1") as its:
-        await its.tell(event)
+        # What is repeated changes nothing.
+        await its.tell(event, event)
         assert (its.triggers, its.reconsidered) == ([Trigger.PODS] * triggers, reconsidered)
 
 
@@ -171,6 +172,14 @@ async def test_pod_missing_in_a_list_has_ended() -> None:
         await its.tell(PodsListed((), its.now(), its.now()))
         assert its.triggers == [Trigger.PODS]
         assert its.identities.view.of(P.key) == ()
+
+
+async def test_list_older_than_the_pod_is_called_again() -> None:
+    async with running(P) as its:
+        for age, triggers in ((0.0, []), (60.0, [Trigger.PODS])):
+            its.triggers.clear()
+            its.publish("", age=age)
+            assert its.triggers == triggers
 
 
 async def test_list_from_a_cache_has_all_pods_and_proves_none() -> None:

@@ -560,6 +560,22 @@ async def test_incomplete_list_after_a_restart_is_not_believed(
         assert loop.owners == {"a": [], "b": []}
 
 
+async def test_restart_during_a_call_puts_the_next_answer_in_doubt() -> None:
+    kubelet = Kubelet()
+    async with running(kubelet) as loop:
+
+        async def restart() -> None:
+            if len(kubelet.calls) == 2:
+                loop.refresher.trigger(Trigger.SOCKET)
+            else:
+                kubelet.listed = _listed()
+
+        kubelet.before = restart
+        loop.refresher.trigger(Trigger.TIMER)
+        await loop.until(lambda: loop.state.failure is not None and loop.state.failure.unsettled)
+        assert loop.owners == {"a": ["p"], "b": []}
+
+
 async def test_pods_missing_beyond_the_distrust_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "UNSETTLED_RETRY", 0.005)
     async with running() as loop:
@@ -572,10 +588,11 @@ async def test_pods_missing_beyond_the_distrust_are_gone(monkeypatch: pytest.Mon
 
 
 async def test_release_soon_after_the_start_is_believed() -> None:
-    """The first scan of the directory reports that the socket may have appeared."""
-    async with running(started=False) as loop:
+    """The first scan of the directory reports that the socket may have appeared, and the socket is young."""
+    async with running(Kubelet(socket_age=0.1), started=False) as loop:
         loop.refresher.trigger(Trigger.SOCKET)
         await loop.generation(1)
+        loop.kubelet.socket_age = None
         await loop.allocate()
         assert (loop.error, loop.owners) == (None, {"a": [], "b": []})
 
