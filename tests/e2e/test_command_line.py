@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from harness.node import Pod
-from harness.owners import CLEAN, devicelens
+from harness.owners import CLEAN, devicelens, devicelens_again
 from harness.processes import Process
 from harness.prometheus import Prometheus
 from harness.simulated import SimulatedNode
@@ -88,7 +88,7 @@ async def test_an_exporter_its_kubelet_and_prometheus_tell_the_same(stack: Stack
 
     async def fleet(job: str) -> bool:
         asked = ("--prometheus", prometheus, "--selector", f'{{job="{job}"}}')
-        status, out, err = await devicelens("who", *asked, "-o", "json")
+        status, out, err = await devicelens_again("who", *asked, "-o", "json")
         assert status == 0, err
         (node,) = json.loads(out)["nodes"]
         assert (node["node"], node["labels"], node["freshness"]) == (stack.node.name, {}, "fresh")
@@ -107,7 +107,7 @@ async def test_prometheus_tells_the_past_of_a_pod_that_is_gone(stack: Stack, pro
     fleet = ("--prometheus", prometheus)
 
     async def shows() -> bool:
-        status, _, _ = await devicelens("who", *fleet, "--pod", "default/one")
+        status, _, _ = await devicelens_again("who", *fleet, "--pod", "default/one")
         return status == 0
 
     await until("Prometheus shows the pod", shows, limit=60)
@@ -115,7 +115,7 @@ async def test_prometheus_tells_the_past_of_a_pod_that_is_gone(stack: Stack, pro
     await stack.node.delete_pod("one")
 
     async def gone() -> bool:
-        status, _, err = await devicelens("who", *fleet, "--pod", "default/one")
+        status, _, err = await devicelens_again("who", *fleet, "--pod", "default/one")
         return (status, err) == (3, "devicelens: no device on sim-node is held by default/one\n")
 
     await until("Prometheus shows that it is gone", gone, limit=60)

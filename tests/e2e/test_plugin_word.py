@@ -36,7 +36,7 @@ class Asking(Stack):
         return [one for one in found if one["kind"] == kind and one["resource"] == self.resource]
 
     async def explained(self, *arguments: str) -> tuple[int, str, str]:
-        return await owners.devicelens("explain", *arguments, "--url", self.url)
+        return await owners.devicelens_again("explain", *arguments, "--url", self.url)
 
 
 @pytest.fixture

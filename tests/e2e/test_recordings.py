@@ -49,7 +49,7 @@ async def test_a_recorded_answer_gives_its_owners(name: str, root: Path) -> None
             await until("the recorded answer is read", answered)
             samples = await owners.scrape(url)
             document = await owners.get_json(url, "/api/v1/devices")
-            status, out, errors = await owners.devicelens(
+            status, out, errors = await owners.devicelens_again(
                 "who", "--socket", str(node.root / "pod-resources" / "kubelet.sock"), "-o", "json"
             )
         assert not socket.exists()

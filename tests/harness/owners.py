@@ -134,7 +134,8 @@ def _worker() -> ProcessPoolExecutor:
 
 
 def _invoke(arguments: Sequence[str]) -> tuple[int, str, str]:
-    result = CliRunner().invoke(main, arguments)
+    cleared = {name: None for name in os.environ if name not in CLEAN}
+    result = CliRunner(env=cleared).invoke(main, arguments)
     return result.exit_code, result.stdout, result.stderr
 
 
