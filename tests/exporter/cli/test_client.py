@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import trustme
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from harness.certificates import Certificates
 from harness.commands import devicelens
 
 DEVICES = {
@@ -51,22 +51,15 @@ async def serving(
 
 
 @pytest.fixture
-def authority() -> trustme.CA:
-    return trustme.CA()
+def made(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path / "web")
 
 
-@pytest.fixture
-def ca_file(authority: trustme.CA, tmp_path: Path) -> str:
-    path = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(path)
-    return str(path)
-
-
-def context_of(authority: trustme.CA, *, wants_client: bool = False) -> ssl.SSLContext:
+def context_of(made: Certificates, *, wants_client: bool = False) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
+    context.load_cert_chain(made.path("tls.crt"), made.path("tls.key"))
     if wants_client:
-        authority.configure_trust(context)
+        context.load_verify_locations(made.path("ca.crt"))
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -128,8 +121,9 @@ async def test_no_token_of_the_environment_goes_in_clear_to_another_machine(tmp_
     assert "DEVICELENS_TOKEN_FILE is not sent unencrypted to http://name.invalid:1" in elsewhere.stderr
 
 
-async def test_certificates_are_checked_by_whom_one_trusts(authority: trustme.CA, ca_file: str) -> None:
-    async with serving(context=context_of(authority)) as (url, _):
+async def test_certificates_are_checked_by_whom_one_trusts(made: Certificates) -> None:
+    ca_file = str(made.path("ca.crt"))
+    async with serving(context=context_of(made)) as (url, _):
         assert (await devicelens("who", "--url", url, "--ca-file", ca_file)).exit_code == 0
         assert (await devicelens("who", "--url", url, DEVICELENS_CA_FILE=ca_file)).exit_code == 0
         assert (await devicelens("who", "--url", url, "--insecure-skip-verify")).exit_code == 0
@@ -142,19 +136,14 @@ async def test_certificates_are_checked_by_whom_one_trusts(authority: trustme.CA
     assert "does it serve https?" in clear.stderr
 
 
-async def test_a_client_s_certificate(authority: trustme.CA, ca_file: str, tmp_path: Path) -> None:
-    mine = authority.issue_cert("me@example.com")
-    certificate, key = tmp_path / "me.pem", tmp_path / "me.key"
-    mine.cert_chain_pems[0].write_to_path(certificate)
-    mine.private_key_pem.write_to_path(key)
-    other = tmp_path / "other.key"
-    trustme.CA().issue_cert("x").private_key_pem.write_to_path(other)
-    async with serving(context=context_of(authority, wants_client=True)) as (url, _):
-        common = ("--url", url, "--ca-file", ca_file)
-        let_in = await devicelens("who", *common, "--cert-file", str(certificate), "--key-file", str(key))
+async def test_a_client_s_certificate(made: Certificates) -> None:
+    mine, other = str(made.client("me@example.com")), str(made.path("tls.key"))
+    async with serving(context=context_of(made, wants_client=True)) as (url, _):
+        common = ("--url", url, "--ca-file", str(made.path("ca.crt")))
+        let_in = await devicelens("who", *common, "--cert-file", mine, "--key-file", mine)
         without = await devicelens("who", *common)
-        mixed = await devicelens("who", *common, "--cert-file", str(certificate), "--key-file", str(other))
-        alone = await devicelens("who", *common, "--key-file", str(key))
+        mixed = await devicelens("who", *common, "--cert-file", mine, "--key-file", other)
+        alone = await devicelens("who", *common, "--key-file", mine)
     assert let_in.exit_code == 0, let_in.output
     assert without.exit_code == 1
     # By the server's alert, or, where it is gone before that is read, by its going.

@@ -15,10 +15,7 @@ from harness import scene
 from harness.application import application
 from harness.commands import against, devicelens
 from harness.scene import GPU, START
-from simulator import SimulatedKubelet
-from simulator.devices import Device as Advertises
-from simulator.model import ContainerSpec, PodSpec
-from simulator.scripted import ScriptedPlugin
+from simulator import Replay, SimulatedKubelet
 
 SNAPSHOT = scene.snapshot(
     scene.device("same", resource="acme.example/x"),
@@ -167,23 +164,15 @@ async def test_an_old_or_missing_mapping_is_reported() -> None:
     assert (none.exit_code, none.stdout) == (1, "")
 
 
-async def test_a_kubelet_is_queried(root: Path) -> None:
-    shares = [Advertises("gpu-0::0"), Advertises("gpu-0::1")]
-    async with (
-        SimulatedKubelet(root) as kubelet,
-        ScriptedPlugin(root, "example.com/gpu", shares) as plugin,
-    ):
-        await plugin.register()
-        await kubelet.wait_until(lambda node: node.allocatable("example.com/gpu") == 2, 10.0)
-        await kubelet.add_pod(
-            PodSpec("p", containers=(ContainerSpec("c", resources={"example.com/gpu": 1}),))
-        )
-        socket = str(root / "pod-resources" / "kubelet.sock")
-        whole = await devicelens("explain", "--socket", socket, "gpu-0")
-        assert whole.exit_code == 0, whole.stderr
-        assert "gpu-0 has the parts gpu-0::0" in whole.stdout
-        unknown = await devicelens("explain", "--socket", socket, "gpu-1::1")
+async def test_a_kubelet_is_queried(root: Path, recorded: Replay) -> None:
+    source = ("--socket", str(root / "pod-resources" / "kubelet.sock"))
+    async with SimulatedKubelet(root, replay=recorded):
+        found = await devicelens("explain", *source, "foo=dev-10")
+        assert (found.exit_code, "kube-system/guaranteed (container main" in found.stdout) == (0, True)
+        unknown = await devicelens("explain", *source, "dev-99")
         assert (unknown.exit_code, unknown.stdout) == (3, "")
-        assert "the most similar ids are gpu-0::1" in unknown.stderr
-    gone = await devicelens("explain", "--socket", socket, "gpu-0")
+        assert "the most similar ids are dev-" in unknown.stderr
+        several = await devicelens("explain", *source, "dev-")
+        assert several.exit_code == 2
+    gone = await devicelens("explain", *source, "dev-10")
     assert gone.exit_code == 1

@@ -17,7 +17,6 @@ from harness.application import application
 from harness.commands import against, devicelens, serving
 from harness.mappings import NOW, SNAPSHOT, STATE
 from harness.raw_server import raw_server
-from harness.recordings import RECORDINGS
 from simulator import Faults, Replay, SimulatedKubelet
 
 
@@ -166,15 +165,6 @@ async def test_a_short_name_of_two_resources_is_wrong_usage() -> None:
     result = await against(application(both, NOW), "who", "gpu")
     assert result.exit_code == 2
     assert "'gpu' may be amd.com/gpu and nvidia.com/gpu: say which" in result.stderr
-
-
-@pytest.fixture
-def recorded() -> Replay:
-    name = "init-sidecar-guaranteed-and-completed-job"
-    return Replay(
-        (RECORDINGS / f"{name}.list.binpb").read_bytes(),
-        (RECORDINGS / f"{name}.allocatable.binpb").read_bytes(),
-    )
 
 
 async def test_a_kubelet_is_queried(root: Path, recorded: Replay) -> None:

@@ -317,8 +317,8 @@ def well(world: SimpleNamespace) -> None:
 def large(world: SimpleNamespace) -> None:
     pod = Holder("ns", "pod-1", "c")
     devices = (
-        device(f"d-{i}", *[pod] * (i % 2), resource=f"r.x/{i % 12}", parent=f"p-{i // 4}", ok=i % 7 > 0)
-        for i in range(60)
+        device(f"d-{i}", *[pod] * (i % 2), resource=f"r.x/{i % 9}", parent=f"p-{i // 4}", ok=i % 7 > 0)
+        for i in range(24)
     )
     world.publish(snapshot(*devices, claims=world.snapshot.claims))
 
@@ -329,7 +329,7 @@ def unchanged(_world: SimpleNamespace) -> None:
 
 SCENES: dict[str, tuple[Callable[[SimpleNamespace], object], str]] = {
     "no findings, sorted": (well, "/?sort=-pod"),
-    "many devices by device": (large, "/?per_page=25&group=device"),
+    "many devices by device": (large, "/?per_page=10&group=device"),
     "stale": (stale, "/"),
     "empty": (lambda world: world.publish(Snapshot()), "/"),
     "unknown": (unknown, "/"),
