@@ -41,15 +41,6 @@ def test_directories_are_scanned_to_the_configured_depth(tree: HostTree) -> None
     assert ("/dev/bus/usb/001", "*") in scan(tree, "x", depth=4).follow
 
 
-def test_a_node_has_its_numbers_and_a_link_its_target(tree: HostTree) -> None:
-    tree.node("/dev/ttyUSB0", "char", 188, 0)
-    tree.link("/dev/modem", "/dev/ttyUSB0")
-    modem, node = scan(tree, "(modem|ttyUSB(?P<minor>0))").found
-    assert (modem.rdev, modem.attrs["target"]) == (("char", 188, 0), "/dev/ttyUSB0")
-    assert node.nodes == ("/dev/ttyUSB0",)
-    assert dict(node.attrs) == {"type": "char", "major": "188", "minor": "0"}
-
-
 def test_a_path_is_resolved_with_its_current_target(tree: HostTree) -> None:
     here = HostRoot(tree.root)
     tree.file("/dev/ttyUSB0")

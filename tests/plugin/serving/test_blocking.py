@@ -38,30 +38,6 @@ async def test_probes_run_in_order_in_one_thread() -> None:
     assert len(threads) == 1
 
 
-async def test_a_probe_that_hangs_fails_in_time_and_blocks_no_other() -> None:
-    release, answers = threading.Event(), Answers()
-
-    def hang() -> str:
-        release.wait(30)
-        return "late"
-
-    asker = ProbeRunner()
-    task = asyncio.create_task(asker.run([question("h", hang, 2.0), *map(question, "abc")], answers))
-    await until_holds(lambda: len(answers.got) >= 3)
-    assert answers.got == [("a", ""), ("b", ""), ("c", "")]
-    assert not task.done()
-    await task
-    assert answers.got[3] == ("h", "health[0].exists: no answer within 2 s")
-    # It does not run again while it hangs, and does once it has returned.
-    await asker.run([question("h", hang, 0.3)], answers)
-    assert answers.got[4] == ("h", "health[0].exists: still no answer")
-    release.set()
-    async with asyncio.timeout(LIMIT):
-        while answers.got[-1] != ("h", "late"):
-            await asker.run([question("h", hang, 0.3)], answers)
-            await asyncio.sleep(0.005)
-
-
 async def test_hanging_threads_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "MOST_HANGING", 3)
     release, answers = threading.Event(), Answers()

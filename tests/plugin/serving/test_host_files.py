@@ -31,19 +31,19 @@ FILES = allocating("""
 """)
 
 
-def make_gpus(host: Path, count: int = 1) -> None:
-    (host / "dev").mkdir(exist_ok=True)
-    for n in range(count):
-        (host / f"dev/gpu{n}").touch()
+@pytest.fixture(autouse=True)
+def gpus(tree: HostTree) -> None:
+    """Two devices."""
+    for n in range(2):
+        tree.file(f"/dev/gpu{n}")
 
 
 async def test_optional_nodes_and_mounts_may_be_missing(node: Node, host: Path) -> None:
-    make_gpus(host)
     text = allocating("""
     devices: [{host: "{{ device.path }}"}, {host: /dev/gpuctl, optional: true}]
     mounts: [{host: /usr/lib/gpu, container: /opt/gpu, read_only: true, optional: true}]
 """)
-    async with node.serve(text, ready={GPU: 1}):
+    async with node.serve(text, ready={GPU: 2}):
         assert await node.allocate(GPU, "gpu0") == Answer(nodes=nodes("rw", "/dev/gpu0"))
         (host / "dev/gpuctl").touch()
         (host / "usr/lib/gpu").mkdir(parents=True)
@@ -53,9 +53,8 @@ async def test_optional_nodes_and_mounts_may_be_missing(node: Node, host: Path) 
 
 
 async def test_a_missing_node_is_refused(node: Node, host: Path, root: Path) -> None:
-    make_gpus(host)
     text = allocating("{devices: [{host: /dev/gpuctl}, {host: /devices/x}]}")
-    async with node.serve(text, ready={GPU: 1}):
+    async with node.serve(text, ready={GPU: 2}):
         with pytest.raises(AdmissionError, match=r"example\.com/gpu: the host has no '/dev/gpuctl'"):
             await node.kubelet.add_pod(pod("p", GPU))
         (host / "dev/gpuctl").touch()
@@ -64,7 +63,6 @@ async def test_a_missing_node_is_refused(node: Node, host: Path, root: Path) -> 
 
 
 async def test_a_file_stays_while_its_device_is_held(node: Node, host: Path) -> None:
-    make_gpus(host, 2)
     written = host / "run/gpus/gpu0/setup.json"
     async with node.serve(FILES, pace=Pace(release=0.05), ready={GPU: 2}) as served:
         await node.kubelet.add_pod(pod("p", GPU, 2))
@@ -98,13 +96,12 @@ async def test_a_file_stays_while_its_device_is_held(node: Node, host: Path) -> 
 
 
 async def test_a_full_disk_refuses_the_pod(node: Node, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_gpus(host)
     real = os.rename
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async with node.serve(FILES, ready={GPU: 1}):
+    async with node.serve(FILES, ready={GPU: 2}):
         monkeypatch.setattr("plugin.discovery.host.os.rename", full)
         with pytest.raises(RpcError) as caught:
             await node.allocate(GPU, "gpu0")
@@ -118,7 +115,6 @@ async def test_a_full_disk_refuses_the_pod(node: Node, host: Path, monkeypatch: 
 
 
 async def test_a_link_is_replaced_and_a_directory_refused(node: Node, host: Path, root: Path) -> None:
-    make_gpus(host, 2)
     secret = root / "secret"
     secret.write_text("mine")
     (host / "run/gpus/gpu0").mkdir(parents=True)
@@ -134,9 +130,8 @@ async def test_a_link_is_replaced_and_a_directory_refused(node: Node, host: Path
 
 async def test_nodes_are_those_of_the_device_at_allocate(node: Node, tree: HostTree) -> None:
     """`node` is rendered once for each of a device's nodes; a regular file has none."""
-    tree.node("/dev/gpu0", "char", 1, 3)
-    tree.file("/dev/gpu1")
+    tree.node("/dev/gpu2", "char", 1, 3)
     text = allocating('{devices: [{host: "{{ node }}", container: "/dev/x{{ node }}", permissions: r}]}')
-    async with node.serve(text, ready={GPU: 2}):
-        answer = await node.allocate(GPU, "gpu0", "gpu1")
-        assert answer.nodes == (("/dev/gpu0", "/dev/x/dev/gpu0", "r"),)
+    async with node.serve(text, ready={GPU: 3}):
+        answer = await node.allocate(GPU, "gpu1", "gpu2")
+        assert answer.nodes == (("/dev/gpu2", "/dev/x/dev/gpu2", "r"),)

@@ -187,12 +187,18 @@ ENTRIES = st.lists(
 
 
 @settings(max_examples=30, deadline=None)
-@given(steps=st.lists(ENTRIES, max_size=8), by_letter=st.booleans())
-def test_entries_and_full_scans_agree(steps: list[list[tuple[str, bool]]], by_letter: bool) -> None:
+@given(
+    source=st.sampled_from(["glob: {paths: [/dev/*]}", "regex: {pattern: .*}", "files: {directory: /dev}"]),
+    steps=st.lists(ENTRIES, max_size=8),
+    by_letter=st.booleans(),
+)
+def test_entries_and_full_scans_agree(
+    source: str, steps: list[list[tuple[str, bool]]], by_letter: bool
+) -> None:
     with tempfile.TemporaryDirectory(prefix="dl") as root:
         (Path(root) / "dev").mkdir()
         template = "{{ device.name[:1] }}" if by_letter else "{{ device.name }}"
-        text = f'  discover: [{{glob: {{paths: [/dev/*]}}}}]\n  id: "{template}"\n'
+        text = f'  discover: [{{{source}}}]\n  id: "{template}"\n'
         scans = scanner(Path(root), text)
         known = {item.id: item.path for item in scans.scan().devices}
         for step in steps:
