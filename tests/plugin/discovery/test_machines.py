@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 from harness.hosttree import HostTree
-from harness.machines import Machine
 from plugin.discovery.host import HostRoot
 from plugin.discovery.infiniband import Infiniband
-from plugin.discovery.kfd import Kfd, compute_nodes
+from plugin.discovery.kfd import compute_nodes
 from plugin.discovery.net import Net
 from plugin.discovery.pci import Pci
 from plugin.discovery.source import Found
@@ -92,30 +91,10 @@ def test_compute_nodes_of_an_amd_machine(tree: HostTree, here: HostRoot) -> None
     assert nodes[0].attributes()["unique_id"] == f"{14073402507705256556:016x}"
 
 
-def test_partitions_of_an_amd_machine_are_joined_with_their_functions(
-    tree: HostTree, here: HostRoot, machine: Machine
-) -> None:
-    """The topology has no cards: the test makes them as the driver does, one of four on the function."""
+def test_compute_nodes_of_partitions(tree: HostTree, here: HostRoot) -> None:
     tree.load("amd-kfd-mi308")
     nodes, notes = compute_nodes(SysfsTree(here))
     assert (notes, {n.gfx for n in nodes}) == ((), {"gfx942"})
     places = [n.location for n in nodes]
     assert len(set(places)) == len(places) == 8
     assert {p for p in places if p.startswith("0000:0a")} == {f"0000:0a:00.{n}" for n in range(4)}
-    for number, node in enumerate(nodes):
-        address = node.location[:-1] + "0"
-        if node.location.endswith(".0"):
-            path = machine.function(address, "1002", "74a2", "120000", driver="amdgpu", numa=number // 4)
-            tree.files(path, current_compute_partition="CPX", current_memory_partition="NPS1")
-        else:
-            path = f"/sys/devices/platform/amdgpu_xcp_{number}"
-        machine.card(number, path, render=node.render_minor)
-    devices = found(here, Kfd)
-    assert len(devices) == len({d.claim for d in devices.values()}) == 8
-    whole = {d.attrs["address"]: d for d in devices.values() if not d.attrs["partition"]}
-    assert len(whole) == 2
-    for device in devices.values():
-        own = whole[device.attrs["address"]]
-        assert numa_nodes(here, device) == numa_nodes(here, own)
-        assert device.attrs["compute_partition"] == "cpx"
-        assert device.attrs["unique_id"] == own.attrs["unique_id"]

@@ -2,13 +2,14 @@
 
 import json
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from harness.served import Node, Served, configuration, glob, pod
+from harness.served import Node, configuration, glob, pod
 from plugin.serving.context import Pace
 from simulator import AdmissionError, SimulatedKubelet
 
@@ -38,13 +39,14 @@ def host(host: Path) -> Path:
 
 
 def spec(host: Path) -> dict[str, Any] | None:
+    """The specification; None where there is none, also if it is just being removed."""
     path = host / "run/cdi" / FILE
-    if not path.exists():
-        return None
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert [p.name for p in path.parent.iterdir()] == [FILE]
-    made: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-    return made
+    with suppress(FileNotFoundError):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+        assert [p.name for p in path.parent.iterdir()] == [FILE]
+        made: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+        return made
+    return None
 
 
 def names(host: Path) -> list[str]:
@@ -101,16 +103,12 @@ async def test_an_unwritable_specification_blocks_the_resource(node: Node, host:
     async with node.serve(configuration(specified())) as served:
         await served.until(lambda: "cannot write the CDI specification" in served.status(GPU).state)
         assert not served.status(GPU).ready
+        await node.allocatable(GPU)
         with pytest.raises(AdmissionError, match=f"cdi: /var/run/cdi/{FILE}: Not a directory"):
-            await admitted(node.kubelet, served)
+            await node.kubelet.add_pod(pod("p", GPU))
         (host / "run/cdi").unlink()
-        await admitted(node.kubelet, served)
+        await node.kubelet.add_pod(pod("p", GPU))
         assert names(host) == ["gpu0"]
-
-
-async def admitted(kubelet: SimulatedKubelet, served: Served) -> None:
-    await kubelet.wait_until(lambda k: k.allocatable(GPU) == 1)
-    await kubelet.add_pod(pod("p", GPU))
 
 
 @pytest.mark.parametrize(
