@@ -87,7 +87,7 @@ def _pattern(parts: list[tuple[str, str]]) -> str:
     return "".join(piece + repeat for piece, repeat in parts if not (repeat and piece.endswith("?")))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(PIECES, REPEATS), min_size=1, max_size=4).map(_pattern),
     st.lists(st.tuples(PIECES, REPEATS), max_size=3).map(_pattern),

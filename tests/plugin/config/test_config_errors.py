@@ -197,6 +197,7 @@ def test_an_error_in_a_probe_of_events(probe: str, path: str, words: str) -> Non
             ".sysfs.locate.m",
             "found an attribute that attrs has too",
         ),
+        ("{exec: {command: [ls]}}", ".exec.command[0]", "found 'ls', expected an absolute path"),
         ('{exec: {command: [/bin/ls, "a\\0b"]}}', ".exec.command[1]", "expected text without NUL"),
         ("{exec: {command: [/x], timeout: 20s}}", ".exec.timeout", "found '20s', expected from 100ms to 15s"),
         ("{pci: {classes: ['020']}}", ".pci.classes[0]", "0x02 or 0x030000"),
