@@ -54,13 +54,12 @@ FORGETS = Fault(
 async def test_the_kubelet_answers_what_is_no_answer(fault: Fault, answers: Faults, code: str) -> None:
     async with trying(fault) as trial:
         async for _ in trial.rounds():
-            async with trial.churning():
+            async with trial.disturbed():
                 await trial.kubelet.set_faults(answers)
                 over = asyncio.create_task(asyncio.sleep(2.0))
                 await trial.says(code)
                 await over
                 await trial.kubelet.set_faults(Faults())
-            await trial.recovers()
 
 
 async def test_the_kubelet_names_every_device_twice() -> None:
@@ -78,11 +77,10 @@ async def test_the_kubelet_forgets_a_pod_and_brings_it_back() -> None:
     async with trying(FORGETS) as trial:
         trial.observer.excused.add(STEADY)
         async for _ in trial.rounds():
-            async with trial.churning():
+            async with trial.disturbed():
                 await trial.kubelet.set_faults(Faults(forgets=("/".join(STEADY),)))
                 await until("the pod is not told any more", lambda: _is_told(trial, STEADY, told=False))
                 await trial.kubelet.set_faults(Faults())
-            await trial.recovers()
 
 
 async def _is_told(trial: Trial, pod: tuple[str, str], *, told: bool) -> bool:
@@ -105,8 +103,7 @@ async def test_every_method_misbehaves_in_turn() -> None:
         async for _ in trial.rounds():
             for answers in (Faults(hang=True), Faults(garbage=True), Faults(error="INTERNAL")):
                 for method in ("List", "GetAllocatableResources"):
-                    async with trial.churning():
+                    async with trial.disturbed():
                         await trial.kubelet.set_faults(replace(answers, methods=(method,)))
                         await asyncio.sleep(1.0)
                         await trial.kubelet.set_faults(Faults())
-                    await trial.recovers()

@@ -124,7 +124,7 @@ async def test_requests_that_are_too_long() -> None:
     async with trying(TOO_LONG) as trial:
         async for _ in trial.rounds():
             trial.exporter.lines.clear()
-            async with trial.churning():
+            async with trial.disturbed():
                 for words in too_long():
                     async with crowd(trial.url) as clients:
                         await clients.say(words, 8)
@@ -132,7 +132,6 @@ async def test_requests_that_are_too_long() -> None:
                     # Nobody waits for ever, and nothing of it is the exporter's own failure.
                     wrong = {status for status in answers if status[0] == "5" or status == "silence"}
                     assert not wrong, (words[:60], answers)
-            await trial.recovers()
             told = [line for line in trial.exporter.lines if "component=http" in line]
             assert told == []
 
@@ -140,9 +139,8 @@ async def test_requests_that_are_too_long() -> None:
 async def test_descriptors_run_out() -> None:
     async with trying(NO_DESCRIPTORS) as trial:
         async for number in trial.rounds():
-            async with trial.churning():
+            async with trial.disturbed():
                 await (_starve_plugin(trial) if number % 2 else _starve_exporter(trial))
-            await trial.recovers()
 
 
 async def _starve_exporter(trial: Trial) -> None:

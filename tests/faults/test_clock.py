@@ -39,7 +39,7 @@ async def test_the_clock_jumps_an_hour_either_way() -> None:
 
 
 async def _jump(trial: Trial, clock: JumpingClock, ahead: int, *, hanging: bool) -> None:
-    async with trial.churning():
+    async with trial.disturbed():
         if hanging:
             await trial.kubelet.set_faults(Faults(hang=True))
             await trial.says("DEADLINE_EXCEEDED")
@@ -52,7 +52,6 @@ async def _jump(trial: Trial, clock: JumpingClock, ahead: int, *, hanging: bool)
             await trial.kubelet.set_faults(Faults())
         # It is this clock by which the exporter dates what it asks for from now on.
         await until("the kubelet is asked by this clock", lambda: _is_dated(trial, ahead))
-    await trial.recovers()
 
 
 async def _is_dated(trial: Trial, ahead: int) -> bool:

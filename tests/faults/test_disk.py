@@ -95,13 +95,12 @@ async def test_every_write_of_the_plugin_fails() -> None:
     async with trying(PLUGINS) as trial:
         async for number in trial.rounds():
             spare = f"{SPARE}-{number}"
-            async with trial.churning():
+            async with trial.disturbed():
                 with _failing(trial.plugin.pid):
                     ground.configure(trial.directory, spare)
                     await trial.kubelet.restart()
                     await trial.kubelet.wait_until(partial(_offers, spare), limit=60)
                 ground.configure(trial.directory)
-            await trial.recovers()
 
 
 def _offers(name: str, kubelet: SimulatedKubelet) -> bool:

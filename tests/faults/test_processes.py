@@ -66,7 +66,7 @@ async def _replaced(fault: Fault, number: signal.Signals) -> None:
         slowest = 0.0
         async for turn in trial.rounds():
             of_exporter = turn == 0 if turn < 2 else order.random() < 0.5
-            async with trial.churning():
+            async with trial.disturbed():
                 await asyncio.sleep(order.random())
                 began = time.monotonic()
                 pause = order.choice((0.0, 1.0))
@@ -81,7 +81,6 @@ async def _replaced(fault: Fault, number: signal.Signals) -> None:
                     await asyncio.sleep(pause)
                     await trial.plugin.start()
                 assert status == (0 if number is signal.SIGTERM else -number)
-            await trial.recovers()
         if number is signal.SIGTERM:
             trial.figures["slowest end, s"] = round(slowest, 2)
             # `make faults` runs alone on its machine.
@@ -102,7 +101,7 @@ async def test_either_is_stopped_for_a_while() -> None:
         async for turn in trial.rounds():
             of_exporter = turn == 0 if turn < 2 else order.random() < 0.5
             process = trial.exporter if of_exporter else trial.plugin
-            async with trial.churning():
+            async with trial.disturbed():
                 await asyncio.sleep(order.random())
                 with trial.observer.absent(replaced=False) if of_exporter else nullcontext():
                     os.kill(process.pid, signal.SIGSTOP)
@@ -110,7 +109,6 @@ async def test_either_is_stopped_for_a_while() -> None:
                         await asyncio.sleep(order.choice((0.2, 1.0, 3.0)))
                     finally:
                         os.kill(process.pid, signal.SIGCONT)
-            await trial.recovers()
 
 
 async def test_both_are_upgraded_in_place() -> None:

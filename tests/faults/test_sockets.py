@@ -108,7 +108,7 @@ async def _displaced(fault: Fault, *instead: Place) -> None:
         aside = path.with_name("aside.sock")
         async for number in trial.rounds():
             place = instead[number % len(instead)]
-            async with trial.churning():
+            async with trial.disturbed():
                 path.rename(aside)
                 with place(path):
                     over = asyncio.create_task(asyncio.sleep(1.0))
@@ -116,7 +116,6 @@ async def _displaced(fault: Fault, *instead: Place) -> None:
                         await trial.says("UNAVAILABLE")
                     await over
                 aside.rename(path)
-            await trial.recovers()
 
 
 async def test_another_socket_takes_its_place() -> None:
@@ -136,7 +135,7 @@ async def test_it_is_unreadable() -> None:
 
 async def _forbidden(trial: Trial, path: Path) -> None:
     mode = path.stat().st_mode
-    async with trial.churning():
+    async with trial.disturbed():
         # A connection that is open stays open: only one that is made anew finds out.
         await trial.kubelet.set_faults(Faults(error="INTERNAL"))
         await trial.says("INTERNAL")
@@ -146,7 +145,6 @@ async def _forbidden(trial: Trial, path: Path) -> None:
         await trial.kubelet.set_faults(Faults())
         await over
         path.chmod(mode)
-    await trial.recovers()
 
 
 async def test_its_directory_is_moved_away() -> None:
@@ -154,9 +152,8 @@ async def test_its_directory_is_moved_away() -> None:
         directory = trial.kubelet.paths()["pod_resources"].parent
         aside = directory.with_name("moved")
         async for _ in trial.rounds():
-            async with trial.churning():
+            async with trial.disturbed():
                 directory.rename(aside)
                 # Who keeps a connection open sees nothing of it; who makes a new one does.
                 await asyncio.sleep(1.0)
                 aside.rename(directory)
-            await trial.recovers()

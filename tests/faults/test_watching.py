@@ -37,23 +37,21 @@ async def test_inotify_has_nothing_left(limit: str) -> None:
             for process in trial.processes.values():
                 assert reason in await process.line("no inotify, polling instead")
             assert any(reason in words for words in await _triggers(trial))
-            async with trial.churning():
+            async with trial.disturbed():
                 await asyncio.sleep(1.0)
                 await trial.kubelet.restart()
-            await trial.recovers()
             # Whoever has none tries to get an instance every half minute, and to get a watch every second.
             if FULL or limit == places.WATCHES:
                 await _given(trial, limit)
 
 
 async def _given(trial: Trial, limit: str) -> None:
-    async with trial.churning():
+    async with trial.disturbed():
         for process in trial.processes.values():
             places.give_inotify(process.pid, limit, 128)
         for process in trial.processes.values():
             await process.line("no inotify, polling instead: over", limit=60.0)
         assert any("inotify on device-plugins" in words for words in await _triggers(trial))
-    await trial.recovers()
 
 
 def _of(limit: str) -> Fault:
@@ -97,10 +95,9 @@ async def test_a_watch_overflows() -> None:
                 await trial.kubelet.restart()
                 for process in trial.processes.values():
                     os.kill(process.pid, signal.SIGCONT)
-            async with trial.churning():
+            async with trial.disturbed():
                 for process in trial.processes.values():
                     await process.line("inotify events were lost")
-            await trial.recovers()
 
 
 def _more_than(events: int, directory: Path) -> None:

@@ -92,6 +92,13 @@ class Trial:
             yield
         self._over_at = self.churn.ended_at
 
+    @asynccontextmanager
+    async def disturbed(self) -> AsyncGenerator[None]:
+        """One round: `churning` while in the context, after which it `recovers`."""
+        async with self.churning():
+            yield
+        await self.recovers()
+
     async def recovers(self) -> None:
         """Wait until all reports are correct, and record the seconds since the end of the fault."""
         try:
