@@ -4,7 +4,7 @@ hidden characters spelled out.
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -35,24 +35,25 @@ from harness import scene
 from harness.hostile import CORPUS, LONG, SURROGATES
 from harness.page_reader import Client, PageReader, read_page
 from harness.past import Past
+from harness.scene import START
 from kubelet.pb.podresources.v1 import api_pb2
 from runtime.text import is_hostile, visible
 
 Document = TypeVar("Document")
 
-NOW = 1_793_227_263.25
 NAMES = set(CORPUS.values())
 GPU = "example.com/gpu"
 every = pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS.keys())
 
 
-def state_of(texts: Iterable[str]) -> State:
+@pytest.fixture(scope="module")
+def state() -> State:
     """Each text names a resource, a device, a pod with its namespace, container, uid and labels, a claim, a
     reason and an attribute, as a kubelet and a plugin report them.
     """
     pods, allocatable, advertised = [], [], dict[str, AdvertisedResource]()
     identities = dict[tuple[str, str], PodIdentity]()
-    for text in texts:
+    for text in CORPUS.values():
         claimed = api_pb2.ClaimResource(
             **dict.fromkeys(("driver_name", "pool_name", "device_name", "share_id"), text),
             cdi_devices=[api_pb2.CDIDevice(name=text)],
@@ -71,7 +72,7 @@ def state_of(texts: Iterable[str]) -> State:
         device = AdvertisedDevice(healthy=False, reason=text, attributes=((text, text),), parent=text)
         advertised[text] = AdvertisedResource(registered=True, streams=1, devices={text: device})
     listed = api_pb2.ListPodResourcesResponse(pod_resources=pods)
-    reports = merge_reports([PluginReport("unix:/plugin.sock", advertised, NOW - 5)])
+    reports = merge_reports([PluginReport("unix:/plugin.sock", advertised, START - 5)])
     snapshot = build(
         # Over the wire, as a kubelet sends it.
         api_pb2.ListPodResourcesResponse.FromString(listed.SerializeToString()),
@@ -79,15 +80,10 @@ def state_of(texts: Iterable[str]) -> State:
         pod_uids={key: identity.uid for key, identity in identities.items()},
         advertised=reports.devices,
     )
-    failure = Failure("List", "UNKNOWN", "".join(texts), NOW)
+    failure = Failure("List", "UNKNOWN", "".join(CORPUS.values()), START)
     return scene.state(
-        snapshot, at=NOW, since=NOW - 600, advertised=reports, pods=identities, failure=failure
+        snapshot, at=START, since=START - 600, advertised=reports, pods=identities, failure=failure
     )
-
-
-@pytest.fixture(scope="module")
-def state() -> State:
-    return state_of(CORPUS.values())
 
 
 @pytest.fixture(autouse=True)
@@ -291,7 +287,7 @@ async def test_names_are_inert_on_every_page(client: Client) -> None:
 async def test_lone_surrogates_of_a_path_are_replaced(
     client: Client, world: SimpleNamespace, state: State, text: str
 ) -> None:
-    failure = Failure("List", "UNAVAILABLE", f"there is no socket at /{text}", NOW)
+    failure = Failure("List", "UNAVAILABLE", f"there is no socket at /{text}", START)
     world.states.publish(replace(state, failure=failure))
     message = json.loads(await body(client, "/api/v1/devices"))["error"]["message"]
     assert message.startswith("there is no socket at /")

@@ -1,6 +1,5 @@
 """The web configuration's keys: what is refused, and where an error points."""
 
-import ssl
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,6 @@ def problem(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         read(text)
     return str(caught.value)
-
-
-def test_tls_and_users_are_read() -> None:
-    config = read(f"{TLS}\nbasic_auth_users: {{alice: {HASH}, bob: {HASH}}}")
-    assert config.pem == {"cert_file": DIRECTORY / "server.crt", "key_file": DIRECTORY / "server.key"}
-    assert config.tls.verify_mode is ssl.CERT_NONE
-    assert list(config.users) == ["alice", "bob"]
 
 
 def test_every_key_is_read() -> None:
