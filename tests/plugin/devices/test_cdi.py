@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugin.config.load import load
@@ -194,6 +194,7 @@ _edits = st.builds(
 )
 
 
+@settings(max_examples=50)
 @given(
     st.sampled_from(["a/b", "a.b/c-d", "a.b/c.d"]),
     st.dictionaries(

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.hosttree import HostTree
@@ -147,6 +147,7 @@ MEMBERS = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_no_path_is_used_more_often_than_it_may_and_groups_keep_theirs(data: st.DataObject) -> None:
     members = tuple(data.draw(MEMBERS))

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.usb import UsbBus
@@ -195,6 +195,7 @@ def test_a_host_without_usb(here: HostRoot) -> None:
 PORTS = st.sampled_from(["1-1", "1-2", "1-3"])
 
 
+@settings(max_examples=50)
 @given(st.lists(st.dictionaries(PORTS, st.sampled_from(["", "1", "2"])), max_size=6))
 def test_names_are_unique_and_stay(scans: list[dict[str, str]]) -> None:
     names = SerialNames()
