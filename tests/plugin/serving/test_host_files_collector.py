@@ -14,7 +14,7 @@ from runtime.clock import Clock
 
 def specified(name: str) -> str:
     """A resource with a CDI specification."""
-    return configuration(static(name, "x") + "  cdi: {kind: vendor.example/gpu, env: {GPU: x}}\n")
+    return configuration(static(name, name[-3:]) + "  cdi: {kind: vendor.example/gpu, env: {GPU: x}}\n")
 
 
 async def test_files_of_another_process_stay(node: Node, host: Path, root: Path) -> None:
