@@ -11,9 +11,10 @@ import faulthandler
 import os
 import resource
 import signal
+import socket
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -119,7 +120,28 @@ async def _with_signals(main: Callable[[asyncio.Event], Actor], end_within: floa
     for number in (signal.SIGTERM, signal.SIGINT):
         # The event loop's own handlers would wait for a loop that may be blocked.
         signal.signal(number, on_signal)
-    await main(stop)
+    with _woken_by_signals(loop):
+        await main(stop)
+
+
+@contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Generator[None]:
+    """Make each signal wake the event loop.
+
+    Python calls the handler of a signal that arrives just before the event loop waits, or in another thread,
+    only when the main thread continues: without this, at the next event or timer.
+    """
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.settimeout(0)
+        writer.settimeout(0)
+        loop.add_reader(reader, reader.recv, 64)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(-1)
+            loop.remove_reader(reader)
 
 
 def _end_at_once(_number: int, _frame: FrameType | None) -> None:

@@ -19,7 +19,7 @@ LIMIT = 30.0
 ROOT = Path(__file__).parents[2]
 
 PRELUDE = """
-import asyncio, os, sys, threading, time
+import asyncio, os, signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from runtime.log import configure
 from runtime.process import Fatal, run, run_actors
@@ -101,6 +101,30 @@ def test_a_signal_ends_a_process_cleanly(number: signal.Signals, start: Start) -
     assert line.endswith(f"level=info component=process msg=ending signal={number.name}")
 
 
+def test_a_signal_wakes_an_event_loop_that_waits_without_a_timer(start: Start) -> None:
+    """Another thread receives it while the main thread waits, as a signal just before the wait also does."""
+    process = start(
+        """
+        def waits():
+            with open(f"/proc/self/task/{os.getpid()}/status") as file:
+                fields = {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+            return fields["State"][0] == "S" and fields["voluntary_ctxt_switches"]
+        def receive():
+            before = None
+            while not (now := waits()) or now != before:
+                before = now
+                time.sleep(0.05)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        async def alone():
+            threading.Thread(target=receive, daemon=True).start()
+            await idle()
+        started(alone)
+        """
+    )
+    out, _ = process.communicate(timeout=LIMIT)
+    assert (process.returncode, out) == (0, "ready\ncancelled\n")
+
+
 BLOCKED = {
     "an actor that does not end": """
         async def stubborn():
@@ -127,7 +151,9 @@ BLOCKED = {
     "the event loop": """
         async def blocked():
             print("ready", flush=True)
-            time.sleep(60)
+            # Short: a signal just before a sleep is noticed after it.
+            while True:
+                time.sleep(0.05)
         started(blocked)
         """,
     "the event loop on the way out": """
