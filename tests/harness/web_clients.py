@@ -65,8 +65,9 @@ class Served:
 
     @property
     def warnings(self) -> list[logging.LogRecord]:
-        """Warnings and errors."""
-        return [record for record in self.records if record.levelno >= logging.WARNING]
+        """Warnings and errors of devicelens: asyncio writes errors of its own without descriptors."""
+        found = (record for record in self.records if record.levelno >= logging.WARNING)
+        return [record for record in found if record.name.startswith("devicelens.")]
 
     async def connect(
         self, tls: ssl.SSLContext | None = None

@@ -59,7 +59,7 @@ async def test_what_a_person_typed_chose_and_opened_survives_changes(
     await expect(page.locator(".devices tbody")).to_have_count(2)
     more = device("first", resource="nvidia.com/aaa")
     world.publish(replace(world.snapshot, devices=(more, *world.snapshot.devices)))
-    await expect(resource.locator("option")).to_have_count(4)
+    await expect(resource.locator("option")).to_have_count(5)
     await expect(resource).to_have_value(f"{GPU}.shared")
     await expect(page.locator(".devices tbody")).to_have_count(2)
 
