@@ -2,8 +2,8 @@
 
 Nodes and processes
   node, simulated, cluster   one interface to a simulated kubelet and to a real cluster
-  processes, stack, served   devicelens processes; both beside a node; a plugin inside a test
-  preset, hosttree, machines a preset on a host tree; files of a host; parts of machines as sysfs shows them
+  processes, stack, served   devicelens processes; both beside a node; a plugin or preset inside a test
+  hosttree, machines         files of a host; parts of machines as sysfs shows them
   waiting                    waits for a condition with a limit
   trials                     the fault suite
 
