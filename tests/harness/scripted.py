@@ -12,7 +12,7 @@ from simulator.scripted import ScriptedPlugin
 R = "example.com/camera"
 
 
-def pod(name: str = "p", count: int = 1, resource: str = R) -> PodSpec:
+def pod(name: str = "p", resource: str = R, count: int = 1) -> PodSpec:
     """A pod with one container, `c`, that requests devices of one resource."""
     return PodSpec(name, containers=(ContainerSpec("c", {resource: count}),))
 

@@ -31,7 +31,6 @@ from simulator import SimulatedKubelet
 from simulator.devices import HEALTHY
 from simulator.endpoint import PluginClient
 from simulator.manager import response
-from simulator.model import ContainerSpec, PodSpec
 
 _TOKENS = itertools.count()
 
@@ -183,11 +182,6 @@ def static(name: str, *devices: str) -> str:
 def glob(name: str, path: str, more: str = "") -> str:
     """A resource whose devices are the paths that match; `more`: its other keys, indented by two."""
     return f"- name: '{name}'\n  discover: [{{glob: {{paths: ['{path}']}}}}]\n{more}"
-
-
-def pod(name: str, resource: str, count: int = 1) -> PodSpec:
-    """A pod with one container, `c`, that requests devices."""
-    return PodSpec(name, containers=(ContainerSpec("c", resources={resource: count}),))
 
 
 @asynccontextmanager

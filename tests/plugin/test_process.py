@@ -8,7 +8,8 @@ from pathlib import Path
 
 from harness.owners import devicelens, get, get_json
 from harness.processes import Process
-from harness.served import configuration, pod
+from harness.scripted import pod
+from harness.served import configuration
 from harness.waiting import until_holds
 from simulator import SimulatedKubelet
 

@@ -51,9 +51,9 @@ async def test_a_pod_gets_devices_by_one_allocate_for_each_container_and_resourc
 
 async def test_devices_come_from_one_numa_node_where_one_has_enough(kubelet: SimulatedKubelet) -> None:
     async with registered(kubelet, R, FOUR):
-        await kubelet.add_pod(pod("one", 2))
+        await kubelet.add_pod(pod("one", count=2))
         assert devices_of(kubelet, "one") in ({"d0", "d2"}, {"d1", "d3"})
-        await kubelet.add_pod(pod("two", 2))
+        await kubelet.add_pod(pod("two", count=2))
         assert devices_of(kubelet, "two") in ({"d0", "d2"}, {"d1", "d3"})
 
 
@@ -63,7 +63,7 @@ async def test_without_topology_manager_the_plugin_is_offered_everything(root: P
         SimulatedKubelet(root, topology_policy="none") as kubelet,
         registered(kubelet, R, FOUR, options=options, prefer=_first_and_last) as plugin,
     ):
-        await kubelet.add_pod(pod("split", 2))
+        await kubelet.add_pod(pod("split", count=2))
         assert sorted(plugin.offered[0].available_deviceIDs) == ["d0", "d1", "d2", "d3"]
         assert devices_of(kubelet, "split") == {"d0", "d3"}
 
@@ -77,7 +77,7 @@ async def test_a_policy_can_refuse_what_would_be_split(root: Path) -> None:
         await kubelet.add_pod(pod("one"))
         assert devices_of(kubelet, "one") < {"d0", "d2"}
         with pytest.raises(AdmissionError) as refused:
-            await kubelet.add_pod(pod("split", 2))
+            await kubelet.add_pod(pod("split", count=2))
         assert str(refused.value) == (
             "TopologyAffinityError: Pod was rejected: Resources cannot be allocated with Topology locality"
         )
@@ -97,12 +97,12 @@ async def test_the_plugin_is_asked_and_heard_only_on_what_was_offered(
     options = Options(preferred_allocation=True)
     devices = [Device(f"d{n}") for n in range(4)]
     async with registered(kubelet, R, devices, options=options, prefer=prefer) as plugin:
-        await kubelet.add_pod(pod("one", 2))
+        await kubelet.add_pod(pod("one", count=2))
         assert "d2" in devices_of(kubelet, "one")
         assert len(devices_of(kubelet, "one")) == 2
         assert (len(plugin.offered), plugin.offered[0].allocation_size) == (1, 2)
         # No choice is left, and it is asked all the same.
-        await kubelet.add_pod(pod("rest", 2))
+        await kubelet.add_pod(pod("rest", count=2))
         assert len(plugin.offered) == 2
         assert len(devices_of(kubelet, "rest")) == 2
         assert any("were not offered" in violation for violation in kubelet.violations)
@@ -144,17 +144,17 @@ async def test_what_an_init_container_had_more_stays_with_the_pod_unlisted(kubel
         )
         assert len(kubelet.holdings()) == 1
         with pytest.raises(AdmissionError, match="Requested: 2, Available: 1"):
-            await kubelet.add_pod(pod("q", 2))
+            await kubelet.add_pod(pod("q", count=2))
         await kubelet.delete_pod("default", "p")
-        await kubelet.add_pod(pod("r", 4))
+        await kubelet.add_pod(pod("r", count=4))
 
 
 class TestRefusals:
     async def test_too_few_devices(self, kubelet: SimulatedKubelet) -> None:
         async with registered(kubelet, R, FOUR):
-            await kubelet.add_pod(pod("p", 3))
+            await kubelet.add_pod(pod("p", count=3))
             with pytest.raises(AdmissionError) as refused:
-                await kubelet.add_pod(pod("q", 2))
+                await kubelet.add_pod(pod("q", count=2))
             assert refused.value.reason == "UnexpectedAdmissionError"
             assert refused.value.message == (
                 "Pod was rejected: Allocate failed due to requested number of devices unavailable for "
@@ -165,7 +165,7 @@ class TestRefusals:
                 ("q", Phase.FAILED),
             ]
             await kubelet.delete_pod("default", "p")
-            await kubelet.add_pod(pod("q", 2))
+            await kubelet.add_pod(pod("q", count=2))
 
     @pytest.mark.parametrize(
         ("answer", "said"),
@@ -224,7 +224,7 @@ class TestRefusals:
             spec = PodSpec("p", containers=(ContainerSpec("a", {R: 3}), ContainerSpec("b", {R: 3})))
             with pytest.raises(AdmissionError):
                 await kubelet.add_pod(spec)
-            await kubelet.add_pod(pod("q", 4))
+            await kubelet.add_pod(pod("q", count=4))
 
 
 @dataclass
@@ -417,11 +417,11 @@ class Walk:
     async def add(self, name: str, count: int) -> None:
         free = sum(d.health == "Healthy" for d in self.devices.values() if d.id not in self.taken())
         if count <= free:
-            await self.kubelet.add_pod(pod(name, count))
+            await self.kubelet.add_pod(pod(name, count=count))
             self.held[name] = count
         else:
             with pytest.raises(AdmissionError, match=r"Available|no healthy devices"):
-                await self.kubelet.add_pod(pod(name, count))
+                await self.kubelet.add_pod(pod(name, count=count))
 
     def any_pod(self) -> str:
         name = self.chance.choice(sorted(self.held))

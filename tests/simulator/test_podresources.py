@@ -288,8 +288,8 @@ async def test_answers_may_be_far_beyond_grpcs_usual_limit(root: Path) -> None:
         async with registered(kubelet, R, devices), Monitor(root) as monitor:
             answer = await monitor.allocatable()
             assert answer.ByteSize() > 3_000_000
-            await kubelet.add_pod(pod("large", 6000))
-            await kubelet.add_pod(pod("none", 0))
+            await kubelet.add_pod(pod("large", count=6000))
+            await kubelet.add_pod(pod("none", count=0))
             assert len((await monitor.get("default", "large")).containers[0].devices) == 6000
 
 

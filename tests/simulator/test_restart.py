@@ -189,7 +189,7 @@ async def test_another_process_reads_the_checkpoint_and_forgets_pods_it_does_not
     async with SimulatedKubelet(root) as second:
         assert (second.resources(), second.capacity(R)) == ((R,), 0)
         async with registered(second, R, TWO):
-            await second.add_pod(pod("q", 2))
+            await second.add_pod(pod("q", count=2))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"Data":{}}'])

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.served import Node, configuration, glob, pod
+from harness.scripted import pod
+from harness.served import Node, configuration, glob
 from plugin.serving.context import Pace
 from simulator import AdmissionError, SimulatedKubelet
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Node, Served, configuration, glob, pod, static
+from harness.scripted import pod
+from harness.served import Node, Served, configuration, glob, static
 from plugin.discovery.glob import Glob
 from plugin.discovery.host import HostRoot
 from plugin.discovery.source import Findings

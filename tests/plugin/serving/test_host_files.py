@@ -9,7 +9,8 @@ import grpc
 import pytest
 
 from harness.hosttree import HostTree
-from harness.served import Answer, Node, configuration, glob, nodes, pod
+from harness.scripted import pod
+from harness.served import Answer, Node, configuration, glob, nodes
 from plugin.serving.context import Pace
 from plugin.serving.written_files import read_record
 from simulator import AdmissionError

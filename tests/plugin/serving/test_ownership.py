@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from harness.hosttree import HostTree
-from harness.served import Node, Serve, configuration, pod
+from harness.scripted import pod
+from harness.served import Node, Serve, configuration
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from plugin.serving.context import Pace
 from simulator import SimulatedKubelet

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Node, pod
+from harness.scripted import pod
+from harness.served import Node
 from simulator.model import ContainerError
 
 GPU = "example.com/gpu"

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from harness.served import Node, Serve, configuration, pod, static
+from harness.scripted import pod
+from harness.served import Node, Serve, configuration, static
 from kubelet.registration import PluginWatcherServicer
 from plugin.serving.context import Patience
 from simulator import SimulatedKubelet

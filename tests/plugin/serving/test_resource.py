@@ -13,7 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
-from harness.served import Node, Serve, configuration, plugin_sockets, plugin_stub, pod
+from harness.scripted import pod
+from harness.served import Node, Serve, configuration, plugin_sockets, plugin_stub
 from kubelet.paths import socket_target
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc

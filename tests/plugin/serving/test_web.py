@@ -14,7 +14,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from harness.served import Serve, Served, pod
+from harness.scripted import pod
+from harness.served import Serve, Served
 from harness.tools import required
 from plugin.serving.metrics import ConfigStatus
 from plugin.serving.web import PluginSite, build

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.served import Hands, Node, configuration, glob, pod
+from harness.scripted import pod
+from harness.served import Hands, Node, configuration, glob
 from plugin.devices.rendering import File
 from plugin.discovery.host import HostRoot
 from plugin.serving.context import Pace
