@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from harness.browser import chromium
+from harness.browser import chromium, load
 from harness.node import Node, Pod
 from harness.stack import Stack
 
@@ -46,7 +46,7 @@ async def test_a_person_sees_who_holds_what(stack: Stack, context: Mapping[str, 
         async def again() -> None:
             """Without JavaScript a person asks again; with it nothing is to be done."""
             if not live:
-                await page.reload()
+                await load(page)
 
         await expect(row(page, "cherry")).to_contain_text("free")
         await expect(page.get_by_text("The mapping is fresh.")).to_be_visible()

@@ -3,10 +3,10 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from playwright.async_api import Browser, async_playwright, expect
+from playwright.async_api import Browser, Error, Page, async_playwright, expect
 
 from harness.tools import required
-from harness.waiting import LIMIT
+from harness.waiting import LIMIT, until
 
 _QUIET = (
     "--no-sandbox",
@@ -30,3 +30,20 @@ async def chromium() -> AsyncGenerator[Browser]:
             yield browser
         finally:
             await browser.close()
+
+
+async def load(page: Page, url: str | None = None) -> None:
+    """Load `url`, or the same page again.
+
+    Without JavaScript the pages load themselves again every 10 or 30 seconds. Chromium refuses or interrupts
+    a navigation that meets such a refresh, so the navigation is tried again.
+    """
+
+    async def loaded() -> bool:
+        try:
+            await (page.reload() if url is None else page.goto(url))
+        except Error as error:
+            raise AssertionError(error.message) from error
+        return True
+
+    await until(f"{url or page.url} is loaded", loaded)

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from playwright.async_api import Browser, Locator, Page, ViewportSize, expect
 
+from harness.browser import load
 from harness.waiting import LIMIT, until
 
 TABS: Final = 250
@@ -37,7 +38,7 @@ class Person:
 
     async def visit(self, path: str) -> None:
         """Open an address as it was sent by a colleague."""
-        await self.page.goto(self._url + path)
+        await load(self.page, self._url + path)
 
     async def follow(self, control: Locator) -> None:
         """Follow a link, or press a button."""
@@ -91,7 +92,7 @@ class Person:
 
     async def _loads(self, what: Locator, count: int) -> None:
         async def again() -> bool:
-            await self.page.reload()
+            await load(self.page)
             seen = await what.count()
             assert seen == count, f"expected {count}, saw {seen}"
             return True
