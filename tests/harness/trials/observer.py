@@ -20,8 +20,8 @@ PACE = 0.05
 _EXPECTED = {"node", "resource", "device", "parent", "namespace", "pod", "container", "pod_uid"}
 _UP = re.compile(r"^devicelens_up 1(?:\.0)?$", re.MULTILINE)
 FRESH = 8.0
-"""Seconds that a mapping may be old that is said to be fresh: an exporter of these trials asks every second,
-waits a second for each answer, and may be stopped for three.
+"""Seconds that a mapping may be old while `devicelens_up` is 1, not counted while the exporter is away: an
+exporter of these trials calls List every second and waits a second for each answer.
 """
 LATE = 3.0
 """Seconds for which a pod's uid may be told although a successor of its name holds the very same devices:
@@ -66,6 +66,7 @@ class Observer:
     away: int = 0
     seen: Seen = field(default_factory=Seen)
     problems: list[str] = field(default_factory=list[str])
+    _returned: float = 0.0
     _has_mapping: bool = False
     _counted: dict[str, float] = field(default_factory=dict[str, float])
 
@@ -77,6 +78,7 @@ class Observer:
             yield
         finally:
             self.away -= 1
+            self._returned = time.time()
             if replaced:
                 self._has_mapping = False
                 self._counted = {}
@@ -150,7 +152,7 @@ class Observer:
                 yield f"{name} fell from {before} to {counters.get(name)}"
         self._counted.update(counters)
         found, taken = scrape.owners(), self._taken(scrape.taken_at(), asked)
-        if taken is not None and taken < asked - FRESH and _UP.search(text):
+        if taken is not None and max(taken, self._returned) < asked - FRESH and _UP.search(text):
             self.seen.wrong += 1
             yield f"a mapping that was {asked - taken:.3f} s old is said to be fresh"
         if taken is not None and taken < answered - self.stale_after + CLOCKS:

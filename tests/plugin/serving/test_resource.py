@@ -74,11 +74,12 @@ async def test_every_change_is_followed(
         await node.kubelet.add_pod(pod("p", COLA))
         (colas / "b").touch()
         await node.allocatable(COLA, 2)
-        for down_for in (0.0, 0.05, 0.3):
+        await served.registered(COLA)
+        for times, down_for in enumerate((0.0, 0.05, 0.3), start=2):
             await node.kubelet.restart(down_for=down_for)
             await node.allocatable(COLA, 2)
+            await served.registered(COLA, times)  # a restart before the answer would be one less
             assert [h.device for h in node.kubelet.holdings()] == ["a"]
-        await served.registered(COLA, 4)
         (before,) = plugin_sockets(node.kubelet.root)
         before.unlink()
         await served.registered(COLA, 5)
