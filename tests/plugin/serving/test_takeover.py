@@ -140,7 +140,7 @@ async def test_renewals_back_off(node: Node, colas: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(KubeletState, "allocatable", nothing)
     began = time.monotonic()
     async with node.serve(CONFIGURATION, pace=Pace(verify=0.2, verify_again=0.01)) as served:
-        await served.until(lambda: served.status(COLA).counters.registrations == 4)
+        await served.until(lambda: served.status(COLA).counters.registrations >= 4)
         # At once, then after 0.2 and after 0.4 s more.
         assert time.monotonic() - began > 0.6
         await node.allocatable(COLA)
