@@ -238,7 +238,7 @@ _NO_LIMIT: Final = 1 << 60
 """Bytes: cgroups v1 report at least this much where there is no limit."""
 
 
-_log = Log("reach")
+_log = Log("preflight")
 
 
 async def log_preflight(needs: Sequence[Need], *, proc: Path = Path("/proc")) -> None:

@@ -10,7 +10,7 @@ from harness.owners import devicelens, get, get_json
 from harness.processes import Process
 from harness.scripted import pod
 from harness.served import configuration
-from harness.waiting import until_holds
+from harness.waiting import until_equal, until_holds
 from simulator import SimulatedKubelet
 
 COLA = "myway5.com/cola"
@@ -43,7 +43,11 @@ async def test_sigterm_ends_it_clean(kubelet: SimulatedKubelet, root: Path, cola
         address = f"unix:{root / 'p.sock'}"
         document = await get_json(address, "/api/v1/devices")
         assert [resource["name"] for resource in document["resources"]] == [COLA, "example.com/resource"]
-        assert (await get(address, "/-/ready"))[0] == 200
+
+        async def ready() -> int:
+            return (await get(address, "/-/ready"))[0]
+
+        await until_equal("the plugin is ready", ready, 200)
         os.kill(plugin.pid, signal.SIGHUP)
         await plugin.line("configuration unchanged")
         # It would end by itself before two seconds are over, and then with another status.

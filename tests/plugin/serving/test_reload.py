@@ -42,6 +42,7 @@ async def following(
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run) for run in (watcher.run(), reloader.run(file, watcher))]
             await kubelet.wait_until(lambda k: k.allocatable(ONE) == 1)
+            await served.registered(ONE)
             yield Followed(file, reloader, served)
             for task in tasks:
                 task.cancel()
