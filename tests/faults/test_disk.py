@@ -1,6 +1,7 @@
 """History's disk is full, read-only, and what is on it is damaged; and the plugin can write nothing."""
 
 import asyncio
+import json
 import random
 import resource
 from collections.abc import Generator
@@ -15,6 +16,7 @@ from harness import owners
 from harness.trials import ground, places
 from harness.trials.fault import Fault
 from harness.trials.ground import SPARE
+from harness.trials.owners_check import owners_in
 from harness.trials.trial import Around, Trial, trying
 from harness.waiting import until
 from simulator import SimulatedKubelet
@@ -122,14 +124,18 @@ async def test_the_disk_is_read_only() -> None:
 
 
 async def _unwritten(trial: Trial, event: str, reason: str) -> set[str]:
-    """Pods come and go for a while, and history says that it cannot be written; the pods that were there."""
+    """Pods come and go for a while, and history says that it cannot be written. Returns the pods that the
+    exporter showed.
+    """
     seen: set[str] = set()
     async with trial.churning():
         over = asyncio.create_task(asyncio.sleep(2.0))
         while not over.done():
-            seen |= {owner.pod for owner in trial.truth.present}
+            status, text = await owners.get(trial.url, "/api/v1/devices")
+            seen |= {owner.pod for owner in owners_in(json.loads(text))} if status == 200 else set()
             await asyncio.sleep(0.1)
         assert reason in await trial.exporter.line(event, limit=60.0)
+    assert seen
     return seen
 
 

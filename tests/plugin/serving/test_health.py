@@ -123,7 +123,8 @@ async def test_flapping_is_held_counted_and_let_go(node: Node, devices: Path, ho
         await put("bad", lambda reason: reason.startswith("flapping: failed 5 times"))
         (host / "run/v0").write_text("ok")
         await served.quiet(NAME)
-        assert node.kubelet.allocatable(NAME) == 1
+        assert served.healthy(NAME) == ["v1"]
+        await node.allocatable(NAME, 1)
         assert served.status(NAME).counters.health_flaps == 1
         assert served.status(NAME).counters.transitions == {"unhealthy": 5, "healthy": 4}
         # It is let go when it has been well for long enough, by the clock.
