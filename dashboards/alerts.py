@@ -118,10 +118,16 @@ _DEVICES: Final = (
     Alert(
         "DevicelensResourceUnavailable",
         Severity.CRITICAL,
-        """
+        f"""
         node_resource:devicelens_devices:max > 0
         and on (cluster, node, resource)
         (node_resource:devicelens_allocatable_devices:max == 0)
+        unless on (cluster, node, resource)
+        (
+          count by (cluster, node, resource) (group by ({_PHYSICAL}) (device:devicelens_physical:info)) == 1
+          and on (cluster, node, resource)
+          {_anomalies("unhealthy_held", *_HOLDER).strip()}
+        )
         """,
         f"No device of {RESOURCE} is allocatable on {NODE}",
         f"{NODE} has {{{{ $value }}}} devices of {RESOURCE}, and none of them is allocatable: the plugin is gone or "
@@ -185,7 +191,7 @@ def _of_target(operation: str, selector: str, *labels: str) -> str:
 
 
 def _increased(counter: str, window: str, *labels: str) -> str:
-    return f"{_of_target('sum', f'increase({counter}[{window}])', *labels)} > 0"
+    return _of_target("sum", f"increase({counter}[{window}])", *labels)
 
 
 _EXPORTER: Final = (
@@ -211,7 +217,7 @@ _EXPORTER: Final = (
     ),
     Alert(
         "DevicelensMappingStale",
-        Severity.CRITICAL,
+        Severity.WARNING,
         _with_node(f"{_of_target('min', 'devicelens_up')} == 0"),
         f"The mapping of {NODE} is stale",
         f"The exporter on {NODE} has had no good answer from the kubelet for 3 minutes, or none since it started. "
@@ -226,7 +232,7 @@ _EXPORTER: Final = (
         Severity.WARNING,
         _with_node(
             f"""{_of_target("min", "devicelens_history_up")} == 0
-          or {_increased("devicelens_history_dropped_holdings_total", "15m")}"""
+          or {_increased("devicelens_history_dropped_holdings_total", "15m")} > 0"""
         ),
         f"The exporter on {NODE} does not write its history",
         f"The exporter on {NODE} cannot write its history file. Records wait in memory; when too many wait, the "
@@ -270,10 +276,14 @@ _PLUGIN: Final = (
     Alert(
         "DevicelensAllocationsRefused",
         Severity.WARNING,
-        _with_node(_increased("devicelens_plugin_allocation_errors_total", "15m", "resource"), "resource"),
+        _with_node(
+            # One refusal is a race that the pod's controller repeats.
+            f"{_increased('devicelens_plugin_allocation_errors_total', '15m', 'resource')} >= 3",
+            "resource",
+        ),
         f"The plugin on {NODE} refuses to allocate {RESOURCE}",
-        f"The plugin on {NODE} refused Allocate for {RESOURCE} in the last 15 minutes. The pods failed with "
-        "UnexpectedAdmissionError.",
+        f"The plugin on {NODE} refused Allocate for {RESOURCE} at least three times in 15 minutes. The pods failed "
+        "with UnexpectedAdmissionError.",
         NODE_BOARD,
     ),
     Alert(

@@ -15,8 +15,8 @@ def promql(text: str) -> str:
 
 
 class Severity(StrEnum):
-    """CRITICAL: pods are affected, or devicelens cannot tell; page somebody. WARNING: pods will be affected, or a
-    failure is hidden; act in working hours. INFO: for capacity planning.
+    """CRITICAL: pods are affected, or no node is monitored; page somebody. WARNING: pods will be affected, or one
+    node's holders are unknown; act in working hours. INFO: for capacity planning.
     """
 
     CRITICAL = "critical"
@@ -52,7 +52,9 @@ class Alert:
     keep: str = ""
 
     def document(self, *, runbooks: str, grafana: str) -> dict[str, Any]:
-        """The rule as Prometheus reads it."""
+        """The rule as Prometheus reads it. Without Grafana's address it has no dashboard_url: a pager cannot open a
+        relative one.
+        """
         rule: dict[str, Any] = {"alert": self.name, "expr": promql(self.expr)}
         if self.lasts != "0s":
             rule["for"] = self.lasts
@@ -63,8 +65,9 @@ class Alert:
             "summary": self.summary,
             "description": self.description,
             "runbook_url": f"{runbooks.rstrip('/')}/{self.name}.md",
-            "dashboard_url": f"{grafana.rstrip('/')}{self.dashboard}",
         }
+        if grafana:
+            rule["annotations"]["dashboard_url"] = f"{grafana.rstrip('/')}{self.dashboard}"
         return rule
 
 

@@ -51,9 +51,7 @@ def test_each_alert_is_seen_to_fire_to_end_and_to_stay_silent(alert: str) -> Non
         ended = ended or (True in states and states[-1] is False)
     assert ended
     annotated = [expected["exp_annotations"] for check in checks for expected in check["exp_alerts"]]
-    assert all(
-        set(found) == {"summary", "description", "runbook_url", "dashboard_url"} for found in annotated
-    )
+    assert all(set(found) == {"summary", "description", "runbook_url"} for found in annotated)
 
 
 def test_every_recording_rule_is_tried() -> None:
