@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Final, Literal, TextIO
 
-from runtime.text import visible
+from runtime.text import shortened, visible
 
 LEVELS: Final = ("debug", "info", "warn", "error")
 FORMATS: Final = ("logfmt", "json")
@@ -26,7 +26,7 @@ _LEVEL_NUMBERS: Final = {
 _LEVEL_NAMES: Final = {number: name for name, number in _LEVEL_NUMBERS.items()} | {logging.CRITICAL: "error"}
 _FIELDS: Final = "devicelens_fields"
 _VALUE_LIMIT: Final = 8192
-"""Characters of one value; more are cut."""
+"""Characters of one value; longer ones are cut in the middle."""
 
 
 class Log:
@@ -152,8 +152,7 @@ def _as_json(parts: Mapping[str, object]) -> str:
 def _json_value(value: object) -> bool | int | float | str:
     if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    text = str(value)
-    return text if len(text) <= _VALUE_LIMIT else text[: _VALUE_LIMIT - 1] + "…"
+    return shortened(str(value), _VALUE_LIMIT)
 
 
 def _as_logfmt(parts: Mapping[str, object]) -> str:
@@ -161,9 +160,7 @@ def _as_logfmt(parts: Mapping[str, object]) -> str:
 
 
 def _logfmt_value(value: object) -> str:
-    plain = str(value).lower() if isinstance(value, bool) else str(value)
-    if len(plain) > _VALUE_LIMIT:
-        plain = plain[: _VALUE_LIMIT - 1] + "…"
+    plain = shortened(str(value).lower() if isinstance(value, bool) else str(value), _VALUE_LIMIT)
     # Backslashes first: those that `visible` and the quotes add must stay single.
     text = visible(plain.replace("\\", "\\\\"), limit=2 * _VALUE_LIMIT)
     if text and text.isprintable() and not any(c in text for c in ' ="\\'):

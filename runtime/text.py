@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Final
 
+ID_LIMIT: Final = 128
+"""Characters of an id in tables, sentences and log lines."""
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -25,6 +27,14 @@ def visible(text: str, limit: int = 1024) -> str:
         return text
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(_spelled(c) if is_hostile(c) else c for c in cut)
+
+
+def shortened(text: str, limit: int = ID_LIMIT) -> str:
+    """`text` cut in the middle to `limit` characters, because ids often differ only at their ends."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 3
+    return f"{text[: limit - tail - 1]}…{text[-tail:]}"
 
 
 def named(items: Sequence[str], separator: str = ", ", limit: int = 8) -> str:

@@ -10,7 +10,7 @@ from exporter.cli.completion import complete_device
 from exporter.cli.sources import SourceFlags, choose_source, refuse_prometheus, source_flags
 from exporter.views.schema import DeviceEntry, ExplainDocument
 from exporter.views.wording import lasting, ranges, spelled
-from runtime.text import visible
+from runtime.text import shortened, visible
 
 _RELATIVES: Final = 10
 """Siblings and parts in the default output; -o wide and JSON have more."""
@@ -79,11 +79,11 @@ def facts(document: ExplainDocument, *, relatives: int | None = None) -> Iterato
     for resource in document.elsewhere:
         yield "also in", resource
     reading = document.reading
-    number = f" {reading.replica}" if reading.replica else ""
-    partition = f", partition {reading.partition}" if reading.partition else ""
+    number = f" {shortened(reading.replica)}" if reading.replica else ""
+    partition = f", partition {shortened(reading.partition)}" if reading.partition else ""
     yield "read as", f"{reading.kind}{number}{partition} (rule {reading.rule})"
     if document.parent is not None:
-        yield "parent", document.parent
+        yield "parent", shortened(document.parent)
     if document.entry is not None:
         yield from _of_device(document.entry)
     if document.numa is not None and document.numa.told_by is not None:
@@ -91,11 +91,11 @@ def facts(document: ExplainDocument, *, relatives: int | None = None) -> Iterato
     for name, known in (("sibling", document.siblings), ("part", document.parts)):
         for relative in known[:relatives]:
             holders = ", ".join(f"{h.namespace}/{h.pod}" for h in relative.holders)
-            yield name, f"{relative.device} {holders or '(no holder)'}"
+            yield name, f"{shortened(relative.device)} {holders or '(no holder)'}"
         if relatives is not None and len(known) > relatives:
             yield name, f"… and {len(known) - relatives} more: -o wide"
     for claim in document.claims:
-        yield "claimed", f"{claim.driver} {claim.pool} {claim.device}"
+        yield "claimed", f"{claim.driver} {claim.pool} {shortened(claim.device)}"
     age = "" if document.age_seconds is None else f", {lasting(document.age_seconds)} old"
     yield "mapping", f"{document.freshness}{age}, of {document.node}"
 

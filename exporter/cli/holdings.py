@@ -154,7 +154,7 @@ def _holding(entry: PastEntry, now: float | None) -> Row:
     device = entry.device if entry.pool is None else f"{entry.pool}/{entry.device}"
     return (
         Cell.raw(resource, resource.rpartition("/")[2]),
-        Cell.raw(f"{device} ({entry.share_id})" if entry.share_id else device),
+        Cell.of_id(f"{device} ({entry.share_id})" if entry.share_id else device),
         Cell(_state(entry)),
         Cell.raw(f"{entry.namespace}/{entry.pod}"),
         Cell.raw(entry.container),
@@ -173,8 +173,8 @@ def _wide_cells(entry: PastEntry) -> Row:
     claim = f"{entry.claim_namespace}/{entry.claim}" if entry.claim else ""
     bounds = [entry.start.certainty, *([entry.end.certainty] if entry.end is not None else [])]
     certainty = ", ".join([*bounds, *(["assumed"] if entry.assumed else [])])
-    texts = (entry.node, entry.parent or "", entry.pod_uid or "", workload, claim, certainty)
-    return tuple(map(Cell.raw, texts))
+    texts = (entry.pod_uid or "", workload, claim, certainty)
+    return (Cell.raw(entry.node), Cell.of_id(entry.parent or ""), *map(Cell.raw, texts))
 
 
 def _state(entry: PastEntry) -> str:

@@ -1,8 +1,8 @@
 """Tables of holders and holdings: `terminal` draws them on a terminal, a pipe gets plain aligned text.
 
-A terminal shows texts whole: short forms are used if the table is wider than the terminal, then long texts
-continue on the next line, up to 300 characters. Control characters, bidirectional marks and stacked combining
-marks from outside are spelled out.
+Ids are shortened in the middle to ID_LIMIT. A terminal shows other texts whole: short forms are used if the
+table is wider than the terminal, then long texts continue on the next line, up to 300 characters. Control
+characters, bidirectional marks and stacked combining marks from outside are spelled out.
 """
 
 import os
@@ -25,6 +25,7 @@ from exporter.cli.select import (
 )
 from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
 from exporter.views.wording import clock_time, lasting, ranges, rfc3339, spelled
+from runtime.text import shortened
 
 _COLUMNS: Final = ("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE")
 _WIDE_COLUMNS: Final = (*_COLUMNS, "PARENT", "NUMA", "UID", "WORKLOAD", "CLAIM", "REASON")
@@ -42,6 +43,11 @@ class Cell(NamedTuple):
     def raw(cls, text: str, short: str = "") -> "Cell":
         """A cell of texts from outside, made harmless."""
         return cls(_harmless(text), _harmless(short))
+
+    @classmethod
+    def of_id(cls, text: str) -> "Cell":
+        """A cell of a device's id, made harmless and shortened."""
+        return cls(shortened(_harmless(text)))
 
 
 NO_CELL: Final = Cell("")
@@ -144,8 +150,8 @@ def _node_rows(
 def _device_row(
     device: DeviceEntry, resource: Cell, holder: HolderEntry | None, since: Cell, health: Cell
 ) -> Row:
-    what = (resource, Cell.raw(device.device), Cell(device_state(device)))
-    parent, numa = Cell.raw(device.parent or ""), Cell(ranges(device.numa_nodes))
+    what = (resource, Cell.of_id(device.device), Cell(device_state(device)))
+    parent, numa = Cell.of_id(device.parent or ""), Cell(ranges(device.numa_nodes))
     if holder is None:
         return (*what, NO_CELL, NO_CELL, since, parent, numa, NO_CELL, NO_CELL, NO_CELL, health)
     workload = holder.workload
@@ -159,7 +165,7 @@ def _device_row(
 
 def _claim_row(claim: ClaimEntry, holder: ClaimHolderEntry, since: Cell) -> Row:
     return (
-        *(Cell.raw(claim.driver), Cell.raw(claimed_device(claim)), Cell("held")),
+        *(Cell.raw(claim.driver), Cell.of_id(claimed_device(claim)), Cell("held")),
         *(Cell.raw(f"{holder.namespace}/{holder.pod}"), Cell.raw(holder.container), since),
         *(NO_CELL, NO_CELL, Cell.raw(holder.pod_uid or ""), NO_CELL),
         *(Cell.raw(f"{holder.claim_namespace}/{holder.claim}"), NO_CELL),

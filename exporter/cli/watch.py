@@ -278,14 +278,14 @@ def _replaced(one: _Proof, other: _Proof) -> bool:
 def as_line(change: HolderChange, now: str, *, fleet: bool) -> str:
     """`2026-11-20T22:41:03Z  allocated  nvidia.com/gpu  GPU-0  ml/llama-0  trainer`."""
     node, labels = change.place
-    texts = [
-        *([*(value for _, value in labels), node] if fleet or not change.resource else []),
-        *(change.resource, change.device),
-        *([f"{change.namespace}/{change.pod}", change.container] if change.pod else []),
+    cells = [
+        *map(Cell.raw, [*(value for _, value in labels), node] if fleet or not change.resource else []),
+        *(Cell.raw(change.resource), Cell.of_id(change.device)),
+        *map(Cell.raw, [f"{change.namespace}/{change.pod}", change.container] if change.pod else []),
     ]
     seconds, dot, _ = spelled(change.time or now).partition(".")
     time_and_event = (f"{seconds}Z" if dot else seconds, f"{change.event:<9}")
-    return "  ".join([*time_and_event, *(Cell.raw(text).text for text in texts if text)])
+    return "  ".join([*time_and_event, *(cell.text for cell in cells if cell.text)])
 
 
 def as_json_line(change: HolderChange, now: str) -> str:

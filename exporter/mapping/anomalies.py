@@ -16,6 +16,7 @@ from exporter.mapping.model import (
     PodKey,
     Snapshot,
 )
+from runtime.text import shortened
 
 _LISTED: Final = 5
 """Names in a sentence."""
@@ -165,9 +166,10 @@ def _whole_and_parts(snapshot: Snapshot, parts: Iterable[Device]) -> Iterator[An
         holders = [*whole.holders, *of_parts]
         if not _of_several_pods(holders):
             continue
+        names = listed([shortened(part.key.device) for part in held])
         evidence = (
             f"{listed(_names(pods_of(whole.holders)))} holds it as a whole, "
-            f"{listed(_names(pods_of(of_parts)))} a part of it: {listed([part.key.device for part in held])}"
+            f"{listed(_names(pods_of(of_parts)))} a part of it: {names}"
         )
         ids = (whole.key.device, *(part.key.device for part in held))[:MAX_FACTS]
         for holder in whole.holders:

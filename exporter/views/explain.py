@@ -23,14 +23,12 @@ from exporter.mapping.model import (
 )
 from exporter.mapping.state import Freshness, State
 from exporter.views.wording import most_similar
-from runtime.text import utc, visible
+from runtime.text import shortened, utc, visible
 
 NO_PLUGIN: Final = "No --plugin.url is set: health reasons and attributes of devices are unknown."
 
 _NAMED: Final = 5
 """Devices that an error about an ambiguous id names."""
-_ID_LENGTH: Final = 256
-"""Characters of an id in errors."""
 _SENTENCE_LENGTH: Final = 8192
 _HOLDERS: Final = 10
 """Holders of one device that get a sentence each."""
@@ -270,7 +268,7 @@ def _no_resource(asked: str, snapshot: Snapshot) -> UnknownDevice:
 
 
 def _cut(text: str) -> str:
-    return visible(text, limit=_ID_LENGTH)
+    return shortened(visible(text, limit=_SENTENCE_LENGTH))
 
 
 def _why_nobody(device: Device, state: State) -> str:
@@ -311,7 +309,7 @@ def sentences(facts: DeviceFacts, state: State, *, now: float, stale_after: floa
 
 
 def _identity(facts: DeviceFacts) -> str:
-    name = facts.key.device
+    name = _cut(facts.key.device)
     match facts.subject:
         case Subject.PARENT:
             count = len(facts.parts)
@@ -328,7 +326,7 @@ def _read(facts: DeviceFacts) -> str:
     reading = facts.reading
     if reading.kind is DeviceKind.WHOLE:
         if facts.parent:
-            return f"a share of {facts.parent}, by its plugin; its id does not name the parent"
+            return f"a share of {_cut(facts.parent)}, by its plugin; its id does not name the parent"
         rule = f" (id rule {reading.rule})" if reading.rule != "whole" else ": no id rule matches"
         return f"a whole device{rule}"
     further = facts.parent_reading
@@ -339,24 +337,24 @@ def _read(facts: DeviceFacts) -> str:
 
 
 def _kind(reading: IdReading, parent: str) -> str:
-    of = f" of {parent}" if parent else ", of a device that its id does not name"
+    of = f" of {_cut(parent)}" if parent else ", of a device that its id does not name"
     if reading.kind is DeviceKind.REPLICA:
-        slice_of = f" of slice {reading.partition}" if reading.partition else ""
-        return f"share {reading.replica}{slice_of}{of}" if reading.replica else f"a share{of}"
-    return f"slice {reading.partition}{of}" if reading.partition else f"a slice{of}"
+        slice_of = f" of slice {_cut(reading.partition)}" if reading.partition else ""
+        return f"share {_cut(reading.replica)}{slice_of}{of}" if reading.replica else f"a share{of}"
+    return f"slice {_cut(reading.partition)}{of}" if reading.partition else f"a slice{of}"
 
 
 def _relatives(facts: DeviceFacts) -> Iterator[str]:
     if facts.siblings:
-        yield f"{facts.parent} also has {_summary(facts.siblings)}."
+        yield f"{_cut(facts.parent)} also has {_summary(facts.siblings)}."
     if facts.parts:
-        yield f"{facts.key.device} has the parts {_summary(facts.parts)}."
+        yield f"{_cut(facts.key.device)} has the parts {_summary(facts.parts)}."
 
 
 def _summary(devices: Sequence[Device]) -> str:
     """`a::1, a::2, a::3; 2 are held, by n/p, n/q`."""
     held = [device for device in devices if device.holders]
-    names = listed([device.key.device for device in devices])
+    names = listed([_cut(device.key.device) for device in devices])
     if not held:
         return f"{names}; none is held"
     pods = pods_of(holder for device in held for holder in device.holders)
@@ -372,7 +370,7 @@ def _holders(facts: DeviceFacts, state: State) -> Iterator[str]:
             share = f", share {key.share_id}" if key.share_id else ""
             when = _since(Holding(claim.held(through), through.holder), state)
             yield (
-                f"{_name(through.holder)} holds {key.device} of the driver {key.driver} "
+                f"{_name(through.holder)} holds {_cut(key.device)} of the driver {key.driver} "
                 f"(pool {key.pool}{share}) through the claim {named}{when}."
             )
     device = facts.device

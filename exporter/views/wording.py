@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice
 from typing import Final, TypeVar
 
-from runtime.text import parse_duration, visible
+from runtime.text import parse_duration, shortened, visible
 
 Item = TypeVar("Item", bound=tuple[str, ...])
 
@@ -34,14 +34,9 @@ class Text:
 
 
 def text(raw: str, limit: int = 72) -> Text:
-    """`raw` with control and bidirectional characters spelled out, cut in the middle to `limit` characters,
-    because ids often differ only at their ends.
-    """
+    """`raw` with control and bidirectional characters spelled out, shortened to `limit` characters."""
     whole = spelled(raw)
-    if len(whole) <= limit:
-        return Text(whole)
-    tail = limit // 3
-    return Text(f"{whole[: limit - tail - 1]}…{whole[-tail:]}", whole)
+    return Text(whole) if len(whole) <= limit else Text(shortened(whole, limit), whole)
 
 
 def spelled(raw: str) -> str:

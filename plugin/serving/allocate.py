@@ -48,7 +48,7 @@ from plugin.serving.scan import DeviceScanner
 from plugin.serving.status import ResourceCounters
 from runtime.clock import Clock
 from runtime.log import Log
-from runtime.text import quoted, visible
+from runtime.text import quoted, shortened, visible
 
 HOST_LIMIT: Final = 5.0
 """Seconds for what Allocate does on the host; after that it is refused."""
@@ -158,7 +158,7 @@ class Allocator:
         self._counters.allocations += len(allocations)
         self._inventory.give(ids, self._clock.instant())
         for each in containers:
-            _log.info("allocated", resource=self._plan.name, devices=",".join(each))
+            _log.info("allocated", resource=self._plan.name, devices=",".join(map(shortened, each)))
         return allocations
 
     async def _allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerAllocation]:

@@ -127,9 +127,10 @@ def _read(form: str, line: str) -> dict[str, str]:
 @pytest.mark.parametrize("form", ["logfmt", "json"])
 def test_a_field_is_bounded_and_never_replaces_the_level_or_the_time(form: str) -> None:
     fields = {"level": "error", "ts": "never", "component": "other", "msg": "no"}
-    line = _written(form, "event", **fields, text="x" * 1_000_000)
+    line = _written(form, "event", **fields, text="x" * 1_000_000 + "the end")
     assert len(line) < 10_000
     pairs = _read(form, line)
+    assert pairs["text"].endswith("xthe end")
     assert (pairs["level"], pairs["component"], pairs["msg"]) == ("info", "part", "event")
     assert pairs["ts"] != "never"
     assert {name: pairs[f"{name}_"] for name in fields} == fields

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from devicelens import version
 from runtime import __version__
-from runtime.text import is_hostile, visible
+from runtime.text import ID_LIMIT, is_hostile, shortened, visible
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,24 @@ def test_visible_text_is_one_line_that_any_terminal_can_print(text: str) -> None
 def test_a_text_that_is_too_long_is_cut_and_says_so(character: str) -> None:
     assert visible(character * 11, limit=10) == visible(character * 9) + "…"
     assert visible(character * 10, limit=10) == visible(character * 10)
+
+
+@given(st.text(), st.integers(4, 200))
+def test_a_shortened_text_keeps_its_beginning_and_its_end(text: str, limit: int) -> None:
+    shown = shortened(text, limit)
+    if len(text) <= limit:
+        assert shown == text
+        return
+    head, _, tail = shown.partition("…") if "…" not in text else (shown[: limit - limit // 3 - 1], "", "")
+    assert len(shown) == limit
+    assert text.startswith(head)
+    assert text.endswith(tail)
+
+
+def test_ids_of_real_devices_are_never_shortened() -> None:
+    mig = "MIG-3f3bbbd2-9f0c-5c9b-9f5f-4d2f5d0f9a11::12"
+    assert shortened(mig) == mig
+    assert len(shortened("GPU-" + "0" * 4096)) == ID_LIMIT
 
 
 @pytest.mark.parametrize("revision", ["0123abc", "a" * 40, "a" * 40 + "-dirty"])

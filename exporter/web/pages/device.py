@@ -226,9 +226,9 @@ def reading_words(reading: IdReading) -> str:
         case DeviceKind.WHOLE:
             return "a whole device" if reading.rule == "whole" else f"a whole device ({rule})"
         case DeviceKind.REPLICA:
-            return f"{f'share {spelled(reading.replica)}' if reading.replica else 'a share'} ({rule})"
+            return f"{f'share {text(reading.replica).shown}' if reading.replica else 'a share'} ({rule})"
         case DeviceKind.PARTITION:
-            part = f"slice {spelled(reading.partition)}" if reading.partition else "a slice"
+            part = f"slice {text(reading.partition).shown}" if reading.partition else "a slice"
             return f"{part} ({rule})"
 
 

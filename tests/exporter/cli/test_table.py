@@ -13,9 +13,9 @@ from exporter.cli.common import NoMatchError, as_json
 from exporter.cli.select import CpusEntry, HolderQuery, MappingAnswer, NamespacedPod, select
 from exporter.cli.table import Cell, columns, print_table, rows
 from exporter.views.schema import ClaimEntry, ClaimHolderEntry, HolderEntry
-from harness.hostile import CORPUS
+from harness.hostile import CORPUS, LONG
 from harness.mappings import claim, device, holder, mapping
-from runtime.text import is_hostile
+from runtime.text import is_hostile, shortened
 
 
 class Terminal(StringIO):
@@ -67,6 +67,20 @@ def test_the_wide_table_has_parent_numa_and_uid() -> None:
         *("WORKLOAD", "CLAIM", "REASON"),
     ]
     assert lines[1].split()[5:] == ["2026-10-28T22:31:03.250Z", "(10", "min)", "GPU-1", "0", "uid-1"]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_very_long_id_is_shortened_in_the_middle_and_whole_in_json(*, wide: bool) -> None:
+    shown = mapping(
+        device(f"{LONG}::0", holder("one"), parent=LONG),
+        device("GPU-1"),
+        claims=(claim(f"{LONG}-7"),),
+    )
+    lines = table(shown, wide=wide)
+    assert max(map(len, lines)) < 600
+    assert all(shortened(name) in lines[at] for at, name in ((1, f"{LONG}::0"), (3, f"worker-3/{LONG}-7")))
+    assert "::0  held" in lines[1]
+    assert LONG in as_json(shown.nodes[0])
 
 
 @pytest.fixture

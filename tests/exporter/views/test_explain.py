@@ -37,6 +37,7 @@ from exporter.views.explain import (
 )
 from harness import scene
 from harness.answers import allocatables, listings
+from harness.hostile import LONG
 from harness.scene import GPU, device
 from kubelet.pb.podresources.v1 import api_pb2
 
@@ -298,6 +299,30 @@ def test_a_users_rule_is_named() -> None:
     mine = rule("acme", r"0000:(?P<parent>\w+):00\.(?P<replica>\d)", resource=NIC, kind=DeviceKind.REPLICA)
     found = explain(STATE, "0000:3b:00.0", NIC, reader=IdReader([mine, *BUILT_IN_RULES]))
     assert (found.reading.rule, found.reading.replica) == ("acme", "0")
+
+
+def test_a_very_long_id_leaves_the_sentences_readable() -> None:
+    holder = Holder("ml", "llama-0", "trainer")
+    other = holder._replace(pod="llama-1")
+    snapshot = scene.snapshot(
+        device(LONG, holder),
+        device(f"{LONG}::0", other, parent=LONG),
+        device(f"{LONG}::1", parent=LONG),
+    )
+    anomalies = find(snapshot)
+    assert anomalies
+    assert all(len(anomaly.evidence) < 400 for anomaly in anomalies)
+    state = scene.state(snapshot, at=1000.0, anomalies=anomalies)
+    for name in (LONG, f"{LONG}::0"):
+        found = _found(name, state=state)
+        assert (found.key.device, found.subject) == (name, Subject.DEVICE)
+        words = sentences(found, state, now=1002.0, stale_after=60.0)
+        assert max(map(len, words)) < 800, words
+        assert words[0].startswith(f"{name[:80]}")
+        assert f"{name[-40:]} of {GPU}" in words[0]
+    with pytest.raises(UnknownDevice) as unknown:
+        _found(f"{LONG}::2", state=state)
+    assert len(str(unknown.value)) < 900
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
