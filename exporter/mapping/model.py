@@ -120,7 +120,8 @@ class Container:
 class ResourceCounts:
     """Counts of one resource's devices.
 
-    `unhealthy` = known but not allocatable; `free` = allocatable without a holder.
+    `allocated` = held; `unhealthy` = known but not allocatable, held or not; `free` = allocatable without a
+    holder. `allocated`, `free` and `unavailable` exclude each other; their sum is `known`.
     """
 
     known: int
@@ -128,6 +129,16 @@ class ResourceCounts:
     allocated: int
     unhealthy: int
     free: int
+
+    @property
+    def unavailable(self) -> int:
+        """Devices that are neither held nor free."""
+        return self.known - self.allocated - self.free
+
+    @property
+    def held_unhealthy(self) -> int:
+        """Held devices that are not allocatable."""
+        return self.unhealthy - self.unavailable
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,8 @@ def resources(moment: Moment, filters: Filters) -> schema.ResourcesDocument:
                 allocated=counts.allocated,
                 unhealthy=counts.unhealthy if complete else None,
                 free=counts.free if complete else None,
+                unavailable=counts.unavailable if complete else None,
+                held_unhealthy=counts.held_unhealthy if complete else None,
             )
             for name, counts in state.snapshot.resources().items()
             if matcher.resource(name)
@@ -310,6 +312,8 @@ def _counts(state: State) -> schema.Counts:
         held=sum(c.allocated for c in by_resource),
         free=sum(c.free for c in by_resource) if snapshot.complete else None,
         unhealthy=sum(c.unhealthy for c in by_resource) if snapshot.complete else None,
+        unavailable=sum(c.unavailable for c in by_resource) if snapshot.complete else None,
+        held_unhealthy=sum(c.held_unhealthy for c in by_resource) if snapshot.complete else None,
         claimed_devices=len(snapshot.claims),
         containers=len(snapshot.containers),
         pods=len({(c.holder.namespace, c.holder.pod) for c in snapshot.containers}),

@@ -222,7 +222,11 @@ class ClaimsDocument(Envelope, frozen=True, kw_only=True):
 
 
 class ResourceEntry(Struct, frozen=True):
-    """Counts of a resource's devices; null where the kubelet does not report allocatable devices."""
+    """Counts of a resource's devices; null where the kubelet does not report allocatable devices.
+
+    `allocated` (held), `free` and `unavailable` exclude each other and sum up to `known`. `unhealthy` are all
+    that are not allocatable: `unavailable` and `held_unhealthy`.
+    """
 
     resource: str
     known: Count
@@ -230,6 +234,8 @@ class ResourceEntry(Struct, frozen=True):
     allocated: Count
     unhealthy: Count | None
     free: Count | None
+    unavailable: Count | None
+    held_unhealthy: Count | None
 
 
 class ResourcesDocument(Envelope, frozen=True, kw_only=True):
@@ -279,13 +285,19 @@ class AnomaliesDocument(Envelope, frozen=True, kw_only=True):
 
 
 class Counts(Struct, frozen=True):
-    """Totals of the node; null where the kubelet does not report allocatable devices."""
+    """Totals of the node; null where the kubelet does not report allocatable devices.
+
+    `held`, `free` and `unavailable` exclude each other and sum up to `devices`. `unhealthy` are all that are
+    not allocatable: `unavailable` and `held_unhealthy`.
+    """
 
     resources: Count
     devices: Count
     held: Count
     free: Count | None
     unhealthy: Count | None
+    unavailable: Count | None
+    held_unhealthy: Count | None
     claimed_devices: Count
     containers: Count
     pods: Count

@@ -101,6 +101,23 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def count_states(*, held: int, free: int | None = None, unavailable: int = 0, held_unhealthy: int = 0) -> str:
+    """The devices of a total by states that exclude each other: `2 held (1 of them unhealthy), 1 free,
+    1 unavailable`. Unavailable: neither held nor free. States without devices are left out.
+
+    `free` None: the kubelet does not report allocatable devices.
+    """
+    unhealthy = ""
+    if held_unhealthy:
+        of_them = "" if held == 1 else "all " if held_unhealthy == held else f"{held_unhealthy} of them "
+        unhealthy = f" ({of_them}unhealthy)"
+    states = ((held, f"held{unhealthy}"), (free or 0, "free"), (unavailable, "unavailable"))
+    found = [f"{number} {state}" for number, state in states if number]
+    if free is None:
+        found.append("free ones unknown")
+    return ", ".join(found)
+
+
 def listed(items: Sequence[str], limit: int = 5) -> str:
     """`a, b and c`; beyond `limit` items `a, b and 7 more`."""
     if len(items) <= 1:

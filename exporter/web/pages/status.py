@@ -19,7 +19,7 @@ from exporter.views.query import (
     device_link,
     pod_link,
 )
-from exporter.views.wording import Text, counted, listed, spelled, text
+from exporter.views.wording import Text, count_states, counted, listed, spelled, text
 from exporter.web.pages.parts import (
     UNHEALTHY_HELD,
     FindingList,
@@ -275,8 +275,11 @@ def group_header(cluster: Cluster, state: State) -> GroupHeader | None:
     # The parent of shares has a page too, below its first share's resource.
     resource = own.key.resource if own else cluster.every[0].resource
     states = Counter(row.state(complete=state.snapshot.complete) for row in cluster.every)
-    by_state = " · ".join(
-        f"{states[name]} {name}" for name in (UNHEALTHY_HELD, "unhealthy", "held", "free") if states[name]
+    by_state = count_states(
+        held=states["held"] + states[UNHEALTHY_HELD],
+        held_unhealthy=states[UNHEALTHY_HELD],
+        free=states["free"],
+        unavailable=states["unhealthy"],
     )
     return GroupHeader(
         *(key, kind, text(name), f"{counts}: {by_state}", cluster.continued),

@@ -51,6 +51,15 @@ def test_device_is_free_held_or_held_but_not_allocatable() -> None:
     assert build(_listed(entry("held")), None).devices == (device("held", HOLDER, resource=R),)
 
 
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=8))
+def test_held_free_and_unavailable_sum_up_to_the_known_devices(found: list[tuple[bool, bool]]) -> None:
+    devices = [device(f"d{i}", *([HOLDER] if held else []), ok=ok) for i, (held, ok) in enumerate(found)]
+    for counts in Snapshot(tuple(devices)).resources().values():
+        assert counts.allocated + counts.free + counts.unavailable == counts.known
+        assert counts.unavailable == sum(not held and not ok for held, ok in found)
+        assert counts.held_unhealthy == sum(held and not ok for held, ok in found)
+
+
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [(None, ()), ([], ()), ([0], (0,)), ([1], (1,)), ([-1], ()), ([1, 0], (0, 1)), ([1, 1, -1], (1,))],

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from exporter.views.wording import (
     clock_time,
+    count_states,
     counted,
     lasting,
     listed,
@@ -102,6 +103,23 @@ def test_counts_and_lists() -> None:
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert listed(["a", "b", "c", "d"], limit=2) == "a, b and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("held", "held_unhealthy", "free", "unavailable", "words"),
+    [
+        (2, 1, 1, 1, "2 held (1 of them unhealthy), 1 free, 1 unavailable"),
+        (2, 2, 0, 0, "2 held (all unhealthy)"),
+        (1, 1, 3, 0, "1 held (unhealthy), 3 free"),
+        (0, 0, 0, 4, "4 unavailable"),
+        (3, 0, None, 0, "3 held, free ones unknown"),
+        (0, 0, 0, 0, ""),
+    ],
+)
+def test_states_of_a_total_exclude_each_other(
+    held: int, held_unhealthy: int, free: int | None, unavailable: int, words: str
+) -> None:
+    assert count_states(held=held, held_unhealthy=held_unhealthy, free=free, unavailable=unavailable) == words
 
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -173,10 +173,19 @@ async def test_claims_resources_and_anomalies(client: Client, world: SimpleNames
         ("shared", "shared-2", BEGAN, False),
     ]
     assert claim["cdi_devices"] == ["example.com/gpu=claim-1"]
-    counts = ("resource", "known", "allocatable", "allocated", "unhealthy", "free")
+    counts = (
+        "resource",
+        "known",
+        "allocated",
+        "free",
+        "unavailable",
+        "unhealthy",
+        "held_unhealthy",
+        "allocatable",
+    )
     assert [tuple(entry[name] for name in counts) for entry in await get(client, "resources")] == [
-        (GPU, 7, 6, 3, 1, 4),
-        (f"{GPU}.shared", 2, 2, 1, 0, 1),
+        (GPU, 7, 3, 4, 0, 1, 1, 6),
+        (f"{GPU}.shared", 2, 1, 1, 0, 0, 0, 2),
     ]
     assert await get(client, "anomalies") == [
         {
@@ -256,6 +265,8 @@ async def test_status_has_the_exporter_and_its_counts(client: Client, world: Sim
             "held": 4,
             "free": 5,
             "unhealthy": 1,
+            "unavailable": 0,
+            "held_unhealthy": 1,
             "claimed_devices": 1,
             "containers": 6,
             "pods": 6,

@@ -332,7 +332,7 @@ def test_group_headings_have_counts_and_links() -> None:
     assert unheaded is None
     assert gpu is not None
     assert (gpu.name.shown, gpu.address) == ("G-2", f"/devices/{SHARED}/G-2")
-    assert gpu.counts == f"2 devices of {SHARED} and 1 of nvidia.com/mig: 2 held · 1 free"
+    assert gpu.counts == f"2 devices of {SHARED} and 1 of nvidia.com/mig: 2 held, 1 free"
     owner, _, free = (group_header(one, STATE) for one in grouped(RowGroup.POD))
     assert owner is not None
     assert free is not None
@@ -343,7 +343,7 @@ def test_group_headings_have_counts_and_links() -> None:
     ill = device("G-2::0", A, parent="G-2", ok=False), device("G-2::1", B, parent="G-2")
     (heading,) = (group_header(one, STATE) for one in grouped(RowGroup.DEVICE, items=ill))
     assert heading is not None
-    assert heading.counts == f"2 devices of {GPU}: 1 unhealthy, held · 1 held"
+    assert heading.counts == f"2 devices of {GPU}: 2 held (1 of them unhealthy)"
 
 
 @settings(max_examples=40)

@@ -25,7 +25,7 @@ async def test_the_page_has_every_fact_of_the_mapping(client: Client, world: Sim
         "The mapping is fresh. The kubelet answered 3 s ago, at 22:41:03 UTC .",
         "Refreshes on: timer every 5s",
         "unhealthy, held batch/render-1 (blender) holds nvidia.com/gpu GPU-2 , which is unhealthy.",
-        "nvidia.com/gpu 3 4 1 6",
+        "Devices Held Free Unavailable nvidia.com/gpu 7 1 unhealthy of 3 4 0",
         "10 devices",
         "GPU-0 nvidia.com/gpu held ml / llama-0 trainer 22:31:03 10 min 0",
         "GPU-2 nvidia.com/gpu unhealthy, held batch / render-1 blender 22:31:03 10 min 0",
@@ -123,7 +123,7 @@ async def test_many_devices_come_in_pages_with_counts_of_all(client: Client, wor
     )
     first = await read_page(client, "/")
     assert "1 to 200 of 450 devices Page 1 of 3 Next" in first.text
-    assert "r/x 225 225 0 450" in first.text
+    assert "r/x 450 225 225 0" in first.text
     assert first.text.count(" r/x held ") == 100
     last = await read_page(client, "/?page=3")
     assert "401 to 450 of 450 devices Previous Page 3 of 3" in last.text
