@@ -183,7 +183,7 @@ def _pods(settings: ExporterSettings, paths: KubeletPaths) -> PodTracker | None:
             return PodTracker(ApiServer(access, settings.node_name, allowed), expected=True)
         case source:
             try:
-                pods_api = PodsApi(paths.pods_api_socket, allowed, timeout=settings.poll_timeout)
+                pods_api = PodsApi(paths, allowed, timeout=settings.poll_timeout)
             except ValueError as error:
                 raise Fatal(f"--kubelet.root {settings.kubelet_root}: {error}") from error
             return PodTracker(pods_api, expected=source == "pods-api")

@@ -5,7 +5,9 @@ a kubelet that restarted serves another socket, possibly of another version.
 """
 
 import asyncio
+import errno
 import os
+import socket
 import stat
 import time
 from collections.abc import Callable
@@ -280,20 +282,29 @@ class KubeletClient:
         return KubeletError(method, code.name, details)
 
 
-def unreachable(socket: Path) -> str | None:  # noqa: PLR0911 -- a reason each
-    """Why no connection to `socket` is possible, and what to do; None where the path is a usable socket."""
+def connect_error(path: Path) -> int:
+    """The errno that a connection to the unix socket `path` fails with; 0 where a server listens."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(0)
+        code = probe.connect_ex(bytes(path))
+    # EAGAIN: the backlog is full, so a server listens.
+    return 0 if code == errno.EAGAIN else code
+
+
+def unreachable(path: Path) -> str | None:  # noqa: PLR0911 -- a reason each
+    """Why no connection to `path` is possible, and what to do; None where the path is a usable socket."""
     try:
-        status = socket.stat()
+        status = path.stat()
     except FileNotFoundError:
-        if socket.parent.is_dir():
-            return f"there is no socket {socket}: the kubelet is not up"
-        return f"there is no directory {socket.parent}: is the kubelet's root right, and is it mounted?"
+        if path.parent.is_dir():
+            return f"there is no socket {path}: the kubelet is not up"
+        return f"there is no directory {path.parent}: is the kubelet's root right, and is it mounted?"
     except PermissionError:
-        return f"no permission to reach {socket}: run as root, or as a user who may write to the socket"
+        return f"no permission to reach {path}: run as root, or as a user who may write to the socket"
     except OSError as error:
-        return f"{socket}: {error.strerror or error}"
+        return f"{path}: {error.strerror or error}"
     if not stat.S_ISSOCK(status.st_mode):
-        return f"{socket} is not a socket: mount the directory {socket.parent}, not the socket"
-    if not os.access(socket, os.W_OK):
-        return f"no permission to connect to {socket}: run as root, or as a user who may write to the socket"
-    return f"no server on {socket}: the kubelet is not running, or another file system is mounted there"
+        return f"{path} is not a socket: mount the directory {path.parent}, not the socket"
+    if not os.access(path, os.W_OK):
+        return f"no permission to connect to {path}: run as root, or as a user who may write to the socket"
+    return f"no server on {path}: the kubelet is not running, or another file system is mounted there"

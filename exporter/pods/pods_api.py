@@ -11,8 +11,8 @@ Rules of the kubelet (1.36):
 """
 
 import asyncio
+import errno
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import grpc
@@ -30,10 +30,10 @@ from exporter.pods.source import (
     UnreadableEvent,
     of_message,
 )
-from kubelet.paths import socket_target
+from kubelet.paths import KubeletPaths, socket_target
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2
-from kubelet.podresources import MAX_MESSAGE_BYTES, UNDECODABLE, unreachable
+from kubelet.podresources import MAX_MESSAGE_BYTES, UNDECODABLE, connect_error, unreachable
 
 _SERVICE: Final = "/v1alpha1.Pods"
 _OPTIONS: Final = (
@@ -50,16 +50,16 @@ _Stream: TypeAlias = "grpc.aio.UnaryStreamCall[bytes, bytes]"
 
 
 class PodsApi:
-    """A PodWatcher: the Pods API at `socket`. First event and answers come within `timeout` s."""
+    """A PodWatcher: the kubelet's Pods API. First event and answers come within `timeout` s."""
 
     name = "pods-api"
     words = "pods watched by the kubelet's Pods API"
     lasting = False
 
-    def __init__(self, socket: Path, allowed: LabelFilter, *, timeout: float) -> None:
+    def __init__(self, paths: KubeletPaths, allowed: LabelFilter, *, timeout: float) -> None:
         """Raises ValueError for a socket path that is too long for the kernel."""
-        self._target = socket_target(socket)
-        self._socket = socket
+        self._target = socket_target(paths.pods_api_socket)
+        self._paths = paths
         self._allowed = allowed
         self._timeout = timeout
         self._channel: grpc.aio.Channel | None = None
@@ -164,11 +164,25 @@ class PodsApi:
                 code.name, f"this kubelet does not serve the Pods API: {details}", absent=True
             )
         if code is grpc.StatusCode.UNAVAILABLE:
-            why = unreachable(self._socket)
-            return PodWatchError(code.name, why or details, absent=not self._socket.exists())
+            return self._unavailable() or PodWatchError(code.name, details)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self._late()
         return PodWatchError(code.name, details)
+
+    def _unavailable(self) -> PodWatchError | None:
+        """Why nothing serves the socket; None where something does. A kubelet that serves PodResources but
+        not this socket has the feature gate PodsAPI off, or no such gate: UNIMPLEMENTED, as for an unknown
+        method.
+        """
+        socket = self._paths.pods_api_socket
+        missing = connect_error(socket) in {errno.ENOENT, errno.ECONNREFUSED}
+        if missing and connect_error(self._paths.pod_resources_socket) == 0:
+            what, cause = f"no socket {socket}", "the kubelet's feature gate PodsAPI is off (1.36 or later)"
+            if not socket.parent.is_dir():
+                what, cause = f"no directory {socket.parent}", f"{cause}, or the directory is not mounted"
+            return PodWatchError("UNIMPLEMENTED", f"there is {what}: {cause}", absent=True)
+        why = unreachable(socket)
+        return PodWatchError("UNAVAILABLE", why, absent=not socket.exists()) if why else None
 
     def _late(self) -> PodWatchError:
         return PodWatchError(grpc.StatusCode.DEADLINE_EXCEEDED.name, f"no answer within {self._timeout:g} s")

@@ -74,6 +74,7 @@ class PodTracker:
         self._doubt = asyncio.Event()
         self._thorough = False
         self._absent: str | None = None
+        self._absence_logged = False
         self._failing = Episode(_log, "the pod source fails", calm=_CALM, source=watcher.words)
         self._unreadable = Episode(_log, "an event of the pod source does not decode", calm=_CALM)
 
@@ -155,7 +156,9 @@ class PodTracker:
         else:
             self._registry.clear()
         if error.absent and not self._expected:
-            if self._absent is None:
+            # A kubelet that is down may serve the source later; the refresh loop logs that it is down.
+            if error.code != grpc.StatusCode.UNAVAILABLE.name and not self._absence_logged:
+                self._absence_logged = True
                 _log.info("pods' uids, labels and owners are not known", reason=error.message)
             self._absent = error.message
             self._failing.recovered()
@@ -209,9 +212,10 @@ class PodTracker:
         if anew:
             self._registry.clear()
         self._registry.connect()
-        if self._absent is not None:
+        self._absent = None
+        if self._absence_logged:
             _log.info("pods' uids, labels and owners are known from now on", source=self._watcher.words)
-            self._absent = None
+            self._absence_logged = False
         self._failing.recovered()
 
     def _see(self, event: PodSeen, now: float) -> bool:

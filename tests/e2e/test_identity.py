@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness import owners
+from harness.processes import Process
 from harness.simulated import SimulatedNode
 from harness.stack import Stack
 from harness.waiting import until, until_equal
@@ -159,19 +159,20 @@ async def _registered(stack: Stack) -> None:
     await stack.allocatable_is(3)
 
 
-async def test_without_a_pods_api_that_is_said_once_and_everything_else_goes_on(tmp_path: Path) -> None:
+async def test_pods_api_that_the_kubelet_does_not_serve_is_logged_once_until_it_does() -> None:
     async with SimulatedNode() as node, Stack(node) as stack:
         stack.add_devices("cherry")
         await stack.allocatable_is(1)
         await node.control.add_pod(_pod(stack, "p"))
         await stack.everyone_says(await stack.held())
-        assert {uid for _, uid in await _uids(stack)} == {""}
-        assert (await owners.scrape(stack.url)).value("devicelens_pods_source_up", source="pods-api") == 0
+        await node.process.stop()
+        gated = Process("kubelet", "--kubelet.root", str(node.root), "--node-name", node.name, "--pods-api")
+        async with gated:
+            line = await stack.exporter.line("pods' uids, labels and owners are known from now on")
+            assert "level=info" in line
         told = [line for line in stack.exporter.lines if "component=identities" in line]
-        assert len(told) == 1
-        assert "level=info" in told[0]
-        triggers = (await owners.get_json(stack.url, "/api/v1/status"))["triggers"]
-        assert any(trigger.startswith("pods not watched: there is no ") for trigger in triggers)
+        assert [line for line in told if "not known" in line] == told[:1]
+        assert "the kubelet is not up" not in told[0]
 
 
 async def test_nobody_is_asked_where_nobody_is_to_be() -> None:

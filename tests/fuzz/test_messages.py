@@ -30,6 +30,7 @@ from exporter.web.pages.status import status_page
 from harness import mutation, recordings
 from harness.answers import Answers
 from harness.truth import claims_of, devices_of, owners_of
+from kubelet.paths import KubeletPaths
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.podresources.v1 import api_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2 as pods_pb2
@@ -198,7 +199,7 @@ def test_no_answer_ends_or_deceives_what_reads_it() -> None:
 def test_no_event_of_pods_ends_or_deceives_what_reads_it() -> None:
     order = random.Random(SEED)
     events = recordings.watch_messages()
-    source = PodsApi(Path("/nowhere"), LabelFilter(re.compile(".*")), timeout=1.0)
+    source = PodsApi(KubeletPaths(Path("/nowhere")), LabelFilter(re.compile(".*")), timeout=1.0)
     register = PodRegistry()
     seen: Counter[str] = Counter()
     for number in range(COUNT):

@@ -1,6 +1,7 @@
 """exporter.pods.pods_api against the simulated kubelet, and against what is none."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from exporter.pods.source import (
     UnreadableEvent,
 )
 from harness.pod_listener import following
+from kubelet.paths import KubeletPaths
 from kubelet.pb.core.v1 import pod_pb2
 from kubelet.pb.pods.v1alpha1 import api_pb2
 from simulator import SimulatedKubelet
@@ -27,7 +29,7 @@ from simulator.rpc import Context, RawService, UnaryMethod
 
 
 def _source(root: Path, timeout: float = 5.0) -> PodsApi:
-    return PodsApi(root / "pods-api" / "pods-api.sock", LabelFilter(None), timeout=timeout)
+    return PodsApi(KubeletPaths(root), LabelFilter(None), timeout=timeout)
 
 
 async def test_watch_reports_pods_that_start_change_and_end(root: Path, kubelet: SimulatedKubelet) -> None:
@@ -103,11 +105,29 @@ async def test_interrupt_ends_a_hanging_watch(root: Path, kubelet: SimulatedKube
         assert (await listener.failure()).code == "SILENT"
 
 
-async def test_absent_socket_is_reported_as_absent(root: Path) -> None:
-    async with SimulatedKubelet(root), following(_source(root)) as listener:
-        error = await listener.failure()
-        assert error.absent
-        assert "pods-api" in error.message
+async def _refusal(root: Path) -> PodWatchError:
+    async with following(_source(root)) as listener:
+        return await listener.failure()
+
+
+async def test_kubelet_that_is_up_without_the_socket_does_not_serve_the_api(root: Path) -> None:
+    directory = root / "pods-api"
+    gate = "the kubelet's feature gate PodsAPI is off (1.36 or later)"
+    async with SimulatedKubelet(root):
+        error = await _refusal(root)
+        assert (error.code, error.absent) == ("UNIMPLEMENTED", True)
+        assert error.message == f"there is no directory {directory}: {gate}, or the directory is not mounted"
+        directory.mkdir()  # as the manifest does
+        error = await _refusal(root)
+        assert (error.code, error.absent) == ("UNIMPLEMENTED", True)
+        assert error.message == f"there is no socket {directory}/pods-api.sock: {gate}"
+        with socket.socket(socket.AF_UNIX) as left_behind:
+            left_behind.bind(f"{directory}/pods-api.sock")
+        assert (await _refusal(root)).absent
+    (directory / "pods-api.sock").unlink()
+    error = await _refusal(root)
+    assert (error.code, error.absent) == ("UNAVAILABLE", True)
+    assert error.message.endswith("pods-api.sock: the kubelet is not up")
     with pytest.raises(ValueError, match="bytes long"):
         _source(root / ("x" * 200))
 

@@ -309,8 +309,8 @@ async def test_absent_source_is_logged_once_and_fails_if_expected(
     caplog.set_level(logging.INFO, "devicelens")
     monkeypatch.setattr(module, "_LAST_RETRY", 0.001)
     async with running(expected=expected) as its:
-        for _ in range(5):
-            await its.tell(PodWatchError("UNAVAILABLE", "there is no socket", absent=True))
+        for code in ("UNAVAILABLE", "UNIMPLEMENTED", "UNAVAILABLE", "UNIMPLEMENTED", "UNIMPLEMENTED"):
+            await its.tell(PodWatchError(code, "there is no socket", absent=True))
             await until_holds(its.source.told.empty)
         assert "there is no socket" in its.identities.words
         await until_holds(lambda: its.source.followed >= 3)
