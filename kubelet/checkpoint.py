@@ -31,15 +31,18 @@ class DeviceAssignment:
 
     `identifiers` name the physical devices behind them: host paths of device nodes and mounts, CDI device
     names, and the paths and PCI addresses in environment variables. Empty for an answer that does not decode.
+    `pod_uid` is empty where the checkpoint has none.
     """
 
     resource: str
     ids: frozenset[str]
     identifiers: frozenset[str]
+    pod_uid: str = ""
 
 
 class _Entry(msgspec.Struct):
     ResourceName: str
+    PodUID: str = ""
     DeviceIDs: dict[str, list[str]] | None = None
     AllocResp: bytes | None = None
 
@@ -78,6 +81,7 @@ def decode_checkpoint(content: bytes) -> tuple[DeviceAssignment, ...]:
             entry.ResourceName,
             frozenset(i for ids in (entry.DeviceIDs or {}).values() for i in ids),
             frozenset(_identifiers(entry.AllocResp or b"")),
+            entry.PodUID,
         )
         for entry in entries or ()
     )

@@ -45,7 +45,7 @@ async def main(settings: PluginSettings, stop: asyncio.Event) -> None:
     paths = KubeletPaths(settings.kubelet_root.absolute())
     host = HostRoot(settings.host_root)
     uevents = Uevents(first=host.here("/proc/1"))
-    kubelet = KubeletState(paths, clock)
+    kubelet = KubeletState(paths, clock, settings.node_name)
     context = PluginContext(
         host=host,
         paths=paths,

@@ -7,7 +7,7 @@ for resource names.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,12 +65,16 @@ class DeviceState:
         *,
         grace_period: float,
         numa_nodes: Collection[int],
+        active: Callable[[], Collection[str]],
         violation: Callable[[str], None],
     ) -> None:
-        """`clock`: seconds, never going back. `violation` receives what a plugin must not do."""
+        """`clock`: seconds, never going back. `active` returns the uids of pods that have not ended.
+        `violation` receives what a plugin must not do.
+        """
         self._clock = clock
         self._grace_period = grace_period
         self._numa_nodes = frozenset(numa_nodes)
+        self._active = active
         self._violation = violation
         self.endpoints: dict[str, Endpoint] = {}
         self.devices: dict[str, dict[str, Device]] = {}
@@ -177,11 +181,14 @@ class DeviceState:
         return self._held.get(pod_uid, {}).get(container, {})
 
     def in_use(self, resource: str) -> frozenset[str]:
-        """Ids of a resource that any container holds."""
+        """Ids of a resource that any container holds, by the kubelet's books."""
+        return self._in_use(resource, self._held)
+
+    def _in_use(self, resource: str, pods: Iterable[str]) -> frozenset[str]:
         return frozenset(
             i
-            for pod in self._held.values()
-            for held in pod.values()
+            for uid in pods
+            for held in self._held[uid].values()
             if resource in held
             for i in held[resource].ids()
         )
@@ -221,7 +228,9 @@ class DeviceState:
         for device in devices:
             if device != old.get(device.id):
                 self._judge_device(resource, device, elsewhere.get(device.id))
-        in_use = self.in_use(resource)
+        # kubelet: devices of an ended pod stay in its books until the next allocation, but no pod status
+        # shows their health: dropping them does no harm.
+        in_use = self._in_use(resource, self._held.keys() & self._active())
         for i in sorted((old.keys() & in_use) - ids.keys()):
             self._violation(f"{resource}: device {i!r} is held by a pod and is no longer advertised")
 

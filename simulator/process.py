@@ -32,6 +32,7 @@ class Life:
             node.monotonic,
             grace_period=settings.grace_period,
             numa_nodes=settings.numa_nodes,
+            active=node.active,
             violation=node.violation,
         )
         self.manager = DeviceManager(

@@ -15,7 +15,7 @@ AllocationError; then no container gets a device.
 
 import asyncio
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -116,8 +116,11 @@ class Allocator:
         scanner: DeviceScanner,
         host_files: HostFiles,
         counters: ResourceCounters,
+        given: Callable[[Iterable[str]], None],
     ) -> None:
+        """`given` is called with the advertised ids of each answer."""
         self._plan = plan
+        self._given = given
         self._host = context.host
         self._clock = context.clock
         self._inventory = inventory
@@ -157,6 +160,7 @@ class Allocator:
             self._inventory.name(ids, self._clock.instant())
         self._counters.allocations += len(allocations)
         self._inventory.give(ids, self._clock.instant())
+        self._given(ids)
         for each in containers:
             _log.info("allocated", resource=self._plan.name, devices=",".join(map(shortened, each)))
         return allocations

@@ -29,6 +29,7 @@ class Pace:
     - `first_answers`: registration waits for the first answers of all probes at most this long
     - `claim_turn`: a resource waits for the claims of earlier ones at most this long
     - `release`: between checks for tombstones, files and holdings that no pod needs any more
+    - `confirm`: from Allocate until List is checked for the holder
     - `verify`: between checks that the kubelet has devices of the resource allocatable; `verify_again`:
       until a failed check is repeated
     - `restart`: before a resource restarts after a defect, by the number of restarts in a row
@@ -42,6 +43,7 @@ class Pace:
     first_answers: float = 6.0
     claim_turn: float = 5.0
     release: float = 15.0
+    confirm: float = 1.0
     verify: float = 10.0
     verify_again: float = 1.5
     restart: tuple[float, ...] = (0.1, 1.0, 5.0, 30.0)

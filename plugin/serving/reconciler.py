@@ -1,12 +1,12 @@
 """Compares one resource with the kubelet's state: adoption, tombstones and the registration."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from plugin.devices.inventory import Inventory
+from plugin.devices.inventory import RELEASE_AFTER, Inventory
 from plugin.serving.context import PluginContext
 from plugin.serving.device_tracker import DeviceTracker
 from plugin.serving.registration import Registration
@@ -55,6 +55,8 @@ class Reconciler:
         self._pace = context.pace
         self._displaced = Episode(_log, "another plugin serves the resource", resource=resource)
         self._holders_known = False
+        self._unlisted: dict[str, float] = {}
+        self._given = asyncio.Event()
         self.adopted = False
         """Whether `adopt` is done."""
 
@@ -75,13 +77,46 @@ class Reconciler:
         self._holders_known = held is not None
         if held is not None:
             await self._ownership.learn_once()
-            self._inventory.adopt(sorted(held.get(self._resource, ())), self._clock.instant())
+            adopted = sorted(held.get(self._resource, ()))
+            self._inventory.adopt(adopted, self._clock.instant())
+            self.given(adopted)
             self._devices.reclaim()
 
+    def given(self, advertised_ids: Iterable[str]) -> None:
+        """Record that pods got these ids."""
+        self._unlisted |= dict.fromkeys(advertised_ids, self._clock.monotonic())
+        self._given.set()
+
+    async def follow_holders(self) -> None:
+        """Check soon after each Allocate that List names the pod. Runs until cancelled.
+
+        List proves the end of such a pod alone (`EndedPods`): check before the pod ends.
+        """
+        while True:
+            await self._given.wait()
+            self._given.clear()
+            await asyncio.sleep(self._pace.confirm)
+            await self._confirm_holders()
+
+    async def _confirm_holders(self) -> None:
+        """Forget the ids whose pod List has named, or that no pod has got after all."""
+        now = self._clock.monotonic()
+        before = dict(self._unlisted)
+        listed = await self._kubelet.with_listed_pod(self._resource)
+        held = await self._kubelet.may_be_held(self._resource)
+        if listed is None or held is None:
+            return
+        for device_id, at in before.items():
+            lost = device_id not in held and now - at >= RELEASE_AFTER
+            if (lost or device_id in listed) and self._unlisted.get(device_id) == at:
+                del self._unlisted[device_id]
+
     async def release_tombstones(self) -> None:
-        """Drop vanished devices once neither List nor the checkpoint names a holder. Runs until cancelled."""
+        """Drop vanished devices that no pod holds. Runs until cancelled."""
         while True:
             await asyncio.sleep(self._pace.release)
+            if self._unlisted:
+                await self._confirm_holders()
             if not self._holders_known:
                 await self._adopt_held()
                 self._changed()

@@ -50,14 +50,6 @@ class ServedResource:
             HostRecord(names.record, plan.name, plan.member_of.text if plan.member_of else ""),
             lambda: [known.device for known in self._inventory.devices.values()],
         )
-        self._allocator = Allocator(
-            plan,
-            context,
-            inventory=self._inventory,
-            scanner=scanner,
-            host_files=self._host_files,
-            counters=self._counters,
-        )
         self._tracker = DeviceTracker(
             plan,
             context,
@@ -75,6 +67,15 @@ class ServedResource:
             changed=self._changed,
             registration=self._registration,
             context=context,
+        )
+        self._allocator = Allocator(
+            plan,
+            context,
+            inventory=self._inventory,
+            scanner=scanner,
+            host_files=self._host_files,
+            counters=self._counters,
+            given=self._reconciler.given,
         )
         self._published: tuple[ListEntry, ...] | None = None
         self._ready_to_register = asyncio.Event()
@@ -139,6 +140,7 @@ class ServedResource:
             await self._reconciler.adopt()
             self._check_empty()
             group.create_task(self._keep_host_files())
+            group.create_task(self._reconciler.follow_holders())
             group.create_task(self._reconciler.release_tombstones())
             await self._ready_to_register.wait()
             group.create_task(self._reconciler.verify())

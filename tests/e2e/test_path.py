@@ -13,6 +13,8 @@ from harness import owners
 from harness.node import Holding, Node, Pod
 from harness.stack import Stack
 from harness.waiting import until
+from plugin.devices.ended_pods import SETTLED
+from plugin.devices.inventory import RELEASE_AFTER
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -201,6 +203,28 @@ async def test_a_device_that_fails_is_still_its_holders_and_recovers(stack: Stac
     await stack.allocatable_is(2)
     await stack.metric_is(1, "devicelens_device_healthy", device=holding.device)
     await stack.metric_is(None, "devicelens_anomaly_info", kind="unhealthy_held", device=holding.device)
+
+
+async def test_a_vanished_device_goes_after_its_pod(stack: Stack) -> None:
+    """Nothing is allocated after the pod ends: the kubelet's checkpoint keeps the pod's entry."""
+    stack.add_devices("cherry", "classic")
+    await stack.allocatable_is(2)
+    (holding,) = await _pod_with(stack, "steady", 1)
+
+    stack.remove_devices(holding.device)
+    await stack.allocatable_is(1)
+    await stack.metric_is(0, "devicelens_device_healthy", device=holding.device)
+    # The plugin drops no vanished device before a minute has passed.
+    for _ in range(2):
+        await asyncio.sleep(RELEASE_AFTER / 2)
+        await stack.metric_is(1, "devicelens_anomaly_info", kind="unhealthy_held", device=holding.device)
+    assert await stack.node.capacity(stack.resource) == 2
+    await stack.node.delete_pod("steady")
+
+    async def gone() -> bool:
+        return await stack.node.capacity(stack.resource) == 1
+
+    await until("the vanished device is dropped", gone, limit=stack.node.limit + 2 * SETTLED)
 
 
 async def test_an_exporter_that_is_killed_knows_everything_again(stack: Stack) -> None:

@@ -202,7 +202,7 @@ def plugin_context(
 ) -> PluginContext:
     """What the resources of a plugin share."""
     paths, root = KubeletPaths(kubelet_root), HostRoot(host)
-    kubelet = KubeletState(paths, clock)
+    kubelet = KubeletState(paths, clock, "sim-node")
     return PluginContext(
         host=root,
         paths=paths,

@@ -14,8 +14,13 @@ class Bed:
     def __init__(self) -> None:
         self.now = 0.0
         self.violations: list[str] = []
+        self.active = {"uid"}
         self.state = DeviceState(
-            lambda: self.now, grace_period=300, numa_nodes=(0, 1), violation=self.violations.append
+            lambda: self.now,
+            grace_period=300,
+            numa_nodes=(0, 1),
+            active=lambda: self.active,
+            violation=self.violations.append,
         )
 
     def up(self, *devices: Device) -> None:
@@ -93,6 +98,15 @@ def test_a_held_device_must_not_be_dropped(bed: Bed) -> None:
     bed.state.hold("uid", "c", R, {-1: ["a"]}, b"")
     bed.state.listed(R, [Device("b")])
     assert bed.violations == [f"{R}: device 'a' is held by a pod and is no longer advertised"]
+
+
+def test_the_device_of_an_ended_pod_may_be_dropped(bed: Bed) -> None:
+    bed.up(Device("a"), Device("b"))
+    bed.state.hold("uid", "c", R, {-1: ["a"]}, b"")
+    bed.active.clear()
+    bed.state.listed(R, [Device("b")])
+    assert bed.violations == []
+    assert bed.state.in_use(R) == {"a"}
 
 
 def test_one_id_in_two_resources_is_told(bed: Bed) -> None:

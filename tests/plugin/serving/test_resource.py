@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from harness.scripted import pod
-from harness.served import Node, Serve, configuration, plugin_sockets, plugin_stub
+from harness.served import Node, Serve, Served, configuration, plugin_sockets, plugin_stub
 from kubelet.paths import socket_target
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2 as pb
 from kubelet.pb.deviceplugin.v1beta1 import api_pb2_grpc as pb_grpc
@@ -24,6 +24,7 @@ from plugin.discovery.source import Findings
 from plugin.serving.context import Pace, Patience
 from plugin.serving.scan import DeviceScanner, Resolved, ScanResult
 from simulator import AdmissionError, Faults, RegistrationFaults, SimulatedKubelet
+from simulator.model import ContainerSpec, PodSpec
 
 COLA = "myway5.com/cola"
 """Sources, ids and environment as the preset has them."""
@@ -278,24 +279,67 @@ async def listed_again(kubelet: SimulatedKubelet) -> None:
     await kubelet.wait_until(lambda k: k.calls["List"] > calls)
 
 
+PATIENT = Pace(release=0.05, confirm=0.0)
+
+
 async def test_a_tombstone_goes_after_its_pod(node: Node, colas: Path) -> None:
     for name in ("a", "b", "c"):
         (colas / name).touch()
-    async with node.serve(configuration(cola()), pace=Pace(release=0.05), ready={COLA: 3}) as served:
+    async with node.serve(configuration(cola()), pace=PATIENT, ready={COLA: 3}) as served:
         await node.kubelet.add_pod(pod("p", COLA, 3))
         for name in ("a", "b"):
             (colas / name).unlink()
         await node.allocatable(COLA)
-        served.hands.ahead += 120.0
-        await listed_again(node.kubelet)
-        await listed_again(node.kubelet)
+        await outlast(node, served)
         assert node.kubelet.capacity(COLA) == 3
+        # Nothing is allocated any more: the checkpoint keeps the entry of the ended pod.
         await node.kubelet.delete_pod("default", "p")
-        # The next allocation rewrites the checkpoint, which knows the ended pod until then.
-        await node.kubelet.add_pod(pod("q", COLA))
         served.hands.ahead += 120.0
         await node.kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
         assert [entry.id for entry in served.status(COLA).advertised] == ["c"]
+
+
+async def outlast(node: Node, served: Served) -> None:
+    """Let every time limit pass, and the plugin compare what the kubelet says, several times."""
+    for _ in range(4):
+        served.hands.ahead += 120.0
+        await listed_again(node.kubelet)
+
+
+async def test_a_tombstone_of_an_init_container_stays_as_long_as_its_pod(node: Node, colas: Path) -> None:
+    (colas / "b").touch()
+    spec = PodSpec(
+        name="p",
+        containers=(ContainerSpec("c"),),
+        init_containers=(ContainerSpec("i", resources={COLA: 1}),),
+    )
+    async with node.serve(configuration(cola()), pace=PATIENT, ready={COLA: 2}) as served:
+        await node.kubelet.add_pod(spec)
+        for name in ("a", "b"):
+            (colas / name).unlink()
+        await node.kubelet.wait_until(lambda k: k.allocatable(COLA) == 0)
+        await node.kubelet.wait_until(lambda k: k.capacity(COLA) == 2)
+        served.hands.ahead += 120.0
+        await node.kubelet.wait_until(lambda k: k.capacity(COLA) == 1)  # the one that was free
+        await outlast(node, served)
+        assert node.kubelet.capacity(COLA) == 1
+
+
+async def test_a_tombstone_stays_while_a_restarted_kubelet_has_no_pods(
+    root: Path, serve: Serve, colas: Path
+) -> None:
+    async with SimulatedKubelet(root / "k", sync_delay=3600) as kubelet:
+        node = Node(kubelet, serve)
+        async with node.serve(configuration(cola()), pace=PATIENT, ready={COLA: 1}) as served:
+            await kubelet.add_pod(pod("p", COLA))
+            (colas / "a").unlink()
+            await node.allocatable(COLA, 0)
+            await listed_again(kubelet)
+            await kubelet.restart()
+            await served.registered(COLA, 2)
+            await outlast(node, served)
+            await kubelet.wait_until(lambda k: k.capacity(COLA) == 1)
+        assert kubelet.violations == ()
 
 
 async def test_a_tombstone_stays_while_the_kubelet_does_not_answer(node: Node, colas: Path) -> None:
