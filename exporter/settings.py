@@ -20,17 +20,15 @@ from runtime.flags import (
     setting,
     variable,
 )
-
-_PATTERN_LIMIT: Final = 1024
+from runtime.patterns import pattern_problem
+from runtime.text import quoted
 
 
 def _parse_pattern(text: str) -> re.Pattern[str]:
-    if len(text) > _PATTERN_LIMIT:
-        raise ValueError(f"found {len(text)} characters, expected at most {_PATTERN_LIMIT}")
-    try:
-        return re.compile(text, re.ASCII)
-    except re.error as error:
-        raise ValueError(f"found {text!r}, expected a regular expression: {error}") from error
+    problem = pattern_problem(text)
+    if problem is not None:
+        raise ValueError(f"found {quoted(text)}, {problem}")
+    return re.compile(text, re.ASCII)
 
 
 PATTERN: Final = Parsed("regex", _parse_pattern)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from msgspec import UNSET, Meta, Struct, UnsetType, inspect
 
 from plugin.names import Check, attribute_problem, glob_problem, path_problem
-from plugin.patterns import pattern_problem
+from runtime.patterns import pattern_problem
 from runtime.text import parse_duration, quoted
 
 Place = tuple[str | int, ...]

@@ -1,16 +1,21 @@
 """Templates of the configuration: Jinja2, sandboxed, strict, compiled once, and bounded when rendered.
 
 Jinja2's sandbox protects the process's objects, but not its time and memory. So the language is reduced to
-expressions, if, and for over the given variables; unknown names are found when a template is compiled.
+expressions, if, and for over the given variables, and each rendering has a budget of steps that iterations,
+filters, comparisons, and copies use up. Unknown names are found when a template is compiled.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, Literal, cast
 
 import jinja2
 from jinja2 import meta, nodes
+from jinja2.filters import do_round, make_attrgetter
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from runtime.text import advice, quoted
@@ -34,9 +39,6 @@ ALLOWED_METHODS: Final = frozenset(
 """Methods of texts and mappings. Nothing else can be called."""
 
 _MAPPING_METHODS: Final = frozenset({"get", "items", "keys", "values"})
-
-MAX_LOOPS: Final = 2
-"""Nested loops; with more, a short template could run for hours."""
 
 _ALLOWED_NODES: Final = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Name, nodes.NSRef),
@@ -67,22 +69,22 @@ class _Checker:
         self._fields = fields
         self._attributes = attributes
 
-    def check(self, node: nodes.Node, scope: dict[str, str | None], loops: int) -> Iterator[str]:
+    def check(self, node: nodes.Node, scope: dict[str, str | None]) -> Iterator[str]:
         if not isinstance(node, _ALLOWED_NODES):
             yield f"found {type(node).__name__.lower()!r}, expected only expressions, if and for"
             return
         yield from self._own(node, scope)
         if isinstance(node, nodes.For):
-            yield from self._loop(node, scope, loops)
+            yield from self._loop(node, scope)
             return
         for child in node.iter_child_nodes():
-            yield from self.check(child, scope, loops)
+            yield from self.check(child, scope)
 
-    def _loop(self, node: nodes.For, scope: dict[str, str | None], loops: int) -> Iterator[str]:
-        if loops >= MAX_LOOPS or node.recursive:
-            yield f"found loops more than {MAX_LOOPS} deep, or a recursive one"
+    def _loop(self, node: nodes.For, scope: dict[str, str | None]) -> Iterator[str]:
+        if node.recursive:
+            yield "found a recursive loop"
             return
-        yield from self.check(node.iter, scope, loops)
+        yield from self.check(node.iter, scope)
         targets = [name.name for name in node.target.find_all(nodes.Name)]
         if isinstance(node.target, nodes.Name):
             targets.append(node.target.name)
@@ -90,9 +92,9 @@ class _Checker:
         inner = {**scope, "loop": None, **dict.fromkeys(targets, element)}
         rest = [*node.body, *([node.test] if node.test is not None else [])]
         for child in rest:
-            yield from self.check(child, inner, loops + 1)
+            yield from self.check(child, inner)
         for child in node.else_:
-            yield from self.check(child, scope, loops)
+            yield from self.check(child, scope)
 
     def _own(self, node: nodes.Node, scope: dict[str, str | None]) -> Iterator[str]:
         match node:
@@ -192,6 +194,13 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 MAX_OUTPUT: Final = 128 * 1024 - 1
 """The longest output: the kernel accepts no longer argument or variable."""
+MAX_STEPS: Final = 500_000
+"""The steps of one rendering. An iteration takes one step for each 16 nodes of the loop's body;
+a filter, method, comparison, or copy takes one for each item and for each 16 characters of its values.
+"""
+_MAX_STRIPPED: Final = 64
+"""Characters that `strip` and `trim` remove; the time is their number times the text's length."""
+_MAX_PRECISION: Final = 20
 
 DEVICE_FIELDS: Final = frozenset({"id", "name", "path", "attrs", "numa_nodes", "nodes"})
 FOUND_FIELDS: Final = frozenset({"name", "path", "attrs", "nodes"})
@@ -200,6 +209,94 @@ FOUND_FIELDS: Final = frozenset({"name", "path", "attrs", "nodes"})
 
 class TemplateError(ValueError):
     """A template cannot be compiled or rendered; the message says why."""
+
+
+_left: Final[ContextVar[list[int]]] = ContextVar("left")
+"""The steps that the current rendering has left."""
+
+
+@contextmanager
+def _budget() -> Generator[None]:
+    token = _left.set([MAX_STEPS])
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def _spend(steps: int) -> None:
+    left = _left.get()
+    left[0] -= steps
+    if left[0] < 0:
+        raise TemplateError(
+            f"takes more than {MAX_STEPS} steps, expected fewer iterations and filters, or shorter lists"
+        )
+
+
+def _measured(value: Any) -> Any:
+    """Spend the steps of reading `value` once. A list counts as often as it is in itself."""
+    if isinstance(value, str):
+        _spend(1 + len(value) // 16)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        _spend(1)
+        for item in value:
+            _measured(item)
+    elif isinstance(value, dict):
+        _spend(1)
+        for pair in value.items():
+            _measured(pair)
+    else:
+        _spend(1)
+    return value
+
+
+def _iterated(value: Any, steps: int) -> Any:
+    """The iterable of a loop; each of its items takes so many steps."""
+    if hasattr(value, "__len__"):
+        _spend(len(value) * steps)
+        return value
+    return _counted(value, steps) if isinstance(value, Iterable) else value
+
+
+def _counted(items: Iterable[Any], steps: int) -> Iterator[Any]:
+    for item in items:
+        _spend(steps)
+        yield item
+
+
+def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter or test that spends the steps of its arguments and of its result."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for value in (*args, *kwargs.values()):
+            _measured(value)
+        result = function(*args, **kwargs)
+        return _counted(result, 1) if isinstance(result, Iterator) else _measured(result)
+
+    return call
+
+
+def _meter(tree: nodes.Template) -> nodes.Template:
+    """Add filters that spend steps where Jinja2 calls neither filter nor method."""
+    for node in list(tree.find_all(nodes.Node)):
+        match node:
+            case nodes.For():
+                weight = 1 + sum(1 for child in node.body for _ in child.find_all(nodes.Node)) // 16
+                node.iter = _filter(node.iter, "_iterated", nodes.Const(weight))
+            case nodes.Compare() | nodes.Operand():
+                node.expr = _filter(node.expr, "_measured")
+            case nodes.Concat():
+                node.nodes = [_filter(part, "_measured") for part in node.nodes]
+            case nodes.Getitem(arg=nodes.Slice()):
+                node.node = _filter(node.node, "_measured")
+            case _:
+                pass
+    return tree
+
+
+def _filter(node: nodes.Node, name: str, *args: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(cast("nodes.Expr", node), name, list(args), [], None, None, lineno=node.lineno)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -215,20 +312,29 @@ class _Environment(ImmutableSandboxedEnvironment):
             raise TemplateError(f"{operator} works on numbers only")
         elif isinstance(left, str) and isinstance(right, str):
             _bound(len(left) + len(right))
+        _measured((left, right))
         return super().call_binop(context, operator, left, right)
 
     def call(self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: PYI063 -- as inherited
         owner = getattr(__obj, "__self__", None)
         if not isinstance(owner, (str, dict)) or __obj.__name__ not in ALLOWED_METHODS:
             raise TemplateError("only methods of text and mappings can be called")
+        _measured((owner, args, kwargs))
         if __obj.__name__ == "replace" and isinstance(owner, str):
-            return _replace(owner, *args, **kwargs)
-        return super().call(__context, __obj, *args, **kwargs)
+            return _measured(_replace(owner, *args, **kwargs))
+        if __obj.__name__ in {"strip", "lstrip", "rstrip"}:
+            _few(*args)
+        return _measured(super().call(__context, __obj, *args, **kwargs))
 
 
 def _bound(length: int) -> None:
     if length > MAX_OUTPUT:
         raise TemplateError(f"renders to more than {MAX_OUTPUT} characters")
+
+
+def _few(chars: str | None = None) -> None:
+    if chars is not None and len(chars) > _MAX_STRIPPED:
+        raise TemplateError(f"strips more than {_MAX_STRIPPED} different characters")
 
 
 def _replace(text: str, old: str, new: str, count: int | None = None) -> str:
@@ -237,10 +343,39 @@ def _replace(text: str, old: str, new: str, count: int | None = None) -> str:
     return text.replace(old, new, -1 if count is None else count)
 
 
+def _trim(text: str, chars: str | None = None) -> str:
+    _few(chars)
+    return str(text).strip(chars)
+
+
+def _round(value: float, precision: int = 0, method: Literal["common", "ceil", "floor"] = "common") -> float:
+    if abs(precision) > _MAX_PRECISION:
+        raise TemplateError(f"rounds to {precision} digits, expected at most {_MAX_PRECISION}")
+    return do_round(value, precision, method)
+
+
+@jinja2.pass_environment
+def _join(
+    environment: jinja2.Environment, items: Iterable[Any], d: str = "", attribute: str | int | None = None
+) -> str:
+    texts: list[str] = []
+    length = 0
+    for item in items if attribute is None else map(make_attrgetter(environment, attribute), items):
+        texts.append(str(item))
+        length += len(texts[-1])
+        _bound(length)
+        length += len(d)
+    return str(d).join(texts)
+
+
 def _to_json(value: object) -> str:
-    text = json.dumps(value, separators=(",", ":"), sort_keys=True)
-    _bound(len(text))
-    return text
+    parts: list[str] = []
+    length = 0
+    for part in _JSON.iterencode(value):
+        parts.append(part)
+        length += len(part)
+        _bound(length)
+    return "".join(parts)
 
 
 def _only_text(value: object) -> object:
@@ -267,11 +402,15 @@ def _environment() -> _Environment:
     filters: dict[str, Any] = environment.filters
     for name in filters.keys() - ALLOWED_FILTERS:
         del filters[name]
-    filters["tojson"] = _to_json
-    filters["replace"] = _replace
+    filters |= {"tojson": _to_json, "replace": _replace, "trim": _trim, "round": _round, "join": _join}
+    tests: dict[str, Any] = environment.tests
+    for calls in (filters, tests):
+        calls.update({name: _metered(function) for name, function in calls.items()})
+    filters |= {"_iterated": _iterated, "_measured": _measured}
     return environment
 
 
+_JSON: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
 _ENVIRONMENT: Final = _environment()
 
 
@@ -291,10 +430,11 @@ class Template:
         parts: list[str] = []
         length = 0
         try:
-            for part in self.compiled.generate(variables):
-                length += len(part)
-                _bound(length)
-                parts.append(part)
+            with _budget():
+                for part in self.compiled.generate(variables):
+                    length += len(part)
+                    _bound(length)
+                    parts.append(part)
         except TemplateError:
             raise
         except RecursionError:
@@ -328,16 +468,17 @@ def compile_template(
     """
     try:
         tree = _ENVIRONMENT.parse(text)
-        found = next(_Checker(variables, fields, attributes).check(tree, {}, 0), None)
+        found = next(_Checker(variables, fields, attributes).check(tree, {}), None)
         if found is not None:
             raise TemplateError(found)
         uses = frozenset(meta.find_undeclared_variables(tree))
-        if _is_constant(tree):
-            return Template(_ENVIRONMENT.from_string(tree).render(), uses, None)
-        return Template(text, uses, _ENVIRONMENT.from_string(tree))
+        constant = _is_constant(tree)
+        with _budget():  # Jinja2 computes constant expressions when it compiles
+            compiled = _ENVIRONMENT.from_string(_meter(tree))
+            return Template(compiled.render(), uses, None) if constant else Template(text, uses, compiled)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"not a template: {error.message}") from None
-    except RecursionError:
+    except (RecursionError, SyntaxError):  # Python nests at most 20 loops
         raise TemplateError("is nested too deeply") from None
 
 

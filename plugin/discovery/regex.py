@@ -16,7 +16,7 @@ from plugin.discovery.source import Findings, Found, SourceConfig
 from plugin.fields import HostPath
 from plugin.fields import Regex as RegexText
 from plugin.names import natural
-from plugin.patterns import compiled, fullmatch, prefix
+from runtime.patterns import compiled, fullmatch, prefix
 
 MAX_DIRECTORIES: Final = 4096
 """Directories that one scan reads."""
@@ -34,7 +34,7 @@ class Regex(SourceConfig, frozen=True):
     """
 
     pattern: RegexText
-    """A regular expression for the whole path below the directory. Nested repeats are refused."""
+    """A regular expression for the whole path below the directory. One that may take too long is refused."""
     directory: HostPath = "/dev"
     """Absolute path on the host."""
     depth: Annotated[int, Meta(ge=1, le=8)] = 1

@@ -16,7 +16,7 @@ from plugin.discovery.sysfs_tree import SysfsDirectory, SysfsTree, children, cle
 from plugin.discovery.usb import PORT
 from plugin.fields import AttributeName, ConfigStruct, HostGlob, Problem, Regex
 from plugin.names import natural
-from plugin.patterns import compiled, fullmatch
+from runtime.patterns import compiled, fullmatch
 
 _PSEUDO: Final = ("/sys/", "/proc/")
 """File systems without inotify events."""

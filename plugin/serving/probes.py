@@ -23,8 +23,8 @@ from plugin.devices.device import Device
 from plugin.discovery.command import run_command
 from plugin.discovery.host import HostRoot
 from plugin.names import path_problem
-from plugin.patterns import MAX_TEXT, fullmatch
 from plugin.serving.blocking import WorkerThread, begin
+from runtime.patterns import MAX_TEXT, fullmatch
 from runtime.text import quoted
 
 WITHOUT_EVENTS: Final = 10.0

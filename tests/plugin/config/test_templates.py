@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugin.config.templates import DEVICE_FIELDS, MAX_OUTPUT, Template, TemplateError, compile_template
+from plugin.config.templates import (
+    DEVICE_FIELDS,
+    MAX_OUTPUT,
+    MAX_STEPS,
+    Template,
+    TemplateError,
+    compile_template,
+)
 from plugin.devices.device import Device
 
 NAMES = frozenset({"device", "devices", "ids"})
@@ -57,10 +64,7 @@ def test_templates_render_devices(text: str, result: str) -> None:
         ("{{ devices[1:] | map(attribute='pth') | join }}", "did you mean 'path'?"),
         ("{{ devices | selectattr('nam') | list | length }}", "did you mean 'name'?"),
         ("{% for d in devices | sort(attribute='id') %}{{ d.pth }}{% endfor %}", "did you mean 'path'?"),
-        (
-            "{% for d in ids %}{% for e in ids %}{% for f in ids %}{% endfor %}{% endfor %}{% endfor %}",
-            "deep",
-        ),
+        ("{% for d in ids %}" * 30 + "{% endfor %}" * 30, "nested too deeply"),
         ("{% for d in devices recursive %}{% endfor %}", "recursive"),
         ("{% set x = 1 %}", "expected only expressions, if and for"),
         ("{% include 'x' %}", "expected only expressions, if and for"),
@@ -104,6 +108,64 @@ def test_a_template_that_fails_has_one_clear_error(text: str, words: str) -> Non
             {"device": ONE, "devices": [ONE], "ids": ["gpu0"], "long": "x" * MAX_OUTPUT}
         )
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% for a in big %}{% for b in big %}{% endfor %}{% endfor %}",
+        "{% for a in big %}" * 5 + "{% endfor %}" * 5,
+        "{% for a in big | map('upper') %}{% for b in big | map('upper') %}{% endfor %}{% endfor %}",
+        "{% for a in big %}{{ '' if a in big }}{% endfor %}",
+        "{% for a in big %}{{ '' if big == other }}{% endfor %}",
+        "{% for a in big %}{{ '' if big[1:] }}{% endfor %}",
+        "{% for a in big %}{{ '' if big + other }}{% endfor %}",
+        "{% for a in big %}{{ '' if big | sort }}{% endfor %}",
+        "{% for a in big %}{{ long | length }}{% endfor %}",
+        "{% for a in big %}{{ long.count('y') }}{% endfor %}",
+        "{% for a in big %}{{ '' if 'y' in long }}{% endfor %}",
+        "{% for a in big %}{{ '' if a ~ long }}{% endfor %}",
+        "{% for a in big %}" + "{% if a == 'y' %}{% endif %}" * 200 + "{% endfor %}",
+        "{{ big | select('in', big) | list | length }}",
+        "{{ big | map('replace', 'x', long) | list | length }}",
+        "{{ [" + "big," * 500 + "] | string | length }}",
+        "{{ (" + "long ~ " * 500 + "'') | length }}",
+        "{{ [" + "big," * 500 + "] | tojson | length }}",
+        "{% for d in devices %}{% for e in big | list %}{{ e }}{% endfor %}{% endfor %}",
+    ],
+)
+def test_a_template_ends_within_its_budget_of_steps(text: str) -> None:
+    names = frozenset({"big", "other", "long", "devices"})
+    big = ["x"] * 20_000
+    with pytest.raises(TemplateError, match=f"takes more than {MAX_STEPS} steps|renders to more than"):
+        compile_template(text, names, DEVICE_FIELDS).render(
+            {"big": big, "other": list(big), "long": "x" * MAX_OUTPUT, "devices": [ONE] * 200}
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{{ long | list | join(long) }}", "renders to more than"),
+        ("{{ [long, long] | tojson }}", "renders to more than"),
+        ("{{ 5 | round(-1000000000) }}", "rounds to -1000000000 digits"),
+        ("{{ 5 | round(1000000000, 'ceil') }}", "rounds to 1000000000 digits"),
+        ("{{ long.strip(long) }}", "strips more than"),
+        ("{{ long | trim(long) }}", "strips more than"),
+    ],
+)
+def test_a_filter_cannot_multiply_its_time_or_memory(text: str, words: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        compile_template(text, frozenset({"long"}), DEVICE_FIELDS).render({"long": "x" * MAX_OUTPUT})
+    assert words in str(caught.value)
+
+
+def test_the_budget_counts_iterations_and_not_loops() -> None:
+    nested = "{% for a in ids %}{% for b in ids %}{% for c in ids %}{% if a == b %}{{ c }}{% endif %}"
+    assert rendered(nested + "{% endfor %}" * 3, ids=["x"] * 30) == "x" * 30**3
+    pairs = "{% for d in devices %}{% for e in devices %}{{ 1 if d.id == e.id }}{% endfor %}{% endfor %}"
+    assert rendered(pairs, devices=[Device(str(n), str(n)) for n in range(256)]) == "1" * 256
+    assert rendered("{% for a in ids | map('upper') %}{{ loop.length }}{% endfor %}", ids=["x", "y"]) == "22"
 
 
 @pytest.mark.parametrize(
