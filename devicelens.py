@@ -40,6 +40,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "explain": Entry(
         "exporter.cli.explain:explain", "One device: how its id reads, who holds it, who says so."
     ),
+    "anomalies": Entry(
+        "exporter.cli.anomalies:anomalies", "What needs attention, such as a held device that is unhealthy."
+    ),
     "history": Entry("exporter.cli.history:history", "Who held which device, from when to when."),
     "healthy": Entry("runtime.healthy:healthy", "Whether this container's process answers: for its probes."),
     "completion": Entry("exporter.cli.completion:completion", "The script for a shell that completes these."),
@@ -75,6 +78,17 @@ class FrontDoor(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{entry.target} is not a command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the table's commands for its "Did you mean"."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            raise click.exceptions.NoSuchCommand(
+                error.command_name, possibilities=COMMANDS, ctx=ctx
+            ) from None
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """As click does; for shell completion, with what bash needs."""

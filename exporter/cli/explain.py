@@ -5,7 +5,16 @@ from typing import Any, Final
 
 import click
 
-from exporter.cli.common import EPILOG, NoMatchError, as_json, output_option, say, warn_unless_fresh
+from exporter.cli.common import (
+    EPILOG,
+    NoMatchError,
+    OutputFlags,
+    as_json,
+    exit_if_stale,
+    output_flags,
+    say,
+    warn_unless_fresh,
+)
 from exporter.cli.completion import complete_device
 from exporter.cli.sources import SourceFlags, choose_source, refuse_prometheus, source_flags
 from exporter.views.schema import DeviceEntry, ExplainDocument
@@ -20,9 +29,9 @@ _RELATIVES: Final = 10
 @click.argument("what", metavar="[RESOURCE=]DEVICE", shell_complete=complete_device)
 @click.option("--at", hidden=True, metavar="TIME")
 @source_flags()
-@output_option("text", "wide", "json")
+@output_flags("text", "wide", "json", headers=False, sort=False)
 @click.pass_context
-def explain(ctx: click.Context, /, *, what: str, at: str | None, output: str, **flags: Any) -> None:
+def explain(ctx: click.Context, /, *, what: str, at: str | None, output: OutputFlags, **flags: Any) -> None:
     """One device: how its id reads, who holds it, and why it has a holder or none.
 
     DEVICE is a whole id, a parent's id, the name of a claimed device, or a part of an id. RESOURCE is needed
@@ -48,15 +57,15 @@ def explain(ctx: click.Context, /, *, what: str, at: str | None, output: str, **
         document, notes = explanation(source, short, rest)
     for note in notes:
         say(note)
-    warn_unless_fresh(document)
-    if output == "json":
-        click.echo(as_json(document))
-        return
-    for sentence in document.sentences:
-        click.echo(spelled(sentence))
-    click.echo()
-    for name, value in facts(document, relatives=None if output == "wide" else _RELATIVES):
-        click.echo(f"{name:<12} {spelled(value)}")
+    with exit_if_stale(stale=warn_unless_fresh(document, output) and output.fail_if_stale):
+        if output.json:
+            click.echo(as_json(document))
+            return
+        for sentence in document.sentences:
+            click.echo(spelled(sentence))
+        click.echo()
+        for name, value in facts(document, relatives=None if output.wide else _RELATIVES):
+            click.echo(f"{name:<12} {spelled(value)}")
 
 
 def parse_device(text: str) -> tuple[str, str]:

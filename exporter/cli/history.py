@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from exporter.cli.common import EPILOG, TIME_FORMATS, output_option, parse_time_flag
+from exporter.cli.common import EPILOG, TIME_FORMATS, OutputFlags, output_flags, parse_time_flag
 from exporter.cli.completion import complete_pod, complete_what
 from exporter.cli.select import parse_query
 from exporter.cli.sources import SourceFlags, choose_source, refuse_prometheus, source_flags
@@ -26,7 +26,7 @@ from exporter.cli.sources import SourceFlags, choose_source, refuse_prometheus, 
 )
 @click.option("--step", hidden=True)
 @source_flags()
-@output_option("table", "wide", "json")
+@output_flags("table", "wide", "json", sort=False, stale=False)
 @click.pass_context
 def history(
     ctx: click.Context,
@@ -39,7 +39,7 @@ def history(
     at: str | None,
     limit: int,
     step: str | None,
-    output: str,
+    output: OutputFlags,
     **flags: Any,
 ) -> None:
     """Who held which device, from when to when. Times are in UTC.
@@ -69,6 +69,6 @@ def history(
     from exporter.cli import holdings  # noqa: PLC0415 -- imports asyncio and aiohttp
 
     if moment is not None:
-        holdings.print_holders_at(query, moment, source, output=output)
+        holdings.print_holders_at(query, moment, source, output)
     else:
         holdings.print_holdings(query, first, last, source, limit=limit, output=output)

@@ -7,13 +7,40 @@ from typing import Final
 import click
 import msgspec
 
-from exporter.cli.common import NoMatchError, as_json, say, warn_unless_fresh
+from exporter.cli.common import (
+    STALE,
+    NoMatchError,
+    OutputFlags,
+    as_json,
+    exit_if_stale,
+    print_warning,
+    say,
+    warn_unless_fresh,
+)
 from exporter.cli.query import current_mapping, history
-from exporter.cli.select import HolderQuery, device_matcher, resource_among, select, there_are
+from exporter.cli.select import (
+    HolderQuery,
+    MappingAnswer,
+    device_matcher,
+    narrow,
+    resource_among,
+    select,
+    there_are,
+    unknown_states,
+)
 from exporter.cli.sources import ChosenSource
-from exporter.cli.table import Cell, Row, columns, print_table, rows, unix_time
+from exporter.cli.table import (
+    Cell,
+    Row,
+    SortedRow,
+    Table,
+    holders_table,
+    print_table,
+    sorted_rows,
+    unix_time,
+)
 from exporter.views.schema import BoundEntry, HistoryDocument, PastEntry
-from exporter.views.wording import lasting, rfc3339, spelled
+from exporter.views.wording import counted, lasting, listed, rfc3339, spelled
 
 _ALL: Final = 100_000
 """Holdings of one moment: all that an exporter has."""
@@ -25,7 +52,7 @@ _EXACT: Final = 1.0
 """Seconds between two bounds that are shown as one time."""
 
 
-def print_holders(query: HolderQuery, at: float | None, source: ChosenSource, *, output: str) -> None:
+def print_holders(query: HolderQuery, at: float | None, source: ChosenSource, output: OutputFlags) -> None:
     """Print who holds which device, now or (Prometheus) at unix time `at`.
 
     Raises NoMatchError, AskError and BadParameter.
@@ -33,21 +60,32 @@ def print_holders(query: HolderQuery, at: float | None, source: ChosenSource, *,
     answer = current_mapping(source, at)
     for note in answer.notes:
         say(note)
+    with exit_if_stale(stale=_warn_of_stale(answer, output) and output.fail_if_stale):
+        found = select(answer, query)
+        if unknown := unknown_states(narrow(answer, query), query.states):
+            say(unknown)
+        if output.json:
+            click.echo(as_json(found.document))
+        elif query.filters or any(node.devices or node.claims for node in found.nodes):
+            table = holders_table(found, query, wide=output.wide, sort_by=output.sort_by)
+            print_table(table, sys.stdout, output)
+        elif found.fleet:
+            say(f"{found.origin} has no devices")
+        else:
+            say(f"{found.nodes[0].node} has no devices of device plugins")
+
+
+def _warn_of_stale(answer: MappingAnswer, output: OutputFlags) -> bool:
+    """Warn of stale mappings; returns whether there are any. A fleet's notes name them on standard error."""
     if not answer.fleet:
-        warn_unless_fresh(answer.nodes[0])
-    found = select(answer, query)
-    wide = output == "wide"
-    if output == "json":
-        click.echo(as_json(found.document))
-    elif query.filters or any(node.devices or node.claims for node in found.nodes):
-        print_table(columns(found, wide=wide), rows(found, query, wide=wide), sys.stdout, unlimited=wide)
-    elif found.fleet:
-        say(f"{found.origin} has no devices")
-    else:
-        say(f"{found.nodes[0].node} has no devices of device plugins")
+        return warn_unless_fresh(answer.nodes[0], output)
+    stale = [spelled(node.place) for node in answer.nodes if node.freshness in STALE]
+    if stale:
+        print_warning(f"the mapping of {listed(stale)} is stale: their holders are unknown", output)
+    return bool(stale)
 
 
-def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, *, output: str) -> None:
+def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, output: OutputFlags) -> None:
     """Print who held which device at unix time `at`. Raises NoMatchError, AskError and BadParameter."""
     document = _holders_at(history(source, HolderQuery(pod=query.pod), limit=_ALL, at=at), query)
     _say_gaps(document)
@@ -56,13 +94,28 @@ def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, *, out
         if document.complete:
             raise NoMatchError(query.no_match(document.node, "was held", when))
         raise NoMatchError(f"it is unknown who held which device on {document.node} {when}")
-    if not document.holdings and output != "json":
+    if not document.holdings and not output.json:
         say(f"no device was held on {document.node} {when}")
         return
-    now, wide = unix_time(document.at), output == "wide"
-    found = [(*_holding(entry, now), *(_wide_cells(entry) if wide else ())) for entry in document.holdings]
-    found.sort(key=lambda row: [cell.text for cell in row])
-    _print(document, _MOMENT_COLUMNS, found, output=output)
+    now = unix_time(document.at)
+    found = [
+        SortedRow(
+            (*_holding(entry, now), *(_wide_cells(entry) if output.wide else ())),
+            *(entry.device, f"{entry.namespace}/{entry.pod}", unix_time(entry.start.not_after)),
+        )
+        for entry in document.holdings
+    ]
+    found.sort(key=lambda one: [cell.text for cell in one.row])
+    _print(document, _MOMENT_COLUMNS, sorted_rows(found, output.sort_by), output, _count(document))
+
+
+def _count(document: HistoryDocument) -> str:
+    """`3 devices: 2 held, 1 perhaps`."""
+    sure = {(e.resource, e.driver, e.pool, e.device) for e in document.holdings if e.certain}
+    known = {(e.resource, e.driver, e.pool, e.device) for e in document.holdings}
+    perhaps = len(known) - len(sure)
+    states = [f"{len(sure)} held"] * bool(sure) + [f"{perhaps} perhaps"] * bool(perhaps)
+    return f"{counted(len(known), 'device')}: {', '.join(states)}"
 
 
 def _holders_at(document: HistoryDocument, query: HolderQuery) -> HistoryDocument:
@@ -90,7 +143,7 @@ def print_holdings(
     source: ChosenSource,
     *,
     limit: int,
-    output: str,
+    output: OutputFlags,
 ) -> None:
     """Print up to `limit` holdings between unix times `first` and `last`, newest first; None is no bound.
 
@@ -100,25 +153,31 @@ def print_holdings(
     _say_gaps(document)
     if not document.holdings and (query.filters or not document.complete):
         raise NoMatchError(query.no_match(document.node, "was held", "in that time"))
-    if not document.holdings and output != "json":
+    if not document.holdings and not output.json:
         say(f"no device was held on {document.node} in that time")
         return
-    now, wide = unix_time(document.latest), output == "wide"
+    now = unix_time(document.latest)
     found = [
-        (*_holding(entry, now), Cell(held_for(entry, now)), *(_wide_cells(entry) if wide else ()))
+        (*_holding(entry, now), Cell(held_for(entry, now)), *(_wide_cells(entry) if output.wide else ()))
         for entry in document.holdings
     ]
-    _print(document, _RANGE_COLUMNS, found, output=output)
+    _print(document, _RANGE_COLUMNS, found, output)
     if document.next is not None:
         say(f"there are more: these are the newest {len(document.holdings)}; use --limit or --to")
 
 
-def _print(document: HistoryDocument, names: Sequence[str], found: Sequence[Row], *, output: str) -> None:
-    wide = output == "wide"
-    if output == "json":
+def _print(
+    document: HistoryDocument,
+    names: Sequence[str],
+    found: Sequence[Row],
+    output: OutputFlags,
+    counts: str = "",
+) -> None:
+    if output.json:
         click.echo(as_json(document))
     else:
-        print_table((*names, *(_WIDE_COLUMNS if wide else ())), found, sys.stdout, unlimited=wide)
+        table = Table((*names, *(_WIDE_COLUMNS if output.wide else ())), found, counts)
+        print_table(table, sys.stdout, output)
 
 
 def _say_gaps(document: HistoryDocument) -> None:
@@ -129,7 +188,7 @@ def _say_gaps(document: HistoryDocument) -> None:
     for gap in document.unseen:
         between = _between(gap.since, gap.until)
         reason = _GAP_REASONS.get(gap.why, spelled(gap.why))
-        say(f"nobody looked {between} ({reason}): holders in that time are unknown")
+        say(f"holders {between} are unknown: {reason}")
 
 
 _GAP_REASONS: Final = {
@@ -145,7 +204,7 @@ _GAP_REASONS: Final = {
 
 def _between(since: str | None, until: str | None) -> str:
     if since is None:
-        return "at all" if until is None else f"before {spelled(until)}"
+        return "of any time" if until is None else f"before {spelled(until)}"
     return f"after {spelled(since)}" if until is None else f"from {spelled(since)} to {spelled(until)}"
 
 

@@ -20,6 +20,7 @@ from exporter.cli.select import (
 )
 from exporter.cli.sources import ChosenSource
 from exporter.views.schema import (
+    AnomaliesDocument,
     ClaimsDocument,
     DevicesDocument,
     ExplainDocument,
@@ -83,6 +84,16 @@ async def _fetch_claims_and_pods(
             raise
         return None, None, ("this exporter is older: it has neither claimed devices nor exclusive CPUs",)
     return claims, pods, ()
+
+
+def anomalies(source: ChosenSource) -> AnomaliesDocument:
+    """The anomalies of an exporter's node. Raises AskError and BadParameter."""
+
+    async def fetch() -> AnomaliesDocument:
+        async with connect(source) as client:
+            return await client.document("/api/v1/anomalies", AnomaliesDocument)
+
+    return run(fetch())
 
 
 def explanation(source: ChosenSource, resource: str, device: str) -> tuple[ExplainDocument, tuple[str, ...]]:

@@ -4,7 +4,7 @@ Every source answers in the shape of the exporter's API documents, so selection 
 exporter, a kubelet and Prometheus.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,12 +12,14 @@ import click
 import msgspec
 from msgspec import Struct, field
 
-from exporter.cli.common import NoMatchError
+from exporter.cli.common import AskError, NoMatchError
 from exporter.views.schema import AnomalyEntry, ClaimEntry, DeviceEntry, DevicesDocument, PodEntry
 from exporter.views.wording import listed, rfc3339, spelled
 
 CPU: Final = "cpu"
 """The resource name of exclusive CPUs, as in a container's requests."""
+STATES: Final = ("free", "held", "unhealthy")
+"""The values of --state. A held device may be unhealthy, too."""
 
 
 class CpusEntry(Struct, frozen=True):
@@ -132,21 +134,22 @@ class HolderQuery:
     """The filter of a command line; "" and None match everything.
 
     `resource` is a whole resource name or the part after its slash. `device` is a whole device id, a parent's
-    id, or a part of an id.
+    id, or a part of an id. `states` are some of STATES.
     """
 
     resource: str = ""
     device: str = ""
     pod: NamespacedPod | None = None
+    states: frozenset[str] = frozenset()
 
     @property
     def filters(self) -> bool:
         """Whether anything is filtered."""
-        return bool(self.resource or self.device or self.pod)
+        return bool(self.resource or self.device or self.pod or self.states)
 
     def no_match(self, node: str, held: str = "is held", when: str = "") -> str:
         """`no device like 'x' of y on node is held by ns/pod`, with the time `when` if it is given."""
-        parts = ["no device"]
+        parts = ["no", *([" or ".join(sorted(self.states))] if self.states else []), "device"]
         if self.device:
             parts.append(f"like {spelled(self.device)!r}")
         if self.resource:
@@ -159,8 +162,8 @@ class HolderQuery:
         return " ".join((*parts, when)).rstrip()
 
 
-def parse_query(what: str, pod: str | None) -> HolderQuery:
-    """The query of RESOURCE, RESOURCE=DEVICE or =DEVICE, and of --pod. A device id may contain `=`.
+def parse_query(what: str, pod: str | None, states: Iterable[str] = ()) -> HolderQuery:
+    """The query of RESOURCE, RESOURCE=DEVICE or =DEVICE, of --pod and --state. A device id may contain `=`.
 
     Raises BadParameter.
     """
@@ -169,31 +172,71 @@ def parse_query(what: str, pod: str | None) -> HolderQuery:
         message = f"found {spelled(what)!r}, expected RESOURCE or RESOURCE=DEVICE"
         raise click.BadParameter(message, param_hint="RESOURCE")
     if pod is None:
-        return HolderQuery(resource, device)
+        return HolderQuery(resource, device, states=frozenset(states))
     namespace, _, name = pod.partition("/")
     if not namespace or not name or "/" in name:
         raise click.BadParameter(f"found {spelled(pod)!r}, expected NAMESPACE/NAME", param_hint="--pod")
-    return HolderQuery(resource, device, NamespacedPod(namespace, name))
+    return HolderQuery(resource, device, NamespacedPod(namespace, name), frozenset(states))
 
 
 def select(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:
     """The entries that `query` matches. Nodes without a match are left out, unless `query` filters nothing.
 
-    Exclusive CPUs match unless a device is given. Raises NoMatchError, and BadParameter for an ambiguous
-    resource.
+    Exclusive CPUs match unless a device is given. Raises NoMatchError, BadParameter for an ambiguous
+    resource, and AskError where the source does not know the states of the devices.
     """
     if not query.filters:
         return answer
     if query.resource and resource_among(_resources(answer), query.resource) is None:
         raise NoMatchError(_unknown_resource(answer, query.resource))
-    nodes = tuple(node for node in narrow(answer, query).nodes if node.devices or node.claims or node.cpus)
+    named = narrow(answer, query)
+    found = in_states(named, query.states).nodes
+    nodes = tuple(node for node in found if node.devices or node.claims or node.cpus)
     if not nodes:
-        raise NoMatchError(query.no_match(answer.place))
+        unknown = unknown_states(named, query.states)
+        raise AskError(unknown) if unknown else NoMatchError(query.no_match(answer.place))
     return replace(answer, nodes=nodes)
 
 
+def in_states(answer: MappingAnswer, states: Collection[str]) -> MappingAnswer:
+    """The devices in any of `states`; all for no states. Claimed devices and exclusive CPUs are held."""
+    if not states:
+        return answer
+    held = "held" in states
+    return replace(
+        answer,
+        nodes=tuple(
+            msgspec.structs.replace(
+                node,
+                devices=tuple(device for device in node.devices if not _states(device).isdisjoint(states)),
+                claims=node.claims if held else (),
+                cpus=node.cpus if held else (),
+            )
+            for node in answer.nodes
+        ),
+    )
+
+
+def _states(device: DeviceEntry) -> frozenset[str]:
+    held = ["held"] if device.holders else ["free"] if device.healthy else []
+    return frozenset([*held, *(["unhealthy"] if device.healthy is False else [])])
+
+
+def unknown_states(answer: MappingAnswer, states: Collection[str]) -> str:
+    """A warning where `states` ask for more than the source knows of its devices; "" elsewhere."""
+    asked = sorted({"free", "unhealthy"}.intersection(states))
+    places = [node.place for node in answer.nodes if any(device.healthy is None for device in node.devices)]
+    if not asked or not places:
+        return ""
+    where = listed([spelled(place) for place in places])
+    return (
+        f"it is unknown which devices of {where} are {' or '.join(asked)}: the kubelet does not report "
+        "allocatable devices"
+    )
+
+
 def narrow(answer: MappingAnswer, query: HolderQuery) -> MappingAnswer:
-    """The same, but with every node, and without an error where nothing matches: for --watch.
+    """The same, but with every node and state, and without an error where nothing matches: for --watch.
 
     Raises BadParameter for an ambiguous resource.
     """

@@ -1,34 +1,53 @@
 """Tables of holders and holdings: `terminal` draws them on a terminal, a pipe gets plain aligned text.
 
-Ids are shortened in the middle to ID_LIMIT. A terminal shows other texts whole: short forms are used if the
-table is wider than the terminal, then long texts continue on the next line, up to 300 characters. Control
-characters, bidirectional marks and stacked combining marks from outside are spelled out.
+Ids are shortened in the middle to ID_LIMIT. Control characters, bidirectional marks and stacked combining
+marks from outside are spelled out.
 """
 
 import os
+import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple, TextIO
 
 from rich.cells import cell_len
 
+from exporter.cli.common import OutputFlags
 from exporter.cli.select import (
     CPU,
     CpusEntry,
     HolderQuery,
     MappingAnswer,
-    MappingDocument,
     NodeDocument,
     claimed_device,
 )
-from exporter.views.schema import ClaimEntry, ClaimHolderEntry, DeviceEntry, HolderEntry
-from exporter.views.wording import clock_time, lasting, ranges, rfc3339, spelled
-from runtime.text import shortened
+from exporter.views.schema import (
+    AnomaliesDocument,
+    AnomalyEntry,
+    ClaimEntry,
+    ClaimHolderEntry,
+    DeviceEntry,
+    Envelope,
+    HolderEntry,
+)
+from exporter.views.wording import (
+    clock_time,
+    count_states,
+    counted,
+    lasting,
+    listed,
+    ranges,
+    rfc3339,
+    spelled,
+)
+from runtime.text import shortened, visible
 
 _COLUMNS: Final = ("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE")
 _WIDE_COLUMNS: Final = (*_COLUMNS, "PARENT", "NUMA", "UID", "WORKLOAD", "CLAIM", "REASON")
+_REASON_LIMIT: Final = 80
+"""Characters of a reason; -o wide has all."""
 _COMBINING: Final = 3
 """Combining marks on one character that are shown; more of them reach into other lines."""
 
@@ -75,76 +94,150 @@ def coloured(out: TextIO) -> bool:
     return (colours or forced) and not environment.get("NO_COLOR")
 
 
-def print_table(names: Sequence[str], rows: Sequence[Row], out: TextIO, *, unlimited: bool = False) -> None:
-    """Write a table on `out`."""
+class Table(NamedTuple):
+    """The names of the columns, the rows, and a line with counts."""
+
+    names: tuple[str, ...]
+    rows: Sequence[Row]
+    counts: str = ""
+
+
+def print_table(table: Table, out: TextIO, output: OutputFlags) -> None:
+    """Write a table on `out`, and its counts after an empty line."""
+    names, rows, counts = table
     if out.isatty() or coloured(out):
         from exporter.cli.terminal import drawn_lines  # noqa: PLC0415 -- imports rich, a pipe needs none
 
-        lines = drawn_lines(names, rows, out, unlimited=unlimited)
+        lines = drawn_lines(names, rows, out, unlimited=output.wide, headers=not output.no_headers)
     else:
-        texts = [tuple(names), *(tuple(cell.text for cell in row) for row in rows)]
+        headers = [] if output.no_headers else [names]
+        texts = [*headers, *(tuple(cell.text for cell in row) for row in rows)]
         widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
         lines = [
             "  ".join(text + " " * (width - cell_len(text)) for text, width in zip(line, widths, strict=True))
             for line in texts
         ]
-    out.writelines(f"{line.rstrip()}\n" for line in lines)
+    closing = ["", counts] if counts and not output.no_headers else []
+    out.writelines(f"{line.rstrip()}\n" for line in (*lines, *closing))
 
 
-def columns(answer: MappingAnswer, *, wide: bool) -> tuple[str, ...]:
-    """The names of the columns. A fleet's table begins with distinguishing labels and the node; Prometheus
-    has only the time at which an exporter first saw a holder.
-    """
-    own: tuple[str, ...] = _WIDE_COLUMNS if wide else _COLUMNS
-    if not answer.fleet:
-        return own
-    own = tuple("FIRST SEEN" if name == "SINCE" else name for name in own)
-    return (*(name.upper() for name in _labels(answer)), "NODE", *own)
+class SortedRow(NamedTuple):
+    """A row, and what --sort-by compares: a device's id, a pod ("" for none), and unix time."""
+
+    row: Row
+    device: str
+    pod: str
+    since: float | None
+
+    def key(self, sort_by: str) -> tuple[object, ...]:
+        """The sort key: rows without a pod or a start come last, and numbers within ids count as numbers."""
+        match sort_by:
+            case "since":
+                return self.since is None, self.since or 0.0
+            case "pod":
+                return not self.pod, self.pod
+            case _:
+                parts = re.split(r"([0-9]{1,18})", self.device)
+                return tuple((int(part), "") if i % 2 else (0, part) for i, part in enumerate(parts))
 
 
-def _labels(answer: MappingAnswer) -> list[str]:
-    return sorted({name for node in answer.nodes for name in node.labels})
+def sorted_rows(found: Iterable[SortedRow], sort_by: str | None) -> list[Row]:
+    """The rows in the order of --sort-by; None leaves them as they are."""
+    return [one.row for one in (sorted(found, key=lambda one: one.key(sort_by)) if sort_by else found)]
 
 
-def rows(answer: MappingAnswer, query: HolderQuery, *, wide: bool) -> list[Row]:
+def holders_table(
+    answer: MappingAnswer, query: HolderQuery, *, wide: bool = False, sort_by: str | None = None
+) -> Table:
     """One row for each holder (only the pod's, if `query` has one) and for each free device. Exclusive CPUs
     have rows if `query` has a pod or a resource.
+
+    A fleet's table begins with distinguishing labels and the node; Prometheus has only the time at which an
+    exporter first saw a holder. The narrow table has reasons if a device is unhealthy.
     """
-    labels = _labels(answer)
+    labels = sorted({name for node in answer.nodes for name in node.labels})
+    names: tuple[str, ...] = _WIDE_COLUMNS
+    if answer.fleet:
+        names = (*(name.upper() for name in labels), "NODE", *names)
+        names = tuple("FIRST SEEN" if name == "SINCE" else name for name in names)
+    rows = sorted_rows(_rows(answer, labels, query, wide=wide), sort_by)
+    if not wide:
+        base = len(names) - len(_WIDE_COLUMNS) + len(_COLUMNS)
+        reasons = any(row[-1].text for row in rows)
+        names = (*names[:base], *names[-1:] * reasons)
+        rows = [(*row[:base], *row[-1:] * reasons) for row in rows]
+    return Table(names, rows, _counts(answer, cpus=_shows_cpus(query)))
+
+
+def _counts(answer: MappingAnswer, *, cpus: bool) -> str:
+    """`4 devices: 2 held, 1 free, 1 unavailable; 1 claimed device`."""
+    devices = [device for node in answer.nodes for device in node.devices]
+    held = [device for device in devices if device.holders]
+    # Without a holder, by the kubelet's word: allocatable, not allocatable, unknown.
+    others = Counter(device.healthy for device in devices if not device.holders)
+    states = count_states(
+        held=len(held),
+        held_unhealthy=sum(device.healthy is False for device in held),
+        free=None if all(device.healthy is None for device in devices) else others[True],
+        unavailable=others[False],
+    )
+    unknown = f", {others[None]} unknown" if others[None] else ""
+    counts = [f"{counted(len(devices), 'device')}: {states}{unknown}"] if devices else []
+    if claims := sum(len(node.claims) for node in answer.nodes):
+        counts.append(counted(claims, "claimed device"))
+    if exclusive := sum(entry.count for node in answer.nodes for entry in node.cpus) if cpus else 0:
+        counts.append(counted(exclusive, "exclusive CPU"))
+    return "; ".join(counts)
+
+
+def _rows(
+    answer: MappingAnswer, labels: Sequence[str], query: HolderQuery, *, wide: bool
+) -> Iterator[SortedRow]:
     resources = {device.resource for node in answer.nodes for device in node.devices}
     endings = Counter(name.rpartition("/")[2] for name in resources)
     short = {name: end for name in resources if endings[end := name.rpartition("/")[2]] == 1}
-    found: list[Row] = []
     for node in answer.nodes:
         prefix: Row = ()
         if answer.fleet:
             places = (*(node.labels.get(name, "") for name in labels), node.node)
             prefix = tuple(map(Cell.raw, places))
-        found.extend(
-            (*prefix, *(row if wide else row[: len(_COLUMNS)]))
-            for row in _node_rows(node, query, short, wide=wide, exact=not answer.fleet)
-        )
-    return found
+        for found in _node_rows(node, query, short, wide=wide, exact=not answer.fleet):
+            yield found._replace(row=(*prefix, *found.row))
+
+
+def _shows_cpus(query: HolderQuery) -> bool:
+    return query.pod is not None or bool(query.resource)
 
 
 def _node_rows(
     node: NodeDocument, query: HolderQuery, short: Mapping[str, str], *, wide: bool, exact: bool
-) -> Iterator[Row]:
+) -> Iterator[SortedRow]:
     pod, now = query.pod, _now(node)
+
+    def sortable(
+        row: Row, device: str, holder: HolderEntry | ClaimHolderEntry | CpusEntry | None
+    ) -> SortedRow:
+        if holder is None:
+            return SortedRow(row, device, "", None)
+        since = None if isinstance(holder, CpusEntry) else unix_time(holder.since)
+        return SortedRow(row, device, f"{holder.namespace}/{holder.pod}", since)
+
     for device in node.devices:
         resource = Cell.raw(device.resource, short.get(device.resource, ""))
-        health = Cell.raw(_reason(device, node))
+        health = Cell.raw(_reason(device, node) if wide else _short_reason(device, node))
         holders: list[HolderEntry | None] = [
             h for h in device.holders if pod is None or pod.holds(h.namespace, h.pod)
         ]
         for holder in holders or [None]:
-            yield _device_row(device, resource, holder, _since(holder, now, wide=wide, exact=exact), health)
+            since = _since(holder, now, wide=wide, exact=exact)
+            yield sortable(_device_row(device, resource, holder, since, health), device.device, holder)
     for claim in node.claims:
         for claimer in claim.holders:
             if pod is None or pod.holds(claimer.namespace, claimer.pod):
-                yield _claim_row(claim, claimer, _since(claimer, now, wide=wide, exact=exact))
-    if pod is not None or query.resource:
-        yield from map(_cpus_row, node.cpus)
+                row = _claim_row(claim, claimer, _since(claimer, now, wide=wide, exact=exact))
+                yield sortable(row, claimed_device(claim), claimer)
+    if _shows_cpus(query):
+        yield from (sortable(_cpus_row(entry), "", entry) for entry in node.cpus)
 
 
 def _device_row(
@@ -173,7 +266,7 @@ def _claim_row(claim: ClaimEntry, holder: ClaimHolderEntry, since: Cell) -> Row:
 
 
 def _cpus_row(entry: CpusEntry) -> Row:
-    ids = f"{entry.count} of them" if entry.cpu_ids is None else ranges(entry.cpu_ids)
+    ids = counted(entry.count, "CPU") if entry.cpu_ids is None else ranges(entry.cpu_ids)
     return (
         *(Cell(CPU), Cell(ids), Cell("held"), Cell.raw(f"{entry.namespace}/{entry.pod}")),
         *(Cell.raw(entry.container), NO_CELL, NO_CELL, Cell(ranges(entry.numa_nodes))),
@@ -192,22 +285,71 @@ def _reason(device: DeviceEntry, node: NodeDocument) -> str:
     return ", ".join(dict.fromkeys(kinds))
 
 
+def _short_reason(device: DeviceEntry, node: NodeDocument) -> str:
+    """The reason of an unhealthy device for the narrow table."""
+    if device.healthy is not False:
+        return ""
+    return visible(spelled(_reason(device, node)), _REASON_LIMIT)
+
+
 def device_state(device: DeviceEntry) -> str:
-    """unhealthy, held or free."""
+    """unhealthy, held, free, or unknown where the kubelet does not report allocatable devices."""
     if device.healthy is False:
         return "unhealthy"
-    return "held" if device.holders else "free"
+    if device.holders:
+        return "held"
+    return "free" if device.healthy else "unknown"
 
 
 def _since(holder: HolderEntry | ClaimHolderEntry | None, now: float, *, wide: bool, exact: bool) -> Cell:
-    if holder is None or holder.since is None:
+    if holder is None:
         return NO_CELL
-    at = unix_time(holder.since)
-    if at is None:
-        return Cell.raw(holder.since)
     before = "" if holder.since_exact or not exact else "before "
+    return _time_cell(holder.since, now, wide=wide, before=before)
+
+
+def _time_cell(stamp: str | None, now: float, *, wide: bool, before: str = "") -> Cell:
+    at = unix_time(stamp)
+    if at is None:
+        return Cell.raw(stamp or "")
     clock = rfc3339(at) if wide else f"{clock_time(at, now)}Z"
     return Cell(f"{before}{clock} ({lasting(now - at)})", lasting(now - at))
+
+
+_ANOMALY_COLUMNS: Final = ("KIND", "RESOURCE", "DEVICE", "NAMESPACE/POD", "SINCE", "EVIDENCE")
+_WIDE_ANOMALY_COLUMNS: Final = (*_ANOMALY_COLUMNS[:-1], "CONTAINER", "UID", "NUMA", "EVIDENCE")
+_EVIDENCE_LIMIT: Final = 200
+"""Characters of the evidence; -o wide has all."""
+
+
+def anomalies_table(document: AnomaliesDocument, *, wide: bool = False, sort_by: str | None = None) -> Table:
+    """One row for each anomaly. Where several devices or pods take part, the first one and their number."""
+    now = _now(document)
+    found = [_anomaly_row(entry, now, wide=wide) for entry in document.anomalies]
+    kinds = Counter(entry.kind for entry in document.anomalies)
+    counts = ", ".join(f"{count} {spelled(kind)}" for kind, count in sorted(kinds.items()))
+    names = _WIDE_ANOMALY_COLUMNS if wide else _ANOMALY_COLUMNS
+    total = counted(len(found), "anomaly", "anomalies")
+    return Table(names, sorted_rows(found, sort_by), f"{total}: {counts}")
+
+
+def _anomaly_row(entry: AnomalyEntry, now: float, *, wide: bool) -> SortedRow:
+    holder = entry.holder
+    pods = [f"{one.namespace}/{one.pod}" for one in (entry.pods if holder is None else (holder,))]
+    devices = entry.devices if entry.device is None else (entry.device,)
+    resource = entry.resource or ""
+    since = _time_cell(entry.since, now, wide=wide)
+    evidence = spelled(entry.evidence)
+    named = (
+        *(Cell.raw(entry.kind), Cell.raw(resource, resource.rpartition("/")[2])),
+        *(Cell(listed([Cell.of_id(device).text for device in devices], 1)), Cell.raw(listed(pods, 1)), since),
+    )
+    row: Row = (*named, Cell.raw(visible(evidence, _EVIDENCE_LIMIT)))
+    if wide:
+        container, uid = ("", "") if holder is None else (holder.container, holder.pod_uid or "")
+        numa = Cell(ranges(entry.numa_nodes))
+        row = (*named, Cell.raw(container), Cell.raw(uid), numa, Cell.raw(evidence))
+    return SortedRow(row, "".join(devices[:1]), "".join(pods[:1]), unix_time(entry.since))
 
 
 def unix_time(stamp: str | None) -> float | None:
@@ -219,6 +361,6 @@ def unix_time(stamp: str | None) -> float | None:
     return moment.timestamp() if moment.tzinfo is not None else None
 
 
-def _now(document: MappingDocument) -> float:
+def _now(document: Envelope) -> float:
     """The present by the exporter's clock: this machine's may differ."""
     return (unix_time(document.taken_at) or 0.0) + max(0.0, document.age_seconds or 0.0)

@@ -18,18 +18,20 @@ from rich.text import Text
 
 from exporter.cli import query
 from exporter.cli.client import StatusError, connect, run
-from exporter.cli.common import AskError, say
+from exporter.cli.common import AskError, OutputFlags, say
 from exporter.cli.select import (
     CPU,
+    CpusEntry,
     HolderQuery,
     MappingAnswer,
     NamespacedPod,
     NodeDocument,
     claimed_device,
+    in_states,
     narrow,
 )
 from exporter.cli.sources import ChosenSource
-from exporter.cli.table import Cell, columns, rows
+from exporter.cli.table import Cell, Table, holders_table
 from exporter.cli.terminal import draw, open_console
 from exporter.views.schema import ClaimHolderEntry, HolderEntry
 from exporter.views.wording import clock_time, counted, rfc3339, spelled
@@ -46,7 +48,7 @@ _MARKED: Final = 15.0
 _NO_STREAM: Final = frozenset({404, 503})
 
 
-def follow(source: ChosenSource, filters: HolderQuery, *, interval: float, output: str) -> None:
+def follow(source: ChosenSource, filters: HolderQuery, *, interval: float, output: OutputFlags) -> None:
     """Show the current holders and then each change, until SIGINT or SIGTERM.
 
     Raises AskError if the first query fails, and BadParameter.
@@ -54,7 +56,7 @@ def follow(source: ChosenSource, filters: HolderQuery, *, interval: float, outpu
     run(_follow(source, filters, interval, output))
 
 
-async def _follow(source: ChosenSource, filters: HolderQuery, interval: float, output: str) -> None:
+async def _follow(source: ChosenSource, filters: HolderQuery, interval: float, output: OutputFlags) -> None:
     first = narrow(await query.fetch_mapping(source), filters)
     task = asyncio.current_task()
     if task is not None:
@@ -75,10 +77,10 @@ async def _follow(source: ChosenSource, filters: HolderQuery, interval: float, o
         view.close()
 
 
-def _open_view(filters: HolderQuery, output: str) -> "LiveTable | ChangeLines":
-    if output == "json" or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        return ChangeLines(sys.stdout, filters.pod, json_lines=output == "json")
-    return LiveTable(sys.stdout, filters, wide=output == "wide", clock=time.time)
+def _open_view(filters: HolderQuery, output: OutputFlags) -> "LiveTable | ChangeLines":
+    if output.json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        return ChangeLines(sys.stdout, filters, json_lines=output.json)
+    return LiveTable(sys.stdout, filters, output, clock=time.time)
 
 
 Update = MappingAnswer | AskError | str
@@ -175,6 +177,11 @@ class HolderChange:
     container: str = ""
     uid: str = ""
 
+    @property
+    def name(self) -> tuple[Place, str, str]:
+        """The device, and its node."""
+        return self.place, self.resource, self.device
+
 
 _Holding = tuple[str, str, str, str, str]
 """Resource, device, namespace, pod and container."""
@@ -207,10 +214,17 @@ def _node_holdings(node: NodeDocument, pod: NamespacedPod | None, *, fleet: bool
             key = (resource, device, holder.namespace, holder.pod, holder.container)
             held[key] = (holder.pod_uid or "", start or "")
     for cpus in node.cpus if pod is not None else ():
-        ids = str(cpus.count) if cpus.cpu_ids is None else ",".join(map(str, cpus.cpu_ids))
-        held[CPU, ids, cpus.namespace, cpus.pod, cpus.container] = (cpus.pod_uid or "", "")
+        held[CPU, _cpu_ids(cpus), cpus.namespace, cpus.pod, cpus.container] = (cpus.pod_uid or "", "")
     unhealthy = frozenset((d.resource, d.device) for d in node.devices if d.healthy is False)
     return _NodeHoldings(held, unhealthy, node.taken_at or "")
+
+
+def _cpu_ids(cpus: CpusEntry) -> str:
+    return str(cpus.count) if cpus.cpu_ids is None else ",".join(map(str, cpus.cpu_ids))
+
+
+def _place(node: NodeDocument) -> Place:
+    return node.node, tuple(sorted(node.labels.items()))
 
 
 class ChangeTracker:
@@ -224,9 +238,7 @@ class ChangeTracker:
     def advance(self, answer: MappingAnswer) -> list[HolderChange]:
         """The changes since the last answer; for the first one, its holdings and unhealthy devices."""
         present = {
-            (node.node, tuple(sorted(node.labels.items()))): _node_holdings(
-                node, self._pod, fleet=answer.fleet
-            )
+            _place(node): _node_holdings(node, self._pod, fleet=answer.fleet)
             for node in answer.nodes
             # Prometheus has no holders of a stale mapping: that is no release.
             if not (answer.fleet and node.freshness in {"stale", "unknown"})
@@ -305,10 +317,12 @@ def as_json_line(change: HolderChange, now: str) -> str:
 class ChangeLines:
     """Writes each change as a line, and failures and warnings once on standard error."""
 
-    def __init__(self, out: TextIO, pod: NamespacedPod | None, *, json_lines: bool) -> None:
+    def __init__(self, out: TextIO, filters: HolderQuery, *, json_lines: bool) -> None:
         self._out = out
         self._json = json_lines
-        self._tracker = ChangeTracker(pod)
+        self._states = filters.states
+        self._tracker = ChangeTracker(filters.pod)
+        self._selected: frozenset[tuple[Place, str, str]] = frozenset()
         self._reason = ""
         self._notes: frozenset[str] = frozenset()
 
@@ -322,7 +336,12 @@ class ChangeLines:
                 say(note)
         self._notes = frozenset(answer.notes)
         now = rfc3339(time.time())
+        selected = _devices(in_states(answer, self._states)) if self._states else frozenset()
+        both, self._selected = selected | self._selected, selected
         for change in self._tracker.advance(answer):
+            # With --state, changes of devices that were or are in one of the states.
+            if self._states and change.resource and change.name not in both:
+                continue
             line = as_json_line(change, now) if self._json else as_line(change, now, fleet=answer.fleet)
             self._out.write(f"{line}\n")
         self._out.flush()
@@ -341,12 +360,27 @@ class ChangeLines:
         """Nothing to restore."""
 
 
+def _devices(answer: MappingAnswer) -> frozenset[tuple[Place, str, str]]:
+    """The devices, claimed devices and exclusive CPUs of an answer, as HolderChange names them."""
+    return frozenset(
+        (_place(node), *pair)
+        for node in answer.nodes
+        for pair in (
+            *((device.resource, device.device) for device in node.devices),
+            *((claim.driver, claimed_device(claim)) for claim in node.claims),
+            *((CPU, _cpu_ids(entry)) for entry in node.cpus),
+        )
+    )
+
+
 class LiveTable:
     """The table of `devicelens who`, redrawn in place. A star marks what changed in the last 15 s."""
 
-    def __init__(self, out: TextIO, filters: HolderQuery, *, wide: bool, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, out: TextIO, filters: HolderQuery, output: OutputFlags, clock: Callable[[], float]
+    ) -> None:
         self._filters = filters
-        self._wide = wide
+        self._output = output
         self._clock = clock
         self._answer: MappingAnswer | None = None
         self._at = 0.0
@@ -368,6 +402,7 @@ class LiveTable:
         """Show the answer, and mark rows that the one before did not have."""
         first = self._answer is None
         now = self._clock()
+        answer = in_states(answer, self._filters.states)
         self._changed = {key: self._changed.get(key, 0.0 if first else now) for key in self._keys(answer)}
         self._answer, self._at, self._reason = answer, now, ""
         self._live.refresh()
@@ -391,22 +426,24 @@ class LiveTable:
         if answer is None:
             return Group(Text("waiting for the first answer", "dim"))
         now = self._clock()
+        table = self._table(answer, wide=self._output.wide)
         marked = [
             (Cell("*" if now - self._changed.get(key, 0.0) < _MARKED else ""), *row)
-            for key, row in zip(self._keys(answer), rows(answer, self._filters, wide=self._wide), strict=True)
+            for key, row in zip(self._keys(answer), table.rows, strict=True)
         ]
-        names = (" ", *columns(answer, wide=self._wide))
+        names, headers = (" ", *table.names), not self._output.no_headers
         notes = [note for note in (self._note, *answer.notes) if note]
         lines = [self._status(answer), *(Text(visible(note), "yellow") for note in notes)]
-        return Group(*lines, draw(names, marked, self._console.width))
+        return Group(*lines, draw(names, marked, self._console.width, headers=headers))
 
     def _keys(self, answer: MappingAnswer) -> list[tuple[str, ...]]:
         """The identity of each row: its texts without times, which change by themselves."""
-        times = {i for i, name in enumerate(columns(answer, wide=True)) if name in {"SINCE", "FIRST SEEN"}}
-        return [
-            tuple(cell.text for i, cell in enumerate(row) if i not in times)
-            for row in rows(answer, self._filters, wide=True)
-        ]
+        table = self._table(answer, wide=True)
+        times = {i for i, name in enumerate(table.names) if name in {"SINCE", "FIRST SEEN"}}
+        return [tuple(cell.text for i, cell in enumerate(row) if i not in times) for row in table.rows]
+
+    def _table(self, answer: MappingAnswer, *, wide: bool) -> Table:
+        return holders_table(answer, self._filters, wide=wide, sort_by=self._output.sort_by)
 
     def _status(self, answer: MappingAnswer) -> Text:
         at = f"{clock_time(self._at, self._clock())}Z"

@@ -1,15 +1,17 @@
 """The command `devicelens who`: which pod holds which device, now or at a moment."""
 
 import time
+from itertools import chain
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from exporter.cli.common import EPILOG, TIME_FORMATS, output_option, parse_time_flag
+from exporter.cli.common import EPILOG, TIME_FORMATS, OutputFlags, output_flags, parse_time_flag
 from exporter.cli.completion import complete_node, complete_pod, complete_what
-from exporter.cli.select import parse_query
+from exporter.cli.select import STATES, parse_query
 from exporter.cli.sources import SourceFlags, choose_source, source_flags
-from runtime.text import parse_duration
+from runtime.text import parse_duration, quoted
 
 _SHORTEST: float = 0.2
 _WATCH: tuple[str, ...] = ("--watch", "-w")
@@ -32,6 +34,29 @@ class _Interval(click.ParamType[Any]):
         if seconds < _SHORTEST:
             self.fail(f"found {value!r}, expected at least {_SHORTEST:g}s", param, ctx)
         return seconds
+
+
+class _States(click.ParamType[Any]):
+    """Some of STATES, separated by commas."""
+
+    name = "states"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        words = value.split(",")
+        for word in words:
+            if word not in STATES:
+                self.fail(f"found {quoted(word)}, expected {', '.join(STATES)}", param, ctx)
+        return words
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002 -- click's signature
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem[Any]]:
+        given, comma, _ = incomplete.rpartition(",")
+        words = [f"{given}{comma}{state}" for state in STATES if state not in given.split(",")]
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 class WatchCommand(click.Command):
@@ -76,6 +101,14 @@ def _is_duration(text: str) -> bool:
     shell_complete=complete_pod,
 )
 @click.option(
+    "--state",
+    "states",
+    type=_States(),
+    multiple=True,
+    metavar="free,held,unhealthy",
+    help="Only devices in one of these states; a held device may be unhealthy, too.",
+)
+@click.option(
     "--at",
     metavar="TIME",
     help=f"The holders at that time, from an exporter's history or Prometheus: {TIME_FORMATS}.",
@@ -90,7 +123,7 @@ def _is_duration(text: str) -> bool:
     "Prometheus every 15s, or as given.",
 )
 @source_flags(complete_node)
-@output_option("table", "wide", "json")
+@output_flags("table", "wide", "json")
 @click.pass_context
 def who(
     ctx: click.Context,
@@ -98,9 +131,10 @@ def who(
     *,
     what: str,
     pod: str | None,
+    states: tuple[list[str], ...],
     at: str | None,
     watch: float | None,
-    output: str,
+    output: OutputFlags,
     **flags: Any,
 ) -> None:
     """Which pod holds which device.
@@ -109,13 +143,15 @@ def who(
     cpu. DEVICE is a whole id, the id of the parent device, or a part of an id. =DEVICE searches all
     resources.
     """
-    query = parse_query(what, pod)
+    query = parse_query(what, pod, chain.from_iterable(states))
     source = choose_source(ctx, SourceFlags(**flags))
     if at is not None and source.kind == "kubelet":
         raise click.UsageError("--at and --socket: a kubelet has no history, query an exporter")
     if at is not None and watch is not None:
         raise click.UsageError("--at and --watch: the past does not change")
     if watch is not None:
+        if output.fail_if_stale:
+            raise click.UsageError("--fail-if-stale and --watch: a watch runs until interrupted")
         from exporter.cli.watch import follow  # noqa: PLC0415 -- imports asyncio, aiohttp and rich
 
         follow(source, query, interval=watch, output=output)
@@ -123,7 +159,11 @@ def who(
     moment = parse_time_flag(at, "--at", time.time())
     from exporter.cli import holdings  # noqa: PLC0415 -- imports asyncio and aiohttp
 
-    if moment is not None and source.kind == "exporter":
-        holdings.print_holders_at(query, moment, source, output=output)
-    else:
-        holdings.print_holders(query, moment, source, output=output)
+    if moment is None or source.kind != "exporter":
+        holdings.print_holders(query, moment, source, output)
+        return
+    if query.states - {"held"}:
+        raise click.UsageError("--state and --at: an exporter's history has held devices only")
+    if output.fail_if_stale:
+        raise click.UsageError("--fail-if-stale and --at: history does not become stale")
+    holdings.print_holders_at(query, moment, source, output)

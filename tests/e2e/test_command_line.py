@@ -100,7 +100,43 @@ async def test_an_exporter_its_kubelet_and_prometheus_tell_the_same(stack: Stack
     # Both at once are one node, and its name is its own, whatever the scrape calls it.
     status, out, err = await devicelens("who", "--prometheus", prometheus, "--node", stack.node.name)
     assert (status, err) == (0, "")
-    assert len(out.splitlines()) == 4
+    assert out.splitlines()[4:] == ["", "3 devices: 1 held, 2 free"]
+
+
+async def test_states_counts_and_anomalies_of_a_device_that_fails_while_it_is_held(stack: Stack) -> None:
+    (held,) = await stack.held()
+    socket_path = str(stack.node.root / "pod-resources" / "kubelet.sock")
+    sources = (("--url", stack.url), ("--socket", socket_path))
+
+    async def rows(*arguments: str) -> list[list[str]]:
+        status, out, err = await devicelens_again(*arguments, "--no-headers")
+        assert status in {0, 3}, err
+        return [line.split() for line in out.splitlines()]
+
+    for source in sources:
+        status, _, err = await devicelens_again("who", stack.resource, *source, "--state", "unhealthy")
+        assert (status, "no unhealthy device of" in err) == (3, True)
+    stack.remove_devices(held.device)
+    await stack.allocatable_is(2)
+    await stack.metric_is(0, "devicelens_device_healthy", device=held.device)
+    for source in sources:
+        who = ("who", stack.resource, *source)
+        (ill,) = await rows(*who, "--state", "unhealthy")
+        assert ill[:4] == [stack.resource, held.device, "unhealthy", f"{stack.node.namespace}/one"]
+        assert [row[1] for row in await rows(*who, "--state", "held")] == [held.device]
+        free = await rows(*who, "--state", "free")
+        assert {held.device, *(row[1] for row in free)} == {"lime", "cherry", "vanilla"}
+        # Rows without a pod come last.
+        first, *_ = await rows(*who, "--sort-by", "pod")
+        assert first[1] == held.device
+        _, out, _ = await devicelens_again(*who)
+        assert out.splitlines()[-2:] == ["", "3 devices: 1 held (unhealthy), 2 free"]
+    found = [row for row in await rows("anomalies", "--url", stack.url) if row[1] == stack.resource]
+    assert [row[:4] for row in found] == [
+        ["unhealthy_held", stack.resource, held.device, f"{stack.node.namespace}/one"]
+    ]
+    status, _, err = await devicelens_again("who", "--url", stack.url, "--fail-if-stale")
+    assert status == 0, err
 
 
 async def test_prometheus_tells_the_past_of_a_pod_that_is_gone(stack: Stack, prometheus: str) -> None:

@@ -12,6 +12,9 @@ ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "command-line.md").read_text()
 
 
+ASKING = ("who", "anomalies", "history", "explain")
+
+
 def command(name: str) -> click.Command:
     found = main.get_command(click.Context(main), name)
     assert found is not None
@@ -20,7 +23,7 @@ def command(name: str) -> click.Command:
 
 FLAGS = {
     flag
-    for name in ("who", "history", "explain")
+    for name in ASKING
     for option in command(name).params
     for flag in option.opts
     if flag.startswith("--")
@@ -50,7 +53,7 @@ def test_every_command_shown_can_be_read() -> None:
 def test_every_variable_is_one(variable: str) -> None:
     known = {
         name
-        for command_name in ("who", "history", "explain")
+        for command_name in ASKING
         for option in command(command_name).params
         for name in ([option.envvar] if isinstance(option.envvar, str) else option.envvar or [])
     }

@@ -75,6 +75,8 @@ async def test_who_at_shows_certain_and_possible_holders(run: Run) -> None:
         ["RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER", "SINCE", "UNTIL"],
         [GPU, "GPU-0", "perhaps", "ns/train-0", "main", *TRAINED],
         [GPU, "GPU-1::0", "held", "ns/serve-1", "main", "2026-10-28T22:41:10Z..22:41:15Z"],
+        [""],
+        ["2 devices: 1 held, 1 perhaps"],
     ]
     assert result.stderr == ""
 
@@ -133,12 +135,12 @@ async def test_gaps_are_reported_on_standard_error(run: Run, life: Life) -> None
     result = await run("history", "--from", "2026-10-28T22:41:20Z")
     assert result.exit_code == 0
     assert result.stderr == (
-        "devicelens: nobody looked from 2026-10-28T22:41:25.000Z to 2026-10-28T23:41:30.000Z "
-        "(the kubelet did not answer): holders in that time are unknown\n"
+        "devicelens: holders from 2026-10-28T22:41:25.000Z to 2026-10-28T23:41:30.000Z are unknown: "
+        "the kubelet did not answer\n"
     )
     assert "2026-10-28T22:41:25Z..23:41:30Z, kubelet silent" in result.stdout
     before = await run("who", "--at", "2026-10-28T22:00:00Z")
-    assert "nobody looked before 2026-10-28T22:41:05.000Z (history begins later)" in before.stderr
+    assert "holders before 2026-10-28T22:41:05.000Z are unknown: history begins later" in before.stderr
 
 
 async def test_an_empty_answer_is_reported(run: Run, life: Life) -> None:

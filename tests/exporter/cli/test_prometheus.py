@@ -132,6 +132,8 @@ async def test_the_fleet_is_a_table_with_its_nodes(fake: Fake) -> None:
         "a        worker-3  nvidia.com/gpu  GPU-1   free",
         "b        worker-3  nvidia.com/gpu  GPU-0   held   ml/llama-0     trainer    22:31:03Z (10 min)",
         "b        worker-3  nvidia.com/gpu  GPU-1   free",
+        "",
+        "4 devices: 2 held, 2 free",
     ]
     assert result.stderr == ""
 
@@ -142,7 +144,9 @@ async def test_one_cluster_needs_no_column_and_a_pod_s_cpus_are_shown(fake: Fake
     assert [line.split()[:4] for line in result.stdout.splitlines()] == [
         ["NODE", "RESOURCE", "DEVICE", "STATE"],
         ["worker-3", "nvidia.com/gpu", "GPU-0", "held"],
-        ["worker-3", "cpu", "2", "of"],
+        ["worker-3", "cpu", "2", "CPUs"],
+        [],
+        ["1", "device:", "1", "held;"],
     ]
     (node,) = await nodes_of(fake, "--pod", "ml/llama-0")
     assert (node["node"], node["labels"], node["freshness"]) == ("worker-3", {}, "fresh")
@@ -314,7 +318,7 @@ async def test_a_node_of_two_targets_is_shown_once_as_refreshed_last(fake: Fake)
         *scrape(STATE, "worker-3", NOW, honour=False, target={"job": "two"}),
     ]
     result = await run(fake)
-    assert len(result.stdout.splitlines()) == 3
+    assert len(result.stdout.splitlines()) == 5
     assert result.stderr == (
         "devicelens: 2 targets have different devices or holders of worker-3: shown is the one refreshed "
         "last (instance 10.0.0.1:10190, job two); nodes of one name need a label for their cluster\n"

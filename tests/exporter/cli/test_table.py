@@ -5,16 +5,29 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
+from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.cells import cell_len
 
-from exporter.cli.common import NoMatchError, as_json
+from exporter.cli.common import NoMatchError, OutputFlags, as_json
 from exporter.cli.select import CpusEntry, HolderQuery, MappingAnswer, NamespacedPod, select
-from exporter.cli.table import Cell, columns, print_table, rows
-from exporter.views.schema import ClaimEntry, ClaimHolderEntry, HolderEntry
+from exporter.cli.table import Cell, anomalies_table, holders_table, print_table
+from exporter.views.schema import (
+    AnomaliesDocument,
+    AnomalyEntry,
+    AnomalyHolderEntry,
+    ClaimEntry,
+    ClaimHolderEntry,
+    DeviceEntry,
+    HolderEntry,
+    PluginEntry,
+    PodName,
+)
 from harness.hostile import CORPUS, LONG
 from harness.mappings import claim, device, holder, mapping
+from harness.scene import GPU
 from runtime.text import is_hostile, shortened
 
 
@@ -33,10 +46,25 @@ def table(
     *,
     wide: bool = False,
     out: StringIO | None = None,
+    **flags: Any,
+) -> list[str]:
+    """The lines of the table, without the counts after it."""
+    lines = output(shown, pod, wide=wide, out=out, **flags)
+    return lines[: lines.index("")]
+
+
+def output(
+    shown: MappingAnswer,
+    pod: NamespacedPod | None = None,
+    *,
+    wide: bool = False,
+    out: StringIO | None = None,
+    **flags: Any,
 ) -> list[str]:
     out = StringIO() if out is None else out
-    cells = rows(shown, HolderQuery(pod=pod), wide=wide)
-    print_table(columns(shown, wide=wide), cells, out, unlimited=wide)
+    given = OutputFlags(output="wide" if wide else "table", **flags)
+    found = holders_table(shown, HolderQuery(pod=pod), wide=wide, sort_by=given.sort_by)
+    print_table(found, out, given)
     return out.getvalue().splitlines()
 
 
@@ -120,20 +148,153 @@ def test_the_environment_decides_about_colours(
     assert [_plain(line).split() for line in coloured] == [_plain(line).split() for line in piped]
 
 
-@pytest.mark.parametrize("columns_of_terminal", [24, 40, 60, 70, 80, 100, 132, 300])
-def test_a_terminal_shows_every_text_whole_within_its_width(
+POD = "ml/llama-70b-pretraining-0"
+NARROW = {
+    # Short forms first, then CONTAINER and SINCE go.
+    150: "gpu GPU-8d1c2a90-4d3e-4b8a-9a55-0e6b8f1d2c01 unhealthy POD main 10 min XID 79: the GPU has gone",
+    112: "gpu GPU-8d1c2a90-4d3e-4b8a-9a55-0e6b8f1d2c01 unhealthy POD XID 79: the GPU has",
+    # The middle of ids, RESOURCE, REASON and STATE.
+    90: "gpu GPU-8d1c2a90…1d2c01 unhealthy POD XID 79: the GPU has",
+    80: "GPU-8d1c2a90…1d2c01 unhealthy POD XID 79: the GPU has",
+    60: "GPU-8d1c2a90-…f1d2c01 unhealthy POD",
+    50: "GPU-8d1c2a90-4…f1d2c01 POD",
+    40: "GPU-8d1…2c01 POD",
+}
+"""The row of an unhealthy device by the width of the terminal."""
+
+
+def unhealthy(name: str, *holders: HolderEntry, reason: str | None = None) -> DeviceEntry:
+    plugin = PluginEntry("unix:/p", True, "Unhealthy", reason, None, {}, None)
+    return structs.replace(device(name, *holders, healthy=False), plugin=plugin)
+
+
+@pytest.mark.parametrize("columns_of_terminal", [24, *NARROW, 300])
+def test_a_narrow_terminal_loses_columns_but_no_part_of_a_pod_s_name(
     setenv: Callable[..., None], columns_of_terminal: int
 ) -> None:
     setenv(COLUMNS=str(columns_of_terminal), NO_COLOR="1")
-    ids = [f"GPU-8d1c2a90-4d3e-4b8a-9a55-0e6b8f1d2c{i:02x}" for i in range(8)]
-    shown = mapping(*(device(name, holder("llama-70b-pretraining-0"), healthy=False) for name in ids))
+    ids = [f"GPU-8d1c2a90-4d3e-4b8a-9a55-0e6b8f1d2c0{i}" for i in range(3)]
+    who = holder("llama-70b-pretraining-0", since="2026-10-28T22:31:03.250Z")
+    shown = mapping(
+        device(ids[0], who), unhealthy(ids[1], who, reason="XID 79: the GPU has gone"), device(ids[2])
+    )
     lines = table(shown, out=Terminal())
     assert max(map(cell_len, lines)) <= columns_of_terminal
-    if columns_of_terminal >= 70:
-        at, to = lines[0].index("DEVICE"), lines[0].index("STATE")
-        assert "".join(line[at:to].rstrip() for line in lines[1:]) == "".join(ids)
+    row = next((line for line in lines if line.split()[0].endswith("01") or "01 " in line), "")
+    if columns_of_terminal in NARROW:
+        assert row.split() == NARROW[columns_of_terminal].replace("POD", POD).split()
+        assert sum(POD in line for line in lines) == 2
     wide = table(shown, wide=True, out=Terminal())
     assert all(any(name in line for line in wide) for name in ids)
+
+
+def test_the_longest_name_of_a_pod_is_whole(setenv: Callable[..., None]) -> None:
+    setenv(COLUMNS="400", NO_COLOR="1")
+    namespace, name = "n" * 63, "p" * 253
+    shown = mapping(device("GPU-0" * 12, holder(name, namespace)))
+    assert f"{namespace}/{name}" in table(shown, out=Terminal())[1]
+
+
+def test_an_unhealthy_device_has_its_reason_and_a_healthy_node_no_column_for_it() -> None:
+    well = mapping(device("GPU-0", holder("one")))
+    assert "REASON" not in table(well)[0]
+    ill = mapping(device("GPU-0", holder("one")), unhealthy("GPU-1", reason="XID 79\x1b[2J" + "x" * 200))
+    lines = table(ill)
+    assert lines[0].endswith("SINCE  REASON")
+    reason = lines[2].split("unhealthy")[1].strip()
+    assert reason.startswith("XID 79\\x1b[2Jxxx")
+    assert len(reason) == 80
+    assert table(ill, wide=True)[2].endswith("x" * 200)
+    assert table(mapping(unhealthy("GPU-1")))[1].endswith("its plugin gives no reason")
+
+
+COUNTS = {
+    "4 devices: 2 held (1 of them unhealthy), 1 free, 1 unavailable; 1 claimed device": mapping(
+        device("0", holder("one"), holder("two")),
+        device("1", holder("one"), healthy=False),
+        device("2"),
+        device("3", healthy=False),
+        claims=(claim("gpu-7"),),
+    ),
+    "3 devices: 1 held, 1 free, 1 unknown": mapping(
+        device("0", holder("one")), device("1"), device("2", healthy=None)
+    ),
+    "1 device: 1 held, free ones unknown": mapping(device("0", holder("one"), healthy=None)),
+}
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+def test_the_last_line_counts_each_device_once(counts: str) -> None:
+    assert output(COUNTS[counts])[-2:] == ["", counts]
+
+
+def test_a_device_of_unknown_health_is_not_shown_as_free() -> None:
+    assert table(mapping(device("0", healthy=None)))[1].split() == ["nvidia.com/gpu", "0", "unknown"]
+
+
+@pytest.mark.parametrize("out", [StringIO, Terminal])
+def test_without_headers_there_are_rows_alone(setenv: Callable[..., None], out: type[StringIO]) -> None:
+    setenv(NO_COLOR="1", COLUMNS="100")
+    shown = mapping(device("GPU-0", holder("one")), device("GPU-1"))
+    assert output(shown, out=out(), no_headers=True) == [
+        "nvidia.com/gpu  GPU-0  held  ml/one  main",
+        "nvidia.com/gpu  GPU-1  free",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sort_by", "order"),
+    [
+        (None, ["gpu-2", "gpu-10", "gpu-1", "gpu-3"]),
+        ("device", ["gpu-1", "gpu-2", "gpu-3", "gpu-10"]),
+        # Without a pod or a start: last.
+        ("pod", ["gpu-1", "gpu-10", "gpu-2", "gpu-3"]),
+        ("since", ["gpu-2", "gpu-1", "gpu-10", "gpu-3"]),
+    ],
+)
+def test_rows_are_sorted(sort_by: str | None, order: list[str]) -> None:
+    early, late = "2026-10-28T20:00:00Z", "2026-10-28T22:00:00Z"
+    shown = mapping(
+        device("gpu-2", holder("b", since=early)),
+        device("gpu-10", holder("a", "ml")),
+        device("gpu-1", holder("z", "a", since=late)),
+        device("gpu-3"),
+    )
+    assert [line.split()[1] for line in table(shown, sort_by=sort_by)[1:]] == order
+
+
+def test_anomalies_are_a_table() -> None:
+    one = AnomalyHolderEntry("ml", "one", "main", "uid-1")
+    found = AnomaliesDocument(
+        node="worker-3",
+        generation=7,
+        taken_at="2026-10-28T22:41:03.250Z",
+        age_seconds=2.0,
+        freshness="fresh",
+        error=None,
+        anomalies=(
+            AnomalyEntry(
+                *("plugin_gone", "nvidia.com/gpu", None, None, "none\x1b[2J"),
+                devices=("GPU-1", "GPU-2"),
+                pods=(PodName("ml", "b"), PodName("ml", "c"), PodName("ml", "d")),
+            ),
+            AnomalyEntry(
+                *("unhealthy_held", "nvidia.com/gpu", "GPU-0", one, "not allocatable"),
+                since="2026-10-28T22:31:03.250Z",
+            ),
+        ),
+    )
+    out = StringIO()
+    print_table(anomalies_table(found, sort_by="since"), out, OutputFlags())
+    assert [re.split(r"  +", line) for line in out.getvalue().splitlines()] == [
+        ["KIND", "RESOURCE", "DEVICE", "NAMESPACE/POD", "SINCE", "EVIDENCE"],
+        ["unhealthy_held", GPU, "GPU-0", "ml/one", "22:31:03Z (10 min)", "not allocatable"],
+        ["plugin_gone", GPU, "GPU-1 and 1 more", "ml/b and 2 more", "none\\x1b[2J"],
+        [""],
+        ["2 anomalies: 1 plugin_gone, 1 unhealthy_held"],
+    ]
+    (row, _) = anomalies_table(found, wide=True, sort_by="since").rows
+    assert [cell.text for cell in row][5:8] == ["main", "uid-1", ""]
 
 
 def test_a_table_that_does_not_fit_uses_short_forms(setenv: Callable[..., None]) -> None:

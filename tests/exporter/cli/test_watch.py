@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from msgspec import structs
 
-from exporter.cli.common import AskError
+from exporter.cli.common import AskError, OutputFlags
 from exporter.cli.select import HolderQuery, MappingAnswer, NamespacedPod, NodeDocument
 from exporter.cli.sources import ChosenSource
 from exporter.cli.watch import (
@@ -169,7 +169,7 @@ def test_a_line_reads_from_left_to_right() -> None:
 
 def test_losing_the_source_is_reported_once_and_that_it_is_back(capsys: pytest.CaptureFixture[str]) -> None:
     out = StringIO()
-    lines = ChangeLines(out, None, json_lines=False)
+    lines = ChangeLines(out, HolderQuery(), json_lines=False)
     one = answer(node(device("0", held_by("a"))))
     lines.update(one)
     for _ in range(3):
@@ -184,6 +184,21 @@ def test_losing_the_source_is_reported_once_and_that_it_is_back(capsys: pytest.C
     ]
 
 
+def test_a_state_keeps_the_changes_of_devices_that_were_or_are_in_it() -> None:
+    out = StringIO()
+    lines = ChangeLines(out, HolderQuery(states=frozenset({"unhealthy"})), json_lines=False)
+    for text in ("0:a 1:b!", "0:a! 1:b!", "0 1:b", "0:c 1"):
+        lines.update(answer(read(text)))
+    assert [line.split()[1:4:2] for line in out.getvalue().splitlines()] == [
+        ["held", "1"],
+        ["unhealthy", "1"],
+        ["unhealthy", "0"],
+        ["released", "0"],
+        ["healthy", "0"],
+        ["healthy", "1"],
+    ]
+
+
 class LiveOutput(StringIO):
     def isatty(self) -> bool:
         return True
@@ -193,7 +208,7 @@ def test_a_live_table_marks_changes_and_says_why_it_is_old(monkeypatch: pytest.M
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("LINES", "30")
     out, now = LiveOutput(), [1000.0]
-    view = LiveTable(out, HolderQuery(), wide=False, clock=lambda: now[0])
+    view = LiveTable(out, HolderQuery(), OutputFlags(), clock=lambda: now[0])
 
     def drawn() -> list[str]:
         text = out.getvalue()

@@ -27,6 +27,8 @@ async def test_an_exporter_s_holders_are_a_table() -> None:
         "RESOURCE        DEVICE  STATE  NAMESPACE/POD  CONTAINER  SINCE",
         "nvidia.com/gpu  GPU-0   held   ml/llama-0     trainer    22:31:03Z (10 min)",
         "nvidia.com/gpu  GPU-1   free",
+        "",
+        "2 devices: 1 held, 1 free",
     ]
     assert result.stderr == ""
 
@@ -76,6 +78,105 @@ async def test_an_old_mapping_is_reported_on_standard_error() -> None:
         "devicelens: the mapping of worker-3 is ageing, 20 s old, of 2026-10-28T22:41:03.250Z; "
         "List has failed since 2026-10-28T22:41:08.250Z: UNAVAILABLE: no socket\\x1b[2J\n"
     )
+
+
+OLD = replace(STATE, failure=Failure("List", "UNAVAILABLE", "no socket\x1b[2J", NOW + 5))
+WARNING = (
+    "the mapping of worker-3 is stale, 3600 s old, of 2026-10-28T22:41:03.250Z; List has failed since "
+    "2026-10-28T22:41:08.250Z: UNAVAILABLE: no socket\\x1b[2J\n"
+)
+
+
+@pytest.mark.parametrize("command", [("who",), ("explain", "GPU-0"), ("anomalies",)])
+async def test_a_stale_mapping_is_reported_on_standard_output_too(command: tuple[str, ...]) -> None:
+    stale = application(OLD, NOW + 3600)
+    shown = await against(stale, *command)
+    assert (shown.exit_code, shown.stderr) == (0, f"devicelens: {WARNING}")
+    assert shown.stdout.startswith(f"Warning: {WARNING}")
+    failed = await against(application(OLD, NOW + 3600), *command, "--fail-if-stale")
+    assert (failed.exit_code, failed.output) == (4, shown.output)
+    document = await against(application(OLD, NOW + 3600), *command, "--fail-if-stale", "-o", "json")
+    assert (document.exit_code, json.loads(document.stdout)["freshness"]) == (4, "stale")
+    fresh = await against(application(STATE, NOW), *command, "--fail-if-stale")
+    assert (fresh.exit_code, "Warning" in fresh.stdout) == (0, False)
+
+
+async def test_a_stale_mapping_without_a_match_exits_with_4() -> None:
+    arguments = ("who", "--pod", "ml/other", "--no-headers")
+    failed = await against(application(OLD, NOW + 3600), *arguments, "--fail-if-stale")
+    assert (failed.exit_code, failed.stdout) == (4, "")
+    assert failed.stderr.endswith("devicelens: no device on worker-3 is held by ml/other\n")
+    assert (await against(application(OLD, NOW + 3600), *arguments)).exit_code == 3
+
+
+BROKEN = replace(
+    STATE,
+    snapshot=replace(
+        SNAPSHOT,
+        devices=(
+            *SNAPSHOT.devices,
+            Device(DeviceKey("nvidia.com/gpu", "GPU-2"), allocatable=False),
+            replace(SNAPSHOT.devices[0], key=DeviceKey("nvidia.com/gpu", "GPU-3"), allocatable=False),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("states", "devices"),
+    [
+        (("free",), ["GPU-1"]),
+        (("held",), ["GPU-0", "GPU-3"]),
+        (("unhealthy",), ["GPU-2", "GPU-3"]),
+        (("unhealthy", "free"), ["GPU-1", "GPU-2", "GPU-3"]),
+    ],
+)
+async def test_devices_are_filtered_by_state(states: tuple[str, ...], devices: list[str]) -> None:
+    once = await against(application(BROKEN, NOW), "who", "--state", ",".join(states), "--no-headers")
+    assert [line.split()[1] for line in once.stdout.splitlines()] == devices
+    repeated = [word for state in states for word in ("--state", state)]
+    assert (await against(application(BROKEN, NOW), "who", *repeated, "--no-headers")).stdout == once.stdout
+    document = await against(application(BROKEN, NOW), "who", *repeated, "-o", "json")
+    assert [entry["device"] for entry in json.loads(document.stdout)["devices"]] == devices
+
+
+async def test_a_state_that_no_device_has_is_3_and_one_that_is_unknown_is_1() -> None:
+    none = await against(application(STATE, NOW), "who", "gpu", "--state", "unhealthy")
+    assert (none.exit_code, none.stdout) == (3, "")
+    assert none.stderr == "devicelens: no unhealthy device of gpu on worker-3\n"
+    older = application(replace(STATE, snapshot=replace(SNAPSHOT, complete=False)), NOW)
+    unknown = await against(older, "who", "--state", "free")
+    assert (unknown.exit_code, unknown.stdout) == (1, "")
+    assert unknown.stderr == (
+        "devicelens: it is unknown which devices of worker-3 are free: the kubelet does not report "
+        "allocatable devices\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--state", "busy"), "found 'busy', expected free, held, unhealthy"),
+        (("--state", "free", "--at", "-1h"), "--state and --at: an exporter's history has held devices only"),
+        (("--fail-if-stale", "--at", "-1h"), "--fail-if-stale and --at: history does not become stale"),
+        (("--fail-if-stale", "--watch"), "--fail-if-stale and --watch: a watch runs until interrupted"),
+    ],
+)
+async def test_flags_that_do_not_fit_are_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
+    result = await devicelens("who", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("whi", "who"), ("anomaly", "anomalies"), ("hist", "history"), ("kubelet restrat", "restart")],
+)
+async def test_an_unknown_command_names_the_one_that_is_meant(typed: str, meant: str) -> None:
+    *_, last = words = typed.split()
+    result = await devicelens(*words)
+    assert result.exit_code == 2
+    assert f"No such command '{last}'. Did you mean '{meant}'?" in result.stderr
 
 
 async def test_an_exporter_without_a_mapping_is_a_failed_query() -> None:
