@@ -103,7 +103,7 @@ class ExporterSettings(ProcessSettings):
         type=click.IntRange(min=1),
         default=100_000,
         metavar="COUNT",
-        help="Most series of the mapping; above it the series of devices are dropped and the sums are kept.",
+        help="Most series of the mapping; above it, devices of the largest resources have none.",
     )
     plugin_url: tuple[Address, ...] = setting(
         "--plugin.url",

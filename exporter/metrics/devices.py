@@ -5,6 +5,7 @@ has thousands of devices, and a refresh changes a few.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,10 +17,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.utils import floatToGoString
 
 from exporter.mapping.holdings import HeldSince, Holding
-from exporter.mapping.model import Device
+from exporter.mapping.model import Anomaly, Device
 from exporter.mapping.state import State
 from runtime.exposition import Lines, escaped
 from runtime.log import Episode, Log
+from runtime.text import named, quoted
 
 _KEPT: Final = 16_384
 """Devices whose lines are kept; more would take too much memory."""
@@ -87,9 +89,11 @@ class DeviceLines:
         self._written: list[_Written] = []
         self._since: Mapping[Holding, HeldSince] | None = None
 
-    def of(self, state: State) -> list[Lines]:
-        """devicelens_device_info, …_owner_info, …_healthy and …_held_since_timestamp_seconds."""
-        devices, since = state.snapshot.devices, state.since
+    def of(self, state: State, plan: "SeriesPlan | None" = None) -> list[Lines]:
+        """devicelens_device_info, …_owner_info, …_healthy and …_held_since_timestamp_seconds, without the
+        devices that `plan` leaves out.
+        """
+        devices, since = state.snapshot.devices if plan is None else plan.devices(state), state.since
         if len(devices) > _KEPT or sum([len(device.key.device) for device in devices]) > _KEPT_BYTES:
             self._devices, self._written, self._since = (), [], None
             pieces: list[Iterable[bytes]] = [self._stream(devices, since, family) for family in range(4)]
@@ -161,61 +165,103 @@ _log = Log("metrics")
 
 
 class SeriesGroup(Enum):
-    """Families that are exposed or left out together, in the order in which they are left out."""
+    """Families that are exposed or left out together."""
 
-    DEVICES = "of devices"
-    HOLDERS = "of containers, pods and anomalies"
-    RESOURCES = "of resources"
+    DEVICES = "devices"
+    ANOMALIES = "anomalies"
+    HOLDERS = "containers and pods"
+    RESOURCES = "resources"
+
+
+class SeriesPart(NamedTuple):
+    """A group's series of one resource; "": of claimed devices, or of all resources."""
+
+    group: SeriesGroup
+    resource: str = ""
+
+    def __str__(self) -> str:
+        if self.resource:
+            return f"{self.group.value} of {quoted(self.resource)}"
+        return "claimed devices" if self.group is SeriesGroup.DEVICES else self.group.value
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesPlan:
-    """The groups that are exposed; `dropped` of all `series` are left out."""
+    """What is left out of `series`: the number of series of each part, in the order in which they go."""
 
-    exposed: frozenset[SeriesGroup]
     series: int
-    dropped: int
+    left_out: Mapping[SeriesPart, int]
 
     @property
-    def left_out(self) -> str:
-        """The groups that are left out, in words."""
-        return " and ".join(group.value for group in SeriesGroup if group not in self.exposed)
+    def dropped(self) -> int:
+        """The number of series that are left out."""
+        return sum(self.left_out.values())
+
+    def exposes(self, group: SeriesGroup, resource: str = "") -> bool:
+        """Whether the series of a part are exposed."""
+        return SeriesPart(group, resource) not in self.left_out
+
+    def devices(self, state: State) -> tuple[Device, ...]:
+        """The devices whose series are exposed."""
+        devices = state.snapshot.devices
+        if not self.left_out:
+            return devices
+        return tuple([device for device in devices if self.exposes(SeriesGroup.DEVICES, device.key.resource)])
+
+    def by_resource(self) -> Mapping[str, int]:
+        """The number of series that are left out, by the resource of their devices or anomalies."""
+        found: Counter[str] = Counter()
+        for part, series in self.left_out.items():
+            if part.resource:
+                found[part.resource] += series
+        return found
 
 
-def count_series(state: State) -> dict[SeriesGroup, int]:
-    """The number of series of each group."""
+def count_series(state: State) -> dict[SeriesPart, int]:
+    """The number of series of each part."""
     snapshot = state.snapshot
-    held = sum([len(device.holders) for device in snapshot.devices])
-    devices = len(snapshot.devices) + 2 * held + sum(len(claim.holders) for claim in snapshot.claims)
-    resources = 2 * len(snapshot.resources())
-    if snapshot.complete:
-        devices += len(snapshot.devices)
-        resources *= 2
-    containers = sum(
+    of_each = 2 if snapshot.complete else 1
+    devices: Counter[str] = Counter()
+    for device in snapshot.devices:
+        devices[device.key.resource] += of_each + 2 * len(device.holders)
+    counted = Counter({SeriesPart(SeriesGroup.DEVICES, name): series for name, series in devices.items()})
+    counted[SeriesPart(SeriesGroup.DEVICES)] += sum(len(claim.holders) for claim in snapshot.claims)
+    for anomaly in state.anomalies:
+        counted[anomaly_part(anomaly)] += 1
+    counted[SeriesPart(SeriesGroup.HOLDERS)] += sum(
         len(container.devices) + bool(container.cpu_ids) + len(container.memory) + bool(container.numa_nodes)
         for container in snapshot.containers
-    )
-    pods = sum(1 + bool(identity.labels) for identity in state.pods.values())
-    return {
-        SeriesGroup.DEVICES: devices,
-        SeriesGroup.HOLDERS: containers + pods + len(state.anomalies),
-        SeriesGroup.RESOURCES: resources,
-    }
+    ) + sum(1 + bool(identity.labels) for identity in state.pods.values())
+    counted[SeriesPart(SeriesGroup.RESOURCES)] = (2 * of_each + 1) * len(snapshot.resources())
+    return {part: series for part, series in counted.items() if series}
+
+
+def anomaly_part(anomaly: Anomaly) -> SeriesPart:
+    """The part of an anomaly's series: that of its resource, or of containers and pods where it has none."""
+    if anomaly.resource:
+        return SeriesPart(SeriesGroup.ANOMALIES, anomaly.resource)
+    return SeriesPart(SeriesGroup.HOLDERS)
 
 
 def plan_series(state: State, limit: int) -> SeriesPlan:
-    """Leave out groups until at most `limit` series are left: first the series of single devices, last those
-    of resources, so that sums are exposed for longest.
+    """Leave out parts until at most `limit` series are left.
+
+    First the largest parts of single resources, so that one resource with many devices leaves the others
+    their series; then those of containers and pods; last the counts of resources.
     """
     counted = count_series(state)
-    exposed, left = set(SeriesGroup), sum(counted.values())
-    for group in SeriesGroup:
+    series = left = sum(counted.values())
+    last = (SeriesGroup.HOLDERS, SeriesGroup.RESOURCES)
+    turns = {group: turn for turn, group in enumerate(last, 1)}
+    left_out: dict[SeriesPart, int] = {}
+    for part in sorted(
+        counted, key=lambda one: (turns.get(one.group, 0), -counted[one], one.group.value, one.resource)
+    ):
         if left <= limit:
             break
-        exposed.discard(group)
-        left -= counted[group]
-    series = sum(counted.values())
-    return SeriesPlan(frozenset(exposed), series, series - left)
+        left_out[part] = counted[part]
+        left -= counted[part]
+    return SeriesPlan(series, left_out)
 
 
 class SeriesLimit:
@@ -241,8 +287,8 @@ class SeriesLimit:
             self._exceeded.recovered()
             return ()
         note = (
-            f"{found.series} series are more than --metrics.max-series {self._limit}: those {found.left_out} "
-            "are left out of /metrics"
+            f"{found.series} series are more than --metrics.max-series {self._limit}: those of "
+            f"{named([str(part) for part in found.left_out])} are left out of /metrics"
         )
         self._exceeded.failed(note)
         return (note,)

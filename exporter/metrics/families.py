@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from exporter.history.archive import HistoryStatus
 from exporter.mapping.model import Anomaly, Container, Holder, ResourceCounts
 from exporter.mapping.state import State
-from exporter.metrics.devices import DeviceLines, SeriesGroup, SeriesPlan, numa
+from exporter.metrics.devices import DeviceLines, SeriesGroup, SeriesPlan, anomaly_part, numa
 from runtime.exposition import Lines
 
 _HOLDER: Final = ("namespace", "pod", "container")
@@ -178,6 +178,19 @@ def series_dropped(plan: SeriesPlan) -> Metric:
     )
 
 
+def resource_series_dropped(state: State, node: str, plan: SeriesPlan) -> Metric:
+    """The number of series that are left out, of each resource."""
+    family = GaugeMetricFamily(
+        "devicelens_resource_series_dropped",
+        "Series of the resource's devices that --metrics.max-series leaves out. [ALPHA]",
+        labels=("node", "resource"),
+    )
+    left_out = plan.by_resource()
+    for resource in state.snapshot.resources():
+        family.add_metric((node, resource), left_out.get(resource, 0))
+    return family
+
+
 OF_RESOURCES: Final[tuple[Family, ...]] = (
     _resource_gauge(
         "devicelens_resource_devices",
@@ -220,19 +233,18 @@ OF_HOLDERS: Final[tuple[Family, ...]] = (
 
 
 def of_snapshot(state: State, node: str, devices: DeviceLines, plan: SeriesPlan) -> list[Metric | Lines]:
-    """All families of a mapping, without the groups that `plan` leaves out."""
-    found: list[Metric | Lines] = []
-    if SeriesGroup.DEVICES in plan.exposed:
-        found += devices.of(state)
-    if SeriesGroup.RESOURCES in plan.exposed:
+    """All families of a mapping, without what `plan` leaves out."""
+    found: list[Metric | Lines] = [*devices.of(state, plan)]
+    if plan.exposes(SeriesGroup.RESOURCES):
         found += [family(state, node) for family in OF_RESOURCES]
-    if SeriesGroup.HOLDERS in plan.exposed:
+        found.append(resource_series_dropped(state, node, plan))
+    if plan.exposes(SeriesGroup.HOLDERS):
         found.append(container_devices(state, node))
-    if SeriesGroup.DEVICES in plan.exposed:
+    if plan.exposes(SeriesGroup.DEVICES):
         found.append(claim_device_info(state, node))
-    if SeriesGroup.HOLDERS in plan.exposed:
+    if plan.exposes(SeriesGroup.HOLDERS):
         found += [family(state, node) for family in OF_HOLDERS]
-        found.append(anomaly_info(state.anomalies, node))
+    found.append(anomaly_info([one for one in state.anomalies if plan.exposes(*anomaly_part(one))], node))
     found.append(series_dropped(plan))
     return found
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.samples import Sample
 
 from exporter.mapping.identity import PodIdentity
-from exporter.mapping.model import Holder
+from exporter.mapping.model import Anomaly, Holder
 from exporter.mapping.snapshot import build
 from exporter.mapping.state import State, StateStore
 from exporter.metrics.devices import SeriesGroup, SeriesLimit, count_series, plan_series
@@ -55,6 +55,7 @@ def _scraped(state: State, limit: int) -> tuple[int, list[Sample]]:
     return int(float(dropped)), samples
 
 
+OF_ONE_RESOURCE = {SeriesGroup.DEVICES, SeriesGroup.ANOMALIES}
 LISTED = st.tuples(listings(), st.none() | allocatables())
 
 
@@ -86,9 +87,42 @@ def test_series_stay_within_the_limit_and_devices_go_first(
     exposed = len(samples)
     assert exposed <= limit
     assert exposed + dropped == total
-    if dropped and counted[SeriesGroup.HOLDERS] + counted[SeriesGroup.RESOURCES] <= limit:
-        assert exposed == counted[SeriesGroup.HOLDERS] + counted[SeriesGroup.RESOURCES]
-        assert not any(sample.name.startswith("devicelens_device") for sample in samples)
+    parts = [series for part, series in counted.items() if part.group in OF_ONE_RESOURCE]
+    if dropped and total - sum(parts) <= limit:
+        largest = sorted(parts, reverse=True)
+        needed = next(n for n in range(len(parts) + 1) if total - sum(largest[:n]) <= limit)
+        assert dropped == sum(largest[:needed])
+
+
+def test_a_resource_with_many_devices_leaves_the_others_their_series() -> None:
+    pod = Holder("ml", "trainer", "main")
+    many = [scene.device(f"m{number}", resource="example.com/many") for number in range(500)]
+    gpus = [
+        scene.device("g0", pod, resource="example.com/gpu"),
+        scene.device("g1", resource="example.com/gpu"),
+    ]
+    anomalies = (
+        Anomaly("unattributed", "example.com/many", "m0"),
+        Anomaly("unattributed", "example.com/gpu", "g0"),
+    )
+    state = scene.state(scene.snapshot(*many, *gpus, complete=False), at=0.0, anomalies=anomalies)
+    dropped, samples = _scraped(state, 100)
+    assert dropped == 500
+    shown = {(one.name, one.labels.get("device")) for one in samples}
+    assert {("devicelens_device_owner_info", "g0"), ("devicelens_device_info", "g1")} <= shown
+    assert {name for name, device in shown if device == "m0"} == {"devicelens_anomaly_info"}
+    assert {
+        one.labels["resource"]: one.value for one in samples if one.name == "devicelens_resource_devices"
+    } == {
+        "example.com/many": 500,
+        "example.com/gpu": 2,
+    }
+    (note,) = SeriesLimit(100).notes(state)
+    assert "those of devices of 'example.com/many' are left out of /metrics" in note
+    left_out = {
+        o.labels["resource"]: o.value for o in samples if o.name == "devicelens_resource_series_dropped"
+    }
+    assert left_out == {"example.com/many": 500, "example.com/gpu": 0}
 
 
 def _node(devices: int) -> State:
@@ -104,10 +138,11 @@ def test_reached_limit_is_noted_and_logged(caplog: pytest.LogCaptureFixture) -> 
     assert not caplog.records
     state = _node(100)
     series = plan_series(state, 100).series
-    assert series == 300 + 2 + 1
+    assert series == 300 + 3 + 1
     (note,) = limit.notes(state)
     assert note == (
-        f"{series} series are more than --metrics.max-series 100: those of devices are left out of /metrics"
+        f"{series} series are more than --metrics.max-series 100: those of devices of 'nvidia.com/gpu' "
+        "are left out of /metrics"
     )
     assert limit.notes(state) == (note,)
     assert len(caplog.records) == 1
