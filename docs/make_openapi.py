@@ -84,10 +84,12 @@ def _parameter(
 
 
 _Q: Final = _parameter("q", "Part of any text of the item, case-insensitive.", "llama")
-_RESOURCE: Final = _parameter("resource", "The whole name of a resource.", "nvidia.com/gpu")
+_RESOURCE: Final = _parameter(
+    "resource", "The name of a resource, or the part after its slash.", "nvidia.com/gpu"
+)
 _RESOURCE_OR_DRIVER: Final = _parameter(
     "resource",
-    "The whole name of a resource, or of the driver of a claimed device.",
+    "The name of a resource, or the part after its slash; or the name of the driver of a claimed device.",
     "nvidia.com/gpu",
 )
 _NAMESPACE: Final = _parameter("namespace", "The whole name of the holder's namespace.", "ml")
@@ -120,15 +122,18 @@ _EXPLAIN: Final = [
     ),
 ]
 _HISTORY: Final = [
-    _RESOURCE,
+    _RESOURCE_OR_DRIVER,
     _DRIVER,
     _parameter(
         "device",
-        "The whole id of a device; the id of a physical device also finds its shares and slices.",
+        "The id of a device, or of a physical device with its shares and slices; where history has no such id, "
+        "a part of ids, case-insensitive.",
         "GPU-5e1f",
     ),
     _NAMESPACE,
-    _parameter("pod", "The whole name of the holding pod.", "llama-0"),
+    _parameter(
+        "pod", "The name of the holding pod; where history has no such pod, a part of names.", "llama-0"
+    ),
     _parameter("container", "The whole name of a container; needs pod, uid or device.", "trainer"),
     _parameter("uid", "The uid of the holding pod.", "3f2a6c1e-5a56-4d0e-9a53-0d5f3c6f7b11"),
     _parameter("at", "Who held what at this moment; excludes from and to.", "-1h30m", _TIME),

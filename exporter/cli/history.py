@@ -45,7 +45,7 @@ def history(
     """Who held which device, from when to when. Times are in UTC.
 
     RESOURCE is a resource name, or the part after its slash if only one resource ends so. DEVICE is a whole
-    id, or the id of the parent device. =DEVICE searches all resources.
+    id, the id of the parent device, or a part of an id. =DEVICE searches all resources.
     """
     query = parse_query(what, pod)
     source = choose_source(ctx, SourceFlags(**flags))

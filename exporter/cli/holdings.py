@@ -48,6 +48,8 @@ _COLUMNS: Final = ("RESOURCE", "DEVICE", "STATE", "NAMESPACE/POD", "CONTAINER")
 _RANGE_COLUMNS: Final = (*_COLUMNS, "FROM", "TO", "HELD FOR")
 _MOMENT_COLUMNS: Final = (*_COLUMNS, "SINCE", "UNTIL")
 _WIDE_COLUMNS: Final = ("NODE", "PARENT", "UID", "WORKLOAD", "CLAIM", "CERTAINTY")
+_SIMILAR: Final = 3
+"""Names that a message suggests."""
 _EXACT: Final = 1.0
 """Seconds between two bounds that are shown as one time."""
 
@@ -92,7 +94,7 @@ def print_holders_at(query: HolderQuery, at: float, source: ChosenSource, output
     when = f"at {rfc3339(at)}"
     if not document.holdings and (query.filters or not document.complete):
         if document.complete:
-            raise NoMatchError(query.no_match(document.node, "was held", when))
+            raise NoMatchError(f"{query.no_match(document.node, 'was held', when)}{_near(document)}")
         raise NoMatchError(f"it is unknown who held which device on {document.node} {when}")
     if not document.holdings and not output.json:
         say(f"no device was held on {document.node} {when}")
@@ -152,7 +154,7 @@ def print_holdings(
     document = history(source, query, limit=limit, **{"from": first, "to": last})
     _say_gaps(document)
     if not document.holdings and (query.filters or not document.complete):
-        raise NoMatchError(query.no_match(document.node, "was held", "in that time"))
+        raise NoMatchError(f"{query.no_match(document.node, 'was held', 'in that time')}{_near(document)}")
     if not document.holdings and not output.json:
         say(f"no device was held on {document.node} in that time")
         return
@@ -178,6 +180,12 @@ def _print(
     else:
         table = Table((*names, *(_WIDE_COLUMNS if output.wide else ())), found, counts)
         print_table(table, sys.stdout, output)
+
+
+def _near(document: HistoryDocument) -> str:
+    """`; did you mean a or b?`: names of history like those of the query."""
+    near = [spelled(name) for match in document.matched for name in (*match.names, *match.near)]
+    return f"; did you mean {' or '.join(near[:_SIMILAR])}?" if near else ""
 
 
 def _say_gaps(document: HistoryDocument) -> None:

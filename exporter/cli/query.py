@@ -123,8 +123,7 @@ def history(
 ) -> HistoryDocument:
     """Up to `limit` holdings, newest first, from all pages. `times` are at, from and to, in unix seconds.
 
-    The exporter filters by the pod, the resource or driver, and the whole device id. Raises AskError and
-    BadParameter.
+    The exporter filters by the pod, the resource or driver, and the device. Raises AskError and BadParameter.
     """
 
     async def fetch() -> HistoryDocument:
@@ -154,6 +153,9 @@ async def _fetch_pages(client: ServerClient, parameters: dict[str, str], limit: 
     while True:
         page["limit"] = str(min(_PAGE, limit - len(holdings)))
         document = await client.document(_HISTORY, HistoryDocument, parameters | page)
+        if any(match.parameter == "pod" and not match.whole for match in document.matched):
+            # As in `devicelens who`, a pod's name is whole.
+            return msgspec.structs.replace(document, holdings=(), next=None)
         holdings.extend(document.holdings)
         if document.next is None or len(holdings) >= limit:
             return msgspec.structs.replace(document, holdings=tuple(holdings))

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from exporter.cli.common import AskError, NoMatchError
+from exporter.mapping.names import has_part, resources_named, same
 from exporter.views.schema import AnomalyEntry, ClaimEntry, DeviceEntry, DevicesDocument, PodEntry
 from exporter.views.wording import listed, rfc3339, spelled
 
@@ -283,7 +284,7 @@ def device_matcher(known: Iterable[DeviceNames], given: str) -> DeviceMatcher:
         return same(name, given) or same(full, given) or bool(parent and same(parent, given))
 
     def part(name: str, parent: str | None, full: str) -> bool:  # noqa: ARG001 -- DeviceMatcher's
-        return folded(given) in folded(full)
+        return has_part(full, given)
 
     return whole if any(whole(*names) for names in known) else part
 
@@ -304,30 +305,16 @@ def claimed_device(claim: ClaimEntry) -> str:
     return f"{name} ({claim.share_id})" if claim.share_id else name
 
 
-def folded(raw: str) -> str:
-    """A text as the API compares parts of it: as tables show it, and without case."""
-    return spelled(raw).casefold()
-
-
-def same(raw: str, given: str) -> bool:
-    """Whether `given` is the text as it is, or as a table shows it."""
-    return raw == given or spelled(raw) == given
-
-
 def resource_among(known: Iterable[str], given: str) -> str | None:
     """The whole resource name for a whole name or the part after a slash; None if there is none.
 
     Raises BadParameter if several names match.
     """
-    names = sorted(known)
-    for name in names:
-        if same(name, given):
-            return name
-    short = [name for name in names if same(name.rpartition("/")[2], given)]
-    if len(short) > 1:
-        message = f"{spelled(given)!r} may be {listed([spelled(s) for s in short])}: say which"
+    names = resources_named(known, given)
+    if len(names) > 1:
+        message = f"{spelled(given)!r} may be {listed([spelled(name) for name in names])}: say which"
         raise click.BadParameter(message, param_hint="RESOURCE")
-    return short[0] if short else None
+    return names[0] if names else None
 
 
 def there_are(known: Iterable[str]) -> str:

@@ -42,7 +42,7 @@ class QueryMoment:
 
 def answer(store: Store, journal: Journal, query: HistoryQuery, now: QueryMoment) -> HistoryResult:
     """Answer `query` from what is written. Raises the store's errors."""
-    rows, more = store.find(query)
+    found = store.find(query)
     spans = store.spans(query.since, query.until, _SPANS)
     since = query.since
     if len(spans) == _SPANS and since != query.until:
@@ -50,8 +50,9 @@ def answer(store: Store, journal: Journal, query: HistoryQuery, now: QueryMoment
     latest, covered, after = _up_to_now(journal, spans, store.latest(), now)
     until = now.time if query.until is None else query.until
     return HistoryResult(
-        rows=rows,
-        next=more,
+        rows=found.rows,
+        next=found.next,
+        matches=found.matches,
         earliest=store.earliest(),
         latest=latest,
         unseen=tuple(coverage_gaps(covered, since, until, after)),

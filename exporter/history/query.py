@@ -66,6 +66,10 @@ class HistoryQuery:
     """Filters: "" matches everything. Names are whole. `device` also matches the shares and slices of a
     physical device. A name with spelled-out control characters also matches its raw form.
 
+    `parts`: a `resource`, `device`, or `pod` that is no whole name in history matches as people type it
+    (exporter.mapping.names): a resource by the part after its slash, or as the name of a driver; a device and
+    a pod by a part of the name, case-insensitive.
+
     `since` and `until` are unix times, None for no limit; equal values query a moment.
     """
 
@@ -76,15 +80,35 @@ class HistoryQuery:
     pod: str = ""
     container: str = ""
     uid: str = ""
+    parts: bool = False
     since: float | None = None
     until: float | None = None
     limit: int = LIMIT
     after: Cursor | None = None
 
 
+MATCHED: Final = 20
+"""Names of a NameMatch."""
+
+
+class NameMatch(NamedTuple):
+    """How history matched the name `given` in the field `field` of a query with `parts`.
+
+    `whole`: it is a name in history. Otherwise it matched `number` names (None: many), and `names` are the
+    first of them. `near` are similar names where it matched none.
+    """
+
+    field: str
+    given: str
+    whole: bool
+    number: int | None = 1
+    names: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryResult:
-    """A result, consistent as of one moment.
+    """A result, consistent as of one moment. `matches` say how a query with `parts` was matched.
 
     Coverage reaches from `earliest` to `latest`, None without any; `unseen` are its gaps in the range of the
     query. `next` is the cursor of the next page. `resources` are all resources of history. `kept_in` is file
@@ -93,6 +117,7 @@ class HistoryResult:
 
     rows: Sequence[HoldingRow]
     next: Cursor | None = None
+    matches: Sequence[NameMatch] = ()
     earliest: float | None = None
     latest: float | None = None
     unseen: Sequence[CoverageGap] = ()

@@ -6,12 +6,15 @@ ended, and never changes: each of its index entries is written once. `id` is the
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from exporter.history.coverage import CoveredSpan, GapReason
 from exporter.history.query import HistoryQuery, reach, span_of, spellings
 from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
+
+NOTHING_CHOSEN: Final[Mapping[str, Sequence[str] | None]] = MappingProxyType({})
 
 APPLICATION: Final = 0x64766C73
 """PRAGMA application_id: "dvls"."""
@@ -109,6 +112,48 @@ WITH RECURSIVE known(span) AS (
 SELECT span FROM known WHERE span IS NOT NULL"""
 """All classes of length."""
 
+DRIVERS: Final = """\
+SELECT DISTINCT driver FROM past INDEXED BY past_driver WHERE driver > ''
+UNION SELECT driver FROM present WHERE driver > ''
+ORDER BY 1 LIMIT 1000"""
+"""All drivers."""
+
+FEW: Final = 256
+"""Names with a part up to which each is searched by its index. Rows of more names are met soon by going back
+in time.
+"""
+
+PARTS: Final = {"device": ("device", "parent"), "pod": ("pod",)}
+"""The fields that match by a part of the name in the first column, and the columns that have whole names."""
+
+Chosen = Mapping[str, Sequence[str] | None]
+"""The names that replace a field's, by field; None: those with the field's text as a part."""
+
+
+def names(field: str, part: str, limit: int) -> tuple[str, dict[str, object]]:
+    """The query for `limit` different names of a field with this part, and its parameters."""
+    parameters: dict[str, object] = {"names": limit}
+    where = f"WHERE {_has(field, part, parameters)}" if part else ""
+    searches = " UNION ".join(
+        # LIMIT -1: the condition is evaluated once for each name, not for each row.
+        f"SELECT {field} FROM (SELECT DISTINCT {field} FROM {table} LIMIT -1) {where}"  # noqa: S608 -- constants
+        for table in (f"past INDEXED BY past_{field}", "present")
+    )
+    return f"{searches} LIMIT :names", parameters
+
+
+def is_name(field: str, given: str) -> tuple[str, dict[str, object]]:
+    """The query whether history has `given` as a whole name of a field, and its parameters."""
+    parameters: dict[str, object] = {}
+    conditions = [(column, _is(column, given, parameters)) for column in PARTS[field]]
+    searches = [
+        f"EXISTS (SELECT 1 FROM {table} WHERE {condition})"  # noqa: S608 -- constants
+        for column, condition in conditions
+        for table in (f"past INDEXED BY past_{column}", "present")
+    ]
+    return f"SELECT {' OR '.join(searches)}", parameters
+
+
 _CHOICES: Final = (
     ("uid", "past_uid"),
     ("device", "past_device"),
@@ -120,7 +165,9 @@ _CHOICES: Final = (
 """Filters, the most selective first, and their indexes."""
 
 
-def find(question: HistoryQuery, spans: Iterable[int]) -> tuple[str, dict[str, object]]:
+def find(
+    question: HistoryQuery, spans: Iterable[int], chosen: Chosen = NOTHING_CHOSEN
+) -> tuple[str, dict[str, object]]:
     """The query for the ids of limit + 1 rows, in order, each with `low`, and its parameters. `spans` are the
     existing classes of length: the query has a search for each.
     """
@@ -128,7 +175,11 @@ def find(question: HistoryQuery, spans: Iterable[int]) -> tuple[str, dict[str, o
     wanted = [
         _is(name, asked, parameters)
         for name in ("resource", "driver", "namespace", "pod", "container", "uid")
-        if (asked := getattr(question, name))
+        if (asked := getattr(question, name)) and name not in chosen
+    ]
+    wanted += [
+        _has(name, getattr(question, name), parameters) if found is None else _among(name, found, parameters)
+        for name, found in chosen.items()
     ]
     if question.until is not None:
         parameters["until"] = question.until
@@ -137,9 +188,10 @@ def find(question: HistoryQuery, spans: Iterable[int]) -> tuple[str, dict[str, o
     if question.after is not None:
         parameters |= {"low": question.after.low, "number": question.after.id}
         wanted.append("low <= :low AND (low < :low OR id < :number)")
-    index = next((i for name, i in _CHOICES if getattr(question, name)), "past_time")
+    by_name = [(n, i) for n, i in _CHOICES if getattr(question, n) and chosen.get(n, ()) is not None]
+    index = next((i for _, i in by_name), "past_time")
     searches: list[tuple[str, list[str]]] = [(index, wanted)]
-    if question.device:
+    if question.device and "device" not in chosen:
         of_parent = "past_parent" if index == "past_device" else index
         searches = [
             (index, [_is("device", question.device, parameters), *wanted]),
@@ -160,7 +212,16 @@ def fetch(table: str, columns: tuple[str, ...], count: int) -> str:
 
 
 def _is(column: str, asked: str, parameters: dict[str, object]) -> str:
-    texts = spellings(asked)
+    return _among(column, spellings(asked), parameters)
+
+
+def _has(column: str, part: str, parameters: dict[str, object]) -> str:
+    """The condition of exporter.mapping.names.has_part."""
+    parameters |= {f"{column}_part": part}
+    return f"has_part({column}, :{column}_part)"
+
+
+def _among(column: str, texts: Sequence[str], parameters: dict[str, object]) -> str:
     names = [f"{column}_{number}" for number in range(len(texts))]
     parameters.update(zip(names, texts, strict=True))
     # A partial index requires the second condition.

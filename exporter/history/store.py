@@ -11,17 +11,19 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from exporter.history import sql
 from exporter.history.coverage import CoveredSpan
 from exporter.history.journal import PendingWrites, StoredHistory
-from exporter.history.query import Cursor, HistoryQuery
+from exporter.history.query import MATCHED, Cursor, HistoryQuery, NameMatch
 from exporter.history.record import HoldingRow
 from exporter.history.sql import DamagedError
+from exporter.mapping.names import has_part, most_similar, resources_named, same
 
 QUERY_LIMIT: Final = 2.0
 """Seconds after which a query is interrupted."""
@@ -52,6 +54,30 @@ class Pruned(NamedTuple):
 
     rows: int
     before: float
+
+
+class FoundRows(NamedTuple):
+    """Rows, the cursor of the next page if there is one, and how names of the query matched."""
+
+    rows: list[HoldingRow]
+    next: Cursor | None
+    matches: tuple[NameMatch, ...] = ()
+
+
+def _has_part(raw: object, part: str) -> bool:
+    # Damage is found where the name is read.
+    return not isinstance(raw, str) or has_part(raw, part)
+
+
+_COMPARED: Final = 4096
+"""Names that an unknown name is compared with."""
+
+
+def _partly(field: str, given: str, found: Sequence[str], known: Iterable[str]) -> NameMatch:
+    near = () if found else most_similar(given, ((name, (name,)) for name in known))
+    number = len(found) if len(found) <= sql.FEW else None
+    names = tuple(sorted(found)[:MATCHED])
+    return NameMatch(field, given, whole=False, number=number, names=names, near=tuple(n for (n,) in near))
 
 
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -131,6 +157,7 @@ class Store:
                 for statement in sql.SCHEMA:
                     db.execute(statement)
         db.execute("SELECT * FROM watches, past, present LIMIT 0")
+        db.create_function("has_part", 2, _has_part, deterministic=True)
         self._spans = {int(span) for (span,) in db.execute(sql.SPANS)}
 
     def __enter__(self) -> Self:
@@ -157,8 +184,8 @@ class Store:
                 self._db.execute("ROLLBACK")
             raise
 
-    def _number(self, statement: str, *parameters: object) -> int:
-        (value,) = self._db.execute(statement, parameters).fetchone()
+    def _number(self, statement: str, *parameters: object, **named: object) -> int:
+        (value,) = self._db.execute(statement, named or parameters).fetchone()
         return int(value or 0)
 
     def stored(self) -> StoredHistory:
@@ -195,17 +222,62 @@ class Store:
 
         self._spans.update(map(sql.span, pending.ended.values()))
 
-    def find(self, question: HistoryQuery) -> tuple[list[HoldingRow], Cursor | None]:
-        """The rows of `query`, and the cursor of the next page if there is one. Raises QueryTimeout."""
-        statement, parameters = sql.find(question, sorted(self._spans))
+    def find(self, question: HistoryQuery) -> FoundRows:
+        """The rows of `query`. Raises QueryTimeout."""
         with _explained(), self._limited():
+            question, chosen, matches = self._matched(question)
+            if any(match.number == 0 for match in matches):
+                return FoundRows([], None, matches)
+            statement, parameters = sql.find(question, sorted(self._spans), chosen)
             numbers = [number for number, _ in self._db.execute(statement, parameters)]
             more, numbers = len(numbers) > question.limit, numbers[: question.limit]
             rows = {row.id: row for row in self._fetch(numbers)}
         if rows.keys() != set(numbers):
             raise DamagedError("an index names rows that are not there")
         found = [rows[number] for number in numbers]
-        return found, Cursor(found[-1].low, found[-1].id) if more else None
+        return FoundRows(found, Cursor(found[-1].low, found[-1].id) if more else None, matches)
+
+    def _matched(self, question: HistoryQuery) -> tuple[HistoryQuery, sql.Chosen, tuple[NameMatch, ...]]:
+        """The query, the names that replace those of its fields, and how each matched."""
+        if not question.parts:
+            return question, sql.NOTHING_CHOSEN, ()
+        chosen: dict[str, Sequence[str] | None] = {}
+        matches: list[NameMatch] = []
+        if question.resource:
+            question, found = self._match_resource(question, chosen)
+            matches.append(found)
+        fields = [field for field in sql.PARTS if getattr(question, field)]
+        matches.extend(self._match_part(field, getattr(question, field), chosen) for field in fields)
+        return question, chosen, tuple(matches)
+
+    def _match_resource(
+        self, question: HistoryQuery, chosen: dict[str, Sequence[str] | None]
+    ) -> tuple[HistoryQuery, NameMatch]:
+        given = question.resource
+        known, drivers = self._names(sql.RESOURCES), self._names(sql.DRIVERS)
+        found = resources_named(known, given)
+        if found and same(found[0], given):
+            return question, NameMatch("resource", given, whole=True)
+        if not found and any(same(driver, given) for driver in drivers):
+            by_driver = replace(question, resource="", driver=given)
+            return by_driver, NameMatch("resource", given, whole=True)
+        chosen["resource"] = found[: sql.FEW]
+        return question, _partly("resource", given, found, (*known, *drivers))
+
+    def _match_part(self, field: str, given: str, chosen: dict[str, Sequence[str] | None]) -> NameMatch:
+        statement, parameters = sql.is_name(field, given)
+        if self._number(statement, **parameters):
+            return NameMatch(field, given, whole=True)
+        found = self._names(*sql.names(field, given, sql.FEW + 1))
+        chosen[field] = found if len(found) <= sql.FEW else None
+        known = () if found else self._names(*sql.names(field, "", _COMPARED))
+        return _partly(field, given, found, known)
+
+    def _names(self, query: str, parameters: Mapping[str, object] | None = None) -> list[str]:
+        found = [name for (name,) in self._db.execute(query, parameters or {})]
+        if not all(isinstance(name, str) for name in found):
+            raise DamagedError("a name is not text")
+        return found
 
     def _fetch(self, numbers: Sequence[int]) -> Iterator[HoldingRow]:
         for table, columns in sql.TABLES.items():
@@ -215,7 +287,7 @@ class Store:
     def resources(self) -> list[str]:
         """The resources of all rows."""
         with _explained(), self._limited():
-            return [name for (name,) in self._db.execute(sql.RESOURCES)]
+            return self._names(sql.RESOURCES)
 
     @contextmanager
     def _limited(self) -> Generator[None]:

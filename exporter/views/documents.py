@@ -381,6 +381,7 @@ def history(moment: Moment, query: HistoryRequest, found: HistoryResult) -> sche
         resources=tuple(found.resources),
         kept_in=found.kept_in,
         trouble=found.trouble or None,
+        matched=tuple(schema.MatchedEntry(*match) for match in found.matches),
     )
 
 

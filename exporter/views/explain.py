@@ -21,8 +21,8 @@ from exporter.mapping.model import (
     ResourceReport,
     Snapshot,
 )
+from exporter.mapping.names import most_similar
 from exporter.mapping.state import Freshness, State
-from exporter.views.wording import most_similar
 from runtime.text import shortened, utc, visible
 
 NO_PLUGIN: Final = "No --plugin.url is set: health reasons and attributes of devices are unknown."

@@ -1,8 +1,8 @@
 """Which devices, pods, claims, containers, resources and anomalies a filter keeps. Pure.
 
 The API, the pages and the commands use the same rules: `q`, `device` and `pod` match part of a text,
-case-insensitive; all other filters match whole names. Texts are compared as they are shown (spelled), so that
-an id copied from the page matches.
+case-insensitive; a resource matches by its name or the part after its slash, all other filters by whole names
+(exporter.mapping.names).
 
 An item without the filtered attribute does not match: a container with exclusive CPUs has no resource. On the
 status page and below /api/v1/pods, a claimed device's driver counts as its resource, and its state is held.
@@ -25,17 +25,12 @@ from exporter.mapping.model import (
     PodKey,
     Snapshot,
 )
+from exporter.mapping.names import folded, is_resource, same
 from exporter.mapping.state import State
 from exporter.views.query import Filters, StateFilter
-from exporter.views.wording import spelled
 
 _NO_PODS: Final[Mapping[PodKey, PodIdentity]] = MappingProxyType({})
 _NO_PLUGINS: Final[Mapping[DeviceKey, AdvertisedDevice]] = MappingProxyType({})
-
-
-def folded(raw: str) -> str:
-    """`raw` as it is shown, case-folded: the form in which parts of texts are compared."""
-    return spelled(raw).casefold()
 
 
 def states(device: Device, *, complete: bool) -> frozenset[StateFilter]:
@@ -108,7 +103,7 @@ class ItemMatcher:
     def device(self, device: Device, *, complete: bool) -> bool:
         """Whether a device matches; `complete` as in Snapshot."""
         f = self._f
-        if not _whole(device.key.resource, f.resource):
+        if not _resource(device.key.resource, f.resource):
             return False
         if f.state is not None and f.state not in states(device, complete=complete):
             return False
@@ -125,8 +120,8 @@ class ItemMatcher:
     def claim(self, claim: ClaimDevice) -> bool:
         """Whether a claimed device matches: its own names, and one holder's claim, namespace and pod."""
         f, key = self._f, claim.key
-        names = ((key.driver, f.resource), (key.driver, f.driver), (key.pool, f.pool))
-        if not all(_whole(raw, wanted) for raw, wanted in names):
+        names = ((key.driver, f.driver), (key.pool, f.pool))
+        if not (_resource(key.driver, f.resource) and all(_whole(raw, wanted) for raw, wanted in names)):
             return False
         if f.state in {StateFilter.FREE, StateFilter.UNHEALTHY}:
             return False
@@ -152,12 +147,12 @@ class ItemMatcher:
 
     def resource(self, name: str) -> bool:
         """Whether a resource matches."""
-        return _whole(name, self._f.resource) and (not self._q or self._found(name))
+        return _resource(name, self._f.resource) and (not self._q or self._found(name))
 
     def anomaly(self, anomaly: Anomaly) -> bool:
         """Whether an anomaly matches: by its kind and texts, and by every device and pod that takes part."""
         f = self._f
-        if not (_whole(anomaly.kind, f.kind) and _whole(anomaly.resource, f.resource)):
+        if not (_whole(anomaly.kind, f.kind) and _resource(anomaly.resource, f.resource)):
             return False
         devices = {anomaly.device, *anomaly.devices} - {""}
         if self._device and not any(self._device in folded(device) for device in devices):
@@ -201,4 +196,8 @@ class ItemMatcher:
 
 
 def _whole(raw: str, wanted: str) -> bool:
-    return not wanted or spelled(raw) == wanted
+    return not wanted or same(raw, wanted)
+
+
+def _resource(raw: str, wanted: str) -> bool:
+    return not wanted or is_resource(raw, wanted)

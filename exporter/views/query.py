@@ -282,7 +282,9 @@ def parse_history(pairs: Pairs, now: float) -> HistoryRequest:
         after = read_cursor(found["cursor"].strip()) if "cursor" in found else None
     except ValueError:
         raise QueryError("cursor", found["cursor"], "the next of an earlier answer") from None
-    return HistoryRequest(HistoryQuery(**names, since=since, until=until, limit=limit, after=after), at)
+    return HistoryRequest(
+        HistoryQuery(**names, parts=True, since=since, until=until, limit=limit, after=after), at
+    )
 
 
 def _time(found: Mapping[str, str], name: str, now: float) -> float | None:

@@ -439,6 +439,21 @@ class UnseenEntry(Struct, frozen=True):
     why: GapWord
 
 
+class MatchedEntry(Struct, frozen=True):
+    """How the query's name `given` of one `parameter` was matched. `whole`: history has this name. Otherwise
+    holdings of `count` names are in the answer (null: of more than 256): a resource by the part after its
+    slash, a device or a pod by a part of its name. `names` are the first of them; `near` are similar names
+    where there are none.
+    """
+
+    parameter: str
+    given: str
+    whole: bool
+    count: Count | None
+    names: tuple[str, ...]
+    near: tuple[str, ...]
+
+
 class HistoryDocument(Envelope, frozen=True, kw_only=True):
     """/api/v1/history, newest first.
 
@@ -446,6 +461,7 @@ class HistoryDocument(Envelope, frozen=True, kw_only=True):
     `complete` says that the queried time has none, and `unseen` lists them (the latest of many;
     `unseen_left_out` counts the rest). `next` is the cursor of the next page. `resources` are all resources
     in history. `kept_in` is file or memory; `trouble` says why history is not in its file or not up to date.
+    `matched` says how the resource, the device, and the pod of the query were matched.
     """
 
     at: Time | None
@@ -461,6 +477,7 @@ class HistoryDocument(Envelope, frozen=True, kw_only=True):
     resources: tuple[str, ...]
     kept_in: Annotated[str, one_of("file", "memory")]
     trouble: str | None
+    matched: tuple[MatchedEntry, ...] = ()
 
 
 class EndpointEntry(Struct, frozen=True):

@@ -7,20 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
+from exporter.mapping.names import WHOLE_LIMIT
 from runtime.text import parse_duration, shortened, visible
 
-Item = TypeVar("Item", bound=tuple[str, ...])
-
-WHOLE_LIMIT: Final = 8192
-"""Characters of an untrusted text that are shown or searched at most."""
-
-_SIMILAR: Final = 5
-_COMPARED: Final = 4096
-"""Names that an unknown name is compared with."""
-_COMPARED_LENGTH: Final = 256
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -42,26 +33,6 @@ def text(raw: str, limit: int = 72) -> Text:
 def spelled(raw: str) -> str:
     """`raw` with control and bidirectional characters spelled out, bounded by WHOLE_LIMIT."""
     return visible(raw, limit=WHOLE_LIMIT)
-
-
-def most_similar(wanted: str, known: Iterable[tuple[str, Item]]) -> list[Item]:
-    """The items with the most similar names, by the names' beginnings and ends, because ids differ in the
-    middle or at one end. At most 5, of the first 4096.
-    """
-    wanted = wanted.casefold()[:_COMPARED_LENGTH]
-    scored: list[tuple[int, Item]] = []
-    for name, item in islice(dict.fromkeys(known), _COMPARED):
-        other = name.casefold()[:_COMPARED_LENGTH]
-        alike = _common(wanted, other) + _common(wanted[::-1], other[::-1])
-        if 2 * alike >= max(len(wanted), 2):
-            scored.append((-alike, item))
-    return [item for _, item in sorted(scored)[:_SIMILAR]]
-
-
-def _common(one: str, other: str) -> int:
-    """The length of the common prefix."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def rfc3339(at: float) -> str:

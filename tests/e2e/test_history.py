@@ -130,6 +130,28 @@ async def test_what_is_held_and_what_was_held_outlives_a_kill(stack: Stack) -> N
     assert "exporter down" in out
 
 
+async def test_a_part_of_a_name_finds_the_past_on_page_api_and_command_line(stack: Stack) -> None:
+    stack.add_devices("cherry-7c1f", "classic-5e1f")
+    await stack.metric_is(2, "devicelens_resource_allocatable_devices")
+    gone = await _add(stack, "resnet-x2x9k")
+    await stack.metric_is(1, "devicelens_allocations_total")
+    await stack.node.delete_pod("resnet-x2x9k")
+    await stack.metric_is(1, "devicelens_releases_total")
+    part = gone.device.partition("-")[2].upper()
+    for query in (f"device={part}", "pod=x2x9", f"resource=cola&pod=X2X9&device={part.lower()}"):
+        entries = (await owners.get_json(stack.url, f"/api/v1/history?{query}"))["holdings"]
+        assert {(entry["pod"], entry["device"]) for entry in entries} == {(gone.pod, gone.device)}
+        status, page = await owners.get(stack.url, f"/history?{query}")
+        assert (status, gone.device in page, gone.pod in page) == (200, True, True)
+    for what in (f"{stack.resource}={part}", f"={part}"):
+        status, out, errors = await owners.devicelens("history", what, "--from", "-2h", "--url", stack.url)
+        assert status == 0, errors
+        assert gone.device in out
+    status, out, errors = await owners.devicelens("history", "=cherry-7d1f", "--url", stack.url)
+    assert (status, out) == (3, "")
+    assert ("did you mean" in errors) == (gone.device == "cherry-7c1f")
+
+
 async def test_a_pod_that_comes_and_goes_again_and_again_is_told_each_time(stack: Stack) -> None:
     stack.add_devices("cherry")
     await stack.metric_is(1, "devicelens_resource_allocatable_devices")

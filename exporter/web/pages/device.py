@@ -7,6 +7,7 @@ from typing import Final
 from exporter.history.record import HoldingRow, bounded
 from exporter.mapping.device_ids import DeviceKind, IdReader, IdReading
 from exporter.mapping.model import ClaimDevice, Device, DeviceKey, Holder
+from exporter.mapping.names import most_similar
 from exporter.mapping.state import Moment, State
 from exporter.views.explain import (
     AmbiguousDevice,
@@ -17,7 +18,7 @@ from exporter.views.explain import (
     sentences,
 )
 from exporter.views.query import TEXT_LIMIT, claim_link, device_link, history_link
-from exporter.views.wording import Text, counted, most_similar, ranges, spelled, text
+from exporter.views.wording import Text, counted, ranges, spelled, text
 from exporter.web.pages import parts, times
 from exporter.web.pages.parts import ID_LENGTH, Fact, Suggestion
 from exporter.web.pages.past import (

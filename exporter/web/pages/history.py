@@ -5,12 +5,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
-from exporter.history.query import MAX_LIMIT, Cursor, HistoryQuery, read_cursor, write_cursor
+from exporter.history.query import MAX_LIMIT, Cursor, HistoryQuery, NameMatch, read_cursor, write_cursor
 from exporter.history.record import HoldingRow
 from exporter.mapping.state import Moment, State
 from exporter.views.documents import surely_held
-from exporter.views.query import HISTORY_PARAMETERS, NAMES, Pairs, QueryError, history_link, number, single
-from exporter.views.wording import counted, lasting, rfc3339, spelled
+from exporter.views.query import (
+    HISTORY_PARAMETERS,
+    NAMES,
+    TEXT_LIMIT,
+    Pairs,
+    QueryError,
+    history_link,
+    number,
+    single,
+)
+from exporter.views.wording import counted, lasting, rfc3339, spelled, text
 from exporter.web.pages import times
 from exporter.web.pages.parts import Frame, PageChoice, frame, natural
 from exporter.web.pages.past import (
@@ -32,6 +41,8 @@ AROUND: Final = 1800.0
 """Seconds that are drawn on either side of a moment."""
 CHOICES: Final = 200
 """Names that a field suggests."""
+_GIVEN: Final = 60
+"""Characters of a typed name in a sentence."""
 _STEPS: Final = {
     "1 h earlier": -3600.0,
     "1 min earlier": -60.0,
@@ -87,7 +98,7 @@ def read_form(pairs: Pairs, now: float) -> HistoryForm:
     # A range up to now has no end, so that it includes what begins during the query.
     end = None if span.until == now else span.until
     since, until = (span.since, end) if at is None else (at, at)
-    query = HistoryQuery(**names, since=since, until=until, limit=limit, after=after)
+    query = HistoryQuery(**names, parts=True, since=since, until=until, limit=limit, after=after)
     return HistoryForm(typed, span, at, query)
 
 
@@ -124,6 +135,14 @@ def _read(read: Callable[[], Value], problems: dict[str, str]) -> Value | None:
 
 
 @dataclass(frozen=True, slots=True)
+class MatchNote:
+    """How a typed name was matched, in `words`, and links to the whole names."""
+
+    words: str
+    choices: tuple[PageChoice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryPage:
     """What history.html shows. `at` is the queried moment, None for a range; `choices` are the names that
     each field suggests; `ranges` and `around` are other times; `past` is None for an invalid query.
@@ -137,6 +156,7 @@ class HistoryPage:
     at: Stamp | None
     headline: str
     notes: tuple[str, ...]
+    matches: tuple[MatchNote, ...]
     past: PastSection | None
     first: str
     next: str
@@ -172,6 +192,7 @@ def history_page(moment: Moment, form: HistoryForm, answer: HistoryAnswer | None
         at=times.optional(at, now),
         headline="" if past is None else _headline(form, past, now),
         notes=tuple(_notes(form, now)),
+        matches=() if found is None else tuple(_match_notes(form, found.matches)),
         past=past,
         first=form.address() if "cursor" in form.typed else "",
         next=following,
@@ -232,6 +253,30 @@ def _headline(form: HistoryForm, past: PastSection, now: float) -> str:
     sure = sum(past.certain.values())
     also = f", and {count - sure} possible" if count > sure else ""
     return f"{when} there {'was' if sure == 1 else 'were'} {more}{counted(sure, 'holding')}{also}."
+
+
+def _match_notes(form: HistoryForm, matches: Iterable[NameMatch]) -> Iterator[MatchNote]:
+    """How names were matched that history does not have."""
+    for match in matches:
+        given = text(match.given, limit=_GIVEN).shown
+        names = match.names or match.near
+        links = tuple(_name_link(form, match.field, name) for name in names if len(name) <= TEXT_LIMIT)
+        if match.whole:
+            continue
+        if match.field == "resource" and match.number:
+            yield MatchNote(f"Resources with the name {given} after the slash:", links)
+        elif match.number != 0:
+            more = f"; the first {len(names)} of them" if match.number not in range(len(names) + 1) else ""
+            found = f"many {match.field}s" if match.number is None else counted(match.number, match.field)
+            yield MatchNote(f"{given} is part of the names of {found}{more}:", links)
+        else:
+            also = "" if match.field == "resource" else ", and none with this part in its name"
+            mean = ". Did you mean:" if links else "."
+            yield MatchNote(f"History has no {match.field} {given}{also}{mean}", links)
+
+
+def _name_link(form: HistoryForm, field: str, name: str) -> PageChoice:
+    return PageChoice(form.address(**{field: spelled(name)}), text(name).shown)
 
 
 def _notes(form: HistoryForm, now: float) -> Iterator[str]:

@@ -13,9 +13,10 @@ from typing import Final
 from exporter.history.record import HoldingRow, bounded
 from exporter.mapping.identity import PodIdentity
 from exporter.mapping.model import ClaimDevice, ClaimHolder, Container, Device, Holder, PodKey
+from exporter.mapping.names import most_similar
 from exporter.mapping.state import Moment, State
 from exporter.views.query import TEXT_LIMIT, device_link, history_link, pod_link
-from exporter.views.wording import Text, counted, listed, most_similar, ranges, size, spelled, text
+from exporter.views.wording import Text, counted, listed, ranges, size, spelled, text
 from exporter.web.pages import parts, times
 from exporter.web.pages.parts import ID_LENGTH, Fact, row_key
 from exporter.web.pages.past import (

@@ -88,6 +88,8 @@ async def test_who_at_shows_certain_and_possible_holders(run: Run) -> None:
         ("example.com/gpu=GPU-0", ["GPU-0"]),
         ("=GPU-1::0", ["GPU-1::0"]),
         ("gpu=GPU-1::0", ["GPU-1::0"]),
+        ("gpu=::0", ["GPU-1::0"]),
+        ("=gpu-1", ["GPU-1::0"]),
     ],
 )
 @pytest.mark.parametrize("command", [("history",), ("who", "--at", AT)])
@@ -97,9 +99,15 @@ async def test_matches_are_found(run: Run, command: tuple[str, ...], what: str, 
     assert [entry["device"] for entry in json.loads(result.stdout)["holdings"]] == devices
 
 
-async def test_who_at_takes_a_part_of_an_id_as_who_does(run: Run) -> None:
-    result = await run("who", "gpu=::0", "--at", AT, "-o", "json")
-    assert [entry["device"] for entry in json.loads(result.stdout)["holdings"]] == ["GPU-1::0"]
+async def test_names_like_those_of_the_query_are_suggested(run: Run) -> None:
+    for arguments, words in (
+        (("history", "=GPU-9"), "; did you mean GPU-0 or GPU-1::0?"),
+        (("history", "--pod", "ns/train"), "was held by ns/train in that time; did you mean train-0?"),
+        (("who", "--at", AT, "--pod", "ns/train"), "; did you mean train-0?"),
+    ):
+        result = await run(*arguments)
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert words in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,13 @@ from exporter.history.query import (
     SPANS,
     Cursor,
     HistoryQuery,
+    NameMatch,
     read_cursor,
     write_cursor,
 )
 from exporter.history.record import Bound, Certainty, HoldingFacts, HoldingKey, HoldingRow
 from exporter.history.sql import DamagedError
-from exporter.history.store import Store, StoreError
+from exporter.history.store import QueryTimeout, Store, StoreError
 from harness.answers import HOSTILE
 from runtime.text import visible
 
@@ -67,7 +68,7 @@ def test_rows_with_any_names_are_read_back_unchanged(store: Store, text: str) ->
     )
     missed = replace(gone, id=3, end=None, missed=gone.end)
     _write(store, held, gone, missed)
-    assert store.find(HistoryQuery()) == ([held, missed, gone], None)
+    assert store.find(HistoryQuery())[:2] == ([held, missed, gone], None)
     assert store.stored().rows == (held, missed)
     assert store.stored().next_row == 4
     if text:
@@ -81,7 +82,7 @@ def test_ended_row_keeps_its_id_and_writing_is_idempotent(store: Store) -> None:
     _write(store, held)
     for _ in range(2):
         _write(store, gone)
-        assert store.find(HistoryQuery()) == ([gone], None)
+        assert store.find(HistoryQuery())[:2] == ([gone], None)
         assert store.count() == 1
 
 
@@ -132,7 +133,7 @@ def test_query_finds_what_a_full_scan_finds_page_by_page(
         found: list[HoldingRow] = []
         pages = 0
         while True:
-            page, after = store.find(question)
+            page, after, _ = store.find(question)
             found.extend(page)
             assert len(page) <= limit
             pages += 1
@@ -194,6 +195,103 @@ def test_classes_of_length_and_resources_survive_a_restart(tmp_path: Path) -> No
         assert store._spans == {0, 2, 4, 6}  # pyright: ignore[reportPrivateUsage]
         assert len(store.find(HistoryQuery())[0]) == 5
         assert store.resources() == ["a", "b", "c"]
+
+
+def _named(store: Store, names: dict[str, Any], **more: Any) -> tuple[list[int], list[NameMatch]]:
+    found = store.find(HistoryQuery(parts=True, **names, **more))
+    return sorted(row.id for row in found.rows), list(found.matches)
+
+
+@pytest.fixture
+def fleet(store: Store) -> Store:
+    """Holdings of two resources, of a driver, of a share, and one that lasts."""
+    keys = [
+        _key("GPU-7c1f", "nvidia.com/gpu", pod="resnet-x2x9k"),
+        _key("GPU-7C1F::0", "nvidia.com/gpu.shared", pod="resnet-5m89f"),
+        _key("bell\x07", "example.com/gpu", pod="a%b_c"),
+        _key("gpu-0", "", driver="gpu.example.com", pod="claimer"),
+    ]
+    facts = [HoldingFacts(parent="GPU-7C1F" if "::" in key.device else "") for key in keys]
+    rows = [_past(n, 10.0 * n, 10.0 * n + 5, key, facts[n - 1]) for n, key in enumerate(keys, start=1)]
+    held = HoldingRow(
+        9, _key("GPU-5e1f", "nvidia.com/gpu"), HoldingFacts(), Bound(1.0, 2.0, Certainty.AT_ONCE)
+    )
+    _write(store, *rows, held)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ({"device": "7c1f"}, [1, 2]),
+        ({"device": "GPU-7c1f"}, [1]),
+        ({"device": "GPU-7C1F"}, [2]),
+        ({"device": "gpu-7c1F"}, [1, 2]),
+        ({"device": "5E1"}, [9]),
+        ({"device": "\\x07"}, [3]),
+        ({"device": "%"}, []),
+        ({"device": "GPU_7c1f"}, []),
+        ({"pod": "resnet"}, [1, 2]),
+        ({"pod": "%"}, [3]),
+        ({"pod": "resnet-x2x9k"}, [1]),
+        ({"resource": "gpu"}, [1, 3, 9]),
+        ({"resource": "gpu.shared"}, [2]),
+        ({"resource": "nvidia.com/gpu"}, [1, 9]),
+        ({"resource": "gpu.example.com"}, [4]),
+        ({"resource": "com/gpu"}, []),
+        ({"resource": "gpu", "device": "1f", "pod": "resnet"}, [1]),
+        ({"resource": "gpu", "namespace": "n"}, []),
+    ],
+)
+def test_parts_of_names_find_the_rows_that_have_them(
+    fleet: Store, names: dict[str, str], found: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _named(fleet, names)[0] == found
+    # The same where there are too many names to search for each.
+    monkeypatch.setattr("exporter.history.sql.FEW", 0 if "resource" not in names else 256)
+    assert _named(fleet, names)[0] == found
+    assert _named(fleet, names, since=10.0, until=99.0)[0] == found
+
+
+def test_names_in_other_fields_and_without_parts_are_whole(fleet: Store) -> None:
+    for names in ({"device": "7c1f"}, {"pod": "resnet"}, {"resource": "gpu"}):
+        assert fleet.find(HistoryQuery(**names))[:3] == ([], None, ())  # type: ignore[arg-type] # names
+    assert _named(fleet, {"namespace": "n"}) == ([], [])
+
+
+def test_how_a_name_matched_is_part_of_the_answer(fleet: Store) -> None:
+    assert _named(fleet, {"device": "GPU-7c1f"})[1] == [NameMatch("device", "GPU-7c1f", whole=True)]
+    assert _named(fleet, {"device": "7c1f", "resource": "gpu"})[1] == [
+        NameMatch("resource", "gpu", False, 2, ("example.com/gpu", "nvidia.com/gpu")),
+        NameMatch("device", "7c1f", False, 2, ("GPU-7C1F::0", "GPU-7c1f")),
+    ]
+    (near,) = _named(fleet, {"device": "GPU-7d1f"})[1]
+    assert (near.number, near.names, near.near[0]) == (0, (), "GPU-7c1f")
+    (near,) = _named(fleet, {"resource": "nvidia.com/gpus"})[1]
+    assert (near.number, near.near[0]) == (0, "nvidia.com/gpu")
+
+
+def test_many_names_with_a_part_are_not_counted(store: Store) -> None:
+    rows = [_past(n, 1.0, 2.0, _key("d", pod=f"train-{n}"), HoldingFacts()) for n in range(1, 600)]
+    _write(store, *rows)
+    found = store.find(HistoryQuery(parts=True, pod="train", limit=50))
+    assert (len(found.rows), found.matches[0].number, len(found.matches[0].names)) == (50, None, 20)
+    assert _named(store, {"pod": "ain-59"})[0] == [59, *range(590, 600)]
+
+
+def test_search_for_a_part_ends_in_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [_past(n, 1.0, 2.0, _key("d", pod=f"train-{n}"), HoldingFacts()) for n in range(1, 3000)]
+    _write(store, *rows)
+    monkeypatch.setattr("exporter.history.store.QUERY_LIMIT", -1.0)
+    monkeypatch.setattr("exporter.history.store._CHECK_EVERY", 100)
+    with pytest.raises(QueryTimeout, match="it took longer than"):
+        store.find(HistoryQuery(parts=True, pod="x" * 4096))
+
+
+def test_names_that_are_not_text_are_damage(fleet: Store) -> None:
+    fleet._db.execute("UPDATE past SET pod = x'00ff' WHERE id = 1")  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(DamagedError, match="not text"):
+        _named(fleet, {"pod": "zzz"})
 
 
 def _plan(store: Store, statement: str, parameters: dict[str, object]) -> list[str]:
@@ -320,7 +418,7 @@ def test_slow_query_is_interrupted(store: Store, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(Exception, match="it took longer than"):
         store.find(HistoryQuery())
     monkeypatch.undo()
-    assert store.find(HistoryQuery()) == ([], None)
+    assert store.find(HistoryQuery())[:2] == ([], None)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_the_kinds_of_anomalies_are_those_of_the_code() -> None:
     ("text", "found"),
     [
         ("resource=nvidia.com/gpu", "nvidia.com/gpu"),
-        ("resource=gpu", ""),
+        ("resource=gpu", "nvidia.com/gpu"),
         ("q=GPU.SHARED", "nvidia.com/gpu.shared"),
         ("q=gpu&resource=nvidia.com/gpu.shared", "nvidia.com/gpu.shared"),
     ],

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.mapping.names import most_similar
 from exporter.views.wording import (
     clock_time,
     count_states,
     counted,
     lasting,
     listed,
-    most_similar,
     parse_moment,
     parse_time,
     ranges,

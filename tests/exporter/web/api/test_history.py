@@ -98,6 +98,28 @@ async def test_a_moment_has_certain_and_possible_holdings(
         assert (document["at"], document["complete"]) == (rfc3339(at), True)
 
 
+@pytest.mark.parametrize(
+    ("query", "devices", "matched"),
+    [
+        ({"device": "GPU-1"}, ["gpu-1"], ("device", False, 1, ["gpu-1"])),
+        ({"device": "gpu-1"}, ["gpu-1"], ("device", True, 1, [])),
+        ({"pod": "TRAIN"}, ["gpu-1", "gpu-0"], ("pod", False, 1, ["train-0"])),
+        ({"resource": "gpu"}, ["gpu-1", "gpu-0"], ("resource", False, 1, ["example.com/gpu"])),
+        ({"device": "gpu-9"}, [], ("device", False, 0, [])),
+        ({"device": "%"}, [], ("device", False, 0, [])),
+    ],
+)
+async def test_a_part_of_a_name_finds_its_holdings_as_in_the_mapping(
+    client: Client, query: dict[str, Any], devices: list[str], matched: tuple[str, bool, int, list[str]]
+) -> None:
+    document = await get(client, **query)
+    assert [entry["device"] for entry in document["holdings"]] == devices
+    (found,) = document["matched"]
+    assert (found["parameter"], found["whole"], found["count"], found["names"]) == matched
+    assert found["given"] == next(iter(query.values()))
+    assert found["near"] == (["gpu-0", "gpu-1"] if query == {"device": "gpu-9"} else [])
+
+
 async def test_a_gap_in_observation_is_named(client: Client, past: Past, world: SimpleNamespace) -> None:
     before = await get(client, at=str(START - 7200))
     assert (before["holdings"], before["complete"]) == ([], False)

@@ -39,7 +39,7 @@ def test_times_are_in_utc_by_default(typed: str, at: str) -> None:
 
 def test_the_default_is_the_last_day_without_an_end() -> None:
     form = read_form([("pod", " p-0 "), ("to", ""), ("namespace", "")], NOW)
-    assert form.question == HistoryQuery(pod="p-0", since=NOW - 86400, until=None)
+    assert form.question == HistoryQuery(pod="p-0", parts=True, since=NOW - 86400, until=None)
     assert form.span.label == "24 h"
     labels = [
         read_form(pairs, NOW).span.label

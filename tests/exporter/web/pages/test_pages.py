@@ -297,6 +297,23 @@ async def test_the_history_page_of_a_range_and_of_a_moment(
     await has(client, f"/history{query}", *words)
 
 
+@pytest.mark.parametrize(
+    ("query", "words", "link"),
+    [
+        ("pod=LLAMA", ("2 holdings, the newest", "LLAMA is part of the names of 1 pod:"), "pod=llama-0"),
+        ("device=pu-0", ("3 holdings", "pu-0 is part of the names of 1 device:"), "device=GPU-0"),
+        ("resource=gpu", ("3 holdings", "Resources with the name gpu after"), "resource=nvidia.com%2Fgpu"),
+        ("device=GPU-9", ("No holdings", "History has no device GPU-9", "Did you mean:"), "device=GPU-0"),
+        ("pod=%25", ("No holdings", "History has no pod %, and none with this part in its name."), ""),
+    ],
+)
+async def test_a_part_of_a_name_is_found_and_links_to_the_whole_name(
+    client: Client, story: Past, query: str, words: tuple[str, ...], link: str
+) -> None:
+    found = await has(client, f"/history?{query}", *words)
+    assert f"/history?{link}" in found.values("href") if link else True
+
+
 async def test_a_range_without_holdings_names_its_bounds(client: Client, story: Past) -> None:
     found = await read_page(client, "/history?pod=none")
     assert re.search(r"No holdings found between \S+ \S+ \S+ and \S+ UTC\.", found.text)
