@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, field
 
-from runtime.http.client import CredentialError, read_credential
+from runtime.http.client import CredentialError, client_context, read_credential
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes mounts a pod's token and the API server's CA."""
@@ -49,7 +49,7 @@ class ApiServerAccess:
     def tls(self) -> ssl.SSLContext:
         """A TLS context with the present certificates. Raises ApiServerAccessError."""
         try:
-            context = ssl.create_default_context(cadata=None if self.ca is None else _text(self.ca))
+            context = client_context(None if self.ca is None else _text(self.ca))
             if self.insecure:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE

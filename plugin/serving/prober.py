@@ -2,9 +2,11 @@
 
 import asyncio
 import heapq
+import ssl
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from glob import escape
 from typing import Final
 
@@ -18,6 +20,7 @@ from plugin.discovery.source import Fault, FaultSource, SourceConfig
 from plugin.serving.probes import ProbeRunner, Question, questions
 from plugin.serving.scan import bounded
 from runtime.clock import Clock, wait_within
+from runtime.http.client import client_context
 from runtime.log import Episode, Log
 
 MAX_REQUESTS: Final = 16
@@ -221,6 +224,12 @@ class Prober:
         self._wake.set()
 
 
+@cache
+def tls() -> ssl.SSLContext:
+    """TLS with the system's authorities, or those of SSL_CERT_FILE."""
+    return client_context(None)
+
+
 async def get(question: Question) -> str:
     """Send the GET request of an HTTP probe. Returns why the probe fails, empty where it succeeds.
 
@@ -232,7 +241,11 @@ async def get(question: Question) -> str:
             aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()
             ) as session,
-            session.get(question.url, allow_redirects=False) as answer,
+            session.get(
+                question.url,
+                allow_redirects=False,
+                ssl=tls() if question.url.startswith("https:") else True,
+            ) as answer,
         ):
             status = answer.status
     except TimeoutError:

@@ -41,13 +41,34 @@ def read_credential(path: Path, limit: int) -> bytes:
     return content
 
 
+def accept_what_kubectl_accepts(context: ssl.SSLContext) -> None:
+    """Verify certificates as kubectl does, in every version of Python.
+
+    Python 3.13 checks RFC 5280 strictly: it refuses an authority without keyUsage, such as one of plain
+    `openssl req -x509`. Before 3.13, Python refuses an intermediate authority without its root.
+    """
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
+def client_context(ca: Path | str | None) -> ssl.SSLContext:
+    """A client's context that trusts the authorities of `ca`, a file or PEM; None: the system's.
+
+    Raises OSError, ssl.SSLError and ValueError.
+    """
+    text = ca if isinstance(ca, str) else None
+    context = ssl.create_default_context(cafile=ca if text is None else None, cadata=text)
+    accept_what_kubectl_accepts(context)
+    return context
+
+
 def tls_context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
     """A context that trusts the authorities of `ca` (None: the system's) and shows the certificate `cert`.
 
     `key` is None if the certificate's file contains it. Raises CredentialError.
     """
     try:
-        context = ssl.create_default_context(cafile=ca)
+        context = client_context(ca)
     except (OSError, ValueError) as error:
         raise CredentialError(ca or Path(), _pem_problem(error)) from error
     if cert is not None:

@@ -23,6 +23,7 @@ from runtime import config_file
 from runtime.clock import wait_within
 from runtime.config_file import MAX_BYTES, ConfigError, Document, parse
 from runtime.http.access import OPEN, AccessPolicy, UserGate
+from runtime.http.client import accept_what_kubectl_accepts
 from runtime.log import Episode, Log
 from runtime.process import Fatal
 from runtime.text import advice, quoted
@@ -298,6 +299,7 @@ class WebFiles:
             except (ssl.SSLError, ValueError) as error:
                 problem = f"cannot be used: {getattr(error, 'reason', None) or 'not PEM'}"
                 raise self._pem_error(key, problem) from None
+            accept_what_kubectl_accepts(context)
             # A session ticket would let a client in again whose certificate is no longer valid.
             context.num_tickets = 0
             context.options |= ssl.OP_NO_TICKET

@@ -6,11 +6,31 @@ from pathlib import Path
 
 import bcrypt
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def hashed(password: str, cost: int = 4) -> str:
     """bcrypt's hash, as quick as it can be."""
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(cost)).decode()
+
+
+def shake(client: ssl.SSLContext, server: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Agree on TLS in memory; then one byte, for TLS 1.3's client certificates come last. Raises SSLError."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = client.wrap_bio(back, there, server_hostname="localhost")
+    two = server.wrap_bio(there, back, server_side=True)
+    waiting = [one, two]
+    for _ in range(20):
+        for side in tuple(waiting):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            waiting.remove(side)
+    assert not waiting
+    return one, two
 
 
 @dataclass(slots=True)
@@ -56,6 +76,18 @@ class Certificates:
         path = self.path("web.yaml")
         path.write_text("\n".join(("tls_server_config:", *lines, text)) + "\n")
         return path
+
+    def without_key_usage(self) -> None:
+        """Write ca.crt anew, of the same key and without keyUsage, as plain `openssl req -x509` has it."""
+        old = x509.load_pem_x509_certificate(self.authority.cert_pem.bytes())
+        key = serialization.load_pem_private_key(self.authority.private_key_pem.bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        new = x509.CertificateBuilder(
+            *(old.issuer, old.subject, key.public_key(), old.serial_number),
+            *(old.not_valid_before_utc, old.not_valid_after_utc),
+            [extension for extension in old.extensions if not isinstance(extension.value, x509.KeyUsage)],
+        ).sign(key, hashes.SHA256())
+        self.path("ca.crt").write_bytes(new.public_bytes(serialization.Encoding.PEM))
 
     def context(self, certificate: Path | None = None) -> ssl.SSLContext:
         """How a client speaks that trusts the authority and shows `certificate`."""

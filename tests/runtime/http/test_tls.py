@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trustme
 
-from harness.certificates import Certificates
+from harness.certificates import Certificates, shake
 from runtime.config_file import ConfigError
 from runtime.http.web_config import load, read_files, read_named_files
 
@@ -24,23 +24,6 @@ def server(made: Certificates, text: str = "", **keys: str) -> ssl.SSLContext:
     context = read_files(made.configuration(text, **keys)).tls_context()
     assert context is not None
     return context
-
-
-def shake(client: ssl.SSLContext, server: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Agree on TLS in memory; then one byte, for TLS 1.3's client certificates come last. Raises SSLError."""
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    one = client.wrap_bio(back, there, server_hostname="localhost")
-    two = server.wrap_bio(there, back, server_side=True)
-    waiting = [one, two]
-    for _ in range(20):
-        for side in tuple(waiting):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            waiting.remove(side)
-    assert not waiting
-    return one, two
 
 
 def test_defaults_are_modern(made: Certificates) -> None:
