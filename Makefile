@@ -10,7 +10,7 @@ STUBS ?= .
 # Half of a test's time is waiting for other processes: three workers for each core, at most twelve.
 WORKERS ?= $(shell n=$$((3 * $$(nproc))); echo $$((n > 12 ? 12 : n)))
 
-.PHONY: help demo test bench fuzz model faults soak dashboards lint lint-style lint-mypy lint-pyright format proto lock system-tools image image-test dist sbom clean screenshots openapi
+.PHONY: help demo test test-image-python bench fuzz model faults soak dashboards lint lint-style lint-mypy lint-pyright format proto lock system-tools image image-test dist sbom clean screenshots openapi
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,13 @@ demo: $(VENV)/.runtime ## The whole system on a simulated kubelet; prints the pa
 
 test: $(VENV)/.dev system-tools ## All tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+# BASE=python:3.13-slim has python3.13. TESTS: some of the tests. Without system-tools: `test` may install them now.
+IMAGE_PYTHON ?= $(firstword $(subst -, ,$(subst :,,$(BASE))))
+IMAGE_VENV = build/venv-$(notdir $(IMAGE_PYTHON))
+test-image-python: ## The tests on the image's version of Python (IMAGE_PYTHON, TESTS)
+	$(MAKE) PYTHON=$(IMAGE_PYTHON) VENV=$(IMAGE_VENV) $(IMAGE_VENV)/.dev
+	$(IMAGE_VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
 bench: $(VENV)/.dev ## What it costs, each figure beside its floor; key figures to docs/benchmarks.md, all to build/bench
 	$(BIN)/python benchmarks/idle.py

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 
 import pytest
 from click.testing import Result
@@ -21,13 +21,14 @@ Run = Callable[..., "asyncio.Future[Result]"]
 
 
 @pytest.fixture
-def life() -> Life:
+def life() -> Iterator[Life]:
     """Polls every 5 s from 22:41:05 on: A, A and B, then B alone."""
     life = Life(None, wall=START).start()
     a, b = key("GPU-0", "train-0"), key("GPU-1::0", "serve-1")
     for keys in ((), (a,), (a, b), (b,), (b,)):
         life.look(*keys)
-    return life
+    yield life
+    life.die()
 
 
 @pytest.fixture

@@ -80,11 +80,12 @@ def world(snapshot: Snapshot) -> SimpleNamespace:
 
 
 @pytest.fixture
-def past(world: SimpleNamespace) -> Past:
+def past(world: SimpleNamespace) -> Iterator[Past]:
     """A history that begins an hour before START, which the site queries."""
     found = Past(Life(None, wall=START - 3600.0).start())
     world.site = replace(world.site, history=found)
-    return found
+    yield found
+    found.life.die()
 
 
 @pytest.fixture
