@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 from msgspec import UNSET, Meta, Struct, UnsetType, inspect
 
 from plugin.names import Check, attribute_problem, glob_problem, path_problem
+from runtime.config_file import UNIT
 from runtime.patterns import pattern_problem
 from runtime.text import parse_duration, quoted
 
@@ -31,7 +32,7 @@ NumaNode = Annotated[int, Meta(ge=0, le=1023)]
 Texts = Annotated[list[str], Meta(max_length=256)]
 Command = Annotated[list[TemplateText], Meta(min_length=1, max_length=64)]
 """A program and its arguments, run without a shell."""
-Duration = Annotated[str, Meta(max_length=32, extra_json_schema=_DURATION)]
+Duration = Annotated[str, Meta(max_length=32, extra={UNIT: True}, extra_json_schema=_DURATION)]
 """A duration in Prometheus' notation: `500ms`, `20s`, `1h30m`."""
 
 

@@ -151,6 +151,8 @@ def parse(content: bytes, source: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "it cannot be read"
+        if problem.endswith("cannot start any token"):
+            problem += ": put the text in quotes"
         raise ConfigError(source, mark.line + 1 if mark else None, (), f"not YAML: {problem}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -224,6 +226,9 @@ class _Reader:
         entries: dict[str, Node] = {}
         lines: dict[str, int] = {}
         while not isinstance(event := next(self._events), ev.MappingEndEvent):
+            if isinstance(event, ev.MappingStartEvent) and event.flow_style:
+                problem = "found {{, which YAML reads as a mapping: put a template in quotes, as in \"{{ … }}\""
+                raise self._error(event, path, problem)
             if not isinstance(event, ev.ScalarEvent):
                 raise self._error(event, path, "found a key that is not plain text")
             key: str = event.value
@@ -268,6 +273,9 @@ _WORDS: Final = {
     "null": "nothing",
 }
 
+
+UNIT: Final = "unit"
+"""The key in `Meta.extra` that marks a text which is a duration."""
 
 FurtherKeys = Mapping[type, frozenset[str]]
 """Keys that a file may have beside those of a struct: they are replaced before the document is converted."""
@@ -320,12 +328,30 @@ def _explained(document: Document, info: inspect.Type, text: str) -> ConfigError
     wanted = _KINDS.sub(
         lambda kinds: " or ".join(_WORDS.get(k, k) for k in kinds[1].split(" | ")), expected[1]
     )
-    hint = (
-        ": put it in quotes"
-        if wanted == "text" and isinstance(document.node(path).value, (int, float))
-        else ""
-    )
-    return document.error(path, f"found {found}, expected {wanted}{hint}")
+    value = document.node(path).value
+    if wanted == "text" and isinstance(value, (int, float)):
+        if _extra(info, path).get(UNIT) and not isinstance(value, bool):
+            wanted = f"a duration with its unit: write {value}s"
+        else:
+            wanted += ": put it in quotes"
+    return document.error(path, f"found {found}, expected {wanted}")
+
+
+def _extra(info: inspect.Type, path: Path) -> Mapping[str, Any]:
+    """What the field at `path` declares in `Meta.extra`."""
+    extra: Mapping[str, Any] = {}
+    for step in (*path, None):
+        options: tuple[inspect.Type, ...] = info.types if isinstance(info, inspect.UnionType) else (info,)
+        info = next((each for each in options if not isinstance(each, inspect.NoneType)), info)
+        if isinstance(info, inspect.Metadata):
+            info, extra = info.type, info.extra or {}
+        if isinstance(info, inspect.StructType) and isinstance(step, str):
+            info, extra = next(field.type for field in info.fields if field.encode_name == step), {}
+        elif isinstance(info, inspect.ListType) and isinstance(step, int):
+            info, extra = info.item_type, {}
+        elif isinstance(info, inspect.DictType) and isinstance(step, str):
+            info, extra = info.value_type, {}
+    return extra
 
 
 def _path(document: Document, place: str, problem: str) -> Path:
